@@ -1,0 +1,109 @@
+# lockstep_room(NAME <room>
+#               SOURCES <x.cpp ...>
+#               DEPENDS <rooms ...>        Lockstep rooms whose headers this one may include
+#               LIBRARIES <targets ...>    third-party targets
+#               TESTS <x_test.cpp ...>     one test program a room: no ranks, or ranks as threads; runs under sanitizers
+#               MP_TESTS <x_mp_test.cpp>   one test program a room that starts processes; not built under sanitizers
+#               TEST_DEPENDS <rooms ...>   further rooms that only the tests include
+#               TORCH)                     the room uses libtorch
+#
+# Makes the static library lockstep_<room> (alias lockstep::<room>) and the tests <room>_test, <room>_mp_test.
+
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(LOCKSTEP_CCACHE ccache)
+  if(LOCKSTEP_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+        CCACHE_SLOPPINESS=time_macros ${LOCKSTEP_CCACHE})
+  endif()
+endif()
+
+if(LOCKSTEP_TOP_LEVEL)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+endif()
+
+add_library(lockstep_flags INTERFACE)
+target_compile_features(lockstep_flags INTERFACE cxx_std_20)
+target_compile_options(lockstep_flags INTERFACE -Wall -Wextra)
+if(LOCKSTEP_WERROR)
+  target_compile_options(lockstep_flags INTERFACE -Werror)
+endif()
+# Backtraces and std::source_location print paths relative to the source tree.
+target_compile_options(lockstep_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer
+                                                  -fno-sanitize-recover=all)
+  target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+  if(LOCKSTEP_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # TSan does not model std::atomic_thread_fence; the library does not use it, third-party headers may.
+    target_compile_options(lockstep_flags INTERFACE -Wno-tsan)
+  endif()
+endif()
+
+define_property(GLOBAL PROPERTY LOCKSTEP_ROOMS BRIEF_DOCS "All rooms" FULL_DOCS "All rooms, bottom to top")
+
+function(lockstep_room)
+  cmake_parse_arguments(ARG "TORCH" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS;MP_TESTS;TEST_DEPENDS" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "lockstep_room(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  set(target lockstep_${ARG_NAME})
+  set(deps)
+  foreach(dep IN LISTS ARG_DEPENDS)
+    list(APPEND deps lockstep_${dep})
+  endforeach()
+
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(lockstep::${ARG_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON
+                                             UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PUBLIC ${deps} ${ARG_LIBRARIES} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+  if(LOCKSTEP_SANITIZE)
+    target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
+  if(ARG_TORCH)
+    target_link_libraries(${target} PUBLIC Lockstep::torch)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${target})
+
+  if(LOCKSTEP_BUILD_TESTS)
+    set(test_deps)
+    foreach(dep IN LISTS ARG_TEST_DEPENDS)
+      list(APPEND test_deps lockstep_${dep})
+    endforeach()
+    if(ARG_TESTS)
+      lockstep_test_program(${ARG_NAME}_test SOURCES ${ARG_TESTS} LIBRARIES ${target} ${test_deps})
+    endif()
+    if(ARG_MP_TESTS AND NOT LOCKSTEP_SANITIZE)
+      lockstep_test_program(${ARG_NAME}_mp_test SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
+      set_tests_properties(${ARG_NAME}_mp_test PROPERTIES TIMEOUT 600)
+    endif()
+  endif()
+endfunction()
+
+# A GoogleTest program, run as one ctest test.
+function(lockstep_test_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16
+                                           RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main
+                                        lockstep_flags)
+  add_test(NAME ${name} COMMAND ${name})
+  set(suppressions "${PROJECT_SOURCE_DIR}/tests/sanitizers")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300
+    ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1")
+endfunction()
+
+# The umbrella target, and installation of every room, its headers and the CMake package.
+function(lockstep_finish_rooms)
+  get_property(rooms GLOBAL PROPERTY LOCKSTEP_ROOMS)
+  add_library(lockstep_lockstep INTERFACE)
+  add_library(lockstep::lockstep ALIAS lockstep_lockstep)
+  set_target_properties(lockstep_lockstep PROPERTIES EXPORT_NAME lockstep)
+  target_link_libraries(lockstep_lockstep INTERFACE ${rooms})
+  include(LockstepInstall)
+endfunction()

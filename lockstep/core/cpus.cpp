@@ -1,0 +1,57 @@
+#include "lockstep/core/cpus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+
+#include "lockstep/core/env.h"
+
+namespace lockstep {
+namespace {
+
+// Processors that the cgroup's quota is worth; 0 when there is none.
+double cgroup_quota() {
+  std::ifstream v2("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (v2 >> quota >> period) {
+    const auto value = parse_double(quota);
+    return value && period > 0 ? *value / period : 0;
+  }
+  double v1_quota = 0, v1_period = 0;
+  if (std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> v1_quota && v1_quota > 0 &&
+      std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> v1_period && v1_period > 0) {
+    return v1_quota / v1_period;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<int> allowed_cpus() {
+  // A kernel with more processors than the mask holds answers EINVAL: double the mask until it fits.
+  for (int count = 1024; count <= (1 << 20); count *= 2) {
+    cpu_set_t* set = CPU_ALLOC(count);
+    const size_t size = CPU_ALLOC_SIZE(count);
+    std::vector<int> cpus;
+    const bool ok = ::sched_getaffinity(0, size, set) == 0;
+    for (int cpu = 0; ok && cpu < count; ++cpu) {
+      if (CPU_ISSET_S(cpu, size, set)) cpus.push_back(cpu);
+    }
+    CPU_FREE(set);
+    if (ok) return cpus;
+  }
+  return {0};
+}
+
+int usable_cpu_count() {
+  const int allowed = static_cast<int>(allowed_cpus().size());
+  const double quota = cgroup_quota();
+  if (quota <= 0) return std::max(1, allowed);
+  return std::clamp(static_cast<int>(std::ceil(quota)), 1, std::max(1, allowed));
+}
+
+}  // namespace lockstep

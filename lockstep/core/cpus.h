@@ -1,0 +1,14 @@
+// How many processors this process may use.
+#pragma once
+
+#include <vector>
+
+namespace lockstep {
+
+// Processors of sched_getaffinity(2), ascending.
+std::vector<int> allowed_cpus();
+
+// allowed_cpus().size(), lowered to the cgroup's CPU quota (v2 or v1), at least 1.
+int usable_cpu_count();
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// Deadline: the moment at which a wait gives up. Every wait in Lockstep takes one.
+#pragma once
+
+#include <chrono>
+#include <limits>
+
+namespace lockstep {
+
+// A point on the steady clock, together with the length it was made from, so that an error can print both.
+// A value type; safe to copy and to share between threads.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Duration = std::chrono::nanoseconds;
+
+  // `timeout` from now. Negative lengths count as zero.
+  static Deadline after(Duration timeout) {
+    return Deadline(Clock::now(), timeout < Duration::zero() ? Duration::zero() : timeout);
+  }
+  static Deadline seconds(double seconds) {
+    return after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+  }
+
+  bool expired() const { return remaining() == Duration::zero(); }
+  // Never negative.
+  Duration remaining() const {
+    const auto elapsed = Clock::now() - start_;
+    return elapsed >= timeout_ ? Duration::zero() : timeout_ - elapsed;
+  }
+  // For poll(2): milliseconds left, rounded up, at most `cap`.
+  int poll_ms(int cap = std::numeric_limits<int>::max()) const {
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(remaining()).count();
+    return ms < cap ? static_cast<int>(ms) : cap;
+  }
+  // The length that the deadline was made from.
+  Duration timeout() const { return timeout_; }
+  double timeout_seconds() const { return std::chrono::duration<double>(timeout_).count(); }
+  double elapsed_seconds() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+
+ private:
+  Deadline(Clock::time_point start, Duration timeout) : start_(start), timeout_(timeout) {}
+
+  Clock::time_point start_;
+  Duration timeout_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+// Errors of Lockstep.
+//
+// There are two kinds. Recoverable errors are the exceptions below, one type a cause: each message says what happened,
+// where, and what to do next. Broken invariants are bugs of Lockstep and are reported by LOCKSTEP_CHECK (check.h).
+//
+// After Timeout, PeerLost or Mismatch from a Communicator, that communicator is broken: the contents of the tensors
+// that took part are unspecified and every later call throws the same error at once. Make a new one, or exit.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace lockstep {
+
+// Base of every exception that Lockstep throws on purpose.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A caller's mistake, found before anything was sent or changed: a shape, a dtype, a rank out of range, a bad option.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// A wait passed its deadline. The message names the wait, its length and who had not arrived.
+class Timeout : public Error {
+ public:
+  using Error::Error;
+};
+
+// A peer is gone: its process died, or its end of the communicator was destroyed.
+class PeerLost : public Error {
+ public:
+  PeerLost(const std::string& what, int rank) : Error(what), rank_(rank) {}
+  int rank() const noexcept { return rank_; }  // the lost rank, or -1 where the engine cannot tell
+
+ private:
+  int rank_;
+};
+
+// Ranks called different operations, or the same one with different arguments. The message shows both calls.
+class Mismatch : public Error {
+ public:
+  using Error::Error;
+};
+
+// The job's store could not be reached, refused the secret, or answered nonsense.
+class StoreError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A data set or another input file is missing, truncated, corrupt or inconsistent.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A checkpoint is missing, corrupt, or does not fit the model.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A process could not be started, or a launch was asked for that cannot be had.
+class LaunchError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A system call failed; the message has the call, its object and strerror.
+class SystemError : public Error {
+ public:
+  SystemError(const std::string& what, int errnum) : Error(what), errnum_(errnum) {}
+  int errnum() const noexcept { return errnum_; }
+
+ private:
+  int errnum_;
+};
+
+// "what: strerror(errnum)". Reads no global state besides its arguments.
+SystemError system_error(const std::string& what, int errnum);
+
+}  // namespace lockstep

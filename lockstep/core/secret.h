@@ -1,0 +1,50 @@
+// The job's secret, and the challenge by which two ends of a connection prove to each other that they know it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/env.h"
+
+namespace lockstep {
+
+// A shared secret of a job. Copyable; never printed by Lockstep.
+class Secret {
+ public:
+  // 32 bytes from the system's random generator.
+  static Secret generate();
+  // Any non-empty text is a secret (hashed to a key); what LOCKSTEP_SECRET and options.secret carry. Throws InvalidArgument if empty.
+  static Secret from_text(std::string_view text);
+  // From LOCKSTEP_SECRET_FD (an inherited descriptor, read from offset 0 and left open), LOCKSTEP_SECRET_FILE (must not be
+  // readable by others than its owner) or LOCKSTEP_SECRET, in this order; nullopt when none is set. Throws InvalidArgument.
+  static std::optional<Secret> from_env(const EnvLookup& env);
+
+  // The text that from_text() takes back.
+  const std::string& text() const { return text_; }
+
+ private:
+  explicit Secret(std::string text) : text_(std::move(text)) {}
+  std::string text_;
+};
+
+using Digest = std::array<unsigned char, 32>;
+Digest sha256(std::string_view data);
+Digest hmac_sha256(std::string_view key, std::string_view data);
+// Compares in constant time.
+bool equal(const Digest& a, const Digest& b);
+// `count` bytes from the system's random generator.
+std::string random_bytes(size_t count);
+std::string to_hex(std::string_view bytes);
+
+// Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by HMAC-SHA256 over both
+// nonces, its role and `purpose` (so that a proof for one service is worthless at another). Neither learns anything from a
+// wrong peer. Both ends must call, one each; the descriptor stays open. Throws StoreError when the peer does not know the
+// secret or speaks something else, Timeout at the deadline.
+void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose, Deadline deadline);
+void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose, Deadline deadline);
+
+}  // namespace lockstep
