@@ -1,0 +1,43 @@
+# Installation: every room's library and public headers, the lockstep command, and the CMake package.
+#
+#   cmake --install build/release --prefix /opt/lockstep
+#
+# A project then says find_package(Lockstep) and links lockstep::lockstep, or a single room such as lockstep::core.
+# Included by lockstep_finish_rooms(), which has made `rooms`, the list of room targets.
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep")
+
+install(TARGETS ${rooms} lockstep_lockstep EXPORT LockstepTargets
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}")
+
+# Headers keep their place: lockstep/comm/communicator.h is included by that name, here and there.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
+
+# Programs of the rooms, such as the lockstep command (but no tests).
+file(GLOB_RECURSE room_files LIST_DIRECTORIES FALSE "${PROJECT_SOURCE_DIR}/lockstep/*/CMakeLists.txt")
+foreach(file IN LISTS room_files)
+  get_filename_component(dir "${file}" DIRECTORY)
+  get_property(targets DIRECTORY "${dir}" PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    get_target_property(is_test ${target} LOCKSTEP_TEST)
+    if(type STREQUAL "EXECUTABLE" AND NOT is_test AND NOT target MATCHES "_test|_child|_helper")
+      install(TARGETS ${target} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    endif()
+  endforeach()
+endforeach()
+
+# Third-party packages that the exported targets name.
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in" "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake"
+        DESTINATION "${package_dir}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/lockstep")

@@ -42,6 +42,11 @@ endif()
 
 define_property(GLOBAL PROPERTY LOCKSTEP_ROOMS BRIEF_DOCS "All rooms" FULL_DOCS "All rooms, bottom to top")
 
+set(LOCKSTEP_TEST_ROOMS "" CACHE STRING "Rooms whose tests are built, for example core;store;comm; empty: all")
+if(LOCKSTEP_BUILD_TESTS)
+  add_custom_target(lockstep_tests COMMENT "Every test program")
+endif()
+
 function(lockstep_room)
   cmake_parse_arguments(ARG "TORCH" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS;MP_TESTS;TEST_DEPENDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
@@ -69,7 +74,7 @@ function(lockstep_room)
   endif()
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${target})
 
-  if(LOCKSTEP_BUILD_TESTS)
+  if(LOCKSTEP_BUILD_TESTS AND (NOT LOCKSTEP_TEST_ROOMS OR ARG_NAME IN_LIST LOCKSTEP_TEST_ROOMS))
     set(test_deps)
     foreach(dep IN LISTS ARG_TEST_DEPENDS)
       list(APPEND test_deps lockstep_${dep})
@@ -79,7 +84,8 @@ function(lockstep_room)
     endif()
     if(ARG_MP_TESTS AND NOT LOCKSTEP_SANITIZE)
       lockstep_test_program(${ARG_NAME}_mp_test SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
-      set_tests_properties(${ARG_NAME}_mp_test PROPERTIES TIMEOUT 600)
+      # Its ranks take the machine: ctest -j runs nothing beside it.
+      set_tests_properties(${ARG_NAME}_mp_test PROPERTIES TIMEOUT 600 RUN_SERIAL ON)
     endif()
   endif()
 endfunction()
@@ -88,10 +94,11 @@ endfunction()
 function(lockstep_test_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16
+  set_target_properties(${name} PROPERTIES LOCKSTEP_TEST ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16
                                            RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main
                                         lockstep_flags)
+  add_dependencies(lockstep_tests ${name})
   add_test(NAME ${name} COMMAND ${name})
   set(suppressions "${PROJECT_SOURCE_DIR}/tests/sanitizers")
   set_tests_properties(${name} PROPERTIES TIMEOUT 300

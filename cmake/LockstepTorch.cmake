@@ -1,17 +1,21 @@
-# Finds libtorch and makes the target Lockstep::torch.
+# Finds libtorch and makes the target Lockstep::torch. Installed beside LockstepConfig.cmake, where it does the same.
 #
 # Looked for in this order: LOCKSTEP_LIBTORCH (CMake or environment variable: a libtorch folder, or the `torch` folder
-# of a Python wheel), the repository's .venv, the torch of `python3` on the PATH.
+# of a Python wheel); in an installed Lockstep, the libtorch it was built with; the .venv of the repository; the torch
+# of `python3` on the PATH.
 #
 # The target is our own rather than the one of TorchConfig.cmake: that one demands a CUDA toolkit wherever the wheel is
-# a CUDA build, although neither our headers nor the CPU path need one. This file is installed beside
-# LockstepConfig.cmake and serves both.
+# a CUDA build, although neither our headers nor the CPU path need one. docs/dependencies.md tells what a CUDA build
+# needs at run time.
 
 if(TARGET Lockstep::torch)
   return()
 endif()
 
-set(_lockstep_torch_tried "")
+set(LOCKSTEP_LIBTORCH "" CACHE PATH "libtorch: its folder, or the torch folder of an installed wheel")
+set(LOCKSTEP_CUDA "AUTO" CACHE STRING "Link the CUDA half of libtorch: AUTO (where it can be loaded), ON, OFF")
+set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
+
 function(_lockstep_try_torch dir)
   if(LOCKSTEP_TORCH_DIR OR NOT dir)
     return()
@@ -24,52 +28,112 @@ function(_lockstep_try_torch dir)
   endif()
 endfunction()
 
+# The libraries that the loader would not find for `library`, as a list.
+function(_lockstep_missing_libraries library out)
+  set(missing "")
+  execute_process(COMMAND ldd "${library}" OUTPUT_VARIABLE lines ERROR_QUIET RESULT_VARIABLE rc)
+  if(rc EQUAL 0)
+    string(REGEX MATCHALL "[^ \t\n]+ => not found" missing "${lines}")
+    list(TRANSFORM missing REPLACE " => not found" "")
+    list(REMOVE_DUPLICATES missing)
+  endif()
+  set(${out} "${missing}" PARENT_SCOPE)
+endfunction()
+
+# Inside find_package(Lockstep) a missing libtorch is "not found", with its reason; elsewhere an error.
+set(_lockstep_torch_error "")
+set(_lockstep_torch_tried "")
 set(LOCKSTEP_TORCH_DIR "")
-set(LOCKSTEP_LIBTORCH "" CACHE PATH "libtorch: its folder, or the torch folder of an installed wheel")
 _lockstep_try_torch("${LOCKSTEP_LIBTORCH}")
 _lockstep_try_torch("$ENV{LOCKSTEP_LIBTORCH}")
-if(NOT LOCKSTEP_TORCH_DIR)
-  file(GLOB _lockstep_venv_torch "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
-  foreach(_dir IN LISTS _lockstep_venv_torch)
-    _lockstep_try_torch("${_dir}")
-  endforeach()
+if(_lockstep_torch_tried AND NOT LOCKSTEP_TORCH_DIR)
+  set(_lockstep_torch_error
+      "LOCKSTEP_LIBTORCH names no libtorch (a folder with include/ and lib/libtorch_cpu.so):${_lockstep_torch_tried}")
 endif()
-if(NOT LOCKSTEP_TORCH_DIR)
-  find_program(LOCKSTEP_PYTHON NAMES python3 python)
-  if(LOCKSTEP_PYTHON)
-    execute_process(
-      COMMAND ${LOCKSTEP_PYTHON} -c
-              "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-      OUTPUT_VARIABLE _dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    _lockstep_try_torch("${_dir}")
+if(NOT LOCKSTEP_TORCH_DIR AND NOT _lockstep_torch_error)
+  _lockstep_try_torch("${LOCKSTEP_BUILT_WITH_TORCH}")
+  file(GLOB _lockstep_venvs "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch"
+       "${CMAKE_CURRENT_LIST_DIR}/../.venv/lib/python3*/site-packages/torch")
+  foreach(_lockstep_dir IN LISTS _lockstep_venvs)
+    _lockstep_try_torch("${_lockstep_dir}")
+  endforeach()
+  if(NOT LOCKSTEP_TORCH_DIR)
+    find_program(LOCKSTEP_PYTHON NAMES python3 python)
+    if(LOCKSTEP_PYTHON)
+      execute_process(
+        COMMAND ${LOCKSTEP_PYTHON} -c
+                "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+        OUTPUT_VARIABLE _lockstep_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      _lockstep_try_torch("${_lockstep_dir}")
+    endif()
+  endif()
+  if(NOT LOCKSTEP_TORCH_DIR)
+    set(_lockstep_torch_error
+        "Lockstep needs libtorch 2.13. Set LOCKSTEP_LIBTORCH to its folder, or run scripts/quickstart, which installs the wheel into .venv.")
+    if(_lockstep_torch_tried)
+      string(APPEND _lockstep_torch_error " Looked in:${_lockstep_torch_tried}")
+    endif()
   endif()
 endif()
-if(NOT LOCKSTEP_TORCH_DIR)
-  message(FATAL_ERROR "Lockstep needs libtorch 2.13. Set LOCKSTEP_LIBTORCH to its folder, or run scripts/quickstart, "
-                      "which installs the wheel into .venv. Looked in:${_lockstep_torch_tried}")
+
+set(LOCKSTEP_TORCH_VERSION "")
+set(LOCKSTEP_TORCH_HAS_CUDA OFF)
+if(LOCKSTEP_TORCH_DIR)
+  file(STRINGS "${LOCKSTEP_TORCH_DIR}/include/torch/headeronly/version.h" _lockstep_lines
+       REGEX "^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+  string(REGEX REPLACE "[^0-9;]+" "" LOCKSTEP_TORCH_VERSION "${_lockstep_lines}")
+  string(REPLACE ";" "." LOCKSTEP_TORCH_VERSION "${LOCKSTEP_TORCH_VERSION}")
+  if(NOT LOCKSTEP_TORCH_VERSION MATCHES "^2\\.13\\.")
+    set(_lockstep_torch_error
+        "Lockstep needs libtorch 2.13 (C++ interfaces change between releases); ${LOCKSTEP_TORCH_DIR} is '${LOCKSTEP_TORCH_VERSION}'. Set LOCKSTEP_LIBTORCH to another one.")
+  endif()
+
+  _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so" _lockstep_missing)
+  if(_lockstep_missing)
+    string(REPLACE ";" ", " _lockstep_missing "${_lockstep_missing}")
+    set(_lockstep_torch_error
+        "libtorch at ${LOCKSTEP_TORCH_DIR} cannot be loaded, for it lacks ${_lockstep_missing}. A CUDA build needs two small libraries even on a machine without a GPU: pip install 'cuda-toolkit[cudart,cupti]==13.0.3' beside it (scripts/quickstart does).")
+  endif()
+
+  if(EXISTS "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so" AND NOT LOCKSTEP_CUDA STREQUAL "OFF")
+    _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so" _lockstep_missing)
+    string(REPLACE ";" ", " _lockstep_missing "${_lockstep_missing}")
+    if(NOT _lockstep_missing)
+      set(LOCKSTEP_TORCH_HAS_CUDA ON)
+    elseif(LOCKSTEP_CUDA STREQUAL "AUTO")
+      message(STATUS "libtorch's CUDA half is left out: it lacks ${_lockstep_missing}")
+    else()
+      set(_lockstep_torch_error "LOCKSTEP_CUDA is ON, but libtorch_cuda.so lacks ${_lockstep_missing}")
+    endif()
+  elseif(LOCKSTEP_CUDA STREQUAL "ON")
+    set(_lockstep_torch_error "LOCKSTEP_CUDA is ON, but ${LOCKSTEP_TORCH_DIR} is a CPU build of libtorch")
+  endif()
 endif()
 
-file(STRINGS "${LOCKSTEP_TORCH_DIR}/include/torch/headeronly/version.h" _lockstep_torch_version_lines
-     REGEX "^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
-string(REGEX REPLACE "[^0-9;]+" "" LOCKSTEP_TORCH_VERSION "${_lockstep_torch_version_lines}")
-string(REPLACE ";" "." LOCKSTEP_TORCH_VERSION "${LOCKSTEP_TORCH_VERSION}")
-message(STATUS "libtorch ${LOCKSTEP_TORCH_VERSION}: ${LOCKSTEP_TORCH_DIR}")
+if(_lockstep_torch_error)
+  if(CMAKE_FIND_PACKAGE_NAME STREQUAL "Lockstep")
+    set(Lockstep_FOUND FALSE)
+    set(Lockstep_NOT_FOUND_MESSAGE "${_lockstep_torch_error}")
+    return()
+  endif()
+  message(FATAL_ERROR "${_lockstep_torch_error}")
+endif()
+message(STATUS "libtorch ${LOCKSTEP_TORCH_VERSION}: ${LOCKSTEP_TORCH_DIR} (CUDA: ${LOCKSTEP_TORCH_HAS_CUDA})")
 
 add_library(Lockstep::torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(Lockstep::torch SYSTEM INTERFACE
   "${LOCKSTEP_TORCH_DIR}/include" "${LOCKSTEP_TORCH_DIR}/include/torch/csrc/api/include")
 # What TorchConfig.cmake would define; the headers of torch/csrc/distributed hide themselves without them.
 target_compile_definitions(Lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
-# --no-as-needed: operators register themselves when their library is loaded, so it must be, used or not.
-set(_lockstep_torch_libs "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so" "${LOCKSTEP_TORCH_DIR}/lib/libc10.so")
-set(LOCKSTEP_TORCH_HAS_CUDA OFF)
-if(EXISTS "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so")
-  set(LOCKSTEP_TORCH_HAS_CUDA ON)
-  list(APPEND _lockstep_torch_libs "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so"
-       "${LOCKSTEP_TORCH_DIR}/lib/libc10_cuda.so")
+set(_lockstep_libs "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so,${LOCKSTEP_TORCH_DIR}/lib/libc10.so")
+if(LOCKSTEP_TORCH_HAS_CUDA)
+  string(APPEND _lockstep_libs
+         ",${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so,${LOCKSTEP_TORCH_DIR}/lib/libc10_cuda.so")
 endif()
 find_package(Threads REQUIRED)
 target_link_libraries(Lockstep::torch INTERFACE
-  "-Wl,--push-state,--no-as-needed" ${_lockstep_torch_libs} "-Wl,--pop-state"
+  # --no-as-needed: operators register themselves when their library is loaded, so it must be, used or not. One item,
+  # for CMake is free to reorder separate ones.
+  "-Wl,--push-state,--no-as-needed,${_lockstep_libs},--pop-state"
   # The CUDA build's own dependencies are found at run time by the wheel's rpath, not at link time.
   "-Wl,--allow-shlib-undefined" "-Wl,-rpath,${LOCKSTEP_TORCH_DIR}/lib" Threads::Threads)
