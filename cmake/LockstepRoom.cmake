@@ -42,6 +42,8 @@ endif()
 
 define_property(GLOBAL PROPERTY LOCKSTEP_ROOMS BRIEF_DOCS "All rooms" FULL_DOCS "All rooms, bottom to top")
 
+# One parse of libtorch's headers for many files; off for tools that want to see each file by itself.
+option(LOCKSTEP_UNITY "Compile a room's files together" ON)
 set(LOCKSTEP_TEST_ROOMS "" CACHE STRING "Rooms whose tests are built, for example core;store;comm; empty: all")
 if(LOCKSTEP_BUILD_TESTS)
   add_custom_target(lockstep_tests COMMENT "Every test program")
@@ -61,7 +63,7 @@ function(lockstep_room)
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(lockstep::${ARG_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON
-                                             UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+                                             UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 16)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -94,7 +96,7 @@ endfunction()
 function(lockstep_test_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES LOCKSTEP_TEST ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16
+  set_target_properties(${name} PROPERTIES LOCKSTEP_TEST ON UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 16
                                            RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main
                                         lockstep_flags)

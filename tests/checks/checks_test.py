@@ -1,0 +1,285 @@
+"""Each check of scripts/ must fail on a small tree made to be wrong, and pass on one that is right."""
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+import summarise_tests  # noqa: E402
+
+# A tree that every check accepts: low <- high (libtorch), two neighbours in parallel/, comm with two backends.
+GOOD = {
+    "CMakeLists.txt": """
+        add_subdirectory(lockstep/low)
+        add_subdirectory(lockstep/comm)  # add_subdirectory(lockstep/none)
+        add_subdirectory(lockstep/high)
+        add_subdirectory(lockstep/parallel/left)
+        add_subdirectory(lockstep/parallel/right)
+        """,
+    "lockstep/low/CMakeLists.txt": "lockstep_room(NAME low SOURCES a.cpp TESTS a_test.cpp MP_TESTS a_mp_test.cpp "
+                                   "TEST_DEPENDS high)",
+    "lockstep/low/a.h": "#include <string>\n",
+    "lockstep/low/a.cpp": '#include "lockstep/low/a.h"\n',
+    "lockstep/low/a_test.cpp": '#include "lockstep/low/a.h"\n#include "lockstep/high/b.h"\n',
+    "lockstep/low/a_mp_test.cpp": "",
+    "lockstep/comm/CMakeLists.txt": "lockstep_room(NAME comm SOURCES c.cpp shm/s.cpp gloo/g.cpp DEPENDS low TORCH)",
+    "lockstep/comm/c.h": "#include <ATen/core/Tensor.h>\n",
+    "lockstep/comm/c.cpp": '#include "lockstep/comm/shm/s.h"\n#include "lockstep/comm/gloo/g.h"\n',
+    "lockstep/comm/shm/s.h": '#include "lockstep/comm/c.h"\n',
+    "lockstep/comm/shm/s.cpp": '#include "lockstep/comm/shm/s.h"\n#include "lockstep/low/a.h"\n',
+    "lockstep/comm/gloo/g.h": "",
+    "lockstep/comm/gloo/g.cpp": "#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>\n",
+    "lockstep/high/CMakeLists.txt": "lockstep_room(NAME high SOURCES b.cpp DEPENDS low TORCH)",
+    "lockstep/high/b.h": "#include <torch/torch.h>\n",
+    "lockstep/high/b.cpp": '#include "lockstep/low/a.h"\n',
+    "lockstep/parallel/left/CMakeLists.txt": "lockstep_room(NAME left SOURCES l.cpp DEPENDS high TORCH)",
+    "lockstep/parallel/left/l.h": "",
+    "lockstep/parallel/left/l.cpp": '#include "lockstep/high/b.h"\n',
+    "lockstep/parallel/right/CMakeLists.txt": "lockstep_room(NAME right SOURCES r.cpp DEPENDS high TORCH)",
+    "lockstep/parallel/right/r.cpp": "",
+    "lockstep/lockstep.h": '#include "lockstep/high/b.h"\n',
+    "README.md": "[guide](docs/guide.md#the-first-step) ![p](docs/p.png) [web](https://example.org/none)\n`[x](no.md)`\n",
+    "README.zh.md": "[guide](docs/zh/guide.md)\n",
+    "docs/guide.md": "# The first step\n```cpp\n// from lockstep/high/b.h\n#include <torch/torch.h>\n```\n",
+    "docs/zh/guide.md": "",
+    "docs/p.png": "",
+}
+
+
+class Checks(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix="lockstep-checks-")
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def write(self, **changes):
+        """The good tree with some files replaced; a name is the path with '__' for '/' and '_dot_' for '.'."""
+        files = dict(GOOD)
+        for name, text in changes.items():
+            files[name.replace("__", "/").replace("_dot_", ".")] = text
+        for path, text in files.items():
+            full = os.path.join(self.root, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "w", encoding="utf-8") as f:
+                f.write(text)
+
+    def run_check(self, name, *args):
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", name), "--root", self.root, *args],
+                              capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def assert_refused(self, check, *expected):
+        code, output = self.run_check(check)
+        self.assertEqual(code, 1, output)
+        for text in expected:
+            self.assertIn(text, output)
+        self.assertEqual(output.count("\n"), 2, f"one problem and the closing line were expected:\n{output}")
+
+    def test_good_tree_passes(self):
+        self.write()
+        for check in ("check-arrows", "check-registration", "check-docs"):
+            with self.subTest(check):
+                self.assertEqual(self.run_check(check)[0], 0, self.run_check(check)[1])
+
+    # -- arrows
+
+    def test_include_of_a_room_not_listed(self):
+        self.write(lockstep__parallel__left__l_dot_cpp='#include "lockstep/high/b.h"\n#include "lockstep/low/a.h"\n')
+        self.assert_refused("check-arrows", "lockstep/parallel/left/l.cpp:2: room left does not list low. Add it to DEPENDS "
+                                            "in lockstep/parallel/left/CMakeLists.txt")
+
+    def test_test_dependencies_are_for_tests_only(self):
+        self.write(lockstep__low__a_dot_cpp='#include "lockstep/high/b.h"\n')
+        self.assert_refused("check-arrows", "lockstep/low/a.cpp:1: room low does not list high")
+
+    def test_upward_arrow(self):
+        self.write(lockstep__comm__CMakeLists_dot_txt=GOOD["lockstep/comm/CMakeLists.txt"].replace("DEPENDS low",
+                                                                                             "DEPENDS low high"))
+        self.assert_refused("check-arrows", "room comm depends on high, which the top CMakeLists.txt adds later")
+
+    def test_neighbours_in_parallel(self):
+        self.write(lockstep__parallel__right__CMakeLists_dot_txt="lockstep_room(NAME right SOURCES r.cpp DEPENDS left TORCH)")
+        self.assert_refused("check-arrows", "room right depends on its neighbour left")
+
+    def test_unknown_room(self):
+        self.write(lockstep__high__CMakeLists_dot_txt="lockstep_room(NAME high SOURCES b.cpp DEPENDS low atlantis TORCH)")
+        self.assert_refused("check-arrows", "lockstep/high/CMakeLists.txt:1: room high names 'atlantis', which is no room")
+
+    def test_backends_do_not_know_each_other(self):
+        self.write(lockstep__comm__shm__s_dot_cpp='#include "lockstep/comm/gloo/g.h"\n')
+        self.assert_refused("check-arrows", "lockstep/comm/shm/s.cpp:1: backend shm includes its neighbour gloo")
+
+    def test_torch_in_a_room_without_it(self):
+        self.write(lockstep__low__a_dot_h="\n#include <ATen/core/Tensor.h>\n")
+        self.assert_refused("check-arrows", "lockstep/low/a.h:2: room low is without libtorch")
+
+    def test_torch_by_way_of_a_dependency(self):
+        self.write(lockstep__high__CMakeLists_dot_txt="lockstep_room(NAME high SOURCES b.cpp DEPENDS low comm)",
+                   lockstep__high__b_dot_h="", docs__guide_dot_md="# The first step\n",
+                   lockstep__parallel__left__l_dot_cpp="", lockstep__parallel__right__r_dot_cpp="")
+        self.assert_refused("check-arrows", "room high has no TORCH but depends on comm, which uses libtorch")
+
+    def test_c10d_outside_comm(self):
+        self.write(lockstep__high__b_dot_cpp="#include <torch/csrc/distributed/c10d/Store.hpp>\n")
+        self.assert_refused("check-arrows", "lockstep/high/b.cpp:1: c10d is unversioned and stays inside lockstep/comm/")
+
+    def test_relative_include(self):
+        self.write(lockstep__low__a_dot_cpp='#include "a.h"\n')
+        self.assert_refused("check-arrows", "lockstep/low/a.cpp:1: include own headers from the root of the tree")
+
+    def test_umbrella_header_inside(self):
+        self.write(lockstep__high__b_dot_cpp='#include "lockstep/lockstep.h"\n')
+        self.assert_refused("check-arrows", "lockstep/high/b.cpp:1: the umbrella header is for users")
+
+    def test_missing_header(self):
+        self.write(lockstep__high__b_dot_cpp='#include "lockstep/low/gone.h"\n')
+        self.assert_refused("check-arrows", "lockstep/high/b.cpp:1: there is no lockstep/low/gone.h")
+
+    # -- registration
+
+    def test_test_that_never_runs(self):
+        self.write(lockstep__high__b_test_dot_cpp="")
+        self.assert_refused("check-registration", "lockstep/high/b_test.cpp: list it under TESTS in lockstep/high/CMakeLists.txt")
+
+    def test_rank_test_listed_as_a_plain_one(self):
+        self.write(lockstep__high__b_mp_test_dot_cpp="",
+                   lockstep__high__CMakeLists_dot_txt="lockstep_room(NAME high SOURCES b.cpp TESTS b_mp_test.cpp DEPENDS low TORCH)")
+        self.assert_refused("check-registration", "lockstep/high/b_mp_test.cpp: list it under MP_TESTS")
+
+    def test_commented_out_is_not_listed(self):
+        self.write(lockstep__high__CMakeLists_dot_txt="lockstep_room(NAME high DEPENDS low TORCH SOURCES # b.cpp\n)")
+        self.assert_refused("check-registration", "lockstep/high/b.cpp: lockstep/high/CMakeLists.txt does not name it")
+
+    def test_folder_without_a_room(self):
+        self.write(lockstep__attic__x_dot_cpp="")
+        self.assert_refused("check-registration", "lockstep/attic/x.cpp: no room's CMakeLists.txt stands above it")
+
+    # -- documents
+
+    def test_dead_link(self):
+        self.write(docs__zh__guide_dot_md="\n[x](../gone.md)\n")
+        self.assert_refused("check-docs", "docs/zh/guide.md:2: the link ../gone.md leads nowhere")
+
+    def test_dead_anchor(self):
+        self.write(README_dot_md="[x](docs/guide.md#the-second-step)\n")
+        self.assert_refused("check-docs", "README.md:1: docs/guide.md has no heading #the-second-step")
+
+    def test_page_without_translation(self):
+        self.write(docs__new_dot_md="")
+        self.assert_refused("check-docs", "docs/new.md: its counterpart docs/zh/new.md is missing")
+
+    def test_quotation_out_of_date(self):
+        self.write(lockstep__high__b_dot_h="#pragma once\n")
+        self.assert_refused("check-docs", "docs/guide.md:2: the passage differs from lockstep/high/b.h")
+
+    # -- headers
+
+    def test_header_that_leans_on_another(self):
+        build = os.path.join(self.root, "build")
+        os.makedirs(build)
+        self.write(lockstep__low__a_dot_h="inline std::string name;\n")
+        compiler = shutil.which(os.environ.get("CXX", "c++"))
+        with open(os.path.join(build, "compile_commands.json"), "w", encoding="utf-8") as f:
+            f.write(f'[{{"directory": "{build}", "command": "{compiler} -I{self.root} -std=c++20 -O3 '
+                    f'-o lockstep/low/CMakeFiles/lockstep_low.dir/a.o -c {self.root}/lockstep/low/a.cpp", "file": "a"}}]')
+        code, output = self.run_check("check-headers", "--build", build)
+        self.assertEqual(code, 1, output)
+        self.assertIn("lockstep/low/a.h does not compile alone", output)
+        self.write()
+        code, output = self.run_check("check-headers", "--build", build)
+        self.assertEqual((code, output), (0, "ok: 1 headers\n"))
+
+    # -- formatting
+
+    def test_formatting(self):
+        bin_dir = os.path.join(self.root, "bin")
+        os.makedirs(bin_dir)
+        self.write()
+        # Stands for clang-format 19: squeezes spaces.
+        with open(os.path.join(bin_dir, "clang-format-19"), "w", encoding="utf-8") as f:
+            f.write('#!/bin/sh\nsed "s/  */ /g" "$1"\n')
+        os.chmod(f.name, os.stat(f.name).st_mode | stat.S_IXUSR)
+        env = {**os.environ, "LOCKSTEP_CHECK_ROOT": self.root, "PATH": bin_dir + ":" + os.environ["PATH"]}
+        check = [os.path.join(ROOT, "scripts", "check-format")]
+        done = subprocess.run(check, env=env, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(os.path.join(self.root, "lockstep/low/a.h"), "a", encoding="utf-8") as f:
+            f.write("int  x;\n")
+        done = subprocess.run(check, env=env, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("lockstep/low/a.h is not formatted\n1 of", done.stdout)
+
+
+class Summary(unittest.TestCase):
+    LOG = """Start testing: Nov 01 10:00 UTC
+----------------------------------------------------------
+1/3 Testing: core_test
+1/3 Test: core_test
+Command: "/x/core_test"
+Directory: /x
+"core_test" start time: Nov 01 10:00 UTC
+Output:
+----------------------------------------------------------
+[==========] Running 3 tests from 1 test suite.
+[ RUN      ] Env.Good
+[       OK ] Env.Good (0 ms)
+[ RUN      ] Env.Skip
+/x/a.cpp:3: Skipped
+needs mpirun
+
+[  SKIPPED ] Env.Skip (0 ms)
+[ RUN      ] Env.Bad
+%s<end of output>
+Test time =   0.01 sec
+----------------------------------------------------------
+Test %s.
+"core_test" end time: Nov 01 10:00 UTC
+----------------------------------------------------------
+
+2/3 Testing: check_format
+2/3 Test: check_format
+Command: "/x"
+Output:
+----------------------------------------------------------
+clang-format 19 is not here
+<end of output>
+Test time =   0.01 sec
+----------------------------------------------------------
+Test Skipped.
+----------------------------------------------------------
+
+3/3 Testing: check_arrows
+3/3 Test: check_arrows
+Command: "/x"
+Output:
+----------------------------------------------------------
+ok
+<end of output>
+Test time =   0.01 sec
+----------------------------------------------------------
+Test Passed.
+----------------------------------------------------------
+"""
+
+    def count(self, end, outcome):
+        total = [0, [], []]
+        for test in summarise_tests.read_log(self.LOG % (end, outcome)):
+            result = summarise_tests.count(*test)
+            total = [total[0] + result.passed, total[1] + result.failed, total[2] + result.skipped]
+        return total
+
+    def test_cases_are_counted(self):
+        skips = [("core_test: Env.Skip", "needs mpirun"), ("check_format", "clang-format 19 is not here")]
+        self.assertEqual(self.count("[       OK ] Env.Bad (1 ms)\n", "Passed"), [3, [], skips])
+        self.assertEqual(self.count("[  FAILED  ] Env.Bad (1 ms)\n", "Failed"), [2, ["core_test: Env.Bad"], skips])
+
+    def test_a_crash_names_the_case(self):
+        self.assertEqual(self.count("", "Failed")[1], ["core_test: Env.Bad (did not end)"])
+        self.assertEqual(self.count("", "Timeout")[1], ["core_test: Env.Bad (did not end)"])
+
+
+if __name__ == "__main__":
+    unittest.main()

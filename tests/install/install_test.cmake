@@ -1,0 +1,28 @@
+# cmake -DWAY=find_package|subdirectory ... -P install_test.cmake: builds the project of that name and runs it.
+set(work "${LOCKSTEP_BUILD}/install_test/${WAY}")
+file(REMOVE_RECURSE "${work}")
+file(MAKE_DIRECTORY "${work}")
+
+function(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE rc OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  string(REPLACE ";" " " command "${ARGV}")
+  if(NOT rc EQUAL 0)
+    message(FATAL_ERROR "'${command}' ended with ${rc}:\n${out}")
+  endif()
+  message(STATUS "${command}\n${out}")
+endfunction()
+
+set(arguments -G Ninja -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release)
+if(WAY STREQUAL "find_package")
+  run(${CMAKE_COMMAND} --install "${LOCKSTEP_BUILD}" --prefix "${work}/prefix")
+  # No LOCKSTEP_LIBTORCH: the package remembers the libtorch that it was built with.
+  list(APPEND arguments "-DCMAKE_PREFIX_PATH=${work}/prefix")
+else()
+  list(APPEND arguments "-DLOCKSTEP_SOURCE=${LOCKSTEP_SOURCE}" "-DLOCKSTEP_LIBTORCH=${LOCKSTEP_LIBTORCH}")
+endif()
+run(${CMAKE_COMMAND} -S "${CMAKE_CURRENT_LIST_DIR}/${WAY}" -B "${work}/build" ${arguments})
+run(${CMAKE_COMMAND} --build "${work}/build" --target app)
+run("${work}/build/app")
+if(EXISTS "${work}/prefix/bin/lockstep")
+  run("${work}/prefix/bin/lockstep" --help)
+endif()
