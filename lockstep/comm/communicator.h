@@ -31,6 +31,9 @@
 namespace lockstep {
 
 class Backend;
+namespace launch {
+class CallBoard;
+}
 
 // Where a rank stands. "Local" is among the ranks of the same host ("node").
 struct Topology {
@@ -52,7 +55,10 @@ struct CommunicatorStats {
 
 struct CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
-  std::string name = "world";                                    // in messages
+  // Where the rank shows its calls to the agent and to whoever else looks; may be null.
+  std::shared_ptr<launch::CallBoard> board;
+  // Kept until the communicator goes: a store that this rank serves, say.
+  std::shared_ptr<void> keep;
 };
 
 // A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when the last one of a rank goes,
@@ -152,9 +158,9 @@ class Communicator final {
   // Breaks the communicator on all ranks, as far as the engine reaches: their waits throw PeerLost with `reason`.
   void abort(const std::string& reason) noexcept;
 
- private:
-  friend class Work;
   class Impl;
+
+ private:
   std::shared_ptr<Impl> impl_;
 };
 

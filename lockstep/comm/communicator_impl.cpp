@@ -1,0 +1,282 @@
+#include "lockstep/comm/communicator_impl.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/launch/call_board.h"
+
+namespace lockstep {
+namespace {
+
+const std::byte* data_of(const at::Tensor& tensor) { return static_cast<const std::byte*>(tensor.const_data_ptr()); }
+std::byte* mutable_data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mutable_data_ptr()); }
+
+// The tensor's elements in the wire's dtype, contiguous: the tensor itself where that is possible.
+at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan) {
+  if (plan.cast) return tensor.to(plan.wire, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  return tensor.contiguous();
+}
+
+bool usable_as_is(const at::Tensor& tensor, const Plan& plan) {
+  return tensor.is_contiguous() && !plan.cast;
+}
+
+// Parts in rank order, one after another, into equal frames of `frame` elements, and back.
+at::Tensor pad_parts(const at::Tensor& flat, const std::vector<int64_t>& counts, int64_t frame) {
+  at::Tensor padded = at::zeros({static_cast<int64_t>(counts.size()) * frame}, flat.options());
+  int64_t at = 0;
+  for (size_t r = 0; r < counts.size(); ++r) {
+    padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]).copy_(flat.narrow(0, at, counts[r]));
+    at += counts[r];
+  }
+  return padded;
+}
+
+void unpad_parts(const at::Tensor& padded, const at::Tensor& flat, const std::vector<int64_t>& counts, int64_t frame) {
+  int64_t at = 0;
+  for (size_t r = 0; r < counts.size(); ++r) {
+    flat.narrow(0, at, counts[r]).copy_(padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]));
+    at += counts[r];
+  }
+}
+
+}  // namespace
+
+// Refuses a second thread inside the communicator.
+class Communicator::Impl::Entry {
+ public:
+  explicit Entry(std::atomic<bool>& busy) : busy_(busy) {
+    if (busy_.exchange(true, std::memory_order_acquire)) {
+      throw InvalidArgument(
+          "two threads are inside one communicator; use it from one thread at a time, or give each thread its own");
+    }
+  }
+  ~Entry() { busy_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options)
+    : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
+  LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
+}
+
+// Makes the raw views that the engine works on, and what must be done with them afterwards.
+void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const {
+  const int rank = topology_.rank;
+  const auto size = static_cast<int64_t>(topology_.size);
+  const bool in_place = ask.input.defined() && ask.output.defined() && ask.input.is_same(ask.output);
+  const bool reads_output = ask.op == Op::kBroadcast && rank == ask.root;
+
+  at::Tensor input, output;  // as the engine sees them
+  if (ask.input.defined()) input = to_wire(ask.input, plan);
+  if (ask.output.defined()) {
+    if (in_place) output = input;
+    else if (usable_as_is(ask.output, plan)) output = ask.output;
+    else if (reads_output) output = to_wire(ask.output, plan);
+    else output = at::empty(ask.output.sizes(), ask.output.options().dtype(plan.wire).memory_format(at::MemoryFormat::Contiguous));
+  }
+  // An in-place result may land in a staged copy of the input; a rank that gets no result must keep its tensor.
+  if (!ask.output.defined() && ask.op == Op::kReduce && input.defined()) flight.keep.push_back(input);
+
+  const bool copy_back = ask.output.defined() && !output.is_same(ask.output);
+  at::Tensor result = output;  // what finish() copies from
+  std::function<void()> before_copy;
+
+  if (plan.slice) {
+    // The engine sums the whole; this rank keeps its part.
+    at::Tensor whole = input.is_same(ask.input) ? input.clone() : input;
+    const int64_t begin = std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
+    const at::Tensor part = whole.view({-1}).narrow(0, begin, ask.counts[rank]);
+    before_copy = [part, to = ask.output] { to.copy_(part.view(to.sizes())); };
+    input = output = whole;
+    call.count = whole.numel();
+  } else if (plan.pad) {
+    const int64_t frame = *std::max_element(ask.counts.begin(), ask.counts.end());
+    if (ask.op == Op::kScatter) {
+      if (input.defined()) input = pad_parts(input.view({-1}), ask.counts, frame);
+      const at::Tensor padded = at::empty({frame}, output.options());
+      before_copy = [padded, to = output, n = ask.counts[rank]] { to.view({-1}).copy_(padded.narrow(0, 0, n)); };
+      output = padded;
+    } else {
+      input = pad_parts(input.view({-1}), {ask.counts[rank]}, frame);
+      if (output.defined()) {
+        const at::Tensor padded = at::empty({size * frame}, output.options());
+        before_copy = [padded, to = output, counts = ask.counts, frame] { unpad_parts(padded, to.view({-1}), counts, frame); };
+        output = padded;
+      }
+    }
+    call.counts.assign(ask.counts.size(), frame);
+  }
+  if (plan.divide) {
+    before_copy = [inner = std::move(before_copy), output, size, sliced = plan.slice] {
+      if (output.defined()) output.div_(static_cast<double>(size));
+      if (inner) inner();
+    };
+  }
+  if (before_copy || copy_back) {
+    const bool copy_result = copy_back && !plan.slice;
+    flight.finish = [before_copy = std::move(before_copy), copy_result, result, to = ask.output] {
+      if (before_copy) before_copy();
+      if (copy_result) to.copy_(result);
+    };
+  }
+
+  if (plan.bytes) {
+    const auto element = static_cast<int64_t>(c10::elementSize(ask.input.defined() ? ask.input.scalar_type() : ask.output.scalar_type()));
+    call.count *= element;
+    for (int64_t& count : call.counts) count *= element;
+    for (int64_t& count : call.recv_counts) count *= element;
+  }
+  if (input.defined()) call.input = data_of(input);
+  if (output.defined()) call.output = mutable_data_of(output);
+  for (const at::Tensor& tensor : {ask.input, ask.output, input, output}) {
+    if (tensor.defined()) flight.keep.push_back(tensor);
+  }
+}
+
+std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
+  const Entry entry(busy_);
+  if (broken_) std::rethrow_exception(broken_);
+  const at::NoGradGuard no_grad;
+  const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
+  const at::ScalarType dtype = sample.defined() ? sample.scalar_type() : at::kByte;
+  const Plan plan = plan_call(capabilities(), ask.op, dtype, ask.reduce, ask.v_form);
+  if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
+  for (const at::Tensor& tensor : {ask.input, ask.output}) {
+    if (!tensor.defined()) continue;
+    if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) {
+      throw InvalidArgument("backend " + capabilities().backend + " carries dense CPU tensors, not " +
+                            tensor.toString() + " on " + tensor.device().str());
+    }
+  }
+  if (ask.output.defined() && at::has_internal_overlap(ask.output) == at::MemOverlap::Yes) {
+    throw InvalidArgument("the result of " + std::string(to_string(ask.op)) +
+                          " cannot go into a tensor whose elements share memory (an expanded one); call .contiguous()");
+  }
+
+  auto flight = std::make_shared<Flight>();
+  Call call;
+  call.op = plan.op;
+  call.dtype = plan.wire;
+  call.reduce = plan.reduce;
+  call.root = ask.root;
+  call.peer = ask.peer;
+  call.tag = ask.tag;
+  call.count = sample.defined() ? sample.numel() : 0;
+  call.counts = ask.counts;
+  call.recv_counts = ask.recv_counts;
+  call.site = ask.site;
+  // What an operation does not name must be equal on all ranks: it is part of the fingerprint.
+  if (!ask.counts.empty()) call.count = 0;
+  stage(ask, plan, call, *flight);
+
+  flight->collective = ask.op != Op::kSend && ask.op != Op::kRecv;
+  flight->sequence = call.sequence = flight->collective ? ++collectives_ : ++messages_;
+  if (flight->collective) ++stats_.collectives;
+  const auto bytes = static_cast<uint64_t>(call.count) * c10::elementSize(call.dtype);
+  if (ask.op == Op::kSend) {
+    ++stats_.sends;
+    stats_.bytes_sent += bytes;
+  } else if (ask.op == Op::kRecv) {
+    ++stats_.recvs;
+    stats_.bytes_received += bytes;
+  }
+  show(call);
+  try {
+    flight->request = backend_->start(call);
+  } catch (...) {
+    broken_ = std::current_exception();
+    throw;
+  }
+  inflight_.push_back(flight);
+  return flight;
+}
+
+void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
+  const Entry entry(busy_);
+  if (flight.done) return;
+  if (broken_) std::rethrow_exception(broken_);
+  try {
+    flight.request->wait(deadline);
+  } catch (...) {
+    broken_ = std::current_exception();
+    throw;
+  }
+  complete(flight);
+}
+
+bool Communicator::Impl::test(Flight& flight) {
+  const Entry entry(busy_);
+  if (flight.done) return true;
+  if (broken_) std::rethrow_exception(broken_);
+  try {
+    if (!flight.request->poll()) return false;
+  } catch (...) {
+    broken_ = std::current_exception();
+    throw;
+  }
+  complete(flight);
+  return true;
+}
+
+void Communicator::Impl::complete(Flight& flight) {
+  const at::NoGradGuard no_grad;
+  if (flight.finish) flight.finish();
+  flight.done = true;
+  flight.finish = nullptr;
+  flight.request.reset();
+  flight.keep.clear();
+  inflight_.remove_if([](const std::shared_ptr<Flight>& f) { return f->done; });
+  if (options_.board && flight.collective) {
+    launch::BoardRecord record = options_.board->read(topology_.local_rank);
+    if (record.sequence == flight.sequence) {
+      record.state = 2;
+      options_.board->publish(topology_.local_rank, record);
+    }
+  }
+}
+
+void Communicator::Impl::show(const Call& call) {
+  if (!options_.board) return;
+  launch::BoardRecord record;
+  record.sequence = call.sequence;
+  record.state = 1;
+  record.pid = static_cast<uint32_t>(::getpid());
+  const std::string text = describe(call);
+  text.copy(record.call, sizeof record.call - 1);
+  options_.board->publish(topology_.local_rank, record);
+}
+
+void Communicator::Impl::progress() {
+  const Entry entry(busy_);
+  if (!broken_ && !inflight_.empty()) backend_->progress();
+}
+
+void Communicator::Impl::abort(const std::string& reason) noexcept {
+  backend_->abort(reason);
+  if (!broken_) broken_ = std::make_exception_ptr(PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
+}
+
+Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+bool Work::test() { return !state_ || state_->impl->test(*state_->flight); }
+
+void Work::wait() {
+  if (state_) state_->impl->wait(*state_->flight, Deadline::after(state_->impl->options().timeout));
+}
+
+void Work::wait(Deadline deadline) {
+  if (state_) state_->impl->wait(*state_->flight, deadline);
+}
+
+}  // namespace lockstep

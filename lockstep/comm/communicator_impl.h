@@ -1,0 +1,85 @@
+// The inside of Communicator: one path that every operation takes. Not a public header.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/compose.h"
+
+namespace lockstep {
+
+// What a public operation asks for, in tensors. Counts are in elements.
+struct Ask {
+  Op op = Op::kBarrier;
+  at::Tensor input;   // undefined where the rank gives none
+  at::Tensor output;  // undefined where it gets none
+  ReduceOp reduce = ReduceOp::kSum;
+  int root = -1;
+  int peer = -1;
+  int tag = 0;
+  std::vector<int64_t> counts;
+  std::vector<int64_t> recv_counts;
+  bool v_form = false;
+  std::source_location site;
+};
+
+// An operation under way, with all that must live until it is over.
+struct Flight {
+  std::unique_ptr<Request> request;
+  std::vector<at::Tensor> keep;
+  std::function<void()> finish;  // puts staged results into the caller's tensors
+  uint64_t sequence = 0;
+  bool collective = false;
+  bool done = false;
+};
+
+class Communicator::Impl {
+ public:
+  Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options);
+
+  // check -> plan -> stage -> sequence number -> board -> backend.
+  std::shared_ptr<Flight> start(const Ask& ask);
+  void wait(Flight& flight, Deadline deadline);
+  bool test(Flight& flight);
+  void progress();
+  void abort(const std::string& reason) noexcept;
+
+  const Topology& topology() const { return topology_; }
+  const CommunicatorOptions& options() const { return options_; }
+  const Capabilities& capabilities() const { return backend_->capabilities(); }
+  const CommunicatorStats& stats() const { return stats_; }
+
+ private:
+  class Entry;
+  void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
+  void complete(Flight& flight);
+  void show(const Call& call);
+
+  Topology topology_;
+  CommunicatorOptions options_;
+  CommunicatorStats stats_;
+  uint64_t collectives_ = 0;
+  uint64_t messages_ = 0;
+  std::atomic<bool> busy_{false};
+  std::exception_ptr broken_;
+  std::list<std::shared_ptr<Flight>> inflight_;  // outlives backend_: the engine may still touch their memory
+  std::unique_ptr<Backend> backend_;
+};
+
+class Work::State {
+ public:
+  State(std::shared_ptr<Communicator::Impl> impl, std::shared_ptr<Flight> flight)
+      : impl(std::move(impl)), flight(std::move(flight)) {}
+  std::shared_ptr<Communicator::Impl> impl;
+  std::shared_ptr<Flight> flight;
+};
+
+}  // namespace lockstep

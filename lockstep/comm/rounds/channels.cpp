@@ -1,0 +1,235 @@
+#include "lockstep/comm/rounds/channels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::rounds {
+
+// Precedes a payload in a channel's ring.
+struct MessageHeader {
+  uint64_t bytes;
+  int64_t count;
+  int32_t dtype;
+  int32_t tag;
+  char text[168];
+};
+static_assert(sizeof(MessageHeader) == 192);
+
+namespace {
+
+
+MessageHeader make_header(const Message& message) {
+  MessageHeader header{};
+  header.bytes = static_cast<uint64_t>(message.bytes);
+  header.count = message.call.count;
+  header.dtype = static_cast<int32_t>(message.call.dtype);
+  header.tag = message.call.tag;
+  const std::string text = describe(message.call);
+  text.copy(header.text, sizeof header.text - 1);
+  return header;
+}
+
+// The writer's and the reader's end of a byte ring.
+struct Ring {
+  ChannelState& state;
+  std::byte* bytes;
+  uint64_t capacity;
+
+  // Puts in as much as fits; returns how much.
+  int64_t put(const std::byte* from, int64_t size) {
+    const uint64_t written = state.written.load(std::memory_order_relaxed);
+    const uint64_t room = capacity - (written - state.read.load(std::memory_order_acquire));
+    const auto n = static_cast<int64_t>(std::min<uint64_t>(room, static_cast<uint64_t>(size)));
+    if (n == 0) return 0;
+    const uint64_t at = written % capacity;
+    const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
+    std::memcpy(bytes + at, from, static_cast<size_t>(first));
+    std::memcpy(bytes, from + first, static_cast<size_t>(n - first));
+    state.written.store(written + static_cast<uint64_t>(n), std::memory_order_release);
+    return n;
+  }
+
+  // Takes out as much as there is; returns how much.
+  int64_t take(std::byte* to, int64_t size) {
+    const uint64_t read = state.read.load(std::memory_order_relaxed);
+    const uint64_t there = state.written.load(std::memory_order_acquire) - read;
+    const auto n = static_cast<int64_t>(std::min<uint64_t>(there, static_cast<uint64_t>(size)));
+    if (n == 0) return 0;
+    const uint64_t at = read % capacity;
+    const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
+    std::memcpy(to, bytes + at, static_cast<size_t>(first));
+    std::memcpy(to + first, bytes, static_cast<size_t>(n - first));
+    state.read.store(read + static_cast<uint64_t>(n), std::memory_order_release);
+    return n;
+  }
+};
+
+void check_fits(const MessageHeader& header, const Message& receive, int src) {
+  if (header.count == receive.call.count && header.dtype == static_cast<int32_t>(receive.call.dtype)) return;
+  throw Mismatch("a message does not fit its receive: rank " + std::to_string(src) + " called " + header.text +
+                 ", this rank called " + describe(receive.call) + "; dtype and number of elements must agree");
+}
+
+}  // namespace
+
+struct Channels::Incoming {
+  // A message taken out of the ring before its receive was posted.
+  struct Parked {
+    MessageHeader header;
+    std::unique_ptr<std::byte[]> payload;
+    bool complete = false;
+  };
+  std::deque<std::shared_ptr<Message>> waiting;  // posted receives, in order
+  std::deque<std::shared_ptr<Parked>> parked;    // in order of arrival
+
+  // The message at the front of the ring.
+  MessageHeader header{};
+  int64_t header_bytes = 0;          // of the header, read so far
+  bool open = false;                 // the payload has a target
+  int64_t left = 0;                  // of the payload
+  std::byte* target = nullptr;
+  std::shared_ptr<Message> receive;  // the target's owner: a receive,
+  std::shared_ptr<Parked> parking;   // or memory of ours
+
+  std::shared_ptr<Message> take_waiting(int tag) {
+    const auto it = std::find_if(waiting.begin(), waiting.end(), [tag](const auto& m) { return m->call.tag == tag; });
+    if (it == waiting.end()) return nullptr;
+    auto found = *it;
+    waiting.erase(it);
+    return found;
+  }
+};
+
+Channels::Channels(Region region, int rank)
+    : region_(region), rank_(rank), outgoing_(region.shape().size), incoming_(region.shape().size) {}
+
+Channels::~Channels() = default;
+
+std::shared_ptr<Message> Channels::post(const Call& call) {
+  auto message = std::make_shared<Message>();
+  message->call = call;
+  message->bytes = call.count * static_cast<int64_t>(c10::elementSize(call.dtype));
+  if (call.op == Op::kSend) outgoing_[call.peer].queue.push_back(message);
+  else incoming_[call.peer].waiting.push_back(message);
+  ++busy_;
+  return message;
+}
+
+bool Channels::progress() {
+  if (busy_ == 0) return false;
+  bool moved = false;
+  for (int peer = 0; peer < region_.shape().size; ++peer) {
+    if (!outgoing_[peer].queue.empty()) moved |= progress_sends(peer);
+    moved |= progress_receives(peer);
+  }
+  return moved;
+}
+
+bool Channels::progress_sends(int dst) {
+  Outgoing& out = outgoing_[dst];
+  Ring ring{region_.channel(rank_, dst), region_.channel_ring(rank_, dst), region_.shape().channel_bytes};
+  constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
+  bool moved = false;
+  while (!out.queue.empty()) {
+    Message& message = *out.queue.front();
+    if (out.sent < kHeader) {
+      const MessageHeader header = make_header(message);
+      const int64_t n = ring.put(reinterpret_cast<const std::byte*>(&header) + out.sent, kHeader - out.sent);
+      out.sent += n;
+      moved |= n > 0;
+      if (out.sent < kHeader) return moved;
+    }
+    if (const int64_t left = kHeader + message.bytes - out.sent; left > 0) {
+      const int64_t n = ring.put(message.call.input + (out.sent - kHeader), left);
+      out.sent += n;
+      moved |= n > 0;
+      if (n < left) return moved;
+    }
+    message.done = true;
+    --busy_;
+    out.sent = 0;
+    out.queue.pop_front();
+  }
+  return moved;
+}
+
+// Finds the front message's target. False if it must stay in the ring for now.
+bool Channels::open_message(int src) {
+  Incoming& in = incoming_[src];
+  if (auto receive = in.take_waiting(in.header.tag)) {
+    check_fits(in.header, *receive, src);
+    in.target = receive->call.output;
+    in.receive = std::move(receive);
+  } else if (!in.waiting.empty()) {
+    auto parked = std::make_shared<Incoming::Parked>();
+    parked->header = in.header;
+    parked->payload = std::make_unique<std::byte[]>(in.header.bytes);
+    in.target = parked->payload.get();
+    in.parking = parked;
+    in.parked.push_back(std::move(parked));
+  } else {
+    return false;
+  }
+  in.left = static_cast<int64_t>(in.header.bytes);
+  in.open = true;
+  return true;
+}
+
+bool Channels::progress_receives(int src) {
+  Incoming& in = incoming_[src];
+  bool moved = false;
+  // Receives that a parked message satisfies.
+  for (auto parked = in.parked.begin(); parked != in.parked.end();) {
+    std::shared_ptr<Message> receive;
+    if ((*parked)->complete) receive = in.take_waiting((*parked)->header.tag);
+    if (!receive) {
+      ++parked;
+      continue;
+    }
+    check_fits((*parked)->header, *receive, src);
+    if (receive->bytes > 0) {
+      std::memcpy(receive->call.output, (*parked)->payload.get(), static_cast<size_t>(receive->bytes));
+    }
+    receive->done = true;
+    --busy_;
+    moved = true;
+    parked = in.parked.erase(parked);
+  }
+  Ring ring{region_.channel(src, rank_), region_.channel_ring(src, rank_), region_.shape().channel_bytes};
+  constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
+  while (!in.waiting.empty() || in.open) {
+    if (in.header_bytes < kHeader) {
+      const int64_t n = ring.take(reinterpret_cast<std::byte*>(&in.header) + in.header_bytes, kHeader - in.header_bytes);
+      in.header_bytes += n;
+      moved |= n > 0;
+      if (in.header_bytes < kHeader) return moved;
+    }
+    if (!in.open && !open_message(src)) return moved;
+    if (in.left > 0) {
+      const int64_t n = ring.take(in.target, in.left);
+      in.target += n;
+      in.left -= n;
+      moved |= n > 0;
+      if (in.left > 0) return moved;
+    }
+    in.header_bytes = 0;
+    in.open = false;
+    moved = true;
+    if (in.receive) {
+      in.receive->done = true;
+      --busy_;
+      in.receive.reset();
+    } else {
+      in.parking->complete = true;
+      in.parking.reset();
+      return progress_receives(src) || moved;
+    }
+  }
+  return moved;
+}
+
+}  // namespace lockstep::rounds

@@ -1,0 +1,32 @@
+#include "lockstep/comm/rounds/rounds_backend.h"
+
+#include "lockstep/comm/rounds/region.h"
+
+namespace lockstep::rounds {
+
+Capabilities engine_capabilities() {
+  Capabilities c;
+  c.deterministic = true;
+  c.rank_order = true;
+  c.float32_accumulation = true;
+  c.tags = true;
+  c.ops.fill(true);
+  c.v_ops.fill(true);
+  c.move_dtypes = all_dtypes();
+  c.reduce_dtypes = all_dtypes();
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    if (is_valid_reduction(op, at::kFloat)) c.float_reduce_ops |= bit(op);
+    if (is_valid_reduction(op, at::kInt)) c.integer_reduce_ops |= bit(op);
+    if (is_valid_reduction(op, at::kBool)) c.bool_reduce_ops |= bit(op);
+  }
+  return c;
+}
+
+RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region, int rank,
+                             IsDead is_dead)
+    : capabilities_(std::move(capabilities)), memory_(std::move(memory)), engine_(region, rank, std::move(is_dead)) {}
+
+void RoundsBackend::abort(const std::string& reason) noexcept { engine_.abort(AbortKind::kOther, -1, reason); }
+
+}  // namespace lockstep::rounds

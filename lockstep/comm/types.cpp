@@ -1,0 +1,111 @@
+#include "lockstep/comm/types.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/comm/capabilities.h"
+
+namespace lockstep {
+
+const char* to_string(Op op) {
+  static constexpr const char* kNames[kOpCount] = {
+      "barrier", "broadcast",      "reduce",     "all_reduce", "gather", "all_gather",
+      "scatter", "reduce_scatter", "all_to_all", "send",       "recv"};
+  return kNames[static_cast<int>(op)];
+}
+
+const char* to_string(ReduceOp op) {
+  static constexpr const char* kNames[kReduceOpCount] = {"sum", "avg",     "product", "min",
+                                                         "max", "bit_and", "bit_or",  "bit_xor"};
+  return kNames[static_cast<int>(op)];
+}
+
+const char* to_string(Support support) {
+  static constexpr const char* kNames[] = {"native", "composed", "unsupported"};
+  return kNames[static_cast<int>(support)];
+}
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return "float32";
+    case at::kDouble: return "float64";
+    case at::kHalf: return "float16";
+    case at::kBFloat16: return "bfloat16";
+    case at::kChar: return "int8";
+    case at::kShort: return "int16";
+    case at::kInt: return "int32";
+    case at::kLong: return "int64";
+    case at::kByte: return "uint8";
+    case at::kBool: return "bool";
+    default: return "?";
+  }
+}
+
+uint32_t all_dtypes() {
+  return bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kBFloat16) | bit(at::kChar) |
+         bit(at::kShort) | bit(at::kInt) | bit(at::kLong) | bit(at::kByte) | bit(at::kBool);
+}
+
+bool is_supported_dtype(at::ScalarType dtype) {
+  return static_cast<int>(dtype) < 32 && (all_dtypes() & bit(dtype)) != 0;
+}
+
+bool is_reduction(Op op) {
+  return op == Op::kReduce || op == Op::kAllReduce || op == Op::kReduceScatter;
+}
+
+bool is_rooted(Op op) {
+  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter;
+}
+
+bool is_valid_reduction(ReduceOp op, at::ScalarType dtype) {
+  const bool floating = at::isFloatingType(dtype);
+  switch (op) {
+    case ReduceOp::kAvg: return floating;
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor: return !floating;
+    default: return true;
+  }
+}
+
+at::ScalarType accumulation_type(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+namespace {
+
+int64_t elements(const Call& call) {
+  switch (call.op) {
+    case Op::kGather:
+    case Op::kAllGather:
+    case Op::kScatter:
+    case Op::kReduceScatter:
+    case Op::kAllToAll:
+      return std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
+    default: return call.count;
+  }
+}
+
+}  // namespace
+
+std::string describe(const Call& call) {
+  std::string text = to_string(call.op);
+  if (is_reduction(call.op)) text += std::string(" ") + to_string(call.reduce);
+  if (call.op != Op::kBarrier) {
+    text += std::string(" ") + dtype_name(call.dtype) + " x " + std::to_string(elements(call));
+  }
+  if (is_rooted(call.op)) text += ", root " + std::to_string(call.root);
+  if (call.op == Op::kSend) text += " to rank " + std::to_string(call.peer);
+  if (call.op == Op::kRecv) text += " from rank " + std::to_string(call.peer);
+  if (call.tag != 0) text += ", tag " + std::to_string(call.tag);
+  const char* file = call.site.file_name();
+  if (file != nullptr && *file != '\0') {
+    const char* slash = std::strrchr(file, '/');
+    text += std::string(" at ") + (slash != nullptr ? slash + 1 : file) + ":" +
+            std::to_string(call.site.line());
+  }
+  return text;
+}
+
+}  // namespace lockstep

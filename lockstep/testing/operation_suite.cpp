@@ -1,0 +1,224 @@
+#include "lockstep/testing/operation_suite.h"
+
+#include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <sstream>
+
+#include "lockstep/comm/algorithms/ring.h"
+#include "lockstep/testing/exact.h"
+
+namespace lockstep::testing {
+namespace {
+
+const std::vector<at::ScalarType> kAllDtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar,
+                                                at::kShort, at::kInt,    at::kLong, at::kByte,     at::kBool};
+
+class Suite {
+ public:
+  Suite(Communicator& comm, const SuiteOptions& options) : comm_(comm), options_(options) {}
+
+  SuiteReport run() {
+    const auto& dtypes = options_.dtypes.empty() ? kAllDtypes : options_.dtypes;
+    comm_.barrier();
+    comm_.ibarrier().wait();
+    for (const at::ScalarType dtype : dtypes) {
+      dtype_ = dtype;
+      std::vector<int64_t> sizes = options_.sizes;
+      if (options_.long_bytes > 0) sizes.push_back(options_.long_bytes / static_cast<int64_t>(c10::elementSize(dtype)) + 1);
+      for (const int64_t size : sizes) {
+        size_ = size;
+        reductions();
+        movements();
+        unequal();
+        messages();
+      }
+    }
+    return std::move(report_);
+  }
+
+ private:
+  int size() const { return comm_.size(); }
+  int rank() const { return comm_.rank(); }
+  std::vector<int> roots() const {
+    std::vector<int> all;
+    for (int r = options_.every_root ? 0 : size() - 1; r < size(); ++r) all.push_back(r);
+    return all;
+  }
+  at::Tensor input(int of, int64_t count, ReduceOp op = ReduceOp::kSum) const { return exact_input(of, count, dtype_, op); }
+  std::vector<at::Tensor> inputs(int64_t count, ReduceOp op = ReduceOp::kSum) const {
+    std::vector<at::Tensor> all;
+    for (int r = 0; r < size(); ++r) all.push_back(input(r, count, op));
+    return all;
+  }
+  // The same values in memory with gaps.
+  static at::Tensor strided(const at::Tensor& tensor) {
+    const at::Tensor wide = at::zeros({tensor.numel(), 2}, tensor.options());
+    wide.select(1, 1).copy_(tensor);
+    return wide.select(1, 1);
+  }
+
+  void expect(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
+    ++report_.checked;
+    if (got.sizes() == expected.sizes() && got.scalar_type() == expected.scalar_type() && got.equal(expected)) return;
+    std::ostringstream text;
+    text << "rank " << rank() << "/" << size() << ": " << what << " " << dtype_name(dtype_) << " x " << size_ << ": ";
+    if (got.sizes() != expected.sizes()) {
+      text << "shape " << got.sizes() << ", expected " << expected.sizes();
+    } else {
+      const at::Tensor wrong = got.ne(expected).view({-1}).nonzero();
+      const int64_t at = wrong.numel() > 0 ? wrong.select(0, 0).item<int64_t>() : 0;
+      text << wrong.numel() << " elements differ, the first is [" << at << "] = " << got.reshape({-1})[at].item<double>() << ", expected "
+           << expected.reshape({-1})[at].item<double>();
+    }
+    if (report_.failures.size() < 50) report_.failures.push_back(text.str());
+  }
+
+  void reductions() {
+    for (int i = 0; i < kReduceOpCount; ++i) {
+      const auto op = static_cast<ReduceOp>(i);
+      if (!is_valid_reduction(op, dtype_)) continue;
+      const std::string name = std::string(" ") + to_string(op);
+      const at::Tensor expected = exact_reduction(inputs(size_, op), op);
+      const at::Tensor mine = input(rank(), size_, op);
+
+      at::Tensor t = mine.clone();
+      comm_.all_reduce(t, op);
+      expect(t, expected, "all_reduce" + name);
+      t = strided(mine);
+      comm_.iall_reduce(t, op).wait();
+      expect(t, expected, "iall_reduce strided" + name);
+      if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
+        t = mine.clone();
+        algorithms::ring_all_reduce(comm_, t, op);
+        expect(t, expected, "ring_all_reduce" + name);
+        t = strided(mine);
+        algorithms::naive_ring_all_reduce(comm_, t, op);
+        expect(t, expected, "naive_ring_all_reduce" + name);
+      }
+      for (const int root : roots()) {
+        t = root % 2 == 0 ? mine.clone() : strided(mine);
+        comm_.reduce(t, root, op);
+        expect(t, rank() == root ? expected : mine, "reduce root " + std::to_string(root) + name);
+      }
+      const at::Tensor whole = input(rank(), size_ * size(), op);
+      const at::Tensor sums = exact_reduction(inputs(size_ * size(), op), op);
+      expect(comm_.reduce_scatter(whole, op), sums.narrow(0, rank() * size_, size_), "reduce_scatter" + name);
+    }
+  }
+
+  void movements() {
+    const std::vector<at::Tensor> all = inputs(size_);
+    const at::Tensor& mine = all[rank()];
+    const at::Tensor together = at::cat(all);
+    for (const int root : roots()) {
+      const std::string name = " root " + std::to_string(root);
+      at::Tensor t = mine.clone();
+      comm_.broadcast(t, root);
+      expect(t, all[root], "broadcast" + name);
+      t = strided(mine);
+      comm_.ibroadcast(t, root).wait();
+      expect(t, all[root], "ibroadcast strided" + name);
+
+      const at::Tensor gathered = comm_.gather(mine, root);
+      if (rank() == root) expect(gathered, together, "gather" + name);
+      else if (gathered.defined()) report_.failures.push_back("gather gave a tensor to rank " + std::to_string(rank()));
+
+      const at::Tensor out = at::zeros_like(mine);
+      comm_.scatter(out, rank() == root ? together : at::Tensor(), root);
+      expect(out, mine, "scatter" + name);
+    }
+    expect(comm_.all_gather(mine), together, "all_gather");
+    expect(comm_.all_gather(strided(mine)), together, "all_gather strided");
+    // Row r of my input goes to rank r: rank r ends with everybody's row r.
+    const at::Tensor whole = input(rank(), size_ * size()).view({size(), size_});
+    std::vector<at::Tensor> expected;
+    for (const at::Tensor& other : inputs(size_ * size())) expected.push_back(other.view({size(), size_}).narrow(0, rank(), 1));
+    expect(comm_.all_to_all(whole), at::cat(expected), "all_to_all");
+  }
+
+  // Rank r has size_ + r rows, and 0 where r is 1: uneven, and one empty part.
+  void unequal() {
+    std::vector<int64_t> counts;
+    int64_t total = 0;
+    for (int r = 0; r < size(); ++r) counts.push_back(r == 1 ? 0 : size_ + r);
+    std::vector<at::Tensor> all;
+    for (int r = 0; r < size(); ++r) all.push_back(input(r, counts[r]));
+    for (const int64_t c : counts) total += c;
+    const at::Tensor together = at::cat(all);
+    const at::Tensor& mine = all[rank()];
+
+    expect(comm_.all_gatherv(mine), together, "all_gatherv");
+    for (const int root : roots()) {
+      const at::Tensor gathered = comm_.gatherv(mine, root);
+      if (rank() == root) expect(gathered, together, "gatherv");
+      const at::Tensor out = at::zeros_like(mine);
+      comm_.scatterv(out, rank() == root ? together : at::Tensor(), counts, root);
+      expect(out, mine, "scatterv");
+    }
+    int64_t begin = 0;
+    for (int r = 0; r < rank(); ++r) begin += counts[r];
+    const at::Tensor sums = exact_reduction(inputs(total), ReduceOp::kSum);
+    expect(comm_.reduce_scatterv(input(rank(), total), counts), sums.narrow(0, begin, counts[rank()]), "reduce_scatterv");
+
+    // Rank r sends (r + d) % 3 + size_ rows to rank d.
+    const auto sent = [this](int from, int to) { return (from + to) % 3 + size_; };
+    std::vector<int64_t> send_counts;
+    std::vector<at::Tensor> expected;
+    for (int r = 0; r < size(); ++r) send_counts.push_back(sent(rank(), r));
+    const auto whole_of = [&](int from) {
+      int64_t n = 0;
+      for (int d = 0; d < size(); ++d) n += sent(from, d);
+      return input(from, n);
+    };
+    for (int from = 0; from < size(); ++from) {
+      int64_t at = 0;
+      for (int d = 0; d < rank(); ++d) at += sent(from, d);
+      expected.push_back(whole_of(from).narrow(0, at, sent(from, rank())));
+    }
+    expect(comm_.all_to_allv(whole_of(rank()), send_counts), at::cat(expected), "all_to_allv");
+  }
+
+  void messages() {
+    if (size() < 2) return;
+    const int right = (rank() + 1) % size();
+    const int left = (rank() + size() - 1) % size();
+    const at::Tensor mine = input(rank(), size_);
+    const at::Tensor theirs = input(left, size_);
+    at::Tensor got = at::zeros_like(mine);
+    {
+      Work receive = comm_.irecv(got, left, 3);
+      Work send = comm_.isend(rank() % 2 == 0 ? mine : strided(mine), right, 3);
+      send.wait();
+      receive.wait();
+      expect(got, theirs, "isend, irecv");
+    }
+    got = strided(at::zeros_like(mine));
+    if (rank() % 2 == 0) {
+      if (right != 0 || size() % 2 == 0) comm_.send(mine, right);
+      if (left % 2 == 1) comm_.recv(got, left);
+    } else {
+      comm_.recv(got, left);
+      if (right % 2 == 0) comm_.send(mine, right);
+    }
+    const bool received = rank() % 2 == 1 || left % 2 == 1;
+    if (received) expect(got, theirs, "send, recv");
+  }
+
+  Communicator& comm_;
+  const SuiteOptions& options_;
+  SuiteReport report_;
+  at::ScalarType dtype_ = at::kFloat;
+  int64_t size_ = 0;
+};
+
+}  // namespace
+
+SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options) { return Suite(comm, options).run(); }
+
+}  // namespace lockstep::testing

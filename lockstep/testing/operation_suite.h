@@ -1,0 +1,29 @@
+// Every operation of a Communicator against a single-process oracle. One suite for all backends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::testing {
+
+struct SuiteOptions {
+  std::vector<at::ScalarType> dtypes;  // empty: all ten
+  std::vector<int64_t> sizes = {0, 1, 1009};
+  int64_t long_bytes = 300'007;  // and one size of about this many bytes: longer than a chunk
+  bool every_root = true;        // else the last rank only
+};
+
+struct SuiteReport {
+  int64_t checked = 0;                // comparisons made
+  std::vector<std::string> failures;  // "all_reduce sum float32 x 1009: element 3 is 5, expected 4"
+};
+
+// Runs every operation x dtype x size x root x reduction, equal and unequal parts, contiguous and not, blocking and i-forms,
+// messages included, and compares bit by bit. Does not throw for a wrong result. Collective. `all_gather` of the operation's
+// exact inputs is computed locally: nothing that is under test is trusted.
+SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options = {});
+
+}  // namespace lockstep::testing
