@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// A point on the steady clock, together with the length it was made from, so that an error can print both.
-// A value type; safe to copy and to share between threads.
+// A point on the steady clock, together with the length it was made from, so that an error can
+// print both. A value type; safe to copy and to share between threads.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,6 +31,11 @@ class Deadline {
   int poll_ms(int cap = std::numeric_limits<int>::max()) const {
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(remaining()).count();
     return ms < cap ? static_cast<int>(ms) : cap;
+  }
+  // The moment itself, for condition variables; clamped to the clock's range.
+  Clock::time_point time() const {
+    return timeout_ > Clock::time_point::max() - start_ ? Clock::time_point::max()
+                                                        : start_ + timeout_;
   }
   // The length that the deadline was made from.
   Duration timeout() const { return timeout_; }

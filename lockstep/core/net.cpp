@@ -80,7 +80,8 @@ std::string listener_inode(uint16_t port) {
     while (std::getline(file, line)) {
       std::istringstream fields(line);
       std::string slot, local, remote, state, queues, timer, retransmit, uid, timeout, inode;
-      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmit >> uid >> timeout >> inode;
+      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmit >> uid >>
+          timeout >> inode;
       const auto colon = local.rfind(':');
       if (state != "0A" || colon == std::string::npos) continue;
       if (std::stoul(local.substr(colon + 1), nullptr, 16) == port) return inode;
@@ -108,7 +109,8 @@ std::string port_owner(uint16_t port) {
       if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && wanted == target) {
         std::string name;
         std::getline(std::ifstream(base + "/comm") >> std::ws, name);
-        owner = std::string(" (held by process ") + entry->d_name + (name.empty() ? "" : ", " + name) + ")";
+        owner = std::string(" (held by process ") + entry->d_name +
+                (name.empty() ? "" : ", " + name) + ")";
         break;
       }
     }
@@ -117,11 +119,6 @@ std::string port_owner(uint16_t port) {
   }
   ::closedir(proc);
   return owner;
-}
-
-void set_options(int fd) {
-  const int one = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
 // One attempt. Returns an empty descriptor and sets `error` when the server is not there (yet).
@@ -141,7 +138,8 @@ UniqueFd try_connect(SockAddr target, Deadline deadline, int& error) {
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return UniqueFd();
   }
-  // A connect to a free ephemeral port of this very host can meet itself (simultaneous open); nobody is there then.
+  // A connect to a free ephemeral port of this very host can meet itself (simultaneous open);
+  // nobody is there then.
   sockaddr_storage self{}, peer{};
   socklen_t self_size = sizeof self, peer_size = sizeof peer;
   ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_size);
@@ -150,7 +148,7 @@ UniqueFd try_connect(SockAddr target, Deadline deadline, int& error) {
     error = ECONNREFUSED;
     return UniqueFd();
   }
-  set_options(fd.get());
+  set_no_delay(fd.get());
   return fd;
 }
 
@@ -227,6 +225,20 @@ HostPort local_address(int fd) {
   return host_port(storage);
 }
 
+HostPort peer_address(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    throw system_error("getpeername", errno);
+  }
+  return host_port(storage);
+}
+
+void set_no_delay(int fd) {
+  const int one = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
 UniqueFd connect_tcp(const HostPort& address, Deadline deadline) {
   const SockAddr target = socket_address(address);
   auto pause = std::chrono::milliseconds(1);
@@ -242,7 +254,8 @@ UniqueFd connect_tcp(const HostPort& address, Deadline deadline) {
   } while (!deadline.expired());
   std::ostringstream what;
   what << "no server at " << address.to_string() << " within " << deadline.timeout_seconds()
-       << " s (" << std::strerror(error) << "); is rank 0 or the launcher running there, and the port open?";
+       << " s (" << std::strerror(error)
+       << "); is rank 0 or the launcher running there, and the port open?";
   throw Timeout(what.str());
 }
 

@@ -1,4 +1,5 @@
-// Sockets with deadlines. Addresses are numeric (127.0.0.1, ::1); names are resolved only by resolve().
+// Sockets with deadlines. Addresses are numeric (127.0.0.1, ::1); names are resolved only by
+// resolve().
 #pragma once
 
 #include <cstddef>
@@ -19,24 +20,32 @@ struct HostPort {
 // "host:port" or "[v6]:port". Throws InvalidArgument that quotes the text.
 HostPort parse_host_port(const std::string& text);
 
-// The host as a numeric address; numeric input is returned as it is. Throws InvalidArgument that names the host.
+// The host as a numeric address; numeric input is returned as it is. Throws InvalidArgument that
+// names the host.
 std::string resolve(const std::string& host);
 
-// Listens on `address` (port 0: the system chooses). Close-on-exec and non-blocking. Throws SystemError; for a port in use the
-// message names the address and, where /proc tells, the process that holds it.
+// Listens on `address` (port 0: the system chooses). Close-on-exec and non-blocking. Throws
+// SystemError; for a port in use the message names the address and, where /proc tells, the process
+// that holds it.
 UniqueFd listen_tcp(const HostPort& address, int backlog = 512);
 // The local address of a bound socket.
 HostPort local_address(int fd);
 
-// Connects, trying again while the server is not up yet, until the deadline. The socket is non-blocking with TCP_NODELAY.
-// Throws Timeout that names the address and the last error.
+// The other end's address of a connected TCP socket. Throws SystemError.
+HostPort peer_address(int fd);
+// Sends small messages at once (TCP_NODELAY). What connect_tcp() does by itself; for accepted
+// sockets.
+void set_no_delay(int fd);
+
+// Connects, trying again while the server is not up yet, until the deadline. The socket is
+// non-blocking with TCP_NODELAY. Throws Timeout that names the address and the last error.
 UniqueFd connect_tcp(const HostPort& address, Deadline deadline);
 
 // Waits until `fd` is ready for `events` (POLLIN, POLLOUT). Throws Timeout.
 void wait_ready(int fd, short events, Deadline deadline, const char* what);
 
-// Whole transfers on a non-blocking stream socket. Throw PeerLost (rank -1) when the other end is closed, Timeout at the
-// deadline, SystemError otherwise. Never raise SIGPIPE.
+// Whole transfers on a non-blocking stream socket. Throw PeerLost (rank -1) when the other end is
+// closed, Timeout at the deadline, SystemError otherwise. Never raise SIGPIPE.
 void read_exact(int fd, void* data, size_t size, Deadline deadline);
 void write_exact(int fd, const void* data, size_t size, Deadline deadline);
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "lockstep/core/check.h"
@@ -19,12 +20,14 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kNonceSize = 32;
-constexpr std::string_view kMagic = "LKSTP1\r\n";  // first bytes of either side; the version is part of them
+constexpr std::string_view kMagic =
+    "LKSTP1\r\n";  // first bytes of either side; the version is part of them
 
 std::string read_secret_fd(int fd, const std::string& what) {
   std::string text(4096, '\0');
   ssize_t n = ::pread(fd, text.data(), text.size(), 0);
-  if (n < 0) throw InvalidArgument(what + " cannot be read: " + system_error("pread", errno).what());
+  if (n < 0)
+    throw InvalidArgument(what + " cannot be read: " + system_error("pread", errno).what());
   text.resize(static_cast<size_t>(n));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty()) throw InvalidArgument(what + " is empty: it must hold the job's secret");
@@ -49,37 +52,48 @@ Digest receive_digest(int fd, Deadline deadline) {
   return digest;
 }
 
+// `start` holds the first bytes that arrived, perhaps not yet all of the magic.
+void check_magic(std::string_view start) {
+  if (!kMagic.starts_with(start)) {
+    throw StoreError(
+        "the peer does not speak Lockstep's protocol (is another service on this port?)");
+  }
+}
+
 std::string receive_hello(int fd, Deadline deadline) {
   std::string hello(kMagic.size() + kNonceSize, '\0');
   read_exact(fd, hello.data(), kMagic.size(), deadline);
-  if (std::string_view(hello).substr(0, kMagic.size()) != kMagic) {
-    throw StoreError("the peer does not speak Lockstep's protocol (is another service on this port?)");
-  }
+  check_magic(std::string_view(hello).substr(0, kMagic.size()));
   read_exact(fd, hello.data() + kMagic.size(), kNonceSize, deadline);
   return hello.substr(kMagic.size());
 }
 
 }  // namespace
 
-Secret Secret::generate() { return Secret(to_hex(random_bytes(32))); }
+Secret Secret::generate() {
+  return Secret(to_hex(random_bytes(32)));
+}
 
 Secret Secret::from_text(std::string_view text) {
-  if (text.empty()) throw InvalidArgument("the job's secret is empty; give it at least one character");
+  if (text.empty())
+    throw InvalidArgument("the job's secret is empty; give it at least one character");
   return Secret(std::string(text));
 }
 
 std::optional<Secret> Secret::from_env(const EnvLookup& env) {
   if (const auto fd = env_int(env, "LOCKSTEP_SECRET_FD", 0, 1 << 20)) {
-    return Secret(read_secret_fd(static_cast<int>(*fd), "LOCKSTEP_SECRET_FD=" + std::to_string(*fd)));
+    return Secret(
+        read_secret_fd(static_cast<int>(*fd), "LOCKSTEP_SECRET_FD=" + std::to_string(*fd)));
   }
   if (const auto path = env("LOCKSTEP_SECRET_FILE")) {
     UniqueFd file(::open(path->c_str(), O_RDONLY | O_CLOEXEC));
     const std::string what = "LOCKSTEP_SECRET_FILE=" + *path;
     if (!file) throw InvalidArgument(system_error(what + " cannot be opened", errno).what());
-    struct stat info {};
+    struct stat info{};
     if (::fstat(file.get(), &info) != 0) throw system_error("fstat " + *path, errno);
     if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-      throw InvalidArgument(what + " can be read by others than its owner; run: chmod 600 " + *path);
+      throw InvalidArgument(what + " can be read by others than its owner; run: chmod 600 " +
+                            *path);
     }
     return Secret(read_secret_fd(file.get(), what));
   }
@@ -128,21 +142,54 @@ std::string to_hex(std::string_view bytes) {
   return hex;
 }
 
-// The client speaks first, so a server never answers a port scanner that says nothing; the server proves itself last,
-// so it reveals a proof only to a client that has already given one.
-void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
-                            Deadline deadline) {
-  const std::string client_nonce = receive_hello(fd, deadline);
-  const std::string server_nonce = random_bytes(kNonceSize);
-  std::string hello(kMagic);
-  hello += server_nonce;
-  write_exact(fd, hello.data(), hello.size(), deadline);
-  const Digest theirs = receive_digest(fd, deadline);
-  if (!equal(theirs, proof(secret, "client", purpose, server_nonce, client_nonce))) {
+// The client speaks first, so a server never answers a port scanner that says nothing; the server
+// proves itself last, so it reveals a proof only to a client that has already given one.
+ServerChallenge::ServerChallenge(const Secret& secret, std::string_view purpose)
+    : secret_(secret), purpose_(purpose) {}
+
+size_t ServerChallenge::wanted() const {
+  switch (step_) {
+    case Step::kHello:
+      return kMagic.size() + kNonceSize - received_.size();
+    case Step::kProof:
+      return sizeof(Digest) - received_.size();
+    case Step::kDone:
+      break;
+  }
+  return 0;
+}
+
+std::string ServerChallenge::feed(std::string_view bytes) {
+  LOCKSTEP_CHECK(bytes.size() <= wanted(), "a challenge is fed no more than it wants");
+  received_ += bytes;
+  if (step_ == Step::kHello) check_magic(received_.substr(0, kMagic.size()));
+  if (wanted() > 0) return "";
+  if (step_ == Step::kHello) {
+    client_nonce_ = received_.substr(kMagic.size());
+    server_nonce_ = random_bytes(kNonceSize);
+    received_.clear();
+    step_ = Step::kProof;
+    return std::string(kMagic) + server_nonce_;
+  }
+  Digest theirs;
+  std::copy(received_.begin(), received_.end(), theirs.begin());
+  if (!equal(theirs, proof(secret_, "client", purpose_, server_nonce_, client_nonce_))) {
     throw StoreError("a client with another secret was refused");
   }
-  const Digest ours = proof(secret, "server", purpose, server_nonce, client_nonce);
-  write_exact(fd, view(ours).data(), ours.size(), deadline);
+  step_ = Step::kDone;
+  received_.clear();
+  return std::string(view(proof(secret_, "server", purpose_, server_nonce_, client_nonce_)));
+}
+
+void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
+                            Deadline deadline) {
+  ServerChallenge challenge(secret, purpose);
+  while (!challenge.done()) {
+    std::string bytes(challenge.wanted(), '\0');
+    read_exact(fd, bytes.data(), bytes.size(), deadline);
+    const std::string answer = challenge.feed(bytes);
+    write_exact(fd, answer.data(), answer.size(), deadline);
+  }
 }
 
 void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose,

@@ -1,4 +1,5 @@
-// The job's secret, and the challenge by which two ends of a connection prove to each other that they know it.
+// The job's secret, and the challenge by which two ends of a connection prove to each other that
+// they know it.
 #pragma once
 
 #include <array>
@@ -17,10 +18,12 @@ class Secret {
  public:
   // 32 bytes from the system's random generator.
   static Secret generate();
-  // Any non-empty text is a secret (hashed to a key); what LOCKSTEP_SECRET and options.secret carry. Throws InvalidArgument if empty.
+  // Any non-empty text is a secret (hashed to a key); what LOCKSTEP_SECRET and options.secret
+  // carry. Throws InvalidArgument if empty.
   static Secret from_text(std::string_view text);
-  // From LOCKSTEP_SECRET_FD (an inherited descriptor, read from offset 0 and left open), LOCKSTEP_SECRET_FILE (must not be
-  // readable by others than its owner) or LOCKSTEP_SECRET, in this order; nullopt when none is set. Throws InvalidArgument.
+  // From LOCKSTEP_SECRET_FD (an inherited descriptor, read from offset 0 and left open),
+  // LOCKSTEP_SECRET_FILE (must not be readable by others than its owner) or LOCKSTEP_SECRET, in
+  // this order; nullopt when none is set. Throws InvalidArgument.
   static std::optional<Secret> from_env(const EnvLookup& env);
 
   // The text that from_text() takes back.
@@ -40,11 +43,40 @@ bool equal(const Digest& a, const Digest& b);
 std::string random_bytes(size_t count);
 std::string to_hex(std::string_view bytes);
 
-// Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by HMAC-SHA256 over both
-// nonces, its role and `purpose` (so that a proof for one service is worthless at another). Neither learns anything from a
-// wrong peer. Both ends must call, one each; the descriptor stays open. Throws StoreError when the peer does not know the
-// secret or speaks something else, Timeout at the deadline.
-void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose, Deadline deadline);
-void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose, Deadline deadline);
+// Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by
+// HMAC-SHA256 over both nonces, its role and `purpose` (so that a proof for one service is
+// worthless at another). Neither learns anything from a wrong peer. Both ends must call, one each;
+// the descriptor stays open. Throws StoreError when the peer does not know the secret or speaks
+// something else, Timeout at the deadline.
+void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
+                            Deadline deadline);
+void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose,
+                            Deadline deadline);
+
+// The server's half of the challenge without its input and output, for servers that must not wait
+// for one client: receive exactly wanted() bytes, give them to feed(), send what it returns, until
+// done(). A client may be given fewer bytes than wanted at a time; they are kept.
+class ServerChallenge {
+ public:
+  ServerChallenge(const Secret& secret, std::string_view purpose);
+
+  // Bytes still missing for the next step; 0 when done.
+  size_t wanted() const;
+  bool done() const { return step_ == Step::kDone; }
+  // Takes at most wanted() bytes; returns what must be sent now (perhaps nothing). Throws
+  // StoreError when the client does not know the secret or speaks something else: close the
+  // connection then.
+  std::string feed(std::string_view bytes);
+
+ private:
+  enum class Step { kHello, kProof, kDone };
+
+  Secret secret_;
+  std::string purpose_;
+  Step step_ = Step::kHello;
+  std::string received_;
+  std::string client_nonce_;
+  std::string server_nonce_;
+};
 
 }  // namespace lockstep

@@ -1,19 +1,23 @@
-// FileStore: a store in one file of a file system that all processes share and that has working POSIX locks. An append-only
-// log of records under flock(2). The file is made with mode 0600 and left behind: it must be new for every job.
+// FileStore: a store in one file of a file system that all processes share and that has working
+// POSIX locks. An append-only log of records under flock(2). The file is made with mode 0600 and
+// left behind: it must be new for every job.
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <mutex>
 
 #include "lockstep/core/unique_fd.h"
+#include "lockstep/store/key_table.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
 
+// A process that dies while it writes leaves a record cut short; the next one to lock the file cuts
+// it off.
 class FileStore final : public Store {
  public:
-  // Opens or makes the file. Throws StoreError that names the path (not a Lockstep store, no permission, no such folder).
+  // Opens or makes the file. Throws StoreError that names the path (not a Lockstep store, no
+  // permission, no such folder).
   explicit FileStore(std::filesystem::path path);
 
   void set(const std::string& key, const std::string& value) override;
@@ -26,15 +30,21 @@ class FileStore final : public Store {
   bool remove(const std::string& key) override;
 
  private:
+  // Holds mutex_ and the file's lock, and has caught up with what others appended.
   class Lock;
-  void catch_up();  // replays records that others appended; needs the file lock
-  void append(const std::string& key, const std::optional<std::string>& value);
 
-  std::filesystem::path path_;
+  void lock_file();
+  void catch_up();
+  void append(const std::string& key, const std::string* value);  // nullptr: removed
+  // Polls until every key exists; `use` is called under the lock that saw them.
+  template <typename Use>
+  void wait_then(std::span<const std::string> keys, Deadline deadline, Use use);
+
+  const std::filesystem::path path_;
   UniqueFd file_;
   std::mutex mutex_;
-  std::map<std::string, std::string> values_;  // guarded by mutex_
-  int64_t read_to_ = 0;                        // guarded by mutex_: records before this offset are in values_
+  KeyTable values_;      // guarded by mutex_
+  int64_t read_to_ = 0;  // guarded by mutex_: records before this offset are in values_
 };
 
 }  // namespace lockstep

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <condition_variable>
-#include <map>
 #include <mutex>
 
+#include "lockstep/store/key_table.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
@@ -23,7 +23,7 @@ class HashStore final : public Store {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::string> values_;  // guarded by mutex_
+  KeyTable values_;  // guarded by mutex_
 };
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
 // Store: a small key-value service by which the processes of a job find each other.
 //
-// Keys and values are byte strings: keys 1 to 4,096 bytes, values up to 64 MiB. A key springs into being by set(), add() or
-// compare_set(). The members are safe to call from several threads of a process unless an implementation says otherwise; a
-// thread that waits does not hold up the others.
+// Keys and values are byte strings: keys 1 to 4,096 bytes, values up to 64 MiB. A key springs into
+// being by set(), add() or compare_set(). The members are safe to call from several threads of a
+// process unless an implementation says otherwise; a thread that waits does not hold up the others.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,13 @@ class Store {
   // The value of `key` now, or nullopt. Does not wait for the key. Throws StoreError.
   virtual std::optional<std::string> try_get(const std::string& key) = 0;
 
-  // Adds `delta` to the decimal integer at `key` (0 if absent), stores and returns the sum. Atomic among all processes.
-  // Throws StoreError if the value is not an integer.
+  // Adds `delta` to the decimal integer at `key` (0 if absent), stores and returns the sum. Atomic
+  // among all processes. Throws StoreError if the value is not an integer.
   virtual int64_t add(const std::string& key, int64_t delta) = 0;
 
-  // If `key` is `expected` (absent counts as ""), sets it to `desired`. Returns the value afterwards: `desired` on success,
-  // the other one otherwise. Atomic among all processes. Throws StoreError.
+  // If `key` is `expected` (absent counts as ""), sets it to `desired`. Returns the value
+  // afterwards: `desired` on success, the other one otherwise. Atomic among all processes. Throws
+  // StoreError.
   virtual std::string compare_set(const std::string& key, const std::string& expected,
                                   const std::string& desired) = 0;
 
@@ -43,8 +44,8 @@ class Store {
   virtual bool remove(const std::string& key) = 0;
 };
 
-// All `size` participants meet under `name`: each call returns once all have called with that name, so a name serves one
-// meeting. Throws Timeout that says how many arrived.
+// All `size` participants meet under `name`: each call returns once all have called with that name,
+// so a name serves one meeting. Throws Timeout that says how many arrived.
 void store_barrier(Store& store, const std::string& name, int size, Deadline deadline);
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
-// TcpStore: a store served by one process over TCP. Client and server prove the job's secret to each other by an HMAC
-// challenge before any other byte is exchanged (core/secret.h); the traffic itself is not encrypted.
+// TcpStore: a store served by one process over TCP. Client and server prove the job's secret to
+// each other by an HMAC challenge before any other byte is exchanged (core/secret.h); the traffic
+// itself is not encrypted.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ namespace lockstep {
 // Serves the values from a thread of its own until destroyed; then waiting clients get StoreError.
 class TcpStoreServer {
  public:
-  // Listens on a numeric address; port 0 lets the system choose. Throws SystemError when the address cannot be had.
+  // Listens on a numeric address; port 0 lets the system choose. Throws SystemError when the
+  // address cannot be had.
   TcpStoreServer(const HostPort& address, const Secret& secret);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -29,8 +31,8 @@ class TcpStoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// One connection, thread-safe (a waiting thread polls through a connection of its own, or the server parks its request;
-// either way it does not hold up the others).
+// One connection, thread-safe (a waiting thread polls through a connection of its own, or the
+// server parks its request; either way it does not hold up the others).
 class TcpStore final : public Store {
  public:
   // Connects and authenticates, waiting for the server to come up. Throws Timeout or StoreError.

@@ -1,0 +1,216 @@
+#include "lockstep/launch/job_environment.h"
+
+#include <limits>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+std::optional<int> read_int(const EnvLookup& env, std::string_view name, int min) {
+  const auto value = env_int(env, name, min, kMaxInt);
+  if (!value) return std::nullopt;
+  return static_cast<int>(*value);
+}
+
+int need_int(const EnvLookup& env, std::string_view name, int min, std::string_view because) {
+  const auto value = read_int(env, name, min);
+  if (!value) {
+    throw InvalidArgument(
+        "environment variable " + std::string(name) + " is missing, although " +
+        std::string(because) +
+        " is set; start the program with lockstep run, torchrun, mpirun or srun, or unset both");
+  }
+  return *value;
+}
+
+void check_below(std::string_view name, int value, std::string_view limit_name, int limit) {
+  if (value < limit) return;
+  throw InvalidArgument(std::string(name) + "=" + std::to_string(value) + " contradicts " +
+                        std::string(limit_name) + "=" + std::to_string(limit) +
+                        ": ranks count from 0");
+}
+
+std::optional<HostPort> read_master(const EnvLookup& env) {
+  const auto host = env("MASTER_ADDR");
+  const auto port = env_int(env, "MASTER_PORT", 0, 65535);
+  if (!host || !port) return std::nullopt;
+  return HostPort{*host, static_cast<uint16_t>(*port)};
+}
+
+int read_node_rank(const EnvLookup& env) {
+  const auto group = read_int(env, "GROUP_RANK", 0);
+  const auto node = read_int(env, "NODE_RANK", 0);
+  if (group && node && *group != *node) {
+    throw InvalidArgument("NODE_RANK=" + std::to_string(*node) + " contradicts GROUP_RANK=" +
+                          std::to_string(*group) + ": both are the number of this host");
+  }
+  return group.value_or(node.value_or(0));
+}
+
+// RANK, WORLD_SIZE and their like, as Lockstep's agent and torchrun set them. Programs started by
+// hand set RANK and WORLD_SIZE only; LOCAL_RANK then counts as 0 of 1: which ranks share a host is
+// for the communicator to find out.
+JobEnvironment read_ranks(const EnvLookup& env, Launcher launcher, std::string_view because) {
+  JobEnvironment job;
+  job.launcher = launcher;
+  job.world_size = need_int(env, "WORLD_SIZE", 1, because == "WORLD_SIZE" ? "RANK" : because);
+  job.rank = need_int(env, "RANK", 0, because == "RANK" ? "WORLD_SIZE" : because);
+  check_below("RANK", job.rank, "WORLD_SIZE", job.world_size);
+  const auto local_rank = read_int(env, "LOCAL_RANK", 0);
+  const auto local_world_size = read_int(env, "LOCAL_WORLD_SIZE", 1);
+  job.local_rank = local_rank.value_or(0);
+  job.local_world_size = local_world_size.value_or(job.local_rank + 1);
+  check_below("LOCAL_RANK", job.local_rank, "LOCAL_WORLD_SIZE", job.local_world_size);
+  if (job.local_world_size > job.world_size) {
+    throw InvalidArgument((local_world_size
+                               ? "LOCAL_WORLD_SIZE=" + std::to_string(job.local_world_size)
+                               : "LOCAL_RANK=" + std::to_string(job.local_rank)) +
+                          " contradicts WORLD_SIZE=" + std::to_string(job.world_size));
+  }
+  job.node_rank = read_node_rank(env);
+  job.restart_count = read_int(env, "TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
+  job.master = read_master(env);
+  return job;
+}
+
+JobEnvironment read_lockstep(const EnvLookup& env, const std::string& store) {
+  JobEnvironment job = read_ranks(env, Launcher::kLockstep, "LOCKSTEP_STORE");
+  job.store = parse_host_port(store);
+  return job;
+}
+
+JobEnvironment read_torchrun(const EnvLookup& env) {
+  JobEnvironment job = read_ranks(env, Launcher::kTorchrun, env("RANK") ? "RANK" : "WORLD_SIZE");
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+    if (!env(name)) {
+      throw InvalidArgument(
+          "environment variable " + std::string(name) +
+          " is missing, although RANK and WORLD_SIZE are set; it tells where rank 0 listens, "
+          "for example MASTER_ADDR=127.0.0.1 MASTER_PORT=29500");
+    }
+  }
+  return job;
+}
+
+// Open MPI does not say which host a rank is on (OMPI_COMM_WORLD_NODE_RANK is the rank within the
+// host, over all jobs). The number here assumes mpirun's default placement, by slot.
+JobEnvironment read_open_mpi(const EnvLookup& env) {
+  JobEnvironment job;
+  job.launcher = Launcher::kOpenMpi;
+  job.rank = need_int(env, "OMPI_COMM_WORLD_RANK", 0, "OMPI_COMM_WORLD_SIZE");
+  job.world_size = need_int(env, "OMPI_COMM_WORLD_SIZE", 1, "OMPI_COMM_WORLD_RANK");
+  job.local_rank = need_int(env, "OMPI_COMM_WORLD_LOCAL_RANK", 0, "OMPI_COMM_WORLD_RANK");
+  job.local_world_size = need_int(env, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, "OMPI_COMM_WORLD_RANK");
+  check_below("OMPI_COMM_WORLD_RANK", job.rank, "OMPI_COMM_WORLD_SIZE", job.world_size);
+  check_below("OMPI_COMM_WORLD_LOCAL_RANK", job.local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE",
+              job.local_world_size);
+  check_below("OMPI_COMM_WORLD_LOCAL_SIZE", job.local_world_size - 1, "OMPI_COMM_WORLD_SIZE",
+              job.world_size);
+  job.node_rank = (job.rank - std::min(job.rank, job.local_rank)) / job.local_world_size;
+  job.master = read_master(env);
+  return job;
+}
+
+// Tasks on node `node` according to SLURM_STEP_TASKS_PER_NODE, e.g. "4(x2),3": 4, 4, 3.
+int slurm_tasks_on_node(const std::string& text, int node) {
+  std::string_view rest = text;
+  int first = 0;
+  while (!rest.empty()) {
+    std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    int64_t nodes = 1;
+    if (const auto open = item.find("(x"); open != std::string_view::npos && item.ends_with(')')) {
+      nodes = parse_int(item.substr(open + 2, item.size() - open - 3), 1, kMaxInt).value_or(0);
+      item = item.substr(0, open);
+    }
+    const auto tasks = parse_int(item, 1, kMaxInt);
+    if (!tasks || nodes == 0) break;
+    if (node < first + nodes) return static_cast<int>(*tasks);
+    first += static_cast<int>(nodes);
+  }
+  throw InvalidArgument("SLURM_STEP_TASKS_PER_NODE=" + text + " does not give the tasks of node " +
+                        std::to_string(node) + " (SLURM_NODEID)");
+}
+
+// The first name of a Slurm node list: "a[03-05,9],b" gives "a03".
+std::string first_slurm_node(const std::string& list) {
+  const auto end = list.find_first_of(",[");
+  std::string name = list.substr(0, end);
+  if (end == std::string::npos || list[end] == ',') return name;
+  const auto stop = list.find_first_of(",-]", end);
+  name += list.substr(end + 1, stop - end - 1);
+  const auto close = list.find(']', end);
+  if (close != std::string::npos) name += list.substr(close + 1, list.find(',', close) - close - 1);
+  return name;
+}
+
+// Where rank 0 listens: MASTER_ADDR and MASTER_PORT if the user set them; otherwise the step's
+// first node, and a port below the ephemeral range that every task derives from the numbers of the
+// job and its step.
+std::optional<HostPort> slurm_master(const EnvLookup& env) {
+  if (const auto master = read_master(env)) return master;
+  const auto nodes = env("SLURM_STEP_NODELIST");
+  const auto job = env_int(env, "SLURM_JOB_ID", 0);
+  const auto step = env_int(env, "SLURM_STEP_ID", 0);
+  if (!nodes || !job || !step) return std::nullopt;
+  const uint64_t mixed = static_cast<uint64_t>(*job) * 7919 + static_cast<uint64_t>(*step);
+  return HostPort{first_slurm_node(*nodes), static_cast<uint16_t>(15000 + mixed % 15000)};
+}
+
+JobEnvironment read_slurm(const EnvLookup& env) {
+  JobEnvironment job;
+  job.launcher = Launcher::kSlurm;
+  job.rank = need_int(env, "SLURM_PROCID", 0, "SLURM_STEP_ID");
+  job.world_size = need_int(env, "SLURM_STEP_NUM_TASKS", 1, "SLURM_STEP_ID");
+  job.local_rank = need_int(env, "SLURM_LOCALID", 0, "SLURM_STEP_ID");
+  job.node_rank = need_int(env, "SLURM_NODEID", 0, "SLURM_STEP_ID");
+  check_below("SLURM_PROCID", job.rank, "SLURM_STEP_NUM_TASKS", job.world_size);
+  const auto tasks = env("SLURM_STEP_TASKS_PER_NODE");
+  if (!tasks) {
+    throw InvalidArgument(
+        "environment variable SLURM_STEP_TASKS_PER_NODE is missing, although SLURM_STEP_ID is set");
+  }
+  job.local_world_size = slurm_tasks_on_node(*tasks, job.node_rank);
+  check_below("SLURM_LOCALID", job.local_rank, "the node's tasks", job.local_world_size);
+  job.restart_count = read_int(env, "SLURM_RESTART_COUNT", 0).value_or(0);
+  job.master = slurm_master(env);
+  return job;
+}
+
+// srun sets SLURM_STEP_NUM_TASKS in each task; a batch script or an interactive allocation has
+// SLURM_PROCID=0 as well, but is no step, or a step of one task.
+bool in_slurm_step(const EnvLookup& env) {
+  if (!env("SLURM_STEP_ID") || !env("SLURM_PROCID")) return false;
+  return read_int(env, "SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
+}
+
+}  // namespace
+
+const char* to_string(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::kNone:
+      return "none";
+    case Launcher::kLockstep:
+      return "lockstep";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kOpenMpi:
+      return "mpirun";
+    case Launcher::kSlurm:
+      return "srun";
+  }
+  return "unknown";
+}
+
+JobEnvironment read_job_environment(const EnvLookup& env) {
+  if (const auto store = env("LOCKSTEP_STORE")) return read_lockstep(env, *store);
+  if (env("RANK") || env("WORLD_SIZE")) return read_torchrun(env);
+  if (env("OMPI_COMM_WORLD_RANK") || env("OMPI_COMM_WORLD_SIZE")) return read_open_mpi(env);
+  if (in_slurm_step(env)) return read_slurm(env);
+  return {};
+}
+
+}  // namespace lockstep::launch

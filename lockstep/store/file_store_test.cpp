@@ -1,0 +1,105 @@
+// What is particular to FileStore: foreign files, torn records, several openings of one file.
+#include "lockstep/store/file_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace file_store_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class FileStoreTest : public testing::Test {
+ protected:
+  FileStoreTest() {
+    std::string name = std::filesystem::temp_directory_path() / "lockstep-file-store-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    folder_ = name;
+    path_ = folder_ / "store";
+  }
+  ~FileStoreTest() override { std::filesystem::remove_all(folder_); }
+
+  void append(const std::string& bytes) {
+    std::ofstream(path_, std::ios::app | std::ios::binary) << bytes;
+  }
+  std::string error_of_opening(const std::filesystem::path& path) {
+    try {
+      FileStore store(path);
+    } catch (const StoreError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  std::filesystem::path folder_, path_;
+};
+
+TEST_F(FileStoreTest, TheFileIsItsOwnersAlone) {
+  FileStore store(path_);
+  struct stat info{};
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(FileStoreTest, AForeignFileIsNamedAndLeftAsItIs) {
+  append("my diary\n");
+  EXPECT_THAT(error_of_opening(path_),
+              AllOf(HasSubstr(path_.string()), HasSubstr("not a Lockstep store")));
+  EXPECT_EQ(std::filesystem::file_size(path_), 9u);
+}
+
+TEST_F(FileStoreTest, MissingFoldersAndFoldersAreNamed) {
+  EXPECT_THAT(error_of_opening(folder_ / "no" / "store"),
+              AllOf(HasSubstr("no/store"), HasSubstr("No such file")));
+  EXPECT_THAT(error_of_opening(folder_), HasSubstr(folder_.string()));
+}
+
+TEST_F(FileStoreTest, ARecordCutShortIsCutOff) {
+  {
+    FileStore store(path_);
+    store.set("k", "v");
+  }
+  const auto size = std::filesystem::file_size(path_);
+  append(std::string("\x03\0\0\0\x09\0\0\0abc12", 13));
+  FileStore store(path_);
+  EXPECT_EQ(store.try_get("k"), "v");
+  EXPECT_EQ(store.try_get("abc"), std::nullopt);
+  EXPECT_EQ(std::filesystem::file_size(path_), size);
+  store.set("abc", "1");
+  EXPECT_EQ(FileStore(path_).try_get("abc"), "1");
+}
+
+TEST_F(FileStoreTest, CorruptRecordsAreAnError) {
+  {
+    FileStore store(path_);
+  }
+  append(std::string(16, '\xee'));
+  EXPECT_THAT(error_of_opening(path_), HasSubstr("corrupt at byte 8"));
+}
+
+TEST_F(FileStoreTest, AFileThatShrankIsAnError) {
+  FileStore store(path_);
+  store.set("k", "v");
+  std::filesystem::resize_file(path_, 8);
+  EXPECT_THROW(store.try_get("k"), StoreError);
+}
+
+TEST_F(FileStoreTest, OpeningsSeeEachOthersChanges) {
+  FileStore one(path_), two(path_);
+  one.set("k", "1");
+  EXPECT_EQ(two.try_get("k"), "1");
+  two.remove("k");
+  EXPECT_EQ(one.try_get("k"), std::nullopt);
+  EXPECT_EQ(one.add("n", 1), 1);
+  EXPECT_EQ(two.add("n", 1), 2);
+}
+
+}  // namespace file_store_test
+}  // namespace lockstep

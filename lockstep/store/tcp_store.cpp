@@ -1,0 +1,272 @@
+#include "lockstep/store/tcp_store.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/store/key_table.h"
+#include "lockstep/store/store_protocol.h"
+
+namespace lockstep {
+namespace {
+
+// Until an operation that never waits for a key is answered, and until a cancelled wait is.
+constexpr auto kAnswerTimeout = std::chrono::seconds(60);
+constexpr auto kCancelTimeout = std::chrono::seconds(5);
+
+}  // namespace
+
+// Requests of several threads share the connection. The threads that wait for answers take turns as
+// the reader: one polls the socket and hands out what it reads by identifier, the others sleep
+// until their answer is there or the reader's place is free. So no thread is needed besides the
+// callers'.
+class TcpStore::Impl {
+ public:
+  Impl(const HostPort& server, const Secret& secret, Deadline deadline)
+      : name_(server.to_string()), fd_(connect_tcp(server, deadline)) {
+    try {
+      authenticate_as_client(fd_.get(), secret, "store", deadline);
+    } catch (const StoreError& error) {
+      throw StoreError("store at " + name_ + ": " + error.what());
+    } catch (const PeerLost&) {
+      throw StoreError("store at " + name_ +
+                       ": the server closed the connection before the challenge");
+    } catch (const Timeout& error) {
+      throw Timeout("store at " + name_ +
+                    ": the server accepted the connection but did not answer: " + error.what());
+    }
+  }
+
+  // An operation that does not wait for a key.
+  StoreResponse call(StoreRequest request) {
+    const Deadline deadline = Deadline::after(kAnswerTimeout);
+    const uint64_t id = send(request);
+    auto response = await(id, deadline);
+    if (!response) {
+      forget(id);
+      throw Timeout("store at " + name_ + ": no answer about key '" + request.keys.front() +
+                    "' within " + std::to_string(kAnswerTimeout.count()) +
+                    " s; its process is stopped or unreachable");
+    }
+    return checked(std::move(*response));
+  }
+
+  // An operation that the server parks. At the deadline it is cancelled, and the server's last word
+  // tells which key is missing, or that the answer was on its way.
+  StoreResponse call_parked(StoreRequest request, Deadline deadline) {
+    const uint64_t id = send(request);
+    auto response = await(id, deadline);
+    if (!response) {
+      StoreRequest cancel;
+      cancel.id = id;
+      cancel.op = StoreOp::kCancel;
+      transmit(encode(cancel));
+      response = await(id, Deadline::after(kCancelTimeout));
+    }
+    if (!response) {
+      forget(id);
+      throw Timeout(std::string(missing_key(request.keys.front(), deadline).what()) +
+                    " (and the store at " + name_ + " does not answer)");
+    }
+    if (response->status == StoreStatus::kCancelled) throw missing_key(response->value, deadline);
+    return checked(std::move(*response));
+  }
+
+ private:
+  uint64_t send(StoreRequest& request) {
+    {
+      const std::lock_guard lock(mutex_);
+      request.id = ++last_id_;
+      pending_.emplace(request.id, std::nullopt);
+    }
+    try {
+      transmit(encode(request));
+    } catch (...) {
+      forget(request.id);
+      throw;
+    }
+    return request.id;
+  }
+
+  void transmit(const std::string& frame) {
+    const std::lock_guard lock(send_mutex_);
+    {
+      const std::lock_guard state(mutex_);
+      if (!broken_.empty()) throw StoreError(broken_);
+    }
+    try {
+      write_exact(fd_.get(), frame.data(), frame.size(), Deadline::after(kAnswerTimeout));
+    } catch (const Error& error) {
+      // Part of a frame may be gone: nothing more can be said on this connection.
+      throw StoreError(break_connection(error.what()));
+    }
+  }
+
+  // The answer to request `id`, or nullopt at the deadline.
+  std::optional<StoreResponse> await(uint64_t id, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      const auto it = pending_.find(id);
+      if (it->second) {
+        StoreResponse response = std::move(*it->second);
+        pending_.erase(it);
+        return response;
+      }
+      if (!broken_.empty()) {
+        pending_.erase(it);
+        throw StoreError(broken_);
+      }
+      if (deadline.expired()) return std::nullopt;
+      if (reading_) {
+        changed_.wait_until(lock, deadline.time());
+        continue;
+      }
+      reading_ = true;
+      lock.unlock();
+      std::string failure;
+      std::vector<StoreResponse> arrived;
+      try {
+        arrived = receive(deadline);
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+      if (!failure.empty()) break_connection(failure);
+      lock.lock();
+      reading_ = false;
+      for (StoreResponse& response : arrived) {
+        if (const auto waiting = pending_.find(response.id); waiting != pending_.end()) {
+          waiting->second = std::move(response);
+        }
+      }
+      changed_.notify_all();
+    }
+  }
+
+  // Waits for bytes until the deadline, and returns the answers that are whole. Only the reader
+  // calls it.
+  std::vector<StoreResponse> receive(Deadline deadline) {
+    std::vector<StoreResponse> arrived;
+    pollfd waiting{fd_.get(), POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, deadline.poll_ms());
+    if (ready < 0 && errno != EINTR) throw system_error("poll", errno);
+    if (ready <= 0) return arrived;
+    const ssize_t n = ::recv(fd_.get(), buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno == ECONNRESET)) {
+      throw PeerLost(
+          "the server closed the connection: the process that serves the store (the launcher, or "
+          "rank 0) ended",
+          -1);
+    }
+    if (n < 0 && errno != EAGAIN && errno != EINTR) throw system_error("recv", errno);
+    if (n < 0) return arrived;
+    incoming_.append({buffer_.data(), static_cast<size_t>(n)});
+    while (const auto body = incoming_.next()) arrived.push_back(decode_store_response(*body));
+    return arrived;
+  }
+
+  // Every later call throws StoreError with the first reason.
+  std::string break_connection(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (broken_.empty()) broken_ = "store at " + name_ + ": " + reason;
+    changed_.notify_all();
+    return broken_;
+  }
+
+  void forget(uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    pending_.erase(id);
+  }
+
+  StoreResponse checked(StoreResponse response) {
+    if (response.status == StoreStatus::kError) throw StoreError(response.value);
+    return response;
+  }
+
+  const std::string name_;
+  const UniqueFd fd_;
+  std::mutex send_mutex_;  // taken before mutex_; keeps a frame whole
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, std::optional<StoreResponse>> pending_;  // guarded by mutex_
+  uint64_t last_id_ = 0;                                      // guarded by mutex_
+  std::string broken_;              // guarded by mutex_; empty: the connection works
+  bool reading_ = false;            // guarded by mutex_: some thread is in receive()
+  FrameReader incoming_;            // the reader's
+  std::array<char, 65536> buffer_;  // the reader's
+};
+
+namespace {
+
+StoreRequest request_for(StoreOp op, const std::string& key) {
+  check_store_key(key);
+  StoreRequest request;
+  request.op = op;
+  request.keys = {key};
+  return request;
+}
+
+}  // namespace
+
+TcpStore::TcpStore(const HostPort& server, const Secret& secret, Deadline deadline)
+    : impl_(std::make_unique<Impl>(server, secret, deadline)) {}
+
+TcpStore::~TcpStore() = default;
+
+void TcpStore::set(const std::string& key, const std::string& value) {
+  StoreRequest request = request_for(StoreOp::kSet, key);
+  check_store_value(key, value);
+  request.value = value;
+  impl_->call(std::move(request));
+}
+
+std::string TcpStore::get(const std::string& key, Deadline deadline) {
+  return impl_->call_parked(request_for(StoreOp::kGet, key), deadline).value;
+}
+
+std::optional<std::string> TcpStore::try_get(const std::string& key) {
+  StoreResponse response = impl_->call(request_for(StoreOp::kTryGet, key));
+  if (response.status == StoreStatus::kAbsent) return std::nullopt;
+  return std::move(response.value);
+}
+
+int64_t TcpStore::add(const std::string& key, int64_t delta) {
+  StoreRequest request = request_for(StoreOp::kAdd, key);
+  request.delta = delta;
+  return impl_->call(std::move(request)).number;
+}
+
+std::string TcpStore::compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) {
+  StoreRequest request = request_for(StoreOp::kCompareSet, key);
+  check_store_value(key, desired);
+  check_store_value(key, expected);
+  request.value = desired;
+  request.expected = expected;
+  return impl_->call(std::move(request)).value;
+}
+
+void TcpStore::wait(std::span<const std::string> keys, Deadline deadline) {
+  if (keys.empty()) return;
+  StoreRequest request;
+  request.op = StoreOp::kWait;
+  for (const std::string& key : keys) {
+    check_store_key(key);
+    request.keys.push_back(key);
+  }
+  impl_->call_parked(std::move(request), deadline);
+}
+
+bool TcpStore::remove(const std::string& key) {
+  return impl_->call(request_for(StoreOp::kRemove, key)).number == 1;
+}
+
+}  // namespace lockstep
