@@ -1,6 +1,6 @@
-"""Counts test cases in ctest's logs and prints the closing line 'N passed, N failed, N skipped'.
+"""Counts the test cases that ctest ran and prints the closing line 'N passed, N failed, N skipped'.
 
-usage: summarise_tests.py PRESET=LastTest.log ... [--failed-stages NAME ...]
+usage: summarise_tests.py [PRESET=BUILD_FOLDER ...] [--failed-stages NAME ...]
 
 A GoogleTest program counts as its cases, any other test as one. Skips are listed with their reasons, failures by name.
 A failed stage (a build, say) counts as one failure unless its log names failed tests already. Exit status 1 if
@@ -11,33 +11,43 @@ import collections
 import os
 import re
 import sys
+import xml.etree.ElementTree
 
 Result = collections.namedtuple("Result", "passed failed skipped")  # failed: names; skipped: (name, reason)
 
-START = re.compile(r"^(\d+)/(\d+) Testing: (.+)$")
+START = re.compile(r"^\d+/\d+ Testing: (.+)$")
 
 
-def read_log(text):
-    """ctest's LastTest.log -> [(test name, its output, outcome)], outcome as ctest words it."""
-    tests = []
-    name, output, inside = None, [], False
-    for line in text.splitlines():
+def read_outputs(log):
+    """ctest's LastTest.log -> {test name: its output, as lines}."""
+    outputs, name, inside = {}, None, False
+    for line in log.splitlines():
         start = START.match(line)
         if start:
-            name, output, inside = start.group(3), [], False
-        elif name is not None and line.startswith("Output:"):
+            name, inside = start.group(1), False
+            outputs[name] = []
+        elif name and not inside and line == "Output:":
             inside = True
-        elif name is not None and line == "<end of output>":
+        elif inside and line == "<end of output>":
             inside = False
-        elif name is not None and not inside and re.match(r"^Test (Passed|Failed|Skipped|Timeout)|^Test time =", line):
-            if not line.startswith("Test time"):
-                tests.append((name, output, line.rstrip(".")))
-                name = None
         elif inside:
-            output.append(line)
-    if name is not None:  # killed while it ran
-        tests.append((name, output, "Test Failed"))
-    return tests
+            outputs[name].append(line)
+    return outputs
+
+
+def read_outcomes(junit):
+    """ctest's JUnit file -> {test name: "passed", "failed" or "skipped"}. It shortens outputs, hence the log."""
+    outcomes = {}
+    for case in xml.etree.ElementTree.fromstring(junit).iter("testcase"):
+        status = case.get("status")
+        message = case.find("skipped").get("message", "") if case.find("skipped") is not None else ""
+        if status == "run":
+            outcomes[case.get("name")] = "passed"
+        elif status == "disabled" or message.startswith(("SKIP_RETURN_CODE", "SKIP_REGULAR")):
+            outcomes[case.get("name")] = "skipped"
+        else:  # failed, or could not be started
+            outcomes[case.get("name")] = "failed"
+    return outcomes
 
 
 def count(name, output, outcome):
@@ -61,16 +71,16 @@ def count(name, output, outcome):
         skipped = [(f"{name}: {case_name}", skip_reason(why)) for case_name, (what, why) in results.items()
                    if what == "SKIPPED"]
         passed = sum(what == "OK" for what, _ in results.values())
-        if outcome != "Test Passed":
+        if outcome == "failed":
             if started:
                 failed.append(f"{name}: {started} (did not end)")
             elif not failed:
-                failed.append(f"{name}: {outcome}")
+                failed.append(f"{name}: ended with an error after its cases")
         return Result(passed, failed, skipped)
-    if outcome == "Test Passed":
+    if outcome == "passed":
         return Result(1, [], [])
-    if outcome.startswith("Test Skipped"):
-        return Result(0, [], [(name, output[-1].strip() if output else "")])
+    if outcome == "skipped":
+        return Result(0, [], [(name, " ".join(line.strip() for line in output[1:]))])
     return Result(0, [name], [])
 
 
@@ -80,17 +90,23 @@ def skip_reason(text):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("logs", nargs="*")
+    parser.add_argument("builds", nargs="*")
     parser.add_argument("--failed-stages", nargs="*", default=[])
     args = parser.parse_args()
     passed, failed, skipped = 0, [], []
-    for item in args.logs:
-        preset, path = item.split("=", 1)
-        if not os.path.exists(path):
+    for item in args.builds:
+        preset, folder = item.split("=", 1)
+        log = os.path.join(folder, "Testing", "Temporary", "LastTest.log")
+        junit = os.path.join(folder, "ctest.xml")
+        if not os.path.exists(log) or not os.path.exists(junit):
             continue
         failures_before = len(failed)
-        for name, output, outcome in read_log(open(path, errors="replace").read()):
-            result = count(name, output, outcome)
+        with open(log, encoding="utf-8", errors="replace") as f:
+            outputs = read_outputs(f.read())
+        with open(junit, encoding="utf-8", errors="replace") as f:
+            outcomes = read_outcomes(f.read())
+        for name, outcome in outcomes.items():
+            result = count(name, outputs.get(name, []), outcome)
             passed += result.passed
             failed += [f"{preset}: {what}" for what in result.failed]
             skipped += [(f"{preset}: {what}", why) for what, why in result.skipped]

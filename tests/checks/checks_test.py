@@ -8,8 +8,6 @@ import tempfile
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
-import summarise_tests  # noqa: E402
 
 # A tree that every check accepts: low <- high (libtorch), two neighbours in parallel/, comm with two backends.
 GOOD = {
@@ -214,71 +212,60 @@ class Checks(unittest.TestCase):
 
 
 class Summary(unittest.TestCase):
-    LOG = """Start testing: Nov 01 10:00 UTC
-----------------------------------------------------------
-1/3 Testing: core_test
-1/3 Test: core_test
-Command: "/x/core_test"
-Directory: /x
-"core_test" start time: Nov 01 10:00 UTC
-Output:
-----------------------------------------------------------
-[==========] Running 3 tests from 1 test suite.
-[ RUN      ] Env.Good
-[       OK ] Env.Good (0 ms)
-[ RUN      ] Env.Skip
-/x/a.cpp:3: Skipped
-needs mpirun
+    """Against what ctest itself writes."""
 
-[  SKIPPED ] Env.Skip (0 ms)
-[ RUN      ] Env.Bad
-%s<end of output>
-Test time =   0.01 sec
-----------------------------------------------------------
-Test %s.
-"core_test" end time: Nov 01 10:00 UTC
-----------------------------------------------------------
-
-2/3 Testing: check_format
-2/3 Test: check_format
-Command: "/x"
-Output:
-----------------------------------------------------------
-clang-format 19 is not here
-<end of output>
-Test time =   0.01 sec
-----------------------------------------------------------
-Test Skipped.
-----------------------------------------------------------
-
-3/3 Testing: check_arrows
-3/3 Test: check_arrows
-Command: "/x"
-Output:
-----------------------------------------------------------
-ok
-<end of output>
-Test time =   0.01 sec
-----------------------------------------------------------
-Test Passed.
-----------------------------------------------------------
+    PROGRAM = """#!/bin/sh
+echo '[==========] Running 3 tests from 1 test suite.'
+echo '[ RUN      ] Env.Good'
+echo '[       OK ] Env.Good (0 ms)'
+echo '[ RUN      ] Env.Skip'
+echo '/x/a.cpp:3: Skipped'
+echo 'needs mpirun'
+echo
+echo '[  SKIPPED ] Env.Skip (0 ms)'
+echo '[ RUN      ] Env.Last'
+$1
 """
 
-    def count(self, end, outcome):
-        total = [0, [], []]
-        for test in summarise_tests.read_log(self.LOG % (end, outcome)):
-            result = summarise_tests.count(*test)
-            total = [total[0] + result.passed, total[1] + result.failed, total[2] + result.skipped]
-        return total
+    def summary(self, last, tests=""):
+        root = tempfile.mkdtemp(prefix="lockstep-summary-")
+        self.addCleanup(shutil.rmtree, root)
+        program = os.path.join(root, "program")
+        with open(program, "w", encoding="utf-8") as f:
+            f.write(self.PROGRAM.replace("$1", last))
+        os.chmod(program, 0o755)
+        with open(os.path.join(root, "CTestTestfile.cmake"), "w", encoding="utf-8") as f:
+            f.write(f'add_test(program "{program}")\nset_tests_properties(program PROPERTIES TIMEOUT 2)\n{tests}')
+        subprocess.run(["ctest", "--output-junit", os.path.join(root, "ctest.xml")], cwd=root, capture_output=True, check=False)
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib/summarise_tests.py"), f"p={root}"],
+                              capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
 
     def test_cases_are_counted(self):
-        skips = [("core_test: Env.Skip", "needs mpirun"), ("check_format", "clang-format 19 is not here")]
-        self.assertEqual(self.count("[       OK ] Env.Bad (1 ms)\n", "Passed"), [3, [], skips])
-        self.assertEqual(self.count("[  FAILED  ] Env.Bad (1 ms)\n", "Failed"), [2, ["core_test: Env.Bad"], skips])
+        tests = ('add_test(check "sh" "-c" "echo clang-format is not here; exit 77")\n'
+                 'set_tests_properties(check PROPERTIES SKIP_RETURN_CODE 77)\nadd_test(other "true")\n')
+        self.assertEqual(self.summary("echo '[       OK ] Env.Last (1 ms)'", tests),
+                         (0, "skipped  p: program: Env.Skip: needs mpirun\n"
+                             "skipped  p: check: clang-format is not here\n"
+                             "3 passed, 0 failed, 2 skipped\n"))
 
-    def test_a_crash_names_the_case(self):
-        self.assertEqual(self.count("", "Failed")[1], ["core_test: Env.Bad (did not end)"])
-        self.assertEqual(self.count("", "Timeout")[1], ["core_test: Env.Bad (did not end)"])
+    def test_failures_are_named(self):
+        skipped = "skipped  p: program: Env.Skip: needs mpirun\n"
+        line = "1 passed, 1 failed, 1 skipped\n"
+        self.assertEqual(self.summary("echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"),
+                         (1, f"{skipped}FAILED   p: program: Env.Last\n{line}"))
+        for end in ("kill -SEGV $$", "exec sleep 5"):
+            self.assertEqual(self.summary(end), (1, f"{skipped}FAILED   p: program: Env.Last (did not end)\n{line}"))
+        self.assertEqual(self.summary("echo '[       OK ] Env.Last (1 ms)'", 'add_test(gone "/nonexistent")\n'),
+                         (1, f"{skipped}FAILED   p: gone\n2 passed, 1 failed, 1 skipped\n"))
+
+    def test_nothing_ran(self):
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib/summarise_tests.py")],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (1, "no test ran\n0 passed, 0 failed, 0 skipped\n"))
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib/summarise_tests.py"), "--failed-stages", "build x"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (1, "FAILED   build x\n0 passed, 1 failed, 0 skipped\n"))
 
 
 if __name__ == "__main__":
