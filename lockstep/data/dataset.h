@@ -1,0 +1,33 @@
+// What a data set is to the loader, and the batch that labelled data sets give.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace lockstep::data {
+
+// A data set: `size()` samples, and `batch(indices)` that gathers some of them into one value of
+// any type (a struct of tensors, as a rule). batch() is const and may be called from several
+// threads at once; it throws InvalidArgument for an index outside 0..size()-1. There is no base
+// class: any type of this shape can be loaded.
+template <class D>
+concept Dataset = requires(const D& dataset, std::span<const int64_t> indices) {
+  { dataset.size() } -> std::convertible_to<int64_t>;
+  dataset.batch(indices);
+};
+
+template <Dataset D>
+using BatchOf = decltype(std::declval<const D&>().batch(std::declval<std::span<const int64_t>>()));
+
+// A batch of inputs with their targets: `auto& [image, label]`. The tensors belong to the batch
+// alone.
+struct Batch {
+  at::Tensor input;
+  at::Tensor target;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,44 @@
+// Labelled images of one size in memory: MNIST, Fashion-MNIST, CIFAR-10.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::data {
+
+// Cheap to copy: copies share the tensors. All methods are const and may be called from any thread.
+class ImageDataset {
+ public:
+  // No images.
+  ImageDataset() = default;
+
+  // `images` uint8 [N, C, H, W] and `labels` int64 [N], both contiguous on the CPU; kept, not
+  // copied, so the caller must not write to them any more. `mean` and `stddev` have one value for
+  // each channel, or one for all of them. Throws InvalidArgument.
+  ImageDataset(at::Tensor images, at::Tensor labels, std::vector<double> mean,
+               std::vector<double> stddev);
+
+  int64_t size() const { return size_; }
+
+  // input float32 [B, C, H, W], target int64 [B]. A pixel x becomes (x / 255 - mean) / stddev, each
+  // operation rounded to float32: bit for bit what torchvision's ToTensor and Normalize give.
+  // Throws InvalidArgument for a bad index.
+  Batch batch(std::span<const int64_t> indices) const;
+
+  // As stored: uint8 [N, C, H, W] and int64 [N]; undefined tensors when the set is empty.
+  const at::Tensor& images() const { return images_; }
+  const at::Tensor& labels() const { return labels_; }
+
+ private:
+  at::Tensor images_, labels_;
+  int64_t size_ = 0, channels_ = 0, pixels_ = 0;    // pixels of one channel
+  std::vector<std::array<float, 256>> normalised_;  // by channel, by pixel value
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,172 @@
+// Loader: a data set in batches, in a sampler's order, gathered ahead by worker threads.
+//
+//   Loader loader(mnist.train, sampler, {.batch_size = 64});
+//   for (int epoch = 0; epoch < 10; ++epoch) {
+//     sampler.set_epoch(epoch);
+//     for (auto& [image, label] : loader) { ... }
+//   }
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/prefetch.h"
+#include "lockstep/data/sampler.h"
+
+namespace lockstep::data {
+
+struct LoaderOptions {
+  int64_t batch_size = 1;  // samples a batch; the last batch of an epoch may be smaller
+  int num_workers = 1;     // threads that gather batches; 0: the loop gathers them itself
+  int prefetch = 2;        // batches that each worker may be ahead of the loop
+  bool drop_last = false;  // leave out the last batch if it is smaller
+};
+
+// Throws InvalidArgument for a batch size below 1, workers outside 0..256, a prefetch
+// outside 1..1024, and a drop_last that leaves nothing of `samples`.
+void check_loader_options(const LoaderOptions& options, int64_t samples);
+// Batches in an epoch of `samples` samples.
+int64_t batch_count(const LoaderOptions& options, int64_t samples);
+
+// Each begin() is one epoch: it takes the sampler's indices of that moment and starts the workers;
+// leaving the loop, by its end, `break` or an exception, stops and joins them. Batches come in the
+// sampler's order and are the same whatever the number of workers. What the data set throws in a
+// worker is thrown by the loop, after the batches before it.
+//
+// Lifetime: the data set and the sampler must outlive the loader, the loader its loops; a batch is
+// the loop body's until the next one is asked for (its tensors may be kept or moved away).
+// Thread-safety: one thread at a time; one loop at a time. The data set's batch() is called from
+// the workers.
+template <Dataset D>
+class Loader {
+ public:
+  using Batch = BatchOf<D>;
+  class Iterator;
+
+  // Throws InvalidArgument (see check_loader_options).
+  Loader(const D& dataset, const Sampler& sampler, LoaderOptions options = {})
+      : dataset_(dataset), sampler_(sampler), options_(options) {
+    check_loader_options(options, sampler.size());
+  }
+  Loader(const D&&, const Sampler&, LoaderOptions = {}) = delete;  // would refer to a temporary
+  Loader(const D&, const Sampler&&, LoaderOptions = {}) = delete;
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Batches in an epoch, skipped ones included.
+  int64_t batches() const { return batch_count(options_, sampler_.size()); }
+  const LoaderOptions& options() const { return options_; }
+
+  // The next loop, and only that one, begins at batch `batches` of its epoch; the batches before it
+  // are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done). Throws
+  // InvalidArgument outside 0..batches().
+  void skip(int64_t batches);
+
+  // Throws InvalidArgument while another loop is running.
+  [[nodiscard]] Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  struct Run;
+
+  const D& dataset_;
+  const Sampler& sampler_;
+  LoaderOptions options_;
+  int64_t skip_ = 0;
+  bool running_ = false;
+};
+
+// Throws InvalidArgument; the parts of Loader that do not depend on the data set.
+void check_skip(int64_t skip, int64_t batches);
+void check_not_running(bool running);
+
+// One loop: the epoch's indices, the slots that the workers fill, and the workers.
+template <Dataset D>
+struct Loader<D>::Run {
+  explicit Run(Loader& owner)
+      : loader(owner),
+        indices(owner.sampler_.indices()),
+        shape{.first = std::exchange(owner.skip_, 0),
+              .count = batch_count(owner.options_, static_cast<int64_t>(indices.size())),
+              .workers = owner.options_.num_workers,
+              .ahead = std::max<int64_t>(
+                  1, int64_t{owner.options_.num_workers} * owner.options_.prefetch)},
+        slots(PrefetchRing::slots(shape)),
+        ring(shape, [this](int64_t batch, size_t slot) { load(batch, slot); }) {
+    loader.running_ = true;
+  }
+  ~Run() { loader.running_ = false; }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  void load(int64_t batch, size_t slot) {
+    const auto begin = static_cast<size_t>(batch * loader.options_.batch_size);
+    const auto size =
+        std::min(static_cast<size_t>(loader.options_.batch_size), indices.size() - begin);
+    slots[slot].emplace(
+        loader.dataset_.batch(std::span<const int64_t>(indices).subspan(begin, size)));
+  }
+
+  Loader& loader;
+  const std::vector<int64_t> indices;
+  const PrefetchRing::Shape shape;
+  std::vector<std::optional<Batch>> slots;
+  PrefetchRing ring;  // last: its threads use the members above
+};
+
+// A move-only input iterator. Destroying it ends the loop.
+template <Dataset D>
+class Loader<D>::Iterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using difference_type = std::ptrdiff_t;
+  using value_type = Batch;
+
+  Batch& operator*() const { return *current_; }
+  Batch* operator->() const { return current_; }
+  // Throws what the data set threw for the next batch.
+  Iterator& operator++() {
+    advance();
+    return *this;
+  }
+  void operator++(int) { advance(); }
+  friend bool operator==(const Iterator& it, std::default_sentinel_t) { return it.run_ == nullptr; }
+
+ private:
+  friend class Loader;
+  explicit Iterator(std::unique_ptr<Run> run) : run_(std::move(run)) { advance(); }
+
+  void advance() {
+    current_ = nullptr;
+    if (const auto slot = run_->ring.next()) {
+      current_ = &*run_->slots[*slot];
+    } else {
+      run_.reset();  // the end: join the workers now
+    }
+  }
+
+  std::unique_ptr<Run> run_;
+  Batch* current_ = nullptr;
+};
+
+template <Dataset D>
+void Loader<D>::skip(int64_t batches) {
+  check_skip(batches, this->batches());
+  skip_ = batches;
+}
+
+template <Dataset D>
+typename Loader<D>::Iterator Loader<D>::begin() {
+  check_not_running(running_);
+  return Iterator(std::make_unique<Run>(*this));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,72 @@
+// PrefetchRing: the threads behind Loader. Pieces of work numbered first..count-1 are done by
+// worker threads, a bounded number ahead, and handed over strictly in order.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace lockstep::data {
+
+// The ring knows the numbers of slots, the owner of the ring keeps what they hold: a worker fills a
+// slot, the consumer reads it, and no two threads touch a slot at once. next() and the destructor
+// belong to one thread, the consumer.
+class PrefetchRing {
+ public:
+  // Does piece `number` and leaves the result in slot `slot`. Called by several threads at once,
+  // each with another slot.
+  using Produce = std::function<void(int64_t number, size_t slot)>;
+
+  struct Shape {
+    int64_t first = 0;  // the first piece
+    int64_t count = 0;  // one past the last piece
+    int workers = 0;    // threads; 0: next() does the work itself
+    int64_t ahead =
+        1;  // finished or begun pieces that the consumer has not asked for yet, at most; at least 1
+  };
+  // How many slots (0..slots-1) a ring of this shape uses: one more than are ahead, for the piece
+  // in the consumer's hands.
+  static size_t slots(const Shape& shape);
+
+  // Starts the threads. Throws std::system_error if that fails; then none is left running.
+  PrefetchRing(const Shape& shape, Produce produce);
+  PrefetchRing(const PrefetchRing&) = delete;
+  PrefetchRing& operator=(const PrefetchRing&) = delete;
+  // Waits for the pieces that are being done, not for those that are not begun.
+  ~PrefetchRing();
+
+  // The slot of the next piece, the consumer's until the next call; nullopt after the last. Blocks
+  // until it is done. Rethrows what produce() threw for this piece, after all pieces before it were
+  // handed over; and again if called again.
+  std::optional<size_t> next();
+
+ private:
+  struct Slot {
+    bool ready = false;
+    std::exception_ptr error;
+  };
+
+  void work();
+  void stop_and_join() noexcept;
+
+  const Produce produce_;
+  const int64_t count_;
+
+  std::mutex mutex_;  // guards everything below but threads_
+  std::condition_variable space_, ready_;
+  std::vector<Slot> slots_;  // piece n uses slot n % slots_.size()
+  int64_t begun_;            // the next piece for a worker to take
+  int64_t wanted_;           // the next piece for the consumer
+  bool held_ = false;        // piece wanted_ - 1 is in the consumer's hands
+  bool stop_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep::data

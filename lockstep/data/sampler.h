@@ -1,0 +1,109 @@
+// Samplers: which samples a rank loads, in which order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::data {
+
+// The indices of an epoch, as a pure function of the sampler's arguments and the epoch: any rank,
+// at any time, finds the same. Not thread-safe: set_epoch() must not overlap another call.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+
+  // How many indices this rank gets in an epoch; the same in every epoch.
+  virtual int64_t size() const = 0;
+  // The indices of the current epoch.
+  virtual std::vector<int64_t> indices() const = 0;
+
+  // Chooses the epoch (0 at first) whose order indices() gives; a loop that has begun keeps its
+  // order. Call it before every epoch with the same value on every rank. Throws InvalidArgument
+  // below 0.
+  void set_epoch(int64_t epoch);
+  int64_t epoch() const { return epoch_; }
+
+ private:
+  int64_t epoch_ = 0;
+};
+
+// 0, 1, ..., size - 1. A size of 0 throws InvalidArgument.
+class SequentialSampler final : public Sampler {
+ public:
+  explicit SequentialSampler(int64_t dataset_size);
+  int64_t size() const override { return size_; }
+  std::vector<int64_t> indices() const override;
+
+ private:
+  int64_t size_;
+};
+
+struct DistributedSamplerOptions {
+  bool shuffle = true;     // a new order every epoch; false: 0, 1, 2, ...
+  int64_t seed = 0;        // must be the same on every rank; the order comes from seed + epoch
+  bool drop_last = false;  // leave samples out so that ranks are even, instead of repeating some
+};
+
+// The very indices of PyTorch's torch.utils.data.DistributedSampler with the same arguments: a
+// random permutation of the data set, padded from its own start (or cut) to a multiple of the ranks
+// and dealt out like cards. Every rank gets equally many, so with padding some samples are seen
+// twice: for evaluation use ShardedSequentialSampler.
+class DistributedSampler final : public Sampler {
+ public:
+  // Throws InvalidArgument for an empty data set, 0 replicas, a rank outside 0..num_replicas-1, and
+  // drop_last with more replicas than samples (PyTorch would then train on nothing).
+  DistributedSampler(int64_t dataset_size, int64_t num_replicas, int64_t rank,
+                     DistributedSamplerOptions options = {});
+
+  // For anything that has rank() and size(), such as a Communicator; read once, not kept.
+  template <class Comm>
+    requires requires(const Comm& comm) { comm.rank(), comm.size(); }
+  DistributedSampler(int64_t dataset_size, const Comm& comm, DistributedSamplerOptions options = {})
+      : DistributedSampler(dataset_size, comm.size(), comm.rank(), options) {}
+
+  int64_t size() const override { return size_; }
+  std::vector<int64_t> indices() const override;
+
+ private:
+  int64_t dataset_size_, replicas_, rank_, size_;
+  DistributedSamplerOptions options_;
+};
+
+// This rank's part of 0, 1, ..., dataset_size - 1 in order, each sample on exactly one rank: rank 0
+// has the first indices, and so on; sizes differ by at most one and may be 0. Concatenating the
+// ranks' results gives data set order.
+class ShardedSequentialSampler final : public Sampler {
+ public:
+  // Throws InvalidArgument for an empty data set, 0 replicas or a rank out of range.
+  ShardedSequentialSampler(int64_t dataset_size, int64_t num_replicas, int64_t rank);
+  template <class Comm>
+    requires requires(const Comm& comm) { comm.rank(), comm.size(); }
+  ShardedSequentialSampler(int64_t dataset_size, const Comm& comm)
+      : ShardedSequentialSampler(dataset_size, comm.size(), comm.rank()) {}
+
+  int64_t size() const override { return end_ - begin_; }
+  std::vector<int64_t> indices() const override;
+
+ private:
+  int64_t begin_, end_;
+};
+
+struct SubsetSamplerOptions {
+  bool shuffle = true;  // a new order every epoch; false: as given
+  int64_t seed = 0;     // the order comes from seed + epoch
+};
+
+// Fixed indices, such as a part of DataPartitioner, reshuffled every epoch.
+class SubsetSampler final : public Sampler {
+ public:
+  // Throws InvalidArgument if there are no indices or one is negative.
+  explicit SubsetSampler(std::vector<int64_t> indices, SubsetSamplerOptions options = {});
+  int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
+  std::vector<int64_t> indices() const override;
+
+ private:
+  std::vector<int64_t> indices_;
+  SubsetSamplerOptions options_;
+};
+
+}  // namespace lockstep::data
