@@ -1,0 +1,201 @@
+#include "lockstep/comm/bootstrap.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
+#include "lockstep/comm/torch_store.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/store/file_store.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep {
+namespace {
+
+using launch::JobEnvironment;
+using launch::Launcher;
+
+Topology topology_of(const JobEnvironment& job) {
+  return {job.rank, job.world_size, job.local_rank, job.local_world_size, job.node_rank};
+}
+
+Meeting from_launcher(const EnvLookup& env) {
+  const JobEnvironment job = launch::read_job_environment(env);
+  Meeting meeting;
+  meeting.topology = topology_of(job);
+  switch (job.launcher) {
+    case Launcher::kNone: break;
+    case Launcher::kLockstep:
+      meeting.kind = Meeting::Kind::kAgent;
+      meeting.address = *job.store;
+      break;
+    case Launcher::kTorchrun:
+      meeting.kind = job.world_size == 1 ? Meeting::Kind::kAlone : Meeting::Kind::kTorch;
+      if (job.master) meeting.address = *job.master;
+      meeting.torch_agent_store = env("TORCHELASTIC_USE_AGENT_STORE") == "True";
+      meeting.key_prefix = "lockstep/" + env("TORCHELASTIC_RUN_ID").value_or("none") + "/" + std::to_string(job.restart_count);
+      // Launched by hand with RANK and WORLD_SIZE alone: nobody said which ranks share a host.
+      meeting.topology_known = env("LOCAL_RANK").has_value() && env("LOCAL_WORLD_SIZE").has_value();
+      break;
+    case Launcher::kOpenMpi:
+    case Launcher::kSlurm: {
+      if (job.world_size == 1) break;
+      const auto directory = env("PMIX_SERVER_TMPDIR");
+      if (job.launcher == Launcher::kOpenMpi && job.local_world_size == job.world_size && directory) {
+        // mpirun's session directory: of this user alone, of this job alone, removed with it.
+        meeting.kind = Meeting::Kind::kFile;
+        meeting.path = *directory + "/lockstep-" + env("PMIX_NAMESPACE").value_or("job");
+      } else if (job.master) {
+        meeting.kind = Meeting::Kind::kRankZero;
+        meeting.address = *job.master;
+      } else {
+        throw InvalidArgument("started by " + std::string(to_string(job.launcher)) +
+                              ": set MASTER_ADDR and MASTER_PORT to where rank 0 shall listen, and LOCKSTEP_SECRET_FILE to a file that all ranks can read");
+      }
+      break;
+    }
+  }
+  return meeting;
+}
+
+Secret need_secret(const InitOptions& options, const EnvLookup& env, const std::string& method) {
+  if (!options.secret.empty()) return Secret::from_text(options.secret);
+  if (auto secret = Secret::from_env(env)) return *secret;
+  throw InvalidArgument(method + " needs a secret that all ranks share: set LOCKSTEP_SECRET or LOCKSTEP_SECRET_FILE, or give "
+                        "init({.secret = ...}); without one anybody who reaches the port could join");
+}
+
+std::string read_line(const char* path) {
+  std::string line;
+  std::ifstream file(path);
+  std::getline(file, line);
+  return line;
+}
+
+// Two processes share a host if they share a kernel and its host name (containers on one kernel differ in the name).
+std::string host_identity() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return read_line("/proc/sys/kernel/random/boot_id") + "/" + name;
+}
+
+// Rank 0's own store, for the ranks that learn address and secret by `publish`.
+Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secret, Deadline deadline) {
+  Rendezvous result;
+  if (!rank_zero) {
+    result.store = std::make_shared<TcpStore>(address, secret, deadline);
+    return result;
+  }
+  auto server = std::make_shared<TcpStoreServer>(address, secret);
+  result.store = std::make_shared<TcpStore>(server->address(), secret, deadline);
+  result.keep = server;
+  return result;
+}
+
+}  // namespace
+
+Meeting decide_meeting(const InitOptions& options, const EnvLookup& env) {
+  const std::string& method = options.init_method;
+  if (method == "env://") {
+    Meeting meeting = from_launcher(env);
+    if (options.rank && *options.rank != meeting.topology.rank) {
+      throw InvalidArgument("init(): rank " + std::to_string(*options.rank) + " contradicts the environment's " +
+                            std::to_string(meeting.topology.rank) + "; leave it out with env://");
+    }
+    if (options.world_size && *options.world_size != meeting.topology.size) {
+      throw InvalidArgument("init(): world_size " + std::to_string(*options.world_size) + " contradicts the environment's " +
+                            std::to_string(meeting.topology.size) + "; start that many ranks, e.g. lockstep run --nproc-per-node " +
+                            std::to_string(*options.world_size));
+    }
+    return meeting;
+  }
+  const bool tcp = method.starts_with("tcp://");
+  const bool file = method.starts_with("file://");
+  if (!tcp && !file) {
+    throw InvalidArgument("init_method '" + method + "' is not known; use env://, tcp://host:port or file:///path");
+  }
+  if (!options.rank || !options.world_size) throw InvalidArgument("init_method " + method + " needs .rank and .world_size");
+  if (*options.world_size < 1 || *options.rank < 0 || *options.rank >= *options.world_size) {
+    throw InvalidArgument("init(): rank " + std::to_string(*options.rank) + " of world_size " + std::to_string(*options.world_size) +
+                          " is out of range: ranks count from 0 to world_size - 1");
+  }
+  Meeting meeting;
+  meeting.topology.rank = *options.rank;
+  meeting.topology.size = *options.world_size;
+  meeting.topology_known = false;
+  if (tcp) {
+    meeting.kind = Meeting::Kind::kRankZero;
+    meeting.address = parse_host_port(method.substr(6));
+    if (meeting.address.port == 0) throw InvalidArgument("init_method " + method + ": port 0 cannot be found by the other ranks");
+  } else {
+    meeting.kind = Meeting::Kind::kFile;
+    meeting.path = method.substr(7);
+    if (meeting.path.empty()) throw InvalidArgument("init_method file:// needs a path: file:///path/to/new/file");
+  }
+  return meeting;
+}
+
+Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env, Deadline deadline) {
+  const bool rank_zero = meeting.topology.rank == 0;
+  switch (meeting.kind) {
+    case Meeting::Kind::kAlone: return {};
+    case Meeting::Kind::kAgent:
+      return {std::make_shared<TcpStore>(meeting.address, need_secret(options, env, "LOCKSTEP_STORE"), deadline), nullptr};
+    case Meeting::Kind::kRankZero:
+      return own_store(rank_zero, meeting.address, need_secret(options, env, "rank 0's store at " + meeting.address.to_string()), deadline);
+    case Meeting::Kind::kFile: {
+      auto file = std::make_shared<FileStore>(meeting.path);
+      if (rank_zero && file->add("lockstep/jobs", 1) > 1) {
+        throw InvalidArgument("file:///" + meeting.path + " was used by another job; every job needs a new file: remove it");
+      }
+      return {file, nullptr};
+    }
+    case Meeting::Kind::kTorch: {
+      // As private as that store, which has no authentication: for one host it is asked for on the loopback.
+      const HostPort listen{meeting.topology.local_size == meeting.topology.size ? "127.0.0.1" : resolve(meeting.address.host), 0};
+      TorchStore torch_store(meeting.address, rank_zero && !meeting.torch_agent_store, deadline);
+      Rendezvous result;
+      if (rank_zero) {
+        const Secret secret = Secret::generate();
+        result = own_store(true, listen, secret, deadline);
+        const auto server = std::static_pointer_cast<TcpStoreServer>(result.keep);
+        torch_store.set(meeting.key_prefix + "/store", server->address().to_string() + " " + secret.text());
+      } else {
+        const std::string text = torch_store.get(meeting.key_prefix + "/store", deadline);
+        const auto space = text.find(' ');
+        if (space == std::string::npos) throw StoreError("rank 0 published no store in torchrun's TCPStore");
+        result = own_store(false, parse_host_port(text.substr(0, space)), Secret::from_text(text.substr(space + 1)), deadline);
+      }
+      // Rank 0 may serve the TCPStore: nobody goes on before everybody has read it.
+      store_barrier(*result.store, "torch-store", meeting.topology.size, deadline);
+      return result;
+    }
+  }
+  return {};
+}
+
+Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
+  store.set("host/" + std::to_string(rank), host_identity());
+  Topology topology{rank, size, 0, 0, 0};
+  const std::string mine = host_identity();
+  std::vector<std::string> nodes;
+  for (int r = 0; r < size; ++r) {
+    std::string host;
+    try {
+      host = store.get("host/" + std::to_string(r), deadline);
+    } catch (const Timeout&) {
+      throw Timeout("rank " + std::to_string(r) + " of " + std::to_string(size) + " did not arrive within " +
+                    std::to_string(static_cast<int>(deadline.timeout_seconds())) + " s; was it started?");
+    }
+    if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
+    if (host != mine) continue;
+    if (r < rank) ++topology.local_rank;
+    ++topology.local_size;
+  }
+  topology.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
+  return topology;
+}
+
+}  // namespace lockstep

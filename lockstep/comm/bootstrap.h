@@ -1,0 +1,47 @@
+// Bootstrap: from a process's environment or options to a store that all ranks of its job share. Not a public header.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/env.h"
+#include "lockstep/launch/job_environment.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+
+// How the ranks find each other: a decision, made from options and environment alone.
+struct Meeting {
+  enum class Kind {
+    kAlone,     // a world of one
+    kAgent,     // the launcher's store
+    kTorch,     // rank 0 publishes its own store in the TCPStore at `address`
+    kRankZero,  // rank 0 serves the store at `address`
+    kFile,      // a FileStore at `path`
+  };
+  Kind kind = Kind::kAlone;
+  HostPort address;
+  std::string path;
+  bool torch_agent_store = false;  // kTorch: the launcher serves the TCPStore, rank 0 does not
+  std::string key_prefix;          // kTorch, kFile: keeps jobs and restarts apart
+  Topology topology;
+  bool topology_known = true;      // false: local ranks must be found out
+};
+// Pure. Throws InvalidArgument.
+Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);
+
+// A store of this job, and what must stay alive with it.
+struct Rendezvous {
+  std::shared_ptr<Store> store;  // null when alone
+  std::shared_ptr<void> keep;
+};
+// Collective. Throws InvalidArgument (no secret), Timeout, StoreError.
+Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env, Deadline deadline);
+
+// Which ranks share a host, by the hosts' boot ids and names. Collective.
+Topology find_topology(Store& store, int rank, int size, Deadline deadline);
+
+}  // namespace lockstep

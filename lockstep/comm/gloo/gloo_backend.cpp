@@ -1,0 +1,264 @@
+#include "lockstep/comm/gloo/gloo_backend.h"
+
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <atomic>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "lockstep/comm/gloo/store_adapter.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep {
+namespace {
+
+Capabilities gloo_capabilities() {
+  Capabilities c;
+  c.backend = "gloo";
+  c.deterministic = true;  // every element is reduced by one rank, in ring order
+  c.processes = true;
+  c.tags = true;
+  c.ops.fill(true);
+  c.v_ops[static_cast<int>(Op::kAllToAll)] = true;
+  c.move_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kInt) | bit(at::kLong) | bit(at::kChar) | bit(at::kByte);
+  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kInt) | bit(at::kLong) | bit(at::kChar) | bit(at::kByte);
+  const uint32_t arithmetic = bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
+  c.float_reduce_ops = arithmetic;
+  c.integer_reduce_ops = arithmetic | bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor);
+  return c;
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
+    case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
+    case ReduceOp::kBitAnd: return c10d::ReduceOp::BAND;
+    case ReduceOp::kBitOr: return c10d::ReduceOp::BOR;
+    case ReduceOp::kBitXor: return c10d::ReduceOp::BXOR;
+    case ReduceOp::kAvg: break;
+  }
+  LOCKSTEP_CHECK(false, "averages are composed");
+}
+
+// gloo reports by text.
+[[noreturn]] void rethrow(const std::exception& error, const std::string& call) {
+  const std::string text = error.what();
+  const std::string line = call + " failed: " + text.substr(0, text.find('\n'));
+  const auto says = [&text](const char* word) { return text.find(word) != std::string::npos; };
+  if (says("imed out") || says("imeout")) throw Timeout(line + "; a rank is late, or called something else");
+  throw PeerLost(line + "; a rank is gone", -1);
+}
+
+at::Tensor view(const std::byte* data, int64_t count, at::ScalarType dtype) {
+  // A null pointer with elements would be a bug; with none, any pointer will do.
+  static std::byte nothing;
+  auto* memory = const_cast<std::byte*>(data != nullptr ? data : &nothing);
+  return at::from_blob(memory, {count}, at::TensorOptions().dtype(dtype));
+}
+
+class GlooRequest final : public Request {
+ public:
+  GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, bool message)
+      : work_(std::move(work)), call_(std::move(call)), message_(message) {}
+  ~GlooRequest() override {
+    if (waiter_.joinable()) waiter_.detach();
+  }
+
+  bool poll() override {
+    try {
+      if (!message_) {
+        if (!work_->isCompleted()) return false;
+        work_->wait();
+        return true;
+      }
+      // gloo's messages have no test, only a wait that gives up the connection at its time-out: a thread waits for them.
+      if (!outcome_) start_waiter();
+      if (!outcome_->done.load(std::memory_order_acquire)) return false;
+      if (outcome_->error) std::rethrow_exception(outcome_->error);
+      return true;
+    } catch (const std::exception& error) {
+      rethrow(error, call_);
+    }
+  }
+
+  void wait(Deadline deadline) override {
+    try {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+      if (!outcome_) {
+        work_->wait(std::max(left, std::chrono::milliseconds(1)));
+        return;
+      }
+      while (!outcome_->done.load(std::memory_order_acquire)) {
+        if (deadline.expired()) throw std::runtime_error("timed out");
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      if (outcome_->error) std::rethrow_exception(outcome_->error);
+    } catch (const std::exception& error) {
+      rethrow(error, call_);
+    }
+  }
+
+ private:
+  struct Outcome {
+    std::atomic<bool> done{false};
+    std::exception_ptr error;  // before done
+  };
+  void start_waiter() {
+    outcome_ = std::make_shared<Outcome>();
+    waiter_ = std::thread([outcome = outcome_, work = work_] {
+      try {
+        work->wait();
+      } catch (...) {
+        outcome->error = std::current_exception();
+      }
+      outcome->done.store(true, std::memory_order_release);
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::string call_;
+  bool message_;
+  std::shared_ptr<Outcome> outcome_;
+  std::thread waiter_;
+};
+
+class GlooBackend final : public Backend {
+ public:
+  GlooBackend(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, const GlooOptions& options)
+      : capabilities_(gloo_capabilities()), group_(std::move(group)), options_(options) {}
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  std::unique_ptr<Request> start(const Call& call) override {
+    const std::string text = "#" + std::to_string(call.sequence) + " " + describe(call) + " over gloo";
+    try {
+      return std::make_unique<GlooRequest>(submit(call), text, call.op == Op::kSend || call.op == Op::kRecv);
+    } catch (const std::exception& error) {
+      rethrow(error, text);
+    }
+  }
+
+  void progress() override {}  // gloo has threads of its own
+
+  // gloo has no word for it. Closing the connections, when the process exits, is what the peers notice.
+  void abort(const std::string&) noexcept override {}
+
+ private:
+  c10::intrusive_ptr<c10d::Work> submit(const Call& call) {
+    const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
+    const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv && call.count == 0 && total == 0;
+    // gloo has no empty collectives; nobody gets anything, but all still meet.
+    if (call.op == Op::kBarrier || empty) return group_->barrier();
+
+    const bool is_root = options_.rank == call.root;
+    const int64_t part = call.counts.empty() ? call.count : call.counts[options_.rank];
+    switch (call.op) {
+      case Op::kBroadcast: {
+        std::vector<at::Tensor> tensors{view(call.output, call.count, call.dtype)};
+        return group_->broadcast(tensors, {.rootRank = call.root});
+      }
+      case Op::kReduce: {
+        at::Tensor tensor = view(call.input, call.count, call.dtype);
+        // gloo leaves partial sums on the other ranks: give it a copy there.
+        if (!is_root) tensor = tensor.clone();
+        else if (call.output != call.input) tensor = view(call.output, call.count, call.dtype).copy_(tensor);
+        std::vector<at::Tensor> tensors{tensor};
+        c10d::ReduceOptions options;
+        options.reduceOp = to_c10d(call.reduce);
+        options.rootRank = call.root;
+        return group_->reduce(tensors, options);
+      }
+      case Op::kAllReduce: {
+        at::Tensor tensor = view(call.output, call.count, call.dtype);
+        if (call.output != call.input) tensor.copy_(view(call.input, call.count, call.dtype));
+        std::vector<at::Tensor> tensors{tensor};
+        c10d::AllreduceOptions options;
+        options.reduceOp = to_c10d(call.reduce);
+        return group_->allreduce(tensors, options);
+      }
+      case Op::kGather: {
+        std::vector<at::Tensor> inputs{view(call.input, part, call.dtype)};
+        std::vector<std::vector<at::Tensor>> outputs;
+        if (is_root) outputs.push_back(view(call.output, total, call.dtype).split(part));
+        return group_->gather(outputs, inputs, {.rootRank = call.root});
+      }
+      case Op::kAllGather: {
+        at::Tensor output = view(call.output, total, call.dtype);
+        at::Tensor input = view(call.input, part, call.dtype);
+        return group_->_allgather_base(output, input);
+      }
+      case Op::kScatter: {
+        std::vector<at::Tensor> outputs{view(call.output, part, call.dtype)};
+        std::vector<std::vector<at::Tensor>> inputs;
+        if (is_root) inputs.push_back(view(call.input, total, call.dtype).split(part));
+        c10d::ScatterOptions options;
+        options.rootRank = call.root;
+        return group_->scatter(outputs, inputs, options);
+      }
+      case Op::kReduceScatter: {
+        at::Tensor output = view(call.output, part, call.dtype);
+        at::Tensor input = view(call.input, total, call.dtype);
+        c10d::ReduceScatterOptions options;
+        options.reduceOp = to_c10d(call.reduce);
+        return group_->_reduce_scatter_base(output, input, options);
+      }
+      case Op::kAllToAll: {
+        std::vector<int64_t> send_counts = call.counts;
+        std::vector<int64_t> recv_counts = call.recv_counts;
+        at::Tensor output = view(call.output, std::accumulate(recv_counts.begin(), recv_counts.end(), int64_t{0}), call.dtype);
+        at::Tensor input = view(call.input, total, call.dtype);
+        return group_->alltoall_base(output, input, recv_counts, send_counts);
+      }
+      case Op::kSend: {
+        std::vector<at::Tensor> tensors{view(call.input, call.count, call.dtype)};
+        return group_->send(tensors, call.peer, call.tag);
+      }
+      case Op::kRecv: {
+        std::vector<at::Tensor> tensors{view(call.output, call.count, call.dtype)};
+        return group_->recv(tensors, call.peer, call.tag);
+      }
+      case Op::kBarrier: break;
+    }
+    LOCKSTEP_CHECK(false, "every operation is above");
+  }
+
+  Capabilities capabilities_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  GlooOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store, const GlooOptions& options) {
+  auto group_options = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  group_options->threads = 1;  // the collectives of a communicator run one after another anyway
+  try {
+    const auto interface = process_env()("GLOO_SOCKET_IFNAME");
+    if (interface) {
+      group_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(*interface));
+    } else if (options.one_host) {
+      group_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    } else {
+      group_options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+    }
+    if (!options.one_host && options.rank == 0) {
+      log_warning("backend gloo leaves the loopback interface and does not authenticate its peers: use it on trusted networks only");
+    }
+    auto adapter = c10::make_intrusive<StoreAdapter>(std::move(store), options.timeout);
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(adapter, options.rank, options.size, group_options);
+    return std::make_unique<GlooBackend>(std::move(group), options);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    rethrow(error, "connecting the ranks over gloo");
+  }
+}
+
+}  // namespace lockstep

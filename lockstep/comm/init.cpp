@@ -1,0 +1,81 @@
+#include "lockstep/comm/init.h"
+
+#include <algorithm>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/gloo/gloo_backend.h"
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/launch/call_board.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Asked for > LOCKSTEP_BACKEND > what fits.
+std::string choose_backend(const InitOptions& options, const EnvLookup& env, const Topology& topology) {
+  std::string name = options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
+  if (name.empty()) name = topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "gloo";
+  if (name != "local" && name != "shm" && name != "gloo") {
+    throw InvalidArgument("backend '" + name + "' is not known; there are local, shm and gloo");
+  }
+  if (name == "local" && topology.size > 1) {
+    throw InvalidArgument("backend local joins threads of one process; for " + std::to_string(topology.size) +
+                          " processes use shm or gloo");
+  }
+  if (name == "shm" && topology.local_size != topology.size) {
+    throw InvalidArgument("backend shm joins the ranks of one host, but only " + std::to_string(topology.local_size) + " of " +
+                          std::to_string(topology.size) + " are on this one; use gloo");
+  }
+  return name;
+}
+
+}  // namespace
+
+Communicator init(const InitOptions& options) {
+  const EnvLookup env = process_env();
+  const Deadline deadline = Deadline::after(options.timeout);
+  const Meeting meeting = decide_meeting(options, env);
+  Rendezvous rendezvous = open_store(meeting, options, env, deadline);
+  Topology topology = meeting.topology;
+  CommunicatorOptions communicator{.timeout = options.timeout, .board = nullptr, .keep = nullptr};
+  if (auto board = launch::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
+    communicator.board = std::make_shared<launch::CallBoard>(std::move(*board));
+  }
+
+  std::shared_ptr<Store> store;
+  if (rendezvous.store) {
+    // The k-th init() of a rank meets the k-th of the others.
+    const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank), 1);
+    store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
+    if (!meeting.topology_known) topology = find_topology(*store, topology.rank, topology.size, deadline);
+    struct Keep {
+      std::shared_ptr<Store> store;
+      std::shared_ptr<void> server;
+    };
+    communicator.keep = std::make_shared<Keep>(Keep{rendezvous.store, rendezvous.keep});
+  }
+  const std::string name = choose_backend(options, env, topology);
+  std::unique_ptr<Backend> backend;
+  if (name == "shm") {
+    if (!store) throw InvalidArgument("backend shm needs a launcher or an init_method; alone, leave the backend out");
+    backend = make_shm_backend(*store, topology.rank, rounds::default_shape(topology.size), deadline);
+  } else if (name == "gloo" && store) {
+    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.timeout);
+    backend = make_gloo_backend(store, {.rank = topology.rank,
+                                        .size = topology.size,
+                                        .one_host = topology.local_size == topology.size,
+                                        .timeout = timeout});
+  } else {
+    backend = std::move(make_local_backends(1).front());
+  }
+  Communicator comm(std::move(backend), topology, std::move(communicator));
+  // Rank 0 may serve the store: it must not leave before everybody is done with it.
+  if (store) store_barrier(*store, "ready", topology.size, deadline);
+  return comm;
+}
+
+}  // namespace lockstep

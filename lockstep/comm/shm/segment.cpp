@@ -1,0 +1,246 @@
+#include "lockstep/comm/shm/segment.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/net.h"
+#include "lockstep/core/secret.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr const char* kDoorKey = "door";      // the socket's abstract name
+constexpr const char* kSecretKey = "secret";  // what both sides prove
+constexpr const char* kPurpose = "shm";
+constexpr int kFdsAMessage = 64;  // SCM_RIGHTS allows 253
+
+sockaddr_un abstract_address(const std::string& name, socklen_t& size) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // A leading NUL: the name lives in the kernel, not in a file system, and goes with the socket.
+  LOCKSTEP_CHECK(name.size() + 1 < sizeof address.sun_path, "the door's name is short");
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+UniqueFd make_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw system_error("socket(AF_UNIX)", errno);
+  return fd;
+}
+
+// Abstract sockets have no permissions: the other end must at least be of this user.
+void check_same_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw system_error("SO_PEERCRED", errno);
+  if (peer.uid != ::geteuid()) {
+    throw StoreError("a process of user " + std::to_string(peer.uid) + " tried to join this job's shared memory");
+  }
+}
+
+void send_fds(int socket, const std::vector<int>& fds, Deadline deadline) {
+  for (size_t begin = 0; begin < fds.size(); begin += kFdsAMessage) {
+    const size_t n = std::min<size_t>(kFdsAMessage, fds.size() - begin);
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kFdsAMessage)] = {};
+    char byte = 'F';
+    iovec data{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * n);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * n);
+    std::memcpy(CMSG_DATA(header), fds.data() + begin, sizeof(int) * n);
+    while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
+      if (errno == EAGAIN) wait_ready(socket, POLLOUT, deadline, "handing out shared memory");
+      else if (errno != EINTR) throw system_error("sendmsg", errno);
+    }
+  }
+}
+
+std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
+  std::vector<UniqueFd> fds;
+  while (fds.size() < count) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kFdsAMessage)] = {};
+    char byte = 0;
+    iovec data{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    if (n < 0 && errno == EAGAIN) {
+      wait_ready(socket, POLLIN, deadline, "waiting for rank 0 to hand out shared memory");
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw system_error("recvmsg", errno);
+    if (n == 0) throw PeerLost("rank 0 went away while the shared memory was handed out", 0);
+    const cmsghdr* header = CMSG_FIRSTHDR(&message);
+    if (header == nullptr || header->cmsg_type != SCM_RIGHTS) throw StoreError("rank 0 sent no descriptors (is RLIMIT_NOFILE too low?)");
+    const size_t got = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < got; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+UniqueFd accept_from(int door, Deadline deadline, const std::string& missing) {
+  while (true) {
+    UniqueFd client(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client) return client;
+    if (errno == EAGAIN) {
+      try {
+        wait_ready(door, POLLIN, deadline, "shm");
+      } catch (const Timeout&) {
+        throw Timeout("shm: rank 0 waited " + std::to_string(deadline.timeout_seconds()) + " s; not arrived: " + missing +
+                      "; were they started, and on this host?");
+      }
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      throw system_error("accept", errno);
+    }
+  }
+}
+
+std::string missing_ranks(const std::vector<UniqueFd>& sockets) {
+  std::string text;
+  for (size_t r = 1; r < sockets.size(); ++r) {
+    if (!sockets[r]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(r);
+  }
+  return text;
+}
+
+}  // namespace
+
+Segment::Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*), void* argument,
+                 Deadline deadline)
+    : others_(size) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("pipe2", errno);
+  UniqueFd reader(ends[0]);
+  life_.reset(ends[1]);
+  if (rank == 0) {
+    memfd_.reset(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memfd_) throw system_error("memfd_create", errno);
+    if (::ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0) throw system_error("ftruncate of shared memory", errno);
+    // Without seals a peer could shrink the segment under us, which is a SIGBUS.
+    if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw system_error("F_ADD_SEALS", errno);
+    map(bytes);
+    initialise(memory_, argument);
+    serve(store, size, std::move(reader), deadline);
+  } else {
+    fetch(store, rank, size, std::move(reader), deadline);
+    map(bytes);
+  }
+}
+
+Segment::~Segment() {
+  if (memory_ != nullptr) ::munmap(memory_, bytes_);
+}
+
+void Segment::map(size_t bytes) {
+  const off_t there = ::lseek(memfd_.get(), 0, SEEK_END);
+  if (there != static_cast<off_t>(bytes)) {
+    throw Mismatch("rank 0's shared memory has " + std::to_string(there) + " bytes, this rank expects " + std::to_string(bytes) +
+                   "; run the same Lockstep version on every rank");
+  }
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd_.get(), 0);
+  if (memory == MAP_FAILED) throw system_error("mmap of shared memory", errno);
+  memory_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+}
+
+void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadline) {
+  if (size == 1) return;
+  const std::string name = "lockstep-" + to_hex(random_bytes(16));
+  const Secret secret = Secret::generate();
+  UniqueFd door = make_socket();
+  socklen_t address_size = 0;
+  const sockaddr_un address = abstract_address(name, address_size);
+  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 || ::listen(door.get(), size) != 0) {
+    throw system_error("bind of the shared memory's socket", errno);
+  }
+  store.set(kSecretKey, secret.text());
+  store.set(kDoorKey, name);
+
+  std::vector<UniqueFd> sockets(size);
+  for (int arrived = 1; arrived < size;) {
+    UniqueFd client = accept_from(door.get(), deadline, missing_ranks(sockets));
+    int32_t rank = -1;
+    std::vector<UniqueFd> reader;
+    try {
+      check_same_user(client.get());
+      authenticate_as_server(client.get(), secret, kPurpose, deadline);
+      read_exact(client.get(), &rank, sizeof rank, deadline);
+      reader = receive_fds(client.get(), 1, deadline);
+    } catch (const StoreError&) {
+      continue;  // a stranger; the job goes on
+    } catch (const PeerLost&) {
+      continue;
+    }
+    if (rank < 1 || rank >= size || sockets[rank]) throw Mismatch("two processes say they are rank " + std::to_string(rank));
+    others_[rank] = std::move(reader[0]);
+    sockets[rank] = std::move(client);
+    ++arrived;
+  }
+  // Everybody gets the memory and everybody's pipe, its own too: it keeps that one closed.
+  std::vector<int> fds{memfd_.get(), own_reader.get()};
+  for (int r = 1; r < size; ++r) fds.push_back(others_[r].get());
+  for (int r = 1; r < size; ++r) send_fds(sockets[r].get(), fds, deadline);
+}
+
+void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadline deadline) {
+  const std::string name = store.get(kDoorKey, deadline);
+  const Secret secret = Secret::from_text(store.get(kSecretKey, deadline));
+  UniqueFd socket = make_socket();
+  socklen_t address_size = 0;
+  const sockaddr_un address = abstract_address(name, address_size);
+  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0) {
+    if (errno == EAGAIN) wait_ready(socket.get(), POLLOUT, deadline, "joining rank 0's shared memory");
+    else if (errno == ECONNREFUSED || errno == ENOENT) {
+      throw PeerLost("rank 0's shared memory cannot be reached: it is gone, or on another host or network namespace", 0);
+    } else if (errno != EINTR) {
+      throw system_error("connect to the shared memory's socket", errno);
+    }
+  }
+  check_same_user(socket.get());
+  try {
+    authenticate_as_client(socket.get(), secret, kPurpose, deadline);
+    const int32_t self = rank;
+    write_exact(socket.get(), &self, sizeof self, deadline);
+    send_fds(socket.get(), {own_reader.get()}, deadline);
+  } catch (const PeerLost&) {
+    throw PeerLost("rank 0 went away while the group was being made", 0);
+  }
+  std::vector<UniqueFd> fds = receive_fds(socket.get(), static_cast<size_t>(size) + 1, deadline);
+  memfd_ = std::move(fds[0]);
+  for (int r = 0; r < size; ++r) {
+    if (r != rank) others_[r] = std::move(fds[static_cast<size_t>(r) + 1]);
+  }
+}
+
+bool Segment::hung_up(int rank) const {
+  if (!others_[rank]) return false;
+  pollfd state{others_[rank].get(), 0, 0};  // POLLHUP is reported unasked
+  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+}  // namespace lockstep::shm
