@@ -30,7 +30,17 @@ foreach(file IN LISTS room_files)
   endforeach()
 endforeach()
 
-# Third-party packages that the exported targets name.
+# Third-party packages that the exported targets name: a user of the package needs those, and no others.
+set(LOCKSTEP_FIND_DEPENDENCIES "")
+foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json CLI11)
+  foreach(room IN LISTS rooms)
+    get_target_property(libraries ${room} INTERFACE_LINK_LIBRARIES)
+    if("${libraries}" MATCHES "(^|;|:)${package}::")
+      string(APPEND LOCKSTEP_FIND_DEPENDENCIES "find_dependency(${package})\n")
+      break()
+    endif()
+  endforeach()
+endforeach()
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in" "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)

@@ -4,7 +4,8 @@
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 
-say() { printf '%s\n' "$*"; }
+# One line an argument.
+say() { printf '%s\n' "$@"; }
 # What went wrong and what to do; exit code 2 for what the user can put right, 1 for a failed build or test.
 stop() {
   local code=$1
