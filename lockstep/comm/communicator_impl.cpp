@@ -118,7 +118,7 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
     call.counts.assign(ask.counts.size(), frame);
   }
   if (plan.divide) {
-    before_copy = [inner = std::move(before_copy), output, size, sliced = plan.slice] {
+    before_copy = [inner = std::move(before_copy), output, size] {
       if (output.defined()) output.div_(static_cast<double>(size));
       if (inner) inner();
     };

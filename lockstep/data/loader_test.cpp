@@ -157,7 +157,7 @@ TEST(Loader, OneLoopAtATime) {
   Loader loader(numbers, sampler, {.batch_size = 5});
   for (auto& batch : loader) {
     EXPECT_EQ(batch.size(), 5U);
-    EXPECT_THROW(loader.begin(), InvalidArgument);
+    EXPECT_THROW((void)loader.begin(), InvalidArgument);
   }
   EXPECT_EQ(drain(loader).size(), 2U);
 }

@@ -137,7 +137,12 @@ bool Engine::advance(Operation& op) {
     op.started = true;
   }
   bool moved = false;
-  while (produce(op) | consume(op)) moved = true;
+  for (;;) {
+    const bool produced = produce(op);
+    const bool consumed = consume(op);
+    if (!produced && !consumed) break;
+    moved = true;
+  }
   if (op.consumed == op.program.rounds && op.total_known) {
     next_round_ = op.base + static_cast<uint64_t>(op.program.rounds);
     op.done = true;
