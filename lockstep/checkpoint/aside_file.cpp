@@ -1,0 +1,55 @@
+#include "lockstep/checkpoint/aside_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+
+AsideFile::AsideFile(const std::filesystem::path& path)
+    : path_(path.string()), aside_(path_ + "." + std::to_string(::getpid()) + ".partial") {
+  fd_.reset(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!fd_) throw system_error("cannot write " + path_, errno);
+}
+
+AsideFile::~AsideFile() {
+  if (fd_) ::unlink(aside_.c_str());
+}
+
+void AsideFile::write(const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  while (size > 0) {
+    // Linux writes at most 2 GiB at once and says so by a short count.
+    const ssize_t written = ::write(fd_.get(), next, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("cannot write " + path_, errno);
+    next += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+void AsideFile::commit() {
+  if (::fsync(fd_.get()) != 0) throw system_error("cannot sync " + path_, errno);
+  if (::rename(aside_.c_str(), path_.c_str()) != 0)
+    throw system_error("cannot write " + path_, errno);
+  fd_.reset();
+  sync_directory(std::filesystem::path(path_).parent_path());
+}
+
+void write_file_aside(const std::filesystem::path& path, std::string_view text) {
+  AsideFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void sync_directory(const std::filesystem::path& directory) noexcept {
+  const UniqueFd fd(
+      ::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd) ::fsync(fd.get());
+}
+
+}  // namespace lockstep

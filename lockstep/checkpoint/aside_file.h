@@ -1,0 +1,41 @@
+// Files that appear whole or not at all: written beside their place, synced to the disk, then
+// renamed.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+
+// A file under way. Without commit() its destructor removes what was written and leaves `path` as
+// it was. One writer a path at a time. Throws SystemError that names the path.
+class AsideFile {
+ public:
+  explicit AsideFile(const std::filesystem::path& path);
+  AsideFile(const AsideFile&) = delete;
+  AsideFile& operator=(const AsideFile&) = delete;
+  ~AsideFile();
+
+  void write(const void* data, size_t size);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  // Syncs, renames to `path` (an existing file is replaced) and syncs the directory.
+  void commit();
+
+ private:
+  std::string path_;
+  std::string aside_;
+  UniqueFd fd_;
+};
+
+// The whole of `text` as the file `path`.
+void write_file_aside(const std::filesystem::path& path, std::string_view text);
+
+// Makes what was created, renamed or removed in `directory` last beyond a power cut. Errors are
+// ignored: some file systems cannot sync a directory, and the files themselves are synced.
+void sync_directory(const std::filesystem::path& directory) noexcept;
+
+}  // namespace lockstep

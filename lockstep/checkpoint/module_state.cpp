@@ -1,0 +1,102 @@
+#include "lockstep/checkpoint/module_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <sstream>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << tensor.sizes() << ' ' << tensor.dtype().name();
+  return out.str();
+}
+
+// A comma-separated list that stays one readable line.
+class Listing {
+ public:
+  void add(const std::string& item) {
+    constexpr int kMost = 8;
+    if (count_ < kMost) text_ += (count_ == 0 ? "" : ", ") + item;
+    ++count_;
+    if (count_ > kMost) tail_ = " and " + std::to_string(count_ - kMost) + " more";
+  }
+  bool empty() const { return count_ == 0; }
+  std::string str() const { return text_ + tail_; }
+
+ private:
+  std::string text_, tail_;
+  int count_ = 0;
+};
+
+// "" when the two hold the same names, shapes and dtypes.
+std::string differences(const NamedTensors& module, const std::map<std::string, at::Tensor>& file) {
+  Listing missing, unexpected, other;
+  std::map<std::string, at::Tensor> left = file;
+  for (const auto& [name, tensor] : module) {
+    const auto found = file.find(name);
+    if (found == file.end()) {
+      missing.add(name);
+      continue;
+    }
+    left.erase(name);
+    if (found->second.sizes() != tensor.sizes() ||
+        found->second.scalar_type() != tensor.scalar_type()) {
+      other.add(name + " is " + shape_of(found->second) + " there and " + shape_of(tensor) +
+                " in the model");
+    }
+  }
+  for (const auto& [name, tensor] : left) unexpected.add(name);
+  std::string text;
+  const auto append = [&text](const Listing& list, const char* label) {
+    if (!list.empty()) text += (text.empty() ? "" : "; ") + std::string(label) + list.str();
+  };
+  append(missing, "missing: ");
+  append(unexpected, "unexpected: ");
+  append(other, "different: ");
+  return text;
+}
+
+}  // namespace
+
+NamedTensors module_state(const torch::nn::Module& module) {
+  NamedTensors state;
+  for (const auto& item : module.named_parameters()) state.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) state.emplace_back(item.key(), item.value());
+  }
+  return state;
+}
+
+void set_module_state(torch::nn::Module& module, const NamedTensors& state,
+                      const std::string& source) {
+  const NamedTensors own = module_state(module);
+  const std::map<std::string, at::Tensor> values(state.begin(), state.end());
+  const std::string difference = differences(own, values);
+  if (!difference.empty()) {
+    throw CheckpointError(source + ": does not fit the model " + module.name() + ": " + difference +
+                          "; load it into the model that it was saved from");
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) tensor.copy_(values.at(name));
+}
+
+void save(const torch::nn::Module& module, const std::filesystem::path& path,
+          const Metadata& metadata) {
+  write_safetensors(path, module_state(module), metadata);
+}
+
+Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
+              std::optional<c10::Device> device) {
+  Safetensors file = read_safetensors(path);
+  set_module_state(module, file.tensors, path.string());
+  if (device) module.to(*device);
+  return std::move(file.metadata);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// The parameters and buffers of a module, as a safetensors file under their names (which equal
+// Python's state_dict()).
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace torch::nn {
+class Module;
+template <typename Contained>
+class ModuleHolder;
+}  // namespace torch::nn
+
+namespace lockstep {
+
+// The module's parameters, then its buffers; the tensors are the module's own, not copies.
+NamedTensors module_state(const torch::nn::Module& module);
+
+// Copies `state` into the module's tensors, each on the device where it is. Names, shapes and
+// dtypes must be the same on both sides; otherwise throws one CheckpointError that begins with
+// `source` and lists what differs, and the module is unchanged.
+void set_module_state(torch::nn::Module& module, const NamedTensors& state,
+                      const std::string& source);
+
+// Writes the module's state; the file appears whole or not at all. One rank calls (rank 0, as a
+// rule). Throws SystemError that names the path.
+void save(const torch::nn::Module& module, const std::filesystem::path& path,
+          const Metadata& metadata = {});
+
+// Reads the module's state from a file, whatever device it came from. Values go to the device where
+// each parameter already is, or the whole module is moved to `device` first. Every rank that wants
+// the values calls. Returns the file's metadata. Throws CheckpointError (missing, damaged, or of
+// another model: every difference is listed); then the module is unchanged.
+Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
+              std::optional<c10::Device> device = std::nullopt);
+
+// The same for a module's holder, such as SimpleCnn.
+template <typename Contained>
+void save(const torch::nn::ModuleHolder<Contained>& module, const std::filesystem::path& path,
+          const Metadata& metadata = {}) {
+  save(static_cast<const torch::nn::Module&>(*module), path, metadata);
+}
+template <typename Contained>
+Metadata load(torch::nn::ModuleHolder<Contained>& module, const std::filesystem::path& path,
+              std::optional<c10::Device> device = std::nullopt) {
+  return load(static_cast<torch::nn::Module&>(*module), path, device);
+}
+
+}  // namespace lockstep

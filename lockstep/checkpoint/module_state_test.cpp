@@ -1,0 +1,80 @@
+#include "lockstep/checkpoint/module_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/checkpoint/test_directory.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::module_state_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct SmallImpl : torch::nn::Module {
+  explicit SmallImpl(int64_t width = 3) {
+    linear = register_module("linear", torch::nn::Linear(2, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+  }
+  torch::nn::Linear linear{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Small);
+
+TEST(ModuleState, ComesBackWithBuffersAndMetadata) {
+  const TestDirectory dir;
+  Small a, b;
+  a->norm->running_mean.fill_(7);
+  save(a, dir / "m.safetensors", {{"epoch", "3"}});
+  EXPECT_EQ(load(b, dir / "m.safetensors", torch::kCPU).at("epoch"), "3");
+  for (const auto& item : a->named_parameters())
+    EXPECT_TRUE(torch::equal(item.value(), b->named_parameters()[item.key()]));
+  for (const auto& item : a->named_buffers())
+    EXPECT_TRUE(torch::equal(item.value(), b->named_buffers()[item.key()]));
+  EXPECT_TRUE(b->linear->weight.requires_grad());
+  EXPECT_TRUE(b->linear->weight.is_leaf());
+}
+
+TEST(ModuleState, NamesEqualPythons) {
+  const TestDirectory dir;
+  Small a;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : module_state(*a)) names.push_back(name);
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
+                         "linear.weight", "linear.bias", "norm.weight", "norm.bias",
+                         "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"));
+}
+
+TEST(ModuleState, OtherModelIsRefusedWithEveryDifferenceAndUnchanged) {
+  const TestDirectory dir;
+  Small a;
+  NamedTensors state = module_state(*a);
+  state.erase(state.begin());
+  state.emplace_back("extra", torch::ones({1}));
+  state.front().second = torch::ones({9});
+  write_safetensors(dir / "m", state);
+  Small b;
+  const auto before = b->linear->bias.clone();
+  try {
+    load(b, dir / "m");
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("missing: linear.weight"), HasSubstr("unexpected: extra"),
+                      HasSubstr("linear.bias is [9] float there and [3] float in the model"),
+                      Not(HasSubstr("\n"))));
+  }
+  EXPECT_TRUE(torch::equal(before, b->linear->bias));
+}
+
+TEST(ModuleState, DtypeIsCompared) {
+  const TestDirectory dir;
+  Small a, b;
+  a->to(torch::kDouble);
+  save(a, dir / "m");
+  EXPECT_THROW(load(b, dir / "m"), CheckpointError);
+}
+
+}  // namespace lockstep::module_state_test

@@ -1,0 +1,17 @@
+// Work that one rank does for all, such as writing a checkpoint: the others wait, and learn of its
+// failure.
+#pragma once
+
+#include <functional>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep {
+
+// Rank `root` runs `fn`; the call returns on every rank once it is done. If it throws, the
+// exception goes on to the root's caller and every other rank throws CheckpointError with its
+// message, so that nobody waits for a rank that has given up. Collective. `fn` must not
+// communicate.
+void on_root(Communicator& comm, const std::function<void()>& fn, int root = 0);
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// The state of an optimizer as named tensors, so that training can go on where it stopped.
+//
+// Understood: torch::optim::SGD, Adam, AdamW. A parameter is known by its position:
+// "<index>.<name>", counted through all parameter groups in order, e.g. "3.momentum_buffer" (SGD),
+// "3.exp_avg", "3.exp_avg_sq", "3.step" (Adam, AdamW).
+#pragma once
+
+#include <filesystem>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace lockstep {
+
+// The state tensors (the optimizer's own, not copies; counters as int64) and, as metadata, the
+// optimizer's kind and the options of each parameter group as JSON ("group.0"). Throws
+// InvalidArgument for an optimizer of another kind.
+Safetensors optimizer_state(const torch::optim::Optimizer& optimizer);
+
+// Puts back what optimizer_state() gave, options included, on each parameter's device. The
+// optimizer must be of the same kind, with parameters of the same number, shapes and grouping;
+// otherwise throws CheckpointError that begins with `source`, and the optimizer is unchanged.
+void set_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+                         const std::string& source);
+
+// The same through a safetensors file. Throw as above, and as write_safetensors() and
+// read_safetensors().
+void save_optimizer(const torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
+void load_optimizer(torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
+
+}  // namespace lockstep

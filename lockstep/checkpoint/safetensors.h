@@ -1,0 +1,41 @@
+// safetensors files: named tensors with a map of strings. Read and written the same by Python's
+// `safetensors`.
+//
+// Dtypes: float16/32/64, bfloat16, float8 (e4m3fn, e5m2), (u)int8/16/32/64, bool, complex64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using Metadata = std::map<std::string, std::string>;
+
+struct Safetensors {
+  NamedTensors tensors;  // by name
+  Metadata metadata;
+
+  // The tensor of that name, or nullptr.
+  const at::Tensor* find(std::string_view name) const;
+};
+
+// Writes the tensors (any device and strides; not changed; each is written in full even where they
+// share memory) to a file that appears whole or not at all. Largest elements first, then by name,
+// so that each tensor is aligned to its dtype and equal input gives equal bytes. Throws
+// InvalidArgument for a name that is used twice, empty or "__metadata__", and a dtype that the
+// format lacks; SystemError when the file cannot be written.
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       const Metadata& metadata = {});
+
+// Reads all tensors into new memory on the CPU. Safe on hostile files: takes no more memory than a
+// few times the file's size. Throws CheckpointError of one line that names the file and the tensor.
+Safetensors read_safetensors(const std::filesystem::path& path);
+
+}  // namespace lockstep

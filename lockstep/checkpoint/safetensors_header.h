@@ -1,0 +1,48 @@
+// The header of a safetensors file, as data. Pure: no files, no tensors.
+//
+// Format (https://huggingface.co/docs/safetensors): 8 bytes of header length, little-endian; the
+// header, a JSON object that maps each tensor's name to {"dtype", "shape", "data_offsets": [begin,
+// end]} and "__metadata__" to a map from string to string; then the data, to whose start the
+// offsets count. Tensors fill the data without holes or overlaps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+// What a longer header would cost to parse is not worth it to any honest file; the same limit as
+// the format's own library.
+inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;  // the format's word: "F32", "BF16", "I64", "BOOL", ...
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // bytes from the start of the data
+  uint64_t end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry>
+      entries;  // in order of `begin`; empty tensors before the one that begins there
+  std::map<std::string, std::string> metadata;
+};
+
+// Bytes of an element; 0 for a dtype that is unknown or not a whole number of bytes.
+uint64_t safetensors_element_size(std::string_view dtype);
+
+// Parses and checks the JSON of a header against the `data_bytes` that follow it: structure,
+// duplicate names, dtypes, that each tensor's bytes are its shape times its dtype, bounds, overlaps
+// and holes. Takes memory in proportion to `json`, not to what it claims. Throws CheckpointError of
+// one line that begins with `file` and names the tensor.
+SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
+                                           const std::string& file);
+
+// The JSON of a header, padded with spaces so that the data begins at a multiple of 8 bytes.
+std::string format_safetensors_header(const SafetensorsHeader& header);
+
+}  // namespace lockstep

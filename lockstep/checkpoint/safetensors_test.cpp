@@ -1,0 +1,119 @@
+#include "lockstep/checkpoint/safetensors.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "lockstep/checkpoint/test_directory.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::safetensors_test {
+
+using ::testing::HasSubstr;
+
+std::string error_of(const std::filesystem::path& path) {
+  try {
+    read_safetensors(path);
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void write_raw(const std::filesystem::path& path, uint64_t length, const std::string& rest) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), 8);
+  file << rest;
+}
+
+TEST(Safetensors, EveryDtypeAndShapeComesBack) {
+  const TestDirectory dir;
+  NamedTensors tensors;
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kShort,
+                           at::kInt, at::kLong, at::kByte, at::kBool}) {
+    tensors.emplace_back(std::string("t.") + c10::toString(dtype),
+                         (at::arange(6) % 2).to(dtype).view({2, 3}));
+  }
+  tensors.emplace_back("scalar", at::scalar_tensor(1.5));
+  tensors.emplace_back("empty", at::empty({0, 4}));
+  tensors.emplace_back("strided", at::arange(12).view({3, 4}).t());
+  write_safetensors(dir / "a.safetensors", tensors, {{"format", "pt"}, {"\xE4\xB8\xAD", "\n"}});
+  const Safetensors back = read_safetensors(dir / "a.safetensors");
+  EXPECT_EQ(back.metadata.at("format"), "pt");
+  ASSERT_EQ(back.tensors.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor* found = back.find(name);
+    ASSERT_NE(found, nullptr) << name;
+    EXPECT_EQ(found->scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(at::equal(*found, tensor)) << name;
+  }
+  EXPECT_EQ(back.find("nothing"), nullptr);
+}
+
+TEST(Safetensors, EqualInputGivesEqualBytes) {
+  const TestDirectory dir;
+  const NamedTensors ab{{"a", at::ones({3})}, {"b", at::zeros({2}, at::kDouble)}};
+  const NamedTensors ba{ab[1], ab[0]};
+  write_safetensors(dir / "1", ab);
+  write_safetensors(dir / "2", ba);
+  EXPECT_EQ(dir.read("1"), dir.read("2"));
+  EXPECT_EQ(dir.names(), (std::vector<std::string>{"1", "2"}));
+}
+
+TEST(Safetensors, FailedWriteLeavesTheFormerFile) {
+  const TestDirectory dir;
+  write_safetensors(dir / "a", {{"x", at::ones({1})}});
+  const std::string before = dir.read("a");
+  EXPECT_THROW(write_safetensors(dir / "a", {{"x", at::ones({1})}, {"x", at::ones({1})}}),
+               InvalidArgument);
+  EXPECT_THROW(write_safetensors(dir / "a", {{"x", at::Tensor()}}), InvalidArgument);
+  EXPECT_THROW(write_safetensors(dir / "missing" / "a", {{"x", at::ones({1})}}), SystemError);
+  EXPECT_EQ(dir.read("a"), before);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"a"});
+}
+
+TEST(Safetensors, BadFilesAreNamed) {
+  const TestDirectory dir;
+  EXPECT_THAT(error_of(dir / "none"), HasSubstr("none"));
+  EXPECT_THAT(error_of(dir.path()), HasSubstr("not a file"));
+  dir.write("short", "1234");
+  EXPECT_THAT(error_of(dir / "short"), HasSubstr("too short"));
+  write_raw(dir / "claims", 1ull << 62, "{}");
+  EXPECT_THAT(error_of(dir / "claims"), HasSubstr("claims 4611686018427387904 bytes"));
+  write_raw(dir / "long", 100'000'001, "{}");
+  EXPECT_THAT(error_of(dir / "long"), HasSubstr("truncated"));
+  write_safetensors(dir / "ok", {{"conv.weight", at::ones({100})}});
+  const std::string whole = dir.read("ok");
+  for (size_t size = 0; size < whole.size(); size += 7) {
+    dir.write("cut", whole.substr(0, size));
+    EXPECT_THAT(error_of(dir / "cut"), HasSubstr("cut: ")) << size;
+  }
+  dir.write("cut", whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(error_of(dir / "cut"), HasSubstr("'conv.weight'"));
+}
+
+// Whatever a byte of the header becomes, the file is read or refused; it never ends in another way.
+TEST(Safetensors, AnyFlippedHeaderByteIsHandled) {
+  const TestDirectory dir;
+  write_safetensors(dir / "ok", {{"a", at::ones({2})}, {"b", at::ones({1}, at::kByte)}},
+                    {{"k", "v"}});
+  const std::string whole = dir.read("ok");
+  uint64_t header = 0;
+  std::memcpy(&header, whole.data(), 8);
+  for (size_t at = 0; at < 8 + header; ++at) {
+    for (const int flip : {1, 2, 8, 32, 128, 255}) {
+      std::string bad = whole;
+      bad[at] = static_cast<char>(bad[at] ^ flip);
+      dir.write("bad", bad);
+      try {
+        read_safetensors(dir / "bad");
+      } catch (const CheckpointError&) {
+      }
+    }
+  }
+}
+
+}  // namespace lockstep::safetensors_test
