@@ -1,0 +1,40 @@
+// Line charts as SVG: a few panels side by side, each with axes, ticks, a legend and several lines.
+// Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+struct Series {
+  std::string name;
+  std::vector<double>
+      x;  // as many as y; points that are not finite are left out, the line goes on after them
+  std::vector<double> y;
+  bool dashed = false;  // for what is ideal or expected
+};
+
+struct ChartPanel {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  std::vector<Series> series;
+  bool y_from_zero = true;
+  bool x_integers = false;  // ticks on whole numbers only
+};
+
+struct ChartOptions {
+  std::string title;
+  int panel_width = 460;  // pixels
+  int panel_height = 340;
+};
+
+// The whole file. Throws InvalidArgument for a series with different numbers of x and y.
+std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOptions& options = {});
+
+// Round numbers that cover low..high in about `count` equal steps of 1, 2 or 5 times a power of ten
+// (whole ones on request).
+std::vector<double> axis_ticks(double low, double high, int count, bool integers = false);
+
+}  // namespace lockstep

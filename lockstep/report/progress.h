@@ -1,0 +1,30 @@
+// One line of progress, as text. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/report/terminal.h"
+
+namespace lockstep {
+
+struct Progress {
+  std::string label;  // "epoch 3/10"
+  int64_t done = 0;   // of `total` steps; total 0: unknown
+  int64_t total = 0;
+  std::optional<double> loss = {};
+  std::optional<double> samples_per_s = {};
+  std::optional<double> seconds_left = {};
+};
+
+// The line without its end, at most terminal.columns - 1 columns wide: "epoch 3/10 ████▌    212/469
+// loss 0.1234  9800 samples/s 0:42 left". What does not fit is left out, least important first; '#'
+// takes the place of blocks where there is no unicode.
+std::string draw_progress(const Progress& progress, const Terminal& terminal);
+
+// The same without a bar, for logs: "epoch 3/10: 212/469 (45 %), loss 0.1234, 9800 samples/s, 0:42
+// left".
+std::string progress_line(const Progress& progress);
+
+}  // namespace lockstep
