@@ -56,9 +56,9 @@ struct CommunicatorStats {
 struct CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
   // Where the rank shows its calls to the agent and to whoever else looks; may be null.
-  std::shared_ptr<launch::CallBoard> board;
+  std::shared_ptr<launch::CallBoard> board = nullptr;
   // Kept until the communicator goes: a store that this rank serves, say.
-  std::shared_ptr<void> keep;
+  std::shared_ptr<void> keep = nullptr;
 };
 
 // A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when the last one of a rank goes,

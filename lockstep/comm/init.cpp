@@ -41,7 +41,7 @@ Communicator init(const InitOptions& options) {
   const Meeting meeting = decide_meeting(options, env);
   Rendezvous rendezvous = open_store(meeting, options, env, deadline);
   Topology topology = meeting.topology;
-  CommunicatorOptions communicator{.timeout = options.timeout, .board = nullptr, .keep = nullptr};
+  CommunicatorOptions communicator{.timeout = options.timeout};
   if (auto board = launch::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
     communicator.board = std::make_shared<launch::CallBoard>(std::move(*board));
   }

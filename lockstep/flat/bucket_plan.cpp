@@ -1,0 +1,38 @@
+#include "lockstep/flat/bucket_plan.h"
+
+#include <algorithm>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::flat {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // bytes: a cache line
+
+}  // namespace
+
+std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, BucketSizes sizes) {
+  if (sizes.first < 1 || sizes.rest < 1) throw InvalidArgument("bucket sizes must be at least 1 byte");
+  std::vector<Bucket> full;
+  std::vector<Bucket> open;  // at most one a dtype
+  for (size_t i = tensors.size(); i-- > 0;) {
+    const TensorSpec& tensor = tensors[i];
+    const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    auto bucket = std::find_if(open.begin(), open.end(), [&](const Bucket& b) { return b.dtype == tensor.dtype; });
+    if (bucket == open.end()) {
+      open.push_back({tensor.dtype, 0, {}});
+      bucket = open.end() - 1;
+    }
+    const int64_t aligned = kAlignment / element;
+    bucket->slots.push_back({i, bucket->numel});
+    bucket->numel += (tensor.numel + aligned - 1) / aligned * aligned;
+    if (bucket->numel * element >= (full.empty() ? sizes.first : sizes.rest)) {
+      full.push_back(std::move(*bucket));
+      open.erase(bucket);
+    }
+  }
+  for (Bucket& bucket : open) full.push_back(std::move(bucket));
+  return full;
+}
+
+}  // namespace lockstep::flat

@@ -1,0 +1,36 @@
+// average_gradients: data parallelism by hand, as PyTorch's "Writing Distributed Applications" teaches it.
+#pragma once
+
+#include "lockstep/comm/algorithms/ring.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/ddp/same_on_all_ranks.h"
+
+namespace lockstep {
+
+struct AverageOptions {
+  algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;
+};
+
+// Replaces every parameter's gradient by the average over the ranks, one all-reduce a parameter, after backward. A parameter that
+// has a gradient on some ranks only counts as zero on the others and has one everywhere afterwards; one that has none anywhere is
+// left alone. Collective; throws what the communicator throws, the gradients are then unspecified.
+void average_gradients(const NamedTensors& parameters, Communicator& comm, AverageOptions options = {},
+                       Communicator::Site site = Communicator::Site::current());
+
+// The same for a module (anything with named_parameters()) or a holder of one.
+template <typename Module>
+  requires requires(Module& module) { module.named_parameters(); }
+void average_gradients(Module& module, Communicator& comm, AverageOptions options = {},
+                       Communicator::Site site = Communicator::Site::current()) {
+  NamedTensors parameters;
+  for (const auto& item : module.named_parameters()) parameters.emplace_back(item.key(), item.value());
+  average_gradients(parameters, comm, options, site);
+}
+template <typename Holder>
+  requires requires(Holder& holder) { holder->named_parameters(); }
+void average_gradients(Holder& holder, Communicator& comm, AverageOptions options = {},
+                       Communicator::Site site = Communicator::Site::current()) {
+  average_gradients(*holder, comm, options, site);
+}
+
+}  // namespace lockstep

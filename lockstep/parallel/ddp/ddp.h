@@ -1,0 +1,103 @@
+// DistributedDataParallel: a model on every rank, each trained on its part of the data, kept the same by averaging gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/flat/bucket_plan.h"
+#include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/parallel/ddp/same_on_all_ranks.h"
+
+namespace lockstep {
+
+struct DdpOptions {
+  flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
+  bool broadcast_buffers = true;   // rank 0's buffers (BatchNorm's statistics) to all, before each forward in training mode
+};
+
+// Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module, with any forward().
+//
+// Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch otherwise, naming the first
+// difference); then rank 0's parameters and buffers are copied to all.
+//
+// Afterwards every backward() through the model's parameters is collective: it ends with every rank holding the average of the
+// ranks' gradients (reducer.h), which are views into flat buckets. zero_grad() may be called before or after forward, setting to
+// none or not. Forwards without a backward are free. All ranks must call backward equally often.
+//
+// The module is shared, not copied: module() and operator-> give it, so that optimizers and checkpoints see plain parameters.
+// Not copyable; movable. One thread at a time. Backward throws what the communicator throws; the gradients are then unspecified.
+template <typename M>
+class DistributedDataParallel {
+ public:
+  explicit DistributedDataParallel(M module, Communicator comm, DdpOptions options = {})
+      : module_(std::move(module)), comm_(std::move(comm)), options_(options) {
+    NamedTensors parameters = named(module_->named_parameters());
+    NamedTensors everything = parameters;
+    buffers_ = named(module_->named_buffers());
+    everything.insert(everything.end(), buffers_.begin(), buffers_.end());
+    check_same_on_all_ranks(comm_, everything);
+    broadcast_tensors(comm_, everything);
+    std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
+    reducer_ = std::make_unique<Reducer>(std::move(parameters), comm_, options_.bucket_sizes);
+  }
+
+  // The module's forward().
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty()) broadcast_tensors(comm_, buffers_);
+    auto output = module_->forward(std::forward<Args>(args)...);
+    watch(output);
+    return output;
+  }
+
+  // The wrapped module, for state dicts and checkpoints.
+  M& module() { return module_; }
+  const M& module() const { return module_; }
+  auto operator->() { return &*module_; }
+  auto operator->() const { return &*module_; }
+
+  Communicator& comm() { return comm_; }
+  size_t bucket_count() const { return reducer_->bucket_count(); }
+
+ private:
+  template <typename Dict>
+  static NamedTensors named(const Dict& dict) {
+    NamedTensors result;
+    for (const auto& item : dict) result.emplace_back(item.key(), item.value());
+    return result;
+  }
+
+  void watch(const at::Tensor& output) { reducer_->watch(output); }
+  void watch(const std::vector<at::Tensor>& outputs) {
+    for (const at::Tensor& output : outputs) reducer_->watch(output);
+  }
+  template <typename... Ts>
+  void watch(const std::tuple<Ts...>& outputs) {
+    std::apply([this](const auto&... output) { (watch(output), ...); }, outputs);
+  }
+  template <typename T>
+  void watch(const T&) {}  // an output of another kind: the parameters' own hooks suffice, but for nested backwards
+
+  M module_;
+  Communicator comm_;
+  DdpOptions options_;
+  NamedTensors buffers_;
+  std::unique_ptr<Reducer> reducer_;
+};
+
+template <typename M>
+DistributedDataParallel(M, Communicator) -> DistributedDataParallel<M>;
+template <typename M>
+DistributedDataParallel(M, Communicator, DdpOptions) -> DistributedDataParallel<M>;
+
+}  // namespace lockstep

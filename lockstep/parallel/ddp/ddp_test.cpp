@@ -1,0 +1,201 @@
+#include "lockstep/parallel/ddp/ddp.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+#include <torch/types.h>
+
+#include <mutex>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::ddp_test {
+namespace {
+
+using torch::nn::Linear;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    first = register_module("first", Linear(6, 8));
+    second = register_module("second", Linear(8, 4));
+    spare = register_module("spare", Linear(4, 4));
+    steps = register_buffer("steps", torch::zeros({1}));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool use_spare = false) {
+    auto y = second(torch::tanh(first(x)));
+    return use_spare ? spare(y) : y;
+  }
+  Linear first{nullptr}, second{nullptr}, spare{nullptr};
+  torch::Tensor steps;
+};
+TORCH_MODULE(Net);
+
+Net make_net(double scale = 1.0) {
+  Net net;
+  torch::NoGradGuard no_grad;
+  double value = 0.0;
+  for (auto& p : net->parameters()) {
+    p.copy_(torch::linspace(-0.5, 0.5, p.numel()).view(p.sizes()).mul(scale).add(value));
+    value += 0.01;
+  }
+  return net;
+}
+
+torch::Tensor batch(int64_t rows) { return torch::arange(rows * 6).to(torch::kFloat).remainder(11).div(7).view({rows, 6}); }
+
+std::vector<torch::Tensor> gradients(Net& net) {
+  std::vector<torch::Tensor> result;
+  for (auto& p : net->parameters()) result.push_back(p.grad());
+  return result;
+}
+
+void expect_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
+  ASSERT_EQ(a.defined(), b.defined()) << what;
+  if (!a.defined()) return;
+  EXPECT_TRUE(torch::allclose(a, b, 1e-5, 1e-6)) << what << "\n" << a << "\n" << b;
+}
+
+// The loss and gradients of one process on the whole batch.
+Net reference(int64_t rows) {
+  Net net = make_net();
+  net(batch(rows)).pow(2).mean().backward();
+  return net;
+}
+
+TEST(Ddp, GradientsAreThoseOfOneProcessOnTheWholeBatch) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    Net one = reference(12);
+    std::mutex mutex;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      // Small buckets, and other weights on the other ranks: rank 0's count.
+      DistributedDataParallel model(make_net(comm.rank() + 1.0), comm, {.bucket_sizes = {.first = 64, .rest = 128}});
+      EXPECT_GT(model.bucket_count(), 2u);
+      const auto mine = batch(12).chunk(ranks)[comm.rank()];
+      model(mine).pow(2).mean().backward();
+      const std::lock_guard lock(mutex);
+      const auto expected = gradients(one);
+      const auto got = gradients(model.module());
+      for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], "ranks " + std::to_string(ranks) + " gradient " + std::to_string(i));
+    });
+  }
+}
+
+TEST(Ddp, TrainingFollowsOneProcessForFiftySteps) {
+  const auto train = [](auto& model, auto& net, const std::function<torch::Tensor(torch::Tensor)>& mine, int zero) {
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
+    std::vector<double> losses;
+    for (int step = 0; step < 50; ++step) {
+      if (zero == 0) optimizer.zero_grad();
+      if (zero == 1) optimizer.zero_grad(false);
+      auto loss = (model(mine(batch(12)), true) - 1).pow(2).mean();
+      if (zero == 2) optimizer.zero_grad();  // after forward
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.template item<double>());
+    }
+    return losses;
+  };
+  for (const int zero : {0, 1, 2}) {
+    Net one = make_net();
+    const auto expected = train(one, one, [](torch::Tensor t) { return t; }, zero);
+    EXPECT_LT(expected.back(), expected.front() / 2);
+    for (const int ranks : {2, 4}) {
+      std::mutex mutex;
+      std::vector<double> sums(50, 0.0);
+      testing::run_threads(ranks, [&](Communicator& comm) {
+        DistributedDataParallel model(make_net(), comm);
+        const auto losses = train(model, model.module(), [&](torch::Tensor t) { return t.chunk(ranks)[comm.rank()]; }, zero);
+        const std::lock_guard lock(mutex);
+        for (size_t i = 0; i < losses.size(); ++i) sums[i] += losses[i] / ranks;
+      });
+      for (size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(sums[i], expected[i], 1e-5 * expected[i]) << "step " << i << " ranks " << ranks;
+    }
+  }
+}
+
+TEST(Ddp, UnusedParametersKeepUndefinedGradientsUnlessAnotherRankUsedThem) {
+  testing::run_threads(2, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm);
+    model(batch(4)).sum().backward();
+    EXPECT_FALSE(model->spare->weight.grad().defined()) << "nobody used it";
+    // Now rank 1 alone uses it: both get half of its gradient.
+    for (auto& p : model->parameters()) p.mutable_grad() = torch::Tensor();
+    model(batch(4), comm.rank() == 1).sum().backward();
+    ASSERT_TRUE(model->spare->weight.grad().defined());
+    Net one = make_net();
+    one(batch(4), true).sum().backward();
+    EXPECT_TRUE(torch::allclose(model->spare->weight.grad(), one->spare->weight.grad() / 2));
+    // Used by nobody, but with a gradient from before: left as it was.
+    const auto before = model->spare->weight.grad().clone();
+    model(batch(4)).sum().backward();
+    EXPECT_TRUE(model->spare->weight.grad().equal(before));
+  });
+}
+
+TEST(Ddp, GradientsAreViewsOfFlatBuckets) {
+  testing::run_threads(2, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm);
+    model(batch(4), true).sum().backward();
+    const auto grads = gradients(model.module());
+    for (const auto& g : grads) EXPECT_TRUE(g.is_alias_of(grads[0]));
+    EXPECT_EQ(model.bucket_count(), 1u);
+  });
+}
+
+TEST(Ddp, ForwardsWithoutBackwardAreFree) {
+  testing::run_threads(2, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm, {.broadcast_buffers = false});
+    for (int i = 0; i < comm.rank() * 3; ++i) model(batch(2));
+    auto loss = model(batch(4)).sum() + model(batch(6), true).sum();  // two forwards, one backward
+    loss.backward();
+    Net one = make_net();
+    (one(batch(4)).sum() + one(batch(6), true).sum()).backward();
+    const auto got = gradients(model.module()), expected = gradients(one);
+    for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], std::to_string(i));
+  });
+}
+
+TEST(Ddp, DifferentModelsAreNamed) {
+  try {
+    testing::run_threads(3, [](Communicator& comm) {
+      auto net = torch::nn::Sequential(Linear(4, comm.rank() == 2 ? 5 : 4), Linear(4, 4));
+      DistributedDataParallel model(net, comm);
+    });
+    FAIL() << "no Mismatch";
+  } catch (const Mismatch& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("0.weight float32 [4, 4] on rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("0.weight float32 [5, 4] on rank 2"), std::string::npos) << text;
+  }
+}
+
+TEST(Ddp, BuffersFollowRankZero) {
+  testing::run_threads(2, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm);
+    model->steps.fill_(comm.rank() + 5.0);
+    model(batch(2));
+    EXPECT_EQ(model->steps.item<float>(), 5.0f);
+  });
+}
+
+TEST(AverageGradients, EqualsDdpWithEveryAllReduce) {
+  for (const auto algorithm : {algorithms::AllReduce::kEngine, algorithms::AllReduce::kRing, algorithms::AllReduce::kNaiveRing}) {
+    Net one = reference(12);
+    testing::run_threads(3, [&](Communicator& comm) {
+      Net net = make_net();
+      net(batch(12).chunk(3)[comm.rank()]).pow(2).mean().backward();
+      average_gradients(net, comm, {.algorithm = algorithm});
+      const auto got = gradients(net), expected = gradients(one);
+      for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], std::to_string(i));
+      EXPECT_FALSE(net->spare->weight.grad().defined());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::ddp_test

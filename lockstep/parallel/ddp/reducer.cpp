@@ -1,0 +1,232 @@
+#include "lockstep/parallel/ddp/reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+
+// Owned by the Reducer; hooks hold it weakly, a backward under way strongly.
+class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
+ public:
+  State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes);
+  void install_hooks();
+  void arm();
+  void gradient_arrived(size_t index);
+  size_t bucket_count() const { return buckets_.size(); }
+
+ private:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor view;       // of its bucket, in the parameter's shape
+    size_t bucket = 0;
+    bool arrived = false;  // in this backward
+    at::Tensor before;     // its gradient before the reduction, if it was not used but had one
+    decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;  // the tensor holds it weakly
+  };
+  struct Bucket {
+    at::Tensor flat;
+    std::vector<size_t> parameters;
+    size_t missing = 0;
+    Work work;
+  };
+
+  void put_into_bucket(Parameter& parameter);
+  void start_ready_buckets();
+  void prepare_unused();
+  void finish();
+  void reset();
+
+  Communicator comm_;
+  std::vector<Parameter> parameters_;
+  std::vector<Bucket> buckets_;
+  at::Tensor used_;      // one bit a parameter
+  size_t started_ = 0;   // buckets whose reduction was started
+  bool armed_ = false;   // finish() will run at the end of this backward
+};
+
+namespace {
+
+// A stretch of `flat` in another shape. Not narrow().view(): Optimizer::zero_grad(false) calls detach_(), which autograd forbids on
+// what it knows as a view.
+at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape) {
+  return at::empty({0}, flat.options()).set_(flat.storage(), offset, shape);
+}
+
+class ArrivalHook final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ArrivalHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    arrived_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> arrived_;
+};
+
+}  // namespace
+
+Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes) : comm_(std::move(comm)) {
+  std::vector<flat::TensorSpec> specs;
+  for (auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad() || !tensor.is_leaf()) throw InvalidArgument("parameter '" + name + "' takes no gradient of its own");
+    specs.push_back({tensor.numel(), tensor.scalar_type()});
+    parameters_.push_back({.name = name, .tensor = tensor, .view = {}, .before = {}, .accumulator = {}});
+  }
+  for (const flat::Bucket& plan : flat::plan_buckets(specs, sizes)) {
+    Bucket bucket;
+    bucket.flat = at::zeros({plan.numel}, at::TensorOptions().dtype(plan.dtype).device(comm_.device()));
+    for (const auto& slot : plan.slots) {
+      Parameter& parameter = parameters_[slot.tensor];
+      parameter.view = window(bucket.flat, slot.offset, parameter.tensor.sizes());
+      parameter.bucket = buckets_.size();
+      bucket.parameters.push_back(slot.tensor);
+    }
+    bucket.missing = bucket.parameters.size();
+    buckets_.push_back(std::move(bucket));
+  }
+  used_ = at::zeros({static_cast<int64_t>((parameters_.size() + 7) / 8)}, at::kByte);
+}
+
+void Reducer::State::install_hooks() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+    parameter.accumulator->add_post_hook(std::make_unique<ArrivalHook>([weak = weak_from_this(), i] {
+      if (const auto state = weak.lock()) state->gradient_arrived(i);
+    }));
+  }
+}
+
+// The callback belongs to the graph task that runs now. It is queued by the first event of a backward: the output's gradient,
+// which always comes in the outermost task, or else a parameter's.
+void Reducer::State::arm() {
+  if (armed_) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([state = shared_from_this()] { state->finish(); });
+  armed_ = true;
+}
+
+void Reducer::State::gradient_arrived(size_t index) {
+  try {
+    arm();
+    Parameter& parameter = parameters_[index];
+    if (parameter.arrived) {
+      throw InvalidArgument("the gradient of parameter '" + parameter.name +
+                            "' arrived twice in one backward; its bucket may be reduced already. Use it in one checkpointed part only");
+    }
+    parameter.arrived = true;
+    put_into_bucket(parameter);
+    --buckets_[parameter.bucket].missing;
+    start_ready_buckets();
+    comm_.progress();
+  } catch (...) {
+    reset();
+    throw;
+  }
+}
+
+// zero_grad(), set to none or not, before or after forward, and user code may have put another tensor in the view's place.
+void Reducer::State::put_into_bucket(Parameter& parameter) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (gradient.is_sparse()) {
+    throw InvalidArgument("parameter '" + parameter.name + "' has a sparse gradient, which DistributedDataParallel does not reduce; "
+                          "make the embedding dense");
+  }
+  const bool in_place = gradient.is_alias_of(parameter.view) && gradient.data_ptr() == parameter.view.data_ptr() &&
+                        gradient.strides() == parameter.view.strides();
+  if (in_place) return;
+  parameter.view.copy_(gradient);
+  gradient = parameter.view;
+}
+
+void Reducer::State::start_ready_buckets() {
+  while (started_ < buckets_.size() && buckets_[started_].missing == 0) {
+    Bucket& bucket = buckets_[started_++];
+    bucket.work = comm_.iall_reduce(bucket.flat, ReduceOp::kAvg);
+  }
+}
+
+// Every parameter that got no gradient here still takes part: another rank may have used it.
+void Reducer::State::prepare_unused() {
+  const at::NoGradGuard no_grad;
+  used_.zero_();
+  auto* bits = used_.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (parameter.arrived) {
+      bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | (1u << (i % 8)));
+      continue;
+    }
+    if (parameter.tensor.grad().defined()) {
+      put_into_bucket(parameter);
+      parameter.before = parameter.view.clone();
+    } else {
+      parameter.view.zero_();
+    }
+    --buckets_[parameter.bucket].missing;
+  }
+}
+
+void Reducer::State::finish() {
+  try {
+    prepare_unused();
+    start_ready_buckets();
+    comm_.iall_reduce(used_, ReduceOp::kBitOr).wait();
+    for (Bucket& bucket : buckets_) bucket.work.wait();
+    const at::NoGradGuard no_grad;
+    const auto* bits = used_.const_data_ptr<uint8_t>();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      Parameter& parameter = parameters_[i];
+      const bool used_somewhere = (bits[i / 8] >> (i % 8) & 1) != 0;
+      if (used_somewhere) parameter.tensor.mutable_grad() = parameter.view;
+      else if (parameter.before.defined()) parameter.view.copy_(parameter.before);
+    }
+  } catch (...) {
+    reset();
+    throw;
+  }
+  reset();
+}
+
+void Reducer::State::reset() {
+  for (Parameter& parameter : parameters_) {
+    parameter.arrived = false;
+    parameter.before.reset();
+  }
+  for (Bucket& bucket : buckets_) {
+    bucket.missing = bucket.parameters.size();
+    bucket.work = Work();
+  }
+  started_ = 0;
+  armed_ = false;
+}
+
+Reducer::Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes)
+    : state_(std::make_shared<State>(std::move(parameters), std::move(comm), sizes)) {
+  state_->install_hooks();
+}
+
+Reducer::~Reducer() = default;
+
+void Reducer::watch(const at::Tensor& output) {
+  if (!output.defined() || !output.requires_grad()) return;
+  output.register_hook([weak = std::weak_ptr<State>(state_)](const at::Tensor&) {
+    if (const auto state = weak.lock()) state->arm();
+  });
+}
+
+size_t Reducer::bucket_count() const { return state_->bucket_count(); }
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// Are all ranks about to train the same model?
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks. Throws Mismatch, on all ranks alike, that
+// names the first difference and the ranks on each side. Collective.
+void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors);
+
+// Copies rank 0's values into everybody's. Collective.
+void broadcast_tensors(Communicator& comm, const NamedTensors& tensors, int root = 0);
+
+}  // namespace lockstep
