@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/digit_strokes.h"
+#include "lockstep/data/internal/digit_strokes.h"
 
 namespace lockstep::data {
 namespace {

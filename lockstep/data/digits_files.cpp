@@ -14,9 +14,9 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/data/atomic_file.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/data/idx.h"
+#include "lockstep/data/internal/atomic_file.h"
 
 namespace lockstep::data {
 namespace {

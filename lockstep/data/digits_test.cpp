@@ -9,8 +9,8 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/data/internal/test_dir.h"
 #include "lockstep/data/mnist.h"
-#include "lockstep/data/test_dir.h"
 
 namespace lockstep::data {
 namespace digits_test {

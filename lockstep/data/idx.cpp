@@ -15,7 +15,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/data/atomic_file.h"
+#include "lockstep/data/internal/atomic_file.h"
 
 namespace lockstep::data {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/test_dir.h"
+#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace idx_test {

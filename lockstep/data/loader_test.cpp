@@ -12,7 +12,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/data/image_dataset.h"
-#include "lockstep/data/test_dir.h"
+#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace loader_test {

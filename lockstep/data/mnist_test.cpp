@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/data/idx.h"
-#include "lockstep/data/test_dir.h"
+#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace mnist_test {

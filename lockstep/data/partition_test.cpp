@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/test_dir.h"
+#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace partition_test {

@@ -1,4 +1,4 @@
-#include "lockstep/data/atomic_file.h"
+#include "lockstep/data/internal/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

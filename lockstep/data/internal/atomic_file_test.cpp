@@ -1,4 +1,4 @@
-#include "lockstep/data/atomic_file.h"
+#include "lockstep/data/internal/atomic_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/test_dir.h"
+#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace atomic_file_test {

@@ -1,4 +1,4 @@
-#include "lockstep/data/digit_strokes.h"
+#include "lockstep/data/internal/digit_strokes.h"
 
 #include "lockstep/core/check.h"
 
