@@ -41,7 +41,7 @@ has_header() {
 
 missing_packages() {
   local name kind what
-  while read -r name kind what; do
+  lockstep_packages | while read -r name kind what; do
     case $kind in
       command)
         if [ "$what" = c++ ] && has_command "${CXX:-c++}"; then continue; fi
@@ -49,7 +49,7 @@ missing_packages() {
         ;;
       header) has_header "$what" || echo "$name" ;;
     esac
-  done < <(lockstep_packages)
+  done
 }
 
 # install_packages NAME...: with apt, as root or through sudo.
@@ -211,7 +211,7 @@ ensure_dependencies() {
     if [ "${known:-}" = "$key" ] && is_libtorch "$TORCH_FOLDER"; then return; fi
   fi
   local -a missing
-  mapfile -t missing < <(missing_packages)
+  read -ra missing <<<"$(missing_packages | tr '\n' ' ')"
   install_packages "${missing[@]}"
   check_versions
   ensure_libtorch
