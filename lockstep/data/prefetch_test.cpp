@@ -76,7 +76,11 @@ TEST(PrefetchRing, ThrowsInPlaceAndStops) {
         EXPECT_EQ(std::string(error.what()), "piece 5");
       }
     }
-    EXPECT_LT(made, 20);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_LE(made, 14);  // those within the bound
+    if (workers == 1) {
+      EXPECT_EQ(made, 6);  // nothing is begun once a piece has failed
+    }
     EXPECT_LT(std::chrono::steady_clock::now() - started, 10s);
   }
 }
