@@ -83,7 +83,7 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
     if (in_place) output = input;
     else if (usable_as_is(ask.output, plan)) output = ask.output;
     else if (reads_output) output = to_wire(ask.output, plan);
-    else output = at::empty(ask.output.sizes(), ask.output.options().dtype(plan.wire).memory_format(at::MemoryFormat::Contiguous));
+    else output = at::empty(ask.output.sizes(), ask.output.options().dtype(plan.cast ? plan.wire : ask.output.scalar_type()).memory_format(at::MemoryFormat::Contiguous));
   }
   // An in-place result may land in a staged copy of the input; a rank that gets no result must keep its tensor.
   if (!ask.output.defined() && ask.op == Op::kReduce && input.defined()) flight.keep.push_back(input);

@@ -1,1 +1,152 @@
+#include "lockstep/comm/init.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/operation_suite.h"
+
+namespace lockstep::init_mp_test {
+namespace {
+
+void run_suite(Communicator& comm, const testing::SuiteOptions& options) {
+  const testing::SuiteReport report = testing::run_operation_suite(comm, options);
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  EXPECT_GT(report.checked, 500);
+}
+
+struct Group {
+  const char* backend;
+  int size;
+};
+
+class ProcessOperations : public ::testing::TestWithParam<Group> {};
+
+TEST_P(ProcessOperations, AgreeWithTheOracle) {
+  testing::expect_ranks(
+      GetParam().size, [](Communicator& comm) { run_suite(comm, {.every_root = comm.size() < 4}); },
+      {.backend = GetParam().backend});
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
+                         ::testing::Values(Group{"shm", 2}, Group{"shm", 3}, Group{"shm", 4}, Group{"gloo", 2}, Group{"gloo", 3}),
+                         [](const auto& info) { return std::string(info.param.backend) + std::to_string(info.param.size); });
+
+TEST(Init, SecondCallMeetsTheOthersSecond) {
+  testing::expect_ranks(2, [](Communicator& comm) {
+    Communicator again = init({.backend = "shm"});
+    const at::Tensor t = at::full({3}, 1.0);
+    again.all_reduce(t);
+    comm.all_reduce(t);
+    EXPECT_EQ(t.sum().item<double>(), 12.0);
+  });
+}
+
+// What survivors say when a rank dies by SIGKILL in the middle of a collective, and how soon.
+void expect_peer_lost(const std::string& backend) {
+  const auto start = std::chrono::steady_clock::now();
+  const testing::RankResult result = testing::run_ranks(
+      3,
+      [](Communicator& comm) {
+        const at::Tensor t = at::zeros({1000});
+        comm.all_reduce(t);
+        if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
+        try {
+          while (true) comm.all_reduce(t);
+        } catch (const PeerLost&) {
+          std::this_thread::sleep_for(std::chrono::seconds(20));  // the agent must not wait for this
+        }
+      },
+      testing::gtest_point({.backend = backend}));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_EQ(result.launch.exit_code, 1);
+  EXPECT_FALSE(result.timed_out);
+  ASSERT_TRUE(result.launch.failure.has_value());
+  EXPECT_EQ(result.launch.failure->rank, 1);
+  EXPECT_EQ(result.launch.failure->signal, SIGKILL);
+  EXPECT_NE(result.report.find("all_reduce sum float32 x 1000"), std::string::npos) << result.report;
+  EXPECT_LT(seconds, 15);
+}
+
+TEST(Failure, KilledRankIsNamedWithItsLastCollectiveShm) { expect_peer_lost("shm"); }
+TEST(Failure, KilledRankIsNamedWithItsLastCollectiveGloo) { expect_peer_lost("gloo"); }
+
+TEST(Failure, SurvivorsGetPeerLostSoon) {
+  const testing::RankResult result = testing::run_ranks(
+      3,
+      [](Communicator& comm) {
+        const at::Tensor t = at::zeros({10});
+        comm.all_reduce(t);
+        if (comm.rank() == 2) {
+          // Gone without a word, but the agent still sees the process: only the life line tells.
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          ::_exit(0);
+        }
+        const auto start = std::chrono::steady_clock::now();
+        try {
+          comm.all_reduce(t);
+          ADD_FAILURE() << "no PeerLost";
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.rank(), 2);
+          EXPECT_NE(std::string(error.what()).find("rank 2"), std::string::npos) << error.what();
+        }
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        EXPECT_LT(seconds, 2.0);
+        testing::throw_if_failed();
+      },
+      testing::gtest_point());
+  EXPECT_EQ(result.launch.exit_code, 0) << result.report;
+}
+
+TEST(Failure, NothingIsLeftInDevShm) {
+  const auto count = [] { return std::distance(std::filesystem::directory_iterator("/dev/shm"), std::filesystem::directory_iterator()); };
+  const auto before = count();
+  testing::run_ranks(
+      2,
+      [](Communicator& comm) {
+        comm.barrier();
+        ::kill(::getpid(), SIGKILL);
+      },
+      testing::gtest_point());
+  EXPECT_EQ(count(), before);
+}
+
+TEST(Failure, AHangPrintsTheStacksAndEnds) {
+  const testing::RankResult result = testing::run_ranks(
+      2,
+      [](Communicator& comm) {
+        if (comm.rank() == 0) comm.barrier();
+        std::this_thread::sleep_for(std::chrono::seconds(60));
+      },
+      testing::gtest_point({.deadline = std::chrono::seconds(4)}));
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_NE(result.launch.exit_code, 0);
+}
+
+TEST(Failure, DifferentCollectivesAreNamedOnAllRanks) {
+  testing::expect_ranks(3, [](Communicator& comm) {
+    const at::Tensor t = at::zeros({8});
+    comm.all_reduce(t);
+    try {
+      if (comm.rank() == 1) comm.all_gather(t);
+      else comm.all_reduce(t);
+      comm.barrier();
+      ADD_FAILURE() << "no Mismatch";
+    } catch (const Mismatch& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("ranks 0, 2: #2 all_reduce sum float32 x 8 at init_mp_test.cpp"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 1: #2 all_gather float32 x 24 at init_mp_test.cpp"), std::string::npos) << text;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::init_mp_test

@@ -17,7 +17,7 @@ TEST_P(LocalOperations, AgreeWithTheOracle) {
   testing::run_threads(
       GetParam(),
       [&](Communicator& comm) {
-        const testing::SuiteReport report = testing::run_operation_suite(comm, {.dtypes = {}, .long_bytes = 20'011});
+        const testing::SuiteReport report = testing::run_operation_suite(comm, {.long_bytes = 20'011});
         const std::lock_guard lock(mutex);
         checked += report.checked;
         for (const std::string& failure : report.failures) ADD_FAILURE() << failure;

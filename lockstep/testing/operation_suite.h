@@ -10,7 +10,7 @@
 namespace lockstep::testing {
 
 struct SuiteOptions {
-  std::vector<at::ScalarType> dtypes;  // empty: all ten
+  std::vector<at::ScalarType> dtypes = {};  // empty: all ten
   std::vector<int64_t> sizes = {0, 1, 1009};
   int64_t long_bytes = 300'007;  // and one size of about this many bytes: longer than a chunk
   bool every_root = true;        // else the last rank only

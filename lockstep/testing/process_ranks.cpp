@@ -1,0 +1,124 @@
+#include "lockstep/testing/process_ranks.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/log.h"
+#include "lockstep/launch/spawn.h"
+
+namespace lockstep::testing {
+namespace {
+
+// Children of this process, from /proc.
+std::vector<int> children() {
+  std::vector<int> pids;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const auto pid = parse_int(entry.path().filename().string(), 1);
+    if (!pid) continue;
+    std::ifstream stat(entry.path() / "stat");
+    std::string text;
+    std::getline(stat, text);
+    // pid (name) state ppid
+    std::istringstream rest(text.substr(text.rfind(')') + 1));
+    std::string state;
+    int parent = 0;
+    if (rest >> state >> parent && parent == ::getpid()) pids.push_back(static_cast<int>(*pid));
+  }
+  return pids;
+}
+
+// All threads' stacks by gdb, which a test machine has; without it, where the kernel sees each thread.
+std::string stacks_of(int pid) {
+  const std::string command = "timeout 30 gdb -p " + std::to_string(pid) +
+                              " -batch -ex 'set pagination off' -ex 'thread apply all bt 25' 2>/dev/null | grep -E '^(Thread|#)'";
+  std::string text;
+  if (FILE* pipe = ::popen(command.c_str(), "r")) {
+    char buffer[4096];
+    while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) text.append(buffer, n);
+    ::pclose(pipe);
+  }
+  if (!text.empty()) return text;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ignored)) {
+    std::string wchan, name;
+    std::getline(std::ifstream(task.path() / "wchan"), wchan);
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    text += "thread " + task.path().filename().string() + " (" + name + ") waits in " + (wchan.empty() ? "?" : wchan) + "\n";
+  }
+  return text;
+}
+
+// Runs `expired` if the deadline passes before stop().
+class Alarm {
+ public:
+  Alarm(std::chrono::nanoseconds after, std::function<void()> expired)
+      : thread_([this, after, expired = std::move(expired)] {
+          std::unique_lock lock(mutex_);
+          if (!stopped_.wait_for(lock, after, [this] { return stop_; })) expired();
+        }) {}
+  ~Alarm() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    stopped_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace
+
+RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn, const RankOptions& options) {
+  const auto run = [&] {
+    Communicator comm = init({.backend = options.backend, .timeout = options.timeout});
+    fn(comm);
+  };
+  launch::LaunchOptions launch_options;
+  launch_options.prefix = true;
+  launch_options.quiet = true;
+  launch_options.threads_per_rank = 1;
+
+  std::atomic<bool> timed_out{false};
+  std::string stacks;
+  RankResult result;
+  if (launch::in_spawned_child()) {
+    launch::spawn(size, run, launch_options, {options.name, options.arguments});
+    return result;  // another call's child
+  }
+  {
+    const Alarm alarm(options.deadline, [&] {
+      timed_out = true;
+      for (const int pid : children()) {
+        log_error("rank process " + std::to_string(pid) + " did not end in time; its stacks:\n" + stacks_of(pid));
+        ::kill(pid, SIGKILL);
+      }
+    });
+    result.launch = launch::spawn(size, run, launch_options, {options.name, options.arguments});
+  }
+  result.timed_out = timed_out;
+  if (result.launch.exit_code != 0) {
+    result.report = timed_out ? "the ranks did not end within " + std::to_string(std::chrono::duration<double>(options.deadline).count()) + " s; "
+                              : std::string();
+    if (result.launch.failure) result.report += launch::format_failure(*result.launch.failure, size);
+  }
+  return result;
+}
+
+}  // namespace lockstep::testing
