@@ -90,37 +90,6 @@ std::string listener_inode(uint16_t port) {
   return "";
 }
 
-// " (held by process 123, name)" when /proc lets us see it, else "".
-std::string port_owner(uint16_t port) {
-  const std::string inode = listener_inode(port);
-  if (inode.empty()) return "";
-  const std::string wanted = "socket:[" + inode + "]";
-  DIR* proc = ::opendir("/proc");
-  if (proc == nullptr) return "";
-  std::string owner;
-  while (const dirent* entry = ::readdir(proc)) {
-    if (!parse_int(entry->d_name, 1)) continue;
-    const std::string base = std::string("/proc/") + entry->d_name;
-    DIR* fds = ::opendir((base + "/fd").c_str());
-    if (fds == nullptr) continue;
-    while (const dirent* fd = ::readdir(fds)) {
-      char target[64] = {};
-      const std::string link = base + "/fd/" + fd->d_name;
-      if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && wanted == target) {
-        std::string name;
-        std::getline(std::ifstream(base + "/comm") >> std::ws, name);
-        owner = std::string(" (held by process ") + entry->d_name +
-                (name.empty() ? "" : ", " + name) + ")";
-        break;
-      }
-    }
-    ::closedir(fds);
-    if (!owner.empty()) break;
-  }
-  ::closedir(proc);
-  return owner;
-}
-
 // One attempt. Returns an empty descriptor and sets `error` when the server is not there (yet).
 UniqueFd try_connect(SockAddr target, Deadline deadline, int& error) {
   UniqueFd fd(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -214,6 +183,36 @@ UniqueFd listen_tcp(const HostPort& address, int backlog) {
     throw system_error(what, error);
   }
   return fd;
+}
+
+std::string port_owner(uint16_t port) {
+  const std::string inode = listener_inode(port);
+  if (inode.empty()) return "";
+  const std::string wanted = "socket:[" + inode + "]";
+  DIR* proc = ::opendir("/proc");
+  if (proc == nullptr) return "";
+  std::string owner;
+  while (const dirent* entry = ::readdir(proc)) {
+    if (!parse_int(entry->d_name, 1)) continue;
+    const std::string base = std::string("/proc/") + entry->d_name;
+    DIR* fds = ::opendir((base + "/fd").c_str());
+    if (fds == nullptr) continue;
+    while (const dirent* fd = ::readdir(fds)) {
+      char target[64] = {};
+      const std::string link = base + "/fd/" + fd->d_name;
+      if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && wanted == target) {
+        std::string name;
+        std::getline(std::ifstream(base + "/comm") >> std::ws, name);
+        owner = std::string(" (held by process ") + entry->d_name +
+                (name.empty() ? "" : ", " + name) + ")";
+        break;
+      }
+    }
+    ::closedir(fds);
+    if (!owner.empty()) break;
+  }
+  ::closedir(proc);
+  return owner;
 }
 
 HostPort local_address(int fd) {

@@ -28,6 +28,9 @@ std::string resolve(const std::string& host);
 // SystemError; for a port in use the message names the address and, where /proc tells, the process
 // that holds it.
 UniqueFd listen_tcp(const HostPort& address, int backlog = 512);
+// " (held by process 123, name)" for the process that listens on `port` of this host, when /proc
+// lets us see it, else "".
+std::string port_owner(uint16_t port);
 // The local address of a bound socket.
 HostPort local_address(int fd);
 

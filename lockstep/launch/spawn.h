@@ -9,10 +9,12 @@
 
 namespace lockstep::launch {
 
-// How a child finds the call of spawn() that it was started for. By default it runs with the same arguments and counts calls.
+// How a child finds the call of spawn() that it was started for. By default it runs with the same
+// arguments and counts calls.
 struct SpawnPoint {
-  std::string name = {};                    // unique in the program; "": the number of the call
-  std::vector<std::string> arguments = {};  // with a name: the child's arguments instead of this process's
+  std::string name = {};  // unique in the program; "": the number of the call
+  std::vector<std::string> arguments =
+      {};  // with a name: the child's arguments instead of this process's
 };
 
 // Runs `fn` in `nproc` processes that execute this program anew with the same arguments (never fork

@@ -1,0 +1,314 @@
+#include "lockstep/core/subprocess.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+constexpr auto kExecTimeout = std::chrono::seconds(60);
+
+LaunchError cannot_start(const std::string& program, int errnum) {
+  std::string reason = system_error("cannot start '" + program + "'", errnum).what();
+  if (errnum == ENOENT)
+    reason += "; the file, or the interpreter that its first line names, does not exist";
+  if (errnum == ENOEXEC)
+    reason += "; it is neither a program for this machine nor a script with a #! line";
+  return LaunchError(reason);
+}
+
+// The descriptor itself if it is 3 or above, else a copy there, so that dup2 onto 0, 1, 2
+// overwrites nothing still needed.
+int above_stdio(int fd, UniqueFd& copy) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  copy.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!copy) throw system_error("fcntl(F_DUPFD)", errno);
+  return copy.get();
+}
+
+// All that the child needs, made before fork: it must not allocate.
+struct ChildPlan {
+  const char* program;
+  char* const* argv;
+  char* const* envp;
+  int stdio[3];
+  const int* inherit;
+  size_t inherit_count;
+  const cpu_set_t* cpus;
+  size_t cpus_size;
+  bool own_session;
+  bool die_with_parent;
+  pid_t parent;
+  int error_fd;
+};
+
+// Handlers of the parent must not run in the child: signals are still blocked here, and are
+// unblocked last.
+void reset_signals() {
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action;
+    if (::sigaction(number, nullptr, &action) != 0) continue;
+    if ((action.sa_flags & SA_SIGINFO) == 0 &&
+        (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN)) {
+      continue;
+    }
+    action.sa_flags = 0;
+    action.sa_handler = SIG_DFL;
+    ::sigaction(number, &action, nullptr);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+[[noreturn]] void fail_child(const ChildPlan& plan) {
+  const int error = errno;
+  [[maybe_unused]] const ssize_t n = ::write(plan.error_fd, &error, sizeof error);
+  ::_exit(127);
+}
+
+// In the child. Async-signal-safe calls only.
+[[noreturn]] void run_child(const ChildPlan& plan) {
+  if (plan.die_with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != plan.parent)
+      ::_exit(127);  // it died before the line above: no signal will come
+  }
+  if (plan.own_session) ::setsid();
+  if (plan.cpus != nullptr)
+    ::sched_setaffinity(0, plan.cpus_size, plan.cpus);  // a wish: run anyway
+  for (int fd = 0; fd < 3; ++fd) {
+    if (plan.stdio[fd] >= 0 && ::dup2(plan.stdio[fd], fd) < 0) fail_child(plan);
+  }
+  for (size_t i = 0; i < plan.inherit_count; ++i) {
+    if (::fcntl(plan.inherit[i], F_SETFD, 0) != 0) fail_child(plan);
+  }
+  reset_signals();
+  ::execve(plan.program, plan.argv, plan.envp);
+  fail_child(plan);
+}
+
+// fork() with every signal blocked around it, in both processes.
+pid_t fork_quietly(const ChildPlan& plan) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::fork();
+  if (pid == 0) run_child(plan);
+  const int error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return pid;
+}
+
+// What the child wrote before it gave up; 0 when exec succeeded, which closed the pipe.
+int read_exec_error(int fd) {
+  pollfd waiting{fd, POLLIN, 0};
+  const Deadline deadline = Deadline::after(kExecTimeout);
+  while (true) {
+    const int ready = ::poll(&waiting, 1, deadline.poll_ms());
+    if (ready == 0) return ETIMEDOUT;
+    int error = 0;
+    const ssize_t n = ready > 0 ? ::read(fd, &error, sizeof error) : -1;
+    if (n < 0 && errno == EINTR) continue;
+    return n == sizeof error ? error : 0;
+  }
+}
+
+class CpuMask {
+ public:
+  explicit CpuMask(const std::vector<int>& cpus) {
+    if (cpus.empty()) return;
+    const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
+    size_ = CPU_ALLOC_SIZE(count);
+    set_ = CPU_ALLOC(count);
+    CPU_ZERO_S(size_, set_);
+    for (const int cpu : cpus) CPU_SET_S(cpu, size_, set_);
+  }
+  ~CpuMask() {
+    if (set_ != nullptr) CPU_FREE(set_);
+  }
+  CpuMask(const CpuMask&) = delete;
+  CpuMask& operator=(const CpuMask&) = delete;
+  const cpu_set_t* get() const { return set_; }
+  size_t size() const { return size_; }
+
+ private:
+  cpu_set_t* set_ = nullptr;
+  size_t size_ = 0;
+};
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+ExitStatus decode(int status) {
+  ExitStatus result;
+  if (WIFSIGNALED(status)) {
+    result.signal = WTERMSIG(status);
+  } else {
+    result.exit_code = WEXITSTATUS(status);
+  }
+  return result;
+}
+
+bool is_executable_file(const std::string& path) {
+  struct stat info{};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+std::string find_program(const std::string& name) {
+  if (name.empty()) throw LaunchError("no program given");
+  if (name.find('/') != std::string::npos) {
+    struct stat info{};
+    if (::stat(name.c_str(), &info) != 0)
+      throw LaunchError(system_error("program '" + name + "'", errno).what());
+    if (S_ISDIR(info.st_mode)) throw LaunchError("program '" + name + "' is a directory");
+    if (::access(name.c_str(), X_OK) != 0) {
+      throw LaunchError("program '" + name + "' is not executable; run: chmod +x " + name);
+    }
+    return name;
+  }
+  const std::string path = process_env()("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  std::istringstream folders(path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_executable_file(candidate)) return candidate;
+  }
+  std::string hint;
+  if (is_executable_file("./" + name)) hint = "; it is in the current folder: write ./" + name;
+  throw LaunchError("program '" + name + "' not found on PATH" + hint);
+}
+
+Pipe make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) throw system_error("pipe", errno);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+Subprocess::Subprocess(const SubprocessOptions& options) : own_session_(options.own_session) {
+  if (options.command.empty()) throw LaunchError("no program given");
+  name_ = options.command.front();
+  const std::string program = options.program.empty() ? find_program(name_) : options.program;
+  const std::vector<char*> argv = pointers(options.command);
+  const std::vector<char*> envp = options.env ? pointers(*options.env) : std::vector<char*>();
+  const CpuMask cpus(options.cpus);
+  Pipe error = make_pipe();
+  UniqueFd copies[4];
+
+  ChildPlan plan{};
+  plan.program = program.c_str();
+  plan.argv = argv.data();
+  plan.envp = options.env ? envp.data() : environ;
+  plan.stdio[0] = above_stdio(options.stdin_fd, copies[0]);
+  plan.stdio[1] = above_stdio(options.stdout_fd, copies[1]);
+  plan.stdio[2] = above_stdio(options.stderr_fd, copies[2]);
+  plan.inherit = options.inherit.data();
+  plan.inherit_count = options.inherit.size();
+  plan.cpus = cpus.get();
+  plan.cpus_size = cpus.size();
+  plan.own_session = options.own_session;
+  plan.die_with_parent = options.die_with_parent;
+  plan.parent = ::getpid();
+  plan.error_fd = above_stdio(error.write.get(), copies[3]);
+
+  pid_ = fork_quietly(plan);
+  if (pid_ < 0) throw LaunchError(system_error("cannot start '" + name_ + "': fork", errno).what());
+  error.write.reset();
+  copies[3].reset();
+  if (const int reason = read_exec_error(error.read.get())) {
+    ::kill(pid_, SIGKILL);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    throw cannot_start(program, reason);
+  }
+  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+}
+
+Subprocess::Subprocess(Subprocess&& other) noexcept
+    : name_(std::move(other.name_)),
+      own_session_(other.own_session_),
+      pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      status_(other.status_) {}
+
+Subprocess::~Subprocess() {
+  if (pid_ < 0 || status_) return;
+  signal_group(SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::optional<ExitStatus> Subprocess::poll() {
+  if (status_) return status_;
+  int status = 0;
+  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
+  if (ended == pid_) {
+    status_ = decode(status);
+  } else if (ended < 0 && errno == ECHILD) {
+    // Somebody else in this process reaped it (a handler that waits for all children): its status
+    // is lost.
+    status_ = ExitStatus{255, 0};
+  }
+  return status_;
+}
+
+ExitStatus Subprocess::wait(Deadline deadline) {
+  while (true) {
+    if (const auto status = poll()) return *status;
+    if (deadline.expired()) {
+      std::ostringstream what;
+      what << "process " << pid_ << " (" << name_ << ") did not end within "
+           << deadline.timeout_seconds() << " s";
+      throw Timeout(what.str());
+    }
+    if (pidfd_) {
+      pollfd waiting{pidfd_.get(), POLLIN, 0};
+      ::poll(&waiting, 1, deadline.poll_ms(1000));
+    } else {
+      std::this_thread::sleep_for(
+          std::min<Deadline::Duration>(std::chrono::milliseconds(5), deadline.remaining()));
+    }
+  }
+}
+
+void Subprocess::signal(int number) noexcept {
+  if (pid_ > 0 && !status_) ::kill(pid_, number);
+}
+
+void Subprocess::signal_group(int number) noexcept {
+  if (!own_session_) {
+    signal(number);
+  } else if (pid_ > 0) {
+    ::kill(-pid_, number);
+  }
+}
+
+bool Subprocess::group_alive() const noexcept {
+  if (pid_ <= 0) return false;
+  return own_session_ ? ::kill(-pid_, 0) == 0 : !status_ && ::kill(pid_, 0) == 0;
+}
+
+}  // namespace lockstep

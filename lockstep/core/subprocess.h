@@ -1,0 +1,90 @@
+// Subprocess: a child process by fork and exec, safe in a parent that has threads and libtorch:
+// between fork and exec the child makes only async-signal-safe calls.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+
+struct SubprocessOptions {
+  std::vector<std::string> command;  // argv, at least argv[0]
+  std::string program;  // the file to execute; "": command[0], looked up on PATH as a shell would
+  // The whole environment as NAME=value; nullopt: this process's.
+  std::optional<std::vector<std::string>> env;
+  // Descriptors that become the child's 0, 1 and 2; -1: inherited. They stay the caller's.
+  int stdin_fd = -1;
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  std::vector<int> inherit;  // further descriptors (3 and up) that stay open in the child, under
+                             // the same numbers
+  std::vector<int> cpus;     // processors that the child may use; empty: as this process
+  // A session and process group of its own: a terminal's Ctrl-C does not reach it, and
+  // signal_group() reaches its children.
+  bool own_session = true;
+  // SIGKILL to the child when the thread that started it ends, so also when this process dies in
+  // whatever way. The child's own children are not covered.
+  bool die_with_parent = true;
+};
+
+struct ExitStatus {
+  int exit_code = 0;  // valid when signal == 0
+  int signal = 0;     // 0: it exited
+  bool ok() const { return signal == 0 && exit_code == 0; }
+};
+
+// The file that command `name` means: itself if it has a slash, otherwise the first executable on
+// PATH. Throws LaunchError that says what was looked for and where.
+std::string find_program(const std::string& name);
+
+// A pipe, both ends close-on-exec.
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+Pipe make_pipe();
+
+// Owns a child. Not thread-safe. The destructor kills a child that still runs (its group, if it has
+// its own) and reaps it.
+class Subprocess {
+ public:
+  // Starts it. The child has default signal handlers and no blocked signal; ignored signals stay
+  // ignored. Throws LaunchError with the reason, also when exec itself fails: the child never runs
+  // half-started.
+  explicit Subprocess(const SubprocessOptions& options);
+  Subprocess(Subprocess&& other) noexcept;
+  Subprocess& operator=(Subprocess&&) = delete;
+  ~Subprocess();
+
+  pid_t pid() const { return pid_; }
+  // Becomes readable when the child ends; -1 where the kernel has no pidfd_open (before Linux 5.3).
+  int exit_fd() const { return pidfd_.get(); }
+
+  // The child's end, if it has ended; reaps it the first time, remembers afterwards.
+  std::optional<ExitStatus> poll();
+  // Waits for the end. Throws Timeout that names the command.
+  ExitStatus wait(Deadline deadline);
+
+  // To the child alone; nothing after it was reaped.
+  void signal(int number) noexcept;
+  // To its process group (to the child alone without one); also after the child's own end, while
+  // others of the group live.
+  void signal_group(int number) noexcept;
+  // Whether anybody of its process group is alive, or a zombie that nobody has reaped.
+  bool group_alive() const noexcept;
+
+ private:
+  std::string name_;
+  bool own_session_ = false;
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+  std::optional<ExitStatus> status_;
+};
+
+}  // namespace lockstep

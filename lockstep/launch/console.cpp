@@ -1,0 +1,82 @@
+#include "lockstep/launch/console.h"
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace lockstep::launch {
+namespace {
+
+// A pipe that poll(2) calls writable takes this much at once.
+constexpr size_t kAtomicWrite = 4096;
+
+bool is_pollable(int fd) {
+  struct stat info{};
+  return ::fstat(fd, &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+}  // namespace
+
+std::string LineJoiner::close() {
+  if (open_source_ < 0) return "";
+  open_source_ = -1;
+  return terminal_ && open_bar_ ? "\r\x1b[K" : "\n";
+}
+
+std::string LineJoiner::join(int source, const Piece& piece, std::string_view prefix) {
+  std::string out;
+  if (open_source_ != source) out += close();
+  // A line goes on after a cut; it starts anew after a progress update, but for the line's end of a
+  // "\r\n" cut in two.
+  const bool goes_on =
+      open_source_ == source && (open_end_ == Piece::End::kForced || piece.text == "\n");
+  if (!goes_on) out += prefix;
+  out += piece.text;
+  // Bars that begin, not end, with "\r" show up as an update followed by a cut.
+  open_bar_ = piece.end == Piece::End::kProgress || (open_bar_ && open_source_ == source);
+  open_source_ = piece.end == Piece::End::kLine ? -1 : source;
+  open_end_ = piece.end;
+  return out;
+}
+
+Console::Console(int fd)
+    : fd_(fd), terminal_(::isatty(fd) == 1), pollable_(is_pollable(fd)), joiner_(terminal_) {}
+
+void Console::put(int source, const Piece& piece, std::string_view prefix) {
+  if (broken_) return;
+  waiting_ += joiner_.join(source, piece, prefix);
+}
+
+void Console::close_line() {
+  if (!broken_) waiting_ += joiner_.close();
+}
+
+void Console::flush() {
+  while (backlog() > 0 && !broken_) {
+    if (pollable_) {
+      pollfd ready{fd_, POLLOUT, 0};
+      if (::poll(&ready, 1, 0) <= 0) break;
+    }
+    const size_t size = pollable_ ? std::min(backlog(), kAtomicWrite) : backlog();
+    const ssize_t n = ::write(fd_, waiting_.data() + written_, size);
+    if (n > 0) {
+      written_ += static_cast<size_t>(n);
+    } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
+      broken_ = true;
+    } else if (n < 0 && errno == EAGAIN) {
+      break;
+    }
+  }
+  if (broken_ || backlog() == 0) {
+    waiting_.clear();
+    written_ = 0;
+  } else if (written_ > (size_t{1} << 16)) {
+    waiting_.erase(0, written_);
+    written_ = 0;
+  }
+}
+
+}  // namespace lockstep::launch

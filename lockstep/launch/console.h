@@ -1,0 +1,59 @@
+// Console: one of the agent's own output streams, onto which the ranks' pieces of output are put
+// whole.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "lockstep/launch/line_splitter.h"
+
+namespace lockstep::launch {
+
+// Decides which bytes a piece becomes, given what stands there already. Pure.
+//
+// A line that a rank has not finished (a progress bar, a prompt) is closed before another rank's
+// output: on a terminal a progress bar is wiped, anything else gets its line's end.
+class LineJoiner {
+ public:
+  explicit LineJoiner(bool terminal) : terminal_(terminal) {}
+
+  // `source` tells streams apart; `prefix` stands before each line.
+  std::string join(int source, const Piece& piece, std::string_view prefix);
+  // What ends an unfinished line of any source.
+  std::string close();
+
+ private:
+  bool terminal_;
+  int open_source_ = -1;  // whose unfinished piece stands at the end; -1: none
+  Piece::End open_end_ = Piece::End::kLine;
+  bool open_bar_ = false;  // that piece is a progress bar's
+};
+
+// Writes to a descriptor that it does not own, without ever blocking on it: what it cannot take yet
+// is kept.
+class Console {
+ public:
+  explicit Console(int fd);
+
+  int fd() const { return fd_; }
+  bool terminal() const { return terminal_; }
+  void put(int source, const Piece& piece, std::string_view prefix);
+  void close_line();
+  // Writes as much as the descriptor takes now.
+  void flush();
+  size_t backlog() const { return waiting_.size() - written_; }
+  // The reader is gone; everything since was dropped.
+  bool broken() const { return broken_; }
+
+ private:
+  int fd_;
+  bool terminal_;
+  bool pollable_;  // a pipe, socket or terminal; files always take everything
+  bool broken_ = false;
+  LineJoiner joiner_;
+  std::string waiting_;
+  size_t written_ = 0;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,78 @@
+#include "lockstep/launch/failure_report.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include <nlohmann/json.hpp>
+
+namespace lockstep::launch {
+namespace {
+
+constexpr size_t kMaxMessage = 2000;
+
+std::string clipped(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  if (text.size() > kMaxMessage) text = text.substr(0, kMaxMessage) + "...";
+  return text;
+}
+
+// Lines after the first are put under the first.
+std::string indented(const std::string& text, const std::string& indent) {
+  std::string out;
+  for (const char c : text) {
+    out += c;
+    if (c == '\n') out += indent;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string error_file_message(std::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_object() && json.contains("message")) {
+    const auto& message = json["message"];
+    if (message.is_string()) return clipped(message.get<std::string>());
+    if (message.is_object() && message.contains("message") && message["message"].is_string()) {
+      return clipped(message["message"].get<std::string>());
+    }
+  }
+  return clipped(std::string(text));
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+std::string describe_end(const WorkerFailure& failure) {
+  if (failure.signal == 0) return "exited with code " + std::to_string(failure.exit_code);
+  std::string text = "killed by " + signal_name(failure.signal);
+  if (failure.signal == SIGKILL)
+    text += " (by the kernel for lack of memory, unless somebody sent it)";
+  return text;
+}
+
+std::string format_failure(const WorkerFailure& failure, int world_size) {
+  std::string text = "[lockstep] rank " + std::to_string(failure.rank) + " of " +
+                     std::to_string(world_size) + " failed first: " + describe_end(failure) +
+                     ", pid " + std::to_string(failure.pid) + "\n";
+  if (failure.last_call.pid != 0) {
+    const BoardRecord& call = failure.last_call;
+    text += "  last collective: ";
+    if (call.sequence == 0) {
+      text += "none yet\n";
+    } else {
+      text += "#" + std::to_string(call.sequence) + " " + call.call +
+              (call.state == 1 ? " (still inside)\n" : " (had returned)\n");
+    }
+  }
+  if (!failure.message.empty()) text += "  error: " + indented(failure.message, "    ") + "\n";
+  if (!failure.tail.empty()) {
+    text += "  last lines of its " + failure.tail_stream + ":\n";
+    for (const std::string& line : failure.tail) text += "    " + line + "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,22 @@
+// What is said about the rank that failed first. Pure, but for the error file's text that is handed
+// in.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/launch/agent.h"
+
+namespace lockstep::launch {
+
+// The message in the JSON that torch's @record writes to TORCHELASTIC_ERROR_FILE; the start of the
+// text if it is something else; empty if it is empty.
+std::string error_file_message(std::string_view text);
+
+// "SIGKILL" for 9; "signal 40" for those without a name.
+std::string signal_name(int signal);
+
+// "killed by SIGKILL" or "exited with code 3".
+std::string describe_end(const WorkerFailure& failure);
+
+}  // namespace lockstep::launch

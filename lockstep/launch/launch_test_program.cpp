@@ -1,0 +1,122 @@
+// The program that launch_mp_test starts: an agent ("run"), a program that spawns itself ("spawn")
+// and a rank ("rank").
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/call_board.h"
+#include "lockstep/launch/job_environment.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep::launch {
+namespace {
+
+// run [options] -- program arguments
+int run(const std::vector<std::string>& words) {
+  LaunchOptions options;
+  size_t i = 0;
+  const auto value = [&] { return words.at(++i); };
+  for (; i < words.size() && words[i] != "--"; ++i) {
+    if (words[i] == "nproc") {
+      options.nproc = std::stoi(value());
+    } else if (words[i] == "grace") {
+      options.grace = std::chrono::milliseconds(std::stoi(value()));
+    } else if (words[i] == "restarts") {
+      options.max_restarts = std::stoi(value());
+    } else if (words[i] == "prefix") {
+      options.prefix = true;
+    } else if (words[i] == "log-dir") {
+      options.log_dir = value();
+    } else if (words[i] == "redirects") {
+      options.redirects = parse_redirects(value());
+    } else if (words[i] == "tee") {
+      options.tee = parse_redirects(value());
+    } else if (words[i] == "show") {
+      options.show_ranks.insert(std::stoi(value()));
+    } else if (words[i] == "port") {
+      options.master_port = std::stoi(value());
+    } else if (words[i] == "macro") {
+      options.substitute_local_rank = true;
+    } else {
+      throw std::runtime_error("unknown word " + words[i]);
+    }
+  }
+  options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(std::min(words.size(), i + 1)),
+                         words.end());
+  return launch(options).exit_code;
+}
+
+// Meets the other ranks through the agent's store, then shows a call on the board and behaves as
+// told.
+int rank(const std::string& behaviour) {
+  const JobEnvironment job = read_job_environment(process_env());
+  TcpStore store(job.store.value(), Secret::from_env(process_env()).value(), Deadline::seconds(10));
+  store_barrier(store, "start", job.world_size, Deadline::seconds(10));
+  auto board = CallBoard::inherit(process_env());
+  if (!board) throw std::runtime_error("no board");
+  BoardRecord record;
+  record.sequence = 7;
+  record.state = 1;
+  record.pid = static_cast<uint32_t>(::getpid());
+  std::strcpy(record.call, "all_reduce sum float32 x 10 at train.cpp:3");
+  board->publish(job.local_rank, record);
+  if (behaviour == "meet") return 0;
+  if (behaviour == "die" && job.rank == 1) {
+    std::fprintf(stderr, "rank 1 goes\n");
+    ::raise(SIGKILL);
+  }
+  std::printf("pid %d of rank %d\n", static_cast<int>(::getpid()), job.rank);
+  std::fflush(stdout);
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+  return 0;
+}
+
+int spawn_as_told(const std::string& behaviour) {
+  if (behaviour == "nested") {
+    return spawn(2, [] { spawn(2, [] {}); }).exit_code;
+  }
+  const LaunchResult first = spawn(2, [] {
+    const JobEnvironment job = read_job_environment(process_env());
+    if (!in_spawned_child()) throw std::runtime_error("not in a child");
+    std::printf("first call, rank %d of %d\n", job.rank, job.world_size);
+  });
+  if (first.exit_code != 0 || (behaviour == "once")) return first.exit_code;
+  const LaunchResult second = spawn(3, [&] {
+    const JobEnvironment job = read_job_environment(process_env());
+    if (behaviour == "throw" && job.rank == 2) throw std::runtime_error("rank 2 is unhappy");
+    if (behaviour == "exit2" && job.rank == 1) std::exit(2);
+    std::printf("second call, rank %d of %d\n", job.rank, job.world_size);
+  });
+  if (in_spawned_child()) return 99;  // never reached in a child
+  return second.exit_code;
+}
+
+int main_of_test(const std::vector<std::string>& words) {
+  if (words.size() > 1 && words[0] == "run") return run({words.begin() + 1, words.end()});
+  if (words.size() == 2 && words[0] == "rank") return rank(words[1]);
+  if (words.size() == 2 && words[0] == "spawn") return spawn_as_told(words[1]);
+  return 64;
+}
+
+}  // namespace
+}  // namespace lockstep::launch
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::launch::main_of_test({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 65;
+  }
+}

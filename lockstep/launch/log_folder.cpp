@@ -1,0 +1,59 @@
+#include "lockstep/launch/log_folder.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::launch {
+namespace {
+
+std::filesystem::path make_unique_folder(const std::filesystem::path& start) {
+  std::string name = start.string() + "XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) {
+    throw LaunchError(system_error("cannot make the log folder " + name, errno).what());
+  }
+  return name;
+}
+
+void make_folders(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error)
+    throw LaunchError("cannot make the log folder " + path.string() + ": " + error.message());
+}
+
+}  // namespace
+
+LogFolder::LogFolder(const std::string& dir, const std::string& run_id) {
+  std::filesystem::path root = dir;
+  if (dir.empty()) {
+    root = make_unique_folder(std::filesystem::temp_directory_path() / "lockstep_");
+  } else {
+    make_folders(root);
+  }
+  std::string safe_id = run_id;
+  for (char& c : safe_id) {
+    if (c == '/') c = '_';
+  }
+  path_ = make_unique_folder(root / (safe_id + "_"));
+}
+
+std::filesystem::path LogFolder::rank_folder(int attempt, int local_rank) const {
+  std::filesystem::path folder =
+      path_ / ("attempt_" + std::to_string(attempt)) / std::to_string(local_rank);
+  make_folders(folder);
+  return folder;
+}
+
+UniqueFd open_log(const std::filesystem::path& path) {
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  if (!file)
+    throw LaunchError(system_error("cannot open the log file " + path.string(), errno).what());
+  return file;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,29 @@
+// LogFolder: the files of a run, laid out as torchrun does: DIR/<run id>_XXXXXX/attempt_<n>/<local
+// rank>/{stdout,stderr}.log.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep::launch {
+
+class LogFolder {
+ public:
+  // Makes the run's folder in `dir`, which is made too if absent; "" means a new folder in the
+  // system's temporary one. Throws LaunchError that names the path.
+  LogFolder(const std::string& dir, const std::string& run_id);
+
+  const std::filesystem::path& path() const { return path_; }
+  // The rank's folder for the attempt; makes it.
+  std::filesystem::path rank_folder(int attempt, int local_rank) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Opens a log file for appending, emptied first. Throws LaunchError.
+UniqueFd open_log(const std::filesystem::path& path);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,15 @@
+// Which processors a rank gets, and how many threads. Pure.
+#pragma once
+
+#include <vector>
+
+namespace lockstep::launch {
+
+// The rank's contiguous share of `cpus` (ascending), as even as it goes; empty, meaning no pinning,
+// when there are fewer processors than ranks or only one rank.
+std::vector<int> cpu_share(const std::vector<int>& cpus, int ranks, int rank);
+
+// Threads for each rank: processors / ranks, at least 1.
+int threads_per_rank(int cpus, int ranks);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,45 @@
+// The environment that the agent gives a rank: all that torchrun sets, and Lockstep's own. Pure.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/net.h"
+
+namespace lockstep::launch {
+
+// What the ranks of one attempt have in common.
+struct AttemptPlan {
+  int ranks = 1;  // on this host, which is the only one
+  int restart_count = 0;
+  int max_restarts = 0;
+  std::string run_id;
+  std::string role;
+  HostPort master;
+  HostPort store;
+  int secret_fd = -1;
+  int board_fd = -1;
+  std::optional<int> threads;  // asked for; else `default_threads` unless OMP_NUM_THREADS is set
+  int default_threads = 1;
+  int terminal_columns = 0;  // of the agent's own output; 0: it is no terminal
+};
+
+using Variables = std::map<std::string, std::string>;
+
+// The variables of local rank `rank` that differ from the agent's. An empty value means: to be
+// removed.
+Variables rank_variables(const AttemptPlan& plan, int rank, const std::string& error_file,
+                         const EnvLookup& agent_env);
+
+// NAME=value lines: `base` with `variables` in the place of the same names, and without those that
+// are to be removed.
+std::vector<std::string> merge_environment(const std::vector<std::string>& base,
+                                           const Variables& variables);
+
+// The environment of this process.
+std::vector<std::string> current_environment();
+
+}  // namespace lockstep::launch

@@ -1,0 +1,159 @@
+#include "lockstep/launch/worker.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/launch/log_folder.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr size_t kTailLines = 20;
+constexpr size_t kTailLineLength = 500;
+constexpr size_t kTailFileBytes = size_t{1} << 16;
+constexpr size_t kConsoleBacklog = size_t{1} << 20;
+constexpr auto kUnfinishedPause = std::chrono::milliseconds(100);
+constexpr size_t kErrorFileBytes = size_t{1} << 20;
+
+std::string read_from(int fd, off_t offset, size_t limit) {
+  std::string text(limit, '\0');
+  const ssize_t n = ::pread(fd, text.data(), text.size(), offset);
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return text;
+}
+
+}  // namespace
+
+void Tail::add(const Piece& piece) {
+  if (piece.end == Piece::End::kProgress) return;
+  unfinished_ += piece.text.substr(0, kTailLineLength);
+  if (piece.end == Piece::End::kForced) return;
+  while (!unfinished_.empty() && (unfinished_.back() == '\n' || unfinished_.back() == '\r'))
+    unfinished_.pop_back();
+  if (unfinished_.size() > kTailLineLength)
+    unfinished_ = unfinished_.substr(0, kTailLineLength) + "...";
+  lines_.push_back(std::exchange(unfinished_, {}));
+  if (lines_.size() > kTailLines) lines_.pop_front();
+}
+
+std::vector<std::string> Tail::lines() const {
+  std::vector<std::string> lines(lines_.begin(), lines_.end());
+  if (!unfinished_.empty()) lines.push_back(unfinished_);
+  return lines;
+}
+
+void Tail::add_file(const std::filesystem::path& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info{};
+  if (!file || ::fstat(file.get(), &info) != 0) return;
+  const off_t begin = std::max<off_t>(0, info.st_size - static_cast<off_t>(kTailFileBytes));
+  LineSplitter splitter;
+  for (const Piece& piece : splitter.feed(read_from(file.get(), begin, kTailFileBytes))) add(piece);
+  for (const Piece& piece : splitter.flush()) add(piece);
+}
+
+OutputStream::OutputStream(StreamPlan plan, int source) : plan_(std::move(plan)), source_(source) {
+  if (!plan_.file.empty()) file_ = open_log(plan_.file);
+  if (plan_.file_only) return;
+  Pipe pipe = make_pipe();
+  // Only our end: the rank's stays blocking.
+  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  read_end_ = std::move(pipe.read);
+  child_end_ = std::move(pipe.write);
+}
+
+int OutputStream::child_fd() const {
+  return plan_.file_only ? file_.get() : child_end_.get();
+}
+
+int OutputStream::poll_fd() const {
+  if (plan_.console != nullptr && plan_.console->backlog() > kConsoleBacklog) return -1;
+  return read_end_.get();
+}
+
+void OutputStream::pump(Time now) {
+  read_some(now);
+}
+
+bool OutputStream::read_some(Time now) {
+  if (!read_end_) return false;
+  char buffer[65536];
+  const ssize_t n = ::read(read_end_.get(), buffer, sizeof buffer);
+  if (n < 0) return errno == EINTR;
+  if (n == 0) {
+    pass_on(splitter_.flush());
+    read_end_.reset();
+    return false;
+  }
+  const std::string_view bytes(buffer, static_cast<size_t>(n));
+  if (file_) write_all(file_.get(), bytes);
+  pass_on(splitter_.feed(bytes));
+  last_input_ = now;
+  return true;
+}
+
+void OutputStream::pass_on(const std::vector<Piece>& pieces) {
+  for (const Piece& piece : pieces) {
+    tail_.add(piece);
+    if (plan_.console != nullptr) plan_.console->put(source_, piece, plan_.prefix);
+  }
+}
+
+std::optional<OutputStream::Time> OutputStream::on_time(Time now) {
+  if (!plan_.show_unfinished || !splitter_.pending()) return std::nullopt;
+  if (now < last_input_ + kUnfinishedPause) return last_input_ + kUnfinishedPause;
+  pass_on(splitter_.flush());
+  return std::nullopt;
+}
+
+void OutputStream::finish() {
+  // Somebody who left the rank's process group may hold the pipe and write on: bytes that are there
+  // now are the last.
+  for (int rounds = 0; rounds < 64 && read_some(last_input_); ++rounds) {
+  }
+  pass_on(splitter_.flush());
+  read_end_.reset();
+}
+
+Tail OutputStream::tail() const {
+  Tail tail = tail_;
+  if (plan_.file_only) tail.add_file(plan_.file);
+  return tail;
+}
+
+namespace {
+
+Subprocess start(SubprocessOptions options, OutputStream& out, OutputStream& err, int error_file) {
+  options.stdout_fd = out.child_fd();
+  options.stderr_fd = err.child_fd();
+  if (error_file >= 0) options.inherit.push_back(error_file);
+  Subprocess process(options);
+  out.started();
+  err.started();
+  return process;
+}
+
+}  // namespace
+
+Worker::Worker(SubprocessOptions options, StreamPlan out, StreamPlan err, int local_rank,
+               UniqueFd error_file, std::filesystem::path error_path)
+    : out_(std::move(out), 2 * local_rank),
+      err_(std::move(err), 2 * local_rank + 1),
+      error_file_(std::move(error_file)),
+      error_path_(std::move(error_path)),
+      process_(start(std::move(options), out_, err_, error_file_.get())) {}
+
+std::string Worker::error_text() const {
+  if (error_file_) return read_from(error_file_.get(), 0, kErrorFileBytes);
+  const UniqueFd file(::open(error_path_.c_str(), O_RDONLY | O_CLOEXEC));
+  return file ? read_from(file.get(), 0, kErrorFileBytes) : "";
+}
+
+}  // namespace lockstep::launch
