@@ -10,7 +10,7 @@
 #include <chrono>
 #include <thread>
 
-#include "lockstep/checkpoint/test_directory.h"
+#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::checkpoint_directory_test {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/checkpoint/test_directory.h"
+#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::module_state_test {

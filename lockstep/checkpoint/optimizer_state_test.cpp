@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/checkpoint/rng_state.h"
-#include "lockstep/checkpoint/test_directory.h"
+#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::optimizer_state_test {

@@ -18,7 +18,7 @@ void set_cpu_rng_state(const at::Tensor& state, const std::string& source) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   try {
-    generator.set_state(state);
+    generator.set_state(state.clone());  // a view into a larger tensor is refused
   } catch (const c10::Error& error) {
     throw CheckpointError(source + ": is not the state of a CPU generator");
   }

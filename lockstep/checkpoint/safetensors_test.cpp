@@ -7,7 +7,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "lockstep/checkpoint/test_directory.h"
+#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::safetensors_test {

@@ -1,0 +1,56 @@
+// Callbacks that most runs want: the metrics file, and progress for a person.
+#pragma once
+
+#include <string>
+
+#include "lockstep/report/jsonl.h"
+#include "lockstep/report/progress_bar.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep {
+
+// The epoch that a state is in or has just ended, from 1.
+int64_t epoch_number(const TrainerState& state);
+
+// Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds"} and a
+// line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, "samples",
+// "train_loss", "best"}. `loss` is the mean over ranks and steps since the line before. For rank 0.
+class MetricsCallback final : public TrainCallback {
+ public:
+  explicit MetricsCallback(JsonlWriter writer) : writer_(std::move(writer)) {}
+  void on_log(const TrainerState& state, const LogEvent& event) override;
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override;
+  void on_save(TrainerState& state, bool best) override;
+
+ private:
+  JsonlWriter writer_;
+};
+
+struct ProgressCallbackOptions {
+  Terminal terminal = {};
+  int64_t epochs = 1;
+  int64_t steps_per_epoch = 1;
+  int64_t max_steps = 0;  // 0: no limit
+  int ranks = 1;
+};
+
+// Shows a bar an epoch, and one line at its end. For rank 0.
+class ProgressCallback final : public TrainCallback {
+ public:
+  explicit ProgressCallback(ProgressCallbackOptions options);
+  void on_step(const TrainerState& state, const StepResult& result) override;
+  void on_log(const TrainerState& state, const LogEvent& event) override;
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override;
+
+ private:
+  std::string label(const TrainerState& state) const;
+
+  ProgressCallbackOptions options_;
+  ProgressBar bar_;
+  ProgressBar::Clock::time_point start_ = ProgressBar::Clock::now();
+  int64_t first_step_ = -1;  // of this process
+  int64_t first_samples_ = 0;
+  double loss_ = -1;  // the latest mean over all ranks; below 0: none yet
+};
+
+}  // namespace lockstep

@@ -1,0 +1,176 @@
+#include "lockstep/train/mnist_recipe.h"
+
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/aside_file.h"
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/data/mnist.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/model/simple_cnn.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/supervised_task.h"
+
+namespace lockstep {
+namespace {
+
+// Keeps what a run ends with.
+class ResultCallback final : public TrainCallback {
+ public:
+  explicit ResultCallback(TrainResult& result) : result_(result) {}
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
+    result_.loss = event.loss;
+    if (event.evaluation) result_.evaluation = *event.evaluation;
+    seconds_ += event.seconds;
+    samples_ += event.seconds * event.samples_per_s;
+    result_.samples_per_s = seconds_ > 0 ? samples_ / seconds_ : 0;
+    result_.state = state;
+  }
+
+ private:
+  TrainResult& result_;
+  double seconds_ = 0, samples_ = 0;
+};
+
+std::unique_ptr<data::Sampler> make_sampler(const TrainConfig& config, int64_t samples,
+                                            const Communicator& comm) {
+  if (config.sampler == "partition") {
+    const auto parts = data::DataPartitioner::equal(samples, comm.size(), config.seed);
+    return std::make_unique<data::SubsetSampler>(parts.use(comm.rank()),
+                                                 data::SubsetSamplerOptions{.seed = config.seed});
+  }
+  return std::make_unique<data::DistributedSampler>(
+      samples, comm, data::DistributedSamplerOptions{.seed = config.seed});
+}
+
+// The parameters are rank 0's draw from `seed`. It draws while the others wait, for ranks that are
+// threads share one generator; they receive its parameters later, what they draw themselves does
+// not count.
+SimpleCnn make_model(const TrainConfig& config, Communicator& comm) {
+  const SimpleCnnOptions options{.dropout1 = config.dropout1, .dropout2 = config.dropout2};
+  if (comm.rank() != 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+  SimpleCnn model(options);
+  if (comm.rank() == 0) comm.barrier();
+  if (!config.init_from.empty()) load(model, config.init_from);
+  torch::manual_seed(static_cast<uint64_t>(config.seed + comm.rank()));
+  return model;
+}
+
+void start_folder(const RunFolder& folder, const std::string& config_json, bool resume) {
+  prepare_run_folder(folder);
+  if (!resume && move_former_run_aside(folder)) {
+    log(LogLevel::kInfo, "the former run was moved to " + (folder.root / "previous").string());
+  }
+  write_file_aside(folder.config(), config_json);
+}
+
+}  // namespace
+
+TrainResult train_mnist(Communicator comm, const TrainConfig& config,
+                        const MnistRunOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  if (config.nproc != comm.size() || config.batch_size < 1) {
+    throw InvalidArgument("train_mnist: the configuration is for " + std::to_string(config.nproc) +
+                          " ranks and not resolved for the " + std::to_string(comm.size()) +
+                          " that there are");
+  }
+  const auto mnist = data::mnist(config.data, {.mean = config.mean, .stddev = config.stddev});
+  check_against_data(config, mnist.train.size(), mnist.test.size());
+  const auto sampler = make_sampler(config, mnist.train.size(), comm);
+  data::Loader loader(
+      mnist.train, *sampler,
+      {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+
+  AveragedModel model(make_model(config, comm), comm, parse_strategy(config.strategy));
+  torch::optim::SGD optimizer(model.module()->parameters(),
+                              torch::optim::SGDOptions(config.lr).momentum(config.momentum));
+  SupervisedTask<SimpleCnn, data::ImageDataset> task(
+      {.model = model,
+       .optimizer = optimizer,
+       .sampler = *sampler,
+       .loader = loader,
+       .loss = [](const at::Tensor& output, const at::Tensor& target) {
+         return torch::nll_loss(output, target);
+       }});
+  constexpr int64_t kTestBatch = 500;
+  Trainer trainer(comm, task.task([&] {
+    return evaluate_classifier(model.module(), mnist.test, comm, kMnistClasses, kTestBatch);
+  }),
+                  {.epochs = config.epochs,
+                   .max_steps = config.max_steps,
+                   .log_every = config.log_every,
+                   .save_every = config.save_every});
+
+  const TrainingRun run{comm, *model.module(), optimizer, trainer};
+  const RunFolder folder{config.output};
+  const std::string config_json = to_json(config);
+  if (options.resume) restore_training(run, folder.last());
+  on_root(comm, [&] { start_folder(folder, config_json, options.resume); });
+
+  TrainResult result;
+  result.state = trainer.state();
+  trainer.add(std::make_shared<ResultCallback>(result));
+  if (comm.rank() == 0) {
+    JsonlWriter metrics(folder.metrics(),
+                        options.resume ? JsonlWriter::Mode::kAppend : JsonlWriter::Mode::kReplace);
+    metrics.truncate(trainer.state().metrics_bytes);
+    trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+  }
+  if (comm.rank() == 0 && options.progress) {
+    trainer.add(std::make_shared<ProgressCallback>(
+        ProgressCallbackOptions{.terminal = options.terminal,
+                                .epochs = config.epochs,
+                                .steps_per_epoch = loader.batches(),
+                                .max_steps = config.max_steps,
+                                .ranks = comm.size()}));
+  }
+  trainer.add(std::make_shared<CheckpointCallback>(run, folder, config_json));
+  trainer.run();
+
+  result.state = trainer.state();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  on_root(comm, [&] {
+    write_file_aside(
+        folder.report(),
+        run_report_svg(folder.metrics(), "SimpleCnn, " + std::to_string(comm.size()) + " ranks"));
+    write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
+  });
+  return result;
+}
+
+std::string to_json(const TrainResult& result, const TrainConfig& config,
+                    const std::string& backend) {
+  const RunFolder folder{config.output};
+  const nlohmann::ordered_json json{{"recipe", config.recipe},
+                                    {"accuracy", result.state.accuracy},
+                                    {"loss", result.loss},
+                                    {"test_loss", result.evaluation.loss},
+                                    {"best_accuracy", result.state.best_accuracy},
+                                    {"best_step", result.state.best_step},
+                                    {"epochs", result.state.epoch},
+                                    {"steps", result.state.step},
+                                    {"nproc", config.nproc},
+                                    {"backend", backend},
+                                    {"strategy", config.strategy},
+                                    {"batch_size", config.batch_size},
+                                    {"seconds", result.seconds},
+                                    {"samples_per_s", result.samples_per_s},
+                                    {"output", folder.root.string()},
+                                    {"checkpoint_best", folder.best().string()},
+                                    {"checkpoint_last", folder.last().string()},
+                                    {"metrics", folder.metrics().string()},
+                                    {"report", folder.report().string()}};
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep

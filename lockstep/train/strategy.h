@@ -1,0 +1,70 @@
+// Strategy: how the ranks' gradients are averaged.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/ddp.h"
+
+namespace lockstep {
+
+enum class Strategy {
+  kDdp,        // DistributedDataParallel: buckets, averaged while backward runs
+  kAverage,    // average_gradients after backward, as tutorial 000 does it
+  kRing,       // the same by the chunked ring over isend and irecv
+  kNaiveRing,  // the same by the tutorial's ring
+};
+
+// "ddp", "average", "ring", "naive-ring"; "naive_ring" is taken too. Throws InvalidArgument with
+// the list of names.
+Strategy parse_strategy(std::string_view name);
+const std::vector<std::string>& strategy_names();
+AverageOptions average_options(Strategy strategy);
+
+// A model whose gradients are averaged by a strategy. Construction is collective: rank 0's
+// parameters and buffers go to all. M is a module holder. Afterwards, on every rank: forward(...),
+// loss.backward(), average().
+template <typename M>
+class AveragedModel {
+ public:
+  AveragedModel(M model, Communicator comm, Strategy strategy)
+      : model_(std::move(model)), comm_(std::move(comm)), strategy_(strategy) {
+    if (strategy_ == Strategy::kDdp) {
+      ddp_.emplace(model_, comm_);
+      return;
+    }
+    NamedTensors everything;
+    for (const auto& item : model_->named_parameters())
+      everything.emplace_back(item.key(), item.value());
+    for (const auto& item : model_->named_buffers())
+      everything.emplace_back(item.key(), item.value());
+    check_same_on_all_ranks(comm_, everything);
+    broadcast_tensors(comm_, everything);
+  }
+
+  M& module() { return model_; }
+
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    return ddp_ ? (*ddp_)(std::forward<Args>(args)...)
+                : model_->forward(std::forward<Args>(args)...);
+  }
+  // After backward: every rank's gradients are the average over the ranks. Collective.
+  void average() {
+    if (!ddp_) average_gradients(model_, comm_, average_options(strategy_));
+  }
+
+ private:
+  M model_;
+  Communicator comm_;
+  Strategy strategy_;
+  std::optional<DistributedDataParallel<M>> ddp_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,92 @@
+// SupervisedTask: a TrainTask from a model, an optimizer and a loader of labelled batches.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep {
+
+// M is a module holder with forward(input); D a data set of batches with `input` and `target`. All
+// that is referred to must outlive the task. One thread, the communicator's.
+template <typename M, data::Dataset D>
+class SupervisedTask {
+ public:
+  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+
+  struct Parts {
+    AveragedModel<M>& model;
+    torch::optim::Optimizer& optimizer;
+    data::Sampler& sampler;
+    data::Loader<D>& loader;
+    Loss loss;  // mean over the batch
+  };
+
+  explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {}
+  SupervisedTask(const SupervisedTask&) = delete;
+  SupervisedTask& operator=(const SupervisedTask&) = delete;
+
+  // Valid as long as this object. `evaluate` may be empty.
+  TrainTask task(std::function<Evaluation()> evaluate) {
+    return {.steps_per_epoch = parts_.loader.batches(),
+            .begin_epoch = [this](int64_t epoch,
+                                  int64_t first_step) { begin_epoch(epoch, first_step); },
+            .step = [this] { return step(); },
+            .evaluate = std::move(evaluate)};
+  }
+
+ private:
+  void begin_epoch(int64_t epoch, int64_t first_step) {
+    batches_.reset();
+    parts_.sampler.set_epoch(epoch);
+    parts_.loader.skip(first_step);
+    batches_.emplace(parts_.loader.begin());
+    first_ = true;
+    parts_.model.module()->train();
+  }
+
+  StepResult step() {
+    if (!std::exchange(first_, false)) ++*batches_;
+    const auto& batch = **batches_;
+    parts_.optimizer.zero_grad();
+    const at::Tensor loss = parts_.loss(parts_.model.forward(batch.input), batch.target);
+    loss.backward();
+    parts_.model.average();
+    parts_.optimizer.step();
+    return {.loss = loss.template item<double>(), .samples = batch.target.size(0)};
+  }
+
+  Parts parts_;
+  std::optional<typename data::Loader<D>::Iterator> batches_;
+  bool first_ = false;
+};
+
+// Evaluates a classifier whose forward(input) gives log-probabilities [B, classes]: this rank's
+// part of `dataset`, then all ranks' sums. Collective. In evaluation mode and without gradients;
+// afterwards in the mode it was found in.
+template <typename M, data::Dataset D>
+Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, int64_t classes,
+                               int64_t batch_size) {
+  const at::NoGradGuard no_grad;
+  const bool training = model->is_training();
+  model->eval();
+  ClassifierCounts counts(classes);
+  const data::ShardedSequentialSampler sampler(dataset.size(), comm);
+  if (sampler.size() > 0) {
+    data::Loader<D> loader(dataset, sampler, {.batch_size = batch_size});
+    for (auto& batch : loader) counts.add(model->forward(batch.input), batch.target);
+  }
+  model->train(training);
+  return counts.reduce(comm);
+}
+
+}  // namespace lockstep

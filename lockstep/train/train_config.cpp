@@ -1,0 +1,273 @@
+#include "lockstep/train/train_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Every field once: name, help, member.
+template <class Config, class Visit>
+void visit_fields(Config& config, Visit&& visit) {
+  visit("recipe", "the recipe", config.recipe);
+  visit("data",
+        "directory of MNIST's four idx files (plain or .gz), or 'digits': the built-in digits",
+        config.data);
+  visit("output", "directory for checkpoints, metrics and the report", config.output);
+  visit("nproc", "ranks to start", config.nproc);
+  visit("backend", "shm or gloo; empty: chosen", config.backend);
+  visit("device", "cpu", config.device);
+  visit("strategy", "how gradients are averaged: ddp, average, ring or naive-ring",
+        config.strategy);
+  visit("sampler",
+        "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
+        config.sampler);
+  visit("epochs", "passes over the training data", config.epochs);
+  visit("batch_size", "samples a rank and step; 0: 128 / nproc", config.batch_size);
+  visit("lr", "learning rate", config.lr);
+  visit("momentum", "momentum of SGD", config.momentum);
+  visit("seed", "of parameters and shuffling; dropout uses seed + rank", config.seed);
+  visit("dropout1", "dropout before the first linear layer", config.dropout1);
+  visit("dropout2", "dropout before the second linear layer", config.dropout2);
+  visit("mean", "subtracted from pixels scaled to 0..1", config.mean);
+  visit("stddev", "by which they are then divided", config.stddev);
+  visit("max_steps", "stop after so many optimizer steps; 0: no limit", config.max_steps);
+  visit("log_every", "steps between lines of metrics.jsonl", config.log_every);
+  visit("save_every", "steps between checkpoints within an epoch; 0: after each epoch only",
+        config.save_every);
+  visit("init_from", "safetensors file of parameters to start from", config.init_from);
+  visit("workers", "threads a rank that load data", config.workers);
+  visit("timeout", "seconds that a rank waits for the others", config.timeout);
+}
+
+// Fields that a resumed run may change.
+const std::set<std::string, std::less<>>& changeable() {
+  static const std::set<std::string, std::less<>> names{
+      "data",      "output",     "backend", "device",  "epochs",   "max_steps",
+      "log_every", "save_every", "workers", "timeout", "init_from"};
+  return names;
+}
+
+std::string as_text(const std::string& value) {
+  return value;
+}
+std::string as_text(int64_t value) {
+  return std::to_string(value);
+}
+std::string as_text(double value) {
+  return ordered_json(value).dump();
+}
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value,
+                         const std::string& takes) {
+  throw InvalidArgument(field + " is " + (value.empty() ? "empty" : value) + "; give " + takes);
+}
+
+void parse_into(const std::string&, const std::string& text, std::string& value) {
+  value = text;
+}
+void parse_into(const std::string& name, const std::string& text, int64_t& value) {
+  const auto parsed = parse_int(text);
+  if (!parsed) refuse(name, "'" + text + "'", "a whole number");
+  value = *parsed;
+}
+void parse_into(const std::string& name, const std::string& text, double& value) {
+  const auto parsed = parse_double(text);
+  if (!parsed) refuse(name, "'" + text + "'", "a number");
+  value = *parsed;
+}
+
+void read_into(const ordered_json& json, const std::string& where, std::string& value) {
+  if (!json.is_string()) refuse(where, json.dump(), "a string");
+  value = json.get<std::string>();
+}
+void read_into(const ordered_json& json, const std::string& where, int64_t& value) {
+  const bool fits =
+      json.is_number_integer() && !(json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX);
+  if (!fits) refuse(where, json.dump(), "a whole number");
+  value = json.get<int64_t>();
+}
+void read_into(const ordered_json& json, const std::string& where, double& value) {
+  if (!json.is_number()) refuse(where, json.dump(), "a number");
+  value = json.get<double>();
+}
+
+// Levenshtein's distance.
+size_t edits(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row.back();
+}
+
+std::string hint_for(const std::string& name) {
+  const auto& fields = config_fields();
+  const auto best = std::min_element(
+      fields.begin(), fields.end(),
+      [&](const auto& a, const auto& b) { return edits(a.name, name) < edits(b.name, name); });
+  return edits(best->name, name) <= 3 ? "; did you mean '" + best->name + "'?"
+                                      : "; `lockstep train mnist --help` lists them";
+}
+
+void at_least(const char* name, int64_t value, int64_t least) {
+  if (value < least) refuse(name, std::to_string(value), std::to_string(least) + " or more");
+}
+
+void check_dropout(const char* name, double value) {
+  if (!(value >= 0 && value < 1)) refuse(name, as_text(value), "0 or more, and less than 1");
+}
+
+}  // namespace
+
+const std::vector<ConfigField>& config_fields() {
+  static const std::vector<ConfigField> fields = [] {
+    std::vector<ConfigField> list;
+    const TrainConfig defaults;
+    visit_fields(defaults, [&](const char* name, const char* help, const auto& value) {
+      list.push_back({name, help, as_text(value)});
+    });
+    return list;
+  }();
+  return fields;
+}
+
+void set_field(TrainConfig& config, const std::string& name, const std::string& text) {
+  bool found = false;
+  visit_fields(config, [&](const char* field, const char*, auto& value) {
+    if (name != field) return;
+    found = true;
+    parse_into(name, text, value);
+  });
+  if (!found) throw InvalidArgument("there is no setting '" + name + "'" + hint_for(name));
+}
+
+std::string to_json(const TrainConfig& config) {
+  ordered_json json;
+  visit_fields(config,
+               [&](const char* name, const char*, const auto& value) { json[name] = value; });
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+TrainConfig train_config_from_json(const std::string& text, const std::string& source,
+                                   const TrainConfig& base) {
+  ordered_json json;
+  try {
+    json = ordered_json::parse(text);
+  } catch (const ordered_json::parse_error& error) {
+    throw InvalidArgument(source + ": is not JSON (at byte " + std::to_string(error.byte) + ")");
+  }
+  if (!json.is_object()) throw InvalidArgument(source + ": is not a JSON object of settings");
+  TrainConfig config = base;
+  for (const auto& [key, value] : json.items()) {
+    bool found = false;
+    const std::string name = key;
+    const ordered_json& from = value;
+    visit_fields(config, [&](const char* field, const char*, auto& into) {
+      if (name != field) return;
+      found = true;
+      read_into(from, source + ": " + name, into);
+    });
+    if (!found) throw InvalidArgument(source + ": unknown key '" + name + "'" + hint_for(name));
+  }
+  return config;
+}
+
+TrainConfig resolved(const TrainConfig& config) {
+  constexpr int64_t kTutorialBatch = 128;
+  TrainConfig result = config;
+  if (config.recipe != "mnist") refuse("recipe", "'" + config.recipe + "'", "mnist");
+  if (config.data.empty())
+    refuse("data", "", "a directory with MNIST's four idx files, or 'digits'");
+  if (config.output.empty()) refuse("output", "", "a directory");
+  at_least("nproc", config.nproc, 1);
+  parse_strategy(config.strategy);
+  if (config.sampler != "distributed" && config.sampler != "partition") {
+    refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
+  }
+  if (config.device != "cpu")
+    refuse("device", "'" + config.device + "'", "cpu, the device that the backends carry so far");
+  if (!config.backend.empty() && config.backend != "shm" && config.backend != "gloo" &&
+      config.backend != "local") {
+    refuse("backend", "'" + config.backend + "'", "shm or gloo");
+  }
+  if (config.backend == "local" && config.nproc > 1)
+    refuse("backend", "'local'", "shm or gloo: local is for one rank");
+  at_least("epochs", config.epochs, 1);
+  at_least("batch_size", config.batch_size, 0);
+  at_least("max_steps", config.max_steps, 0);
+  at_least("log_every", config.log_every, 1);
+  at_least("save_every", config.save_every, 0);
+  at_least("workers", config.workers, 0);
+  if (config.workers > 64) refuse("workers", std::to_string(config.workers), "64 or fewer");
+  if (!(config.lr > 0) || !std::isfinite(config.lr))
+    refuse("lr", as_text(config.lr), "a number above 0");
+  if (!(config.momentum >= 0 && config.momentum < 1)) {
+    refuse("momentum", as_text(config.momentum), "0 or more, and less than 1");
+  }
+  if (!(config.stddev > 0) || !std::isfinite(config.stddev))
+    refuse("stddev", as_text(config.stddev), "a number above 0");
+  if (!std::isfinite(config.mean)) refuse("mean", as_text(config.mean), "a number");
+  if (!(config.timeout > 0 && config.timeout < 1e7))
+    refuse("timeout", as_text(config.timeout), "seconds above 0");
+  check_dropout("dropout1", config.dropout1);
+  check_dropout("dropout2", config.dropout2);
+  if (result.batch_size == 0) result.batch_size = kTutorialBatch / config.nproc;
+  if (result.batch_size == 0) {
+    throw InvalidArgument("nproc is " + std::to_string(config.nproc) +
+                          ", which leaves nothing of the default batch of 128; give batch_size");
+  }
+  return result;
+}
+
+void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples) {
+  const auto count = [](int64_t samples) {
+    return std::to_string(samples) + (samples == 1 ? " sample" : " samples");
+  };
+  if (train_samples < 1 || test_samples < 1) {
+    throw InvalidArgument(config.data + ": has " + count(train_samples) + " for training and " +
+                          count(test_samples) + " for testing; both are needed");
+  }
+  if (config.nproc > train_samples) {
+    throw InvalidArgument("nproc is " + std::to_string(config.nproc) + ", more ranks than the " +
+                          count(train_samples) + " for training in " + config.data +
+                          "; start fewer");
+  }
+}
+
+void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
+  std::string differences;
+  visit_fields(recorded, [&](const char* name, const char*, const auto& before) {
+    if (changeable().count(name) != 0) return;
+    visit_fields(now, [&](const char* other, const char*, const auto& after) {
+      if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
+      differences += (differences.empty() ? "" : ", ");
+      differences.append(name)
+          .append(" was ")
+          .append(as_text(before))
+          .append(" and is now ")
+          .append(as_text(after));
+    });
+  });
+  if (!differences.empty()) {
+    throw InvalidArgument("cannot resume: " + differences +
+                          "; resume with the recorded settings, or start anew elsewhere");
+  }
+}
+
+}  // namespace lockstep

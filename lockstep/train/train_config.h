@@ -1,0 +1,73 @@
+// TrainConfig: everything that decides what `lockstep train mnist` does, as a value with JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// The defaults are those of tutorial 000.
+struct TrainConfig {
+  std::string recipe = "mnist";
+  std::string data;  // directory of the four idx files
+  std::string output = "runs/mnist";
+  int64_t nproc = 1;    // ranks
+  std::string backend;  // "": chosen by init()
+  std::string device = "cpu";
+  std::string strategy = "ddp";         // strategy_names()
+  std::string sampler = "distributed";  // "distributed": a new deal every epoch; "partition": the
+                                        // tutorial's fixed parts
+  int64_t epochs = 10;
+  int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down
+  double lr = 0.01;
+  double momentum = 0.5;
+  int64_t seed = 1234;  // parameters and shuffling; dropout draws from seed + rank
+  double dropout1 = 0.25;
+  double dropout2 = 0.5;
+  double mean = 0.1307;  // of pixels scaled to 0..1
+  double stddev = 0.3081;
+  int64_t max_steps = 0;   // optimizer steps in all; 0: no limit
+  int64_t log_every = 50;  // steps
+  int64_t save_every = 0;  // steps; 0: after each epoch
+  std::string init_from;  // a safetensors file with the model's parameters to start from; "": drawn
+                          // from seed
+  int64_t workers = 1;    // threads a rank that load data
+  double timeout = 600;   // seconds, of every wait for other ranks
+
+  bool operator==(const TrainConfig&) const = default;
+};
+
+// The names of the fields in order, as in JSON ("batch_size"). What each is, as one line for
+// --help.
+struct ConfigField {
+  std::string name;
+  std::string help;
+  std::string fallback;  // the default as text
+};
+const std::vector<ConfigField>& config_fields();
+
+// Sets one field from text, as a command line gives it. Throws InvalidArgument that names the
+// field, the text and what it takes.
+void set_field(TrainConfig& config, const std::string& name, const std::string& text);
+
+std::string to_json(const TrainConfig& config);
+// Fields that are absent keep their value of `base`. Throws InvalidArgument of one line that begins
+// with `source`: not JSON, an unknown key (with the nearest known one), a value of another type.
+TrainConfig train_config_from_json(const std::string& text, const std::string& source,
+                                   const TrainConfig& base = {});
+
+// The configuration with batch_size filled in. Throws InvalidArgument that names the first field
+// that makes no sense. Pure: looks at no file.
+TrainConfig resolved(const TrainConfig& config);
+
+// Checks a resolved configuration against the data. Throws InvalidArgument: more ranks than
+// samples, a batch larger than a part.
+void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples);
+
+// A resumed run goes on with the settings that it was begun with. Throws InvalidArgument that lists
+// the fields that would change its course; others (epochs, max_steps, output, log_every, ...) may
+// differ.
+void check_resumable(const TrainConfig& recorded, const TrainConfig& now);
+
+}  // namespace lockstep

@@ -1,0 +1,140 @@
+#include "lockstep/train/trainer.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point from,
+                       std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double rate(double amount, double seconds) {
+  return seconds > 0 ? amount / seconds : 0;
+}
+
+double mean_of(const RunningLoss& sum) {
+  return sum.samples > 0 ? sum.loss / sum.samples : 0;
+}
+
+}  // namespace
+
+Trainer::Trainer(Communicator comm, TrainTask task, TrainerOptions options)
+    : comm_(std::move(comm)), task_(std::move(task)), options_(options) {
+  if (task_.steps_per_epoch < 1 || !task_.begin_epoch || !task_.step) {
+    throw InvalidArgument("Trainer: the task has no steps");
+  }
+  if (options_.epochs < 0 || options_.max_steps < 0 || options_.log_every < 1 ||
+      options_.save_every < 0) {
+    throw InvalidArgument(
+        "Trainer: epochs, max_steps and save_every must be 0 or more, log_every 1 or more");
+  }
+}
+
+bool Trainer::finished() const {
+  return state_.epoch >= options_.epochs ||
+         (options_.max_steps > 0 && state_.step >= options_.max_steps);
+}
+
+void Trainer::run() {
+  if (state_.step_in_epoch >= task_.steps_per_epoch) {
+    throw InvalidArgument("Trainer: cannot go on at step " + std::to_string(state_.step_in_epoch) +
+                          " of epochs of " + std::to_string(task_.steps_per_epoch) +
+                          " steps; data or batch size have changed");
+  }
+  clock_ = Clock::now();
+  while (!finished()) run_epoch();
+}
+
+void Trainer::run_epoch() {
+  const auto start = Clock::now();
+  const int64_t samples_before = state_.samples;
+  log_clock_ = start;
+  log_samples_ = state_.samples;
+  task_.begin_epoch(state_.epoch, state_.step_in_epoch);
+  while (state_.step_in_epoch < task_.steps_per_epoch && !finished()) {
+    const StepResult result = task_.step();
+    since_log_.add(result.loss, result.samples);
+    of_epoch_.add(result.loss, result.samples);
+    ++state_.step;
+    ++state_.step_in_epoch;
+    state_.samples += result.samples * comm_.size();
+    for (auto& callback : callbacks_) callback->on_step(state_, result);
+    if (state_.step % options_.log_every == 0) log();
+    const bool ends = state_.step_in_epoch == task_.steps_per_epoch || finished();
+    if (options_.save_every > 0 && state_.step % options_.save_every == 0 && !ends) save(false);
+  }
+  end_epoch(seconds_between(start, Clock::now()), state_.samples - samples_before);
+}
+
+void Trainer::end_epoch(double seconds, int64_t samples) {
+  EpochEvent event;
+  event.loss = mean_of(reduce(of_epoch_));
+  event.seconds = seconds;
+  event.samples_per_s = rate(static_cast<double>(samples), seconds);
+  if (task_.evaluate) {
+    event.evaluation = task_.evaluate();
+    state_.accuracy = event.evaluation->accuracy;
+    event.best = state_.accuracy > state_.best_accuracy;
+    if (event.best) {
+      state_.best_accuracy = state_.accuracy;
+      state_.best_step = state_.step;
+    }
+  }
+  if (state_.step_in_epoch == task_.steps_per_epoch) {
+    ++state_.epoch;
+    state_.step_in_epoch = 0;
+    of_epoch_ = {};
+  }
+  count_time();
+  for (auto& callback : callbacks_) callback->on_epoch(state_, event);
+  save(event.best);
+}
+
+void Trainer::log() {
+  const auto now = Clock::now();
+  LogEvent event;
+  event.loss = mean_of(reduce(since_log_));
+  event.samples_per_s =
+      rate(static_cast<double>(state_.samples - log_samples_), seconds_between(log_clock_, now));
+  if (!std::isfinite(event.loss)) {
+    throw Error("the loss became " + std::to_string(event.loss) + " by step " +
+                std::to_string(state_.step) +
+                "; lower the learning rate, or look for broken input");
+  }
+  since_log_ = {};
+  log_clock_ = now;
+  log_samples_ = state_.samples;
+  count_time();
+  for (auto& callback : callbacks_) callback->on_log(state_, event);
+}
+
+RunningLoss Trainer::reduce(const RunningLoss& mine) {
+  at::Tensor sums = at::empty({2}, at::kDouble);
+  sums.mutable_data_ptr<double>()[0] = mine.loss;
+  sums.mutable_data_ptr<double>()[1] = mine.samples;
+  sums = sums.to(comm_.device());
+  comm_.all_reduce(sums);
+  sums = sums.cpu();
+  return {sums.const_data_ptr<double>()[0], sums.const_data_ptr<double>()[1]};
+}
+
+void Trainer::save(bool best) {
+  count_time();
+  for (auto& callback : callbacks_) callback->on_save(state_, best);
+}
+
+void Trainer::count_time() {
+  const auto now = Clock::now();
+  state_.seconds += seconds_between(clock_, now);
+  clock_ = now;
+}
+
+}  // namespace lockstep

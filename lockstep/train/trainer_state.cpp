@@ -1,0 +1,46 @@
+#include "lockstep/train/trainer_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+template <class State, class Visit>
+void visit_state(State& state, Visit&& visit) {
+  visit("epoch", state.epoch);
+  visit("step_in_epoch", state.step_in_epoch);
+  visit("step", state.step);
+  visit("samples", state.samples);
+  visit("seconds", state.seconds);
+  visit("best_accuracy", state.best_accuracy);
+  visit("best_step", state.best_step);
+  visit("accuracy", state.accuracy);
+  visit("metrics_bytes", state.metrics_bytes);
+}
+
+}  // namespace
+
+std::string to_json(const TrainerState& state) {
+  nlohmann::ordered_json json;
+  visit_state(state, [&](const char* name, const auto& value) { json[name] = value; });
+  return json.dump(2) + "\n";
+}
+
+TrainerState trainer_state_from_json(const std::string& text, const std::string& source) {
+  TrainerState state;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    visit_state(state, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+  } catch (const nlohmann::json::exception&) {
+    throw CheckpointError(source + ": is not the state of a trainer; the checkpoint is damaged");
+  }
+  if (state.epoch < 0 || state.step_in_epoch < 0 || state.step < 0 || state.samples < 0 ||
+      state.metrics_bytes < 0) {
+    throw CheckpointError(source + ": has a negative count; the checkpoint is damaged");
+  }
+  return state;
+}
+
+}  // namespace lockstep

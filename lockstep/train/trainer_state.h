@@ -1,0 +1,42 @@
+// Where training stands, as a value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+// The same on every rank. What a resumed run starts from, beside the parameters, the optimizer and
+// the generators.
+struct TrainerState {
+  int64_t epoch = 0;          // epochs completed
+  int64_t step_in_epoch = 0;  // steps done of the epoch under way
+  int64_t step = 0;           // optimizer steps since the start
+  int64_t samples = 0;        // samples seen by all ranks
+  double seconds = 0;         // of training and evaluation, the former runs' included
+  double best_accuracy = -1;  // of all evaluations; -1: none yet
+  int64_t best_step = 0;      // when it was reached
+  double accuracy = -1;       // of the latest evaluation; -1: none yet
+  int64_t metrics_bytes = 0;  // length of metrics.jsonl: what is after it belongs to steps that a
+                              // resumed run takes again
+
+  bool operator==(const TrainerState&) const = default;
+};
+
+// What this rank has added up: a mean over samples under way.
+struct RunningLoss {
+  double loss = 0;     // sum over samples
+  double samples = 0;  // of this rank
+
+  void add(double mean, int64_t count) {
+    loss += mean * static_cast<double>(count);
+    samples += static_cast<double>(count);
+  }
+};
+
+// JSON, one member a field. Reading throws CheckpointError that begins with `source` unless all
+// fields are there and sensible.
+std::string to_json(const TrainerState& state);
+TrainerState trainer_state_from_json(const std::string& text, const std::string& source);
+
+}  // namespace lockstep
