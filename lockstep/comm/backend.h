@@ -9,34 +9,37 @@
 
 namespace lockstep {
 
-// One operation under way. Destroying it does not cancel the operation; the memory that the call named must stay valid until
-// poll() returned true, wait() returned, or the backend is gone.
+// One operation under way. Destroying it does not cancel the operation; the memory that the call
+// named must stay valid until poll() returned true, wait() returned, or the backend is gone.
 class Request {
  public:
   virtual ~Request() = default;
-  // Makes what progress is possible without blocking, for this and every earlier operation of the backend. True when over.
-  // Throws what the operation failed with.
+  // Makes what progress is possible without blocking, for this and every earlier operation of the
+  // backend. True when over. Throws what the operation failed with.
   virtual bool poll() = 0;
   // Blocks until over. Throws Timeout, PeerLost, Mismatch.
   virtual void wait(Deadline deadline) = 0;
 };
 
-// An engine that moves bytes among a fixed group of ranks. One thread at a time. Every rank must start the same collectives in
-// the same order; sends and receives match by peer, tag and order, apart from the collectives.
+// An engine that moves bytes among a fixed group of ranks. One thread at a time. Every rank must
+// start the same collectives in the same order; sends and receives match by peer, tag and order,
+// apart from the collectives.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual const Capabilities& capabilities() const = 0;
 
-  // Starts an operation that capabilities() calls native; never blocks. Arguments were checked by Communicator.
+  // Starts an operation that capabilities() calls native; never blocks. Arguments were checked by
+  // Communicator.
   virtual std::unique_ptr<Request> start(const Call& call) = 0;
 
-  // Makes progress on whatever is pending, without blocking. Does not throw for a failed operation: its request does.
+  // Makes progress on whatever is pending, without blocking. Does not throw for a failed operation:
+  // its request does.
   virtual void progress() = 0;
 
-  // Tells the peers, as far as the engine can, that this rank gives up: their waits end with `reason` instead of a time-out.
-  // Callable in any state; does not block, does not throw.
+  // Tells the peers, as far as the engine can, that this rank gives up: their waits end with
+  // `reason` instead of a time-out. Callable in any state; does not block, does not throw.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

@@ -26,7 +26,8 @@ Meeting from_launcher(const EnvLookup& env) {
   Meeting meeting;
   meeting.topology = topology_of(job);
   switch (job.launcher) {
-    case Launcher::kNone: break;
+    case Launcher::kNone:
+      break;
     case Launcher::kLockstep:
       meeting.kind = Meeting::Kind::kAgent;
       meeting.address = *job.store;
@@ -35,7 +36,8 @@ Meeting from_launcher(const EnvLookup& env) {
       meeting.kind = job.world_size == 1 ? Meeting::Kind::kAlone : Meeting::Kind::kTorch;
       if (job.master) meeting.address = *job.master;
       meeting.torch_agent_store = env("TORCHELASTIC_USE_AGENT_STORE") == "True";
-      meeting.key_prefix = "lockstep/" + env("TORCHELASTIC_RUN_ID").value_or("none") + "/" + std::to_string(job.restart_count);
+      meeting.key_prefix = "lockstep/" + env("TORCHELASTIC_RUN_ID").value_or("none") + "/" +
+                           std::to_string(job.restart_count);
       // Launched by hand with RANK and WORLD_SIZE alone: nobody said which ranks share a host.
       meeting.topology_known = env("LOCAL_RANK").has_value() && env("LOCAL_WORLD_SIZE").has_value();
       break;
@@ -43,7 +45,8 @@ Meeting from_launcher(const EnvLookup& env) {
     case Launcher::kSlurm: {
       if (job.world_size == 1) break;
       const auto directory = env("PMIX_SERVER_TMPDIR");
-      if (job.launcher == Launcher::kOpenMpi && job.local_world_size == job.world_size && directory) {
+      if (job.launcher == Launcher::kOpenMpi && job.local_world_size == job.world_size &&
+          directory) {
         // mpirun's session directory: of this user alone, of this job alone, removed with it.
         meeting.kind = Meeting::Kind::kFile;
         meeting.path = *directory + "/lockstep-" + env("PMIX_NAMESPACE").value_or("job");
@@ -52,7 +55,8 @@ Meeting from_launcher(const EnvLookup& env) {
         meeting.address = *job.master;
       } else {
         throw InvalidArgument("started by " + std::string(to_string(job.launcher)) +
-                              ": set MASTER_ADDR and MASTER_PORT to where rank 0 shall listen, and LOCKSTEP_SECRET_FILE to a file that all ranks can read");
+                              ": set MASTER_ADDR and MASTER_PORT to where rank 0 shall listen, and "
+                              "LOCKSTEP_SECRET_FILE to a file that all ranks can read");
       }
       break;
     }
@@ -63,8 +67,10 @@ Meeting from_launcher(const EnvLookup& env) {
 Secret need_secret(const InitOptions& options, const EnvLookup& env, const std::string& method) {
   if (!options.secret.empty()) return Secret::from_text(options.secret);
   if (auto secret = Secret::from_env(env)) return *secret;
-  throw InvalidArgument(method + " needs a secret that all ranks share: set LOCKSTEP_SECRET or LOCKSTEP_SECRET_FILE, or give "
-                        "init({.secret = ...}); without one anybody who reaches the port could join");
+  throw InvalidArgument(
+      method +
+      " needs a secret that all ranks share: set LOCKSTEP_SECRET or LOCKSTEP_SECRET_FILE, or give "
+      "init({.secret = ...}); without one anybody who reaches the port could join");
 }
 
 std::string read_line(const char* path) {
@@ -74,7 +80,8 @@ std::string read_line(const char* path) {
   return line;
 }
 
-// Two processes share a host if they share a kernel and its host name (containers on one kernel differ in the name).
+// Two processes share a host if they share a kernel and its host name (containers on one kernel
+// differ in the name).
 std::string host_identity() {
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
@@ -82,7 +89,8 @@ std::string host_identity() {
 }
 
 // Rank 0's own store, for the ranks that learn address and secret by `publish`.
-Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secret, Deadline deadline) {
+Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secret,
+                     Deadline deadline) {
   Rendezvous result;
   if (!rank_zero) {
     result.store = std::make_shared<TcpStore>(address, secret, deadline);
@@ -101,12 +109,15 @@ Meeting decide_meeting(const InitOptions& options, const EnvLookup& env) {
   if (method == "env://") {
     Meeting meeting = from_launcher(env);
     if (options.rank && *options.rank != meeting.topology.rank) {
-      throw InvalidArgument("init(): rank " + std::to_string(*options.rank) + " contradicts the environment's " +
+      throw InvalidArgument("init(): rank " + std::to_string(*options.rank) +
+                            " contradicts the environment's " +
                             std::to_string(meeting.topology.rank) + "; leave it out with env://");
     }
     if (options.world_size && *options.world_size != meeting.topology.size) {
-      throw InvalidArgument("init(): world_size " + std::to_string(*options.world_size) + " contradicts the environment's " +
-                            std::to_string(meeting.topology.size) + "; start that many ranks, e.g. lockstep run --nproc-per-node " +
+      throw InvalidArgument("init(): world_size " + std::to_string(*options.world_size) +
+                            " contradicts the environment's " +
+                            std::to_string(meeting.topology.size) +
+                            "; start that many ranks, e.g. lockstep run --nproc-per-node " +
                             std::to_string(*options.world_size));
     }
     return meeting;
@@ -114,11 +125,14 @@ Meeting decide_meeting(const InitOptions& options, const EnvLookup& env) {
   const bool tcp = method.starts_with("tcp://");
   const bool file = method.starts_with("file://");
   if (!tcp && !file) {
-    throw InvalidArgument("init_method '" + method + "' is not known; use env://, tcp://host:port or file:///path");
+    throw InvalidArgument("init_method '" + method +
+                          "' is not known; use env://, tcp://host:port or file:///path");
   }
-  if (!options.rank || !options.world_size) throw InvalidArgument("init_method " + method + " needs .rank and .world_size");
+  if (!options.rank || !options.world_size)
+    throw InvalidArgument("init_method " + method + " needs .rank and .world_size");
   if (*options.world_size < 1 || *options.rank < 0 || *options.rank >= *options.world_size) {
-    throw InvalidArgument("init(): rank " + std::to_string(*options.rank) + " of world_size " + std::to_string(*options.world_size) +
+    throw InvalidArgument("init(): rank " + std::to_string(*options.rank) + " of world_size " +
+                          std::to_string(*options.world_size) +
                           " is out of range: ranks count from 0 to world_size - 1");
   }
   Meeting meeting;
@@ -128,45 +142,62 @@ Meeting decide_meeting(const InitOptions& options, const EnvLookup& env) {
   if (tcp) {
     meeting.kind = Meeting::Kind::kRankZero;
     meeting.address = parse_host_port(method.substr(6));
-    if (meeting.address.port == 0) throw InvalidArgument("init_method " + method + ": port 0 cannot be found by the other ranks");
+    if (meeting.address.port == 0)
+      throw InvalidArgument("init_method " + method +
+                            ": port 0 cannot be found by the other ranks");
   } else {
     meeting.kind = Meeting::Kind::kFile;
     meeting.path = method.substr(7);
-    if (meeting.path.empty()) throw InvalidArgument("init_method file:// needs a path: file:///path/to/new/file");
+    if (meeting.path.empty())
+      throw InvalidArgument("init_method file:// needs a path: file:///path/to/new/file");
   }
   return meeting;
 }
 
-Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env, Deadline deadline) {
+Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env,
+                      Deadline deadline) {
   const bool rank_zero = meeting.topology.rank == 0;
   switch (meeting.kind) {
-    case Meeting::Kind::kAlone: return {};
+    case Meeting::Kind::kAlone:
+      return {};
     case Meeting::Kind::kAgent:
-      return {std::make_shared<TcpStore>(meeting.address, need_secret(options, env, "LOCKSTEP_STORE"), deadline), nullptr};
+      return {std::make_shared<TcpStore>(meeting.address,
+                                         need_secret(options, env, "LOCKSTEP_STORE"), deadline),
+              nullptr};
     case Meeting::Kind::kRankZero:
-      return own_store(rank_zero, meeting.address, need_secret(options, env, "rank 0's store at " + meeting.address.to_string()), deadline);
+      return own_store(
+          rank_zero, meeting.address,
+          need_secret(options, env, "rank 0's store at " + meeting.address.to_string()), deadline);
     case Meeting::Kind::kFile: {
       auto file = std::make_shared<FileStore>(meeting.path);
       if (rank_zero && file->add("lockstep/jobs", 1) > 1) {
-        throw InvalidArgument("file:///" + meeting.path + " was used by another job; every job needs a new file: remove it");
+        throw InvalidArgument("file:///" + meeting.path +
+                              " was used by another job; every job needs a new file: remove it");
       }
       return {file, nullptr};
     }
     case Meeting::Kind::kTorch: {
-      // As private as that store, which has no authentication: for one host it is asked for on the loopback.
-      const HostPort listen{meeting.topology.local_size == meeting.topology.size ? "127.0.0.1" : resolve(meeting.address.host), 0};
+      // As private as that store, which has no authentication: for one host it is asked for on the
+      // loopback.
+      const HostPort listen{meeting.topology.local_size == meeting.topology.size
+                                ? "127.0.0.1"
+                                : resolve(meeting.address.host),
+                            0};
       TorchStore torch_store(meeting.address, rank_zero && !meeting.torch_agent_store, deadline);
       Rendezvous result;
       if (rank_zero) {
         const Secret secret = Secret::generate();
         result = own_store(true, listen, secret, deadline);
         const auto server = std::static_pointer_cast<TcpStoreServer>(result.keep);
-        torch_store.set(meeting.key_prefix + "/store", server->address().to_string() + " " + secret.text());
+        torch_store.set(meeting.key_prefix + "/store",
+                        server->address().to_string() + " " + secret.text());
       } else {
         const std::string text = torch_store.get(meeting.key_prefix + "/store", deadline);
         const auto space = text.find(' ');
-        if (space == std::string::npos) throw StoreError("rank 0 published no store in torchrun's TCPStore");
-        result = own_store(false, parse_host_port(text.substr(0, space)), Secret::from_text(text.substr(space + 1)), deadline);
+        if (space == std::string::npos)
+          throw StoreError("rank 0 published no store in torchrun's TCPStore");
+        result = own_store(false, parse_host_port(text.substr(0, space)),
+                           Secret::from_text(text.substr(space + 1)), deadline);
       }
       // Rank 0 may serve the TCPStore: nobody goes on before everybody has read it.
       store_barrier(*result.store, "torch-store", meeting.topology.size, deadline);
@@ -186,15 +217,17 @@ Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
     try {
       host = store.get("host/" + std::to_string(r), deadline);
     } catch (const Timeout&) {
-      throw Timeout("rank " + std::to_string(r) + " of " + std::to_string(size) + " did not arrive within " +
-                    std::to_string(static_cast<int>(deadline.timeout_seconds())) + " s; was it started?");
+      throw Timeout(
+          "rank " + std::to_string(r) + " of " + std::to_string(size) + " did not arrive within " +
+          std::to_string(static_cast<int>(deadline.timeout_seconds())) + " s; was it started?");
     }
     if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
     if (host != mine) continue;
     if (r < rank) ++topology.local_rank;
     ++topology.local_size;
   }
-  topology.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
+  topology.node_rank =
+      static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
   return topology;
 }
 

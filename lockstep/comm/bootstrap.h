@@ -1,4 +1,5 @@
-// Bootstrap: from a process's environment or options to a store that all ranks of its job share. Not a public header.
+// Bootstrap: from a process's environment or options to a store that all ranks of its job share.
+// Not a public header.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,7 @@ struct Meeting {
   bool torch_agent_store = false;  // kTorch: the launcher serves the TCPStore, rank 0 does not
   std::string key_prefix;          // kTorch, kFile: keeps jobs and restarts apart
   Topology topology;
-  bool topology_known = true;      // false: local ranks must be found out
+  bool topology_known = true;  // false: local ranks must be found out
 };
 // Pure. Throws InvalidArgument.
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);
@@ -39,7 +40,8 @@ struct Rendezvous {
   std::shared_ptr<void> keep;
 };
 // Collective. Throws InvalidArgument (no secret), Timeout, StoreError.
-Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env, Deadline deadline);
+Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env,
+                      Deadline deadline);
 
 // Which ranks share a host, by the hosts' boot ids and names. Collective.
 Topology find_topology(Store& store, int rank, int size, Deadline deadline);

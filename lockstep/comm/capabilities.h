@@ -18,9 +18,9 @@ const char* to_string(Support support);
 
 // The engine's own abilities; Communicator derives Support from them (compose.h).
 struct Capabilities {
-  std::string backend;                 // "local", "shm", "gloo"
-  bool deterministic = false;          // reductions give the same bits on every rank and in every run
-  bool rank_order = false;             // ... and add in rank order, whatever the size
+  std::string backend;         // "local", "shm", "gloo"
+  bool deterministic = false;  // reductions give the same bits on every rank and in every run
+  bool rank_order = false;     // ... and add in rank order, whatever the size
   bool float32_accumulation = false;   // float16 and bfloat16 are summed in float32, rounded once
   bool authenticated = false;          // peers prove the job's secret before they may join
   bool processes = false;              // ranks may be processes
@@ -34,8 +34,12 @@ struct Capabilities {
   uint32_t bool_reduce_ops = 0;        // bit i: ReduceOp(i) on bool, with the meaning of types.h
 };
 
-constexpr uint32_t bit(at::ScalarType dtype) { return uint32_t{1} << static_cast<int>(dtype); }
-constexpr uint32_t bit(ReduceOp op) { return uint32_t{1} << static_cast<int>(op); }
+constexpr uint32_t bit(at::ScalarType dtype) {
+  return uint32_t{1} << static_cast<int>(dtype);
+}
+constexpr uint32_t bit(ReduceOp op) {
+  return uint32_t{1} << static_cast<int>(op);
+}
 // All that types.h names.
 uint32_t all_dtypes();
 

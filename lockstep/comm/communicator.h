@@ -1,14 +1,20 @@
 // Communicator: a group of ranks and the operations among them.
 //
 // Common to all operations:
-//   Collective    every rank of the group calls the same operation, with the same arguments but for the data, in the same order.
-//   Tensors       dense, on device(), of a dtype of is_supported_dtype(); empty and non-contiguous ones are fine (the latter
-//                 are copied). "Parts" are taken along dim 0. Outputs never alias inputs unless said so.
-//   Reductions    see ReduceOp. float16 and bfloat16 are summed in float32. On backends whose capabilities say
+//   Collective    every rank of the group calls the same operation, with the same arguments but for
+//   the data, in the same order. Tensors       dense, on device(), of a dtype of
+//   is_supported_dtype(); empty and non-contiguous ones are fine (the latter
+//                 are copied). "Parts" are taken along dim 0. Outputs never alias inputs unless
+//                 said so.
+//   Reductions    see ReduceOp. float16 and bfloat16 are summed in float32. On backends whose
+//   capabilities say
 //                 `deterministic`, the result has the same bits on every rank and in every run.
-//   Blocking      the plain forms return when this rank's part is done: results may be read, inputs reused. The i-forms never
-//                 block; what is pending progresses inside every later call and wait on this communicator.
-//   Errors        InvalidArgument before anything is sent, leaving the communicator as it was. Timeout, PeerLost and Mismatch
+//   Blocking      the plain forms return when this rank's part is done: results may be read, inputs
+//   reused. The i-forms never
+//                 block; what is pending progresses inside every later call and wait on this
+//                 communicator.
+//   Errors        InvalidArgument before anything is sent, leaving the communicator as it was.
+//   Timeout, PeerLost and Mismatch
 //                 break the communicator: see core/errors.h.
 //   Threads       one thread at a time; a second one inside a call gets InvalidArgument.
 //   Site          the last argument is the caller's source line, for error messages. Leave it out.
@@ -61,8 +67,9 @@ struct CommunicatorOptions {
   std::shared_ptr<void> keep = nullptr;
 };
 
-// A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when the last one of a rank goes,
-// its peers' pending and later waits on that rank throw PeerLost. Destruction does not communicate or wait.
+// A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when
+// the last one of a rank goes, its peers' pending and later waits on that rank throw PeerLost.
+// Destruction does not communicate or wait.
 class Communicator final {
  public:
   using Site = std::source_location;
@@ -74,12 +81,15 @@ class Communicator final {
   int size() const;
   int local_rank() const;  // among the ranks of this host
   int local_size() const;
-  int node_rank() const;   // which host
-  // The device whose tensors this communicator carries. Follows from the backend and the local rank, never the global one.
+  int node_rank() const;  // which host
+  // The device whose tensors this communicator carries. Follows from the backend and the local
+  // rank, never the global one.
   at::Device device() const;
   const Capabilities& capabilities() const;
-  // How an operation is done here: by the engine, composed, or not at all. `v_form`: with unequal parts.
-  Support support(Op op, at::ScalarType dtype, ReduceOp reduce = ReduceOp::kSum, bool v_form = false) const;
+  // How an operation is done here: by the engine, composed, or not at all. `v_form`: with unequal
+  // parts.
+  Support support(Op op, at::ScalarType dtype, ReduceOp reduce = ReduceOp::kSum,
+                  bool v_form = false) const;
   CommunicatorStats stats() const;
   std::chrono::nanoseconds timeout() const;
 
@@ -91,62 +101,80 @@ class Communicator final {
   void broadcast(const at::Tensor& tensor, int root, Site site = Site::current());
   Work ibroadcast(const at::Tensor& tensor, int root, Site site = Site::current());
 
-  // Reduces all ranks' `tensor` element by element into the root's; the others' stay untouched. Collective.
-  void reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum, Site site = Site::current());
-  Work ireduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+  // Reduces all ranks' `tensor` element by element into the root's; the others' stay untouched.
+  // Collective.
+  void reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum,
+              Site site = Site::current());
+  Work ireduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum,
+               Site site = Site::current());
 
   // Reduces all ranks' `tensor` element by element, in place, everywhere. Collective.
-  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current());
-  Work iall_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                  Site site = Site::current());
+  Work iall_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                   Site site = Site::current());
 
-  // Concatenates the ranks' tensors of one shape [k, ...] along dim 0, in rank order: [size * k, ...] (a 0-dim tensor counts as
-  // [1]). gather: on the root; the others get an undefined tensor. Collective.
+  // Concatenates the ranks' tensors of one shape [k, ...] along dim 0, in rank order: [size * k,
+  // ...] (a 0-dim tensor counts as [1]). gather: on the root; the others get an undefined tensor.
+  // Collective.
   at::Tensor gather(const at::Tensor& tensor, int root, Site site = Site::current());
   at::Tensor all_gather(const at::Tensor& tensor, Site site = Site::current());
   // `output` as returned by the forms above; ignored but on the root for gather.
-  Work igather(const at::Tensor& output, const at::Tensor& tensor, int root, Site site = Site::current());
+  Work igather(const at::Tensor& output, const at::Tensor& tensor, int root,
+               Site site = Site::current());
   Work iall_gather(const at::Tensor& output, const at::Tensor& tensor, Site site = Site::current());
 
-  // The same with parts that differ in dim 0. Without `counts` the blocking forms exchange them first (one small all_gather);
-  // counts[r] is rank r's size along dim 0, the same vector on all ranks. Collective.
+  // The same with parts that differ in dim 0. Without `counts` the blocking forms exchange them
+  // first (one small all_gather); counts[r] is rank r's size along dim 0, the same vector on all
+  // ranks. Collective.
   at::Tensor gatherv(const at::Tensor& tensor, int root, Site site = Site::current());
   at::Tensor all_gatherv(const at::Tensor& tensor, Site site = Site::current());
-  Work igatherv(const at::Tensor& output, const at::Tensor& tensor, std::span<const int64_t> counts, int root,
-                Site site = Site::current());
-  Work iall_gatherv(const at::Tensor& output, const at::Tensor& tensor, std::span<const int64_t> counts,
-                    Site site = Site::current());
+  Work igatherv(const at::Tensor& output, const at::Tensor& tensor, std::span<const int64_t> counts,
+                int root, Site site = Site::current());
+  Work iall_gatherv(const at::Tensor& output, const at::Tensor& tensor,
+                    std::span<const int64_t> counts, Site site = Site::current());
 
-  // Splits the root's `input` [size * k, ...] along dim 0 and puts part r into rank r's `output` [k, ...]. `input` is ignored but
-  // on the root (pass {} there). Collective.
-  void scatter(const at::Tensor& output, const at::Tensor& input, int root, Site site = Site::current());
-  Work iscatter(const at::Tensor& output, const at::Tensor& input, int root, Site site = Site::current());
-  // With parts of counts[r] rows, the same vector on all ranks; output has counts[rank] rows. Collective.
-  void scatterv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts, int root,
+  // Splits the root's `input` [size * k, ...] along dim 0 and puts part r into rank r's `output`
+  // [k, ...]. `input` is ignored but on the root (pass {} there). Collective.
+  void scatter(const at::Tensor& output, const at::Tensor& input, int root,
+               Site site = Site::current());
+  Work iscatter(const at::Tensor& output, const at::Tensor& input, int root,
                 Site site = Site::current());
-  Work iscatterv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts, int root,
-                 Site site = Site::current());
+  // With parts of counts[r] rows, the same vector on all ranks; output has counts[rank] rows.
+  // Collective.
+  void scatterv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts,
+                int root, Site site = Site::current());
+  Work iscatterv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts,
+                 int root, Site site = Site::current());
 
   // Reduces all ranks' `input` [size * k, ...] and gives rank r part r, [k, ...]. Collective.
-  at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum, Site site = Site::current());
-  Work ireduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
-                       Site site = Site::current());
+  at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                            Site site = Site::current());
+  Work ireduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                       ReduceOp op = ReduceOp::kSum, Site site = Site::current());
   // With parts of counts[r] rows, the same vector on all ranks. Collective.
-  at::Tensor reduce_scatterv(const at::Tensor& input, std::span<const int64_t> counts, ReduceOp op = ReduceOp::kSum,
-                             Site site = Site::current());
-  Work ireduce_scatterv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts,
-                        ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+  at::Tensor reduce_scatterv(const at::Tensor& input, std::span<const int64_t> counts,
+                             ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+  Work ireduce_scatterv(const at::Tensor& output, const at::Tensor& input,
+                        std::span<const int64_t> counts, ReduceOp op = ReduceOp::kSum,
+                        Site site = Site::current());
 
-  // Sends part r of `input` [size * k, ...] to rank r; returns the parts received, in rank order, [size * k, ...]. Collective.
+  // Sends part r of `input` [size * k, ...] to rank r; returns the parts received, in rank order,
+  // [size * k, ...]. Collective.
   at::Tensor all_to_all(const at::Tensor& input, Site site = Site::current());
   Work iall_to_all(const at::Tensor& output, const at::Tensor& input, Site site = Site::current());
-  // Sends send_counts[r] rows to rank r, receives recv_counts[r] rows from it. Without recv_counts they are exchanged first.
-  at::Tensor all_to_allv(const at::Tensor& input, std::span<const int64_t> send_counts, Site site = Site::current());
-  Work iall_to_allv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> send_counts,
-                    std::span<const int64_t> recv_counts, Site site = Site::current());
+  // Sends send_counts[r] rows to rank r, receives recv_counts[r] rows from it. Without recv_counts
+  // they are exchanged first.
+  at::Tensor all_to_allv(const at::Tensor& input, std::span<const int64_t> send_counts,
+                         Site site = Site::current());
+  Work iall_to_allv(const at::Tensor& output, const at::Tensor& input,
+                    std::span<const int64_t> send_counts, std::span<const int64_t> recv_counts,
+                    Site site = Site::current());
 
-  // Point to point. A message is matched by peer and tag (>= 0), in order among equal ones; dtype and number of elements must
-  // agree (Mismatch). send returns when the tensor may be reused, which may be before it is received; a send that finds no
-  // receiver and no room waits. Not collective; a rank may send to itself if the receive is posted (irecv) or the tensor is small.
+  // Point to point. A message is matched by peer and tag (>= 0), in order among equal ones; dtype
+  // and number of elements must agree (Mismatch). send returns when the tensor may be reused, which
+  // may be before it is received; a send that finds no receiver and no room waits. Not collective;
+  // a rank may send to itself if the receive is posted (irecv) or the tensor is small.
   void send(const at::Tensor& tensor, int dst, int tag = 0, Site site = Site::current());
   void recv(const at::Tensor& tensor, int src, int tag = 0, Site site = Site::current());
   Work isend(const at::Tensor& tensor, int dst, int tag = 0, Site site = Site::current());
@@ -155,7 +183,8 @@ class Communicator final {
   // Makes progress on whatever is pending; never blocks. For hooks inside a long computation.
   void progress();
 
-  // Breaks the communicator on all ranks, as far as the engine reaches: their waits throw PeerLost with `reason`.
+  // Breaks the communicator on all ranks, as far as the engine reaches: their waits throw PeerLost
+  // with `reason`.
   void abort(const std::string& reason) noexcept;
 
   class Impl;

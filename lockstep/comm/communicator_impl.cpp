@@ -16,12 +16,18 @@
 namespace lockstep {
 namespace {
 
-const std::byte* data_of(const at::Tensor& tensor) { return static_cast<const std::byte*>(tensor.const_data_ptr()); }
-std::byte* mutable_data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mutable_data_ptr()); }
+const std::byte* data_of(const at::Tensor& tensor) {
+  return static_cast<const std::byte*>(tensor.const_data_ptr());
+}
+std::byte* mutable_data_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
 
 // The tensor's elements in the wire's dtype, contiguous: the tensor itself where that is possible.
 at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan) {
-  if (plan.cast) return tensor.to(plan.wire, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  if (plan.cast)
+    return tensor.to(plan.wire, /*non_blocking=*/false, /*copy=*/true,
+                     at::MemoryFormat::Contiguous);
   return tensor.contiguous();
 }
 
@@ -34,16 +40,19 @@ at::Tensor pad_parts(const at::Tensor& flat, const std::vector<int64_t>& counts,
   at::Tensor padded = at::zeros({static_cast<int64_t>(counts.size()) * frame}, flat.options());
   int64_t at = 0;
   for (size_t r = 0; r < counts.size(); ++r) {
-    padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]).copy_(flat.narrow(0, at, counts[r]));
+    padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r])
+        .copy_(flat.narrow(0, at, counts[r]));
     at += counts[r];
   }
   return padded;
 }
 
-void unpad_parts(const at::Tensor& padded, const at::Tensor& flat, const std::vector<int64_t>& counts, int64_t frame) {
+void unpad_parts(const at::Tensor& padded, const at::Tensor& flat,
+                 const std::vector<int64_t>& counts, int64_t frame) {
   int64_t at = 0;
   for (size_t r = 0; r < counts.size(); ++r) {
-    flat.narrow(0, at, counts[r]).copy_(padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]));
+    flat.narrow(0, at, counts[r])
+        .copy_(padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]));
     at += counts[r];
   }
 }
@@ -56,7 +65,8 @@ class Communicator::Impl::Entry {
   explicit Entry(std::atomic<bool>& busy) : busy_(busy) {
     if (busy_.exchange(true, std::memory_order_acquire)) {
       throw InvalidArgument(
-          "two threads are inside one communicator; use it from one thread at a time, or give each thread its own");
+          "two threads are inside one communicator; use it from one thread at a time, or give each "
+          "thread its own");
     }
   }
   ~Entry() { busy_.store(false, std::memory_order_release); }
@@ -65,7 +75,8 @@ class Communicator::Impl::Entry {
   std::atomic<bool>& busy_;
 };
 
-Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options)
+Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
+                         CommunicatorOptions options)
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
 }
@@ -74,19 +85,29 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology, Co
 void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const {
   const int rank = topology_.rank;
   const auto size = static_cast<int64_t>(topology_.size);
-  const bool in_place = ask.input.defined() && ask.output.defined() && ask.input.is_same(ask.output);
+  const bool in_place =
+      ask.input.defined() && ask.output.defined() && ask.input.is_same(ask.output);
   const bool reads_output = ask.op == Op::kBroadcast && rank == ask.root;
 
   at::Tensor input, output;  // as the engine sees them
   if (ask.input.defined()) input = to_wire(ask.input, plan);
   if (ask.output.defined()) {
-    if (in_place) output = input;
-    else if (usable_as_is(ask.output, plan)) output = ask.output;
-    else if (reads_output) output = to_wire(ask.output, plan);
-    else output = at::empty(ask.output.sizes(), ask.output.options().dtype(plan.cast ? plan.wire : ask.output.scalar_type()).memory_format(at::MemoryFormat::Contiguous));
+    if (in_place)
+      output = input;
+    else if (usable_as_is(ask.output, plan))
+      output = ask.output;
+    else if (reads_output)
+      output = to_wire(ask.output, plan);
+    else
+      output =
+          at::empty(ask.output.sizes(), ask.output.options()
+                                            .dtype(plan.cast ? plan.wire : ask.output.scalar_type())
+                                            .memory_format(at::MemoryFormat::Contiguous));
   }
-  // An in-place result may land in a staged copy of the input; a rank that gets no result must keep its tensor.
-  if (!ask.output.defined() && ask.op == Op::kReduce && input.defined()) flight.keep.push_back(input);
+  // An in-place result may land in a staged copy of the input; a rank that gets no result must keep
+  // its tensor.
+  if (!ask.output.defined() && ask.op == Op::kReduce && input.defined())
+    flight.keep.push_back(input);
 
   const bool copy_back = ask.output.defined() && !output.is_same(ask.output);
   at::Tensor result = output;  // what finish() copies from
@@ -95,7 +116,8 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
   if (plan.slice) {
     // The engine sums the whole; this rank keeps its part.
     at::Tensor whole = input.is_same(ask.input) ? input.clone() : input;
-    const int64_t begin = std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
+    const int64_t begin =
+        std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
     const at::Tensor part = whole.view({-1}).narrow(0, begin, ask.counts[rank]);
     before_copy = [part, to = ask.output] { to.copy_(part.view(to.sizes())); };
     input = output = whole;
@@ -105,13 +127,17 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
     if (ask.op == Op::kScatter) {
       if (input.defined()) input = pad_parts(input.view({-1}), ask.counts, frame);
       const at::Tensor padded = at::empty({frame}, output.options());
-      before_copy = [padded, to = output, n = ask.counts[rank]] { to.view({-1}).copy_(padded.narrow(0, 0, n)); };
+      before_copy = [padded, to = output, n = ask.counts[rank]] {
+        to.view({-1}).copy_(padded.narrow(0, 0, n));
+      };
       output = padded;
     } else {
       input = pad_parts(input.view({-1}), {ask.counts[rank]}, frame);
       if (output.defined()) {
         const at::Tensor padded = at::empty({size * frame}, output.options());
-        before_copy = [padded, to = output, counts = ask.counts, frame] { unpad_parts(padded, to.view({-1}), counts, frame); };
+        before_copy = [padded, to = output, counts = ask.counts, frame] {
+          unpad_parts(padded, to.view({-1}), counts, frame);
+        };
         output = padded;
       }
     }
@@ -132,7 +158,8 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
   }
 
   if (plan.bytes) {
-    const auto element = static_cast<int64_t>(c10::elementSize(ask.input.defined() ? ask.input.scalar_type() : ask.output.scalar_type()));
+    const auto element = static_cast<int64_t>(
+        c10::elementSize(ask.input.defined() ? ask.input.scalar_type() : ask.output.scalar_type()));
     call.count *= element;
     for (int64_t& count : call.counts) count *= element;
     for (int64_t& count : call.recv_counts) count *= element;
@@ -155,13 +182,15 @@ std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
   for (const at::Tensor& tensor : {ask.input, ask.output}) {
     if (!tensor.defined()) continue;
     if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) {
-      throw InvalidArgument("backend " + capabilities().backend + " carries dense CPU tensors, not " +
-                            tensor.toString() + " on " + tensor.device().str());
+      throw InvalidArgument("backend " + capabilities().backend +
+                            " carries dense CPU tensors, not " + tensor.toString() + " on " +
+                            tensor.device().str());
     }
   }
   if (ask.output.defined() && at::has_internal_overlap(ask.output) == at::MemOverlap::Yes) {
     throw InvalidArgument("the result of " + std::string(to_string(ask.op)) +
-                          " cannot go into a tensor whose elements share memory (an expanded one); call .contiguous()");
+                          " cannot go into a tensor whose elements share memory (an expanded one); "
+                          "call .contiguous()");
   }
 
   auto flight = std::make_shared<Flight>();
@@ -264,12 +293,16 @@ void Communicator::Impl::progress() {
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
   backend_->abort(reason);
-  if (!broken_) broken_ = std::make_exception_ptr(PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
+  if (!broken_)
+    broken_ = std::make_exception_ptr(
+        PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
 }
 
 Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-bool Work::test() { return !state_ || state_->impl->test(*state_->flight); }
+bool Work::test() {
+  return !state_ || state_->impl->test(*state_->flight);
+}
 
 void Work::wait() {
   if (state_) state_->impl->wait(*state_->flight, Deadline::after(state_->impl->options().timeout));

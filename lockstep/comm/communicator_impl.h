@@ -70,7 +70,8 @@ class Communicator::Impl {
   uint64_t messages_ = 0;
   std::atomic<bool> busy_{false};
   std::exception_ptr broken_;
-  std::list<std::shared_ptr<Flight>> inflight_;  // outlives backend_: the engine may still touch their memory
+  std::list<std::shared_ptr<Flight>>
+      inflight_;  // outlives backend_: the engine may still touch their memory
   std::unique_ptr<Backend> backend_;
 };
 

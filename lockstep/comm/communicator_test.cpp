@@ -1,12 +1,326 @@
-#include <gtest/gtest.h>
+#include "lockstep/comm/communicator.h"
+
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
-namespace lockstep { namespace {
-TEST(Communicator, AllReduceAddsUp) {
+
+namespace lockstep::communicator_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <typename E>
+std::string message(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another exception: ") + error.what();
+  }
+  return "no exception";
+}
+
+TEST(Communicator, ShapesFollowTheHeader) {
   testing::run_threads(3, [](Communicator& comm) {
-    at::Tensor t = at::full({1000}, comm.rank() + 1.0f);
-    comm.all_reduce(t);
-    EXPECT_TRUE(t.eq(6).all().item<bool>());
+    EXPECT_EQ(comm.all_gather(at::zeros({2, 5})).sizes(), (std::vector<int64_t>{6, 5}));
+    EXPECT_EQ(comm.all_gather(at::full({}, 1.0)).sizes(), (std::vector<int64_t>{3}));
+    EXPECT_EQ(comm.reduce_scatter(at::zeros({6, 2})).sizes(), (std::vector<int64_t>{2, 2}));
+    EXPECT_EQ(comm.all_to_all(at::zeros({3, 4})).sizes(), (std::vector<int64_t>{3, 4}));
+    EXPECT_EQ(comm.all_gatherv(at::zeros({comm.rank(), 4})).sizes(), (std::vector<int64_t>{3, 4}));
+    EXPECT_EQ(comm.all_gather(at::zeros({0, 7})).sizes(), (std::vector<int64_t>{0, 7}));
+    EXPECT_EQ(comm.gather(at::zeros({2}), 1).defined(), comm.rank() == 1);
+    EXPECT_EQ(comm.device(), at::Device(at::kCPU));
   });
 }
-}}
+
+// Every mistake is one line that names the operation, and leaves the communicator usable.
+TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto refused = [](const std::function<void()>& call) {
+      return message<InvalidArgument>(call);
+    };
+    EXPECT_THAT(refused([&] { comm.broadcast(at::zeros({2}), 2); }),
+                HasSubstr("broadcast: root 2 is not a rank of this group (0 to 1)"));
+    EXPECT_THAT(refused([&] { comm.all_reduce(at::Tensor()); }), HasSubstr("undefined"));
+    EXPECT_THAT(refused([&] { comm.all_reduce(at::ones({2}, at::kInt), ReduceOp::kAvg); }),
+                HasSubstr("avg is not defined on int32"));
+    EXPECT_THAT(refused([&] { comm.all_reduce(at::ones({2}), ReduceOp::kBitAnd); }),
+                HasSubstr("bit_and is not defined on float32"));
+    EXPECT_THAT(refused([&] { comm.all_reduce(at::ones({2}, at::kComplexFloat)); }),
+                HasSubstr("dtype"));
+    EXPECT_THAT(refused([&] { comm.reduce_scatter(at::ones({3})); }),
+                HasSubstr("does not divide by 2 ranks"));
+    EXPECT_THAT(refused([&] { comm.scatterv(at::ones({1}), {}, std::vector<int64_t>{1}, 0); }),
+                HasSubstr("1 entries for 2 ranks"));
+    EXPECT_THAT(refused([&] { comm.send(at::ones({1}), 0, -1); }), HasSubstr("tag -1 is negative"));
+    EXPECT_THAT(refused([&] { comm.all_reduce(at::ones({1}).expand({5})); }),
+                HasSubstr("share memory"));
+    EXPECT_THAT(refused([&] { comm.iall_gather(at::zeros({3}), at::zeros({2})).wait(); }),
+                HasSubstr("`output` has shape [3]"));
+    EXPECT_THAT(refused([&] { comm.iall_gather(at::zeros({4}, at::kInt), at::zeros({2})).wait(); }),
+                HasSubstr("input is float32 but output is int32"));
+    const at::Tensor t = at::ones({2});
+    comm.all_reduce(t);
+    EXPECT_EQ(t.sum().item<float>(), 4.0f);
+  });
+}
+
+TEST(Communicator, NonBlockingOperationsOverlapAndFinishInAnyOrder) {
+  testing::run_threads(3,
+                       [](Communicator& comm) {
+                         std::vector<at::Tensor> tensors;
+                         std::vector<Work> works;
+                         for (int i = 0; i < 20; ++i) {
+                           tensors.push_back(at::full({1000 + i}, comm.rank() + i));
+                           works.push_back(comm.iall_reduce(tensors.back()));
+                         }
+                         const at::Tensor last = comm.all_gather(at::full({1}, comm.rank()));
+                         for (int i = 19; i >= 0; --i) works[i].wait();
+                         for (int i = 0; i < 20; ++i)
+                           EXPECT_TRUE(tensors[i].eq(3 + 3 * i).all().item<bool>()) << i;
+                         EXPECT_EQ(last.sum().item<float>(), 3.0f);
+                       },
+                       {.slot_bytes = 1024});
+}
+
+TEST(Communicator, TestPollsWithoutBlocking) {
+  testing::run_threads(2, [](Communicator& comm) {
+    if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const at::Tensor t = at::ones({4});
+    Work work = comm.iall_reduce(t);
+    int polls = 0;
+    while (!work.test()) ++polls;
+    EXPECT_GT(polls, comm.rank() == 0 ? 10 : -1);
+    EXPECT_EQ(t[0].item<float>(), 2.0f);
+    EXPECT_TRUE(work.test());
+  });
+}
+
+TEST(Communicator, ADroppedWorkStillServesItsPeers) {
+  testing::run_threads(2, [](Communicator& comm) {
+    at::Tensor t = at::full({100'000}, 1.0f);
+    if (comm.rank() == 0) {
+      {
+        const Work dropped = comm.iall_reduce(t);
+      }
+      t.reset();
+      comm.barrier();
+    } else {
+      comm.all_reduce(t);
+      EXPECT_EQ(t[99'999].item<float>(), 2.0f);
+      comm.barrier();
+    }
+  });
+}
+
+TEST(Communicator, MessagesMatchByTagOutOfOrder) {
+  testing::run_threads(2,
+                       [](Communicator& comm) {
+                         // Longer than a channel, so the first message must get out of the second's
+                         // way.
+                         const int64_t n = 3000;
+                         if (comm.rank() == 0) {
+                           Work a = comm.isend(at::full({n}, 1.0f), 1, 1);
+                           Work b = comm.isend(at::full({n}, 2.0f), 1, 2);
+                           Work c = comm.isend(at::full({n}, 3.0f), 1, 1);
+                           b.wait();
+                           a.wait();
+                           c.wait();
+                         } else {
+                           const at::Tensor one = at::zeros({n}), two = at::zeros({n}),
+                                            three = at::zeros({n});
+                           comm.recv(two, 0, 2);
+                           comm.recv(one, 0, 1);
+                           comm.recv(three, 0, 1);
+                           EXPECT_EQ(one[0].item<float>(), 1.0f);
+                           EXPECT_EQ(two[n - 1].item<float>(), 2.0f);
+                           EXPECT_EQ(three[0].item<float>(), 3.0f);
+                         }
+                       },
+                       {.slot_bytes = 1024});
+}
+
+TEST(Communicator, ARankMaySendToItself) {
+  testing::run_threads(1, [](Communicator& comm) {
+    const at::Tensor got = at::zeros({50'000});
+    Work receive = comm.irecv(got, 0);
+    comm.send(at::ones({50'000}), 0);
+    receive.wait();
+    EXPECT_EQ(got.sum().item<float>(), 50'000.0f);
+  });
+}
+
+TEST(Communicator, AMessageOfAnotherShapeIsAMismatch) {
+  const std::string text = message<Mismatch>([] {
+    testing::run_threads(2, [](Communicator& comm) {
+      if (comm.rank() == 0)
+        comm.send(at::ones({4}), 1);
+      else
+        comm.recv(at::zeros({5}), 0);
+      comm.barrier();
+    });
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("send float32 x 4 to rank 1 at communicator_test.cpp"),
+                          HasSubstr("recv float32 x 5 from rank 0")));
+}
+
+// Each way of falling out of step ends on every rank, with both calls and their lines.
+TEST(Communicator, DifferentCallsAreNamedOnEveryRank) {
+  struct Case {
+    const char* name;
+    std::function<void(Communicator&)> call;
+    const char* expected;
+  };
+  const std::vector<Case> cases = {
+      {"operation",
+       [](Communicator& c) { c.rank() == 0 ? c.all_reduce(at::ones({3})) : c.barrier(); },
+       "barrier at"},
+      {"count", [](Communicator& c) { c.all_reduce(at::ones({3 + c.rank()})); }, "float32 x 4"},
+      {"dtype",
+       [](Communicator& c) {
+         c.all_reduce(at::ones({3}, c.rank() == 0 ? at::kFloat : at::kDouble));
+       },
+       "float64 x 3"},
+      {"reduction",
+       [](Communicator& c) {
+         c.all_reduce(at::ones({3}), c.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax);
+       },
+       "max float32"},
+      {"root",
+       [](Communicator& c) {
+         c.broadcast(at::ones({3}), c.rank());
+         c.barrier();
+         c.barrier();
+       },
+       "root 1"},
+  };
+  for (const Case& one : cases) {
+    std::mutex mutex;
+    std::vector<std::string> texts;
+    testing::run_threads(2, [&](Communicator& comm) {
+      comm.barrier();
+      const std::string text = message<Mismatch>([&] {
+        one.call(comm);
+        comm.barrier();
+        comm.barrier();
+      });
+      const std::lock_guard lock(mutex);
+      texts.push_back(text);
+      EXPECT_THAT(message<Mismatch>([&] { comm.barrier(); }), ::testing::Ne("no exception"))
+          << "the communicator is broken";
+    });
+    for (const std::string& text : texts) {
+      EXPECT_THAT(text, AllOf(HasSubstr("#2"), HasSubstr(one.expected),
+                              HasSubstr("communicator_test.cpp:")))
+          << one.name;
+    }
+  }
+}
+
+TEST(Communicator, ALateRankIsATimeoutThatNamesIt) {
+  std::mutex mutex;
+  std::vector<std::string> texts;
+  testing::run_threads(3,
+                       [&](Communicator& comm) {
+                         comm.barrier();
+                         if (comm.rank() == 1) {
+                           std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                           return;
+                         }
+                         const std::string text =
+                             message<Timeout>([&] { comm.all_reduce(at::ones({8})); });
+                         const std::lock_guard lock(mutex);
+                         texts.push_back(text);
+                       },
+                       {.timeout = std::chrono::milliseconds(200)});
+  ASSERT_EQ(texts.size(), 2u);
+  for (const std::string& text : texts) {
+    EXPECT_THAT(text, AllOf(HasSubstr("#2 all_reduce sum float32 x 8 at communicator_test.cpp"),
+                            HasSubstr("waited 0.2 s"),
+                            HasSubstr("rank 1, whose last collective was #1 barrier")));
+  }
+}
+
+TEST(Communicator, ADepartedRankIsPeerLostButItsLastWordsCount) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const at::Tensor t = at::ones({5});
+    comm.all_reduce(t);
+    if (comm.rank() == 1) return;  // leaves; rank 0 may still be reading
+    EXPECT_EQ(t[0].item<float>(), 2.0f);
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      comm.all_reduce(t);
+      ADD_FAILURE() << "no PeerLost";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  });
+}
+
+TEST(Communicator, AThrowingRankEndsTheOthersWaits) {
+  const std::string text = message<std::runtime_error>([] {
+    testing::run_threads(3, [](Communicator& comm) {
+      if (comm.rank() == 2) throw std::runtime_error("out of cheese");
+      comm.barrier();
+    });
+  });
+  EXPECT_EQ(text, "out of cheese");
+}
+
+TEST(Communicator, RefusesASecondThread) {
+  testing::run_threads(2, [](Communicator& comm) {
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      comm.barrier();
+      return;
+    }
+    std::string text;
+    std::thread second([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      text = message<InvalidArgument>([&] { comm.progress(); });
+    });
+    comm.barrier();
+    second.join();
+    EXPECT_THAT(text, HasSubstr("two threads"));
+  });
+}
+
+TEST(Communicator, ReductionsRepeatBitForBit) {
+  std::mutex mutex;
+  std::vector<at::Tensor> results;
+  for (int run = 0; run < 3; ++run) {
+    testing::run_threads(
+        4,
+        [&](Communicator& comm) {
+          at::Tensor t = at::arange(5000, at::kFloat).mul(0.1f).add(comm.rank() * 0.37f).sin();
+          if (run > 0)
+            std::this_thread::sleep_for(std::chrono::milliseconds(comm.rank() == run ? 5 : 0));
+          comm.all_reduce(t);
+          const std::lock_guard lock(mutex);
+          results.push_back(t);
+        },
+        {.slot_bytes = run == 2 ? 1024u : 65536u});  // whatever the chunks
+  }
+  for (const at::Tensor& result : results) EXPECT_TRUE(result.equal(results[0]));
+}
+
+}  // namespace
+}  // namespace lockstep::communicator_test

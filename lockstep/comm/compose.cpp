@@ -3,7 +3,9 @@
 namespace lockstep {
 namespace {
 
-bool has(uint32_t set, uint32_t one) { return (set & one) != 0; }
+bool has(uint32_t set, uint32_t one) {
+  return (set & one) != 0;
+}
 
 Plan unsupported(Plan plan, const Capabilities& c, const std::string& what) {
   plan.support = Support::kUnsupported;
@@ -16,14 +18,18 @@ ReduceOp on_bytes(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kMax:
-    case ReduceOp::kBitOr: return ReduceOp::kMax;
-    case ReduceOp::kBitXor: return ReduceOp::kBitXor;
-    default: return ReduceOp::kMin;
+    case ReduceOp::kBitOr:
+      return ReduceOp::kMax;
+    case ReduceOp::kBitXor:
+      return ReduceOp::kBitXor;
+    default:
+      return ReduceOp::kMin;
   }
 }
 
 Plan plan_reduction(Plan plan, const Capabilities& c, at::ScalarType dtype) {
-  if (dtype == at::kBool && !(has(c.reduce_dtypes, bit(at::kBool)) && has(c.bool_reduce_ops, bit(plan.reduce)))) {
+  if (dtype == at::kBool &&
+      !(has(c.reduce_dtypes, bit(at::kBool)) && has(c.bool_reduce_ops, bit(plan.reduce)))) {
     plan.cast = true;
     plan.wire = at::kByte;
     plan.reduce = on_bytes(plan.reduce);
@@ -39,9 +45,12 @@ Plan plan_reduction(Plan plan, const Capabilities& c, at::ScalarType dtype) {
     plan.reduce = ReduceOp::kSum;
     plan.divide = true;
   }
-  const uint32_t ops = plan.wire == at::kBool ? c.bool_reduce_ops : floating ? c.float_reduce_ops : c.integer_reduce_ops;
+  const uint32_t ops = plan.wire == at::kBool ? c.bool_reduce_ops
+                       : floating             ? c.float_reduce_ops
+                                              : c.integer_reduce_ops;
   if (!has(c.reduce_dtypes, bit(plan.wire)) || !has(ops, bit(plan.reduce))) {
-    return unsupported(plan, c, std::string(to_string(plan.reduce)) + " on " + dtype_name(plan.wire));
+    return unsupported(plan, c,
+                       std::string(to_string(plan.reduce)) + " on " + dtype_name(plan.wire));
   }
   if (plan.cast || plan.divide) plan.support = Support::kComposed;
   return plan;
@@ -54,7 +63,9 @@ Plan plan_call(const Capabilities& c, Op op, at::ScalarType dtype, ReduceOp redu
   plan.op = op;
   plan.wire = dtype;
   plan.reduce = reduce;
-  const auto native = [&c](Op o, bool v) { return v ? c.v_ops[static_cast<int>(o)] : c.ops[static_cast<int>(o)]; };
+  const auto native = [&c](Op o, bool v) {
+    return v ? c.v_ops[static_cast<int>(o)] : c.ops[static_cast<int>(o)];
+  };
   if (is_reduction(op)) {
     plan = plan_reduction(plan, c, dtype);
     if (plan.support == Support::kUnsupported) return plan;
@@ -77,7 +88,8 @@ Plan plan_call(const Capabilities& c, Op op, at::ScalarType dtype, ReduceOp redu
     plan.support = Support::kComposed;
     return plan;
   }
-  return unsupported(plan, c, std::string(to_string(op)) + (v_form && equal_parts ? " with unequal parts" : ""));
+  return unsupported(
+      plan, c, std::string(to_string(op)) + (v_form && equal_parts ? " with unequal parts" : ""));
 }
 
 }  // namespace lockstep

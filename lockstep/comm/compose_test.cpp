@@ -1,1 +1,108 @@
+#include "lockstep/comm/compose.h"
+
 #include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/operation_suite.h"
+
+namespace lockstep::compose_test {
+namespace {
+
+// An engine as poor as gloo, and poorer: no reduce_scatter, no 16-bit floats, no bool, no int16.
+Capabilities poor() {
+  Capabilities c;
+  c.backend = "poor";
+  c.ops.fill(true);
+  c.ops[static_cast<int>(Op::kReduceScatter)] = false;
+  c.v_ops[static_cast<int>(Op::kAllToAll)] = true;
+  c.move_dtypes = bit(at::kFloat) | bit(at::kLong) | bit(at::kByte);
+  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kInt) | bit(at::kLong) |
+                    bit(at::kChar) | bit(at::kByte);
+  const uint32_t arithmetic =
+      bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
+  c.float_reduce_ops = arithmetic;
+  c.integer_reduce_ops =
+      arithmetic | bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor);
+  return c;
+}
+
+TEST(Compose, SaysNativeComposedOrUnsupported) {
+  const Capabilities c = poor();
+  const auto support = [&](Op op, at::ScalarType dtype, ReduceOp reduce = ReduceOp::kSum,
+                           bool v = false) { return plan_call(c, op, dtype, reduce, v).support; };
+  EXPECT_EQ(support(Op::kAllReduce, at::kFloat), Support::kNative);
+  EXPECT_EQ(support(Op::kAllReduce, at::kFloat, ReduceOp::kAvg), Support::kComposed);
+  EXPECT_EQ(support(Op::kAllReduce, at::kHalf), Support::kComposed);
+  EXPECT_EQ(support(Op::kAllReduce, at::kShort), Support::kComposed);
+  EXPECT_EQ(support(Op::kAllReduce, at::kBool, ReduceOp::kBitXor), Support::kComposed);
+  EXPECT_EQ(support(Op::kBroadcast, at::kDouble), Support::kComposed) << "moved as bytes";
+  EXPECT_EQ(support(Op::kGather, at::kFloat, ReduceOp::kSum, true), Support::kComposed) << "padded";
+  EXPECT_EQ(support(Op::kReduceScatter, at::kFloat), Support::kComposed)
+      << "all_reduce and keep a part";
+  EXPECT_EQ(support(Op::kAllToAll, at::kFloat, ReduceOp::kSum, true), Support::kNative);
+
+  Capabilities mute = c;
+  mute.ops[static_cast<int>(Op::kAllToAll)] = mute.v_ops[static_cast<int>(Op::kAllToAll)] = false;
+  mute.integer_reduce_ops &= ~bit(ReduceOp::kBitXor);
+  const Plan none = plan_call(mute, Op::kAllToAll, at::kFloat, ReduceOp::kSum, false);
+  EXPECT_EQ(none.support, Support::kUnsupported);
+  EXPECT_EQ(none.reason, "backend poor has no all_to_all");
+  EXPECT_EQ(plan_call(mute, Op::kAllReduce, at::kInt, ReduceOp::kBitXor, false).support,
+            Support::kUnsupported);
+}
+
+// Refuses what its capabilities do not name; hands the rest to a local backend.
+class PoorBackend final : public Backend {
+ public:
+  explicit PoorBackend(std::unique_ptr<Backend> engine) : engine_(std::move(engine)) {}
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::unique_ptr<Request> start(const Call& call) override {
+    EXPECT_TRUE(capabilities_.ops[static_cast<int>(call.op)]) << describe(call);
+    if (is_reduction(call.op)) {
+      EXPECT_NE(capabilities_.reduce_dtypes & bit(call.dtype), 0u) << describe(call);
+      EXPECT_NE(call.reduce, ReduceOp::kAvg) << describe(call);
+    } else if (call.op != Op::kBarrier) {
+      EXPECT_NE(capabilities_.move_dtypes & bit(call.dtype), 0u) << describe(call);
+    }
+    if (call.op == Op::kGather || call.op == Op::kAllGather || call.op == Op::kScatter) {
+      for (const int64_t count : call.counts) EXPECT_EQ(count, call.counts[0]) << describe(call);
+    }
+    return engine_->start(call);
+  }
+  void progress() override { engine_->progress(); }
+  void abort(const std::string& reason) noexcept override { engine_->abort(reason); }
+
+ private:
+  Capabilities capabilities_ = poor();
+  std::unique_ptr<Backend> engine_;
+};
+
+TEST(Compose, APoorEngineGivesTheSameResults) {
+  constexpr int kSize = 3;
+  auto backends = make_local_backends(kSize);
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kSize; ++rank) {
+    threads.emplace_back(
+        [&, rank, backend = std::make_unique<PoorBackend>(std::move(backends[rank]))]() mutable {
+          Communicator comm(std::move(backend), {rank, kSize, rank, kSize, 0},
+                            {.timeout = std::chrono::seconds(30)});
+          const auto report = testing::run_operation_suite(comm, {.long_bytes = 5003});
+          const std::lock_guard lock(mutex);
+          EXPECT_GT(report.checked, 1000);
+          for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+        });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace lockstep::compose_test

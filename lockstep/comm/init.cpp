@@ -16,18 +16,22 @@ namespace lockstep {
 namespace {
 
 // Asked for > LOCKSTEP_BACKEND > what fits.
-std::string choose_backend(const InitOptions& options, const EnvLookup& env, const Topology& topology) {
-  std::string name = options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
-  if (name.empty()) name = topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "gloo";
+std::string choose_backend(const InitOptions& options, const EnvLookup& env,
+                           const Topology& topology) {
+  std::string name =
+      options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
+  if (name.empty())
+    name = topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "gloo";
   if (name != "local" && name != "shm" && name != "gloo") {
     throw InvalidArgument("backend '" + name + "' is not known; there are local, shm and gloo");
   }
   if (name == "local" && topology.size > 1) {
-    throw InvalidArgument("backend local joins threads of one process; for " + std::to_string(topology.size) +
-                          " processes use shm or gloo");
+    throw InvalidArgument("backend local joins threads of one process; for " +
+                          std::to_string(topology.size) + " processes use shm or gloo");
   }
   if (name == "shm" && topology.local_size != topology.size) {
-    throw InvalidArgument("backend shm joins the ranks of one host, but only " + std::to_string(topology.local_size) + " of " +
+    throw InvalidArgument("backend shm joins the ranks of one host, but only " +
+                          std::to_string(topology.local_size) + " of " +
                           std::to_string(topology.size) + " are on this one; use gloo");
   }
   return name;
@@ -51,7 +55,8 @@ Communicator init(const InitOptions& options) {
     // The k-th init() of a rank meets the k-th of the others.
     const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank), 1);
     store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
-    if (!meeting.topology_known) topology = find_topology(*store, topology.rank, topology.size, deadline);
+    if (!meeting.topology_known)
+      topology = find_topology(*store, topology.rank, topology.size, deadline);
     struct Keep {
       std::shared_ptr<Store> store;
       std::shared_ptr<void> server;
@@ -61,8 +66,11 @@ Communicator init(const InitOptions& options) {
   const std::string name = choose_backend(options, env, topology);
   std::unique_ptr<Backend> backend;
   if (name == "shm") {
-    if (!store) throw InvalidArgument("backend shm needs a launcher or an init_method; alone, leave the backend out");
-    backend = make_shm_backend(*store, topology.rank, rounds::default_shape(topology.size), deadline);
+    if (!store)
+      throw InvalidArgument(
+          "backend shm needs a launcher or an init_method; alone, leave the backend out");
+    backend =
+        make_shm_backend(*store, topology.rank, rounds::default_shape(topology.size), deadline);
   } else if (name == "gloo" && store) {
     const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.timeout);
     backend = make_gloo_backend(store, {.rank = topology.rank,

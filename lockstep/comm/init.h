@@ -12,19 +12,23 @@ namespace lockstep {
 struct InitOptions {
   // "shm", "gloo", "local" (a world of one). "": LOCKSTEP_BACKEND, else shm (local when alone).
   std::string backend = {};
-  // "env://": from the launcher's environment: lockstep run, torchrun, mpirun, srun; alone when there is none.
-  // "tcp://host:port": rank 0 serves the store there. "file:///path": through a file that all ranks share and that is new.
+  // "env://": from the launcher's environment: lockstep run, torchrun, mpirun, srun; alone when
+  // there is none. "tcp://host:port": rank 0 serves the store there. "file:///path": through a file
+  // that all ranks share and that is new.
   std::string init_method = "env://";
   std::optional<int> rank = {};        // needed for tcp:// and file://
   std::optional<int> world_size = {};  // likewise
-  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait of the communicator, and of this call
-  // What the ranks prove to each other; else LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE, LOCKSTEP_SECRET. Needed for tcp://.
+  std::chrono::nanoseconds timeout =
+      std::chrono::minutes(10);  // of every wait of the communicator, and of this call
+  // What the ranks prove to each other; else LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE,
+  // LOCKSTEP_SECRET. Needed for tcp://.
   std::string secret = {};
 };
 
-// Joins the job and returns the communicator of all its ranks. Collective over the job: returns once all ranks are connected.
-// No global state: a second call joins again only where the method allows it (env:// under lockstep run, local).
-// Throws InvalidArgument, StoreError, Timeout (names the ranks that did not arrive), PeerLost.
+// Joins the job and returns the communicator of all its ranks. Collective over the job: returns
+// once all ranks are connected. No global state: a second call joins again only where the method
+// allows it (env:// under lockstep run, local). Throws InvalidArgument, StoreError, Timeout (names
+// the ranks that did not arrive), PeerLost.
 Communicator init(const InitOptions& options = {});
 
 }  // namespace lockstep

@@ -37,8 +37,11 @@ TEST_P(ProcessOperations, AgreeWithTheOracle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
-                         ::testing::Values(Group{"shm", 2}, Group{"shm", 3}, Group{"shm", 4}, Group{"gloo", 2}, Group{"gloo", 3}),
-                         [](const auto& info) { return std::string(info.param.backend) + std::to_string(info.param.size); });
+                         ::testing::Values(Group{"shm", 2}, Group{"shm", 3}, Group{"shm", 4},
+                                           Group{"gloo", 2}, Group{"gloo", 3}),
+                         [](const auto& info) {
+                           return std::string(info.param.backend) + std::to_string(info.param.size);
+                         });
 
 TEST(Init, SecondCallMeetsTheOthersSecond) {
   testing::expect_ranks(2, [](Communicator& comm) {
@@ -62,22 +65,29 @@ void expect_peer_lost(const std::string& backend) {
         try {
           while (true) comm.all_reduce(t);
         } catch (const PeerLost&) {
-          std::this_thread::sleep_for(std::chrono::seconds(20));  // the agent must not wait for this
+          std::this_thread::sleep_for(
+              std::chrono::seconds(20));  // the agent must not wait for this
         }
       },
       testing::gtest_point({.backend = backend}));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_EQ(result.launch.exit_code, 1);
   EXPECT_FALSE(result.timed_out);
   ASSERT_TRUE(result.launch.failure.has_value());
   EXPECT_EQ(result.launch.failure->rank, 1);
   EXPECT_EQ(result.launch.failure->signal, SIGKILL);
-  EXPECT_NE(result.report.find("all_reduce sum float32 x 1000"), std::string::npos) << result.report;
+  EXPECT_NE(result.report.find("all_reduce sum float32 x 1000"), std::string::npos)
+      << result.report;
   EXPECT_LT(seconds, 15);
 }
 
-TEST(Failure, KilledRankIsNamedWithItsLastCollectiveShm) { expect_peer_lost("shm"); }
-TEST(Failure, KilledRankIsNamedWithItsLastCollectiveGloo) { expect_peer_lost("gloo"); }
+TEST(Failure, KilledRankIsNamedWithItsLastCollectiveShm) {
+  expect_peer_lost("shm");
+}
+TEST(Failure, KilledRankIsNamedWithItsLastCollectiveGloo) {
+  expect_peer_lost("gloo");
+}
 
 TEST(Failure, SurvivorsGetPeerLostSoon) {
   const testing::RankResult result = testing::run_ranks(
@@ -98,7 +108,8 @@ TEST(Failure, SurvivorsGetPeerLostSoon) {
           EXPECT_EQ(error.rank(), 2);
           EXPECT_NE(std::string(error.what()).find("rank 2"), std::string::npos) << error.what();
         }
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         EXPECT_LT(seconds, 2.0);
         testing::throw_if_failed();
       },
@@ -107,7 +118,10 @@ TEST(Failure, SurvivorsGetPeerLostSoon) {
 }
 
 TEST(Failure, NothingIsLeftInDevShm) {
-  const auto count = [] { return std::distance(std::filesystem::directory_iterator("/dev/shm"), std::filesystem::directory_iterator()); };
+  const auto count = [] {
+    return std::distance(std::filesystem::directory_iterator("/dev/shm"),
+                         std::filesystem::directory_iterator());
+  };
   const auto before = count();
   testing::run_ranks(
       2,
@@ -136,14 +150,20 @@ TEST(Failure, DifferentCollectivesAreNamedOnAllRanks) {
     const at::Tensor t = at::zeros({8});
     comm.all_reduce(t);
     try {
-      if (comm.rank() == 1) comm.all_gather(t);
-      else comm.all_reduce(t);
+      if (comm.rank() == 1)
+        comm.all_gather(t);
+      else
+        comm.all_reduce(t);
       comm.barrier();
       ADD_FAILURE() << "no Mismatch";
     } catch (const Mismatch& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("ranks 0, 2: #2 all_reduce sum float32 x 8 at init_mp_test.cpp"), std::string::npos) << text;
-      EXPECT_NE(text.find("rank 1: #2 all_gather float32 x 24 at init_mp_test.cpp"), std::string::npos) << text;
+      EXPECT_NE(text.find("ranks 0, 2: #2 all_reduce sum float32 x 8 at init_mp_test.cpp"),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("rank 1: #2 all_gather float32 x 24 at init_mp_test.cpp"),
+                std::string::npos)
+          << text;
     }
   });
 }

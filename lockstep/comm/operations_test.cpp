@@ -14,15 +14,16 @@ class LocalOperations : public ::testing::TestWithParam<int> {};
 TEST_P(LocalOperations, AgreeWithTheOracle) {
   std::mutex mutex;
   int64_t checked = 0;
-  testing::run_threads(
-      GetParam(),
-      [&](Communicator& comm) {
-        const testing::SuiteReport report = testing::run_operation_suite(comm, {.long_bytes = 20'011});
-        const std::lock_guard lock(mutex);
-        checked += report.checked;
-        for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-      },
-      {.slot_bytes = 2048});
+  testing::run_threads(GetParam(),
+                       [&](Communicator& comm) {
+                         const testing::SuiteReport report =
+                             testing::run_operation_suite(comm, {.long_bytes = 20'011});
+                         const std::lock_guard lock(mutex);
+                         checked += report.checked;
+                         for (const std::string& failure : report.failures)
+                           ADD_FAILURE() << failure;
+                       },
+                       {.slot_bytes = 2048});
   EXPECT_GT(checked, 1000);
 }
 

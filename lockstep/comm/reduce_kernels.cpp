@@ -29,8 +29,8 @@ struct Accumulator<at::BFloat16> {
   using type = float;
 };
 
-// Integers are added and multiplied as unsigned ones, where wrapping around is defined; int widens so that uint8 and uint16 are
-// not promoted to a signed int that could overflow.
+// Integers are added and multiplied as unsigned ones, where wrapping around is defined; int widens
+// so that uint8 and uint16 are not promoted to a signed int that could overflow.
 template <typename T>
 T wrapping(uint64_t value) {
   return static_cast<T>(value);
@@ -39,21 +39,32 @@ T wrapping(uint64_t value) {
 template <ReduceOp kOp, typename T>
 T combine(T a, T b) {
   if constexpr (std::is_same_v<T, bool>) {
-    if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kMax || kOp == ReduceOp::kBitOr) return a || b;
-    else if constexpr (kOp == ReduceOp::kBitXor) return a != b;
-    else return a && b;
+    if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kMax || kOp == ReduceOp::kBitOr)
+      return a || b;
+    else if constexpr (kOp == ReduceOp::kBitXor)
+      return a != b;
+    else
+      return a && b;
   } else if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kAvg) {
-    if constexpr (std::is_integral_v<T>) return wrapping<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-    else return a + b;
+    if constexpr (std::is_integral_v<T>)
+      return wrapping<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    else
+      return a + b;
   } else if constexpr (kOp == ReduceOp::kProduct) {
-    if constexpr (std::is_integral_v<T>) return wrapping<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-    else return a * b;
+    if constexpr (std::is_integral_v<T>)
+      return wrapping<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    else
+      return a * b;
   } else if constexpr (kOp == ReduceOp::kMin) {
-    if constexpr (std::is_floating_point_v<T>) return a < b || std::isnan(a) ? a : b;
-    else return std::min(a, b);
+    if constexpr (std::is_floating_point_v<T>)
+      return a < b || std::isnan(a) ? a : b;
+    else
+      return std::min(a, b);
   } else if constexpr (kOp == ReduceOp::kMax) {
-    if constexpr (std::is_floating_point_v<T>) return a > b || std::isnan(a) ? a : b;
-    else return std::max(a, b);
+    if constexpr (std::is_floating_point_v<T>)
+      return a > b || std::isnan(a) ? a : b;
+    else
+      return std::max(a, b);
   } else if constexpr (kOp == ReduceOp::kBitAnd) {
     return static_cast<T>(a & b);
   } else if constexpr (kOp == ReduceOp::kBitOr) {
@@ -85,13 +96,18 @@ void reduce_typed(std::byte* output, std::span<const std::byte* const> inputs, i
 }
 
 template <typename T>
-void reduce_dtype(std::byte* output, std::span<const std::byte* const> inputs, int64_t count, ReduceOp op) {
+void reduce_dtype(std::byte* output, std::span<const std::byte* const> inputs, int64_t count,
+                  ReduceOp op) {
   constexpr bool kIntegral = std::is_integral_v<T>;
   switch (op) {
-    case ReduceOp::kSum: return reduce_typed<T, ReduceOp::kSum>(output, inputs, count);
-    case ReduceOp::kProduct: return reduce_typed<T, ReduceOp::kProduct>(output, inputs, count);
-    case ReduceOp::kMin: return reduce_typed<T, ReduceOp::kMin>(output, inputs, count);
-    case ReduceOp::kMax: return reduce_typed<T, ReduceOp::kMax>(output, inputs, count);
+    case ReduceOp::kSum:
+      return reduce_typed<T, ReduceOp::kSum>(output, inputs, count);
+    case ReduceOp::kProduct:
+      return reduce_typed<T, ReduceOp::kProduct>(output, inputs, count);
+    case ReduceOp::kMin:
+      return reduce_typed<T, ReduceOp::kMin>(output, inputs, count);
+    case ReduceOp::kMax:
+      return reduce_typed<T, ReduceOp::kMax>(output, inputs, count);
     case ReduceOp::kAvg:
       if constexpr (!kIntegral) return reduce_typed<T, ReduceOp::kAvg>(output, inputs, count);
       break;
@@ -113,17 +129,28 @@ void reduce_dtype(std::byte* output, std::span<const std::byte* const> inputs, i
 void reduce_buffers(std::byte* output, std::span<const std::byte* const> inputs, int64_t count,
                     at::ScalarType dtype, ReduceOp op) {
   switch (dtype) {
-    case at::kFloat: return reduce_dtype<float>(output, inputs, count, op);
-    case at::kDouble: return reduce_dtype<double>(output, inputs, count, op);
-    case at::kHalf: return reduce_dtype<at::Half>(output, inputs, count, op);
-    case at::kBFloat16: return reduce_dtype<at::BFloat16>(output, inputs, count, op);
-    case at::kChar: return reduce_dtype<int8_t>(output, inputs, count, op);
-    case at::kShort: return reduce_dtype<int16_t>(output, inputs, count, op);
-    case at::kInt: return reduce_dtype<int32_t>(output, inputs, count, op);
-    case at::kLong: return reduce_dtype<int64_t>(output, inputs, count, op);
-    case at::kByte: return reduce_dtype<uint8_t>(output, inputs, count, op);
-    case at::kBool: return reduce_dtype<bool>(output, inputs, count, op);
-    default: LOCKSTEP_CHECK(false, "the dtype is one that collectives carry");
+    case at::kFloat:
+      return reduce_dtype<float>(output, inputs, count, op);
+    case at::kDouble:
+      return reduce_dtype<double>(output, inputs, count, op);
+    case at::kHalf:
+      return reduce_dtype<at::Half>(output, inputs, count, op);
+    case at::kBFloat16:
+      return reduce_dtype<at::BFloat16>(output, inputs, count, op);
+    case at::kChar:
+      return reduce_dtype<int8_t>(output, inputs, count, op);
+    case at::kShort:
+      return reduce_dtype<int16_t>(output, inputs, count, op);
+    case at::kInt:
+      return reduce_dtype<int32_t>(output, inputs, count, op);
+    case at::kLong:
+      return reduce_dtype<int64_t>(output, inputs, count, op);
+    case at::kByte:
+      return reduce_dtype<uint8_t>(output, inputs, count, op);
+    case at::kBool:
+      return reduce_dtype<bool>(output, inputs, count, op);
+    default:
+      LOCKSTEP_CHECK(false, "the dtype is one that collectives carry");
   }
 }
 

@@ -11,10 +11,10 @@
 
 namespace lockstep {
 
-// output[i] = ((inputs[0][i] op inputs[1][i]) op inputs[2][i]) ... for `count` elements, and for kAvg divided by
-// inputs.size() at the end. float16 and bfloat16 are computed in float32 and rounded once. Integers wrap around.
-// NaN propagates through min and max, as in PyTorch. `output` may be one of the inputs, but not overlap one otherwise.
-// Requires is_valid_reduction(op, dtype).
+// output[i] = ((inputs[0][i] op inputs[1][i]) op inputs[2][i]) ... for `count` elements, and for
+// kAvg divided by inputs.size() at the end. float16 and bfloat16 are computed in float32 and
+// rounded once. Integers wrap around. NaN propagates through min and max, as in PyTorch. `output`
+// may be one of the inputs, but not overlap one otherwise. Requires is_valid_reduction(op, dtype).
 void reduce_buffers(std::byte* output, std::span<const std::byte* const> inputs, int64_t count,
                     at::ScalarType dtype, ReduceOp op);
 

@@ -10,7 +10,8 @@ namespace lockstep {
 namespace {
 
 std::chrono::milliseconds left(Deadline deadline) {
-  return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
+  return std::max(std::chrono::milliseconds(1),
+                  std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
 
 std::string first_line(const std::exception& error) {
@@ -26,7 +27,8 @@ class TorchStore::Impl {
   std::string where;
 };
 
-TorchStore::TorchStore(const HostPort& address, bool serve, Deadline deadline) : impl_(std::make_unique<Impl>()) {
+TorchStore::TorchStore(const HostPort& address, bool serve, Deadline deadline)
+    : impl_(std::make_unique<Impl>()) {
   impl_->where = "the TCPStore at " + address.to_string() + " (MASTER_ADDR, MASTER_PORT)";
   c10d::TCPStoreOptions options;
   options.port = address.port;
@@ -36,7 +38,8 @@ TorchStore::TorchStore(const HostPort& address, bool serve, Deadline deadline) :
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
   } catch (const std::exception& error) {
-    throw StoreError(impl_->where + (serve ? " cannot be served: " : " cannot be reached: ") + first_line(error));
+    throw StoreError(impl_->where + (serve ? " cannot be served: " : " cannot be reached: ") +
+                     first_line(error));
   }
 }
 
@@ -56,7 +59,8 @@ std::string TorchStore::get(const std::string& key, Deadline deadline) {
     const std::vector<uint8_t> value = impl_->store->get(key);
     return {value.begin(), value.end()};
   } catch (const std::exception& error) {
-    throw Timeout(impl_->where + ": rank 0 published nothing under '" + key + "': " + first_line(error));
+    throw Timeout(impl_->where + ": rank 0 published nothing under '" + key +
+                  "': " + first_line(error));
   }
 }
 

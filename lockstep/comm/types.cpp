@@ -27,17 +27,28 @@ const char* to_string(Support support) {
 
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kFloat: return "float32";
-    case at::kDouble: return "float64";
-    case at::kHalf: return "float16";
-    case at::kBFloat16: return "bfloat16";
-    case at::kChar: return "int8";
-    case at::kShort: return "int16";
-    case at::kInt: return "int32";
-    case at::kLong: return "int64";
-    case at::kByte: return "uint8";
-    case at::kBool: return "bool";
-    default: return "?";
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kChar:
+      return "int8";
+    case at::kShort:
+      return "int16";
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kByte:
+      return "uint8";
+    case at::kBool:
+      return "bool";
+    default:
+      return "?";
   }
 }
 
@@ -61,11 +72,14 @@ bool is_rooted(Op op) {
 bool is_valid_reduction(ReduceOp op, at::ScalarType dtype) {
   const bool floating = at::isFloatingType(dtype);
   switch (op) {
-    case ReduceOp::kAvg: return floating;
+    case ReduceOp::kAvg:
+      return floating;
     case ReduceOp::kBitAnd:
     case ReduceOp::kBitOr:
-    case ReduceOp::kBitXor: return !floating;
-    default: return true;
+    case ReduceOp::kBitXor:
+      return !floating;
+    default:
+      return true;
   }
 }
 
@@ -83,7 +97,8 @@ int64_t elements(const Call& call) {
     case Op::kReduceScatter:
     case Op::kAllToAll:
       return std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
-    default: return call.count;
+    default:
+      return call.count;
   }
 }
 

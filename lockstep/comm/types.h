@@ -26,14 +26,15 @@ enum class Op : uint8_t {
 };
 inline constexpr int kOpCount = 11;
 
-// kAvg divides the sum by the number of ranks; floating point only. kBitAnd, kBitOr, kBitXor: integers and bool only.
-// On bool, sum and max are "or", product and min are "and" (as in PyTorch over NCCL).
+// kAvg divides the sum by the number of ranks; floating point only. kBitAnd, kBitOr, kBitXor:
+// integers and bool only. On bool, sum and max are "or", product and min are "and" (as in PyTorch
+// over NCCL).
 enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 inline constexpr int kReduceOpCount = 8;
 
-const char* to_string(Op op);             // "all_reduce"
-const char* to_string(ReduceOp op);       // "sum"
-const char* dtype_name(at::ScalarType t); // "float32"; "?" for one that no collective carries
+const char* to_string(Op op);              // "all_reduce"
+const char* to_string(ReduceOp op);        // "sum"
+const char* dtype_name(at::ScalarType t);  // "float32"; "?" for one that no collective carries
 
 // float32, float64, float16, bfloat16, int8, int16, int32, int64, uint8, bool.
 bool is_supported_dtype(at::ScalarType dtype);
@@ -44,20 +45,20 @@ bool is_valid_reduction(ReduceOp op, at::ScalarType dtype);
 // The type in which `dtype` is summed up: float32 for float16 and bfloat16, else itself.
 at::ScalarType accumulation_type(at::ScalarType dtype);
 
-// One operation of one rank, as a backend gets it: raw views of contiguous memory that stay valid until the operation is over.
-// Counts are in elements of `dtype`. Which fields an operation uses:
+// One operation of one rank, as a backend gets it: raw views of contiguous memory that stay valid
+// until the operation is over. Counts are in elements of `dtype`. Which fields an operation uses:
 //   barrier         none
 //   broadcast       output (on the root: what is sent), count
 //   reduce          input, count; output on the root only (may be input)
 //   all_reduce      input, output (may be the same), count
-//   gather          input, counts[r] = elements of rank r; output on the root: all parts in rank order
-//   all_gather      input, counts; output on every rank
-//   scatter         input on the root: all parts in rank order, counts; output: counts[rank] elements
-//   reduce_scatter  input: all parts in rank order, counts; output: counts[rank] elements
-//   all_to_all      input: counts[r] elements for rank r, in rank order; output: recv_counts[r] elements from rank r
-//   send            input, count, peer, tag
-//   recv            output, count, peer, tag
-// `counts` is the same on all ranks, but for all_to_all. Input and output do not overlap unless said so above.
+//   gather          input, counts[r] = elements of rank r; output on the root: all parts in rank
+//   order all_gather      input, counts; output on every rank scatter         input on the root:
+//   all parts in rank order, counts; output: counts[rank] elements reduce_scatter  input: all parts
+//   in rank order, counts; output: counts[rank] elements all_to_all      input: counts[r] elements
+//   for rank r, in rank order; output: recv_counts[r] elements from rank r send            input,
+//   count, peer, tag recv            output, count, peer, tag
+// `counts` is the same on all ranks, but for all_to_all. Input and output do not overlap unless
+// said so above.
 struct Call {
   Op op = Op::kBarrier;
   at::ScalarType dtype = at::kByte;
@@ -70,7 +71,8 @@ struct Call {
   int64_t count = 0;
   std::vector<int64_t> counts;
   std::vector<int64_t> recv_counts;
-  uint64_t sequence = 0;  // of this call on its communicator, from 1; sends and receives count apart
+  uint64_t sequence =
+      0;  // of this call on its communicator, from 1; sends and receives count apart
   std::source_location site;
 };
 

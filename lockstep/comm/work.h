@@ -7,10 +7,11 @@
 
 namespace lockstep {
 
-// Made by the i-forms of Communicator. Move-only. Keeps the operation's tensors alive until it is over; they must not be read
-// (results) or written (inputs) before wait() returned or test() gave true. Results of a Work that was destroyed unwaited are
-// unspecified, though the operation itself goes on and the other ranks get theirs.
-// Used by the communicator's thread only. A default-constructed Work is over.
+// Made by the i-forms of Communicator. Move-only. Keeps the operation's tensors alive until it is
+// over; they must not be read (results) or written (inputs) before wait() returned or test() gave
+// true. Results of a Work that was destroyed unwaited are unspecified, though the operation itself
+// goes on and the other ranks get theirs. Used by the communicator's thread only. A
+// default-constructed Work is over.
 class [[nodiscard]] Work {
  public:
   class State;
@@ -23,7 +24,8 @@ class [[nodiscard]] Work {
   Work& operator=(const Work&) = delete;
   ~Work() = default;
 
-  // True when the operation is over and its results may be read. Never blocks. Throws what the operation failed with.
+  // True when the operation is over and its results may be read. Never blocks. Throws what the
+  // operation failed with.
   bool test();
 
   // Blocks until the operation is over: for the communicator's time-out, or until `deadline`.

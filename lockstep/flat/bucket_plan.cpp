@@ -12,13 +12,15 @@ constexpr int64_t kAlignment = 64;  // bytes: a cache line
 }  // namespace
 
 std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, BucketSizes sizes) {
-  if (sizes.first < 1 || sizes.rest < 1) throw InvalidArgument("bucket sizes must be at least 1 byte");
+  if (sizes.first < 1 || sizes.rest < 1)
+    throw InvalidArgument("bucket sizes must be at least 1 byte");
   std::vector<Bucket> full;
   std::vector<Bucket> open;  // at most one a dtype
   for (size_t i = tensors.size(); i-- > 0;) {
     const TensorSpec& tensor = tensors[i];
     const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-    auto bucket = std::find_if(open.begin(), open.end(), [&](const Bucket& b) { return b.dtype == tensor.dtype; });
+    auto bucket = std::find_if(open.begin(), open.end(),
+                               [&](const Bucket& b) { return b.dtype == tensor.dtype; });
     if (bucket == open.end()) {
       open.push_back({tensor.dtype, 0, {}});
       bucket = open.end() - 1;

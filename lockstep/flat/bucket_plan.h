@@ -15,7 +15,8 @@ struct TensorSpec {
   at::ScalarType dtype = at::kFloat;
 };
 
-// Bytes; as in PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early in backward.
+// Bytes; as in PyTorch's DistributedDataParallel: a small first bucket, so that communication
+// starts early in backward.
 struct BucketSizes {
   int64_t first = int64_t{1} << 20;
   int64_t rest = int64_t{25} << 20;
@@ -31,9 +32,10 @@ struct Bucket {
   std::vector<Slot> slots;
 };
 
-// Puts every tensor into one bucket, in reverse order (that in which backward tends to produce gradients), tensors of one dtype
-// a bucket; a bucket is full once it has reached its size. Tensors start at multiples of 64 bytes. Buckets are ordered by the
-// tensor that fills them, so that the order of reduction follows backward. Equal input gives equal output on all ranks.
+// Puts every tensor into one bucket, in reverse order (that in which backward tends to produce
+// gradients), tensors of one dtype a bucket; a bucket is full once it has reached its size. Tensors
+// start at multiples of 64 bytes. Buckets are ordered by the tensor that fills them, so that the
+// order of reduction follows backward. Equal input gives equal output on all ranks.
 std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, BucketSizes sizes = {});
 
 }  // namespace lockstep::flat

@@ -40,7 +40,8 @@ TEST(BucketPlan, AlignsTensorsToLinesOfTheirDtype) {
 
 TEST(BucketPlan, KeepsDtypesApartAndLosesNothing) {
   std::vector<TensorSpec> specs;
-  for (int i = 0; i < 100; ++i) specs.push_back({i % 7 == 0 ? 0 : i * 31, i % 3 == 0 ? at::kDouble : at::kFloat});
+  for (int i = 0; i < 100; ++i)
+    specs.push_back({i % 7 == 0 ? 0 : i * 31, i % 3 == 0 ? at::kDouble : at::kFloat});
   const auto buckets = plan_buckets(specs, {.first = 1000, .rest = 5000});
   std::set<size_t> seen;
   for (const Bucket& bucket : buckets) {

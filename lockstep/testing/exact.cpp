@@ -12,35 +12,59 @@ namespace lockstep::testing {
 at::Tensor exact_input(int rank, int64_t count, at::ScalarType dtype, ReduceOp op) {
   const at::Tensor index = at::arange(count, at::kLong);
   // A cheap hash: neighbours and ranks differ, small numbers come out.
-  const at::Tensor hash = (index * 31 + (index / 7).floor().to(at::kLong) + rank * 17).remainder(13);
+  const at::Tensor hash =
+      (index * 31 + (index / 7).floor().to(at::kLong) + rank * 17).remainder(13);
   at::Tensor values;
   switch (op) {
-    case ReduceOp::kProduct: values = hash.remainder(2) + 1; break;
+    case ReduceOp::kProduct:
+      values = hash.remainder(2) + 1;
+      break;
     case ReduceOp::kBitAnd:
     case ReduceOp::kBitOr:
-    case ReduceOp::kBitXor: values = hash * 9; break;
-    default: values = hash - (dtype == at::kByte || dtype == at::kBool ? 0 : 6); break;
+    case ReduceOp::kBitXor:
+      values = hash * 9;
+      break;
+    default:
+      values = hash - (dtype == at::kByte || dtype == at::kBool ? 0 : 6);
+      break;
   }
   if (dtype == at::kBool) return hash.remainder(3).ne(0);
-  if (op == ReduceOp::kProduct && dtype != at::kByte) values = at::where(hash.remainder(5).eq(0), values.neg(), values);
+  if (op == ReduceOp::kProduct && dtype != at::kByte)
+    values = at::where(hash.remainder(5).eq(0), values.neg(), values);
   return values.to(dtype);
 }
 
 at::Tensor exact_reduction(const std::vector<at::Tensor>& parts, ReduceOp op) {
   const at::ScalarType dtype = parts[0].scalar_type();
-  const at::ScalarType wide = at::isFloatingType(dtype) ? at::kDouble : dtype == at::kBool ? at::kBool : at::kLong;
+  const at::ScalarType wide = at::isFloatingType(dtype) ? at::kDouble
+                              : dtype == at::kBool      ? at::kBool
+                                                        : at::kLong;
   at::Tensor result = parts[0].to(wide);
   for (size_t i = 1; i < parts.size(); ++i) {
     const at::Tensor next = parts[i].to(wide);
     switch (op) {
       case ReduceOp::kSum:
-      case ReduceOp::kAvg: result = wide == at::kBool ? result.logical_or(next) : result + next; break;
-      case ReduceOp::kProduct: result = wide == at::kBool ? result.logical_and(next) : result * next; break;
-      case ReduceOp::kMin: result = wide == at::kBool ? result.logical_and(next) : at::minimum(result, next); break;
-      case ReduceOp::kMax: result = wide == at::kBool ? result.logical_or(next) : at::maximum(result, next); break;
-      case ReduceOp::kBitAnd: result = result.bitwise_and(next); break;
-      case ReduceOp::kBitOr: result = result.bitwise_or(next); break;
-      case ReduceOp::kBitXor: result = result.bitwise_xor(next); break;
+      case ReduceOp::kAvg:
+        result = wide == at::kBool ? result.logical_or(next) : result + next;
+        break;
+      case ReduceOp::kProduct:
+        result = wide == at::kBool ? result.logical_and(next) : result * next;
+        break;
+      case ReduceOp::kMin:
+        result = wide == at::kBool ? result.logical_and(next) : at::minimum(result, next);
+        break;
+      case ReduceOp::kMax:
+        result = wide == at::kBool ? result.logical_or(next) : at::maximum(result, next);
+        break;
+      case ReduceOp::kBitAnd:
+        result = result.bitwise_and(next);
+        break;
+      case ReduceOp::kBitOr:
+        result = result.bitwise_or(next);
+        break;
+      case ReduceOp::kBitXor:
+        result = result.bitwise_xor(next);
+        break;
     }
   }
   if (op == ReduceOp::kAvg) {

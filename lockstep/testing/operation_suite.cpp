@@ -16,8 +16,9 @@
 namespace lockstep::testing {
 namespace {
 
-const std::vector<at::ScalarType> kAllDtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar,
-                                                at::kShort, at::kInt,    at::kLong, at::kByte,     at::kBool};
+const std::vector<at::ScalarType> kAllDtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                                at::kChar,  at::kShort,  at::kInt,  at::kLong,
+                                                at::kByte,  at::kBool};
 
 class Suite {
  public:
@@ -30,7 +31,8 @@ class Suite {
     for (const at::ScalarType dtype : dtypes) {
       dtype_ = dtype;
       std::vector<int64_t> sizes = options_.sizes;
-      if (options_.long_bytes > 0) sizes.push_back(options_.long_bytes / static_cast<int64_t>(c10::elementSize(dtype)) + 1);
+      if (options_.long_bytes > 0)
+        sizes.push_back(options_.long_bytes / static_cast<int64_t>(c10::elementSize(dtype)) + 1);
       for (const int64_t size : sizes) {
         size_ = size;
         reductions();
@@ -50,7 +52,9 @@ class Suite {
     for (int r = options_.every_root ? 0 : size() - 1; r < size(); ++r) all.push_back(r);
     return all;
   }
-  at::Tensor input(int of, int64_t count, ReduceOp op = ReduceOp::kSum) const { return exact_input(of, count, dtype_, op); }
+  at::Tensor input(int of, int64_t count, ReduceOp op = ReduceOp::kSum) const {
+    return exact_input(of, count, dtype_, op);
+  }
   std::vector<at::Tensor> inputs(int64_t count, ReduceOp op = ReduceOp::kSum) const {
     std::vector<at::Tensor> all;
     for (int r = 0; r < size(); ++r) all.push_back(input(r, count, op));
@@ -65,15 +69,19 @@ class Suite {
 
   void expect(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
     ++report_.checked;
-    if (got.sizes() == expected.sizes() && got.scalar_type() == expected.scalar_type() && got.equal(expected)) return;
+    if (got.sizes() == expected.sizes() && got.scalar_type() == expected.scalar_type() &&
+        got.equal(expected))
+      return;
     std::ostringstream text;
-    text << "rank " << rank() << "/" << size() << ": " << what << " " << dtype_name(dtype_) << " x " << size_ << ": ";
+    text << "rank " << rank() << "/" << size() << ": " << what << " " << dtype_name(dtype_) << " x "
+         << size_ << ": ";
     if (got.sizes() != expected.sizes()) {
       text << "shape " << got.sizes() << ", expected " << expected.sizes();
     } else {
       const at::Tensor wrong = got.ne(expected).view({-1}).nonzero();
       const int64_t at = wrong.numel() > 0 ? wrong.select(0, 0).item<int64_t>() : 0;
-      text << wrong.numel() << " elements differ, the first is [" << at << "] = " << got.reshape({-1})[at].item<double>() << ", expected "
+      text << wrong.numel() << " elements differ, the first is [" << at
+           << "] = " << got.reshape({-1})[at].item<double>() << ", expected "
            << expected.reshape({-1})[at].item<double>();
     }
     if (report_.failures.size() < 50) report_.failures.push_back(text.str());
@@ -108,7 +116,8 @@ class Suite {
       }
       const at::Tensor whole = input(rank(), size_ * size(), op);
       const at::Tensor sums = exact_reduction(inputs(size_ * size(), op), op);
-      expect(comm_.reduce_scatter(whole, op), sums.narrow(0, rank() * size_, size_), "reduce_scatter" + name);
+      expect(comm_.reduce_scatter(whole, op), sums.narrow(0, rank() * size_, size_),
+             "reduce_scatter" + name);
     }
   }
 
@@ -126,8 +135,10 @@ class Suite {
       expect(t, all[root], "ibroadcast strided" + name);
 
       const at::Tensor gathered = comm_.gather(mine, root);
-      if (rank() == root) expect(gathered, together, "gather" + name);
-      else if (gathered.defined()) report_.failures.push_back("gather gave a tensor to rank " + std::to_string(rank()));
+      if (rank() == root)
+        expect(gathered, together, "gather" + name);
+      else if (gathered.defined())
+        report_.failures.push_back("gather gave a tensor to rank " + std::to_string(rank()));
 
       const at::Tensor out = at::zeros_like(mine);
       comm_.scatter(out, rank() == root ? together : at::Tensor(), root);
@@ -138,7 +149,8 @@ class Suite {
     // Row r of my input goes to rank r: rank r ends with everybody's row r.
     const at::Tensor whole = input(rank(), size_ * size()).view({size(), size_});
     std::vector<at::Tensor> expected;
-    for (const at::Tensor& other : inputs(size_ * size())) expected.push_back(other.view({size(), size_}).narrow(0, rank(), 1));
+    for (const at::Tensor& other : inputs(size_ * size()))
+      expected.push_back(other.view({size(), size_}).narrow(0, rank(), 1));
     expect(comm_.all_to_all(whole), at::cat(expected), "all_to_all");
   }
 
@@ -164,7 +176,8 @@ class Suite {
     int64_t begin = 0;
     for (int r = 0; r < rank(); ++r) begin += counts[r];
     const at::Tensor sums = exact_reduction(inputs(total), ReduceOp::kSum);
-    expect(comm_.reduce_scatterv(input(rank(), total), counts), sums.narrow(0, begin, counts[rank()]), "reduce_scatterv");
+    expect(comm_.reduce_scatterv(input(rank(), total), counts),
+           sums.narrow(0, begin, counts[rank()]), "reduce_scatterv");
 
     // Rank r sends (r + d) % 3 + size_ rows to rank d.
     const auto sent = [this](int from, int to) { return (from + to) % 3 + size_; };
@@ -219,6 +232,8 @@ class Suite {
 
 }  // namespace
 
-SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options) { return Suite(comm, options).run(); }
+SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options) {
+  return Suite(comm, options).run();
+}
 
 }  // namespace lockstep::testing

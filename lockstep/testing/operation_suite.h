@@ -21,9 +21,10 @@ struct SuiteReport {
   std::vector<std::string> failures;  // "all_reduce sum float32 x 1009: element 3 is 5, expected 4"
 };
 
-// Runs every operation x dtype x size x root x reduction, equal and unequal parts, contiguous and not, blocking and i-forms,
-// messages included, and compares bit by bit. Does not throw for a wrong result. Collective. `all_gather` of the operation's
-// exact inputs is computed locally: nothing that is under test is trusted.
+// Runs every operation x dtype x size x root x reduction, equal and unequal parts, contiguous and
+// not, blocking and i-forms, messages included, and compares bit by bit. Does not throw for a wrong
+// result. Collective. `all_gather` of the operation's exact inputs is computed locally: nothing
+// that is under test is trusted.
 SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options = {});
 
 }  // namespace lockstep::testing

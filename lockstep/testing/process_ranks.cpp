@@ -38,10 +38,12 @@ std::vector<int> children() {
   return pids;
 }
 
-// All threads' stacks by gdb, which a test machine has; without it, where the kernel sees each thread.
+// All threads' stacks by gdb, which a test machine has; without it, where the kernel sees each
+// thread.
 std::string stacks_of(int pid) {
   const std::string command = "timeout 30 gdb -p " + std::to_string(pid) +
-                              " -batch -ex 'set pagination off' -ex 'thread apply all bt 25' 2>/dev/null | grep -E '^(Thread|#)'";
+                              " -batch -ex 'set pagination off' -ex 'thread apply all bt 25' "
+                              "2>/dev/null | grep -E '^(Thread|#)'";
   std::string text;
   if (FILE* pipe = ::popen(command.c_str(), "r")) {
     char buffer[4096];
@@ -50,11 +52,13 @@ std::string stacks_of(int pid) {
   }
   if (!text.empty()) return text;
   std::error_code ignored;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ignored)) {
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ignored)) {
     std::string wchan, name;
     std::getline(std::ifstream(task.path() / "wchan"), wchan);
     std::getline(std::ifstream(task.path() / "comm"), name);
-    text += "thread " + task.path().filename().string() + " (" + name + ") waits in " + (wchan.empty() ? "?" : wchan) + "\n";
+    text += "thread " + task.path().filename().string() + " (" + name + ") waits in " +
+            (wchan.empty() ? "?" : wchan) + "\n";
   }
   return text;
 }
@@ -85,7 +89,8 @@ class Alarm {
 
 }  // namespace
 
-RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn, const RankOptions& options) {
+RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
+                     const RankOptions& options) {
   const auto run = [&] {
     Communicator comm = init({.backend = options.backend, .timeout = options.timeout});
     fn(comm);
@@ -106,7 +111,8 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn, con
     const Alarm alarm(options.deadline, [&] {
       timed_out = true;
       for (const int pid : children()) {
-        log_error("rank process " + std::to_string(pid) + " did not end in time; its stacks:\n" + stacks_of(pid));
+        log_error("rank process " + std::to_string(pid) + " did not end in time; its stacks:\n" +
+                  stacks_of(pid));
         ::kill(pid, SIGKILL);
       }
     });
@@ -114,9 +120,13 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn, con
   }
   result.timed_out = timed_out;
   if (result.launch.exit_code != 0) {
-    result.report = timed_out ? "the ranks did not end within " + std::to_string(std::chrono::duration<double>(options.deadline).count()) + " s; "
-                              : std::string();
-    if (result.launch.failure) result.report += launch::format_failure(*result.launch.failure, size);
+    result.report =
+        timed_out
+            ? "the ranks did not end within " +
+                  std::to_string(std::chrono::duration<double>(options.deadline).count()) + " s; "
+            : std::string();
+    if (result.launch.failure)
+      result.report += launch::format_failure(*result.launch.failure, size);
   }
   return result;
 }

@@ -1,4 +1,5 @@
-// run_ranks: a test's ranks as processes of their own, with a deadline, their output in one block, and their stacks when they hang.
+// run_ranks: a test's ranks as processes of their own, with a deadline, their output in one block,
+// and their stacks when they hang.
 #pragma once
 
 #include <chrono>
@@ -13,11 +14,14 @@ namespace lockstep::testing {
 
 struct RankOptions {
   std::string backend = "shm";
-  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  // of every wait of the communicators
-  // When the whole is not over by then, every rank's stacks and its last collective are printed and the ranks are killed.
+  std::chrono::nanoseconds timeout =
+      std::chrono::seconds(30);  // of every wait of the communicators
+  // When the whole is not over by then, every rank's stacks and its last collective are printed and
+  // the ranks are killed.
   std::chrono::nanoseconds deadline = std::chrono::seconds(120);
-  // How the children, which execute this program anew, find this call again: a name that no other call has, and the arguments
-  // that bring main() here. With GoogleTest: gtest_point() of gtest_ranks.h.
+  // How the children, which execute this program anew, find this call again: a name that no other
+  // call has, and the arguments that bring main() here. With GoogleTest: gtest_point() of
+  // gtest_ranks.h.
   std::string name = {};
   std::vector<std::string> arguments = {};
 };
@@ -28,8 +32,10 @@ struct RankResult {
   std::string report;  // what to print when the ranks did not all end well; "" otherwise
 };
 
-// Runs fn(comm) in `size` processes and returns when all have ended. An exception in a rank is a failure of that rank. Does not
-// throw for failing ranks: look at the result. Throws LaunchError, InvalidArgument.
-RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn, const RankOptions& options);
+// Runs fn(comm) in `size` processes and returns when all have ended. An exception in a rank is a
+// failure of that rank. Does not throw for failing ranks: look at the result. Throws LaunchError,
+// InvalidArgument.
+RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
+                     const RankOptions& options);
 
 }  // namespace lockstep::testing

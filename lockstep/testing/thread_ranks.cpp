@@ -23,7 +23,8 @@ void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadO
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank, backend = std::move(backends[rank])]() mutable {
-      Communicator comm(std::move(backend), Topology{rank, size, rank, size, 0}, {.timeout = options.timeout});
+      Communicator comm(std::move(backend), Topology{rank, size, rank, size, 0},
+                        {.timeout = options.timeout});
       try {
         fn(comm);
       } catch (const std::exception& error) {

@@ -1,4 +1,5 @@
-// run_threads: a group whose ranks are threads of this process. Milliseconds to start; works under sanitizers and debuggers.
+// run_threads: a group whose ranks are threads of this process. Milliseconds to start; works under
+// sanitizers and debuggers.
 #pragma once
 
 #include <chrono>
@@ -10,12 +11,16 @@
 namespace lockstep::testing {
 
 struct ThreadOptions {
-  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  // of every wait of the communicators
-  uint32_t slot_bytes = 0;  // bytes that a rank shows at once; 0: the default. Small ones make short tensors take many rounds.
+  std::chrono::nanoseconds timeout =
+      std::chrono::seconds(30);  // of every wait of the communicators
+  uint32_t slot_bytes = 0;       // bytes that a rank shows at once; 0: the default. Small ones make
+                                 // short tensors take many rounds.
 };
 
-// Runs fn(comm) on `size` threads, one a rank, backend "local". Returns when all have ended. If a rank throws, the others' waits
-// end too, and the exception of the rank that failed first is thrown here.
-void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadOptions options = {});
+// Runs fn(comm) on `size` threads, one a rank, backend "local". Returns when all have ended. If a
+// rank throws, the others' waits end too, and the exception of the rank that failed first is thrown
+// here.
+void run_threads(int size, const std::function<void(Communicator&)>& fn,
+                 ThreadOptions options = {});
 
 }  // namespace lockstep::testing

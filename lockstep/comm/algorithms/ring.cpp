@@ -15,7 +15,8 @@ namespace {
 
 void check(const at::Tensor& tensor, ReduceOp op) {
   if (!tensor.defined() || !is_supported_dtype(tensor.scalar_type())) {
-    throw InvalidArgument("ring all_reduce: the tensor is undefined or of a dtype that is not carried");
+    throw InvalidArgument(
+        "ring all_reduce: the tensor is undefined or of a dtype that is not carried");
   }
   if (!is_valid_reduction(op, tensor.scalar_type())) {
     throw InvalidArgument(std::string("ring all_reduce: ") + to_string(op) + " is not defined on " +
@@ -23,18 +24,24 @@ void check(const at::Tensor& tensor, ReduceOp op) {
   }
 }
 
-const std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<const std::byte*>(tensor.const_data_ptr()); }
+const std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<const std::byte*>(tensor.const_data_ptr());
+}
 
 // target = target op addend.
 void combine(const at::Tensor& target, const at::Tensor& addend, ReduceOp op) {
   const std::byte* inputs[] = {bytes_of(addend), bytes_of(target)};
-  reduce_buffers(static_cast<std::byte*>(target.mutable_data_ptr()), inputs, target.numel(), target.scalar_type(), op);
+  reduce_buffers(static_cast<std::byte*>(target.mutable_data_ptr()), inputs, target.numel(),
+                 target.scalar_type(), op);
 }
 
-int neighbour(const Communicator& comm, int offset) { return (comm.rank() + offset + comm.size()) % comm.size(); }
+int neighbour(const Communicator& comm, int offset) {
+  return (comm.rank() + offset + comm.size()) % comm.size();
+}
 
 // Sends `out` to the right while `in` comes from the left.
-void exchange(Communicator& comm, const at::Tensor& out, const at::Tensor& in, Communicator::Site site) {
+void exchange(Communicator& comm, const at::Tensor& out, const at::Tensor& in,
+              Communicator::Site site) {
   Work received = comm.irecv(in, neighbour(comm, -1), 0, site);
   Work sent = comm.isend(out, neighbour(comm, +1), 0, site);
   received.wait();
@@ -43,7 +50,8 @@ void exchange(Communicator& comm, const at::Tensor& out, const at::Tensor& in, C
 
 }  // namespace
 
-RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp op, Communicator::Site site) {
+RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp op,
+                         Communicator::Site site) {
   check(tensor, op);
   const at::NoGradGuard no_grad;
   const int size = comm.size();
@@ -85,7 +93,8 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
   return cost;
 }
 
-RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp op, Communicator::Site site) {
+RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp op,
+                               Communicator::Site site) {
   check(tensor, op);
   const at::NoGradGuard no_grad;
   const int size = comm.size();
@@ -93,7 +102,8 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
   parts[comm.rank()] = tensor.contiguous();
   RingCost cost;
   for (int s = 0; s < size - 1; ++s) {
-    // What this rank sends now is what it got in the step before: the part of the rank s places to the left.
+    // What this rank sends now is what it got in the step before: the part of the rank s places to
+    // the left.
     const at::Tensor& out = parts[neighbour(comm, -s)];
     at::Tensor& in = parts[neighbour(comm, -s - 1)];
     in = at::empty_like(out);
@@ -104,16 +114,23 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
   std::vector<const std::byte*> inputs;
   for (const at::Tensor& part : parts) inputs.push_back(bytes_of(part));
   const at::Tensor sum = at::empty_like(parts[comm.rank()]);
-  reduce_buffers(static_cast<std::byte*>(sum.mutable_data_ptr()), inputs, sum.numel(), sum.scalar_type(), op);
+  reduce_buffers(static_cast<std::byte*>(sum.mutable_data_ptr()), inputs, sum.numel(),
+                 sum.scalar_type(), op);
   tensor.copy_(sum.view(tensor.sizes()));
   return cost;
 }
 
-void all_reduce(Communicator& comm, const at::Tensor& tensor, AllReduce algorithm, ReduceOp op, Communicator::Site site) {
+void all_reduce(Communicator& comm, const at::Tensor& tensor, AllReduce algorithm, ReduceOp op,
+                Communicator::Site site) {
   switch (algorithm) {
-    case AllReduce::kEngine: return comm.all_reduce(tensor, op, site);
-    case AllReduce::kRing: ring_all_reduce(comm, tensor, op, site); return;
-    case AllReduce::kNaiveRing: naive_ring_all_reduce(comm, tensor, op, site); return;
+    case AllReduce::kEngine:
+      return comm.all_reduce(tensor, op, site);
+    case AllReduce::kRing:
+      ring_all_reduce(comm, tensor, op, site);
+      return;
+    case AllReduce::kNaiveRing:
+      naive_ring_all_reduce(comm, tensor, op, site);
+      return;
   }
 }
 

@@ -25,24 +25,36 @@ Capabilities gloo_capabilities() {
   c.tags = true;
   c.ops.fill(true);
   c.v_ops[static_cast<int>(Op::kAllToAll)] = true;
-  c.move_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kInt) | bit(at::kLong) | bit(at::kChar) | bit(at::kByte);
-  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kInt) | bit(at::kLong) | bit(at::kChar) | bit(at::kByte);
-  const uint32_t arithmetic = bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
+  c.move_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kInt) |
+                  bit(at::kLong) | bit(at::kChar) | bit(at::kByte);
+  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kInt) | bit(at::kLong) |
+                    bit(at::kChar) | bit(at::kByte);
+  const uint32_t arithmetic =
+      bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
   c.float_reduce_ops = arithmetic;
-  c.integer_reduce_ops = arithmetic | bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor);
+  c.integer_reduce_ops =
+      arithmetic | bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor);
   return c;
 }
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kBitAnd: return c10d::ReduceOp::BAND;
-    case ReduceOp::kBitOr: return c10d::ReduceOp::BOR;
-    case ReduceOp::kBitXor: return c10d::ReduceOp::BXOR;
-    case ReduceOp::kAvg: break;
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kBitAnd:
+      return c10d::ReduceOp::BAND;
+    case ReduceOp::kBitOr:
+      return c10d::ReduceOp::BOR;
+    case ReduceOp::kBitXor:
+      return c10d::ReduceOp::BXOR;
+    case ReduceOp::kAvg:
+      break;
   }
   LOCKSTEP_CHECK(false, "averages are composed");
 }
@@ -52,7 +64,8 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   const std::string text = error.what();
   const std::string line = call + " failed: " + text.substr(0, text.find('\n'));
   const auto says = [&text](const char* word) { return text.find(word) != std::string::npos; };
-  if (says("imed out") || says("imeout")) throw Timeout(line + "; a rank is late, or called something else");
+  if (says("imed out") || says("imeout"))
+    throw Timeout(line + "; a rank is late, or called something else");
   throw PeerLost(line + "; a rank is gone", -1);
 }
 
@@ -78,7 +91,8 @@ class GlooRequest final : public Request {
         work_->wait();
         return true;
       }
-      // gloo's messages have no test, only a wait that gives up the connection at its time-out: a thread waits for them.
+      // gloo's messages have no test, only a wait that gives up the connection at its time-out: a
+      // thread waits for them.
       if (!outcome_) start_waiter();
       if (!outcome_->done.load(std::memory_order_acquire)) return false;
       if (outcome_->error) std::rethrow_exception(outcome_->error);
@@ -137,9 +151,11 @@ class GlooBackend final : public Backend {
   const Capabilities& capabilities() const override { return capabilities_; }
 
   std::unique_ptr<Request> start(const Call& call) override {
-    const std::string text = "#" + std::to_string(call.sequence) + " " + describe(call) + " over gloo";
+    const std::string text =
+        "#" + std::to_string(call.sequence) + " " + describe(call) + " over gloo";
     try {
-      return std::make_unique<GlooRequest>(submit(call), text, call.op == Op::kSend || call.op == Op::kRecv);
+      return std::make_unique<GlooRequest>(submit(call), text,
+                                           call.op == Op::kSend || call.op == Op::kRecv);
     } catch (const std::exception& error) {
       rethrow(error, text);
     }
@@ -147,13 +163,15 @@ class GlooBackend final : public Backend {
 
   void progress() override {}  // gloo has threads of its own
 
-  // gloo has no word for it. Closing the connections, when the process exits, is what the peers notice.
+  // gloo has no word for it. Closing the connections, when the process exits, is what the peers
+  // notice.
   void abort(const std::string&) noexcept override {}
 
  private:
   c10::intrusive_ptr<c10d::Work> submit(const Call& call) {
     const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
-    const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv && call.count == 0 && total == 0;
+    const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv &&
+                       call.count == 0 && total == 0;
     // gloo has no empty collectives; nobody gets anything, but all still meet.
     if (call.op == Op::kBarrier || empty) return group_->barrier();
 
@@ -167,8 +185,10 @@ class GlooBackend final : public Backend {
       case Op::kReduce: {
         at::Tensor tensor = view(call.input, call.count, call.dtype);
         // gloo leaves partial sums on the other ranks: give it a copy there.
-        if (!is_root) tensor = tensor.clone();
-        else if (call.output != call.input) tensor = view(call.output, call.count, call.dtype).copy_(tensor);
+        if (!is_root)
+          tensor = tensor.clone();
+        else if (call.output != call.input)
+          tensor = view(call.output, call.count, call.dtype).copy_(tensor);
         std::vector<at::Tensor> tensors{tensor};
         c10d::ReduceOptions options;
         options.reduceOp = to_c10d(call.reduce);
@@ -212,7 +232,9 @@ class GlooBackend final : public Backend {
       case Op::kAllToAll: {
         std::vector<int64_t> send_counts = call.counts;
         std::vector<int64_t> recv_counts = call.recv_counts;
-        at::Tensor output = view(call.output, std::accumulate(recv_counts.begin(), recv_counts.end(), int64_t{0}), call.dtype);
+        at::Tensor output =
+            view(call.output, std::accumulate(recv_counts.begin(), recv_counts.end(), int64_t{0}),
+                 call.dtype);
         at::Tensor input = view(call.input, total, call.dtype);
         return group_->alltoall_base(output, input, recv_counts, send_counts);
       }
@@ -224,7 +246,8 @@ class GlooBackend final : public Backend {
         std::vector<at::Tensor> tensors{view(call.output, call.count, call.dtype)};
         return group_->recv(tensors, call.peer, call.tag);
       }
-      case Op::kBarrier: break;
+      case Op::kBarrier:
+        break;
     }
     LOCKSTEP_CHECK(false, "every operation is above");
   }
@@ -236,23 +259,29 @@ class GlooBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store, const GlooOptions& options) {
+std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
+                                           const GlooOptions& options) {
   auto group_options = c10d::ProcessGroupGloo::Options::create(options.timeout);
   group_options->threads = 1;  // the collectives of a communicator run one after another anyway
   try {
     const auto interface = process_env()("GLOO_SOCKET_IFNAME");
     if (interface) {
-      group_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(*interface));
+      group_options->devices.push_back(
+          c10d::ProcessGroupGloo::createDeviceForInterface(*interface));
     } else if (options.one_host) {
-      group_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+      group_options->devices.push_back(
+          c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     } else {
       group_options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
     }
     if (!options.one_host && options.rank == 0) {
-      log_warning("backend gloo leaves the loopback interface and does not authenticate its peers: use it on trusted networks only");
+      log_warning(
+          "backend gloo leaves the loopback interface and does not authenticate its peers: use it "
+          "on trusted networks only");
     }
     auto adapter = c10::make_intrusive<StoreAdapter>(std::move(store), options.timeout);
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(adapter, options.rank, options.size, group_options);
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(adapter, options.rank, options.size,
+                                                             group_options);
     return std::make_unique<GlooBackend>(std::move(group), options);
   } catch (const Error&) {
     throw;

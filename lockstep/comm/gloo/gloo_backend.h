@@ -1,7 +1,8 @@
-// gloo: libtorch's ProcessGroupGloo, over TCP. For comparison with PyTorch, and where nothing better is there.
+// gloo: libtorch's ProcessGroupGloo, over TCP. For comparison with PyTorch, and where nothing
+// better is there.
 //
-// gloo does not authenticate: any process that reaches its ports may join. On one host it is bound to the loopback address; it
-// warns when it leaves that.
+// gloo does not authenticate: any process that reaches its ports may join. On one host it is bound
+// to the loopback address; it warns when it leaves that.
 #pragma once
 
 #include <chrono>
@@ -19,7 +20,9 @@ struct GlooOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of gloo's own waits
 };
 
-// Collective. The store must be new to this group (a PrefixStore) and is kept. Throws Timeout, StoreError, PeerLost.
-std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store, const GlooOptions& options);
+// Collective. The store must be new to this group (a PrefixStore) and is kept. Throws Timeout,
+// StoreError, PeerLost.
+std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
+                                           const GlooOptions& options);
 
 }  // namespace lockstep

@@ -14,13 +14,19 @@ class StoreAdapter final : public c10d::Store {
   StoreAdapter(std::shared_ptr<lockstep::Store> store, std::chrono::milliseconds timeout)
       : c10d::Store(timeout), store_(std::move(store)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<StoreAdapter>(store_, getTimeout()); }
-  void set(const std::string& key, const std::vector<uint8_t>& value) override { store_->set(key, text(value)); }
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<StoreAdapter>(store_, getTimeout());
+  }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    store_->set(key, text(value));
+  }
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
     return bytes(store_->compare_set(key, text(expected), text(desired)));
   }
-  std::vector<uint8_t> get(const std::string& key) override { return bytes(store_->get(key, Deadline::after(getTimeout()))); }
+  std::vector<uint8_t> get(const std::string& key) override {
+    return bytes(store_->get(key, Deadline::after(getTimeout())));
+  }
   int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
   bool deleteKey(const std::string& key) override { return store_->remove(key); }
   bool check(const std::vector<std::string>& keys) override {
@@ -29,15 +35,24 @@ class StoreAdapter final : public c10d::Store {
     }
     return true;
   }
-  int64_t getNumKeys() override { TORCH_CHECK_NOT_IMPLEMENTED(false, "a Lockstep store does not count its keys"); }
-  void wait(const std::vector<std::string>& keys) override { store_->wait(keys, Deadline::after(getTimeout())); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+  int64_t getNumKeys() override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "a Lockstep store does not count its keys");
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    store_->wait(keys, Deadline::after(getTimeout()));
+  }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
     store_->wait(keys, Deadline::after(timeout));
   }
 
  private:
-  static std::string text(const std::vector<uint8_t>& value) { return {value.begin(), value.end()}; }
-  static std::vector<uint8_t> bytes(const std::string& value) { return {value.begin(), value.end()}; }
+  static std::string text(const std::vector<uint8_t>& value) {
+    return {value.begin(), value.end()};
+  }
+  static std::vector<uint8_t> bytes(const std::string& value) {
+    return {value.begin(), value.end()};
+  }
 
   std::shared_ptr<lockstep::Store> store_;
 };

@@ -15,7 +15,8 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(int size) {
 std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape) {
   constexpr std::align_val_t kAlignment{rounds::kLine};
   const size_t bytes = rounds::Region::bytes(shape);
-  std::shared_ptr<void> memory(::operator new(bytes, kAlignment), [](void* p) { ::operator delete(p, kAlignment); });
+  std::shared_ptr<void> memory(::operator new(bytes, kAlignment),
+                               [](void* p) { ::operator delete(p, kAlignment); });
   rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
   region.initialise();
 
@@ -24,7 +25,8 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionSh
   capabilities.authenticated = true;  // nobody else can join: there is no door
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < shape.size; ++rank) {
-    backends.push_back(std::make_unique<rounds::RoundsBackend>(capabilities, memory, region, rank, rounds::IsDead()));
+    backends.push_back(std::make_unique<rounds::RoundsBackend>(capabilities, memory, region, rank,
+                                                               rounds::IsDead()));
   }
   return backends;
 }

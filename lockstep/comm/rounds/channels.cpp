@@ -21,7 +21,6 @@ static_assert(sizeof(MessageHeader) == 192);
 
 namespace {
 
-
 MessageHeader make_header(const Message& message) {
   MessageHeader header{};
   header.bytes = static_cast<uint64_t>(message.bytes);
@@ -69,9 +68,12 @@ struct Ring {
 };
 
 void check_fits(const MessageHeader& header, const Message& receive, int src) {
-  if (header.count == receive.call.count && header.dtype == static_cast<int32_t>(receive.call.dtype)) return;
-  throw Mismatch("a message does not fit its receive: rank " + std::to_string(src) + " called " + header.text +
-                 ", this rank called " + describe(receive.call) + "; dtype and number of elements must agree");
+  if (header.count == receive.call.count &&
+      header.dtype == static_cast<int32_t>(receive.call.dtype))
+    return;
+  throw Mismatch("a message does not fit its receive: rank " + std::to_string(src) + " called " +
+                 header.text + ", this rank called " + describe(receive.call) +
+                 "; dtype and number of elements must agree");
 }
 
 }  // namespace
@@ -88,15 +90,16 @@ struct Channels::Incoming {
 
   // The message at the front of the ring.
   MessageHeader header{};
-  int64_t header_bytes = 0;          // of the header, read so far
-  bool open = false;                 // the payload has a target
-  int64_t left = 0;                  // of the payload
+  int64_t header_bytes = 0;  // of the header, read so far
+  bool open = false;         // the payload has a target
+  int64_t left = 0;          // of the payload
   std::byte* target = nullptr;
   std::shared_ptr<Message> receive;  // the target's owner: a receive,
   std::shared_ptr<Parked> parking;   // or memory of ours
 
   std::shared_ptr<Message> take_waiting(int tag) {
-    const auto it = std::find_if(waiting.begin(), waiting.end(), [tag](const auto& m) { return m->call.tag == tag; });
+    const auto it = std::find_if(waiting.begin(), waiting.end(),
+                                 [tag](const auto& m) { return m->call.tag == tag; });
     if (it == waiting.end()) return nullptr;
     auto found = *it;
     waiting.erase(it);
@@ -105,7 +108,10 @@ struct Channels::Incoming {
 };
 
 Channels::Channels(Region region, int rank)
-    : region_(region), rank_(rank), outgoing_(region.shape().size), incoming_(region.shape().size) {}
+    : region_(region),
+      rank_(rank),
+      outgoing_(region.shape().size),
+      incoming_(region.shape().size) {}
 
 Channels::~Channels() = default;
 
@@ -113,8 +119,10 @@ std::shared_ptr<Message> Channels::post(const Call& call) {
   auto message = std::make_shared<Message>();
   message->call = call;
   message->bytes = call.count * static_cast<int64_t>(c10::elementSize(call.dtype));
-  if (call.op == Op::kSend) outgoing_[call.peer].queue.push_back(message);
-  else incoming_[call.peer].waiting.push_back(message);
+  if (call.op == Op::kSend)
+    outgoing_[call.peer].queue.push_back(message);
+  else
+    incoming_[call.peer].waiting.push_back(message);
   ++busy_;
   return message;
 }
@@ -131,14 +139,16 @@ bool Channels::progress() {
 
 bool Channels::progress_sends(int dst) {
   Outgoing& out = outgoing_[dst];
-  Ring ring{region_.channel(rank_, dst), region_.channel_ring(rank_, dst), region_.shape().channel_bytes};
+  Ring ring{region_.channel(rank_, dst), region_.channel_ring(rank_, dst),
+            region_.shape().channel_bytes};
   constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
   bool moved = false;
   while (!out.queue.empty()) {
     Message& message = *out.queue.front();
     if (out.sent < kHeader) {
       const MessageHeader header = make_header(message);
-      const int64_t n = ring.put(reinterpret_cast<const std::byte*>(&header) + out.sent, kHeader - out.sent);
+      const int64_t n =
+          ring.put(reinterpret_cast<const std::byte*>(&header) + out.sent, kHeader - out.sent);
       out.sent += n;
       moved |= n > 0;
       if (out.sent < kHeader) return moved;
@@ -192,18 +202,21 @@ bool Channels::progress_receives(int src) {
     }
     check_fits((*parked)->header, *receive, src);
     if (receive->bytes > 0) {
-      std::memcpy(receive->call.output, (*parked)->payload.get(), static_cast<size_t>(receive->bytes));
+      std::memcpy(receive->call.output, (*parked)->payload.get(),
+                  static_cast<size_t>(receive->bytes));
     }
     receive->done = true;
     --busy_;
     moved = true;
     parked = in.parked.erase(parked);
   }
-  Ring ring{region_.channel(src, rank_), region_.channel_ring(src, rank_), region_.shape().channel_bytes};
+  Ring ring{region_.channel(src, rank_), region_.channel_ring(src, rank_),
+            region_.shape().channel_bytes};
   constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
   while (!in.waiting.empty() || in.open) {
     if (in.header_bytes < kHeader) {
-      const int64_t n = ring.take(reinterpret_cast<std::byte*>(&in.header) + in.header_bytes, kHeader - in.header_bytes);
+      const int64_t n = ring.take(reinterpret_cast<std::byte*>(&in.header) + in.header_bytes,
+                                  kHeader - in.header_bytes);
       in.header_bytes += n;
       moved |= n > 0;
       if (in.header_bytes < kHeader) return moved;

@@ -19,16 +19,18 @@ struct Message {
 
 // This rank's ends of its channels. One thread at a time; never blocks.
 //
-// A message travels as a header and its payload. The receiver streams a payload straight into the first posted receive with that
-// tag. A message whose tag nobody asked for yet stays in the ring; only when a receive for another tag waits behind it is it
-// taken out into memory, so that tags may be received out of order.
+// A message travels as a header and its payload. The receiver streams a payload straight into the
+// first posted receive with that tag. A message whose tag nobody asked for yet stays in the ring;
+// only when a receive for another tag waits behind it is it taken out into memory, so that tags may
+// be received out of order.
 class Channels {
  public:
   Channels(Region region, int rank);
   ~Channels();
 
   std::shared_ptr<Message> post(const Call& call);
-  // Moves what can be moved. True if anything moved. Throws Mismatch when a message does not fit its receive.
+  // Moves what can be moved. True if anything moved. Throws Mismatch when a message does not fit
+  // its receive.
   bool progress();
 
  private:

@@ -42,8 +42,8 @@ struct Engine::Operation {
   Call call;
   Program program;
   CallHeader header;
-  uint64_t base = 0;      // the region's round at which it starts
-  int64_t own_rounds = 0; // that this rank's own data needs
+  uint64_t base = 0;       // the region's round at which it starts
+  int64_t own_rounds = 0;  // that this rank's own data needs
   int64_t produced = 0;
   int64_t consumed = 0;
   bool started = false;
@@ -53,7 +53,8 @@ struct Engine::Operation {
 
 class Engine::CollectiveRequest final : public Request {
  public:
-  CollectiveRequest(Engine& engine, std::shared_ptr<Operation> op) : engine_(engine), op_(std::move(op)) {}
+  CollectiveRequest(Engine& engine, std::shared_ptr<Operation> op)
+      : engine_(engine), op_(std::move(op)) {}
   bool poll() override { return engine_.poll(op_->done); }
   void wait(Deadline deadline) override { engine_.wait(op_->done, op_->call, deadline); }
 
@@ -64,7 +65,8 @@ class Engine::CollectiveRequest final : public Request {
 
 class Engine::MessageRequest final : public Request {
  public:
-  MessageRequest(Engine& engine, std::shared_ptr<Message> message) : engine_(engine), message_(std::move(message)) {}
+  MessageRequest(Engine& engine, std::shared_ptr<Message> message)
+      : engine_(engine), message_(std::move(message)) {}
   bool poll() override { return engine_.poll(message_->done); }
   void wait(Deadline deadline) override { engine_.wait(message_->done, message_->call, deadline); }
 
@@ -80,7 +82,9 @@ Engine::Engine(Region region, int rank, IsDead is_dead)
       spins_(region.shape().size <= usable_cpu_count() ? 2000 : 50),
       channels_(region, rank) {}
 
-Engine::~Engine() { region_.rank(rank_).departed.store(1, std::memory_order_release); }
+Engine::~Engine() {
+  region_.rank(rank_).departed.store(1, std::memory_order_release);
+}
 
 std::unique_ptr<Request> Engine::start(const Call& call) {
   if (broken_) std::rethrow_exception(broken_);
@@ -99,6 +103,10 @@ std::unique_ptr<Request> Engine::start(const Call& call) {
   op->header.rounds = op->program.rounds;
   const std::string text = describe(call);
   text.copy(op->header.text, sizeof op->header.text - 1);
+  previous_.copy(op->header.previous, sizeof op->header.previous - 1);
+  op->header.history = history_;
+  history_ = (history_ ^ op->header.fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
+  previous_ = text;
   queue_.push_back(op);
   progress();
   return std::make_unique<CollectiveRequest>(*this, std::move(op));
@@ -180,9 +188,12 @@ bool Engine::slot_is_free(uint64_t round) {
 bool Engine::reads(const Operation& op, int rank) const {
   if (rank == rank_) return false;
   switch (op.program.reads) {
-    case Reads::kNobody: return false;
-    case Reads::kRoot: return rank == op.call.root;
-    case Reads::kEverybody: return true;
+    case Reads::kNobody:
+      return false;
+    case Reads::kRoot:
+      return rank == op.call.root;
+    case Reads::kEverybody:
+      return true;
   }
   return false;
 }
@@ -191,7 +202,8 @@ bool Engine::consume(Operation& op) {
   if (op.consumed >= op.produced) return false;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
   for (int r = 0; r < region_.shape().size; ++r) {
-    if (reads(op, r) && region_.rank(r).published.load(std::memory_order_acquire) <= round) return false;
+    if (reads(op, r) && region_.rank(r).published.load(std::memory_order_acquire) <= round)
+      return false;
   }
   if (op.consumed == 0) check_headers(op);
   if (!op.total_known) {
@@ -206,29 +218,46 @@ bool Engine::consume(Operation& op) {
   return true;
 }
 
+// A rank checks those whose slots it reads. What nobody reads (two ranks that both think they are
+// the root) shows in the history that the next call carries.
 void Engine::check_headers(const Operation& op) {
   bool same = true;
+  bool same_history = true;
   for (int r = 0; r < region_.shape().size; ++r) {
     if (!reads(op, r)) continue;
     const CallHeader& theirs = region_.slot_header(r, op.base);
-    same &= theirs.fingerprint == op.header.fingerprint && theirs.sequence == op.header.sequence && theirs.round == 0;
+    same &= theirs.fingerprint == op.header.fingerprint && theirs.sequence == op.header.sequence &&
+            theirs.round == 0;
+    same_history &= theirs.history == op.header.history;
   }
-  if (same) return;
+  if (!same || !same_history) report_mismatch(op, same);
+}
+
+void Engine::report_mismatch(const Operation& op, bool earlier) {
   // Group the ranks by what they called.
   std::vector<std::pair<std::string, std::string>> groups;  // call, ranks
   for (int r = 0; r < region_.shape().size; ++r) {
     if (r != rank_ && !reads(op, r)) continue;
     const CallHeader& header = region_.slot_header(r, op.base);
-    const std::string call = "#" + std::to_string(header.sequence) + " " + header.text;
-    const auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == call; });
-    if (it == groups.end()) groups.emplace_back(call, std::to_string(r));
-    else it->second += ", " + std::to_string(r);
+    const std::string call = earlier
+                                 ? "#" + std::to_string(header.sequence - 1) + " " + header.previous
+                                 : "#" + std::to_string(header.sequence) + " " + header.text;
+    const auto it =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == call; });
+    if (it == groups.end())
+      groups.emplace_back(call, std::to_string(r));
+    else
+      it->second += ", " + std::to_string(r);
   }
-  std::string text = "ranks called different collectives:";
+  std::string text = "ranks called different collectives";
+  if (earlier) text += ", noticed at #" + std::to_string(op.header.sequence) + " " + op.header.text;
+  text += ":";
   for (const auto& [call, ranks] : groups) {
-    text += (ranks.find(',') == std::string::npos ? " rank " : " ranks ") + ranks + ": " + call + ";";
+    text +=
+        (ranks.find(',') == std::string::npos ? " rank " : " ranks ") + ranks + ": " + call + ";";
   }
-  fail(AbortKind::kMismatch, -1, text + " every rank must call the same operations in the same order");
+  fail(AbortKind::kMismatch, -1,
+       text + " every rank must call the same operations in the same order");
 }
 
 bool Engine::poll(const bool& done) {
@@ -285,8 +314,8 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       std::vector<std::string> late;
       for (const int r : awaited(call)) late.push_back(whereabouts(r));
       std::ostringstream text;
-      text << "#" << call.sequence << " " << describe(call) << " has waited " << static_cast<int>(warn_at) << " s for "
-           << join(late, "; ");
+      text << "#" << call.sequence << " " << describe(call) << " has waited "
+           << static_cast<int>(warn_at) << " s for " << join(late, "; ");
       log_warning(text.str());
       warn_at *= 3;
     }
@@ -301,15 +330,16 @@ std::vector<int> Engine::awaited(const Call& call) const {
   std::vector<int> ranks;
   if (queue_.empty()) return ranks;
   const Operation& op = *queue_.front();
-  const bool slots_full =
-      op.produced < op.program.rounds && op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
+  const bool slots_full = op.produced < op.program.rounds &&
+                          op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
   for (int r = 0; r < region_.shape().size; ++r) {
     if (r == rank_) continue;
     const RankState& state = region_.rank(r);
     const bool unread = reads(op, r) && state.published.load(std::memory_order_acquire) <= round;
     const bool blocks_slot =
-        slots_full && state.consumed.load(std::memory_order_acquire) + kSlots <= op.base + static_cast<uint64_t>(op.produced);
+        slots_full && state.consumed.load(std::memory_order_acquire) + kSlots <=
+                          op.base + static_cast<uint64_t>(op.produced);
     if (unread || blocks_slot) ranks.push_back(r);
   }
   return ranks;
@@ -318,7 +348,8 @@ std::vector<int> Engine::awaited(const Call& call) const {
 std::string Engine::whereabouts(int rank) const {
   const RankState& state = region_.rank(rank);
   std::string text = "rank " + std::to_string(rank);
-  if (const int pid = state.pid.load(std::memory_order_relaxed); pid != 0) text += " (pid " + std::to_string(pid) + ")";
+  if (const int pid = state.pid.load(std::memory_order_relaxed); pid != 0)
+    text += " (pid " + std::to_string(pid) + ")";
   const uint64_t published = state.published.load(std::memory_order_acquire);
   if (published == 0) return text + ", which has called no collective yet";
   const CallHeader& header = region_.slot_header(rank, published - 1);
@@ -327,15 +358,20 @@ std::string Engine::whereabouts(int rank) const {
 }
 
 void Engine::check_aborted() {
-  const auto kind = static_cast<AbortKind>(region_.header().abort_kind.load(std::memory_order_acquire));
+  const auto kind =
+      static_cast<AbortKind>(region_.header().abort_kind.load(std::memory_order_acquire));
   if (kind == AbortKind::kNone || kind == AbortKind::kPending) return;
   const RegionHeader& header = region_.header();
-  const std::string text = "rank " + std::to_string(header.abort_rank) + " reported: " + header.abort_text;
+  const std::string text =
+      "rank " + std::to_string(header.abort_rank) + " reported: " + header.abort_text;
   try {
     switch (kind) {
-      case AbortKind::kTimeout: throw Timeout(text);
-      case AbortKind::kMismatch: throw Mismatch(text);
-      default: throw PeerLost(text, header.lost_rank >= 0 ? header.lost_rank : header.abort_rank);
+      case AbortKind::kTimeout:
+        throw Timeout(text);
+      case AbortKind::kMismatch:
+        throw Mismatch(text);
+      default:
+        throw PeerLost(text, header.lost_rank >= 0 ? header.lost_rank : header.abort_rank);
     }
   } catch (...) {
     broken_ = std::current_exception();
@@ -353,16 +389,16 @@ void Engine::check_lost(const Call& call) {
     const std::vector<int> still = awaited(call);
     if (std::find(still.begin(), still.end(), r) == still.end()) continue;
     fail(AbortKind::kPeerLost, r,
-         "#" + std::to_string(call.sequence) + " " + describe(call) + " needs " + whereabouts(r) + ", but " +
-             (departed ? "it has left the group" : "its process is dead"));
+         "#" + std::to_string(call.sequence) + " " + describe(call) + " needs " + whereabouts(r) +
+             ", but " + (departed ? "it has left the group" : "its process is dead"));
   }
 }
 
 void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexcept {
   RegionHeader& header = region_.header();
   auto expected = static_cast<uint32_t>(AbortKind::kNone);
-  if (!header.abort_kind.compare_exchange_strong(expected, static_cast<uint32_t>(AbortKind::kPending),
-                                                 std::memory_order_acq_rel)) {
+  if (!header.abort_kind.compare_exchange_strong(
+          expected, static_cast<uint32_t>(AbortKind::kPending), std::memory_order_acq_rel)) {
     return;
   }
   header.abort_rank = rank_;
@@ -377,9 +413,12 @@ void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
   abort(kind, lost_rank, text);
   try {
     switch (kind) {
-      case AbortKind::kTimeout: throw Timeout(text);
-      case AbortKind::kMismatch: throw Mismatch(text);
-      default: throw PeerLost(text, lost_rank);
+      case AbortKind::kTimeout:
+        throw Timeout(text);
+      case AbortKind::kMismatch:
+        throw Mismatch(text);
+      default:
+        throw PeerLost(text, lost_rank);
     }
   } catch (...) {
     broken_ = std::current_exception();

@@ -1,4 +1,5 @@
-// Engine: one rank's end of a region; runs collectives and messages, waits, and notices who is late or gone.
+// Engine: one rank's end of a region; runs collectives and messages, waits, and notices who is late
+// or gone.
 #pragma once
 
 #include <deque>
@@ -15,10 +16,12 @@
 
 namespace lockstep::rounds {
 
-// Asks the system whether a rank's process is dead. May take microseconds; called only while waiting.
+// Asks the system whether a rank's process is dead. May take microseconds; called only while
+// waiting.
 using IsDead = std::function<bool(int rank)>;
 
-// One thread at a time. Collectives run one after another, in the order in which they were started; messages run beside them.
+// One thread at a time. Collectives run one after another, in the order in which they were started;
+// messages run beside them.
 class Engine {
  public:
   // `region` is initialised and outlives the engine. `is_dead` may be empty.
@@ -38,12 +41,13 @@ class Engine {
   class MessageRequest;
   using Done = std::function<bool()>;
 
-  bool advance();                  // moves data; true if anything moved
+  bool advance();  // moves data; true if anything moved
   bool advance(Operation& op);
   bool produce(Operation& op);
   bool consume(Operation& op);
   bool slot_is_free(uint64_t round);
   void check_headers(const Operation& op);
+  [[noreturn]] void report_mismatch(const Operation& op, bool earlier);
   bool reads(const Operation& op, int rank) const;
 
   bool poll(const bool& done);
@@ -60,10 +64,12 @@ class Engine {
   int spins_;  // pauses before the first yield
   Channels channels_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  uint64_t next_round_ = 0;     // of the region, after the last finished operation
-  uint64_t slowest_ = 0;        // a lower bound of every rank's consumed
+  uint64_t next_round_ = 0;  // of the region, after the last finished operation
+  uint64_t history_ = 0;     // of the collectives started
+  std::string previous_;     // the last one started
+  uint64_t slowest_ = 0;     // a lower bound of every rank's consumed
   int polls_ = 0;
-  std::exception_ptr broken_;   // what broke this engine
+  std::exception_ptr broken_;  // what broke this engine
 };
 
 }  // namespace lockstep::rounds

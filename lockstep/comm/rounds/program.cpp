@@ -11,7 +11,9 @@
 namespace lockstep::rounds {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 // A stretch of bytes cut into chunks of `chunk` bytes, one a round.
 struct Chunks {
@@ -65,7 +67,8 @@ Program broadcast(const Context& c) {
     };
   } else {
     p.reads = Reads::kRoot;
-    p.consume = [chunks, to = c.call.output, root = c.call.root, &region = c.region](int64_t round, uint64_t at) {
+    p.consume = [chunks, to = c.call.output, root = c.call.root, &region = c.region](int64_t round,
+                                                                                     uint64_t at) {
       copy_bytes(to + chunks.begin(round), region.slot_payload(root, at), chunks.size(round));
     };
   }
@@ -82,11 +85,13 @@ Program reduce(const Context& c) {
   };
   if (c.call.op == Op::kAllReduce || c.rank == c.call.root) {
     p.reads = Reads::kEverybody;
-    p.consume = [chunks, to = c.call.output, element = c.element, dtype = c.call.dtype, op = c.call.reduce,
-                 inputs = std::vector<const std::byte*>(c.size), &region = c.region](int64_t round, uint64_t at) mutable {
+    p.consume = [chunks, to = c.call.output, element = c.element, dtype = c.call.dtype,
+                 op = c.call.reduce, inputs = std::vector<const std::byte*>(c.size),
+                 &region = c.region](int64_t round, uint64_t at) mutable {
       const int64_t bytes = chunks.size(round);
       if (bytes == 0) return;
-      for (size_t r = 0; r < inputs.size(); ++r) inputs[r] = region.slot_payload(static_cast<int>(r), at);
+      for (size_t r = 0; r < inputs.size(); ++r)
+        inputs[r] = region.slot_payload(static_cast<int>(r), at);
       reduce_buffers(to + chunks.begin(round), inputs, bytes / element, dtype, op);
     };
   }
@@ -103,11 +108,13 @@ Program gather(const Context& c) {
   };
   if (c.call.op == Op::kAllGather || c.rank == c.call.root) {
     p.reads = Reads::kEverybody;
-    p.consume = [to = c.call.output, starts = offsets(c.call.counts, c.element), counts = c.call.counts,
-                 element = c.element, slot = c.slot, &region = c.region](int64_t round, uint64_t at) {
+    p.consume = [to = c.call.output, starts = offsets(c.call.counts, c.element),
+                 counts = c.call.counts, element = c.element, slot = c.slot,
+                 &region = c.region](int64_t round, uint64_t at) {
       for (size_t r = 0; r < counts.size(); ++r) {
         const Chunks part{counts[r] * element, slot};
-        copy_bytes(to + starts[r] + part.begin(round), region.slot_payload(static_cast<int>(r), at), part.size(round));
+        copy_bytes(to + starts[r] + part.begin(round), region.slot_payload(static_cast<int>(r), at),
+                   part.size(round));
       }
     };
   }
@@ -120,7 +127,8 @@ std::function<void(int64_t, std::byte*)> lanes(const Context& c) {
           element = c.element, lane = c.lane](int64_t round, std::byte* payload) {
     for (size_t d = 0; d < counts.size(); ++d) {
       const Chunks part{counts[d] * element, lane};
-      copy_bytes(payload + static_cast<int64_t>(d) * lane, from + starts[d] + part.begin(round), part.size(round));
+      copy_bytes(payload + static_cast<int64_t>(d) * lane, from + starts[d] + part.begin(round),
+                 part.size(round));
     }
   };
 }
@@ -131,8 +139,8 @@ Program scatter(const Context& c) {
   if (c.rank == c.call.root) p.produce = lanes(c);
   p.reads = Reads::kRoot;
   const Chunks mine{c.call.counts[c.rank] * c.element, c.lane};
-  p.consume = [mine, to = c.call.output, root = c.call.root, at_lane = c.rank * c.lane, &region = c.region](
-                  int64_t round, uint64_t at) {
+  p.consume = [mine, to = c.call.output, root = c.call.root, at_lane = c.rank * c.lane,
+               &region = c.region](int64_t round, uint64_t at) {
     copy_bytes(to + mine.begin(round), region.slot_payload(root, at) + at_lane, mine.size(round));
   };
   return p;
@@ -144,8 +152,9 @@ Program reduce_scatter(const Context& c) {
   p.produce = lanes(c);
   p.reads = Reads::kEverybody;
   const Chunks mine{c.call.counts[c.rank] * c.element, c.lane};
-  p.consume = [mine, to = c.call.output, element = c.element, dtype = c.call.dtype, op = c.call.reduce,
-               at_lane = c.rank * c.lane, inputs = std::vector<const std::byte*>(c.size),
+  p.consume = [mine, to = c.call.output, element = c.element, dtype = c.call.dtype,
+               op = c.call.reduce, at_lane = c.rank * c.lane,
+               inputs = std::vector<const std::byte*>(c.size),
                &region = c.region](int64_t round, uint64_t at) mutable {
     const int64_t bytes = mine.size(round);
     if (bytes == 0) return;
@@ -163,13 +172,13 @@ Program all_to_all(const Context& c) {
   p.dynamic = true;
   p.produce = lanes(c);
   p.reads = Reads::kEverybody;
-  p.consume = [to = c.call.output, starts = offsets(c.call.recv_counts, c.element), counts = c.call.recv_counts,
-               element = c.element, lane = c.lane, at_lane = c.rank * c.lane,
-               &region = c.region](int64_t round, uint64_t at) {
+  p.consume = [to = c.call.output, starts = offsets(c.call.recv_counts, c.element),
+               counts = c.call.recv_counts, element = c.element, lane = c.lane,
+               at_lane = c.rank * c.lane, &region = c.region](int64_t round, uint64_t at) {
     for (size_t r = 0; r < counts.size(); ++r) {
       const Chunks part{counts[r] * element, lane};
-      copy_bytes(to + starts[r] + part.begin(round), region.slot_payload(static_cast<int>(r), at) + at_lane,
-           part.size(round));
+      copy_bytes(to + starts[r] + part.begin(round),
+                 region.slot_payload(static_cast<int>(r), at) + at_lane, part.size(round));
     }
   };
   return p;
@@ -186,16 +195,23 @@ Program make_program(const Call& call, int rank, const Region& region) {
       p.reads = Reads::kEverybody;
       return p;
     }
-    case Op::kBroadcast: return broadcast(context);
+    case Op::kBroadcast:
+      return broadcast(context);
     case Op::kReduce:
-    case Op::kAllReduce: return reduce(context);
+    case Op::kAllReduce:
+      return reduce(context);
     case Op::kGather:
-    case Op::kAllGather: return gather(context);
-    case Op::kScatter: return scatter(context);
-    case Op::kReduceScatter: return reduce_scatter(context);
-    case Op::kAllToAll: return all_to_all(context);
+    case Op::kAllGather:
+      return gather(context);
+    case Op::kScatter:
+      return scatter(context);
+    case Op::kReduceScatter:
+      return reduce_scatter(context);
+    case Op::kAllToAll:
+      return all_to_all(context);
     case Op::kSend:
-    case Op::kRecv: break;
+    case Op::kRecv:
+      break;
   }
   LOCKSTEP_CHECK(false, "messages go through channels");
 }

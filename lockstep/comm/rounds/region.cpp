@@ -11,17 +11,25 @@ namespace {
 
 constexpr uint64_t kMagic = 0x314e4745524b534cULL;  // "LSKREGN1"
 
-constexpr size_t round_up(size_t value) { return (value + kLine - 1) / kLine * kLine; }
+constexpr size_t round_up(size_t value) {
+  return (value + kLine - 1) / kLine * kLine;
+}
 
 constexpr size_t kHeaderBytes = round_up(sizeof(RegionHeader));
 constexpr size_t kRankBytes = round_up(sizeof(RankState));
 constexpr size_t kSlotHeaderBytes = round_up(sizeof(CallHeader));
 constexpr size_t kChannelStateBytes = round_up(sizeof(ChannelState));
 
-size_t slot_stride(const RegionShape& shape) { return kSlotHeaderBytes + shape.slot_bytes; }
-size_t channel_stride(const RegionShape& shape) { return kChannelStateBytes + shape.channel_bytes; }
+size_t slot_stride(const RegionShape& shape) {
+  return kSlotHeaderBytes + shape.slot_bytes;
+}
+size_t channel_stride(const RegionShape& shape) {
+  return kChannelStateBytes + shape.channel_bytes;
+}
 
-size_t slots_offset(const RegionShape& shape) { return kHeaderBytes + kRankBytes * shape.size; }
+size_t slots_offset(const RegionShape& shape) {
+  return kHeaderBytes + kRankBytes * shape.size;
+}
 size_t channels_offset(const RegionShape& shape) {
   return slots_offset(shape) + slot_stride(shape) * kSlots * shape.size;
 }
@@ -36,7 +44,8 @@ RegionShape default_shape(int size) {
   shape.size = size;
   // All channels together stay below 16 MiB of address space up to 64 ranks.
   const size_t budget = (16u << 20) / (static_cast<size_t>(size) * size);
-  shape.channel_bytes = static_cast<uint32_t>(std::clamp<size_t>(budget / kLine * kLine, 4096, 256 * 1024));
+  shape.channel_bytes =
+      static_cast<uint32_t>(std::clamp<size_t>(budget / kLine * kLine, 4096, 256 * 1024));
   return shape;
 }
 
@@ -46,7 +55,8 @@ size_t Region::bytes(const RegionShape& shape) {
 }
 
 Region::Region(std::byte* memory, const RegionShape& shape) : memory_(memory), shape_(shape) {
-  LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(memory) % kLine == 0, "a region is aligned to its lines");
+  LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(memory) % kLine == 0,
+                 "a region is aligned to its lines");
   LOCKSTEP_CHECK(shape.slot_bytes % kLine == 0 && shape.channel_bytes % kLine == 0,
                  "slots and channels keep the alignment");
 }
@@ -68,17 +78,20 @@ void Region::verify() const {
   if (h.magic != kMagic || h.size != shape_.size || h.slot_bytes != shape_.slot_bytes ||
       h.channel_bytes != shape_.channel_bytes) {
     throw Mismatch(
-        "the shared region of this job has another layout than this program expects; run the same Lockstep version on every rank");
+        "the shared region of this job has another layout than this program expects; run the same "
+        "Lockstep version on every rank");
   }
 }
 
 RankState& Region::rank(int rank) const {
-  return *reinterpret_cast<RankState*>(memory_ + kHeaderBytes + kRankBytes * static_cast<size_t>(rank));
+  return *reinterpret_cast<RankState*>(memory_ + kHeaderBytes +
+                                       kRankBytes * static_cast<size_t>(rank));
 }
 
 CallHeader& Region::slot_header(int rank, uint64_t round) const {
   const size_t index = static_cast<size_t>(rank) * kSlots + round % kSlots;
-  return *reinterpret_cast<CallHeader*>(memory_ + slots_offset(shape_) + slot_stride(shape_) * index);
+  return *reinterpret_cast<CallHeader*>(memory_ + slots_offset(shape_) +
+                                        slot_stride(shape_) * index);
 }
 
 std::byte* Region::slot_payload(int rank, uint64_t round) const {
@@ -86,8 +99,10 @@ std::byte* Region::slot_payload(int rank, uint64_t round) const {
 }
 
 ChannelState& Region::channel(int src, int dst) const {
-  const size_t index = static_cast<size_t>(src) * static_cast<size_t>(shape_.size) + static_cast<size_t>(dst);
-  return *reinterpret_cast<ChannelState*>(memory_ + channels_offset(shape_) + channel_stride(shape_) * index);
+  const size_t index =
+      static_cast<size_t>(src) * static_cast<size_t>(shape_.size) + static_cast<size_t>(dst);
+  return *reinterpret_cast<ChannelState*>(memory_ + channels_offset(shape_) +
+                                          channel_stride(shape_) * index);
 }
 
 std::byte* Region::channel_ring(int src, int dst) const {

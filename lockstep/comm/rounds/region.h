@@ -1,10 +1,13 @@
-// Region: the memory that the ranks of one host share, and its layout. The ranks may be threads (local/) or processes (shm/).
+// Region: the memory that the ranks of one host share, and its layout. The ranks may be threads
+// (local/) or processes (shm/).
 //
-//   header | rank state 0 .. N-1 | slots of rank 0 .. N-1 | channel (src 0, dst 0), (0, 1), .. (N-1, N-1)
+//   header | rank state 0 .. N-1 | slots of rank 0 .. N-1 | channel (src 0, dst 0), (0, 1), ..
+//   (N-1, N-1)
 //
-// Collectives go through slots: in each round a rank writes one of its own kSlots slots and reads those of its peers. Messages
-// go through channels: one byte ring for every ordered pair of ranks. Everything is written by one rank only, but for the abort
-// record; what a counter covers is published by a release store and read after an acquire load.
+// Collectives go through slots: in each round a rank writes one of its own kSlots slots and reads
+// those of its peers. Messages go through channels: one byte ring for every ordered pair of ranks.
+// Everything is written by one rank only, but for the abort record; what a counter covers is
+// published by a release store and read after an acquire load.
 #pragma once
 
 #include <atomic>
@@ -24,7 +27,9 @@ struct CallHeader {
   uint64_t fingerprint = 0;  // equal on all ranks that call the same operation in the same way
   int64_t rounds = 0;        // that this rank needs for what it sends
   int64_t round = 0;         // within the operation
+  uint64_t history = 0;      // a hash of all earlier fingerprints
   char text[160] = {};       // describe(call), NUL-terminated
+  char previous[160] = {};   // the same of the call before
 };
 
 // How the group was broken, by whoever came first.
@@ -35,9 +40,10 @@ struct RegionHeader {
   int32_t size;
   uint32_t slot_bytes;
   uint32_t channel_bytes;
-  alignas(kLine) std::atomic<uint32_t> abort_kind;  // AbortKind; the record below is valid from kTimeout on
-  int32_t abort_rank;                               // who broke the group
-  int32_t lost_rank;                                // for kPeerLost
+  alignas(kLine)
+      std::atomic<uint32_t> abort_kind;  // AbortKind; the record below is valid from kTimeout on
+  int32_t abort_rank;                    // who broke the group
+  int32_t lost_rank;                     // for kPeerLost
   char abort_text[1024];
 };
 
@@ -55,8 +61,8 @@ struct ChannelState {
 
 struct RegionShape {
   int size = 1;
-  uint32_t slot_bytes = 256 * 1024;   // payload of a slot; a multiple of 128
-  uint32_t channel_bytes = 64 * 1024; // of each ordered pair; a multiple of 128
+  uint32_t slot_bytes = 256 * 1024;    // payload of a slot; a multiple of 128
+  uint32_t channel_bytes = 64 * 1024;  // of each ordered pair; a multiple of 128
 };
 // A shape whose memory stays moderate for `size` ranks.
 RegionShape default_shape(int size);
@@ -65,7 +71,8 @@ RegionShape default_shape(int size);
 class Region {
  public:
   static size_t bytes(const RegionShape& shape);
-  // `memory` is zeroed (fresh) or was initialised with the same shape by another rank; aligned to 128.
+  // `memory` is zeroed (fresh) or was initialised with the same shape by another rank; aligned to
+  // 128.
   Region(std::byte* memory, const RegionShape& shape);
   // Writes the header. Once, by the rank that made the memory, before any other uses it.
   void initialise();

@@ -23,10 +23,14 @@ Capabilities engine_capabilities() {
   return c;
 }
 
-RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region, int rank,
-                             IsDead is_dead)
-    : capabilities_(std::move(capabilities)), memory_(std::move(memory)), engine_(region, rank, std::move(is_dead)) {}
+RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region,
+                             int rank, IsDead is_dead)
+    : capabilities_(std::move(capabilities)),
+      memory_(std::move(memory)),
+      engine_(region, rank, std::move(is_dead)) {}
 
-void RoundsBackend::abort(const std::string& reason) noexcept { engine_.abort(AbortKind::kOther, -1, reason); }
+void RoundsBackend::abort(const std::string& reason) noexcept {
+  engine_.abort(AbortKind::kOther, -1, reason);
+}
 
 }  // namespace lockstep::rounds

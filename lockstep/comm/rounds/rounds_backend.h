@@ -1,4 +1,5 @@
-// RoundsBackend: what local/ and shm/ share: a Backend over an Engine and whatever owns the region's memory.
+// RoundsBackend: what local/ and shm/ share: a Backend over an Engine and whatever owns the
+// region's memory.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,8 @@ Capabilities engine_capabilities();
 class RoundsBackend final : public Backend {
  public:
   // `memory` owns the region that `region` views, and whatever `is_dead` uses.
-  RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region, int rank, IsDead is_dead);
+  RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region, int rank,
+                IsDead is_dead);
 
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override { return engine_.start(call); }

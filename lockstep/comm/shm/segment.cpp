@@ -43,9 +43,11 @@ UniqueFd make_socket() {
 void check_same_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw system_error("SO_PEERCRED", errno);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    throw system_error("SO_PEERCRED", errno);
   if (peer.uid != ::geteuid()) {
-    throw StoreError("a process of user " + std::to_string(peer.uid) + " tried to join this job's shared memory");
+    throw StoreError("a process of user " + std::to_string(peer.uid) +
+                     " tried to join this job's shared memory");
   }
 }
 
@@ -66,8 +68,10 @@ void send_fds(int socket, const std::vector<int>& fds, Deadline deadline) {
     header->cmsg_len = CMSG_LEN(sizeof(int) * n);
     std::memcpy(CMSG_DATA(header), fds.data() + begin, sizeof(int) * n);
     while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
-      if (errno == EAGAIN) wait_ready(socket, POLLOUT, deadline, "handing out shared memory");
-      else if (errno != EINTR) throw system_error("sendmsg", errno);
+      if (errno == EAGAIN)
+        wait_ready(socket, POLLOUT, deadline, "handing out shared memory");
+      else if (errno != EINTR)
+        throw system_error("sendmsg", errno);
     }
   }
 }
@@ -92,7 +96,8 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
     if (n < 0) throw system_error("recvmsg", errno);
     if (n == 0) throw PeerLost("rank 0 went away while the shared memory was handed out", 0);
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header == nullptr || header->cmsg_type != SCM_RIGHTS) throw StoreError("rank 0 sent no descriptors (is RLIMIT_NOFILE too low?)");
+    if (header == nullptr || header->cmsg_type != SCM_RIGHTS)
+      throw StoreError("rank 0 sent no descriptors (is RLIMIT_NOFILE too low?)");
     const size_t got = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < got; ++i) {
       int fd = -1;
@@ -111,8 +116,8 @@ UniqueFd accept_from(int door, Deadline deadline, const std::string& missing) {
       try {
         wait_ready(door, POLLIN, deadline, "shm");
       } catch (const Timeout&) {
-        throw Timeout("shm: rank 0 waited " + std::to_string(deadline.timeout_seconds()) + " s; not arrived: " + missing +
-                      "; were they started, and on this host?");
+        throw Timeout("shm: rank 0 waited " + std::to_string(deadline.timeout_seconds()) +
+                      " s; not arrived: " + missing + "; were they started, and on this host?");
       }
     } else if (errno != EINTR && errno != ECONNABORTED) {
       throw system_error("accept", errno);
@@ -130,8 +135,8 @@ std::string missing_ranks(const std::vector<UniqueFd>& sockets) {
 
 }  // namespace
 
-Segment::Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*), void* argument,
-                 Deadline deadline)
+Segment::Segment(Store& store, int rank, int size, size_t bytes,
+                 void (*initialise)(std::byte*, void*), void* argument, Deadline deadline)
     : others_(size) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("pipe2", errno);
@@ -140,9 +145,11 @@ Segment::Segment(Store& store, int rank, int size, size_t bytes, void (*initiali
   if (rank == 0) {
     memfd_.reset(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!memfd_) throw system_error("memfd_create", errno);
-    if (::ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0) throw system_error("ftruncate of shared memory", errno);
+    if (::ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0)
+      throw system_error("ftruncate of shared memory", errno);
     // Without seals a peer could shrink the segment under us, which is a SIGBUS.
-    if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw system_error("F_ADD_SEALS", errno);
+    if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+      throw system_error("F_ADD_SEALS", errno);
     map(bytes);
     initialise(memory_, argument);
     serve(store, size, std::move(reader), deadline);
@@ -159,7 +166,8 @@ Segment::~Segment() {
 void Segment::map(size_t bytes) {
   const off_t there = ::lseek(memfd_.get(), 0, SEEK_END);
   if (there != static_cast<off_t>(bytes)) {
-    throw Mismatch("rank 0's shared memory has " + std::to_string(there) + " bytes, this rank expects " + std::to_string(bytes) +
+    throw Mismatch("rank 0's shared memory has " + std::to_string(there) +
+                   " bytes, this rank expects " + std::to_string(bytes) +
                    "; run the same Lockstep version on every rank");
   }
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd_.get(), 0);
@@ -175,7 +183,8 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
   UniqueFd door = make_socket();
   socklen_t address_size = 0;
   const sockaddr_un address = abstract_address(name, address_size);
-  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 || ::listen(door.get(), size) != 0) {
+  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 ||
+      ::listen(door.get(), size) != 0) {
     throw system_error("bind of the shared memory's socket", errno);
   }
   store.set(kSecretKey, secret.text());
@@ -196,7 +205,8 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     } catch (const PeerLost&) {
       continue;
     }
-    if (rank < 1 || rank >= size || sockets[rank]) throw Mismatch("two processes say they are rank " + std::to_string(rank));
+    if (rank < 1 || rank >= size || sockets[rank])
+      throw Mismatch("two processes say they are rank " + std::to_string(rank));
     others_[rank] = std::move(reader[0]);
     sockets[rank] = std::move(client);
     ++arrived;
@@ -214,9 +224,13 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   socklen_t address_size = 0;
   const sockaddr_un address = abstract_address(name, address_size);
   while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0) {
-    if (errno == EAGAIN) wait_ready(socket.get(), POLLOUT, deadline, "joining rank 0's shared memory");
+    if (errno == EAGAIN)
+      wait_ready(socket.get(), POLLOUT, deadline, "joining rank 0's shared memory");
     else if (errno == ECONNREFUSED || errno == ENOENT) {
-      throw PeerLost("rank 0's shared memory cannot be reached: it is gone, or on another host or network namespace", 0);
+      throw PeerLost(
+          "rank 0's shared memory cannot be reached: it is gone, or on another host or network "
+          "namespace",
+          0);
     } else if (errno != EINTR) {
       throw system_error("connect to the shared memory's socket", errno);
     }

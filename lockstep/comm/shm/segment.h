@@ -13,10 +13,11 @@ namespace lockstep::shm {
 // A mapped segment and what tells who is alive. Unmaps and hangs up when destroyed.
 class Segment {
  public:
-  // Collective: rank 0 makes a segment of `bytes` zeroed bytes, the others get it from rank 0. `initialise` runs on rank 0 before
-  // anybody else sees the memory. Throws Timeout, StoreError, SystemError.
-  Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*), void* argument,
-          Deadline deadline);
+  // Collective: rank 0 makes a segment of `bytes` zeroed bytes, the others get it from rank 0.
+  // `initialise` runs on rank 0 before anybody else sees the memory. Throws Timeout, StoreError,
+  // SystemError.
+  Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*),
+          void* argument, Deadline deadline);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -31,8 +32,8 @@ class Segment {
   void map(size_t bytes);
 
   UniqueFd memfd_;
-  UniqueFd life_;                   // the write end of this rank's pipe, never written
-  std::vector<UniqueFd> others_;    // the read ends of all ranks' pipes, by rank; own: empty
+  UniqueFd life_;                 // the write end of this rank's pipe, never written
+  std::vector<UniqueFd> others_;  // the read ends of all ranks' pipes, by rank; own: empty
   std::byte* memory_ = nullptr;
   size_t bytes_ = 0;
 };

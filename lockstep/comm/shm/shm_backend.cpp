@@ -7,12 +7,14 @@
 
 namespace lockstep {
 
-std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape, Deadline deadline) {
+std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape,
+                                          Deadline deadline) {
   rounds::RegionShape agreed = shape;
   const auto initialise = [](std::byte* memory, void* argument) {
     rounds::Region(memory, *static_cast<const rounds::RegionShape*>(argument)).initialise();
   };
-  auto segment = std::make_shared<shm::Segment>(store, rank, shape.size, rounds::Region::bytes(shape), initialise, &agreed, deadline);
+  auto segment = std::make_shared<shm::Segment>(
+      store, rank, shape.size, rounds::Region::bytes(shape), initialise, &agreed, deadline);
   rounds::Region region(segment->memory(), shape);
   region.verify();
   region.rank(rank).pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);

@@ -1,8 +1,9 @@
 // shm: the ranks are processes of one host that share a memory segment.
 //
-// The segment is a sealed memfd: no name in /dev/shm (which containers keep small), gone with its last process even after
-// SIGKILL. Rank 0 makes it and hands it out over an abstract Unix socket, whose name and secret travel through the job's store.
-// Every rank also gets one end of a pipe of every other rank: when a process dies, however it dies, its pipes hang up.
+// The segment is a sealed memfd: no name in /dev/shm (which containers keep small), gone with its
+// last process even after SIGKILL. Rank 0 makes it and hands it out over an abstract Unix socket,
+// whose name and secret travel through the job's store. Every rank also gets one end of a pipe of
+// every other rank: when a process dies, however it dies, its pipes hang up.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,9 @@
 
 namespace lockstep {
 
-// Collective over the `shape.size` ranks, which must be on one host; the store must be new to this group (a PrefixStore).
-// Throws Timeout, StoreError, Mismatch, SystemError.
-std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape, Deadline deadline);
+// Collective over the `shape.size` ranks, which must be on one host; the store must be new to this
+// group (a PrefixStore). Throws Timeout, StoreError, Mismatch, SystemError.
+std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape,
+                                          Deadline deadline);
 
 }  // namespace lockstep

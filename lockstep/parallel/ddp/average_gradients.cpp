@@ -6,7 +6,8 @@
 
 namespace lockstep {
 
-void average_gradients(const NamedTensors& parameters, Communicator& comm, AverageOptions options, Communicator::Site site) {
+void average_gradients(const NamedTensors& parameters, Communicator& comm, AverageOptions options,
+                       Communicator::Site site) {
   const at::NoGradGuard no_grad;
   const at::Tensor used = at::zeros({static_cast<int64_t>(parameters.size())}, at::kBool);
   auto* flags = used.mutable_data_ptr<bool>();

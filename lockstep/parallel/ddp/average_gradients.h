@@ -1,4 +1,5 @@
-// average_gradients: data parallelism by hand, as PyTorch's "Writing Distributed Applications" teaches it.
+// average_gradients: data parallelism by hand, as PyTorch's "Writing Distributed Applications"
+// teaches it.
 #pragma once
 
 #include "lockstep/comm/algorithms/ring.h"
@@ -11,10 +12,12 @@ struct AverageOptions {
   algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;
 };
 
-// Replaces every parameter's gradient by the average over the ranks, one all-reduce a parameter, after backward. A parameter that
-// has a gradient on some ranks only counts as zero on the others and has one everywhere afterwards; one that has none anywhere is
-// left alone. Collective; throws what the communicator throws, the gradients are then unspecified.
-void average_gradients(const NamedTensors& parameters, Communicator& comm, AverageOptions options = {},
+// Replaces every parameter's gradient by the average over the ranks, one all-reduce a parameter,
+// after backward. A parameter that has a gradient on some ranks only counts as zero on the others
+// and has one everywhere afterwards; one that has none anywhere is left alone. Collective; throws
+// what the communicator throws, the gradients are then unspecified.
+void average_gradients(const NamedTensors& parameters, Communicator& comm,
+                       AverageOptions options = {},
                        Communicator::Site site = Communicator::Site::current());
 
 // The same for a module (anything with named_parameters()) or a holder of one.
@@ -23,7 +26,8 @@ template <typename Module>
 void average_gradients(Module& module, Communicator& comm, AverageOptions options = {},
                        Communicator::Site site = Communicator::Site::current()) {
   NamedTensors parameters;
-  for (const auto& item : module.named_parameters()) parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_parameters())
+    parameters.emplace_back(item.key(), item.value());
   average_gradients(parameters, comm, options, site);
 }
 template <typename Holder>

@@ -1,4 +1,5 @@
-// DistributedDataParallel: a model on every rank, each trained on its part of the data, kept the same by averaging gradients.
+// DistributedDataParallel: a model on every rank, each trained on its part of the data, kept the
+// same by averaging gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,20 +19,24 @@ namespace lockstep {
 
 struct DdpOptions {
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
-  bool broadcast_buffers = true;   // rank 0's buffers (BatchNorm's statistics) to all, before each forward in training mode
+  bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's statistics) to all, before each
+                                  // forward in training mode
 };
 
-// Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module, with any forward().
+// Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
+// with any forward().
 //
-// Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch otherwise, naming the first
-// difference); then rank 0's parameters and buffers are copied to all.
+// Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch
+// otherwise, naming the first difference); then rank 0's parameters and buffers are copied to all.
 //
-// Afterwards every backward() through the model's parameters is collective: it ends with every rank holding the average of the
-// ranks' gradients (reducer.h), which are views into flat buckets. zero_grad() may be called before or after forward, setting to
-// none or not. Forwards without a backward are free. All ranks must call backward equally often.
+// Afterwards every backward() through the model's parameters is collective: it ends with every rank
+// holding the average of the ranks' gradients (reducer.h), which are views into flat buckets.
+// zero_grad() may be called before or after forward, setting to none or not. Forwards without a
+// backward are free. All ranks must call backward equally often.
 //
-// The module is shared, not copied: module() and operator-> give it, so that optimizers and checkpoints see plain parameters.
-// Not copyable; movable. One thread at a time. Backward throws what the communicator throws; the gradients are then unspecified.
+// The module is shared, not copied: module() and operator-> give it, so that optimizers and
+// checkpoints see plain parameters. Not copyable; movable. One thread at a time. Backward throws
+// what the communicator throws; the gradients are then unspecified.
 template <typename M>
 class DistributedDataParallel {
  public:
@@ -54,7 +59,8 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty()) broadcast_tensors(comm_, buffers_);
+    if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty())
+      broadcast_tensors(comm_, buffers_);
     auto output = module_->forward(std::forward<Args>(args)...);
     watch(output);
     return output;
@@ -86,7 +92,8 @@ class DistributedDataParallel {
     std::apply([this](const auto&... output) { (watch(output), ...); }, outputs);
   }
   template <typename T>
-  void watch(const T&) {}  // an output of another kind: the parameters' own hooks suffice, but for nested backwards
+  void watch(const T&) {
+  }  // an output of another kind: the parameters' own hooks suffice, but for nested backwards
 
   M module_;
   Communicator comm_;

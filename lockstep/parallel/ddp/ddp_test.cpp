@@ -1,12 +1,12 @@
 #include "lockstep/parallel/ddp/ddp.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/activation.h>
 #include <torch/optim/sgd.h>
-#include <torch/utils.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <mutex>
 
@@ -46,7 +46,9 @@ Net make_net(double scale = 1.0) {
   return net;
 }
 
-torch::Tensor batch(int64_t rows) { return torch::arange(rows * 6).to(torch::kFloat).remainder(11).div(7).view({rows, 6}); }
+torch::Tensor batch(int64_t rows) {
+  return torch::arange(rows * 6).to(torch::kFloat).remainder(11).div(7).view({rows, 6});
+}
 
 std::vector<torch::Tensor> gradients(Net& net) {
   std::vector<torch::Tensor> result;
@@ -73,20 +75,24 @@ TEST(Ddp, GradientsAreThoseOfOneProcessOnTheWholeBatch) {
     std::mutex mutex;
     testing::run_threads(ranks, [&](Communicator& comm) {
       // Small buckets, and other weights on the other ranks: rank 0's count.
-      DistributedDataParallel model(make_net(comm.rank() + 1.0), comm, {.bucket_sizes = {.first = 64, .rest = 128}});
+      DistributedDataParallel model(make_net(comm.rank() + 1.0), comm,
+                                    {.bucket_sizes = {.first = 64, .rest = 128}});
       EXPECT_GT(model.bucket_count(), 2u);
       const auto mine = batch(12).chunk(ranks)[comm.rank()];
       model(mine).pow(2).mean().backward();
       const std::lock_guard lock(mutex);
       const auto expected = gradients(one);
       const auto got = gradients(model.module());
-      for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], "ranks " + std::to_string(ranks) + " gradient " + std::to_string(i));
+      for (size_t i = 0; i < got.size(); ++i)
+        expect_close(got[i], expected[i],
+                     "ranks " + std::to_string(ranks) + " gradient " + std::to_string(i));
     });
   }
 }
 
 TEST(Ddp, TrainingFollowsOneProcessForFiftySteps) {
-  const auto train = [](auto& model, auto& net, const std::function<torch::Tensor(torch::Tensor)>& mine, int zero) {
+  const auto train = [](auto& model, auto& net,
+                        const std::function<torch::Tensor(torch::Tensor)>& mine, int zero) {
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
     std::vector<double> losses;
     for (int step = 0; step < 50; ++step) {
@@ -109,11 +115,14 @@ TEST(Ddp, TrainingFollowsOneProcessForFiftySteps) {
       std::vector<double> sums(50, 0.0);
       testing::run_threads(ranks, [&](Communicator& comm) {
         DistributedDataParallel model(make_net(), comm);
-        const auto losses = train(model, model.module(), [&](torch::Tensor t) { return t.chunk(ranks)[comm.rank()]; }, zero);
+        const auto losses = train(
+            model, model.module(), [&](torch::Tensor t) { return t.chunk(ranks)[comm.rank()]; },
+            zero);
         const std::lock_guard lock(mutex);
         for (size_t i = 0; i < losses.size(); ++i) sums[i] += losses[i] / ranks;
       });
-      for (size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(sums[i], expected[i], 1e-5 * expected[i]) << "step " << i << " ranks " << ranks;
+      for (size_t i = 0; i < sums.size(); ++i)
+        EXPECT_NEAR(sums[i], expected[i], 1e-5 * expected[i]) << "step " << i << " ranks " << ranks;
     }
   }
 }
@@ -184,7 +193,8 @@ TEST(Ddp, BuffersFollowRankZero) {
 }
 
 TEST(AverageGradients, EqualsDdpWithEveryAllReduce) {
-  for (const auto algorithm : {algorithms::AllReduce::kEngine, algorithms::AllReduce::kRing, algorithms::AllReduce::kNaiveRing}) {
+  for (const auto algorithm : {algorithms::AllReduce::kEngine, algorithms::AllReduce::kRing,
+                               algorithms::AllReduce::kNaiveRing}) {
     Net one = reference(12);
     testing::run_threads(3, [&](Communicator& comm) {
       Net net = make_net();

@@ -27,11 +27,12 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    at::Tensor view;       // of its bucket, in the parameter's shape
+    at::Tensor view;  // of its bucket, in the parameter's shape
     size_t bucket = 0;
     bool arrived = false;  // in this backward
     at::Tensor before;     // its gradient before the reduction, if it was not used but had one
-    decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;  // the tensor holds it weakly
+    decltype(torch::autograd::impl::grad_accumulator(
+        at::Tensor())) accumulator;  // the tensor holds it weakly
   };
   struct Bucket {
     at::Tensor flat;
@@ -49,15 +50,15 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   Communicator comm_;
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
-  at::Tensor used_;      // one bit a parameter
-  size_t started_ = 0;   // buckets whose reduction was started
-  bool armed_ = false;   // finish() will run at the end of this backward
+  at::Tensor used_;     // one bit a parameter
+  size_t started_ = 0;  // buckets whose reduction was started
+  bool armed_ = false;  // finish() will run at the end of this backward
 };
 
 namespace {
 
-// A stretch of `flat` in another shape. Not narrow().view(): Optimizer::zero_grad(false) calls detach_(), which autograd forbids on
-// what it knows as a view.
+// A stretch of `flat` in another shape. Not narrow().view(): Optimizer::zero_grad(false) calls
+// detach_(), which autograd forbids on what it knows as a view.
 at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape) {
   return at::empty({0}, flat.options()).set_(flat.storage(), offset, shape);
 }
@@ -77,16 +78,20 @@ class ArrivalHook final : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes) : comm_(std::move(comm)) {
+Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes)
+    : comm_(std::move(comm)) {
   std::vector<flat::TensorSpec> specs;
   for (auto& [name, tensor] : parameters) {
-    if (!tensor.requires_grad() || !tensor.is_leaf()) throw InvalidArgument("parameter '" + name + "' takes no gradient of its own");
+    if (!tensor.requires_grad() || !tensor.is_leaf())
+      throw InvalidArgument("parameter '" + name + "' takes no gradient of its own");
     specs.push_back({tensor.numel(), tensor.scalar_type()});
-    parameters_.push_back({.name = name, .tensor = tensor, .view = {}, .before = {}, .accumulator = {}});
+    parameters_.push_back(
+        {.name = name, .tensor = tensor, .view = {}, .before = {}, .accumulator = {}});
   }
   for (const flat::Bucket& plan : flat::plan_buckets(specs, sizes)) {
     Bucket bucket;
-    bucket.flat = at::zeros({plan.numel}, at::TensorOptions().dtype(plan.dtype).device(comm_.device()));
+    bucket.flat =
+        at::zeros({plan.numel}, at::TensorOptions().dtype(plan.dtype).device(comm_.device()));
     for (const auto& slot : plan.slots) {
       Parameter& parameter = parameters_[slot.tensor];
       parameter.view = window(bucket.flat, slot.offset, parameter.tensor.sizes());
@@ -103,17 +108,19 @@ void Reducer::State::install_hooks() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-    parameter.accumulator->add_post_hook(std::make_unique<ArrivalHook>([weak = weak_from_this(), i] {
-      if (const auto state = weak.lock()) state->gradient_arrived(i);
-    }));
+    parameter.accumulator->add_post_hook(
+        std::make_unique<ArrivalHook>([weak = weak_from_this(), i] {
+          if (const auto state = weak.lock()) state->gradient_arrived(i);
+        }));
   }
 }
 
-// The callback belongs to the graph task that runs now. It is queued by the first event of a backward: the output's gradient,
-// which always comes in the outermost task, or else a parameter's.
+// The callback belongs to the graph task that runs now. It is queued by the first event of a
+// backward: the output's gradient, which always comes in the outermost task, or else a parameter's.
 void Reducer::State::arm() {
   if (armed_) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([state = shared_from_this()] { state->finish(); });
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [state = shared_from_this()] { state->finish(); });
   armed_ = true;
 }
 
@@ -123,7 +130,8 @@ void Reducer::State::gradient_arrived(size_t index) {
     Parameter& parameter = parameters_[index];
     if (parameter.arrived) {
       throw InvalidArgument("the gradient of parameter '" + parameter.name +
-                            "' arrived twice in one backward; its bucket may be reduced already. Use it in one checkpointed part only");
+                            "' arrived twice in one backward; its bucket may be reduced already. "
+                            "Use it in one checkpointed part only");
     }
     parameter.arrived = true;
     put_into_bucket(parameter);
@@ -136,15 +144,18 @@ void Reducer::State::gradient_arrived(size_t index) {
   }
 }
 
-// zero_grad(), set to none or not, before or after forward, and user code may have put another tensor in the view's place.
+// zero_grad(), set to none or not, before or after forward, and user code may have put another
+// tensor in the view's place.
 void Reducer::State::put_into_bucket(Parameter& parameter) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (gradient.is_sparse()) {
-    throw InvalidArgument("parameter '" + parameter.name + "' has a sparse gradient, which DistributedDataParallel does not reduce; "
+    throw InvalidArgument("parameter '" + parameter.name +
+                          "' has a sparse gradient, which DistributedDataParallel does not reduce; "
                           "make the embedding dense");
   }
-  const bool in_place = gradient.is_alias_of(parameter.view) && gradient.data_ptr() == parameter.view.data_ptr() &&
+  const bool in_place = gradient.is_alias_of(parameter.view) &&
+                        gradient.data_ptr() == parameter.view.data_ptr() &&
                         gradient.strides() == parameter.view.strides();
   if (in_place) return;
   parameter.view.copy_(gradient);
@@ -190,8 +201,10 @@ void Reducer::State::finish() {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = parameters_[i];
       const bool used_somewhere = (bits[i / 8] >> (i % 8) & 1) != 0;
-      if (used_somewhere) parameter.tensor.mutable_grad() = parameter.view;
-      else if (parameter.before.defined()) parameter.view.copy_(parameter.before);
+      if (used_somewhere)
+        parameter.tensor.mutable_grad() = parameter.view;
+      else if (parameter.before.defined())
+        parameter.view.copy_(parameter.before);
     }
   } catch (...) {
     reset();
@@ -227,6 +240,8 @@ void Reducer::watch(const at::Tensor& output) {
   });
 }
 
-size_t Reducer::bucket_count() const { return state_->bucket_count(); }
+size_t Reducer::bucket_count() const {
+  return state_->bucket_count();
+}
 
 }  // namespace lockstep

@@ -1,12 +1,14 @@
 // Reducer: averages the gradients of a set of parameters over the ranks while backward runs.
 //
-// Every parameter's gradient is a view into a flat bucket. A hook on each parameter's gradient accumulator counts the bucket's
-// gradients in; a full bucket is all-reduced as soon as all earlier ones were started, so the order is the same on all ranks. At
-// the end of backward the rest is started and all are awaited. After Li et al., "PyTorch Distributed: Experiences on
-// Accelerating Data Parallel Training" (VLDB 2020).
+// Every parameter's gradient is a view into a flat bucket. A hook on each parameter's gradient
+// accumulator counts the bucket's gradients in; a full bucket is all-reduced as soon as all earlier
+// ones were started, so the order is the same on all ranks. At the end of backward the rest is
+// started and all are awaited. After Li et al., "PyTorch Distributed: Experiences on Accelerating
+// Data Parallel Training" (VLDB 2020).
 //
-// A parameter that a rank did not use in a backward contributes what its gradient held before (zero if it was undefined); one
-// that no rank used is left alone: its gradient stays undefined, or as it was.
+// A parameter that a rank did not use in a backward contributes what its gradient held before (zero
+// if it was undefined); one that no rank used is left alone: its gradient stays undefined, or as it
+// was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,15 +23,15 @@ namespace lockstep {
 
 class Reducer {
  public:
-  // `parameters` require gradients, are dense, and are the same on all ranks (check_same_on_all_ranks). Hooks are put on them;
-  // they do nothing once the reducer is gone.
+  // `parameters` require gradients, are dense, and are the same on all ranks
+  // (check_same_on_all_ranks). Hooks are put on them; they do nothing once the reducer is gone.
   Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Lets a backward through `output` end with the reduction even if it reaches parameters only in nested backwards, or none.
-  // Tensors without a gradient are ignored.
+  // Lets a backward through `output` end with the reduction even if it reaches parameters only in
+  // nested backwards, or none. Tensors without a gradient are ignored.
   void watch(const at::Tensor& output);
 
   size_t bucket_count() const;

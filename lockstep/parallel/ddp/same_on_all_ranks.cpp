@@ -30,7 +30,8 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-std::vector<std::vector<std::string>> gather_lines(Communicator& comm, const std::vector<std::string>& mine) {
+std::vector<std::vector<std::string>> gather_lines(Communicator& comm,
+                                                   const std::vector<std::string>& mine) {
   std::string text;
   for (const std::string& line : mine) text += line + "\n";
   const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
@@ -60,10 +61,13 @@ void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors) {
     size_t i = 0;
     while (i < common && all[0][i] == all[r][i]) ++i;
     const auto entry = [i](const std::vector<std::string>& lines) {
-      return i < lines.size() ? lines[i] : "nothing (it has " + std::to_string(lines.size()) + " parameters and buffers)";
+      return i < lines.size()
+                 ? lines[i]
+                 : "nothing (it has " + std::to_string(lines.size()) + " parameters and buffers)";
     };
-    throw Mismatch("the ranks' models differ: parameter or buffer " + std::to_string(i) + " is " + entry(all[0]) + " on rank 0 but " +
-                   entry(all[r]) + " on rank " + std::to_string(r) + "; build the same model on every rank");
+    throw Mismatch("the ranks' models differ: parameter or buffer " + std::to_string(i) + " is " +
+                   entry(all[0]) + " on rank 0 but " + entry(all[r]) + " on rank " +
+                   std::to_string(r) + "; build the same model on every rank");
   }
 }
 
@@ -73,7 +77,8 @@ void broadcast_tensors(Communicator& comm, const NamedTensors& tensors, int root
     if (is_supported_dtype(tensor.scalar_type())) {
       comm.broadcast(tensor.detach(), root);
     } else {
-      throw InvalidArgument("'" + name + "' has dtype " + c10::toString(tensor.scalar_type()) + ", which collectives do not carry");
+      throw InvalidArgument("'" + name + "' has dtype " + c10::toString(tensor.scalar_type()) +
+                            ", which collectives do not carry");
     }
   }
 }

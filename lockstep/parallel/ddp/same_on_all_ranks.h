@@ -13,8 +13,9 @@ namespace lockstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks. Throws Mismatch, on all ranks alike, that
-// names the first difference and the ranks on each side. Collective.
+// Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks. Throws
+// Mismatch, on all ranks alike, that names the first difference and the ranks on each side.
+// Collective.
 void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors);
 
 // Copies rank 0's values into everybody's. Collective.
