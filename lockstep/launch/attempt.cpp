@@ -171,14 +171,15 @@ void Attempt::wait_for_events() {
   };
   wake_at(supervisor_.next_time());
   const Time now = Clock::now();
-  for (const auto& worker : workers_) {
+  for (int rank = 0; rank < options_.nproc; ++rank) {
+    const auto& worker = workers_[static_cast<size_t>(rank)];
     for (OutputStream* stream : {&worker->out(), &worker->err()}) {
       wake_at(stream->on_time(now));
       if (stream->poll_fd() < 0) continue;
       polls.push_back({stream->poll_fd(), POLLIN, 0});
       streams.push_back(stream);
     }
-    if (worker->process().poll()) continue;
+    if (!supervisor_.running(rank)) continue;
     if (worker->process().exit_fd() >= 0) {
       polls.push_back({worker->process().exit_fd(), POLLIN, 0});
       streams.push_back(nullptr);
