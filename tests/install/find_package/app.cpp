@@ -14,5 +14,7 @@ int main() {
 #else
 #include <lockstep/core/env.h>
 
-int main() { return lockstep::parse_int("42") == 42 ? 0 : 1; }
+int main() {
+  return lockstep::parse_int("42") == 42 ? 0 : 1;
+}
 #endif
