@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
@@ -236,17 +237,21 @@ TEST(Communicator, DifferentCallsAreNamedOnEveryRank) {
 TEST(Communicator, ALateRankIsATimeoutThatNamesIt) {
   std::mutex mutex;
   std::vector<std::string> texts;
+  std::atomic<int> timed_out{0};
   testing::run_threads(3,
                        [&](Communicator& comm) {
                          comm.barrier();
                          if (comm.rank() == 1) {
-                           std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                           for (int i = 0; i < 2000 && timed_out < 2; ++i) {
+                             std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                           }
                            return;
                          }
                          const std::string text =
                              message<Timeout>([&] { comm.all_reduce(at::ones({8})); });
                          const std::lock_guard lock(mutex);
                          texts.push_back(text);
+                         ++timed_out;
                        },
                        {.timeout = std::chrono::milliseconds(200)});
   ASSERT_EQ(texts.size(), 2u);

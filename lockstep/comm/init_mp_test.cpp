@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
@@ -50,6 +51,74 @@ TEST(Init, SecondCallMeetsTheOthersSecond) {
     again.all_reduce(t);
     comm.all_reduce(t);
     EXPECT_EQ(t.sum().item<double>(), 12.0);
+  });
+}
+
+void expect_sum_of_ranks(Communicator& comm) {
+  const at::Tensor t = at::full({100}, comm.rank() + 1.0);
+  comm.all_reduce(t);
+  EXPECT_EQ(t[99].item<double>(), comm.size() * (comm.size() + 1) / 2.0);
+}
+
+// A port of rank 0 that was free a moment ago, known to all.
+int agree_on_port(Communicator& comm) {
+  const at::Tensor port = at::zeros({1}, at::kInt);
+  if (comm.rank() == 0) port.fill_(local_address(listen_tcp({"127.0.0.1", 0}).get()).port);
+  comm.broadcast(port, 0);
+  return port.item<int>();
+}
+
+TEST(Init, JoinsByTcpAndByFileWithoutALauncher) {
+  testing::expect_ranks(3, [](Communicator& comm) {
+    for (const char* backend : {"shm", "gloo"}) {
+      Communicator tcp =
+          init({.backend = backend,
+                .init_method = "tcp://127.0.0.1:" + std::to_string(agree_on_port(comm)),
+                .rank = comm.rank(),
+                .world_size = comm.size(),
+                .secret = "only us"});
+      EXPECT_EQ(tcp.capabilities().backend, backend);
+      EXPECT_EQ(tcp.local_rank(), comm.rank());
+      EXPECT_EQ(tcp.local_size(), 3);
+      expect_sum_of_ranks(tcp);
+    }
+    const auto path = std::filesystem::temp_directory_path() /
+                      ("lockstep-init-test-" + std::to_string(::getppid()));
+    Communicator file = init(
+        {.init_method = "file://" + path.string(), .rank = comm.rank(), .world_size = comm.size()});
+    expect_sum_of_ranks(file);
+    if (comm.rank() == 0) std::filesystem::remove(path);
+  });
+}
+
+// What torchrun sets, and nothing of Lockstep's: rank 0 serves PyTorch's store at
+// MASTER_ADDR:MASTER_PORT.
+TEST(Init, JoinsThroughTorchrunsEnvironment) {
+  testing::expect_ranks(2, [](Communicator& comm) {
+    comm.barrier();
+    ::unsetenv("LOCKSTEP_STORE");
+    ::unsetenv("LOCKSTEP_SECRET_FD");
+    Communicator torch = init();
+    EXPECT_EQ(torch.capabilities().backend, "shm");
+    EXPECT_EQ(torch.rank(), comm.rank());
+    expect_sum_of_ranks(torch);
+  });
+}
+
+TEST(Init, AWrongSecretIsRefused) {
+  testing::expect_ranks(2, [](Communicator& comm) {
+    const int port = agree_on_port(comm);
+    std::string text = "no exception";
+    try {
+      init({.init_method = "tcp://127.0.0.1:" + std::to_string(port),
+            .rank = comm.rank(),
+            .world_size = comm.size(),
+            .timeout = std::chrono::seconds(3),
+            .secret = comm.rank() == 0 ? "right" : "wrong"});
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    EXPECT_NE(text.find(comm.rank() == 0 ? "rank 1" : "secret"), std::string::npos) << text;
   });
 }
 

@@ -110,11 +110,13 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
   {
     const Alarm alarm(options.deadline, [&] {
       timed_out = true;
-      for (const int pid : children()) {
+      // All stacks before the first kill: the agent ends the others as soon as one is gone.
+      const std::vector<int> pids = children();
+      for (const int pid : pids) {
         log_error("rank process " + std::to_string(pid) + " did not end in time; its stacks:\n" +
                   stacks_of(pid));
-        ::kill(pid, SIGKILL);
       }
+      for (const int pid : pids) ::kill(pid, SIGKILL);
     });
     result.launch = launch::spawn(size, run, launch_options, {options.name, options.arguments});
   }

@@ -298,7 +298,11 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
     }
     if (idle < spins_ + kYields) {
       ::sched_yield();
-      if (idle % 64 == 0) check_aborted();
+      if (idle % 64 == 0) {
+        check_aborted();
+        // On a busy machine every yield may last a time slice.
+        if (deadline.expired()) idle = spins_ + kYields;
+      }
       continue;
     }
     check_aborted();

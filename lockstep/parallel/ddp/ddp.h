@@ -59,6 +59,7 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
+    reducer_->before_forward();
     if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty())
       broadcast_tensors(comm_, buffers_);
     auto output = module_->forward(std::forward<Args>(args)...);

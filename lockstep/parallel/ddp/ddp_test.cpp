@@ -1,6 +1,8 @@
 #include "lockstep/parallel/ddp/ddp.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -166,6 +168,95 @@ TEST(Ddp, ForwardsWithoutBackwardAreFree) {
     (one(batch(4)).sum() + one(batch(6), true).sum()).backward();
     const auto got = gradients(model.module()), expected = gradients(one);
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], std::to_string(i));
+  });
+}
+
+// Recomputes a layer inside backward (activation checkpointing): its parameters' gradients come in
+// a nested backward.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& x,
+                               Linear layer) {
+    ctx->saved_data["layer"] = reinterpret_cast<int64_t>(new Linear(layer));
+    ctx->save_for_backward({x});
+    const at::AutoGradMode off(false);
+    return layer(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const std::unique_ptr<Linear> layer(
+        reinterpret_cast<Linear*>(ctx->saved_data["layer"].toInt()));
+    const at::AutoGradMode on(true);
+    auto x = ctx->get_saved_variables()[0].detach().requires_grad_(true);
+    torch::autograd::backward({(*layer)(x)}, {grads[0]});
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+struct CheckpointedImpl : torch::nn::Module {
+  CheckpointedImpl() {
+    inner = register_module("inner", Linear(6, 6));
+    middle = register_module("middle", Linear(6, 6));
+    outer = register_module("outer", Linear(6, 2));
+  }
+  std::tuple<torch::Tensor, std::vector<torch::Tensor>> forward(const torch::Tensor& x,
+                                                                bool recompute) {
+    auto y = inner(x);
+    y = recompute ? Recompute::apply(y, middle) : middle(y);
+    return {outer(torch::tanh(y)), {y}};
+  }
+  Linear inner{nullptr}, middle{nullptr}, outer{nullptr};
+};
+
+TEST(Ddp, NestedBackwardsAndStructuredOutputsAreReducedOnce) {
+  const auto make = [] {
+    torch::manual_seed(7);
+    return std::make_shared<CheckpointedImpl>();
+  };
+  auto one = make();
+  std::get<0>(one->forward(batch(8), false)).pow(2).mean().backward();
+  std::mutex mutex;
+  testing::run_threads(2, [&](Communicator& comm) {
+    std::shared_ptr<CheckpointedImpl> net;
+    {
+      const std::lock_guard lock(mutex);  // one generator for all threads
+      net = make();
+    }
+    DistributedDataParallel model(net, comm, {.bucket_sizes = {.first = 1, .rest = 1}});
+    for (int step = 0; step < 2; ++step) {
+      for (auto& p : model->parameters()) p.mutable_grad() = torch::Tensor();
+      const auto [output, extra] = model(batch(8).chunk(2)[comm.rank()], true);
+      output.pow(2).mean().backward();
+      const auto got = net->parameters(), expected = one->parameters();
+      for (size_t i = 0; i < got.size(); ++i)
+        expect_close(got[i].grad(), expected[i].grad(), std::to_string(i));
+    }
+  });
+}
+
+TEST(Ddp, AnExceptionInBackwardLeavesAUsableModel) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Net net = make_net();
+    DistributedDataParallel model(net, comm);
+    auto y = model(batch(4));
+    y.register_hook([](const torch::Tensor& g) -> torch::Tensor {
+      if (g.defined()) throw std::runtime_error("boom");
+      return g;
+    });
+    EXPECT_THROW(y.sum().backward(), std::runtime_error);
+    net->zero_grad();
+    model(batch(4)).sum().backward();
+    EXPECT_TRUE(net->first->weight.grad().defined());
+  });
+}
+
+TEST(Ddp, GradientsGoOnWithoutTheWrapper) {
+  testing::run_threads(1, [](Communicator& comm) {
+    Net net = make_net();
+    {
+      DistributedDataParallel model(net, comm);
+    }
+    net(batch(4)).sum().backward();
+    EXPECT_TRUE(net->first->weight.grad().defined());
   });
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <functional>
@@ -14,12 +15,16 @@
 
 namespace lockstep {
 
+using torch::autograd::get_current_graph_task_id;
+constexpr int kNoGraphTask = -1;
+
 // Owned by the Reducer; hooks hold it weakly, a backward under way strongly.
 class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
  public:
   State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes);
   void install_hooks();
-  void arm();
+  void forget_failed_backward();
+  void arm(bool outermost);
   void gradient_arrived(size_t index);
   size_t bucket_count() const { return buckets_.size(); }
 
@@ -45,14 +50,16 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   void start_ready_buckets();
   void prepare_unused();
   void finish();
+  void settle();
   void reset();
 
   Communicator comm_;
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
-  at::Tensor used_;     // one bit a parameter
-  size_t started_ = 0;  // buckets whose reduction was started
-  bool armed_ = false;  // finish() will run at the end of this backward
+  at::Tensor used_;          // one bit a parameter
+  size_t started_ = 0;       // buckets whose reduction was started
+  int task_ = kNoGraphTask;  // the graph task at whose end finish() runs
+  bool armed_ = false;       // finish() will run at the end of this backward
 };
 
 namespace {
@@ -115,18 +122,27 @@ void Reducer::State::install_hooks() {
   }
 }
 
+// A backward that threw outside of our hooks never came to finish(). Called where no backward runs.
+void Reducer::State::forget_failed_backward() {
+  if (armed_ && get_current_graph_task_id() == kNoGraphTask) settle();
+}
+
 // The callback belongs to the graph task that runs now. It is queued by the first event of a
-// backward: the output's gradient, which always comes in the outermost task, or else a parameter's.
-void Reducer::State::arm() {
+// backward: the output's gradient, which always comes in the outermost task, or else a parameter's,
+// which may come in a nested one.
+void Reducer::State::arm(bool outermost) {
+  const int task = get_current_graph_task_id();
+  if (armed_ && outermost && task != task_) settle();  // left over from a backward that threw
   if (armed_) return;
   torch::autograd::Engine::get_default_engine().queue_callback(
       [state = shared_from_this()] { state->finish(); });
   armed_ = true;
+  task_ = task;
 }
 
 void Reducer::State::gradient_arrived(size_t index) {
   try {
-    arm();
+    arm(/*outermost=*/false);
     Parameter& parameter = parameters_[index];
     if (parameter.arrived) {
       throw InvalidArgument("the gradient of parameter '" + parameter.name +
@@ -213,6 +229,13 @@ void Reducer::State::finish() {
   reset();
 }
 
+// Ends what a backward that threw had started: its buckets may not be written while they are being
+// reduced.
+void Reducer::State::settle() {
+  for (size_t i = 0; i < started_; ++i) buckets_[i].work.wait();
+  reset();
+}
+
 void Reducer::State::reset() {
   for (Parameter& parameter : parameters_) {
     parameter.arrived = false;
@@ -233,10 +256,14 @@ Reducer::Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes s
 
 Reducer::~Reducer() = default;
 
+void Reducer::before_forward() {
+  state_->forget_failed_backward();
+}
+
 void Reducer::watch(const at::Tensor& output) {
   if (!output.defined() || !output.requires_grad()) return;
   output.register_hook([weak = std::weak_ptr<State>(state_)](const at::Tensor&) {
-    if (const auto state = weak.lock()) state->arm();
+    if (const auto state = weak.lock()) state->arm(/*outermost=*/true);
   });
 }
 

@@ -30,6 +30,9 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // To be called before a forward: forgets a backward that ended in an exception half-way.
+  void before_forward();
+
   // Lets a backward through `output` end with the reduction even if it reaches parameters only in
   // nested backwards, or none. Tensors without a gradient are ignored.
   void watch(const at::Tensor& output);
