@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Runs one example one way and checks what it prints and leaves.
+
+usage: examples_test.py --bin FOLDER [--mpirun FILE] [--torchrun FILE] EXAMPLE alone|run|mpirun|torchrun
+
+FOLDER holds lockstep and examples/. `alone` starts the program itself, `run` is lockstep run. Exit status 77: the launcher
+is not installed.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+EPOCHS = 2
+
+MATRIX = {
+    1: ["[0 1 2 3 4 5 6 7]", "[[ 0  1  4  9 16 25 36 49]]"],
+    2: ["[0 1 2 3]", "[4 5 6 7]", "[[ 0  1  4  9]\n [16 25 36 49]]"],
+    3: ["[0 1 2]", "[3 4 5]", "[6 7]", "[[ 0  1  4]\n [ 9 16 25]\n [36 49]]"],
+}
+
+
+def write_mnist(folder):
+    """MNIST's four files with a few pictures: noise, a little brighter at the place of the label."""
+    os.makedirs(folder)
+    rng = random.Random(1)
+    for name, count in (("train", 256), ("t10k", 64)):
+        labels = bytes(i % 10 for i in range(count))
+        images = bytearray(rng.randbytes(count * 784))
+        for i, label in enumerate(labels):
+            images[i * 784 + label * 78:i * 784 + label * 78 + 78] = b"\xff" * 78
+        with open(f"{folder}/{name}-images-idx3-ubyte", "wb") as f:
+            f.write(struct.pack(">4i", 0x803, count, 28, 28) + images)
+        with open(f"{folder}/{name}-labels-idx1-ubyte", "wb") as f:
+            f.write(struct.pack(">2i", 0x801, count) + labels)
+
+
+class Job:
+    """How a program is started: `ranks` of them by a launcher, or as many as it likes (None) by itself."""
+
+    def __init__(self, options, way, ranks):
+        self.options, self.way, self.ranks = options, way, ranks
+
+    def launcher(self):
+        if self.way == "run":
+            return [f"{self.options.bin}/lockstep", "run", "--nproc-per-node", str(self.ranks)]
+        if self.way == "mpirun":
+            root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+            return [self.options.mpirun, *root, "--oversubscribe", "-n", str(self.ranks)]
+        if self.way == "torchrun":
+            return [self.options.torchrun, "--no-python", "--nproc-per-node", str(self.ranks)]
+        return []
+
+    def output(self, example, *arguments):
+        command = [*self.launcher(), f"{self.options.bin}/examples/{example}", *arguments]
+        # One thread a rank, so that two ways to run the same ranks give the same numbers.
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+        noise = done.stderr if self.way in ("alone", "run") else ""
+        if done.returncode != 0 or noise:
+            sys.exit(f"{' '.join(command)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+def expect(what, got, expected):
+    if got != expected:
+        sys.exit(f"{what}:\n{got}\nexpected:\n{expected}")
+
+
+def expect_lines(what, got, expected):
+    """The same lines in any order: ranks need not take turns."""
+    expect(what, sorted(got.splitlines()), sorted(expected))
+
+
+def partitioner(job):
+    text = "Training set: [3, 9, 4, 6, 7, 5, 10]\nValidation set: [1, 2]\nTest set: [8]\n"
+    expect("partitioner", job.output("partitioner"), text * (job.ranks or 1))
+
+
+def hello_world(job):
+    expect_lines("hello_world", job.output("hello_world"),
+                 [f"Hello world from process {r}" for r in range(job.ranks or 1)])
+
+
+def matrix(job):
+    ranks = job.ranks or 1
+    *parts, squares = MATRIX[ranks]
+    text = f"当前的world_size为： {ranks}\n原始数据为：\n [0 1 2 3 4 5 6 7]\n"
+    for rank, part in enumerate(parts):
+        text += f"rank-{rank} 拿到的数据为：\n {part}\n"
+    text += f"元素和为： 28\n按元素平方后的结果为：\n {squares}\n"
+    got = job.output("matrix")
+    if ranks <= 2:
+        expect("matrix", got, text)
+    else:  # a launcher that forwards several pipes may change the order between ranks
+        expect_lines("matrix", got, text.splitlines())
+
+
+def primitives(job):
+    expect("primitives", job.output("primitives"), f"five primitives on {job.ranks or 4} ranks: as expected\n")
+
+
+def ddp_linear(job):
+    ranks = job.ranks or 2
+    got = re.sub(r"loss \d\.\d{4}", "loss #", job.output("ddp_linear"))
+    expect_lines("ddp_linear", got,
+                 [f"rank {r} of {ranks}: loss #, parameters equal on all ranks" for r in range(ranks)])
+
+
+def checkpoint(job):
+    ranks = job.ranks or 2
+    expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
+                 [f"rank {r} of {ranks}: loaded what was saved" for r in range(ranks)])
+    expect("names", tensor_names("model.safetensors"), ["bias", "weight"])
+
+
+def losses(job, example, *arguments):
+    """{(rank, epoch): loss as printed}"""
+    ranks = job.ranks or 2
+    got = job.output(example, "--data", "data/mnist", "--epochs", str(EPOCHS), *arguments)
+    found = re.findall(r"^Rank  (\d+) , epoch  (\d+) :  (\d+\.\d+)$", got, flags=re.M)
+    expect(f"the number of lines of {example}", len(got.splitlines()), len(found))
+    for rank in range(ranks):
+        expect(f"epochs of rank {rank}", [int(e) for r, e, _ in found if int(r) == rank], list(range(EPOCHS)))
+    result = {(int(r), int(e)): loss for r, e, loss in found}
+    expect("ranks and epochs", len(result), ranks * EPOCHS)
+    return result
+
+
+def mnist_from_scratch(job):
+    write_mnist("data/mnist")
+    expect("the same again", losses(job, "mnist_from_scratch"), losses(job, "mnist_from_scratch"))
+
+
+def mnist_ring(job):
+    write_mnist("data/mnist")
+    by_engine = losses(job, "mnist_from_scratch")
+    # The naive ring adds in rank order, as the engine does. The chunked one begins each chunk at another rank, which makes
+    # no difference to two numbers.
+    expect("naive ring", losses(job, "mnist_ring", "--naive"), by_engine)
+    by_ring = losses(job, "mnist_ring")
+    if (job.ranks or 2) <= 2:
+        expect("ring", by_ring, by_engine)
+    for key, loss in by_engine.items():
+        expect(f"ring, (rank, epoch) {key}", abs(float(loss) - float(by_ring[key])) < 1e-4, True)
+
+
+def mnist_ddp(job):
+    write_mnist("data/mnist")
+    expect("mnist_ddp", job.output("mnist_ddp"), "")
+    expect("names", tensor_names("mnist.safetensors"),
+           sorted(f"{layer}.{kind}" for layer in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")))
+
+
+def tensor_names(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    return sorted(name for name in header if name != "__metadata__")
+
+
+def missing(options, way):
+    """Why `way` cannot be tried here, or None."""
+    if way == "mpirun":
+        if not options.mpirun:
+            return "mpirun is not installed (apt-get install openmpi-bin)"
+        version = subprocess.run([options.mpirun, "--version"], stdout=subprocess.PIPE, encoding="utf-8").stdout
+        if "Open MPI" not in version:
+            return f"{options.mpirun} is not Open MPI's"
+    if way == "torchrun" and not options.torchrun:
+        return "torchrun is not installed (it comes with PyTorch's Python package)"
+    return None
+
+
+def main():
+    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, ddp_linear, checkpoint,
+                                        mnist_from_scratch, mnist_ring, mnist_ddp)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True, type=os.path.abspath)
+    parser.add_argument("--mpirun", default="")
+    parser.add_argument("--torchrun", default="")
+    parser.add_argument("example", choices=examples)
+    parser.add_argument("way", choices=["alone", "run", "mpirun", "torchrun"])
+    options = parser.parse_args()
+    reason = missing(options, options.way)
+    if reason:
+        print(reason)
+        return SKIPPED
+    for ranks in {"alone": [None], "run": [2, 3]}.get(options.way, [2]):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            examples[options.example](Job(options, options.way, ranks))
+            os.chdir("/")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
