@@ -12,6 +12,7 @@ namespace lockstep {
 // exception goes on to the root's caller and every other rank throws CheckpointError with its
 // message, so that nobody waits for a rank that has given up. Collective. `fn` must not
 // communicate.
-void on_root(Communicator& comm, const std::function<void()>& fn, int root = 0);
+void on_root(Communicator& comm, const std::function<void()>& fn, int root = 0,
+             Communicator::Site site = Communicator::Site::current());
 
 }  // namespace lockstep

@@ -53,7 +53,9 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
   }
   Progress progress{
       .label = label(state), .done = state.step_in_epoch, .total = options_.steps_per_epoch};
-  progress.loss = loss_ < 0 ? result.loss : loss_;
+  constexpr double kNew = 0.1;
+  loss_ = loss_ < 0 ? result.loss : (1 - kNew) * loss_ + kNew * result.loss;
+  progress.loss = loss_;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   if (seconds > 0) {
     int64_t all = options_.epochs * options_.steps_per_epoch;
@@ -63,10 +65,6 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
                             static_cast<double>(std::max<int64_t>(all - state.step, 0));
   }
   bar_.update(progress, now);
-}
-
-void ProgressCallback::on_log(const TrainerState&, const LogEvent& event) {
-  loss_ = event.loss;
 }
 
 void ProgressCallback::on_epoch(const TrainerState& state, const EpochEvent& event) {

@@ -1,0 +1,50 @@
+// What the engine's commands share: reading arguments, saying what is wrong, writing results.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace lockstep::engine {
+
+// Arguments after the command's name.
+using Arguments = std::vector<std::string>;
+
+// Long options may be spelled with '_' for '-': "--batch_size=3" becomes "--batch-size=3". Values
+// are left alone, and what follows
+// "--".
+Arguments with_dashes(const Arguments& arguments);
+
+// "batch_size" as an option: "--batch-size".
+std::string option_name(const std::string& field);
+
+// Parses. Throws HelpShown after printing the help that was asked for, InvalidArgument of one line
+// otherwise.
+struct HelpShown {};
+void parse(CLI::App& app, const Arguments& arguments);
+
+// Runs a command, turning what it throws into one line on stderr and an exit code: 2 for bad usage,
+// configuration, input or a checkpoint that cannot be used; 1 for a run that failed.
+int run_guarded(const std::string& name, const std::function<int()>& command);
+
+// `json` as a file, whole or not at all. Nothing if `path` is empty.
+void write_json(const std::string& path, const nlohmann::ordered_json& json);
+// Throws InvalidArgument unless a file can be made at `path`, so that a long run does not end in
+// that. Nothing if it is empty.
+void check_writable(const std::string& path);
+
+// A file as text. Throws InvalidArgument that names it.
+std::string read_text_file(const std::filesystem::path& path);
+
+// This program's file.
+std::filesystem::path self();
+// How the user calls lockstep: its name if it is on PATH, else its path from here.
+std::string lockstep_command();
+
+}  // namespace lockstep::engine

@@ -1,0 +1,59 @@
+#include "lockstep/cli/engine/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/cli/engine/compare_command.h"
+#include "lockstep/cli/engine/train_summary.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::engine::command_line_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(CommandLine, BothSpellings) {
+  EXPECT_THAT(
+      with_dashes({"mnist", "--batch_size=a_b", "--log_every", "x_y", "-n_p", "--", "--a_b"}),
+      ElementsAre("mnist", "--batch-size=a_b", "--log-every", "x_y", "-n_p", "--", "--a_b"));
+  EXPECT_EQ(option_name("batch_size"), "--batch-size");
+}
+
+TEST(CommandLine, ErrorsBecomeExitCodes) {
+  EXPECT_EQ(run_guarded("x", [] { return 7; }), 7);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw HelpShown{}; }), 0);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw InvalidArgument("a"); }), 2);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw DataError("a"); }), 2);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw CheckpointError("a"); }), 2);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw PeerLost("a", 1); }), 1);
+}
+
+TEST(Compare, SizesAndRatios) {
+  EXPECT_THAT(parse_sizes("1,2,4"), ElementsAre(1, 2, 4));
+  for (const char* bad : {"", "0", "1,,2", "1,x", "1.5", "-1"})
+    EXPECT_THROW(parse_sizes(bad), InvalidArgument) << bad;
+  const std::vector<ScalingRow> rows{{.nproc = 2, .seconds = 10},
+                                     {.nproc = 4, .seconds = 6.25, .loss = 0.5, .accuracy = 0.9}};
+  EXPECT_DOUBLE_EQ(speed_up(rows, 1), 1.6);
+  EXPECT_DOUBLE_EQ(efficiency(rows, 1), 0.8);
+  EXPECT_THAT(scaling_table(rows),
+              HasSubstr("    4     6.25      1.60        80 %          0      0.5000   90.00 %"));
+  EXPECT_THAT(scaling_svg(rows), HasSubstr("Speed-up"));
+}
+
+TEST(TrainSummary, SaysWhereThingsAre) {
+  TrainConfig config;
+  config.output = "runs/x";
+  config.data = "/d";
+  config.nproc = 2;
+  TrainResult result;
+  result.state.accuracy = 0.9735;
+  const std::string text = train_summary(result, config, "shm", true, "bin/lockstep");
+  EXPECT_THAT(text, HasSubstr("Trained on 2 ranks (shm, ddp)"));
+  EXPECT_THAT(text, HasSubstr("Test accuracy 97.35 %"));
+  EXPECT_THAT(text, HasSubstr("  best checkpoint   runs/x/checkpoints/best\n"));
+  EXPECT_THAT(text, HasSubstr("  bin/lockstep predict --checkpoint runs/x --file "
+                              "/d/t10k-images-idx3-ubyte --index 7\n"));
+}
+
+}  // namespace lockstep::engine::command_line_test

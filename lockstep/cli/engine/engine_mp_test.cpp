@@ -1,0 +1,237 @@
+// The engine as its users meet it: a program with arguments, files and exit codes.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/internal/test_directory.h"
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/data/digits.h"
+
+namespace lockstep::engine::engine_mp_test {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Ended {
+  int exit_code = 0;
+  int signal = 0;
+  std::string out, err;
+};
+
+// A started engine, its output in files of `dir`.
+class Engine {
+ public:
+  Engine(const TestDirectory& dir, const Arguments& arguments) : dir_(dir) {
+    const UniqueFd out(::creat((dir / "stdout").c_str(), 0600)),
+        err(::creat((dir / "stderr").c_str(), 0600));
+    SubprocessOptions options;
+    options.command = {"lockstep"};
+    options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+    options.program = LOCKSTEP_ENGINE;
+    options.stdout_fd = out.get();
+    options.stderr_fd = err.get();
+    process_.emplace(options);
+  }
+
+  pid_t pid() const { return process_->pid(); }
+  bool group_alive() const { return process_->group_alive(); }
+  Ended wait() {
+    const ExitStatus status = process_->wait(Deadline::seconds(240));
+    return {status.exit_code, status.signal, dir_.read("stdout"), dir_.read("stderr")};
+  }
+
+ private:
+  const TestDirectory& dir_;
+  std::optional<Subprocess> process_;
+};
+
+Ended run(const TestDirectory& dir, const Arguments& arguments) {
+  return Engine(dir, arguments).wait();
+}
+
+// A small data set, so that an epoch takes a fraction of a second.
+std::string small_digits(const TestDirectory& dir) {
+  data::generate_digits(dir / "digits", {.train = 1024, .test = 200});
+  return dir / "digits";
+}
+
+Arguments train(const TestDirectory& dir, const std::string& output, const Arguments& more = {}) {
+  Arguments arguments{"train",    "mnist",      "--data",  small_digits(dir),
+                      "--output", dir / output, "--nproc", "2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+void expect_same_bytes(const TestDirectory& dir, const std::string& a, const std::string& b) {
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "ranks.safetensors"}) {
+    const std::string left = dir.read(a + "/checkpoints/last/" + file);
+    EXPECT_FALSE(left.empty()) << file;
+    EXPECT_EQ(left == dir.read(b + "/checkpoints/last/" + file), true)
+        << file << " of " << a << " and " << b;
+  }
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
+                     "/children");
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+TEST(Engine, TwoRunsOfTwoRanksEndInTheSameBitsAndSoDoesAResumedOne) {
+  const TestDirectory dir;
+  const Ended first = run(dir, train(dir, "a", {"--epochs", "2", "--json", dir / "a.json"}));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out,
+              AllOf(HasSubstr("Trained on 2 ranks (shm, ddp): 16 steps"), HasSubstr("Try next:")));
+  EXPECT_THAT(first.err, AllOf(HasSubstr("epoch 2/2: loss "), Not(HasSubstr("\r"))));
+  const auto json = nlohmann::json::parse(dir.read("a.json"));
+  EXPECT_EQ(json.at("steps"), 16);
+  EXPECT_GT(json.at("accuracy").get<double>(), 0.1);
+
+  ASSERT_EQ(run(dir, train(dir, "b", {"--epochs", "2"})).exit_code, 0);
+  expect_same_bytes(dir, "a", "b");
+
+  ASSERT_EQ(run(dir, train(dir, "c", {"--epochs", "2", "--max-steps", "11"})).exit_code,
+            0);  // with dropout: generators too
+  const Ended resumed = run(dir, {"train", "mnist", "--output", dir / "c", "--resume",
+                                  "--max_steps=0"});  // all else is recorded
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_same_bytes(dir, "a", "c");
+}
+
+TEST(Engine, EvalAndPredictUseTheCheckpoint) {
+  const TestDirectory dir;
+  ASSERT_EQ(run(dir, train(dir, "a", {"--epochs", "1"})).exit_code, 0);
+  const Ended evaluated = run(dir, {"eval", "--checkpoint", dir / "a", "--json", dir / "e.json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_THAT(evaluated.out, HasSubstr("on 200 samples"));
+  const auto result = nlohmann::json::parse(dir.read("a/result.json")),
+             eval = nlohmann::json::parse(dir.read("e.json"));
+  EXPECT_EQ(eval.at("accuracy"), result.at("best_accuracy"));
+  EXPECT_EQ(eval.at("classes").size(), 10u);
+
+  const std::string images = dir / "digits/t10k-images-idx3-ubyte";
+  const Ended predicted = run(dir, {"predict", "--checkpoint", dir / "a/checkpoints/last", "--file",
+                                    images, "--index=3", "--json", dir / "p.json"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out, AllOf(HasSubstr("@@"), HasSubstr("Label ")));
+  const auto predict = nlohmann::json::parse(dir.read("p.json"));
+  EXPECT_EQ(predict.at("logits").size(), 10u);
+  double sum = 0;
+  for (const double probability : predict.at("probabilities")) sum += probability;
+  EXPECT_NEAR(sum, 1, 1e-6);
+
+  EXPECT_EQ(run(dir, {"predict", "--checkpoint", dir / "a", "--file", images, "--index", "200"})
+                .exit_code,
+            2);
+  EXPECT_EQ(run(dir, {"eval", "--checkpoint", dir / "digits"}).exit_code, 2);
+}
+
+TEST(Engine, CompareRunsTheExperiment) {
+  const TestDirectory dir;
+  const Ended ended = run(dir, {"compare", "--scaling", "1,2", "--data", small_digits(dir),
+                                "--epochs", "1", "--output", dir / "c", "--json", dir / "c.json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(ContainsRegex("Total execution time for 1 ranks: [0-9.]+ seconds\n"),
+                               ContainsRegex("Total execution time for 2 ranks: [0-9.]+ seconds\n"),
+                               HasSubstr("speed-up")));
+  EXPECT_EQ(nlohmann::json::parse(dir.read("c.json")).at("runs").size(), 2u);
+  EXPECT_THAT(dir.read("c/scaling.svg"), HasSubstr("</svg>"));
+}
+
+TEST(Engine, AKilledRankEndsTheJobAndLeavesNothing) {
+  const TestDirectory dir;
+  std::set<std::string> before;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    before.insert(entry.path().filename());
+  for (const size_t victim : {size_t{0}, size_t{1}}) {
+    Engine engine(dir, train(dir, "a", {"--epochs", "1000", "--log-every", "1"}));
+    std::vector<pid_t> ranks;
+    const auto metrics = dir / "a/metrics.jsonl";
+    const auto limit = Deadline::seconds(60);
+    std::error_code ignored;
+    std::filesystem::remove(metrics, ignored);
+    while (!limit.expired() && std::filesystem::file_size(metrics, ignored) + 1 < 1000) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ranks = children_of(engine.pid());
+    ASSERT_EQ(ranks.size(), 2u);
+    const auto start = std::chrono::steady_clock::now();
+    ::kill(ranks[victim], SIGKILL);
+    const Ended ended = engine.wait();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("rank " + std::to_string(victim)), HasSubstr("SIGKILL"),
+                                 HasSubstr("last collective: #")));
+    for (const pid_t rank : ranks)
+      EXPECT_EQ(::kill(rank, 0), -1) << "rank process " << rank << " is left";
+    EXPECT_FALSE(engine.group_alive());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    EXPECT_FALSE(before.count(name) == 0 && name.rfind("lockstep", 0) == 0) << name;
+  }
+}
+
+TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
+  const TestDirectory dir;
+  const std::string digits = small_digits(dir);
+  const auto expect_line = [&](const Arguments& arguments, const std::string& says) {
+    const Ended ended = run(dir, arguments);
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("lockstep"), HasSubstr(says)));
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+    EXPECT_EQ(ended.out, "");
+  };
+  expect_line({}, "choose train, eval, predict or compare");
+  expect_line({"train"}, "recipe is required");
+  expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
+  expect_line(train(dir, "o", {"--strategy", "x"}), "choose ddp, average, ring or naive-ring");
+  expect_line(train(dir, "o", {"--nproc", "1025", "--batch-size", "1"}),
+              "more ranks than the 1024 samples");
+  expect_line(train(dir, "o", {"--no-such"}), "--no-such");
+  expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");
+  expect_line({"train", "mnist", "--data", dir / "none", "--output", dir / "o"}, "none");
+  dir.write("c.json", R"({"momentun": 1})");
+  expect_line(train(dir, "o", {"--config", dir / "c.json"}),
+              "unknown key 'momentun'; did you mean 'momentum'?");
+
+  std::string labels = dir.read("digits/train-labels-idx1-ubyte");
+  labels[8 + 77] = 10;
+  dir.write("digits/train-labels-idx1-ubyte", labels);
+  expect_line({"train", "mnist", "--data", digits, "--output", dir / "o"}, "77");
+  dir.write("digits/train-labels-idx1-ubyte", labels.substr(0, 500));
+  expect_line({"train", "mnist", "--data", digits, "--output", dir / "o"},
+              "train-labels-idx1-ubyte");
+  EXPECT_FALSE(std::filesystem::exists(dir / "o/checkpoints"));
+}
+
+TEST(Engine, ACheckpointOfAnotherShapeIsRefused) {
+  const TestDirectory dir;
+  ASSERT_EQ(run(dir, train(dir, "a", {"--epochs", "1", "--max-steps", "1"})).exit_code, 0);
+  auto checkpoint = read_checkpoint(dir / "a/checkpoints/last");
+  checkpoint.model.tensors.pop_back();
+  write_checkpoint(dir / "bad", checkpoint);
+  const Ended ended = run(dir, {"eval", "--checkpoint", dir / "bad"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("does not fit the model"), HasSubstr("missing: fc2.weight")));
+}
+
+}  // namespace lockstep::engine::engine_mp_test

@@ -1,0 +1,99 @@
+#include "lockstep/cli/engine/eval_command.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/engine/saved_model.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/data/mnist.h"
+#include "lockstep/report/table.h"
+#include "lockstep/train/mnist_recipe.h"
+#include "lockstep/train/supervised_task.h"
+
+namespace lockstep::engine {
+namespace {
+
+struct ClassRow {
+  int64_t samples = 0;  // of this class
+  int64_t correct = 0;
+  int64_t predicted = 0;  // as this class
+  double accuracy() const {
+    return samples > 0 ? static_cast<double>(correct) / static_cast<double>(samples) : 0;
+  }
+  double precision() const {
+    return predicted > 0 ? static_cast<double>(correct) / static_cast<double>(predicted) : 0;
+  }
+};
+
+std::vector<ClassRow> by_class(const Evaluation& evaluation) {
+  const auto& confusion = evaluation.confusion;
+  std::vector<ClassRow> rows(confusion.size());
+  for (size_t truth = 0; truth < confusion.size(); ++truth) {
+    for (size_t guess = 0; guess < confusion.size(); ++guess) {
+      rows[truth].samples += confusion[truth][guess];
+      rows[guess].predicted += confusion[truth][guess];
+    }
+    rows[truth].correct = confusion[truth][truth];
+  }
+  return rows;
+}
+
+void print(const Evaluation& evaluation, const std::vector<ClassRow>& rows) {
+  Table table({{"class"}, {"samples"}, {"correct"}, {"accuracy"}, {"precision"}});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    table.add({std::to_string(i), std::to_string(rows[i].samples), std::to_string(rows[i].correct),
+               percent(rows[i].accuracy(), 2), percent(rows[i].precision(), 2)});
+  }
+  std::cout << table.str() << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
+            << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " samples\n"
+            << std::flush;
+}
+
+}  // namespace
+
+int eval_command(const Arguments& arguments) {
+  return run_guarded("eval", [&] {
+    CLI::App app("The accuracy of a checkpoint on a test set, in all and by class.", "eval");
+    std::string checkpoint, data_path, json_path;
+    app.add_option("--checkpoint", checkpoint,
+                   "checkpoint, or the output directory of a training run")
+        ->required();
+    app.add_option("--data", data_path,
+                   "directory of MNIST's idx files [the one it was trained on]");
+    app.add_option("--json", json_path, "also write the result to this file");
+    parse(app, arguments);
+    check_writable(json_path);
+    SavedModel saved = load_model(checkpoint);
+    if (data_path.empty()) data_path = saved.config.data;
+    const auto test =
+        data::mnist(data_path,
+                    {.mean = saved.config.mean, .stddev = saved.config.stddev, .load_train = false})
+            .test;
+    Communicator comm = init();
+    constexpr int64_t kBatch = 500;
+    const Evaluation evaluation =
+        evaluate_classifier(saved.model, test, comm, kMnistClasses, kBatch);
+    if (comm.rank() != 0) return 0;
+    const auto rows = by_class(evaluation);
+    print(evaluation, rows);
+    nlohmann::ordered_json classes = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      classes.push_back({{"class", i},
+                         {"samples", rows[i].samples},
+                         {"correct", rows[i].correct},
+                         {"accuracy", rows[i].accuracy()},
+                         {"precision", rows[i].precision()}});
+    }
+    write_json(json_path, {{"checkpoint", saved.path.string()},
+                           {"data", data_path},
+                           {"samples", evaluation.samples},
+                           {"accuracy", evaluation.accuracy},
+                           {"loss", evaluation.loss},
+                           {"classes", classes},
+                           {"confusion", evaluation.confusion}});
+    return 0;
+  });
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,66 @@
+#include "lockstep/cli/engine/image_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/checkpoint/internal/test_directory.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/data/idx.h"
+
+namespace lockstep::engine::image_file_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ImageFile, Pgm) {
+  EXPECT_THAT(parse_pgm("P2 # text\n2 2\n# more\n10\n0 5 10 10\n", "f").pixels,
+              ElementsAre(0, 128, 255, 255));
+  const GreyImage image = parse_pgm(std::string("P5 3 1 255\n\x01\x02\xff", 14), "f");
+  EXPECT_EQ(image.width, 3);
+  EXPECT_THAT(image.pixels, ElementsAre(1, 2, 255));
+  EXPECT_THAT(parse_pgm(std::string("P5 1 1 65535\n\x80\x00", 15), "f").pixels, ElementsAre(128));
+  for (const char* bad : {"", "P6 1 1 1\n1", "P5", "P5 1 1 0\n1", "P5 0 1 1\n",
+                          "P5 65536 65536 255\n", "P5 2 1 255\n1", "P2 2 1 9\n1", "P2 1 1 9\n10",
+                          "P2 1 1 9\nx", "P2 99999999999999999999 1 1\n1"}) {
+    EXPECT_THAT(error_of([&] { parse_pgm(bad, "f"); }), StartsWith("f: ")) << bad;
+  }
+}
+
+TEST(ImageFile, IdxByIndex) {
+  const TestDirectory dir;
+  const std::vector<uint8_t> values{1, 2, 3, 4, 5, 6, 7, 8};
+  data::write_idx(dir / "many", std::vector<int64_t>{2, 2, 2}, values);
+  EXPECT_THAT(read_image(dir / "many", 1).pixels, ElementsAre(5, 6, 7, 8));
+  EXPECT_THAT(error_of([&] { read_image(dir / "many", 2); }),
+              HasSubstr("has 2 pictures, so there is no number 2"));
+  data::write_idx(dir / "one", std::vector<int64_t>{2, 4}, values);
+  EXPECT_EQ(read_image(dir / "one", 0).width, 4);
+  data::write_idx(dir / "flat", std::vector<int64_t>{8}, values);
+  EXPECT_THAT(error_of([&] { read_image(dir / "flat", 0); }), HasSubstr("1 dims"));
+  dir.write("a.pgm", "P2 1 1 255 9");
+  EXPECT_THAT(read_image(dir / "a.pgm", 0).pixels, ElementsAre(9));
+  EXPECT_THAT(error_of([&] { read_image(dir / "a.pgm", 1); }), HasSubstr("one picture"));
+  EXPECT_THAT(error_of([&] { read_image(dir / "none", 0); }), HasSubstr("none: cannot be read"));
+  EXPECT_THAT(error_of([&] { read_image(dir.path(), 0); }), HasSubstr("cannot be read"));
+}
+
+TEST(ImageFile, DrawnWithoutItsMargin) {
+  GreyImage image{4, 4, std::vector<uint8_t>(16, 0)};
+  image.pixels[5] = 255;
+  image.pixels[10] = 140;
+  EXPECT_EQ(draw_image(image), "  @@\n    ++\n");
+  EXPECT_EQ(draw_image({2, 2, {0, 0, 0, 0}}), "");
+}
+
+}  // namespace lockstep::engine::image_file_test

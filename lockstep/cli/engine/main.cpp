@@ -1,0 +1,25 @@
+// lockstep-engine: `lockstep train ...` and the other commands that need libtorch; executed by
+// `lockstep`.
+#include <unistd.h>
+
+#include <string>
+
+#include "lockstep/cli/engine/compare_command.h"
+#include "lockstep/cli/engine/eval_command.h"
+#include "lockstep/cli/engine/predict_command.h"
+#include "lockstep/cli/engine/train_command.h"
+#include "lockstep/core/log.h"
+
+int main(int argc, char** argv) {
+  using namespace lockstep::engine;
+  const Arguments words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  const std::string command = words.empty() ? "" : words[0];
+  const Arguments rest(words.begin() + (words.empty() ? 0 : 1), words.end());
+  if (command == "train") return train_command(rest);
+  if (command == "eval") return eval_command(rest);
+  if (command == "predict") return predict_command(rest);
+  if (command == "compare") return compare_command(rest);
+  lockstep::write_all(STDERR_FILENO, "lockstep: there is no command '" + command +
+                                         "'; choose train, eval, predict or compare\n");
+  return 2;
+}

@@ -1,0 +1,78 @@
+#include "lockstep/cli/engine/train_command.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/cli/engine/train_arguments.h"
+#include "lockstep/cli/engine/train_summary.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/job_environment.h"
+#include "lockstep/train/mnist_recipe.h"
+
+namespace lockstep::engine {
+namespace {
+
+// One rank, from joining the job to the summary.
+int run_rank(const TrainPlan& plan, const TrainArguments& arguments) {
+  provide_digits(plan);
+  const TrainConfig& config = plan.config;
+  const std::chrono::duration<double> timeout(config.timeout);
+  Communicator comm =
+      init({.backend = config.backend,
+            .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)});
+  const TrainResult result = train_mnist(
+      comm, config,
+      {.resume = arguments.resume, .terminal = find_terminal(STDERR_FILENO, process_env())});
+  const std::string& backend = comm.capabilities().backend;
+  on_root(comm, [&] {
+    write_json(arguments.json, nlohmann::ordered_json::parse(to_json(result, config, backend)));
+    if (!arguments.quiet) {
+      std::cout << train_summary(result, config, backend, plan.digits, lockstep_command())
+                << std::flush;
+    }
+  });
+  return 0;
+}
+
+int start_ranks(const TrainPlan& plan, const Arguments& arguments) {
+  launch::LaunchOptions options;
+  options.command = {"lockstep", "train"};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  options.program = self().string();
+  options.nproc = static_cast<int>(plan.config.nproc);
+  return launch::launch(options).exit_code;
+}
+
+// The run has begun: what fails now failed as a run, whatever the exception says; but for the
+// input, which a rank of another launcher is the first to see.
+int run_rank_guarded(const TrainPlan& plan, const TrainArguments& arguments) {
+  try {
+    return run_rank(plan, arguments);
+  } catch (const CheckpointError& error) {
+    throw Error(error.what());
+  }
+}
+
+}  // namespace
+
+int train_command(const Arguments& arguments) {
+  return run_guarded("train", [&] {
+    const TrainArguments parsed = parse_train_arguments(arguments);
+    const auto job = launch::read_job_environment(process_env());
+    if (job.launcher != launch::Launcher::kNone) {
+      return run_rank_guarded(make_train_plan(parsed, job.world_size), parsed);
+    }
+    const TrainPlan plan = make_train_plan(parsed, std::nullopt);
+    check_train_input(plan, parsed);
+    if (plan.config.nproc == 1) return run_rank_guarded(plan, parsed);
+    return start_ranks(plan, arguments);
+  });
+}
+
+}  // namespace lockstep::engine
