@@ -40,6 +40,7 @@ Variables rank_variables(const AttemptPlan& plan, int rank, const std::string& e
     if (!agent_env(name)) variables[name] = value;
   };
   default_to("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  default_to("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
   default_to("THP_MEM_ALLOC_ENABLE", "1");
   default_to("OMP_NUM_THREADS", std::to_string(plan.default_threads));
   if (plan.threads) variables["OMP_NUM_THREADS"] = std::to_string(*plan.threads);

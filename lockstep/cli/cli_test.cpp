@@ -1,0 +1,244 @@
+// The command line of `lockstep run`, without starting anything.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "lockstep/cli/commands.h"
+#include "lockstep/cli/flag_syntax.h"
+#include "lockstep/cli/run_command.h"
+#include "lockstep/cli/usage.h"
+
+namespace lockstep::cli {
+namespace cli_test {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+EnvLookup no_env() {
+  return [](std::string_view) { return std::nullopt; };
+}
+
+Words words_of(const std::string& line) {
+  Words words;
+  std::istringstream stream(line);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+RunFlags flags_of(const std::string& line) {
+  return parse_run_flags(words_of(line), no_env());
+}
+
+MachineFacts machine() {
+  MachineFacts facts;
+  facts.cpus = 8;
+  facts.host_name = "here";
+  facts.python = "/usr/bin/python3";
+  return facts;
+}
+
+RunPlan plan(const std::string& line) {
+  return plan_run(flags_of(line), machine());
+}
+Words command(const std::string& line) {
+  return plan(line).options.command;
+}
+
+std::string error_of(const std::string& line) {
+  try {
+    plan(line);
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "one line";
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunFlags, TheProgramsOwnFlagsAreItsOwn) {
+  const RunFlags flags = flags_of("--nproc-per-node 2 /bin/echo --nproc-per-node 9 -h");
+  EXPECT_EQ(flags.nproc, "2");
+  EXPECT_FALSE(flags.help);
+  EXPECT_THAT(flags.program, ElementsAre("/bin/echo", "--nproc-per-node", "9", "-h"));
+  EXPECT_THAT(flags_of("-np 3 -- -odd-name").program, ElementsAre("-odd-name"));
+}
+
+// The launch lines of the tutorials, after "python -m torch.distributed.launch".
+TEST(RunFlags, TheTutorialsLinesParse) {
+  const RunFlags three = flags_of(
+      "--nnode=1 --node_rank=0 --nproc_per_node=2 --use_env multi-gpu-distributed-cls.py "
+      "--local_world_size=2");
+  EXPECT_EQ(three.nnodes, "1");
+  EXPECT_EQ(three.nproc, "2");
+  EXPECT_FALSE(three.no_use_env);
+  EXPECT_THAT(three.program, ElementsAre("multi-gpu-distributed-cls.py", "--local_world_size=2"));
+
+  Words words = words_of("--nproc_per_node=4 --nnodes=2 --node_rank=0 --master_port=1234 main.py");
+  words.insert(words.begin() + 3, "--master_addr=serverA");
+  const RunFlags one = parse_run_flags(words, no_env());
+  EXPECT_EQ(one.nproc, "4");
+  EXPECT_EQ(one.nnodes, "2");
+  EXPECT_EQ(one.node_rank, 0);
+  EXPECT_EQ(one.master_addr, "serverA");
+  EXPECT_EQ(one.master_port, 1234);
+  EXPECT_THAT(one.program, ElementsAre("main.py"));
+  EXPECT_THAT(error_of("--nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr=serverA main.py"),
+              AllOf(HasSubstr("--nnodes=2"), HasSubstr("multi-host")));
+}
+
+TEST(RunFlags, EveryFlagOfTorchrunIsKnown) {
+  const RunFlags flags = flags_of(
+      "--nnodes 1:1 --nproc-per-node auto --rdzv-backend c10d --rdzv_endpoint localhost:0 "
+      "--rdzv-id job7 --rdzv-conf a=b "
+      "--standalone --max-restarts 3 --monitor-interval 0.1 --start-method spawn "
+      "--event-log-handler null --role trainer "
+      "-m --no-python --run-path --log-dir /tmp/x -r 3 -t 0:1,1:2 --local-ranks-filter 0,1 "
+      "--node-rank 0 --master-addr h "
+      "--master-port 1 --local-addr l --numa-binding node --signals-to-handle SIGTERM,SIGUSR1 "
+      "--shutdown-timeout 7 prog");
+  EXPECT_EQ(flags.nnodes, "1:1");
+  EXPECT_EQ(flags.nproc, "auto");
+  EXPECT_EQ(flags.rdzv_id, "job7");
+  EXPECT_TRUE(flags.standalone);
+  EXPECT_EQ(flags.max_restarts, 3);
+  EXPECT_EQ(flags.role, "trainer");
+  EXPECT_TRUE(flags.module && flags.no_python && flags.run_path);
+  EXPECT_EQ(flags.redirects, "3");
+  EXPECT_EQ(flags.tee, "0:1,1:2");
+  EXPECT_EQ(flags.show_ranks, "0,1");
+  EXPECT_EQ(flags.master_port, 1);
+  EXPECT_EQ(flags.grace, 7);
+  EXPECT_THAT(flags.program, ElementsAre("prog"));
+  for (const char* refused : {"--duplicate-stdout-filters a", "--duplicate_stderr_filters=a",
+                              "--logs-specs x", "--virtual-local-rank"}) {
+    EXPECT_THAT(error_of(std::string(refused) + " /bin/true"), HasSubstr("not supported"))
+        << refused;
+  }
+}
+
+TEST(RunFlags, BothSpellingsShortFormsAndTheLastOneCounts) {
+  EXPECT_EQ(flags_of("--nproc_per_node 2 x").nproc, "2");
+  EXPECT_EQ(flags_of("--nproc 2 x").nproc, "2");
+  EXPECT_EQ(flags_of("-np 2 x").nproc, "2");
+  EXPECT_EQ(flags_of("-np 2 --nproc-per-node=3 x").nproc, "3");
+  EXPECT_EQ(flags_of("-r3 -t 1 x").redirects, "3");
+  EXPECT_EQ(flags_of("-r=2 x").redirects, "2");
+  EXPECT_EQ(flags_of("--nnode=1 x").nnodes, "1");
+}
+
+TEST(RunFlags, VariablesOfTorchrunAreDefaults) {
+  const EnvLookup env = [](std::string_view name) -> std::optional<std::string> {
+    if (name == "PET_NPROC_PER_NODE") return "4";
+    if (name == "PET_MAX_RESTARTS") return "2";
+    return std::nullopt;
+  };
+  const RunFlags flags = parse_run_flags({"--max-restarts=1", "x"}, env);
+  EXPECT_EQ(flags.nproc, "4");
+  EXPECT_EQ(flags.max_restarts, 1) << "a flag wins over a variable";
+}
+
+TEST(RunFlags, WrongFlagsAreOneClearLine) {
+  EXPECT_THAT(error_of("--nporc-per-node 2 x"),
+              HasSubstr("unknown flag --nporc-per-node (did you mean --nproc-per-node?)"));
+  EXPECT_THAT(error_of("--frobnicate x"), HasSubstr("unknown flag --frobnicate"));
+  EXPECT_THAT(error_of("--rdzv=1 x"), AllOf(HasSubstr("may mean"), HasSubstr("--rdzv-id")));
+  EXPECT_THAT(error_of("-q x"), HasSubstr("unknown flag -q"));
+  EXPECT_THAT(error_of("--nproc-per-node"), HasSubstr("--nproc-per-node needs a value"));
+  EXPECT_THAT(error_of("--log-dir= x"), HasSubstr("--log-dir needs a value"));
+  EXPECT_THAT(error_of("--prefix=1 x"), HasSubstr("--prefix takes no value"));
+  EXPECT_THAT(error_of("--max-restarts many x"), HasSubstr("--max-restarts"));
+}
+
+TEST(RunPlan, WrongValuesAreOneClearLine) {
+  EXPECT_THAT(error_of("--nproc-per-node 2"), HasSubstr("no program to run"));
+  EXPECT_THAT(error_of("--nproc-per-node 0 /bin/true"),
+              HasSubstr("--nproc-per-node=0: expected a number of ranks"));
+  EXPECT_THAT(error_of("-np two /bin/true"), HasSubstr("--nproc-per-node=two"));
+  EXPECT_THAT(error_of("-np gpu /bin/true"), HasSubstr("no GPU"));
+  EXPECT_THAT(error_of("no-such-program"), HasSubstr("'no-such-program' not found on PATH"));
+  EXPECT_THAT(error_of("./no-such-program"), HasSubstr("No such file"));
+  EXPECT_THAT(error_of("no-such-script.py"),
+              HasSubstr("script 'no-such-script.py' does not exist"));
+  EXPECT_THAT(error_of("--nnodes 1:4 /bin/true"), HasSubstr("multi-host"));
+  EXPECT_THAT(error_of("--nnodes x /bin/true"), HasSubstr("--nnodes=x"));
+  EXPECT_THAT(error_of("--node-rank 1 /bin/true"), HasSubstr("--node-rank=1"));
+  EXPECT_THAT(error_of("-r 4 /bin/true"), HasSubstr("--redirects: '4'"));
+  EXPECT_THAT(error_of("--local-ranks-filter a /bin/true"), HasSubstr("--local-ranks-filter=a"));
+  EXPECT_THAT(error_of("--signals-to-handle SIGKILL /bin/true"), HasSubstr("SIGKILL"));
+  EXPECT_THAT(error_of("--max-restarts -1 /bin/true"), HasSubstr("negative"));
+  EXPECT_THAT(error_of("-m --no-python json.tool"), HasSubstr("contradict"));
+}
+
+TEST(RunPlan, Ranks) {
+  EXPECT_EQ(plan("/bin/true").options.nproc, 1);
+  EXPECT_EQ(plan("-np 3 /bin/true").options.nproc, 3);
+  EXPECT_EQ(plan("-np auto /bin/true").options.nproc, 8);
+  EXPECT_EQ(plan("-np cpu /bin/true").options.nproc, 8);
+  MachineFacts with_gpus = machine();
+  with_gpus.gpus = 2;
+  EXPECT_EQ(plan_run(flags_of("-np auto /bin/true"), with_gpus).options.nproc, 2);
+  EXPECT_EQ(plan("-H localhost:2 /bin/true").options.nproc, 2);
+  EXPECT_EQ(plan("-np 1 -H here:2 /bin/true").options.nproc, 1);
+  EXPECT_THAT(error_of("-np 3 -H localhost:2 /bin/true"),
+              HasSubstr("3 ranks do not fit -H localhost:2"));
+  EXPECT_THAT(error_of("-H a:2,b:2 /bin/true"), HasSubstr("multi-host"));
+  EXPECT_THAT(error_of("-H elsewhere:2 /bin/true"), HasSubstr("multi-host"));
+  EXPECT_THAT(error_of("-H localhost:0 /bin/true"), HasSubstr("at least 1 slot"));
+}
+
+TEST(RunPlan, Commands) {
+  EXPECT_THAT(command("/bin/echo a"), ElementsAre("/bin/echo", "a"));
+  EXPECT_THAT(command("-m json.tool x"),
+              ElementsAre("/usr/bin/python3", "-u", "-m", "json.tool", "x"));
+  EXPECT_THAT(command("--no-use-env /bin/echo a"),
+              ElementsAre("/bin/echo", "--local-rank=${local_rank}", "a"));
+  EXPECT_THAT(command("--use-env /bin/echo a"), ElementsAre("/bin/echo", "a"));
+  MachineFacts without_python = machine();
+  without_python.python = "";
+  EXPECT_THROW(plan_run(flags_of("-m json.tool"), without_python), UsageError);
+}
+
+TEST(RunPlan, TheRestOfTheOptions) {
+  const auto options =
+      plan(
+          "--max-restarts 2 --grace 1.5 -r 0:3 --tee 1 --local-ranks-filter 0 --prefix --no-pin "
+          "--threads 3 "
+          "--master-addr h --master-port 5 --rdzv-id id --role r -np 2 --log-dir d /bin/true")
+          .options;
+  EXPECT_EQ(options.max_restarts, 2);
+  EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
+  EXPECT_EQ(launch::redirect_of(options.redirects, 0), launch::Redirect::kBoth);
+  EXPECT_EQ(launch::redirect_of(options.redirects, 1), launch::Redirect::kNone);
+  EXPECT_EQ(launch::redirect_of(options.tee, 5), launch::Redirect::kStdout);
+  EXPECT_THAT(options.show_ranks, ElementsAre(0));
+  EXPECT_TRUE(options.prefix);
+  EXPECT_FALSE(options.pin);
+  EXPECT_EQ(options.threads_per_rank, 3);
+  EXPECT_EQ(options.master_addr, "h");
+  EXPECT_EQ(options.master_port, 5);
+  EXPECT_EQ(options.run_id, "id");
+  EXPECT_EQ(options.role, "r");
+  EXPECT_EQ(options.log_dir, "d");
+  EXPECT_EQ(plan("--numa-binding node /bin/true").notes.size(), 1u);
+}
+
+TEST(Usage, SuggestsOnlyWhatIsClose) {
+  const Words names = {"train", "eval", "predict"};
+  EXPECT_EQ(suggestion("trian", names), " (did you mean train?)");
+  EXPECT_EQ(suggestion("evla", names), " (did you mean eval?)");
+  EXPECT_EQ(suggestion("frobnicate", names), "");
+}
+
+TEST(Commands, HelpListsEachWithOneLine) {
+  for (const Command& command : commands()) {
+    EXPECT_THAT(help_text(), HasSubstr(std::string("\n  ") + command.name + " "));
+  }
+  EXPECT_THAT(run_help(),
+              AllOf(HasSubstr("--nproc-per-node"), HasSubstr("-H"), HasSubstr("--grace")));
+  EXPECT_EQ(engine_path("/opt/bin/lockstep"), "/opt/libexec/lockstep/lockstep-engine");
+}
+
+}  // namespace cli_test
+}  // namespace lockstep::cli

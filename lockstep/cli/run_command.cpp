@@ -1,0 +1,237 @@
+#include "lockstep/cli/run_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "lockstep/cli/usage.h"
+#include "lockstep/core/cpus.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/subprocess.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+int count_gpus() {
+  if (const auto visible = process_env()("CUDA_VISIBLE_DEVICES")) {
+    const auto devices = split(*visible, ',');
+    return devices.empty() || devices.front() == "-1" ? 0 : static_cast<int>(devices.size());
+  }
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("nvidia") && parse_int(std::string_view(name).substr(6), 0)) ++count;
+  }
+  return count;
+}
+
+UsageError several_hosts(const std::string& what) {
+  return UsageError(what +
+                    " asks for several hosts; they come with multi-host support, which this "
+                    "version does not have "
+                    "yet (one host: --nnodes=1)");
+}
+
+void check_one_host(const RunFlags& flags) {
+  const auto colon = flags.nnodes.find(':');
+  const auto min = parse_int(std::string_view(flags.nnodes).substr(0, colon), 1, 1 << 20);
+  const auto max = colon == std::string::npos
+                       ? min
+                       : parse_int(std::string_view(flags.nnodes).substr(colon + 1), 1, 1 << 20);
+  if (!min || !max || *min > *max) {
+    throw UsageError("--nnodes=" + flags.nnodes + ": expected a number of hosts, or MIN:MAX");
+  }
+  if (*max > 1) throw several_hosts("--nnodes=" + flags.nnodes);
+  if (flags.node_rank != 0) {
+    throw UsageError("--node-rank=" + std::to_string(flags.node_rank) +
+                     ": the only host of --nnodes=1 has number 0");
+  }
+}
+
+int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
+  if (flags.nproc == "cpu") return machine.cpus;
+  if (flags.nproc == "auto") return machine.gpus > 0 ? machine.gpus : machine.cpus;
+  if (flags.nproc == "gpu") {
+    if (machine.gpus == 0) throw UsageError("--nproc-per-node=gpu: no GPU found on this host");
+    return machine.gpus;
+  }
+  const auto count = parse_int(flags.nproc, 1, 1 << 16);
+  if (!count) {
+    throw UsageError("--nproc-per-node=" + flags.nproc +
+                     ": expected a number of ranks of at least 1, auto, cpu or gpu");
+  }
+  return static_cast<int>(*count);
+}
+
+// The ranks that -H allows; mpirun's rules: a host without a number has one slot.
+std::optional<int> slots_of(const RunFlags& flags, const MachineFacts& machine) {
+  if (flags.hosts.empty()) return std::nullopt;
+  const auto hosts = split(flags.hosts, ',');
+  if (hosts.size() != 1) throw several_hosts("-H " + flags.hosts);
+  const auto colon = hosts.front().rfind(':');
+  const std::string name = hosts.front().substr(0, colon);
+  if (name != "localhost" && name != "127.0.0.1" && name != machine.host_name) {
+    throw several_hosts("-H " + flags.hosts + " (this host is localhost, or " + machine.host_name +
+                        "); it");
+  }
+  if (colon == std::string::npos) return 1;
+  const auto slots = parse_int(std::string_view(hosts.front()).substr(colon + 1), 1, 1 << 16);
+  if (!slots) throw UsageError("-H " + flags.hosts + ": expected HOST:SLOTS with at least 1 slot");
+  return static_cast<int>(*slots);
+}
+
+int ranks_of(const RunFlags& flags, const MachineFacts& machine) {
+  const auto slots = slots_of(flags, machine);
+  if (slots && !flags.nproc_given) return *slots;
+  const int nproc = nproc_of(flags, machine);
+  if (slots && nproc > *slots) {
+    throw UsageError(std::to_string(nproc) + " ranks do not fit -H " + flags.hosts +
+                     "; give it more slots, or leave -H out");
+  }
+  return nproc;
+}
+
+void check_signals(const std::string& names) {
+  for (std::string name : split(names, ',')) {
+    static const std::set<std::string> kHandled = {"SIGTERM", "SIGINT",  "SIGHUP",
+                                                   "SIGQUIT", "SIGUSR1", "SIGUSR2"};
+    if (!kHandled.contains(name)) {
+      throw UsageError("--signals-to-handle: " + name +
+                       " cannot be passed on (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and "
+                       "SIGUSR2 always are)");
+    }
+  }
+}
+
+std::set<int> ranks_to_show(const std::string& text) {
+  std::set<int> ranks;
+  for (const std::string& part : split(text, ',')) {
+    const auto rank = parse_int(part, 0, 1 << 16);
+    if (!rank)
+      throw UsageError("--local-ranks-filter=" + text + ": expected local ranks, such as 0,1");
+    ranks.insert(static_cast<int>(*rank));
+  }
+  return ranks;
+}
+
+// The program's command line, under Python where it needs one.
+std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& machine) {
+  if (flags.program.empty()) {
+    throw UsageError("no program to run; for example: lockstep run --nproc-per-node 2 ./train");
+  }
+  if (flags.module && flags.no_python)
+    throw UsageError("--module and --no-python contradict each other");
+  const std::string& name = flags.program.front();
+  const bool script =
+      !flags.module && (flags.run_path || name.ends_with(".py")) && !flags.no_python;
+  std::vector<std::string> command;
+  if (script || flags.module) {
+    if (machine.python.empty())
+      throw UsageError("'" + name + "' needs python3, which is not on PATH; set PYTHON_EXEC");
+    if (script && !std::filesystem::exists(name))
+      throw UsageError("script '" + name + "' does not exist");
+    command = {machine.python, "-u"};
+    if (flags.module) command.push_back("-m");
+  } else {
+    find_program(name);
+  }
+  command.push_back(name);
+  if (flags.no_use_env) command.push_back("--local-rank=${local_rank}");
+  command.insert(command.end(), flags.program.begin() + 1, flags.program.end());
+  return command;
+}
+
+template <typename Parse>
+auto with_flag(const char* flag, Parse parse) {
+  try {
+    return parse();
+  } catch (const InvalidArgument& error) {
+    throw UsageError(std::string(flag) + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+MachineFacts machine_facts() {
+  MachineFacts facts;
+  facts.cpus = usable_cpu_count();
+  facts.gpus = count_gpus();
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) == 0) facts.host_name = name;
+  facts.python = process_env()("PYTHON_EXEC").value_or("");
+  if (facts.python.empty()) {
+    try {
+      facts.python = find_program("python3");
+    } catch (const LaunchError&) {
+      // Only Python programs need it.
+    }
+  }
+  return facts;
+}
+
+RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
+  if (!flags.refused.empty()) {
+    throw UsageError(flags.refused.front() + " is torchrun's and not supported here");
+  }
+  check_one_host(flags);
+  check_signals(flags.signals);
+  RunPlan plan;
+  launch::LaunchOptions& options = plan.options;
+  options.nproc = ranks_of(flags, machine);
+  options.command = command_of(flags, machine);
+  if (flags.max_restarts < 0) throw UsageError("--max-restarts must not be negative");
+  if (!(flags.grace >= 0 && flags.grace < 1e6))
+    throw UsageError("--grace: expected seconds, 0 or more");
+  options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
+  options.max_restarts = flags.max_restarts;
+  options.log_dir = flags.log_dir;
+  options.redirects =
+      with_flag("--redirects", [&] { return launch::parse_redirects(flags.redirects); });
+  options.tee = with_flag("--tee", [&] { return launch::parse_redirects(flags.tee); });
+  options.show_ranks = ranks_to_show(flags.show_ranks);
+  options.prefix = flags.prefix;
+  options.substitute_local_rank = true;
+  options.pin = !flags.no_pin;
+  options.threads_per_rank = flags.threads;
+  options.master_addr = flags.master_addr;
+  options.master_port = flags.master_port;
+  if (!flags.rdzv_id.empty()) {
+    options.run_id = flags.rdzv_id;
+  } else if (flags.standalone) {
+    options.run_id = to_hex(random_bytes(8));
+  }
+  options.role = flags.role;
+  if (!flags.numa_binding.empty()) {
+    plan.notes.push_back(
+        "--numa-binding is ignored: each rank has its share of the processors (--no-pin: all of "
+        "them)");
+  }
+  return plan;
+}
+
+int run_command(const std::vector<std::string>& arguments) {
+  const RunFlags flags = parse_run_flags(arguments, process_env());
+  if (flags.help) {
+    std::fputs(run_help().c_str(), stdout);
+    return 0;
+  }
+  const RunPlan plan = plan_run(flags, machine_facts());
+  for (const std::string& note : plan.notes) write_all(STDERR_FILENO, "[lockstep] " + note + "\n");
+  return launch::launch(plan.options).exit_code;
+}
+
+}  // namespace lockstep::cli
