@@ -7,112 +7,13 @@
 
 #include <numeric>
 
+#include "lockstep/comm/communicator_checks.h"
 #include "lockstep/comm/communicator_impl.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
-namespace {
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::string text = "[";
-  for (const int64_t dim : tensor.sizes())
-    text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
-  return text + "]";
-}
-
-[[noreturn]] void refuse(Op op, const std::string& why) {
-  throw InvalidArgument(std::string(to_string(op)) + ": " + why);
-}
-
-void check_tensor(Op op, const at::Tensor& tensor, const char* name) {
-  if (!tensor.defined()) refuse(op, std::string("`") + name + "` is undefined; give it a tensor");
-  if (!is_supported_dtype(tensor.scalar_type())) {
-    refuse(op, std::string("dtype ") + c10::toString(tensor.scalar_type()) + " of `" + name +
-                   "` is not carried; convert it, or view it as bytes");
-  }
-}
-
-void check_rank(Op op, const char* name, int rank, int size) {
-  if (rank < 0 || rank >= size) {
-    refuse(op, std::string(name) + " " + std::to_string(rank) +
-                   " is not a rank of this group (0 to " + std::to_string(size - 1) + ")");
-  }
-}
-
-void check_reduction(Op op, ReduceOp reduce, const at::Tensor& tensor) {
-  if (is_valid_reduction(reduce, tensor.scalar_type())) return;
-  refuse(op, std::string(to_string(reduce)) + " is not defined on " +
-                 dtype_name(tensor.scalar_type()) +
-                 (reduce == ReduceOp::kAvg ? "; sum, or convert to float32 first"
-                                           : "; it needs integers or bool"));
-}
-
-// A tensor as rows along dim 0. A 0-dim tensor is one row.
-struct Rows {
-  int64_t rows = 1;
-  int64_t width = 1;  // elements a row
-  std::vector<int64_t> tail;
-
-  explicit Rows(const at::Tensor& tensor) {
-    if (tensor.dim() == 0) return;
-    rows = tensor.size(0);
-    tail.assign(tensor.sizes().begin() + 1, tensor.sizes().end());
-    for (const int64_t dim : tail) width *= dim;
-  }
-  std::vector<int64_t> shape(int64_t n) const {
-    std::vector<int64_t> result{n};
-    result.insert(result.end(), tail.begin(), tail.end());
-    return result;
-  }
-};
-
-int64_t total(std::span<const int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
-
-std::vector<int64_t> elements(std::span<const int64_t> rows, int64_t width) {
-  std::vector<int64_t> result(rows.begin(), rows.end());
-  for (int64_t& count : result) count *= width;
-  return result;
-}
-
-void check_counts(Op op, std::span<const int64_t> counts, int size, const char* name) {
-  if (static_cast<int>(counts.size()) != size) {
-    refuse(op, std::string("`") + name + "` has " + std::to_string(counts.size()) +
-                   " entries for " + std::to_string(size) + " ranks");
-  }
-  for (const int64_t count : counts) {
-    if (count < 0)
-      refuse(op, std::string("`") + name + "` has a negative entry: " + std::to_string(count));
-  }
-}
-
-void check_part(Op op, const at::Tensor& whole, const Rows& part, int64_t rows, const char* name) {
-  const Rows all(whole);
-  if (all.rows != rows || all.tail != part.tail) {
-    refuse(op, std::string("`") + name + "` has shape " + shape_text(whole) + ", expected " +
-                   std::to_string(rows) + " rows of the other tensor's shape");
-  }
-}
-
-void check_same_dtype(Op op, const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type()) {
-    refuse(op, std::string("input is ") + dtype_name(a.scalar_type()) + " but output is " +
-                   dtype_name(b.scalar_type()));
-  }
-}
-
-int64_t divide_rows(Op op, const at::Tensor& tensor, int size) {
-  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  if (rows % size != 0) {
-    refuse(op, "dim 0 of shape " + shape_text(tensor) + " does not divide by " +
-                   std::to_string(size) + " ranks; use the v-form for unequal parts");
-  }
-  return rows / size;
-}
-
-}  // namespace
-
+using namespace checks;
 Communicator::Communicator(std::unique_ptr<Backend> backend, Topology topology,
                            CommunicatorOptions options)
     : impl_(std::make_shared<Impl>(std::move(backend), topology, std::move(options))) {}
@@ -229,27 +130,29 @@ Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, Site site)
 
 namespace {
 
-// gather and all_gather in all forms. `output` is undefined where the rank gets nothing; counts in
-// rows.
-Ask ask_gather(Op op, const at::Tensor& output, const at::Tensor& tensor,
-               std::span<const int64_t> counts, int root, bool v_form, int rank,
-               Communicator::Site site) {
-  const Rows mine(tensor);
+// One rank's part, and all parts together, undefined where this rank has none. `part_in`: the part
+// is what is sent, as in a gather; else what is received. Counts in rows.
+Ask ask_parts(Op op, const at::Tensor& part, const at::Tensor& whole, bool part_in,
+              std::span<const int64_t> counts, int root, bool v_form, int rank,
+              Communicator::Site site) {
+  check_tensor(op, part, part_in ? "tensor" : "output");
+  const Rows mine(part);
   if (counts[rank] != mine.rows) {
     refuse(op, "counts[" + std::to_string(rank) + "] is " + std::to_string(counts[rank]) +
                    " but this rank's tensor has " + std::to_string(mine.rows) + " rows");
   }
-  if (output.defined()) {
-    check_tensor(op, output, "output");
-    check_same_dtype(op, tensor, output);
-    check_part(op, output, mine, total(counts), "output");
+  if (whole.defined()) {
+    const char* name = part_in ? "output" : "input";
+    check_tensor(op, whole, name);
+    check_same_dtype(op, part_in ? part : whole, part_in ? whole : part);
+    check_part(op, whole, mine, total(counts), name);
   }
   Ask ask;
   ask.op = op;
-  ask.input = tensor;
-  ask.output = output;
+  ask.input = part_in ? part : whole;
+  ask.output = part_in ? whole : part;
   ask.root = root;
-  ask.counts = elements(counts, mine.width);
+  ask.counts = in_elements(counts, mine.width);
   ask.v_form = v_form;
   ask.site = site;
   return ask;
@@ -276,8 +179,8 @@ Work Communicator::igather(const at::Tensor& output, const at::Tensor& tensor, i
   check_rank(Op::kGather, "root", root, size());
   if (rank() == root && !output.defined()) refuse(Op::kGather, "`output` is undefined on the root");
   const std::vector<int64_t> counts(size(), Rows(tensor).rows);
-  return launch_work(impl_, ask_gather(Op::kGather, rank() == root ? output : at::Tensor(), tensor,
-                                       counts, root, false, rank(), site));
+  return launch_work(impl_, ask_parts(Op::kGather, tensor, rank() == root ? output : at::Tensor(),
+                                      true, counts, root, false, rank(), site));
 }
 
 at::Tensor Communicator::all_gather(const at::Tensor& tensor, Site site) {
@@ -291,8 +194,8 @@ Work Communicator::iall_gather(const at::Tensor& output, const at::Tensor& tenso
   check_tensor(Op::kAllGather, tensor, "tensor");
   check_tensor(Op::kAllGather, output, "output");
   const std::vector<int64_t> counts(size(), Rows(tensor).rows);
-  return launch_work(impl_,
-                     ask_gather(Op::kAllGather, output, tensor, counts, -1, false, rank(), site));
+  return launch_work(
+      impl_, ask_parts(Op::kAllGather, tensor, output, true, counts, -1, false, rank(), site));
 }
 
 namespace {
@@ -330,8 +233,8 @@ Work Communicator::igatherv(const at::Tensor& output, const at::Tensor& tensor,
   check_rank(Op::kGather, "root", root, size());
   check_counts(Op::kGather, counts, size(), "counts");
   if (rank() == root && !output.defined()) refuse(Op::kGather, "`output` is undefined on the root");
-  return launch_work(impl_, ask_gather(Op::kGather, rank() == root ? output : at::Tensor(), tensor,
-                                       counts, root, true, rank(), site));
+  return launch_work(impl_, ask_parts(Op::kGather, tensor, rank() == root ? output : at::Tensor(),
+                                      true, counts, root, true, rank(), site));
 }
 
 Work Communicator::iall_gatherv(const at::Tensor& output, const at::Tensor& tensor,
@@ -339,8 +242,8 @@ Work Communicator::iall_gatherv(const at::Tensor& output, const at::Tensor& tens
   check_tensor(Op::kAllGather, tensor, "tensor");
   check_tensor(Op::kAllGather, output, "output");
   check_counts(Op::kAllGather, counts, size(), "counts");
-  return launch_work(impl_,
-                     ask_gather(Op::kAllGather, output, tensor, counts, -1, true, rank(), site));
+  return launch_work(
+      impl_, ask_parts(Op::kAllGather, tensor, output, true, counts, -1, true, rank(), site));
 }
 
 // ---- scatter, reduce_scatter ----
@@ -349,43 +252,14 @@ void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, in
   iscatter(output, input, root, site).wait();
 }
 
-namespace {
-
-Ask ask_scatter(Op op, const at::Tensor& output, const at::Tensor& input,
-                std::span<const int64_t> counts, int root, bool v_form, int rank,
-                Communicator::Site site) {
-  check_tensor(op, output, "output");
-  const Rows mine(output);
-  if (mine.rows != counts[rank]) {
-    refuse(op, "`output` has " + std::to_string(mine.rows) + " rows but counts[" +
-                   std::to_string(rank) + "] is " + std::to_string(counts[rank]));
-  }
-  if (input.defined()) {
-    check_tensor(op, input, "input");
-    check_same_dtype(op, input, output);
-    check_part(op, input, mine, total(counts), "input");
-  }
-  Ask ask;
-  ask.op = op;
-  ask.input = input;
-  ask.output = output;
-  ask.root = root;
-  ask.counts = elements(counts, mine.width);
-  ask.v_form = v_form;
-  ask.site = site;
-  return ask;
-}
-
-}  // namespace
-
 Work Communicator::iscatter(const at::Tensor& output, const at::Tensor& input, int root,
                             Site site) {
   check_tensor(Op::kScatter, output, "output");
   check_rank(Op::kScatter, "root", root, size());
   if (rank() == root) check_tensor(Op::kScatter, input, "input");
   const std::vector<int64_t> counts(size(), Rows(output).rows);
-  return launch_work(impl_, ask_scatter(Op::kScatter, output, rank() == root ? input : at::Tensor(),
-                                        counts, root, false, rank(), site));
+  return launch_work(impl_, ask_parts(Op::kScatter, output, rank() == root ? input : at::Tensor(),
+                                      false, counts, root, false, rank(), site));
 }
 
 void Communicator::scatterv(const at::Tensor& output, const at::Tensor& input,
@@ -398,8 +272,8 @@ Work Communicator::iscatterv(const at::Tensor& output, const at::Tensor& input,
   check_rank(Op::kScatter, "root", root, size());
   check_counts(Op::kScatter, counts, size(), "counts");
   if (rank() == root) check_tensor(Op::kScatter, input, "input");
-  return launch_work(impl_, ask_scatter(Op::kScatter, output, rank() == root ? input : at::Tensor(),
-                                        counts, root, true, rank(), site));
+  return launch_work(impl_, ask_parts(Op::kScatter, output, rank() == root ? input : at::Tensor(),
+                                      false, counts, root, true, rank(), site));
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& input, ReduceOp op, Site site) {
@@ -414,7 +288,7 @@ Work Communicator::ireduce_scatter(const at::Tensor& output, const at::Tensor& i
   check_tensor(Op::kReduceScatter, input, "input");
   check_reduction(Op::kReduceScatter, op, input);
   const std::vector<int64_t> counts(size(), divide_rows(Op::kReduceScatter, input, size()));
-  Ask ask = ask_scatter(Op::kReduceScatter, output, input, counts, -1, false, rank(), site);
+  Ask ask = ask_parts(Op::kReduceScatter, output, input, false, counts, -1, false, rank(), site);
   ask.reduce = op;
   return launch_work(impl_, ask);
 }
@@ -433,7 +307,7 @@ Work Communicator::ireduce_scatterv(const at::Tensor& output, const at::Tensor& 
   check_tensor(Op::kReduceScatter, input, "input");
   check_reduction(Op::kReduceScatter, op, input);
   check_counts(Op::kReduceScatter, counts, size(), "counts");
-  Ask ask = ask_scatter(Op::kReduceScatter, output, input, counts, -1, true, rank(), site);
+  Ask ask = ask_parts(Op::kReduceScatter, output, input, false, counts, -1, true, rank(), site);
   ask.reduce = op;
   return launch_work(impl_, ask);
 }
@@ -464,8 +338,8 @@ Ask ask_all_to_all(const at::Tensor& output, const at::Tensor& input,
   ask.op = Op::kAllToAll;
   ask.input = input;
   ask.output = output;
-  ask.counts = elements(send_counts, rows.width);
-  ask.recv_counts = elements(recv_counts, rows.width);
+  ask.counts = in_elements(send_counts, rows.width);
+  ask.recv_counts = in_elements(recv_counts, rows.width);
   ask.v_form = v_form;
   ask.site = site;
   return ask;

@@ -187,6 +187,13 @@ std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
                             tensor.device().str());
     }
   }
+  if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output)) {
+    const at::MemOverlapStatus overlap = at::get_overlap_status(ask.input, ask.output);
+    if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
+      throw InvalidArgument(std::string(to_string(ask.op)) +
+                            ": input and output share memory; give the result a tensor of its own");
+    }
+  }
   if (ask.output.defined() && at::has_internal_overlap(ask.output) == at::MemOverlap::Yes) {
     throw InvalidArgument("the result of " + std::string(to_string(ask.op)) +
                           " cannot go into a tensor whose elements share memory (an expanded one); "

@@ -51,28 +51,18 @@ struct Engine::Operation {
   bool done = false;
 };
 
-class Engine::CollectiveRequest final : public Request {
+// T is an Operation or a Message: what has a call and becomes done.
+template <typename T>
+class Engine::PendingRequest final : public Request {
  public:
-  CollectiveRequest(Engine& engine, std::shared_ptr<Operation> op)
-      : engine_(engine), op_(std::move(op)) {}
-  bool poll() override { return engine_.poll(op_->done); }
-  void wait(Deadline deadline) override { engine_.wait(op_->done, op_->call, deadline); }
+  PendingRequest(Engine& engine, std::shared_ptr<T> pending)
+      : engine_(engine), pending_(std::move(pending)) {}
+  bool poll() override { return engine_.poll(pending_->done); }
+  void wait(Deadline deadline) override { engine_.wait(pending_->done, pending_->call, deadline); }
 
  private:
   Engine& engine_;
-  std::shared_ptr<Operation> op_;
-};
-
-class Engine::MessageRequest final : public Request {
- public:
-  MessageRequest(Engine& engine, std::shared_ptr<Message> message)
-      : engine_(engine), message_(std::move(message)) {}
-  bool poll() override { return engine_.poll(message_->done); }
-  void wait(Deadline deadline) override { engine_.wait(message_->done, message_->call, deadline); }
-
- private:
-  Engine& engine_;
-  std::shared_ptr<Message> message_;
+  std::shared_ptr<T> pending_;
 };
 
 Engine::Engine(Region region, int rank, IsDead is_dead)
@@ -92,7 +82,7 @@ std::unique_ptr<Request> Engine::start(const Call& call) {
   if (call.op == Op::kSend || call.op == Op::kRecv) {
     auto message = channels_.post(call);
     progress();
-    return std::make_unique<MessageRequest>(*this, std::move(message));
+    return std::make_unique<PendingRequest<Message>>(*this, std::move(message));
   }
   auto op = std::make_shared<Operation>();
   op->call = call;
@@ -109,7 +99,7 @@ std::unique_ptr<Request> Engine::start(const Call& call) {
   previous_ = text;
   queue_.push_back(op);
   progress();
-  return std::make_unique<CollectiveRequest>(*this, std::move(op));
+  return std::make_unique<PendingRequest<Operation>>(*this, std::move(op));
 }
 
 void Engine::progress() {

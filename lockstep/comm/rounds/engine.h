@@ -37,9 +37,8 @@ class Engine {
 
  private:
   struct Operation;
-  class CollectiveRequest;
-  class MessageRequest;
-  using Done = std::function<bool()>;
+  template <typename T>
+  class PendingRequest;
 
   bool advance();  // moves data; true if anything moved
   bool advance(Operation& op);
