@@ -1,21 +1,157 @@
+// env, deadline, errors, check, log, cpus.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <stdlib.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
+#include <thread>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/subprocess.h"
 
 namespace lockstep {
-namespace {
+namespace core_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+EnvLookup lookup(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(std::string(name));
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  };
+}
+
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 TEST(Env, ParsesWholeNumbersOnly) {
   EXPECT_EQ(parse_int("42"), 42);
-  EXPECT_EQ(parse_int("42x"), std::nullopt);
-  EXPECT_EQ(parse_int(""), std::nullopt);
+  EXPECT_EQ(parse_int("-9223372036854775808"), INT64_MIN);
+  for (const char* wrong :
+       {"42x", "", " 1", "1 ", "+1", "0x10", "1.0", "9223372036854775808", "--1"}) {
+    EXPECT_EQ(parse_int(wrong), std::nullopt) << wrong;
+  }
   EXPECT_EQ(parse_int("7", 0, 5), std::nullopt);
+  EXPECT_EQ(parse_int("5", 0, 5), 5);
 }
 
-}  // namespace
+TEST(Env, ParsesWholeDecimalsOnly) {
+  EXPECT_EQ(parse_double("0.5"), 0.5);
+  EXPECT_EQ(parse_double("-1e3"), -1000);
+  for (const char* wrong : {"", "0,5", "1.0x", "nan", "inf", "1e999", " 1"})
+    EXPECT_EQ(parse_double(wrong), std::nullopt) << wrong;
+}
+
+TEST(Env, IntegersNameTheVariableItsValueAndTheRange) {
+  const EnvLookup env = lookup({{"N", "12"}, {"WORD", "twelve"}});
+  EXPECT_EQ(env_int(env, "N", 0, 20), 12);
+  EXPECT_EQ(env_int(env, "ABSENT"), std::nullopt);
+  EXPECT_THAT(error_of([&] { env_int(env, "WORD", 0, 20); }),
+              AllOf(HasSubstr("WORD=twelve"), HasSubstr("from 0 to 20")));
+  EXPECT_THAT(error_of([&] { env_int(env, "N", 13); }),
+              AllOf(HasSubstr("N=12"), HasSubstr("at least 13")));
+}
+
+TEST(Env, Switches) {
+  for (const char* yes : {"1", "true", "yes", "on", "ON"})
+    EXPECT_TRUE(env_flag(lookup({{"F", yes}}), "F", false)) << yes;
+  for (const char* no : {"0", "false", "no", "off", "OFF"})
+    EXPECT_FALSE(env_flag(lookup({{"F", no}}), "F", true)) << no;
+  EXPECT_TRUE(env_flag(lookup({}), "F", true));
+  EXPECT_THAT(error_of([] { env_flag(lookup({{"F", "maybe"}}), "F", true); }),
+              HasSubstr("F=maybe"));
+}
+
+TEST(Env, AnEmptyVariableCountsAsUnset) {
+  ::setenv("LOCKSTEP_CORE_TEST", "", 1);
+  EXPECT_EQ(process_env()("LOCKSTEP_CORE_TEST"), std::nullopt);
+  ::setenv("LOCKSTEP_CORE_TEST", "x", 1);
+  EXPECT_EQ(process_env()("LOCKSTEP_CORE_TEST"), "x");
+  ::unsetenv("LOCKSTEP_CORE_TEST");
+}
+
+TEST(Deadline, CountsDownToZeroAndStaysThere) {
+  const Deadline now = Deadline::seconds(0);
+  EXPECT_TRUE(now.expired());
+  EXPECT_EQ(now.remaining(), Deadline::Duration::zero());
+  EXPECT_EQ(now.poll_ms(), 0);
+  const Deadline past = Deadline::seconds(-5);
+  EXPECT_TRUE(past.expired());
+  EXPECT_EQ(past.timeout_seconds(), 0);
+  const Deadline later = Deadline::seconds(60);
+  EXPECT_FALSE(later.expired());
+  EXPECT_GT(later.remaining(), std::chrono::seconds(50));
+  EXPECT_LE(later.remaining(), std::chrono::seconds(60));
+  EXPECT_EQ(later.timeout_seconds(), 60);
+}
+
+TEST(Deadline, PollIsRoundedUpAndCapped) {
+  EXPECT_GE(Deadline::after(std::chrono::microseconds(900000)).poll_ms(), 890);
+  EXPECT_EQ(Deadline::after(std::chrono::nanoseconds(1) + std::chrono::hours(1)).poll_ms(250), 250);
+  EXPECT_EQ(Deadline::after(std::chrono::hours(24 * 365)).poll_ms(),
+            std::numeric_limits<int>::max());
+}
+
+TEST(Deadline, TheLongestOneDoesNotOverflow) {
+  const Deadline forever = Deadline::after(Deadline::Duration::max());
+  EXPECT_FALSE(forever.expired());
+  EXPECT_EQ(forever.time(), Deadline::Clock::time_point::max());
+  EXPECT_FALSE(Deadline::seconds(1e30).expired()) << "clamped";
+}
+
+TEST(Errors, SystemErrorsHaveTheReason) {
+  const SystemError error = system_error("open /x", ENOENT);
+  EXPECT_STREQ(error.what(), "open /x: No such file or directory");
+  EXPECT_EQ(error.errnum(), ENOENT);
+}
+
+TEST(Check, NamesTheConditionAndThePlace) {
+  EXPECT_NO_THROW(LOCKSTEP_CHECK(1 + 1 == 2, "arithmetic holds"));
+  EXPECT_THAT(
+      error_of([] { LOCKSTEP_CHECK(1 + 1 == 3, "arithmetic holds"); }),
+      AllOf(HasSubstr("core_test.cpp:"), HasSubstr("1 + 1 == 3"), HasSubstr("arithmetic holds")));
+}
+
+TEST(Cpus, AreAtLeastOneAndAtMostTheAllowed) {
+  const auto allowed = allowed_cpus();
+  ASSERT_FALSE(allowed.empty());
+  EXPECT_TRUE(std::is_sorted(allowed.begin(), allowed.end()));
+  EXPECT_GE(usable_cpu_count(), 1);
+  EXPECT_LE(usable_cpu_count(), static_cast<int>(allowed.size()));
+}
+
+TEST(Log, WritesWholeLinesWithTheRank) {
+  ::setenv("RANK", "3", 1);
+  testing::internal::CaptureStderr();
+  log_warning("careful");
+  log_debug("not shown");
+  ::setenv("LOCKSTEP_LOG", "debug", 1);
+  log_debug("shown");
+  ::unsetenv("RANK");
+  ::setenv("LOCKSTEP_LOG", "error", 1);
+  log_warning("not shown");
+  log_error("bad");
+  ::unsetenv("LOCKSTEP_LOG");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "[lockstep] rank 3: warning: careful\n[lockstep] rank 3: debug: shown\n[lockstep] "
+            "error: bad\n");
+}
+
+}  // namespace core_test
 }  // namespace lockstep

@@ -1,162 +1,26 @@
-// The agent with real processes.
+// The agent with real processes: starting, failing, signals, restarts.
 #include "lockstep/launch/agent.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
-#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/launch_test_support.h"
 
 namespace lockstep::launch {
 namespace agent_mp_test {
 
+using namespace launch_test_support;  // NOLINT: a test's own helpers
 using testing::AllOf;
-using testing::Each;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
-using Words = std::vector<std::string>;
-
-std::string program() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "launch_test_program")
-      .string();
-}
-
-// A started program whose output is collected.
-class Running {
- public:
-  explicit Running(const Words& words)
-      : out_(make_pipe()), err_(make_pipe()), process_(options(words)) {
-    out_.write.reset();
-    err_.write.reset();
-  }
-  Running(Running&&) = delete;
-
-  Subprocess& process() { return process_; }
-  // Reads until `text` has appeared on stdout, `times` times.
-  void await_output(const std::string& text, int times = 1) {
-    const Deadline deadline = Deadline::seconds(20);
-    const auto seen = [&] {
-      int count = 0;
-      for (size_t at = 0; (at = out.find(text, at)) != std::string::npos; ++at) ++count;
-      return count;
-    };
-    while (seen() < times && !deadline.expired()) read(20);
-    EXPECT_GE(seen(), times) << text << " in " << out;
-  }
-  // Reads to the end; the exit code, or 128 + signal.
-  int finish() {
-    while (out_.read || err_.read) read(1000);
-    const ExitStatus status = process_.wait(Deadline::seconds(30));
-    return status.signal == 0 ? status.exit_code : 128 + status.signal;
-  }
-
-  std::string out, err;
-
- private:
-  SubprocessOptions options(const Words& words) const {
-    SubprocessOptions options;
-    options.command = words;
-    options.stdout_fd = out_.write.get();
-    options.stderr_fd = err_.write.get();
-    return options;
-  }
-  void read(int timeout_ms) {
-    pollfd polls[] = {{out_.read.get(), POLLIN, 0}, {err_.read.get(), POLLIN, 0}};
-    ::poll(polls, 2, timeout_ms);
-    take(out_.read, polls[0].revents, out);
-    take(err_.read, polls[1].revents, err);
-  }
-  static void take(UniqueFd& fd, short events, std::string& text) {
-    if (events == 0) return;
-    char buffer[65536];
-    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
-    if (n > 0) {
-      text.append(buffer, static_cast<size_t>(n));
-    } else {
-      fd.reset();
-    }
-  }
-
-  Pipe out_, err_;
-  Subprocess process_;
-};
-
-struct Ended {
-  int code = 0;
-  std::string out, err;
-  double seconds = 0;
-};
-
-Ended run_words(Words words) {
-  words.insert(words.begin(), program());
-  const auto start = std::chrono::steady_clock::now();
-  Running running(words);
-  Ended ended;
-  ended.code = running.finish();
-  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  ended.out = running.out;
-  ended.err = running.err;
-  return ended;
-}
-
-Ended run(Words agent_words, const Words& command) {
-  agent_words.insert(agent_words.begin(), "run");
-  agent_words.push_back("--");
-  agent_words.insert(agent_words.end(), command.begin(), command.end());
-  return run_words(agent_words);
-}
-
-Ended run_shell(Words agent_words, const std::string& script) {
-  return run(std::move(agent_words), {"/bin/sh", "-c", script});
-}
-
-Words lines_of(const std::string& text) {
-  Words lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-bool alive(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return false;
-  return line[line.rfind(')') + 2] != 'Z';
-}
-
-bool dies_soon(int pid) {
-  const Deadline deadline = Deadline::seconds(5);
-  while (alive(pid) && !deadline.expired())
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return !alive(pid);
-}
-
-// The numbers after "pid " in the output.
-std::vector<int> pids_in(const std::string& text) {
-  std::vector<int> pids;
-  for (size_t at = 0; (at = text.find("pid ", at)) != std::string::npos; at += 4) {
-    pids.push_back(std::stoi(text.substr(at + 4)));
-  }
-  return pids;
-}
 
 TEST(Agent, EveryRankRunsAndTheAgentExitsWithZero) {
   const Ended ended = run_shell({"nproc", "3"}, "echo rank $RANK of $WORLD_SIZE");
@@ -239,6 +103,7 @@ TEST(Agent, AProgramThatCannotBeStartedIsOneClearLine) {
 }
 
 // A rank that ignores SIGTERM is killed after the grace.
+
 TEST(Agent, TermThenKillAfterTheGrace) {
   const Ended ended =
       run_shell({"nproc", "2", "grace", "300"},
@@ -337,90 +202,6 @@ TEST(Agent, GivesUpAfterTheLastRestart) {
   EXPECT_EQ(usage.err, "wrong\n");
 }
 
-TEST(Agent, LinesStayWholeWhenAllRanksWriteAtOnce) {
-  // Each rank writes lines in small, flushed parts.
-  const std::string script =
-      "i=0; while [ $i -lt 200 ]; do printf 'rank-%s-' $RANK; printf '%s' abcdefgh; printf ' "
-      "%d\\n' $i; i=$((i+1)); done";
-  const Ended ended = run_shell({"nproc", "4"}, script);
-  EXPECT_EQ(ended.code, 0);
-  std::map<char, int> next;
-  for (const std::string& line : lines_of(ended.out)) {
-    ASSERT_EQ(line.size() > 15 ? line.substr(0, 5) : line, "rank-");
-    const char rank = line[5];
-    EXPECT_EQ(line, std::string("rank-") + rank + "-abcdefgh " + std::to_string(next[rank]++));
-  }
-  EXPECT_THAT(next, UnorderedElementsAre(std::pair('0', 200), std::pair('1', 200),
-                                         std::pair('2', 200), std::pair('3', 200)));
-}
-
-TEST(Agent, UnfinishedAndVeryLongLinesArriveWhole) {
-  const Ended ended = run_shell(
-      {"nproc", "2"}, "head -c 300000 /dev/zero | tr '\\0' $RANK; echo; printf 'last %s' $RANK");
-  Words lines = lines_of(ended.out);
-  std::sort(lines.begin(), lines.end());
-  EXPECT_THAT(lines, testing::ElementsAre(std::string(300000, '0'), std::string(300000, '1'),
-                                          "last 0", "last 1"));
-}
-
-TEST(Agent, PrefixNamesTheRank) {
-  const Ended ended = run_shell({"nproc", "2", "prefix"}, "echo a; echo b >&2");
-  EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("[0]: a", "[1]: a"));
-  EXPECT_THAT(lines_of(ended.err), UnorderedElementsAre("[0]: b", "[1]: b"));
-}
-
-TEST(Agent, ProgressUpdatesPassPromptly) {
-  Running agent({program(), "run", "--", "/bin/sh", "-c", "printf '10%%\\r'; sleep 30"});
-  agent.await_output("10%\r");
-  agent.process().signal(SIGTERM);
-  agent.finish();
-}
-
-class LogFiles : public testing::Test {
- protected:
-  LogFiles() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-agent-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-  }
-  ~LogFiles() override { std::filesystem::remove_all(folder_); }
-  // The text of attempt_0/<file> of the only run.
-  std::string text(const std::string& file) const {
-    std::ifstream stream(std::filesystem::directory_iterator(folder_)->path() / "attempt_0" / file);
-    return stream ? std::string(std::istreambuf_iterator<char>(stream), {}) : "(none)";
-  }
-  Ended run_logged(Words words, const std::string& script) {
-    words.insert(words.end(), {"nproc", "2", "log-dir", folder_.string()});
-    return run_shell(words, script);
-  }
-  std::filesystem::path folder_;
-};
-
-TEST_F(LogFiles, RedirectsAndTeeHaveTorchrunsLayout) {
-  const Ended ended =
-      run_logged({"redirects", "0:3", "tee", "1:1"}, "echo out $RANK; echo err $RANK >&2");
-  EXPECT_EQ(ended.code, 0);
-  EXPECT_EQ(ended.out, "out 1\n");
-  EXPECT_EQ(ended.err, "err 1\n");
-  EXPECT_EQ(text("0/stdout.log"), "out 0\n");
-  EXPECT_EQ(text("0/stderr.log"), "err 0\n");
-  EXPECT_EQ(text("1/stdout.log"), "out 1\n");
-  EXPECT_EQ(text("1/stderr.log"), "(none)");
-}
-
-TEST_F(LogFiles, TheReportReadsARedirectedStream) {
-  const Ended ended =
-      run_logged({"redirects", "3"}, "[ $RANK = 0 ] && sleep 30; echo hidden >&2; exit 2");
-  EXPECT_EQ(ended.code, 2);
-  EXPECT_THAT(ended.err, HasSubstr("    hidden\n"));
-}
-
-TEST_F(LogFiles, RanksThatAreNotShownStillWriteTheirFiles) {
-  const Ended ended = run_logged({"tee", "3", "show", "1"}, "echo out $RANK");
-  EXPECT_EQ(ended.out, "out 1\n");
-  EXPECT_EQ(text("0/stdout.log"), "out 0\n");
-}
-
 TEST(Agent, ThreadsAndProcessorsAreShared) {
   const Ended ended = run_shell({"nproc", "2"}, "echo $OMP_NUM_THREADS $(nproc)");
   const int cpus = usable_cpu_count(), allowed = static_cast<int>(allowed_cpus().size());
@@ -446,55 +227,6 @@ TEST(Agent, AMasterPortThatSomebodyUsesIsNamed) {
   const Ended ended = run_shell({"port", port}, "true");
   EXPECT_EQ(ended.code, 65);
   EXPECT_THAT(ended.err, AllOf(HasSubstr("master port " + port), HasSubstr("held by process")));
-}
-
-TEST(Agent, StdinIsInherited) {
-  Pipe pipe = make_pipe();
-  ASSERT_EQ(::write(pipe.write.get(), "typed\n", 6), 6);
-  pipe.write.reset();
-  Pipe out = make_pipe();
-  SubprocessOptions options;
-  options.command = {program(), "run", "--", "/bin/cat"};
-  options.stdin_fd = pipe.read.get();
-  options.stdout_fd = out.write.get();
-  Subprocess agent(options);
-  out.write.reset();
-  EXPECT_TRUE(agent.wait(Deadline::seconds(10)).ok());
-  char buffer[16] = {};
-  EXPECT_EQ(::read(out.read.get(), buffer, sizeof buffer), 6);
-}
-
-TEST(Agent, ALostReaderEndsTheJob) {
-  Pipe out = make_pipe();
-  SubprocessOptions options;
-  options.command = {program(), "run", "--",
-                     "/bin/sh", "-c",  "while :; do echo y; sleep 0.01; done"};
-  options.stdout_fd = out.write.get();
-  Subprocess agent(options);
-  out.write.reset();
-  out.read.reset();
-  const ExitStatus status = agent.wait(Deadline::seconds(10));
-  EXPECT_EQ(status.exit_code, 128 + SIGPIPE);
-}
-
-TEST(Agent, ASlowReaderLosesNothing) {
-  Pipe out = make_pipe();
-  SubprocessOptions options;
-  options.command = {program(), "run", "--",
-                     "/bin/sh", "-c",  "head -c 5000000 /dev/zero | tr '\\0' 'x'"};
-  options.stdout_fd = out.write.get();
-  Subprocess agent(options);
-  out.write.reset();
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  size_t total = 0;
-  char buffer[65536];
-  for (ssize_t n; (n = ::read(out.read.get(), buffer, sizeof buffer)) > 0;
-       total += static_cast<size_t>(n)) {
-  }
-  EXPECT_TRUE(agent.wait(Deadline::seconds(10)).ok());
-  // The line is cut every MiB, and the last cut one is ended.
-  EXPECT_GE(total, 5000000u);
-  EXPECT_LE(total, 5000010u);
 }
 
 size_t open_descriptors() {
@@ -527,32 +259,6 @@ TEST(Agent, WrongOptionsAreInvalidArgument) {
   options.nproc = 1;
   options.tee = {{1, Redirect::kBoth}};
   EXPECT_THROW(launch(options), InvalidArgument);
-}
-
-TEST(Spawn, EachCallHasItsOwnRanks) {
-  const Ended ended = run_words({"spawn", "twice"});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_THAT(lines_of(ended.out),
-              UnorderedElementsAre("first call, rank 0 of 2", "first call, rank 1 of 2",
-                                   "second call, rank 0 of 3", "second call, rank 1 of 3",
-                                   "second call, rank 2 of 3"));
-}
-
-TEST(Spawn, AnExceptionOfARankIsReported) {
-  const Ended ended = run_words({"spawn", "throw"});
-  EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 2: error: rank 2 is unhappy"),
-                               HasSubstr("rank 2 of 3 failed first")));
-}
-
-TEST(Spawn, ExitCodeTwoPassesThrough) {
-  EXPECT_EQ(run_words({"spawn", "exit2"}).code, 2);
-}
-
-TEST(Spawn, RanksCannotSpawnRanks) {
-  const Ended ended = run_words({"spawn", "nested"});
-  EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, HasSubstr("ranks cannot spawn ranks"));
 }
 
 }  // namespace agent_mp_test

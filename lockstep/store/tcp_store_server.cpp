@@ -27,7 +27,7 @@ namespace {
 constexpr auto kChallengeTimeout = std::chrono::seconds(10);
 constexpr size_t kMaxStrangers = 1024;
 constexpr size_t kMaxBacklog = size_t{64} << 20;  // unread answers of one client, bytes
-constexpr size_t kReadBudget = size_t{1} << 20;    // bytes from one client before the others' turn
+constexpr size_t kReadBudget = size_t{1} << 20;   // bytes from one client before the others' turn
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after running out of descriptors
 constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
 

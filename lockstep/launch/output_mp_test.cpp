@@ -1,0 +1,154 @@
+// The ranks' output as it comes out of the agent.
+#include <signal.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "lockstep/launch/launch_test_support.h"
+
+namespace lockstep::launch {
+namespace output_mp_test {
+
+using namespace launch_test_support;  // NOLINT: a test's own helpers
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::UnorderedElementsAre;
+
+TEST(AgentOutput, LinesStayWholeWhenAllRanksWriteAtOnce) {
+  // Each rank writes lines in small, flushed parts.
+  const std::string script =
+      "i=0; while [ $i -lt 200 ]; do printf 'rank-%s-' $RANK; printf '%s' abcdefgh; printf ' "
+      "%d\\n' $i; i=$((i+1)); done";
+  const Ended ended = run_shell({"nproc", "4"}, script);
+  EXPECT_EQ(ended.code, 0);
+  std::map<char, int> next;
+  for (const std::string& line : lines_of(ended.out)) {
+    ASSERT_EQ(line.size() > 15 ? line.substr(0, 5) : line, "rank-");
+    const char rank = line[5];
+    EXPECT_EQ(line, std::string("rank-") + rank + "-abcdefgh " + std::to_string(next[rank]++));
+  }
+  EXPECT_THAT(next, UnorderedElementsAre(std::pair('0', 200), std::pair('1', 200),
+                                         std::pair('2', 200), std::pair('3', 200)));
+}
+
+TEST(AgentOutput, UnfinishedAndVeryLongLinesArriveWhole) {
+  const Ended ended = run_shell(
+      {"nproc", "2"}, "head -c 300000 /dev/zero | tr '\\0' $RANK; echo; printf 'last %s' $RANK");
+  Words lines = lines_of(ended.out);
+  std::sort(lines.begin(), lines.end());
+  EXPECT_THAT(lines, testing::ElementsAre(std::string(300000, '0'), std::string(300000, '1'),
+                                          "last 0", "last 1"));
+}
+
+TEST(AgentOutput, PrefixNamesTheRank) {
+  const Ended ended = run_shell({"nproc", "2", "prefix"}, "echo a; echo b >&2");
+  EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("[0]: a", "[1]: a"));
+  EXPECT_THAT(lines_of(ended.err), UnorderedElementsAre("[0]: b", "[1]: b"));
+}
+
+TEST(AgentOutput, ProgressUpdatesPassPromptly) {
+  Running agent({program(), "run", "--", "/bin/sh", "-c", "printf '10%%\\r'; sleep 30"});
+  agent.await_output("10%\r");
+  agent.process().signal(SIGTERM);
+  agent.finish();
+}
+
+class LogFiles : public testing::Test {
+ protected:
+  LogFiles() {
+    std::string name = std::filesystem::temp_directory_path() / "lockstep-agent-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    folder_ = name;
+  }
+  ~LogFiles() override { std::filesystem::remove_all(folder_); }
+  // The text of attempt_0/<file> of the only run.
+  std::string text(const std::string& file) const {
+    std::ifstream stream(std::filesystem::directory_iterator(folder_)->path() / "attempt_0" / file);
+    return stream ? std::string(std::istreambuf_iterator<char>(stream), {}) : "(none)";
+  }
+  Ended run_logged(Words words, const std::string& script) {
+    words.insert(words.end(), {"nproc", "2", "log-dir", folder_.string()});
+    return run_shell(words, script);
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(LogFiles, RedirectsAndTeeHaveTorchrunsLayout) {
+  const Ended ended =
+      run_logged({"redirects", "0:3", "tee", "1:1"}, "echo out $RANK; echo err $RANK >&2");
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.out, "out 1\n");
+  EXPECT_EQ(ended.err, "err 1\n");
+  EXPECT_EQ(text("0/stdout.log"), "out 0\n");
+  EXPECT_EQ(text("0/stderr.log"), "err 0\n");
+  EXPECT_EQ(text("1/stdout.log"), "out 1\n");
+  EXPECT_EQ(text("1/stderr.log"), "(none)");
+}
+
+TEST_F(LogFiles, TheReportReadsARedirectedStream) {
+  const Ended ended =
+      run_logged({"redirects", "3"}, "[ $RANK = 0 ] && sleep 30; echo hidden >&2; exit 2");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("    hidden\n"));
+}
+
+TEST_F(LogFiles, RanksThatAreNotShownStillWriteTheirFiles) {
+  const Ended ended = run_logged({"tee", "3", "show", "1"}, "echo out $RANK");
+  EXPECT_EQ(ended.out, "out 1\n");
+  EXPECT_EQ(text("0/stdout.log"), "out 0\n");
+}
+
+TEST(AgentOutput, StdinIsInherited) {
+  Pipe pipe = make_pipe();
+  ASSERT_EQ(::write(pipe.write.get(), "typed\n", 6), 6);
+  pipe.write.reset();
+  Pipe out = make_pipe();
+  SubprocessOptions options;
+  options.command = {program(), "run", "--", "/bin/cat"};
+  options.stdin_fd = pipe.read.get();
+  options.stdout_fd = out.write.get();
+  Subprocess agent(options);
+  out.write.reset();
+  EXPECT_TRUE(agent.wait(Deadline::seconds(10)).ok());
+  char buffer[16] = {};
+  EXPECT_EQ(::read(out.read.get(), buffer, sizeof buffer), 6);
+}
+
+TEST(AgentOutput, ALostReaderEndsTheJob) {
+  Pipe out = make_pipe();
+  SubprocessOptions options;
+  options.command = {program(), "run", "--",
+                     "/bin/sh", "-c",  "while :; do echo y; sleep 0.01; done"};
+  options.stdout_fd = out.write.get();
+  Subprocess agent(options);
+  out.write.reset();
+  out.read.reset();
+  const ExitStatus status = agent.wait(Deadline::seconds(10));
+  EXPECT_EQ(status.exit_code, 128 + SIGPIPE);
+}
+
+TEST(AgentOutput, ASlowReaderLosesNothing) {
+  Pipe out = make_pipe();
+  SubprocessOptions options;
+  options.command = {program(), "run", "--",
+                     "/bin/sh", "-c",  "head -c 5000000 /dev/zero | tr '\\0' 'x'"};
+  options.stdout_fd = out.write.get();
+  Subprocess agent(options);
+  out.write.reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  size_t total = 0;
+  char buffer[65536];
+  for (ssize_t n; (n = ::read(out.read.get(), buffer, sizeof buffer)) > 0;
+       total += static_cast<size_t>(n)) {
+  }
+  EXPECT_TRUE(agent.wait(Deadline::seconds(10)).ok());
+  // The line is cut every MiB, and the last cut one is ended.
+  EXPECT_GE(total, 5000000u);
+  EXPECT_LE(total, 5000010u);
+}
+
+}  // namespace output_mp_test
+}  // namespace lockstep::launch

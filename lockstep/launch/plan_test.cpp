@@ -1,0 +1,159 @@
+// The pure decisions of a launch: processors, environment, and what is said about a failure.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstring>
+
+#include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/job_environment.h"
+#include "lockstep/launch/placement.h"
+#include "lockstep/launch/rank_environment.h"
+
+namespace lockstep::launch {
+namespace plan_test {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(Placement, ContiguousEvenShares) {
+  const std::vector<int> cpus = {0, 1, 2, 5, 6, 7, 8};
+  EXPECT_THAT(cpu_share(cpus, 3, 0), ElementsAre(0, 1, 2));
+  EXPECT_THAT(cpu_share(cpus, 3, 1), ElementsAre(5, 6));
+  EXPECT_THAT(cpu_share(cpus, 3, 2), ElementsAre(7, 8));
+  EXPECT_THAT(cpu_share(cpus, 7, 6), ElementsAre(8));
+}
+
+TEST(Placement, NoPinningForOneRankOrTooManyRanks) {
+  EXPECT_THAT(cpu_share({0, 1}, 1, 0), IsEmpty());
+  EXPECT_THAT(cpu_share({0, 1}, 3, 0), IsEmpty());
+}
+
+TEST(Placement, EveryProcessorHasOneRank) {
+  std::vector<int> cpus(13);
+  for (int i = 0; i < 13; ++i) cpus[static_cast<size_t>(i)] = 3 * i;
+  for (int ranks = 2; ranks <= 13; ++ranks) {
+    std::vector<int> all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const int cpu : cpu_share(cpus, ranks, rank)) all.push_back(cpu);
+    }
+    EXPECT_EQ(all, cpus) << ranks;
+  }
+}
+
+TEST(Placement, Threads) {
+  EXPECT_EQ(threads_per_rank(8, 3), 2);
+  EXPECT_EQ(threads_per_rank(2, 4), 1);
+  EXPECT_EQ(threads_per_rank(0, 0), 1);
+}
+
+EnvLookup lookup(Variables variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(std::string(name));
+    return it == variables.end() || it->second.empty() ? std::nullopt : std::optional(it->second);
+  };
+}
+
+AttemptPlan two_ranks() {
+  AttemptPlan plan;
+  plan.ranks = 2;
+  plan.run_id = "none";
+  plan.role = "default";
+  plan.master = {"127.0.0.1", 29500};
+  plan.store = {"127.0.0.1", 4000};
+  plan.secret_fd = 5;
+  plan.board_fd = 6;
+  plan.default_threads = 4;
+  return plan;
+}
+
+TEST(RankEnvironment, IsWhatJobEnvironmentReads) {
+  AttemptPlan plan = two_ranks();
+  plan.restart_count = 3;
+  const JobEnvironment job =
+      read_job_environment(lookup(rank_variables(plan, 1, "/e", lookup({}))));
+  EXPECT_EQ(job.launcher, Launcher::kLockstep);
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.world_size, 2);
+  EXPECT_EQ(job.local_rank, 1);
+  EXPECT_EQ(job.local_world_size, 2);
+  EXPECT_EQ(job.node_rank, 0);
+  EXPECT_EQ(job.restart_count, 3);
+  EXPECT_EQ(job.store->port, 4000);
+  EXPECT_EQ(job.master->port, 29500);
+}
+
+TEST(RankEnvironment, ThreadsComeFromTheUserFirst) {
+  AttemptPlan plan = two_ranks();
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("OMP_NUM_THREADS"), "4");
+  EXPECT_FALSE(
+      rank_variables(plan, 0, "", lookup({{"OMP_NUM_THREADS", "7"}})).contains("OMP_NUM_THREADS"));
+  plan.threads = 2;
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({{"OMP_NUM_THREADS", "7"}})).at("OMP_NUM_THREADS"),
+            "2");
+}
+
+TEST(RankEnvironment, OnlyRankZeroHearsOfTheTerminal) {
+  AttemptPlan plan = two_ranks();
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("LOCKSTEP_TTY"), "") << "removed";
+  plan.terminal_columns = 120;
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("LOCKSTEP_TTY"), "1");
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("LOCKSTEP_COLUMNS"), "120");
+  EXPECT_EQ(rank_variables(plan, 1, "", lookup({})).at("LOCKSTEP_TTY"), "");
+}
+
+TEST(RankEnvironment, MergeReplacesAndRemoves) {
+  EXPECT_THAT(
+      merge_environment({"A=1", "AB=2", "C=3", "D=x=y"}, {{"A", "9"}, {"C", ""}, {"E", "5"}}),
+      ElementsAre("AB=2", "D=x=y", "A=9", "E=5"));
+}
+
+TEST(FailureReport, SaysAllThatIsKnown) {
+  WorkerFailure failure;
+  failure.rank = failure.local_rank = 1;
+  failure.pid = 42;
+  failure.signal = SIGSEGV;
+  failure.last_call.pid = 42;
+  failure.last_call.sequence = 17;
+  failure.last_call.state = 2;
+  std::strcpy(failure.last_call.call, "barrier at train.cpp:9");
+  failure.message = "ValueError: boom\nsecond line";
+  failure.tail = {"one", "two"};
+  EXPECT_EQ(format_failure(failure, 4),
+            "[lockstep] rank 1 of 4 failed first: killed by SIGSEGV, pid 42\n"
+            "  last collective: #17 barrier at train.cpp:9 (had returned)\n"
+            "  error: ValueError: boom\n"
+            "    second line\n"
+            "  last lines of its stderr:\n"
+            "    one\n"
+            "    two\n");
+}
+
+TEST(FailureReport, IsShortWhenLittleIsKnown) {
+  WorkerFailure failure;
+  failure.pid = 7;
+  failure.exit_code = 3;
+  EXPECT_EQ(format_failure(failure, 1),
+            "[lockstep] rank 0 of 1 failed first: exited with code 3, pid 7\n");
+  failure.last_call.pid = 7;
+  EXPECT_THAT(format_failure(failure, 1), testing::HasSubstr("last collective: none yet\n"));
+}
+
+TEST(FailureReport, ErrorFiles) {
+  EXPECT_EQ(
+      error_file_message(R"({"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}})"),
+      "E: x");
+  EXPECT_EQ(error_file_message(R"({"message": "plain"})"), "plain");
+  EXPECT_EQ(error_file_message("not json\n"), "not json");
+  EXPECT_EQ(error_file_message(""), "");
+  EXPECT_EQ(error_file_message(R"({"message": 5})"), R"({"message": 5})");
+  EXPECT_LT(error_file_message(std::string(100000, 'x')).size(), 3000u);
+}
+
+TEST(FailureReport, SignalNames) {
+  EXPECT_EQ(signal_name(SIGKILL), "SIGKILL");
+  EXPECT_EQ(signal_name(63), "signal 63");
+}
+
+}  // namespace plan_test
+}  // namespace lockstep::launch

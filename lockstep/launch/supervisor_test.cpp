@@ -1,0 +1,110 @@
+#include "lockstep/launch/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace lockstep::launch {
+namespace supervisor_test {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const Supervisor::Time kStart = Supervisor::Time() + std::chrono::hours(1);
+constexpr milliseconds kGrace(100);
+
+RankExit exited(int rank, int code) {
+  return {rank, {code, 0}};
+}
+RankExit killed(int rank, int signal) {
+  return {rank, {0, signal}};
+}
+SignalOrder group(int rank, int signal) {
+  return {rank, signal, true};
+}
+
+std::vector<SignalOrder> exits(Supervisor& supervisor, std::vector<RankExit> list,
+                               milliseconds at = {}) {
+  return supervisor.on_exits(list, kStart + at);
+}
+
+TEST(Supervisor, GoodEndsNeedNothing) {
+  Supervisor supervisor(2, kGrace);
+  EXPECT_THAT(exits(supervisor, {exited(0, 0)}), IsEmpty());
+  EXPECT_FALSE(supervisor.done());
+  EXPECT_TRUE(supervisor.running(1));
+  EXPECT_THAT(exits(supervisor, {exited(1, 0)}), IsEmpty());
+  EXPECT_TRUE(supervisor.done());
+  EXPECT_FALSE(supervisor.failure());
+}
+
+TEST(Supervisor, AFailureStopsTheOthersAndKillsThemAfterTheGrace) {
+  Supervisor supervisor(3, kGrace);
+  EXPECT_THAT(exits(supervisor, {exited(1, 4)}), ElementsAre(group(0, SIGTERM), group(2, SIGTERM)));
+  EXPECT_EQ(supervisor.next_time(), kStart + kGrace);
+  EXPECT_THAT(exits(supervisor, {killed(0, SIGTERM)}, milliseconds(50)), IsEmpty());
+  EXPECT_THAT(supervisor.on_time(kStart + milliseconds(99)), IsEmpty());
+  EXPECT_THAT(supervisor.on_time(kStart + kGrace), ElementsAre(group(2, SIGKILL)));
+  EXPECT_FALSE(supervisor.next_time());
+  exits(supervisor, {killed(2, SIGKILL)}, milliseconds(101));
+  EXPECT_TRUE(supervisor.done());
+  EXPECT_EQ(supervisor.failure()->local_rank, 1) << "the first one, not those that were stopped";
+  EXPECT_FALSE(supervisor.stop_signal());
+}
+
+TEST(Supervisor, ASignalIsPassedOnThenEscalates) {
+  Supervisor supervisor(2, kGrace);
+  EXPECT_THAT(supervisor.on_signal(SIGINT, kStart),
+              ElementsAre(group(0, SIGINT), group(1, SIGINT)));
+  EXPECT_THAT(supervisor.on_time(kStart + kGrace),
+              ElementsAre(group(0, SIGKILL), group(1, SIGKILL)));
+  exits(supervisor, {killed(0, SIGKILL), killed(1, SIGKILL)});
+  EXPECT_EQ(supervisor.stop_signal(), SIGINT);
+  EXPECT_FALSE(supervisor.failure()) << "ranks that were told to stop did not fail";
+}
+
+TEST(Supervisor, ASecondSignalKillsAtOnce) {
+  Supervisor supervisor(1, kGrace);
+  supervisor.on_signal(SIGINT, kStart);
+  EXPECT_THAT(supervisor.on_signal(SIGINT, kStart + milliseconds(1)),
+              ElementsAre(group(0, SIGKILL)));
+  EXPECT_TRUE(supervisor.killing());
+  EXPECT_THAT(supervisor.on_time(kStart + kGrace), IsEmpty());
+}
+
+TEST(Supervisor, ASignalAfterAFailureKillsButTheFailureCounts) {
+  Supervisor supervisor(2, kGrace);
+  exits(supervisor, {exited(0, 1)});
+  EXPECT_THAT(supervisor.on_signal(SIGINT, kStart), ElementsAre(group(1, SIGKILL)));
+  EXPECT_FALSE(supervisor.stop_signal());
+}
+
+TEST(Supervisor, UserSignalsGoToTheRanksThemselvesAndChangeNothing) {
+  Supervisor supervisor(2, kGrace);
+  exits(supervisor, {exited(0, 0)});
+  EXPECT_THAT(supervisor.on_signal(SIGUSR1, kStart), ElementsAre(SignalOrder{1, SIGUSR1, false}));
+  EXPECT_FALSE(supervisor.stop_signal());
+  EXPECT_FALSE(supervisor.next_time());
+}
+
+TEST(Supervisor, ALostReaderStopsTheRanksPolitely) {
+  Supervisor supervisor(1, kGrace);
+  EXPECT_THAT(supervisor.on_signal(SIGPIPE, kStart), ElementsAre(group(0, SIGTERM)));
+  EXPECT_EQ(supervisor.stop_signal(), SIGPIPE);
+}
+
+TEST(FirstFailure, ASignalBeforeAnExitBeforeNothing) {
+  const auto choose = [](std::vector<RankExit> list) {
+    return choose_first_failure(list).local_rank;
+  };
+  EXPECT_EQ(choose({exited(0, 1), killed(2, SIGKILL)}), 2);
+  EXPECT_EQ(choose({killed(0, SIGABRT), killed(1, SIGSEGV)}), 1)
+      << "an abort is how an uncaught error ends";
+  EXPECT_EQ(choose({exited(0, 1), killed(1, SIGABRT)}), 1);
+  EXPECT_EQ(choose({exited(3, 1), exited(1, 2)}), 1);
+  EXPECT_EQ(choose({exited(0, 0), exited(1, 5)}), 1);
+}
+
+}  // namespace supervisor_test
+}  // namespace lockstep::launch
