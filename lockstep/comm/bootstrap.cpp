@@ -171,7 +171,7 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
     case Meeting::Kind::kFile: {
       auto file = std::make_shared<FileStore>(meeting.path);
       if (rank_zero && file->add("lockstep/jobs", 1) > 1) {
-        throw InvalidArgument("file:///" + meeting.path +
+        throw InvalidArgument("file://" + meeting.path +
                               " was used by another job; every job needs a new file: remove it");
       }
       return {file, nullptr};
@@ -229,6 +229,19 @@ Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
   topology.node_rank =
       static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
   return topology;
+}
+
+void leave_store(Store& store, int rank, int size, Deadline deadline) {
+  const auto key = [](int r) { return "left/" + std::to_string(r); };
+  if (rank == 0) {
+    for (int r = 1; r < size; ++r) store.get(key(r), deadline);
+    return;
+  }
+  try {
+    store.set(key(rank), "1");
+  } catch (const StoreError&) {
+    // Rank 0 took it and was gone before the answer.
+  }
 }
 
 }  // namespace lockstep

@@ -46,4 +46,8 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
 // Which ranks share a host, by the hosts' boot ids and names. Collective.
 Topology find_topology(Store& store, int rank, int size, Deadline deadline);
 
+// The last use of a store that rank 0 may serve: rank 0 returns once all others have said that they
+// need it no more. Collective. Throws Timeout, StoreError.
+void leave_store(Store& store, int rank, int size, Deadline deadline);
+
 }  // namespace lockstep

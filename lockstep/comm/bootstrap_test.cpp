@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/store/hash_store.h"
+#include "lockstep/store/tcp_store.h"
 
 namespace lockstep::bootstrap_test {
 namespace {
@@ -119,6 +122,27 @@ TEST(Bootstrap, TopologyIsFoundFromTheHosts) {
   EXPECT_EQ(topology.node_rank, 0);
   HashStore lonely;
   EXPECT_THROW(find_topology(lonely, 0, 2, Deadline::seconds(0.05)), Timeout);
+}
+
+TEST(Bootstrap, RankZeroLeavesTheStoreLast) {
+  HashStore store;
+  std::atomic<bool> left{false};
+  std::thread rank_zero([&] {
+    leave_store(store, 0, 3, Deadline::seconds(5));
+    left = true;
+  });
+  leave_store(store, 1, 3, Deadline::seconds(5));
+  EXPECT_FALSE(left);
+  leave_store(store, 2, 3, Deadline::seconds(5));
+  rank_zero.join();
+  EXPECT_TRUE(left);
+  EXPECT_THROW(leave_store(store, 0, 4, Deadline::seconds(0.05)), Timeout);
+
+  const Secret secret = Secret::generate();
+  auto server = std::make_unique<TcpStoreServer>(HostPort{"127.0.0.1", 0}, secret);
+  TcpStore orphan(server->address(), secret, Deadline::seconds(5));
+  server.reset();
+  EXPECT_NO_THROW(leave_store(orphan, 1, 2, Deadline::seconds(5)));
 }
 
 }  // namespace

@@ -81,8 +81,11 @@ Communicator init(const InitOptions& options) {
     backend = std::move(make_local_backends(1).front());
   }
   Communicator comm(std::move(backend), topology, std::move(communicator));
-  // Rank 0 may serve the store: it must not leave before everybody is done with it.
-  if (store) store_barrier(*store, "ready", topology.size, deadline);
+  if (store) {
+    store_barrier(*store, "ready", topology.size, deadline);
+    // A rank 0 that serves the store and ends at once must not take it from those still waiting.
+    leave_store(*store, topology.rank, topology.size, deadline);
+  }
   return comm;
 }
 
