@@ -16,7 +16,8 @@ install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}"
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 
-# Programs of the rooms, such as the lockstep command (but no tests).
+# Programs of the rooms, such as the lockstep command (but no tests). A target's property LOCKSTEP_INSTALL_DIR says where if
+# not beside the command.
 file(GLOB_RECURSE room_files LIST_DIRECTORIES FALSE "${PROJECT_SOURCE_DIR}/lockstep/*/CMakeLists.txt")
 foreach(file IN LISTS room_files)
   get_filename_component(dir "${file}" DIRECTORY)
@@ -25,7 +26,11 @@ foreach(file IN LISTS room_files)
     get_target_property(type ${target} TYPE)
     get_target_property(is_test ${target} LOCKSTEP_TEST)
     if(type STREQUAL "EXECUTABLE" AND NOT is_test AND NOT target MATCHES "_test|_child|_helper")
-      install(TARGETS ${target} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+      get_target_property(install_dir ${target} LOCKSTEP_INSTALL_DIR)
+      if(NOT install_dir)
+        set(install_dir "${CMAKE_INSTALL_BINDIR}")
+      endif()
+      install(TARGETS ${target} RUNTIME DESTINATION "${install_dir}")
     endif()
   endforeach()
 endforeach()

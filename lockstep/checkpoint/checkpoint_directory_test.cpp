@@ -75,7 +75,14 @@ TEST(CheckpointDirectory, MissingAndDamagedAreNamed) {
   EXPECT_NO_THROW(read_checkpoint(dir / "last", CheckpointParts::kModelAndConfig));
 }
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define LOCKSTEP_NO_FORK 1
+#endif
+#elif defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define LOCKSTEP_NO_FORK 1
+#endif
+#if !defined(LOCKSTEP_NO_FORK)
 // A writer that is killed at any moment leaves a whole checkpoint, and the next writer can go on.
 TEST(CheckpointDirectory, KilledWriterLeavesAWholeCheckpoint) {
   const TestDirectory dir;

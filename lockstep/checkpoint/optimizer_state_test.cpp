@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/internal/test_directory.h"
+#include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::optimizer_state_test {

@@ -53,6 +53,31 @@ TEST(Safetensors, EveryDtypeAndShapeComesBack) {
   EXPECT_EQ(back.find("nothing"), nullptr);
 }
 
+// A file as Python's safetensors 0.8 wrote it.
+TEST(Safetensors, PythonsFileIsReadAndWrittenAlike) {
+  const TestDirectory dir;
+  std::string header =
+      R"({"__metadata__":{"made by":"Python"},"n":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+      R"("w":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},"h":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},)"
+      R"("e":{"dtype":"F16","shape":[0,2],"data_offsets":[30,30]},"b":{"dtype":"BOOL","shape":[2],"data_offsets":[30,32]}})";
+  header.resize(320, ' ');
+  const std::string data(
+      "\xf9\xff\xff\xff\xff\xff\xff\xff\x00\x00\xc0\x3f\x00\x00\x00\xc0\x00\x00\x40\x40\x00\x00\x80"
+      "\x40"
+      "\x80\x3f\x00\x3f\x80\xbe\x01\x00",
+      32);
+  write_raw(dir / "python", 320, header + data);
+  const Safetensors file = read_safetensors(dir / "python");
+  EXPECT_EQ(file.metadata, (Metadata{{"made by", "Python"}}));
+  EXPECT_EQ(file.find("n")->item<int64_t>(), -7);
+  EXPECT_TRUE(at::equal(*file.find("w"), at::tensor({1.5f, -2.0f, 3.0f, 4.0f}).view({2, 2})));
+  EXPECT_TRUE(at::equal(*file.find("h"), at::tensor({1.0f, 0.5f, -0.25f}).to(at::kBFloat16)));
+  EXPECT_EQ(file.find("e")->sizes(), (at::IntArrayRef{0, 2}));
+  EXPECT_TRUE(at::equal(*file.find("b"), at::tensor({1, 0}).to(at::kBool)));
+  write_safetensors(dir / "ours", file.tensors, file.metadata);
+  EXPECT_EQ(dir.read("ours").size(), dir.read("python").size());
+}
+
 TEST(Safetensors, EqualInputGivesEqualBytes) {
   const TestDirectory dir;
   const NamedTensors ab{{"a", at::ones({3})}, {"b", at::zeros({2}, at::kDouble)}};

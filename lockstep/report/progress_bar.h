@@ -16,8 +16,8 @@ struct ProgressBarOptions {
   Terminal terminal = {};
   std::chrono::milliseconds redraw{100};       // at most so often on a terminal
   std::chrono::milliseconds plain_line{5000};  // at most so often elsewhere
-  std::function<void(std::string_view)>
-      write = {};  // where text goes; default: stderr, one write(2) a call
+  std::function<void(std::string_view)> write =
+      {};  // where text goes; default: stderr, one write(2) a call
 };
 
 // One thread at a time. Owned by the rank that shows (rank 0).
