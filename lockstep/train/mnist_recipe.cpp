@@ -3,6 +3,7 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -66,10 +67,12 @@ SimpleCnn make_model(const TrainConfig& config, Communicator& comm) {
   return model;
 }
 
-void start_folder(const RunFolder& folder, const std::string& config_json, bool resume) {
+void start_folder(const RunFolder& folder, const std::string& config_json,
+                  const MnistRunOptions& options) {
   prepare_run_folder(folder);
-  if (!resume && move_former_run_aside(folder)) {
-    log(LogLevel::kInfo, "the former run was moved to " + (folder.root / "previous").string());
+  if (!options.resume && move_former_run_aside(folder) && options.progress) {
+    write_all(STDERR_FILENO,
+              "the former run is now in " + (folder.root / "previous").string() + "\n");
   }
   write_file_aside(folder.config(), config_json);
 }
@@ -115,7 +118,7 @@ TrainResult train_mnist(Communicator comm, const TrainConfig& config,
   const RunFolder folder{config.output};
   const std::string config_json = to_json(config);
   if (options.resume) restore_training(run, folder.last());
-  on_root(comm, [&] { start_folder(folder, config_json, options.resume); });
+  on_root(comm, [&] { start_folder(folder, config_json, options); });
 
   TrainResult result;
   result.state = trainer.state();

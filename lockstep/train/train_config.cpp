@@ -122,7 +122,7 @@ std::string hint_for(const std::string& name) {
       fields.begin(), fields.end(),
       [&](const auto& a, const auto& b) { return edits(a.name, name) < edits(b.name, name); });
   return edits(best->name, name) <= 3 ? "; did you mean '" + best->name + "'?"
-                                      : "; `lockstep train mnist --help` lists them";
+                                      : "; `lockstep train --help` lists them";
 }
 
 void at_least(const char* name, int64_t value, int64_t least) {

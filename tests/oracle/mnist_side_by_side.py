@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains the recipe of tutorial 000 in PyTorch and in Lockstep, and compares what they reach on the test set.
 
-Same model, batch (128 / ranks), SGD .01/.5, epochs and dropout; other random numbers, so that the two accuracies differ by chance
-only: within half a point. Needs: torch, numpy, safetensors.
+Same model, batch (128 / ranks), SGD .01/.5, epochs, dropout and seeds. The accuracies must be within half a point; on a CPU with the
+same libtorch they have been equal. Needs: torch, numpy, safetensors.
 
     tests/oracle/mnist_side_by_side.py --data DIR [--nproc 2] [--epochs 10]
 """

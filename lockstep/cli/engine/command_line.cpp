@@ -62,8 +62,7 @@ void parse(CLI::App& app, const Arguments& arguments) {
     std::cout << app.help() << std::flush;
     throw HelpShown{};
   } catch (const CLI::ParseError& error) {
-    throw InvalidArgument(first_line(error.what()) + "; see lockstep " + app.get_name() +
-                          " --help");
+    throw InvalidArgument(first_line(error.what()) + "; see " + app.get_name() + " --help");
   }
 }
 

@@ -36,7 +36,7 @@ CompareArguments parse_compare_arguments(const Arguments& arguments) {
       "Trains the same model on several numbers of ranks, and shows how the time falls. Further "
       "options are those of `lockstep "
       "train mnist`, such as --data, --epochs, --strategy.",
-      "compare");
+      "lockstep compare");
   app.allow_extras();
   CompareArguments result;
   std::string sizes, data_path = "digits";

@@ -54,7 +54,8 @@ void print(const Evaluation& evaluation, const std::vector<ClassRow>& rows) {
 
 int eval_command(const Arguments& arguments) {
   return run_guarded("eval", [&] {
-    CLI::App app("The accuracy of a checkpoint on a test set, in all and by class.", "eval");
+    CLI::App app("The accuracy of a checkpoint on a test set, in all and by class.",
+                 "lockstep eval");
     std::string checkpoint, data_path, json_path;
     app.add_option("--checkpoint", checkpoint,
                    "checkpoint, or the output directory of a training run")

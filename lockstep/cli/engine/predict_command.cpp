@@ -51,7 +51,7 @@ std::vector<double> softmax(const std::vector<double>& logits) {
 
 int predict_command(const Arguments& arguments) {
   return run_guarded("predict", [&] {
-    CLI::App app("What a checkpoint says a picture is.", "predict");
+    CLI::App app("What a checkpoint says a picture is.", "lockstep predict");
     std::string checkpoint, file, json_path;
     int64_t index = 0;
     app.add_option("--checkpoint", checkpoint,

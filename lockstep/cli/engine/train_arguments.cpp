@@ -43,7 +43,7 @@ bool TrainArguments::gives(const std::string& field) const {
 TrainArguments parse_train_arguments(const Arguments& arguments) {
   CLI::App app(
       "Trains a small convolutional network on pictures of digits, on one or several ranks.",
-      "train mnist");
+      "lockstep train");
   TrainArguments result;
   std::string recipe, dropout;
   app.add_option("recipe", recipe, "what to train: mnist")->required();
@@ -57,8 +57,9 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     if (field.name == "recipe") continue;
     Slot& slot = slots.emplace_back(Slot{&field, {}, nullptr});
     const std::string fallback = field.fallback.empty() ? "" : " [" + field.fallback + "]";
-    slot.option =
-        app.add_option(option_name(field.name), slot.text, field.help + fallback)->take_last();
+    slot.option = app.add_option(option_name(field.name), slot.text, field.help + fallback)
+                      ->take_last()
+                      ->type_name("VALUE");
   }
   const auto* dropout_option =
       app.add_option("--dropout", dropout, "both dropouts at once; 0: none")->take_last();

@@ -55,7 +55,7 @@ TEST(TrainArguments, DigitsLieUnderTheOutput) {
 
 TEST(TrainArguments, MistakesAreOneLine) {
   const auto from = [](Arguments arguments) { return error_of([&] { plan(arguments); }); };
-  EXPECT_THAT(from({}), HasSubstr("see lockstep train mnist --help"));
+  EXPECT_THAT(from({}), HasSubstr("see lockstep train --help"));
   EXPECT_THAT(from({"cifar"}), HasSubstr("no recipe 'cifar'"));
   EXPECT_THAT(from({"mnist"}), HasSubstr("--data is missing"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epochs", "x"}), HasSubstr("--epochs is 'x'"));
