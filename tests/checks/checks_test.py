@@ -43,7 +43,7 @@ GOOD = {
     "README.md": "[guide](docs/guide.md#the-first-step) ![p](docs/p.png) [web](https://example.org/none)\n`[x](no.md)`\n",
     "README.zh.md": "[guide](docs/zh/guide.md)\n",
     "docs/guide.md": "# The first step\n```cpp\n// from lockstep/high/b.h\n#include <torch/torch.h>\n```\n",
-    "docs/zh/guide.md": "",
+    "docs/zh/guide.md": "# 第一步\n```cpp\n// from lockstep/high/b.h\n#include <torch/torch.h>\n```\n",
     "docs/p.png": "",
 }
 
@@ -158,8 +158,8 @@ class Checks(unittest.TestCase):
     # -- documents
 
     def test_dead_link(self):
-        self.write(docs__zh__guide_dot_md="\n[x](../gone.md)\n")
-        self.assert_refused("check-docs", "docs/zh/guide.md:2: the link ../gone.md leads nowhere")
+        self.write(docs__zh__guide_dot_md=GOOD["docs/zh/guide.md"] + "[x](../gone.md)\n")
+        self.assert_refused("check-docs", "docs/zh/guide.md:6: the link ../gone.md leads nowhere")
 
     def test_dead_anchor(self):
         self.write(README_dot_md="[x](docs/guide.md#the-second-step)\n")
@@ -170,8 +170,25 @@ class Checks(unittest.TestCase):
         self.assert_refused("check-docs", "docs/new.md: its counterpart docs/zh/new.md is missing")
 
     def test_quotation_out_of_date(self):
-        self.write(lockstep__high__b_dot_h="#pragma once\n")
-        self.assert_refused("check-docs", "docs/guide.md:2: the passage differs from lockstep/high/b.h")
+        self.write(lockstep__high__b_dot_h="#pragma once\n", docs__guide_dot_md="# One\n", docs__zh__guide_dot_md="# 一\n",
+                   README_dot_md="", README_zh_dot_md="",
+                   CONTRIBUTING_dot_md="```cpp\n// from lockstep/high/b.h\n#include <torch/torch.h>\n```\n")
+        self.assert_refused("check-docs", "CONTRIBUTING.md:1: the passage differs from lockstep/high/b.h")
+
+    def test_translation_with_other_headings(self):
+        self.write(docs__zh__guide_dot_md="#" + GOOD["docs/zh/guide.md"])
+        self.assert_refused("check-docs", "docs/guide.md:1: 'The first step' stands where docs/zh/guide.md:1 has the heading "
+                                          "'第一步'")
+
+    def test_translation_without_a_heading(self):
+        self.write(docs__guide_dot_md=GOOD["docs/guide.md"] + "## The second step\n")
+        self.assert_refused("check-docs", "docs/guide.md:6: 'The second step' stands where docs/zh/guide.md:end has the heading "
+                                          "'nothing'")
+
+    def test_translation_that_quotes_something_else(self):
+        self.write(docs__zh__guide_dot_md="# 第一步\n")
+        self.assert_refused("check-docs", "docs/guide.md: docs/zh/guide.md does not quote the same passage of "
+                                          "lockstep/high/b.h")
 
     # -- headers
 
