@@ -17,8 +17,11 @@ class Deadline {
   static Deadline after(Duration timeout) {
     return Deadline(Clock::now(), timeout < Duration::zero() ? Duration::zero() : timeout);
   }
+  // Lengths that do not fit, infinity included, mean the longest one.
   static Deadline seconds(double seconds) {
-    return after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+    if (seconds >= 9e9) return after(Duration::max());
+    return after(std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(seconds > 0 ? seconds : 0)));
   }
 
   bool expired() const { return remaining() == Duration::zero(); }
