@@ -30,6 +30,10 @@ if(LOCKSTEP_WERROR)
 endif()
 # Backtraces and std::source_location print paths relative to the source tree.
 target_compile_options(lockstep_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+if(LOCKSTEP_FUZZ)
+  # The library's own branches guide the fuzzers.
+  target_compile_options(lockstep_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer
                                                   -fno-sanitize-recover=all)
