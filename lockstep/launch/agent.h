@@ -62,6 +62,11 @@ struct LaunchResult {
 // do. When it returns no process of its workers' process groups is alive. Needs no libtorch and may
 // be called from a process that uses it (children are exec'ed).
 //
+// Output appears here line by line, never mixed within a line. A rank's first lines of stderr are
+// held for up to 150 ms, so that a complaint which all ranks make in the same words before they
+// exit with 2 is shown once. On a terminal rank 0 gets LOCKSTEP_TTY=1 and LOCKSTEP_COLUMNS, and
+// what it prints up to a "\r" appears at once.
+//
 // When the agent itself is killed, the kernel kills the ranks (not what they started in turn); it
 // does so too when the thread that called launch() ends. A process that a rank moves to a session
 // of its own (setsid) is not followed. Throws LaunchError, InvalidArgument: before any rank was

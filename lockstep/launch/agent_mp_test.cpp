@@ -73,11 +73,18 @@ TEST(Agent, TheFirstFailureIsBlamedNotTheOnesThatItCauses) {
 }
 
 TEST(Agent, ARanksExitCodeTwoPassesThroughAndItsLineIsShownOnce) {
-  const Ended ended =
+  const Ended one =
       run_shell({"nproc", "2"}, "[ $RANK = 0 ] && sleep 30; echo bad option >&2; exit 2");
-  EXPECT_EQ(ended.code, 2);
-  EXPECT_EQ(ended.err, "bad option\n");
-  EXPECT_LT(ended.seconds, 5);
+  EXPECT_EQ(one.code, 2);
+  EXPECT_EQ(one.err, "bad option\n");
+  EXPECT_LT(one.seconds, 5);
+  const Ended all = run_shell({"nproc", "4"}, "echo bad option >&2; exit 2");
+  EXPECT_EQ(all.code, 2);
+  EXPECT_EQ(all.err, "bad option\n") << "all say the same";
+}
+
+TEST(Agent, TheSameLinesOfAllRanksAreAllShownWhenNothingIsWrong) {
+  EXPECT_EQ(run_shell({"nproc", "3"}, "echo hello >&2").err, "hello\nhello\nhello\n");
 }
 
 TEST(Agent, AnErrorFileThatARankWroteIsQuoted) {

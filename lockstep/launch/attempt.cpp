@@ -117,6 +117,8 @@ void Attempt::start_rank(int rank, int restart_count) {
     if (to_file || to_tee) result.file = folder / name;
     if (shown && !result.file_only) result.console = &console;
     if (options_.prefix) result.prefix = "[" + std::to_string(rank) + "]: ";
+    if (&console == &context_.err && options_.nproc > 1)
+      result.hold_first_lines = FirstLines::kCount;
     result.show_unfinished = rank == 0 && console.terminal();
     return result;
   };
@@ -226,7 +228,26 @@ void Attempt::look_for_exits() {
     if (const auto status = workers_[static_cast<size_t>(rank)]->process().poll())
       exits.push_back({rank, *status});
   }
-  if (!exits.empty()) obey(supervisor_.on_exits(exits, Clock::now()));
+  if (exits.empty()) return;
+  const bool had_failed = supervisor_.failure().has_value();
+  obey(supervisor_.on_exits(exits, Clock::now()));
+  if (had_failed || !supervisor_.failure()) return;
+  const RankExit& failure = *supervisor_.failure();
+  if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
+}
+
+// The others may be saying the same in the same words.
+void Attempt::show_complaint_once(int complaining_rank) {
+  OutputStream& complaining = workers_[static_cast<size_t>(complaining_rank)]->err();
+  complaining.drain(Clock::now());
+  for (int rank = 0; rank < options_.nproc; ++rank) {
+    if (rank == complaining_rank) continue;
+    FirstLines& other = workers_[static_cast<size_t>(rank)]->err().first_lines();
+    other.do_not_repeat(complaining.first_lines().text());
+    if (other.shown().ends_with(complaining.first_lines().held_text())) {
+      complaining.first_lines().do_not_repeat(other.shown());
+    }
+  }
 }
 
 bool Attempt::any_group_alive() {

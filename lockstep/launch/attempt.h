@@ -52,6 +52,7 @@ class Attempt {
   void wait_for_events();  // one poll, and all input that it found
   void obey(const std::vector<SignalOrder>& orders);
   void look_for_exits();
+  void show_complaint_once(int complaining_rank);
   bool any_group_alive();
   WorkerFailure describe(const RankExit& exit) const;
 

@@ -1,5 +1,9 @@
 // The ranks' output as it comes out of the agent.
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <iterator>
@@ -54,6 +58,44 @@ TEST(AgentOutput, ProgressUpdatesPassPromptly) {
   agent.await_output("10%\r");
   agent.process().signal(SIGTERM);
   agent.finish();
+}
+
+// A terminal of our own, on which the agent's output appears.
+TEST(AgentOutput, OnATerminalRankZeroIsToldAndBarsAreWipedForLines) {
+  const UniqueFd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!master || ::grantpt(master.get()) != 0 || ::unlockpt(master.get()) != 0)
+    GTEST_SKIP() << "no pseudo-terminals";
+  UniqueFd terminal(::open(::ptsname(master.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal);
+  const winsize size{24, 132, 0, 0};
+  ::ioctl(terminal.get(), TIOCSWINSZ, &size);
+  SubprocessOptions options;
+  options.command = {program(),
+                     "run",
+                     "nproc",
+                     "2",
+                     "--",
+                     "/bin/sh",
+                     "-c",
+                     "if [ $RANK = 0 ]; then echo tty=$LOCKSTEP_TTY columns=$LOCKSTEP_COLUMNS; "
+                     "printf '10%%\\r'; sleep 30; "
+                     "else sleep 0.3; echo a line; echo tty=$LOCKSTEP_TTY; fi"};
+  options.stdout_fd = options.stderr_fd = terminal.get();
+  Subprocess agent(options);
+  terminal.reset();
+  std::string text;
+  const Deadline deadline = Deadline::seconds(10);
+  while (text.find("tty=\r\n") == std::string::npos && !deadline.expired()) {
+    pollfd waiting{master.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 100) <= 0) continue;
+    char buffer[4096];
+    const ssize_t n = ::read(master.get(), buffer, sizeof buffer);
+    if (n <= 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  EXPECT_EQ(text, "tty=1 columns=132\r\n10%\r\r\x1b[Ka line\r\ntty=\r\n");
+  agent.signal(SIGTERM);
+  EXPECT_EQ(agent.wait(Deadline::seconds(10)).exit_code, 128 + SIGTERM);
 }
 
 class LogFiles : public testing::Test {

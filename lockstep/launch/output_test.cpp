@@ -140,6 +140,37 @@ TEST(Tail, KeepsTheLastTwentyLinesAndAnUnfinishedOne) {
   EXPECT_EQ(lines.back(), "cut");
 }
 
+const FirstLines::Time kThen = FirstLines::Time() + std::chrono::hours(1);
+
+TEST(FirstLines, AreHeldForAMoment) {
+  FirstLines first(2);
+  EXPECT_THAT(first.pass({line("a\n")}, kThen), IsEmpty());
+  EXPECT_EQ(first.next_time(), kThen + FirstLines::kHold);
+  EXPECT_THAT(first.on_time(kThen), IsEmpty());
+  EXPECT_THAT(first.on_time(kThen + FirstLines::kHold), ElementsAre(line("a\n")));
+  EXPECT_FALSE(first.next_time());
+  EXPECT_THAT(first.pass({line("b\n")}, kThen), IsEmpty());
+  EXPECT_THAT(first.pass({line("c\n")}, kThen), ElementsAre(line("b\n"), line("c\n")))
+      << "only the first two";
+  EXPECT_EQ(first.text(), "a\nb\n");
+}
+
+TEST(FirstLines, ABarIsNotHeld) {
+  FirstLines first(5);
+  EXPECT_THAT(first.pass({line("a\n"), progress("10%\r")}, kThen),
+              ElementsAre(line("a\n"), progress("10%\r")));
+  EXPECT_THAT(first.pass({line("b\n")}, kThen), ElementsAre(line("b\n")));
+}
+
+TEST(FirstLines, AreDroppedIfTheyRepeatAnothersEnd) {
+  FirstLines first(5);
+  first.pass({line("bad option\n")}, kThen);
+  first.do_not_repeat("a warning\nbad option\n");
+  EXPECT_THAT(first.release(), IsEmpty());
+  first.pass({line("something else\n")}, kThen);
+  EXPECT_THAT(first.release(), ElementsAre(line("something else\n")));
+}
+
 TEST(Redirects, TorchrunsValues) {
   const RedirectMap all = parse_redirects("3");
   EXPECT_EQ(redirect_of(all, 7), Redirect::kBoth);

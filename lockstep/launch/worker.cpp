@@ -59,7 +59,8 @@ void Tail::add_file(const std::filesystem::path& path) {
   for (const Piece& piece : splitter.flush()) add(piece);
 }
 
-OutputStream::OutputStream(StreamPlan plan, int source) : plan_(std::move(plan)), source_(source) {
+OutputStream::OutputStream(StreamPlan plan, int source)
+    : plan_(std::move(plan)), source_(source), first_lines_(plan_.hold_first_lines) {
   if (!plan_.file.empty()) file_ = open_log(plan_.file);
   if (plan_.file_only) return;
   Pipe pipe = make_pipe();
@@ -88,37 +89,52 @@ bool OutputStream::read_some(Time now) {
   const ssize_t n = ::read(read_end_.get(), buffer, sizeof buffer);
   if (n < 0) return errno == EINTR;
   if (n == 0) {
-    pass_on(splitter_.flush());
+    pass_on(splitter_.flush(), now);
     read_end_.reset();
     return false;
   }
   const std::string_view bytes(buffer, static_cast<size_t>(n));
   if (file_) write_all(file_.get(), bytes);
-  pass_on(splitter_.feed(bytes));
+  pass_on(splitter_.feed(bytes), now);
   last_input_ = now;
   return true;
 }
 
-void OutputStream::pass_on(const std::vector<Piece>& pieces) {
-  for (const Piece& piece : pieces) {
-    tail_.add(piece);
-    if (plan_.console != nullptr) plan_.console->put(source_, piece, plan_.prefix);
-  }
+void OutputStream::pass_on(const std::vector<Piece>& pieces, Time now) {
+  for (const Piece& piece : pieces) tail_.add(piece);
+  show(first_lines_.pass(pieces, now));
+}
+
+void OutputStream::show(const std::vector<Piece>& pieces) {
+  if (plan_.console == nullptr) return;
+  for (const Piece& piece : pieces) plan_.console->put(source_, piece, plan_.prefix);
 }
 
 std::optional<OutputStream::Time> OutputStream::on_time(Time now) {
-  if (!plan_.show_unfinished || !splitter_.pending()) return std::nullopt;
-  if (now < last_input_ + kUnfinishedPause) return last_input_ + kUnfinishedPause;
-  pass_on(splitter_.flush());
-  return std::nullopt;
+  show(first_lines_.on_time(now));
+  std::optional<Time> next = first_lines_.next_time();
+  if (plan_.show_unfinished && splitter_.pending()) {
+    const Time flush_at = last_input_ + kUnfinishedPause;
+    if (now >= flush_at) {
+      pass_on(splitter_.flush(), now);
+    } else {
+      next = next ? std::min(*next, flush_at) : flush_at;
+    }
+  }
+  return next;
+}
+
+// Somebody who left the rank's process group may hold the pipe and write on: there is an end to
+// what is read.
+void OutputStream::drain(Time now) {
+  for (int rounds = 0; rounds < 64 && read_some(now); ++rounds) {
+  }
 }
 
 void OutputStream::finish() {
-  // Somebody who left the rank's process group may hold the pipe and write on: bytes that are there
-  // now are the last.
-  for (int rounds = 0; rounds < 64 && read_some(last_input_); ++rounds) {
-  }
-  pass_on(splitter_.flush());
+  drain(last_input_);
+  pass_on(splitter_.flush(), last_input_);
+  show(first_lines_.release());
   read_end_.reset();
 }
 

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/first_lines.h"
 #include "lockstep/launch/line_splitter.h"
 
 namespace lockstep::launch {
@@ -35,8 +36,8 @@ struct StreamPlan {
   std::filesystem::path file;  // "": to no file
   bool file_only = false;      // the rank writes into the file itself
   std::string prefix;
-  bool show_unfinished =
-      false;  // put an unfinished line onto a terminal when nothing follows for a moment
+  bool show_unfinished = false;  // put an unfinished line onto a terminal after a moment
+  int hold_first_lines = 0;      // FirstLines
 };
 
 // A stream of a rank, from its pipe to the console, the file and the tail.
@@ -56,8 +57,11 @@ class OutputStream {
   int poll_fd() const;
   // Reads what is there and passes it on.
   void pump(Time now);
-  // Puts out an unfinished line if it is time; returns when to be called again.
+  // Puts out what was kept for a moment, if it is time; returns when to be called again.
   std::optional<Time> on_time(Time now);
+  // Reads all that is there without waiting.
+  void drain(Time now);
+  FirstLines& first_lines() { return first_lines_; }
   // Reads the rest without waiting, and ends the stream.
   void finish();
 
@@ -66,7 +70,8 @@ class OutputStream {
  private:
   // False at the end of the stream, or when nothing is there now.
   bool read_some(Time now);
-  void pass_on(const std::vector<Piece>& pieces);
+  void pass_on(const std::vector<Piece>& pieces, Time now);
+  void show(const std::vector<Piece>& pieces);
 
   StreamPlan plan_;
   int source_;
@@ -74,6 +79,7 @@ class OutputStream {
   UniqueFd child_end_;
   UniqueFd file_;
   LineSplitter splitter_;
+  FirstLines first_lines_;
   Tail tail_;
   Time last_input_{};
 };
