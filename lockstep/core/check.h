@@ -1,4 +1,5 @@
-// Invariant checks: conditions that only a bug of Lockstep can break. User input is checked with InvalidArgument.
+// Invariant checks: conditions that only a bug of Lockstep can break. User input is checked with
+// InvalidArgument.
 #pragma once
 
 #include <source_location>
@@ -18,8 +19,8 @@ class InvariantError : public std::logic_error {
 }  // namespace lockstep
 
 // Always on. `message` is a string literal that says what the invariant means.
-#define LOCKSTEP_CHECK(condition, message)                    \
-  do {                                                        \
-    if (!(condition)) [[unlikely]]                            \
-      ::lockstep::check_failed(#condition, message);          \
+#define LOCKSTEP_CHECK(condition, message)           \
+  do {                                               \
+    if (!(condition)) [[unlikely]]                   \
+      ::lockstep::check_failed(#condition, message); \
   } while (false)

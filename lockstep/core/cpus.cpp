@@ -32,7 +32,8 @@ double cgroup_quota() {
 }  // namespace
 
 std::vector<int> allowed_cpus() {
-  // A kernel with more processors than the mask holds answers EINVAL: double the mask until it fits.
+  // A kernel with more processors than the mask holds answers EINVAL: double the mask until it
+  // fits.
   for (int count = 1024; count <= (1 << 20); count *= 2) {
     cpu_set_t* set = CPU_ALLOC(count);
     const size_t size = CPU_ALLOC_SIZE(count);

@@ -1,10 +1,12 @@
 // Errors of Lockstep.
 //
-// There are two kinds. Recoverable errors are the exceptions below, one type a cause: each message says what happened,
-// where, and what to do next. Broken invariants are bugs of Lockstep and are reported by LOCKSTEP_CHECK (check.h).
+// There are two kinds. Recoverable errors are the exceptions below, one type a cause: each message
+// says what happened, where, and what to do next. Broken invariants are bugs of Lockstep and are
+// reported by LOCKSTEP_CHECK (check.h).
 //
-// After Timeout, PeerLost or Mismatch from a Communicator, that communicator is broken: the contents of the tensors
-// that took part are unspecified and every later call throws the same error at once. Make a new one, or exit.
+// After Timeout, PeerLost or Mismatch from a Communicator, that communicator is broken: the
+// contents of the tensors that took part are unspecified and every later call throws the same error
+// at once. Make a new one, or exit.
 #pragma once
 
 #include <stdexcept>
@@ -18,7 +20,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A caller's mistake, found before anything was sent or changed: a shape, a dtype, a rank out of range, a bad option.
+// A caller's mistake, found before anything was sent or changed: a shape, a dtype, a rank out of
+// range, a bad option.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
@@ -40,7 +43,8 @@ class PeerLost : public Error {
   int rank_;
 };
 
-// Ranks called different operations, or the same one with different arguments. The message shows both calls.
+// Ranks called different operations, or the same one with different arguments. The message shows
+// both calls.
 class Mismatch : public Error {
  public:
   using Error::Error;

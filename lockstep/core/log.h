@@ -12,14 +12,24 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // The level from LOCKSTEP_LOG; kWarning when unset or unknown.
 LogLevel log_threshold();
 
-// Writes "[lockstep] warning: message\n" (with "rank R: " where RANK is set) if `level` passes the threshold.
+// Writes "[lockstep] warning: message\n" (with "rank R: " where RANK is set) if `level` passes the
+// threshold.
 void log(LogLevel level, std::string_view message);
-inline void log_debug(std::string_view message) { log(LogLevel::kDebug, message); }
-inline void log_info(std::string_view message) { log(LogLevel::kInfo, message); }
-inline void log_warning(std::string_view message) { log(LogLevel::kWarning, message); }
-inline void log_error(std::string_view message) { log(LogLevel::kError, message); }
+inline void log_debug(std::string_view message) {
+  log(LogLevel::kDebug, message);
+}
+inline void log_info(std::string_view message) {
+  log(LogLevel::kInfo, message);
+}
+inline void log_warning(std::string_view message) {
+  log(LogLevel::kWarning, message);
+}
+inline void log_error(std::string_view message) {
+  log(LogLevel::kError, message);
+}
 
-// Writes all of `text` to `fd`, retrying short writes; errors are ignored (there is nowhere left to report them).
+// Writes all of `text` to `fd`, retrying short writes; errors are ignored (there is nowhere left to
+// report them).
 void write_all(int fd, std::string_view text) noexcept;
 
 }  // namespace lockstep

@@ -35,8 +35,7 @@ TEST(HostPort, ParsesAndPrints) {
   EXPECT_EQ(parse_host_port("[::1]:0").to_string(), "[::1]:0");
   EXPECT_EQ(parse_host_port("host.example:65535").host, "host.example");
   for (const char* wrong : {"", "host", "host:", ":1", "host:65536", "host:-1", "host:1x"}) {
-    EXPECT_THAT(error_of<InvalidArgument>([&] { parse_host_port(wrong); }),
-                HasSubstr(wrong));
+    EXPECT_THAT(error_of<InvalidArgument>([&] { parse_host_port(wrong); }), HasSubstr(wrong));
   }
 }
 
