@@ -171,7 +171,7 @@ TEST(Subprocess, TheDestructorKillsTheWholeGroup) {
 
 TEST(Subprocess, DiesWithTheThreadThatStartedIt) {
   std::optional<Subprocess> process;
-  std::thread([&] { process.emplace(shell("sleep 60")); }).join();
+  std::thread([&] { process.emplace(shell("exec sleep 60")); }).join();
   EXPECT_EQ(process->wait(soon()).signal, SIGKILL);
   std::optional<Subprocess> independent;
   std::thread([&] {
