@@ -2,6 +2,7 @@
 // have is what mpi4py and numpy would print.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <lockstep/comm/init.h>
 #include <lockstep/core/log.h>
 #include <unistd.h>
@@ -13,11 +14,6 @@
 #include <vector>
 
 namespace {
-
-// One write: the lines of one print stay together, whatever the other ranks print.
-void print(const std::string& text) {
-  lockstep::write_all(STDOUT_FILENO, text + "\n");
-}
 
 // As numpy prints it: columns as wide as the widest number of all rows, aligned to the right.
 std::string to_text(const std::vector<at::Tensor>& rows) {
@@ -41,38 +37,46 @@ std::string to_text(const std::vector<at::Tensor>& rows) {
   return out.str();
 }
 
+// Everybody's text in rank order, on rank `root`. If each rank printed its own, the launcher, which
+// reads them from a pipe each, would choose the order.
+std::string collect(lockstep::Communicator& comm, std::string text, int root) {
+  const auto length = static_cast<int64_t>(text.size());
+  const auto all = comm.gatherv(at::from_blob(text.data(), {length}, at::kByte), root);
+  if (comm.rank() != root) return "";
+  return {static_cast<const char*>(all.const_data_ptr()), static_cast<size_t>(all.numel())};
+}
+
 }  // namespace
 
 int main() {
   auto comm = lockstep::init();
   const int rank = comm.rank(), size = comm.size();
+  std::string text;
 
   const auto array = at::arange(8);  // only rank 0's is sent
   if (rank == 0) {
-    print("当前的world_size为： " + std::to_string(size));
-    print("原始数据为：\n " + to_text({array}));
+    text += "当前的world_size为： " + std::to_string(size) + "\n";
+    text += "原始数据为：\n " + to_text({array}) + "\n";
   }
 
   // Parts may be uneven: of 3 ranks the first two get 3 numbers, the last one 2.
   std::vector<int64_t> counts;
-  for (int r = 0; r < size; ++r)
-    counts.push_back(array.numel() / size + (r < array.numel() % size));
+  for (int r = 0; r < size; ++r) {
+    counts.push_back(array.numel() / size + (r < array.numel() % size ? 1 : 0));
+  }
   const auto part = at::empty({counts[static_cast<size_t>(rank)]}, array.options());
   comm.scatterv(part, array, counts, 0);
-
-  // In rank order: a rank prints once all before it have.
-  for (int turn = 0; turn < size; ++turn) {
-    if (turn == rank)
-      print("rank-" + std::to_string(rank) + " 拿到的数据为：\n " + to_text({part}));
-    comm.barrier();
-  }
+  text += "rank-" + std::to_string(rank) + " 拿到的数据为：\n " + to_text({part}) + "\n";
 
   const auto sum = part.sum();
   comm.all_reduce(sum);
   const auto squares = comm.all_gatherv(part.square());
 
-  if (rank == std::min(1, size - 1)) {
-    print("元素和为： " + std::to_string(sum.item<int64_t>()));
-    print("按元素平方后的结果为：\n [" + to_text(squares.split_with_sizes(counts)) + "]");
+  const int printer = std::min(1, size - 1);  // rank 1, as in the book, where there is one
+  text = collect(comm, text, printer);
+  if (rank == printer) {
+    text += "元素和为： " + std::to_string(sum.item<int64_t>()) + "\n";
+    text += "按元素平方后的结果为：\n [" + to_text(squares.split_with_sizes(counts)) + "]\n";
+    lockstep::write_all(STDOUT_FILENO, text);
   }
 }
