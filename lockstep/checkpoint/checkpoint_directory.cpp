@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/checkpoint/aside_file.h"
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {

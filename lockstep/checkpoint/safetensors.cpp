@@ -12,8 +12,8 @@
 #include <optional>
 #include <set>
 
-#include "lockstep/checkpoint/aside_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {

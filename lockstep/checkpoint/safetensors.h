@@ -13,9 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/flat/named_tensors.h"
+
 namespace lockstep {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 using Metadata = std::map<std::string, std::string>;
 
 struct Safetensors {

@@ -11,12 +11,12 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/data/idx.h"
-#include "lockstep/data/internal/atomic_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -52,7 +52,7 @@ std::string read_record(const fs::path& directory) {
 }
 
 void write_record(const fs::path& directory, const std::string& text) {
-  write_file_atomically(directory / kRecord, {std::as_bytes(std::span(text))});
+  write_file_aside(directory / kRecord, text);
 }
 
 void refuse_foreign_files(const fs::path& directory) {

@@ -13,9 +13,9 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/data/internal/atomic_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -283,8 +283,10 @@ void write_idx(const std::filesystem::path& path, std::span<const int64_t> dims,
     throw InvalidArgument("write_idx: dims " + dims_text(dims) + " do not fit " +
                           std::to_string(values.size()) + " values");
   }
-  write_file_atomically(path,
-                        {std::span(header).first(4 + 4 * dims.size()), std::as_bytes(values)});
+  AsideFile file(path);
+  file.write(header.data(), 4 + 4 * dims.size());
+  file.write(values.data(), values.size());
+  file.commit();
 }
 
 }  // namespace lockstep::data

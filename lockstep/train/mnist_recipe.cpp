@@ -9,9 +9,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/checkpoint/aside_file.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/on_root.h"
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/mnist.h"

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/checkpoint/aside_file.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/line_chart.h"
 

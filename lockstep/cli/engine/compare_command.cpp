@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lockstep/checkpoint/aside_file.h"
 #include "lockstep/cli/engine/train_arguments.h"
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/data/digits.h"

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/flat/named_tensors.h"
 
 namespace lockstep {
-
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks. Throws
 // Mismatch, on all ranks alike, that names the first difference and the ranks on each side.

@@ -1,5 +1,6 @@
-// The PyTorch wheel ships ProcessGroupGloo.hpp and gloo's code, but not gloo's headers. These are the declarations that
-// ProcessGroupGloo.hpp needs to compile; no object of these types is made or looked into by Lockstep.
+// The PyTorch wheel ships ProcessGroupGloo.hpp and gloo's code, but not gloo's headers. These are
+// the declarations that ProcessGroupGloo.hpp needs to compile; no object of these types is made or
+// looked into by Lockstep.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,8 @@
 
 namespace gloo::transport {
 class Device;
-// Defined only so that std::unique_ptr of it can be destroyed in inline code that Lockstep never runs.
+// Defined only so that std::unique_ptr of it can be destroyed in inline code that Lockstep never
+// runs.
 class UnboundBuffer {
  public:
   virtual ~UnboundBuffer();

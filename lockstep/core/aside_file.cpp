@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/aside_file.h"
+#include "lockstep/core/aside_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,9 +10,14 @@
 
 namespace lockstep {
 
-AsideFile::AsideFile(const std::filesystem::path& path)
-    : path_(path.string()), aside_(path_ + "." + std::to_string(::getpid()) + ".partial") {
-  fd_.reset(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+AsideFile::AsideFile(const std::filesystem::path& path) : path_(path.string()) {
+  // The first name that nobody has: another writer of this path may be under way, here or
+  // elsewhere.
+  for (int n = 0; !fd_ && n < 1000; ++n) {
+    aside_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(n) + ".partial";
+    fd_.reset(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd_ && errno != EEXIST) break;
+  }
   if (!fd_) throw system_error("cannot write " + path_, errno);
 }
 

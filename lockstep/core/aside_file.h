@@ -12,7 +12,8 @@
 namespace lockstep {
 
 // A file under way. Without commit() its destructor removes what was written and leaves `path` as
-// it was. One writer a path at a time. Throws SystemError that names the path.
+// it was. Several writers of one path do not meet: the last to commit wins. The mode is 0666 less
+// the umask. Throws SystemError that names the path.
 class AsideFile {
  public:
   explicit AsideFile(const std::filesystem::path& path);
