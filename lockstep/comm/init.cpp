@@ -1,6 +1,7 @@
 #include "lockstep/comm/init.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/bootstrap.h"
@@ -41,6 +42,8 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
 
 Communicator init(const InitOptions& options) {
   const EnvLookup env = process_env();
+  // The agent reads its ranks through pipes, which stdio would fill 4 KiB at a time.
+  if (env("LOCKSTEP_STORE")) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const Deadline deadline = Deadline::after(options.timeout);
   const Meeting meeting = decide_meeting(options, env);
   Rendezvous rendezvous = open_store(meeting, options, env, deadline);

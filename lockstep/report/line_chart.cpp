@@ -148,13 +148,32 @@ class PanelDrawing {
            marks;
   }
 
+  // Points between two x, above a y, on the page.
+  size_t points_above(double from, double to, double below) const {
+    size_t count = 0;
+    for (const Series& series : panel_.series) {
+      for (size_t i = 0; i < series.x.size(); ++i) {
+        if (!std::isfinite(series.x[i]) || !std::isfinite(series.y[i])) continue;
+        const double x = x_of(series.x[i]);
+        if (x >= from && x <= to && y_of(series.y[i]) < below) ++count;
+      }
+    }
+    return count;
+  }
+
+  // In the upper corner where the lines are not.
   std::string legend() const {
     if (panel_.series.size() < 2) return {};
+    constexpr double kWidth = 120;
+    const double end = top_ + 18 * static_cast<double>(panel_.series.size() + 1);
+    const bool on_the_right =
+        points_above(left_, left_ + kWidth, end) > points_above(right_ - kWidth, right_, end);
+    const double x = on_the_right ? right_ - kWidth : left_ + 12;
     std::string out;
     for (size_t i = 0; i < panel_.series.size(); ++i) {
       const double y = top_ + 14 + 18 * static_cast<double>(i);
-      out += line_from(left_ + 12, y - 4, left_ + 34, y - 4, kColours[i % std::size(kColours)]);
-      out += text_at(left_ + 40, y, "start", panel_.series[i].name);
+      out += line_from(x, y - 4, x + 22, y - 4, kColours[i % std::size(kColours)]);
+      out += text_at(x + 28, y, "start", panel_.series[i].name);
     }
     return out;
   }

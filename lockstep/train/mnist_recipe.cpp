@@ -143,9 +143,9 @@ TrainResult train_mnist(Communicator comm, const TrainConfig& config,
   result.state = trainer.state();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   on_root(comm, [&] {
-    write_file_aside(
-        folder.report(),
-        run_report_svg(folder.metrics(), "SimpleCnn, " + std::to_string(comm.size()) + " ranks"));
+    write_file_aside(folder.report(),
+                     run_report_svg(folder.metrics(), "SimpleCnn, " + std::to_string(comm.size()) +
+                                                          (comm.size() == 1 ? " rank" : " ranks")));
     write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
   });
   return result;
