@@ -60,10 +60,8 @@ int main() {
   }
 
   // Parts may be uneven: of 3 ranks the first two get 3 numbers, the last one 2.
-  std::vector<int64_t> counts;
-  for (int r = 0; r < size; ++r) {
-    counts.push_back(array.numel() / size + (r < array.numel() % size ? 1 : 0));
-  }
+  std::vector<int64_t> counts(static_cast<size_t>(size), array.numel() / size);
+  for (int64_t r = 0; r < array.numel() % size; ++r) ++counts[static_cast<size_t>(r)];
   const auto part = at::empty({counts[static_cast<size_t>(rank)]}, array.options());
   comm.scatterv(part, array, counts, 0);
   text += "rank-" + std::to_string(rank) + " 拿到的数据为：\n " + to_text({part}) + "\n";
