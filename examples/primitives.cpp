@@ -53,7 +53,7 @@ void broadcast(Communicator& comm) {
 
 void all_gather(Communicator& comm) {
   const auto gathered = comm.all_gather(mine(comm));
-  check(gathered.size(0) == 5 * comm.size() && gathered.size(1) == 5);  // 20 x 5
+  check(gathered.size(0) == int64_t{5} * comm.size() && gathered.size(1) == 5);  // 20 x 5
   check(gathered.mean().item<double>() == sum_of_ranks(comm) / comm.size());
 }
 
