@@ -28,8 +28,8 @@ struct InitOptions {
 // Joins the job and returns the communicator of all its ranks. Collective over the job: returns
 // once all ranks are connected. A second call joins again only where the method allows it (env://
 // under lockstep run, local). Under lockstep run, stdout becomes line-buffered, so that a rank's
-// lines come when they are printed. Throws InvalidArgument, StoreError, Timeout (names the ranks that
-// did not arrive), PeerLost.
+// lines come when they are printed. Throws InvalidArgument, StoreError, Timeout (names the ranks
+// that did not arrive), PeerLost.
 Communicator init(const InitOptions& options = {});
 
 }  // namespace lockstep
