@@ -208,9 +208,9 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
 }
 
 Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
-  store.set("host/" + std::to_string(rank), host_identity());
-  Topology topology{rank, size, 0, 0, 0};
   const std::string mine = host_identity();
+  store.set("host/" + std::to_string(rank), mine);
+  Topology topology{rank, size, 0, 0, 0};
   std::vector<std::string> nodes;
   for (int r = 0; r < size; ++r) {
     std::string host;

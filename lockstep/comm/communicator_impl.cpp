@@ -104,11 +104,6 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
                                             .dtype(plan.cast ? plan.wire : ask.output.scalar_type())
                                             .memory_format(at::MemoryFormat::Contiguous));
   }
-  // An in-place result may land in a staged copy of the input; a rank that gets no result must keep
-  // its tensor.
-  if (!ask.output.defined() && ask.op == Op::kReduce && input.defined())
-    flight.keep.push_back(input);
-
   const bool copy_back = ask.output.defined() && !output.is_same(ask.output);
   at::Tensor result = output;  // what finish() copies from
   std::function<void()> before_copy;

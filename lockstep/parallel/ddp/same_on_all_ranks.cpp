@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <span>
 #include <sstream>
 
 #include "lockstep/core/errors.h"
@@ -36,15 +38,17 @@ std::vector<std::vector<std::string>> gather_lines(Communicator& comm,
   for (const std::string& line : mine) text += line + "\n";
   const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  const at::Tensor all = comm.all_gatherv(bytes);
-  // Every rank's text ends where its lines do: find the borders by the sizes.
+  // The sizes are needed here too, to tell where each rank's text ends: exchanged once, for both.
   const at::Tensor size = at::empty({1}, at::kLong);
-  *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(text.size());
-  const at::Tensor sizes = comm.all_gather(size);
+  *size.mutable_data_ptr<int64_t>() = bytes.numel();
+  const at::Tensor all_sizes = comm.all_gather(size);
+  const std::span sizes(all_sizes.const_data_ptr<int64_t>(), static_cast<size_t>(comm.size()));
+  const at::Tensor all =
+      at::empty({std::accumulate(sizes.begin(), sizes.end(), int64_t{0})}, at::kByte);
+  comm.iall_gatherv(all, bytes, sizes).wait();
   const auto* data = static_cast<const char*>(all.const_data_ptr());
   std::vector<std::vector<std::string>> result;
-  for (int r = 0; r < comm.size(); ++r) {
-    const int64_t n = sizes.const_data_ptr<int64_t>()[r];
+  for (const int64_t n : sizes) {
     result.push_back(split_lines(std::string(data, static_cast<size_t>(n))));
     data += n;
   }
