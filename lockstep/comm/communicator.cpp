@@ -384,30 +384,30 @@ void Communicator::recv(const at::Tensor& tensor, int src, int tag, Site site) {
   irecv(tensor, src, tag, site).wait();
 }
 
-Work Communicator::isend(const at::Tensor& tensor, int dst, int tag, Site site) {
-  check_tensor(Op::kSend, tensor, "tensor");
-  check_rank(Op::kSend, "dst", dst, size());
-  if (tag < 0) refuse(Op::kSend, "tag " + std::to_string(tag) + " is negative");
+namespace {
+
+Ask ask_message(Op op, const at::Tensor& tensor, int peer, int size, int tag,
+                Communicator::Site site) {
+  check_tensor(op, tensor, "tensor");
+  check_rank(op, op == Op::kSend ? "dst" : "src", peer, size);
+  if (tag < 0) refuse(op, "tag " + std::to_string(tag) + " is negative");
   Ask ask;
-  ask.op = Op::kSend;
-  ask.input = tensor;
-  ask.peer = dst;
+  ask.op = op;
+  (op == Op::kSend ? ask.input : ask.output) = tensor;
+  ask.peer = peer;
   ask.tag = tag;
   ask.site = site;
-  return launch_work(impl_, ask);
+  return ask;
+}
+
+}  // namespace
+
+Work Communicator::isend(const at::Tensor& tensor, int dst, int tag, Site site) {
+  return launch_work(impl_, ask_message(Op::kSend, tensor, dst, size(), tag, site));
 }
 
 Work Communicator::irecv(const at::Tensor& tensor, int src, int tag, Site site) {
-  check_tensor(Op::kRecv, tensor, "tensor");
-  check_rank(Op::kRecv, "src", src, size());
-  if (tag < 0) refuse(Op::kRecv, "tag " + std::to_string(tag) + " is negative");
-  Ask ask;
-  ask.op = Op::kRecv;
-  ask.output = tensor;
-  ask.peer = src;
-  ask.tag = tag;
-  ask.site = site;
-  return launch_work(impl_, ask);
+  return launch_work(impl_, ask_message(Op::kRecv, tensor, src, size(), tag, site));
 }
 
 }  // namespace lockstep
