@@ -34,6 +34,9 @@ class Backend {
   // Communicator.
   virtual std::unique_ptr<Request> start(const Call& call) = 0;
 
+  // The blocking form; an engine that has a shorter way overrides it. Throws as Request::wait().
+  virtual void run(const Call& call, Deadline deadline) { start(call)->wait(deadline); }
+
   // Makes progress on whatever is pending, without blocking. Does not throw for a failed operation:
   // its request does.
   virtual void progress() = 0;

@@ -78,5 +78,8 @@ struct Call {
 
 // "all_reduce sum float32 x 421642 at trainer.cpp:120".
 std::string describe(const Call& call);
+// Equal on all ranks that make the same call in the same way; differs, but for chance, when
+// operation, dtype, reduction, root or counts differ.
+uint64_t fingerprint(const Call& call);
 
 }  // namespace lockstep

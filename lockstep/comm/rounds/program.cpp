@@ -216,22 +216,4 @@ Program make_program(const Call& call, int rank, const Region& region) {
   LOCKSTEP_CHECK(false, "messages go through channels");
 }
 
-uint64_t fingerprint(const Call& call) {
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  const auto mix = [&hash](uint64_t value) {
-    hash ^= value;
-    hash *= 0x9e3779b97f4a7c15ULL;
-    hash ^= hash >> 29;
-  };
-  mix(static_cast<uint64_t>(call.op));
-  mix(static_cast<uint64_t>(call.dtype));
-  mix(is_reduction(call.op) ? static_cast<uint64_t>(call.reduce) : 99);
-  mix(static_cast<uint64_t>(call.root));
-  mix(static_cast<uint64_t>(call.count));
-  if (call.op != Op::kAllToAll) {
-    for (const int64_t count : call.counts) mix(static_cast<uint64_t>(count));
-  }
-  return hash;
-}
-
 }  // namespace lockstep::rounds

@@ -31,7 +31,4 @@ struct Program {
 // `region` must outlive the program; the call's memory must stay valid while it runs.
 Program make_program(const Call& call, int rank, const Region& region);
 
-// Equal on all ranks that make the same call in the same way.
-uint64_t fingerprint(const Call& call);
-
 }  // namespace lockstep::rounds
