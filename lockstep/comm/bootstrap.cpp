@@ -50,6 +50,7 @@ Meeting from_launcher(const EnvLookup& env) {
         // mpirun's session directory: of this user alone, of this job alone, removed with it.
         meeting.kind = Meeting::Kind::kFile;
         meeting.path = *directory + "/lockstep-" + env("PMIX_NAMESPACE").value_or("job");
+        meeting.own_file = true;
       } else if (job.master) {
         meeting.kind = Meeting::Kind::kRankZero;
         meeting.address = *job.master;
@@ -170,7 +171,7 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
           need_secret(options, env, "rank 0's store at " + meeting.address.to_string()), deadline);
     case Meeting::Kind::kFile: {
       auto file = std::make_shared<FileStore>(meeting.path);
-      if (rank_zero && file->add("lockstep/jobs", 1) > 1) {
+      if (rank_zero && !meeting.own_file && file->add("lockstep/jobs", 1) > 1) {
         throw InvalidArgument("file://" + meeting.path +
                               " was used by another job; every job needs a new file: remove it");
       }

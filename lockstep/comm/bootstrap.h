@@ -26,6 +26,7 @@ struct Meeting {
   Kind kind = Kind::kAlone;
   HostPort address;
   std::string path;
+  bool own_file = false;           // kFile: of this job alone, so that init() may be called again
   bool torch_agent_store = false;  // kTorch: the launcher serves the TCPStore, rank 0 does not
   std::string key_prefix;          // kTorch, kFile: keeps jobs and restarts apart
   Topology topology;

@@ -7,6 +7,7 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/gloo/gloo_backend.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/mpi/mpi_backend.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -23,8 +24,9 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
       options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
   if (name.empty())
     name = topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "gloo";
-  if (name != "local" && name != "shm" && name != "gloo") {
-    throw InvalidArgument("backend '" + name + "' is not known; there are local, shm and gloo");
+  if (name != "local" && name != "shm" && name != "gloo" && name != "mpi") {
+    throw InvalidArgument("backend '" + name +
+                          "' is not known; there are local, shm, gloo and mpi");
   }
   if (name == "local" && topology.size > 1) {
     throw InvalidArgument("backend local joins threads of one process; for " +
@@ -80,6 +82,11 @@ Communicator init(const InitOptions& options) {
                                         .size = topology.size,
                                         .one_host = topology.local_size == topology.size,
                                         .timeout = timeout});
+  } else if (name == "mpi") {
+    backend = make_mpi_backend(
+        store.get(),
+        {.rank = topology.rank, .size = topology.size, .local_size = topology.local_size},
+        deadline);
   } else {
     backend = std::move(make_local_backends(1).front());
   }
