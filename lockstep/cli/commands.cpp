@@ -75,6 +75,7 @@ const std::vector<Command>& commands() {
       {"eval", "measure a checkpoint on a data set"},
       {"predict", "label texts or images with a checkpoint"},
       {"compare", "run the same training in several ways, and compare them"},
+      {"bench", "measure collectives on several backends"},
   };
   return kCommands;
 }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "lockstep/cli/engine/bench_command.h"
 #include "lockstep/cli/engine/compare_command.h"
 #include "lockstep/cli/engine/eval_command.h"
 #include "lockstep/cli/engine/predict_command.h"
@@ -19,7 +20,8 @@ int main(int argc, char** argv) {
   if (command == "eval") return eval_command(rest);
   if (command == "predict") return predict_command(rest);
   if (command == "compare") return compare_command(rest);
+  if (command == "bench") return bench_command(rest);
   lockstep::write_all(STDERR_FILENO, "lockstep: there is no command '" + command +
-                                         "'; choose train, eval, predict or compare\n");
+                                         "'; choose train, eval, predict, compare or bench\n");
   return 2;
 }

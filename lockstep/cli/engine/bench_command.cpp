@@ -1,0 +1,23 @@
+#include "lockstep/cli/engine/bench_command.h"
+
+#include <iostream>
+
+#include "lockstep/cli/engine/bench_collectives.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::engine {
+
+int bench_command(const Arguments& arguments) {
+  const std::string kind = arguments.empty() ? "" : arguments[0];
+  if (kind == "collectives") return bench_collectives({arguments.begin() + 1, arguments.end()});
+  return run_guarded("bench", [&]() -> int {
+    if (kind == "--help" || kind == "-h") {
+      std::cout << "Usage: lockstep bench collectives [options]\n\n'lockstep bench collectives "
+                   "--help' says more.\n";
+      return 0;
+    }
+    throw InvalidArgument("there is no benchmark '" + kind + "'; choose collectives");
+  });
+}
+
+}  // namespace lockstep::engine

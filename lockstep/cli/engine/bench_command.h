@@ -1,0 +1,11 @@
+// lockstep bench KIND
+#pragma once
+
+#include "lockstep/cli/engine/command_line.h"
+
+namespace lockstep::engine {
+
+// KIND: collectives.
+int bench_command(const Arguments& arguments);
+
+}  // namespace lockstep::engine
