@@ -41,6 +41,10 @@ class Backend {
   // its request does.
   virtual void progress() = 0;
 
+  // True if the engine knows that the rank's process is gone or that its end was destroyed. Callable
+  // in any state; does not block.
+  virtual bool lost(int /*rank*/) const { return false; }
+
   // Tells the peers, as far as the engine can, that this rank gives up: their waits end with
   // `reason` instead of a time-out. Callable in any state; does not block, does not throw.
   virtual void abort(const std::string& reason) noexcept = 0;

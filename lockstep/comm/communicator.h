@@ -25,6 +25,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -33,10 +34,12 @@
 #include "lockstep/comm/capabilities.h"
 #include "lockstep/comm/types.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/core/deadline.h"
 
 namespace lockstep {
 
 class Backend;
+struct GroupOrigin;
 namespace launch {
 class CallBoard;
 }
@@ -63,8 +66,11 @@ struct CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
   // Where the rank shows its calls to the agent and to whoever else looks; may be null.
   std::shared_ptr<launch::CallBoard> board = nullptr;
+  int board_rank = -1;  // this rank's place on the board; -1: its local rank
   // Kept until the communicator goes: a store that this rank serves, say.
   std::shared_ptr<void> keep = nullptr;
+  // How it makes further groups (group_maker.h); null: it makes none.
+  std::shared_ptr<GroupOrigin> origin = nullptr;
 };
 
 // A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when
@@ -187,9 +193,52 @@ class Communicator final {
   // with `reason`.
   void abort(const std::string& reason) noexcept;
 
+  // Further groups of the same ranks. Each is a communicator of its own, with its own engine,
+  // memory, sequence numbers and errors: one that breaks leaves the others as they were, and all
+  // may be used at once, interleaved in the same order on all their ranks. A wait on one moves only
+  // what is pending there, so ranks that wait on two groups in opposite orders wait for each other.
+  // Ranks count from 0 in each; local and node ranks are those among its members. Backend and
+  // time-out are this one's. Collective over this communicator, non-members included: all return
+  // once every group is made, or all throw, and this communicator stays usable. Throw
+  // InvalidArgument also where this communicator cannot make groups, and on all ranks when they
+  // asked for different things.
+  //
+  // split: one group for each color, its ranks in order of `key`, equal keys in order of rank. A
+  // rank with a negative color is in none and gets nullopt.
+  std::optional<Communicator> split(int color, int key = 0, Site site = Site::current());
+  // subgroup: one group of the ranks listed, in that order; the same list on all ranks. A rank that
+  // is not listed gets nullopt.
+  std::optional<Communicator> subgroup(const std::vector<int>& ranks, Site site = Site::current());
+  // duplicate: a second group of all ranks, for a library that must not get between its caller's
+  // calls.
+  Communicator duplicate(Site site = Site::current());
+
+  // A new communicator of the ranks that are left, in the same order and renumbered, after
+  // PeerLost, Timeout or Mismatch broke this one, or when nothing did. Every survivor calls it,
+  // whatever error it saw; this communicator is broken afterwards (shrink aborts it first, so that
+  // ranks that still wait learn of the failure). Either all ranks of the new group return it, or
+  // all of them throw.
+  //
+  // The protocol, over the job's store: each survivor announces itself. It proposes the announced
+  // ranks as members once every other rank is announced or known to be dead, or at half of the
+  // deadline; the first proposal in the store wins, for everybody. The members then make the group
+  // and say so in the store; the first outcome written there, "made" by a rank that saw all of them
+  // succeed or a reason by one that saw a failure or the deadline, is everybody's. A rank that
+  // arrives after the proposal is not a member and gets PeerLost. So a deadline of seconds is in
+  // place: a rank that is stopped or stuck holds the others up for half of it, a dead one does not
+  // (shm, local; other engines do not say who is dead, and wait).
+  //
+  // Throws PeerLost (not a member, or a member died meanwhile: call shrink again), Timeout,
+  // StoreError (the store went with the rank that served it: init_method tcp:// and rank 0),
+  // InvalidArgument (this communicator cannot make groups).
+  Communicator shrink(Deadline deadline);
+
   class Impl;
 
  private:
+  std::optional<Communicator> make_group(int kind, uint64_t signature, int color, int key,
+                                         Site site);
+
   std::shared_ptr<Impl> impl_;
 };
 

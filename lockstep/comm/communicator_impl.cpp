@@ -79,6 +79,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
                          CommunicatorOptions options)
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
+  if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
 }
 
 // Makes the raw views that the engine works on, and what must be done with them afterwards.
@@ -269,10 +270,10 @@ void Communicator::Impl::complete(Flight& flight) {
   flight.keep.clear();
   inflight_.remove_if([](const std::shared_ptr<Flight>& f) { return f->done; });
   if (options_.board && flight.collective) {
-    launch::BoardRecord record = options_.board->read(topology_.local_rank);
+    launch::BoardRecord record = options_.board->read(options_.board_rank);
     if (record.sequence == flight.sequence) {
       record.state = 2;
-      options_.board->publish(topology_.local_rank, record);
+      options_.board->publish(options_.board_rank, record);
     }
   }
 }
@@ -285,7 +286,7 @@ void Communicator::Impl::show(const Call& call) {
   record.pid = static_cast<uint32_t>(::getpid());
   const std::string text = describe(call);
   text.copy(record.call, sizeof record.call - 1);
-  options_.board->publish(topology_.local_rank, record);
+  options_.board->publish(options_.board_rank, record);
 }
 
 void Communicator::Impl::progress() {

@@ -56,6 +56,7 @@ class Communicator::Impl {
   const CommunicatorOptions& options() const { return options_; }
   const Capabilities& capabilities() const { return backend_->capabilities(); }
   const CommunicatorStats& stats() const { return stats_; }
+  Backend& backend() const { return *backend_; }
 
  private:
   class Entry;

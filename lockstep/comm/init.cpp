@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/bootstrap.h"
-#include "lockstep/comm/gloo/gloo_backend.h"
+#include "lockstep/comm/engines.h"
+#include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/local/local_backend.h"
-#include "lockstep/comm/mpi/mpi_backend.h"
-#include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/call_board.h"
@@ -70,26 +70,24 @@ Communicator init(const InitOptions& options) {
   }
   const std::string name = choose_backend(options, env, topology);
   std::unique_ptr<Backend> backend;
-  if (name == "shm") {
-    if (!store)
-      throw InvalidArgument(
-          "backend shm needs a launcher or an init_method; alone, leave the backend out");
-    backend =
-        make_shm_backend(*store, topology.rank, rounds::default_shape(topology.size), deadline);
-  } else if (name == "gloo" && store) {
-    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.timeout);
-    backend = make_gloo_backend(store, {.rank = topology.rank,
-                                        .size = topology.size,
-                                        .one_host = topology.local_size == topology.size,
-                                        .timeout = timeout});
-  } else if (name == "mpi") {
-    backend = make_mpi_backend(
-        store.get(),
-        {.rank = topology.rank, .size = topology.size, .local_size = topology.local_size},
-        deadline);
-  } else {
+  auto origin = std::make_shared<GroupOrigin>();
+  origin->members.resize(static_cast<size_t>(topology.size));
+  std::iota(origin->members.begin(), origin->members.end(), 0);
+  if (name == "local" || (name == "gloo" && !store)) {
     backend = std::move(make_local_backends(1).front());
+    origin->maker = make_local_groups();
+  } else {
+    const EngineRequest request{.backend = name,
+                                .topology = topology,
+                                .job = topology,
+                                .members = origin->members,
+                                .timeout = options.timeout};
+    backend = make_engine(request, store, deadline);
+    origin->maker = make_process_groups(
+        request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
+        communicator.keep);
   }
+  communicator.origin = std::move(origin);
   Communicator comm(std::move(backend), topology, std::move(communicator));
   if (store) {
     store_barrier(*store, "ready", topology.size, deadline);

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <map>
 #include <string>
+#include <vector>
 
+#include "lockstep/testing/lone_ranks.h"
 #include "lockstep/testing/process_ranks.h"
 
 namespace lockstep::testing {
@@ -36,6 +40,42 @@ inline void expect_ranks(int size, const std::function<void(Communicator&)>& fn,
       },
       gtest_point(std::move(options), part));
   EXPECT_EQ(result.launch.exit_code, 0) << result.report;
+}
+
+// gtest_point for run_lone_ranks.
+inline LoneOptions lone_point(LoneOptions options = {}, const std::string& part = "") {
+  RankOptions point = gtest_point({}, part);
+  options.name = std::move(point.name);
+  options.arguments = std::move(point.arguments);
+  return options;
+}
+
+// Runs the ranks without a launcher and adds a test failure, with their output, unless each ends
+// well or as `ends` says: the signal that ends it, SIGSTOP for one that stops itself, or minus its
+// exit code.
+inline void expect_lone_ranks(int size, const std::function<void()>& fn,
+                              const std::map<int, int>& ends = {}, LoneOptions options = {},
+                              const std::string& part = "") {
+  const std::vector<LoneRank> ranks = run_lone_ranks(
+      size,
+      [&fn] {
+        fn();
+        throw_if_failed();
+      },
+      lone_point(std::move(options), part));
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const LoneRank& rank = ranks[r];
+    const auto it = ends.find(static_cast<int>(r));
+    const int expected = it == ends.end() ? 0 : it->second;
+    const int end = rank.was_stopped          ? SIGSTOP
+                    : rank.status.signal != 0 ? rank.status.signal
+                                              : -rank.status.exit_code;
+    EXPECT_TRUE(end == expected && !rank.timed_out)
+        << "rank " << r << " ended with " << end
+        << (rank.timed_out ? " (killed at the deadline)" : "") << ", expected " << expected
+        << " (a signal, or minus an exit code); its output:\n"
+        << rank.output;
+  }
 }
 
 }  // namespace lockstep::testing

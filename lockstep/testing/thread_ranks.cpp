@@ -2,10 +2,12 @@
 
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/local/local_backend.h"
 
 namespace lockstep::testing {
@@ -18,13 +20,18 @@ void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadO
   }
   std::vector<std::unique_ptr<Backend>> backends = make_local_backends(shape);
 
+  const std::shared_ptr<GroupMaker> groups = make_local_groups();
+  std::vector<int> all_ranks(static_cast<size_t>(size));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
   std::mutex mutex;
   std::exception_ptr first;  // guarded by mutex
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank, backend = std::move(backends[rank])]() mutable {
+      auto origin = std::make_shared<GroupOrigin>(
+          GroupOrigin{.maker = groups, .name = "all", .members = all_ranks});
       Communicator comm(std::move(backend), Topology{rank, size, rank, size, 0},
-                        {.timeout = options.timeout});
+                        {.timeout = options.timeout, .origin = std::move(origin)});
       try {
         fn(comm);
       } catch (const std::exception& error) {

@@ -373,6 +373,12 @@ void Engine::check_aborted() {
   }
 }
 
+bool Engine::lost(int rank) const {
+  if (rank == rank_) return false;
+  return region_.rank(rank).departed.load(std::memory_order_acquire) != 0 ||
+         (is_dead_ && is_dead_(rank));
+}
+
 void Engine::check_lost(const Call& call) {
   for (const int r : awaited(call)) {
     const bool departed = region_.rank(r).departed.load(std::memory_order_acquire) != 0;

@@ -34,6 +34,7 @@ class Engine {
   std::unique_ptr<Request> start(const Call& call);
   void progress();
   void abort(AbortKind kind, int lost_rank, const std::string& text) noexcept;
+  bool lost(int rank) const;
 
  private:
   struct Operation;

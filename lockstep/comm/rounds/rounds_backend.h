@@ -22,6 +22,7 @@ class RoundsBackend final : public Backend {
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override { return engine_.start(call); }
   void progress() override { engine_.progress(); }
+  bool lost(int rank) const override { return engine_.lost(rank); }
   void abort(const std::string& reason) noexcept override;
 
  private:

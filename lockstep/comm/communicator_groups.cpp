@@ -1,0 +1,130 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <exception>
+#include <set>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/communicator_impl.h"
+#include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/group_plan.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+enum GroupKind : int { kSplit, kSubgroup, kDuplicate };
+constexpr const char* kKindNames[] = {"split", "subgroup", "duplicate"};
+
+// After a failure on one rank, the others learn of it in a collective of this communicator; that
+// rank comes to it only when its own wait is over.
+constexpr auto kOutcomeGrace = std::chrono::seconds(10);
+
+std::vector<int64_t> exchange(Communicator& comm, const std::vector<int64_t>& mine,
+                              Deadline deadline, Communicator::Site site) {
+  const at::Tensor input = at::tensor(mine, at::kLong);
+  const at::Tensor all =
+      at::empty({static_cast<int64_t>(mine.size()) * comm.size()}, at::TensorOptions(at::kLong));
+  comm.iall_gather(all, input, site).wait(deadline);
+  const auto* data = all.const_data_ptr<int64_t>();
+  return {data, data + all.numel()};
+}
+
+}  // namespace
+
+std::optional<Communicator> Communicator::make_group(int kind, uint64_t signature, int color,
+                                                     int key, Site site) {
+  const std::shared_ptr<GroupOrigin>& origin = impl_->options().origin;
+  if (!origin) {
+    throw InvalidArgument(std::string(kKindNames[kind]) +
+                          ": this communicator was made without a way to make groups; use one from "
+                          "init() or run_threads()");
+  }
+  // What every rank wants and where it stands, in one exchange.
+  constexpr size_t kFields = 5;
+  const std::vector<int64_t> all =
+      exchange(*this, {kind, static_cast<int64_t>(signature), color, key, node_rank()},
+               Deadline::after(timeout()), site);
+  std::vector<GroupWish> wishes;
+  for (int r = 0; r < size(); ++r) {
+    const int64_t* fields = all.data() + kFields * static_cast<size_t>(r);
+    if (fields[0] != kind || fields[1] != static_cast<int64_t>(signature)) {
+      throw InvalidArgument(
+          "ranks ask for different groups: rank " + std::to_string(rank()) + " calls " +
+          kKindNames[kind] + ", rank " + std::to_string(r) + " " +
+          (fields[0] == kind
+               ? std::string("the same with other arguments")
+               : "calls " + std::string(kKindNames[std::clamp<int64_t>(fields[0], 0, 2)])) +
+          "; all ranks must make the same groups in the same order");
+    }
+    wishes.push_back(
+        {static_cast<int>(fields[2]), static_cast<int>(fields[3]), static_cast<int>(fields[4])});
+  }
+  const std::vector<int> members = members_of(wishes, color);
+  const std::string name =
+      origin->name + "/" + std::to_string(++origin->groups) +
+      (members.empty() ? ""
+                       : "." + std::to_string(*std::min_element(members.begin(), members.end())));
+  Topology topology;
+  std::unique_ptr<Backend> backend;
+  std::exception_ptr failure;
+  const Deadline deadline = Deadline::after(timeout());
+  if (!members.empty()) {
+    topology = topology_of_group(wishes, members, rank());
+    try {
+      backend = origin->maker->make(name, topology, in_job(*origin, members), deadline);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+  }
+  // All or none: a group of which a member failed would only hang later.
+  const std::vector<int64_t> made =
+      exchange(*this, {failure ? 0 : 1}, Deadline::after(timeout() + kOutcomeGrace), site);
+  origin->maker->settle(name);
+  if (failure) std::rethrow_exception(failure);
+  for (int r = 0; r < size(); ++r) {
+    if (made[static_cast<size_t>(r)] != 0) continue;
+    throw PeerLost(std::string(kKindNames[kind]) + ": rank " + std::to_string(r) +
+                       " could not join its new group, its own message says why; no group was made",
+                   r);
+  }
+  if (members.empty()) return std::nullopt;
+  CommunicatorOptions options = impl_->options();
+  options.origin = std::make_shared<GroupOrigin>(
+      GroupOrigin{.maker = origin->maker, .name = name, .members = in_job(*origin, members)});
+  return Communicator(std::move(backend), topology, std::move(options));
+}
+
+std::optional<Communicator> Communicator::split(int color, int key, Site site) {
+  return make_group(kSplit, 0, std::max(color, -1), key, site);
+}
+
+std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks, Site site) {
+  uint64_t signature = ranks.size();
+  int key = 0;
+  bool member = false;
+  std::set<int> seen;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const int r = ranks[i];
+    if (r < 0 || r >= size()) {
+      throw InvalidArgument("subgroup: " + std::to_string(r) +
+                            " is not a rank of this group (0 to " + std::to_string(size() - 1) +
+                            ")");
+    }
+    if (!seen.insert(r).second)
+      throw InvalidArgument("subgroup: rank " + std::to_string(r) + " is listed twice");
+    signature = (signature ^ static_cast<uint64_t>(r + 1)) * 0x9e3779b97f4a7c15ULL;
+    if (r != rank()) continue;
+    member = true;
+    key = static_cast<int>(i);
+  }
+  if (ranks.empty()) throw InvalidArgument("subgroup: the list of ranks is empty");
+  return make_group(kSubgroup, signature, member ? 0 : -1, key, site);
+}
+
+Communicator Communicator::duplicate(Site site) {
+  return *make_group(kDuplicate, 0, 0, rank(), site);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <exception>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/communicator_impl.h"
+#include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/group_plan.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+constexpr auto kFirstPause = std::chrono::milliseconds(1);
+constexpr auto kLongestPause = std::chrono::milliseconds(20);
+constexpr const char* kMade = "made";  // the outcome of a shrink that went well
+
+std::string join_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int r : ranks) text += (text.empty() ? "" : " ") + std::to_string(r);
+  return text;
+}
+
+std::vector<int> parse_ranks(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<int> ranks;
+  for (int r = 0; words >> r;) ranks.push_back(r);
+  return ranks;
+}
+
+class Pauses {
+ public:
+  void pause() {
+    std::this_thread::sleep_for(next_);
+    next_ = std::min<std::chrono::milliseconds>(next_ * 2, kLongestPause);
+  }
+
+ private:
+  std::chrono::milliseconds next_ = kFirstPause;
+};
+
+// One call of shrink() on one rank, over keys of its own: here/R, members, made/R, outcome.
+class Shrinking {
+ public:
+  Shrinking(Store& store, const Backend& backend, const Topology& topology)
+      : store_(store), backend_(backend), topology_(topology) {}
+
+  // The members, equal on all of them, in order.
+  std::vector<int> agree_on_members(Deadline deadline) {
+    store_.set(here(topology_.rank), std::to_string(topology_.node_rank));
+    std::vector<bool> announced(static_cast<size_t>(topology_.size), false);
+    announced[topology_.rank] = true;
+    Pauses pauses;
+    while (true) {
+      if (const auto agreed = store_.try_get("members")) return parse_ranks(*agreed);
+      bool waiting = false;
+      std::vector<int> survivors;
+      for (int r = 0; r < topology_.size; ++r) {
+        if (!announced[r]) announced[r] = store_.try_get(here(r)).has_value();
+        const bool lost = backend_.lost(r);
+        if (announced[r] && !lost) survivors.push_back(r);
+        if (!announced[r] && !lost) waiting = true;
+      }
+      if (!waiting || deadline.expired())
+        return parse_ranks(store_.compare_set("members", "", join_ranks(survivors)));
+      pauses.pause();
+    }
+  }
+
+  // Where a member is; it has announced itself.
+  int node_of(int rank) { return std::stoi(store_.try_get(here(rank)).value_or("0")); }
+
+  // This rank's engine is there. Returns "made" or why the group was given up: equal on all
+  // members.
+  std::string agree_on_outcome(const std::vector<int>& members, Deadline deadline) {
+    store_.set(made(topology_.rank), "1");
+    Pauses pauses;
+    while (true) {
+      if (const auto outcome = store_.try_get("outcome")) return *outcome;
+      std::vector<int> missing;
+      for (const int r : members) {
+        if (!store_.try_get(made(r))) missing.push_back(r);
+      }
+      if (missing.empty()) return store_.compare_set("outcome", "", kMade);
+      for (const int r : missing) {
+        if (backend_.lost(r))
+          return give_up("rank " + std::to_string(r) + " died while the group was being made");
+      }
+      if (deadline.expired())
+        return give_up("rank " + join_ranks(missing) + " had no engine at the deadline");
+      pauses.pause();
+    }
+  }
+
+  std::string give_up(const std::string& reason) {
+    return store_.compare_set("outcome", "", reason);
+  }
+
+ private:
+  static std::string here(int rank) { return "here/" + std::to_string(rank); }
+  static std::string made(int rank) { return "made/" + std::to_string(rank); }
+
+  Store& store_;
+  const Backend& backend_;
+  Topology topology_;
+};
+
+}  // namespace
+
+Communicator Communicator::shrink(Deadline deadline) {
+  const std::shared_ptr<GroupOrigin>& origin = impl_->options().origin;
+  if (!origin) {
+    throw InvalidArgument(
+        "shrink: this communicator was made without a way to make groups; use one from init() or "
+        "run_threads()");
+  }
+  abort("rank " + std::to_string(rank()) + " left it for shrink()");
+  const Deadline announce = Deadline::after(deadline.remaining() / 2);
+  const std::string name = origin->name + "/shrink" + std::to_string(++origin->shrinks);
+  GroupMaker& maker = *origin->maker;
+  try {
+    // Apart from the engine's own keys, which lie below `name`.
+    PrefixStore store(name + "/agree", std::shared_ptr<Store>(origin->maker, &maker.store()));
+    Shrinking shrinking(store, impl_->backend(), impl_->topology());
+    const std::vector<int> members = shrinking.agree_on_members(announce);
+    if (std::find(members.begin(), members.end(), rank()) == members.end()) {
+      throw PeerLost("shrink: the group goes on as old ranks " + join_ranks(members) +
+                         " without this one, rank " + std::to_string(rank()) +
+                         ", which came too late or was taken for dead; end this process",
+                     rank());
+    }
+    // Ranks that are no members have no part in the numbering of nodes.
+    std::vector<GroupWish> wishes(static_cast<size_t>(size()), {.color = -1});
+    for (const int r : members) wishes[r] = {0, 0, shrinking.node_of(r)};
+    const Topology topology = topology_of_group(wishes, members, rank());
+    std::unique_ptr<Backend> backend;
+    std::string outcome;
+    try {
+      backend = maker.make(name, topology, in_job(*origin, members), deadline);
+      outcome = shrinking.agree_on_outcome(members, deadline);
+    } catch (const StoreError&) {
+      throw;
+    } catch (const Error& error) {
+      outcome = shrinking.give_up("rank " + std::to_string(rank()) + ": " + error.what());
+    }
+    maker.settle(name);
+    if (outcome != kMade) {
+      throw PeerLost("shrink: the members, old ranks " + join_ranks(members) +
+                         ", could not make their group: " + outcome + "; call shrink again",
+                     -1);
+    }
+    CommunicatorOptions options = impl_->options();
+    options.origin = std::make_shared<GroupOrigin>(
+        GroupOrigin{.maker = origin->maker, .name = name, .members = in_job(*origin, members)});
+    return Communicator(std::move(backend), topology, std::move(options));
+  } catch (const StoreError& error) {
+    throw StoreError(
+        std::string("shrink: the survivors cannot agree without the job's store: ") + error.what() +
+        "; only a store that outlives the ranks allows it: the launcher's (lockstep run) or a file "
+        "(init_method file://)");
+  }
+}
+
+}  // namespace lockstep

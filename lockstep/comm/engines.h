@@ -1,0 +1,32 @@
+// Engines by name: the one place that knows which backends of processes there are. Not a public
+// header.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+
+// A group of processes to be joined by an engine.
+struct EngineRequest {
+  std::string backend;
+  Topology topology;         // this rank's place in the group
+  Topology job;              // ... in the whole job
+  std::vector<int> members;  // the group's ranks by their ranks in the job, in the group's order
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
+};
+
+// Makes this rank's engine. `store` is new to this group (a PrefixStore); null for a rank alone.
+// Collective over the group. Throws InvalidArgument for a backend that is not known, Timeout,
+// StoreError, PeerLost.
+std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_ptr<Store> store,
+                                     Deadline deadline);
+
+}  // namespace lockstep

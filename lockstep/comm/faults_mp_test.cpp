@@ -1,0 +1,62 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "lockstep/comm/init.h"
+#include "lockstep/testing/fault_suite.h"
+#include "lockstep/testing/gtest_ranks.h"
+
+namespace lockstep::faults_mp_test {
+namespace {
+
+// A backend of processes; one line adds it to every fault of the table.
+struct Engine {
+  const char* name;
+  testing::FaultTraits traits = {};
+  bool gives_back_threads = true;  // before the communicator's destructor returns
+};
+constexpr Engine kEngines[] = {
+    {.name = "shm"},
+};
+
+class Faults : public ::testing::TestWithParam<std::tuple<Engine, testing::Fault>> {};
+
+TEST_P(Faults, EverySurvivorGetsTheRightErrorInTimeAndLeaksNothing) {
+  const auto& [engine, fault] = GetParam();
+  const testing::Holdings parent = testing::holdings();
+  std::map<int, int> ends;
+  if (fault.end != 0) ends[testing::kFaultyRank] = fault.end;
+  testing::expect_lone_ranks(
+      testing::kFaultSize,
+      [&engine = engine, &fault = fault] {
+        const testing::Holdings before = testing::holdings();
+        {
+          Communicator comm =
+              init({.backend = engine.name, .timeout = testing::fault_timeout(fault)});
+          EXPECT_EQ(testing::run_fault(comm, fault, engine.traits), "");
+        }
+        const testing::Holdings after = testing::holdings();
+        EXPECT_EQ(after.fds, before.fds);
+        EXPECT_EQ(after.memfds, before.memfds);
+        EXPECT_EQ(after.children, before.children);
+        if (engine.gives_back_threads) {
+          EXPECT_EQ(after.threads, before.threads);
+        }
+      },
+      ends);
+  const testing::Holdings now = testing::holdings();
+  EXPECT_EQ(now.fds, parent.fds);
+  EXPECT_EQ(now.children, parent.children);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Faults,
+                         ::testing::Combine(::testing::ValuesIn(kEngines),
+                                            ::testing::ValuesIn(testing::faults())),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) +
+                                  std::get<1>(info.param).name;
+                         });
+
+}  // namespace
+}  // namespace lockstep::faults_mp_test

@@ -1,0 +1,160 @@
+#include "lockstep/comm/group_maker.h"
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Remembers the keys that this rank wrote, so that they can be removed: a job that makes groups all
+// day must not fill its store.
+class RecordingStore final : public Store {
+ public:
+  explicit RecordingStore(std::shared_ptr<Store> base) : base_(std::move(base)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    note(key);
+    base_->set(key, value);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return base_->get(key, deadline);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return base_->try_get(key);
+  }
+  int64_t add(const std::string& key, int64_t delta) override {
+    note(key);
+    return base_->add(key, delta);
+  }
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
+    note(key);
+    return base_->compare_set(key, expected, desired);
+  }
+  void wait(std::span<const std::string> keys, Deadline deadline) override {
+    base_->wait(keys, deadline);
+  }
+  bool remove(const std::string& key) override { return base_->remove(key); }
+
+  void remove_written() {
+    std::set<std::string> keys;
+    {
+      const std::lock_guard lock(mutex_);
+      keys.swap(keys_);
+    }
+    for (const std::string& key : keys) base_->remove(key);
+  }
+
+ private:
+  void note(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    keys_.insert(key);
+  }
+
+  std::shared_ptr<Store> base_;
+  std::mutex mutex_;            // an engine may have threads
+  std::set<std::string> keys_;  // guarded by mutex_
+};
+
+class ProcessGroups final : public GroupMaker {
+ public:
+  ProcessGroups(EngineRequest job, std::shared_ptr<Store> store, std::shared_ptr<void> keep)
+      : job_(std::move(job)),
+        keep_(std::move(keep)),
+        store_(store ? std::move(store) : std::make_shared<HashStore>()) {}
+
+  std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
+                                const std::vector<int>& members, Deadline deadline) override {
+    std::shared_ptr<Store> store = std::make_shared<PrefixStore>(name, store_);
+    // Of other engines it is not known that they leave the store alone later.
+    if (job_.backend == "shm" || job_.backend == "gloo") {
+      auto recorder = std::make_shared<RecordingStore>(std::move(store));
+      {
+        const std::lock_guard lock(mutex_);
+        written_[name] = recorder;
+      }
+      store = std::move(recorder);
+    }
+    EngineRequest request = job_;
+    request.topology = topology;
+    request.members = members;
+    return make_engine(request, std::move(store), deadline);
+  }
+
+  void settle(const std::string& name) noexcept override {
+    try {
+      std::shared_ptr<RecordingStore> recorder;
+      {
+        const std::lock_guard lock(mutex_);
+        const auto it = written_.find(name);
+        if (it == written_.end()) return;
+        recorder = std::move(it->second);
+        written_.erase(it);
+      }
+      recorder->remove_written();
+    } catch (const std::exception&) {
+      // The store is gone, and the keys with it.
+    }
+  }
+
+  Store& store() override { return *store_; }
+
+ private:
+  EngineRequest job_;
+  std::shared_ptr<void> keep_;  // outlives store_
+  std::shared_ptr<Store> store_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<RecordingStore>> written_;  // guarded by mutex_
+};
+
+// The first member of a group to come makes the engines of all; each takes its own.
+class LocalGroups final : public GroupMaker {
+ public:
+  std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
+                                const std::vector<int>&, Deadline) override {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::unique_ptr<Backend>>& engines = groups_[name];
+    if (engines.empty()) engines = make_local_backends(topology.size);
+    return std::move(engines[static_cast<size_t>(topology.rank)]);
+  }
+
+  void settle(const std::string& name) noexcept override {
+    const std::lock_guard lock(mutex_);
+    groups_.erase(name);
+  }
+
+  Store& store() override { return store_; }
+
+ private:
+  HashStore store_;
+  std::mutex mutex_;
+  std::map<std::string, std::vector<std::unique_ptr<Backend>>> groups_;  // guarded by mutex_
+};
+
+}  // namespace
+
+std::vector<int> in_job(const GroupOrigin& origin, const std::vector<int>& ranks) {
+  std::vector<int> result;
+  result.reserve(ranks.size());
+  for (const int r : ranks) result.push_back(origin.members[static_cast<size_t>(r)]);
+  return result;
+}
+
+std::shared_ptr<GroupMaker> make_process_groups(EngineRequest job, std::shared_ptr<Store> store,
+                                                std::shared_ptr<void> keep) {
+  return std::make_shared<ProcessGroups>(std::move(job), std::move(store), std::move(keep));
+}
+
+std::shared_ptr<GroupMaker> make_local_groups() {
+  return std::make_shared<LocalGroups>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,300 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/group_plan.h"
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/lone_ranks.h"
+#include "lockstep/testing/operation_suite.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::groups_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename E>
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another exception: ") + error.what();
+  }
+  return "no exception";
+}
+
+double sum_of(Communicator& comm, double mine) {
+  const at::Tensor t = at::full({3}, mine, at::kDouble);
+  comm.all_reduce(t);
+  return t[2].item<double>();
+}
+
+TEST(GroupPlan, OrdersByKeyThenRankAndNumbersNodesAnew) {
+  // Six ranks on three hosts; hosts 5 and 2 in the group of color 1.
+  const std::vector<GroupWish> wishes = {{0, 0, 7},  {1, 9, 5}, {1, 3, 2},
+                                         {-1, 0, 2}, {1, 3, 5}, {1, 1, 5}};
+  const std::vector<int> members = members_of(wishes, 1);
+  EXPECT_THAT(members, ElementsAre(5, 2, 4, 1));
+  EXPECT_TRUE(members_of(wishes, -1).empty());
+  const Topology first = topology_of_group(wishes, members, 5);
+  EXPECT_EQ(first.rank, 0);
+  EXPECT_EQ(first.size, 4);
+  EXPECT_EQ(first.local_rank, 0);
+  EXPECT_EQ(first.local_size, 3);
+  EXPECT_EQ(first.node_rank, 0);
+  const Topology second = topology_of_group(wishes, members, 2);
+  EXPECT_EQ(second.rank, 1);
+  EXPECT_EQ(second.local_size, 1);
+  EXPECT_EQ(second.node_rank, 1);
+  const Topology last = topology_of_group(wishes, members, 1);
+  EXPECT_EQ(last.rank, 3);
+  EXPECT_EQ(last.local_rank, 2);
+  EXPECT_EQ(last.node_rank, 0);
+}
+
+TEST(Groups, SplitByColorAndKey) {
+  testing::run_threads(5, [](Communicator& comm) {
+    const int color = comm.rank() == 4 ? -3 : comm.rank() % 2;
+    std::optional<Communicator> half = comm.split(color, -comm.rank());
+    ASSERT_EQ(half.has_value(), comm.rank() != 4);
+    if (!half) return;
+    EXPECT_EQ(half->size(), 2);
+    EXPECT_EQ(half->rank(), comm.rank() < 2 ? 1 : 0) << "in order of key";
+    EXPECT_EQ(half->local_rank(), half->rank());
+    EXPECT_EQ(half->local_size(), 2);
+    EXPECT_EQ(half->timeout(), comm.timeout());
+    EXPECT_EQ(sum_of(*half, comm.rank()), color == 0 ? 0 + 2 : 1 + 3);
+  });
+}
+
+TEST(Groups, SubgroupInTheOrderListed) {
+  testing::run_threads(4, [](Communicator& comm) {
+    std::optional<Communicator> three = comm.subgroup({3, 0, 2});
+    EXPECT_EQ(three.has_value(), comm.rank() != 1);
+    if (three) {
+      const at::Tensor all = three->all_gather(at::full({1}, comm.rank(), at::kLong));
+      EXPECT_TRUE(all.equal(at::tensor({3, 0, 2}, at::kLong)));
+    }
+    comm.barrier();
+  });
+}
+
+TEST(Groups, AGroupOfOne) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Communicator alone = *comm.split(comm.rank());
+    EXPECT_EQ(alone.size(), 1);
+    EXPECT_EQ(sum_of(alone, 5), 5);
+    Communicator again = alone.duplicate();
+    EXPECT_EQ(sum_of(again, 6), 6);
+  });
+}
+
+TEST(Groups, GroupsOfGroupsMeetOnlyTheirOwn) {
+  testing::run_threads(4, [](Communicator& comm) {
+    // A grid of 2 x 2, made in another order on the two halves where that is allowed.
+    Communicator row = *comm.split(comm.rank() / 2);
+    Communicator column = *comm.split(comm.rank() % 2);
+    Communicator inner = *row.split(row.rank());
+    Communicator twin = row.duplicate();
+    EXPECT_EQ(sum_of(row, comm.rank()), comm.rank() < 2 ? 1 : 5);
+    EXPECT_EQ(sum_of(column, comm.rank()), comm.rank() % 2 == 0 ? 2 : 4);
+    EXPECT_EQ(sum_of(inner, comm.rank()), comm.rank());
+    EXPECT_EQ(sum_of(twin, 1), 2);
+  });
+}
+
+TEST(Groups, EveryOperationWorksInAGroup) {
+  testing::run_threads(4, [](Communicator& comm) {
+    std::optional<Communicator> group = comm.subgroup({2, 0, 3});
+    if (!group) return;
+    const testing::SuiteReport report =
+        testing::run_operation_suite(*group, {.dtypes = {at::kFloat, at::kBFloat16, at::kLong}});
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+    EXPECT_GT(report.checked, 100);
+  });
+}
+
+TEST(Groups, InterleavedCallsKeepTheirOwnNumbers) {
+  testing::run_threads(3, [](Communicator& comm) {
+    Communicator a = comm.duplicate();
+    Communicator b = comm.duplicate();
+    std::vector<Work> works;
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 20; ++i) {
+      for (Communicator* one : {&b, &comm, &a}) {
+        tensors.push_back(at::full({2000}, i + comm.rank(), at::kFloat));
+        works.push_back(one->iall_reduce(tensors.back()));
+      }
+      if (i % 4 == 0) a.barrier();
+    }
+    // In another order than started, across the groups.
+    for (size_t k = 0; k < works.size(); ++k) works[k * 7 % works.size()].wait();
+    for (size_t k = 0; k < tensors.size(); ++k)
+      EXPECT_EQ(tensors[k][1999].item<float>(), 3.0f * static_cast<float>(k / 3) + 3) << k;
+    EXPECT_EQ(a.stats().collectives, 25u);
+    EXPECT_EQ(b.stats().collectives, 20u);
+  });
+}
+
+TEST(Groups, ABrokenGroupLeavesTheOthersAsTheyWere) {
+  testing::run_threads(3, [](Communicator& comm) {
+    Communicator broken = comm.duplicate();
+    Communicator whole = comm.duplicate();
+    EXPECT_THAT(error_of<Mismatch>([&] {
+                  broken.all_reduce(at::ones({comm.rank() == 1 ? 4 : 5}));
+                  broken.barrier();
+                }),
+                HasSubstr("#1 all_reduce sum float32 x 4"));
+    EXPECT_THAT(error_of<Mismatch>([&] { broken.barrier(); }), HasSubstr("float32 x"));
+    EXPECT_EQ(sum_of(whole, 1), 3);
+    EXPECT_EQ(sum_of(comm, 1), 3);
+    Communicator next = comm.duplicate();
+    EXPECT_EQ(sum_of(next, 2), 6);
+  });
+}
+
+TEST(Groups, DroppedGroupsGiveEverythingBack) {
+  testing::run_threads(2, [](Communicator& comm) {
+    comm.duplicate().barrier();
+    comm.barrier();
+    const int64_t before = testing::holdings().rss_kib;
+    for (int i = 0; i < 200; ++i) {
+      Communicator group = comm.duplicate();
+      group.all_reduce(at::ones({100'000}));
+    }
+    comm.barrier();
+    EXPECT_LT(testing::holdings().rss_kib - before, 20'000) << "200 groups of 2 MB each";
+  });
+}
+
+TEST(Groups, MistakesAreRefusedOnAllRanksAndTheParentStays) {
+  testing::run_threads(2, [](Communicator& comm) {
+    EXPECT_THAT(error_of<InvalidArgument>([&] { comm.subgroup({0, 2}); }),
+                HasSubstr("subgroup: 2 is not a rank of this group (0 to 1)"));
+    EXPECT_THAT(error_of<InvalidArgument>([&] { comm.subgroup({0, 0}); }), HasSubstr("twice"));
+    EXPECT_THAT(error_of<InvalidArgument>([&] { comm.subgroup({}); }), HasSubstr("empty"));
+    EXPECT_THAT(error_of<InvalidArgument>([&] {
+                  comm.subgroup(comm.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0});
+                }),
+                HasSubstr("the same with other arguments"));
+    EXPECT_THAT(error_of<InvalidArgument>([&] {
+                  if (comm.rank() == 0)
+                    comm.split(0);
+                  else
+                    comm.duplicate();
+                }),
+                HasSubstr("ranks ask for different groups"));
+    EXPECT_EQ(sum_of(comm, 1), 2);
+  });
+}
+
+// ---- shrink ----
+
+TEST(Shrink, NobodyGoneGivesEverybody) {
+  testing::run_threads(3, [](Communicator& comm) {
+    Communicator all = comm.shrink(Deadline::seconds(20));
+    EXPECT_EQ(all.size(), 3);
+    EXPECT_EQ(all.rank(), comm.rank());
+    EXPECT_EQ(sum_of(all, comm.rank()), 3);
+    EXPECT_THAT(error_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("shrink"));
+    Communicator again = all.shrink(Deadline::seconds(20));
+    EXPECT_EQ(sum_of(again, 1), 3);
+  });
+}
+
+TEST(Shrink, TheRestGoesOnInOrder) {
+  testing::run_threads(4, [](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 1) return;  // leaves
+    EXPECT_THAT(error_of<PeerLost>([&] {
+                  while (true) comm.all_reduce(at::ones({4}));
+                }),
+                HasSubstr("rank 1"));
+    const auto start = std::chrono::steady_clock::now();
+    Communicator rest = comm.shrink(Deadline::seconds(60));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10))
+        << "nobody waits for a rank that is known to be gone";
+    EXPECT_EQ(rest.size(), 3);
+    EXPECT_EQ(rest.rank(), comm.rank() == 0 ? 0 : comm.rank() - 1);
+    EXPECT_EQ(rest.local_size(), 3);
+    const testing::SuiteReport report =
+        testing::run_operation_suite(rest, {.dtypes = {at::kFloat}, .sizes = {0, 7}});
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+    Communicator half = *rest.split(rest.rank() % 2);
+    EXPECT_EQ(sum_of(half, 1), rest.rank() % 2 == 0 ? 2 : 1);
+  });
+}
+
+// One saw a lost peer, one a mismatch of its own making, one nothing at all.
+TEST(Shrink, WhateverErrorEachSaw) {
+  testing::run_threads(4, [](Communicator& comm) {
+    comm.barrier();
+    switch (comm.rank()) {
+      case 3:
+        return;
+      case 0:
+        error_of<Error>([&] { comm.all_reduce(at::ones({3})); });
+        break;
+      case 1:
+        error_of<Error>([&] { comm.all_gather(at::ones({5})); });
+        break;
+      default:
+        break;  // comes straight to shrink
+    }
+    Communicator rest = comm.shrink(Deadline::seconds(60));
+    EXPECT_EQ(sum_of(rest, 1), 3);
+  });
+}
+
+TEST(Shrink, ALateRankIsLeftOutAndToldSo) {
+  std::atomic<bool> done{false};
+  testing::run_threads(3, [&](Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 2) {
+      while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_THAT(error_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
+                  HasSubstr("goes on as old ranks 0 1 without this one, rank 2"));
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    Communicator rest = comm.shrink(Deadline::seconds(2));
+    EXPECT_GT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(900));
+    EXPECT_EQ(sum_of(rest, 1), 2);
+    done = true;
+  });
+}
+
+TEST(Shrink, DownToOne) {
+  testing::run_threads(3, [](Communicator& comm) {
+    if (comm.rank() != 2) return;
+    Communicator rest = comm.shrink(Deadline::seconds(60));
+    EXPECT_EQ(rest.size(), 1);
+    EXPECT_EQ(sum_of(rest, 4), 4);
+  });
+}
+
+TEST(Shrink, NeedsAWayToMakeGroups) {
+  Communicator bare(std::move(make_local_backends(1).front()), Topology{}, {});
+  EXPECT_THAT(error_of<InvalidArgument>([&] { bare.shrink(Deadline::seconds(1)); }),
+              HasSubstr("use one from init()"));
+  EXPECT_THAT(error_of<InvalidArgument>([&] { bare.split(0); }), HasSubstr("split"));
+}
+
+}  // namespace
+}  // namespace lockstep::groups_test

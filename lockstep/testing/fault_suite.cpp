@@ -1,0 +1,243 @@
+#include "lockstep/testing/fault_suite.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr auto kShortTimeout = std::chrono::seconds(2);
+constexpr auto kLongTimeout = std::chrono::seconds(30);
+
+at::Tensor vector_of(int64_t n, at::ScalarType dtype = at::kFloat) {
+  return at::zeros({n}, at::TensorOptions(dtype));
+}
+
+// Until it throws: what has no reason to wait for the faulty rank yet will have one soon.
+std::function<void(Communicator&)> again_and_again(std::function<void(Communicator&)> call) {
+  return [call = std::move(call)](Communicator& comm) {
+    const Deadline deadline = Deadline::after(kLongTimeout);
+    while (!deadline.expired()) call(comm);
+  };
+}
+
+void all_reduce(Communicator& comm) {
+  comm.all_reduce(vector_of(1000));
+}
+
+void die(Communicator&) {
+  ::kill(::getpid(), SIGKILL);
+}
+
+// The process is gone while the call below is under way.
+void die_inside(Communicator& comm) {
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+  while (true) comm.all_reduce(vector_of(4'000'000));
+}
+
+void stop(Communicator&) {
+  ::raise(SIGSTOP);
+}
+
+Fault lost(std::string name, std::function<void(Communicator&)> fault, int end,
+           std::function<void(Communicator&)> call = all_reduce) {
+  Fault result;
+  result.name = std::move(name);
+  result.fault = std::move(fault);
+  result.others = again_and_again(std::move(call));
+  result.needs_process = true;
+  result.end = end;
+  return result;
+}
+
+Fault mismatch(std::string name, std::function<void(Communicator&)> fault,
+               std::function<void(Communicator&)> others, std::vector<std::string> words) {
+  Fault result;
+  result.name = std::move(name);
+  result.error = FaultError::kMismatch;
+  const auto then_barriers = [](std::function<void(Communicator&)> call) {
+    return [call = std::move(call)](Communicator& comm) {
+      call(comm);
+      for (int i = 0; i < 3; ++i) comm.barrier();
+    };
+  };
+  result.fault = then_barriers(std::move(fault));
+  result.others = then_barriers(std::move(others));
+  result.faulty_sees_it = true;
+  result.words = std::move(words);
+  return result;
+}
+
+std::vector<Fault> make_faults() {
+  std::vector<Fault> all;
+  all.push_back(lost("Killed", die, SIGKILL));
+  all.push_back(lost("KilledInside", die_inside, SIGKILL,
+                     [](Communicator& c) { c.all_reduce(vector_of(4'000'000)); }));
+  all.push_back(lost("KilledBeforeBarrier", die, SIGKILL, [](Communicator& c) { c.barrier(); }));
+  all.push_back(lost("KilledRoot", die, SIGKILL,
+                     [](Communicator& c) { c.broadcast(vector_of(10), kFaultyRank); }));
+  all.push_back(lost("KilledReceiver", die, SIGKILL, [](Communicator& c) {
+    c.broadcast(vector_of(1000), 0);  // the root learns of it when it gets no further ahead
+  }));
+  all.push_back(lost("KilledInAllToAll", die, SIGKILL,
+                     [](Communicator& c) { c.all_to_all(vector_of(300)); }));
+  all.push_back(lost("KilledSender", die, SIGKILL,
+                     [](Communicator& c) { c.recv(vector_of(10), kFaultyRank); }));
+  all.push_back(lost("KilledBeforeItReceives", die, SIGKILL,
+                     [](Communicator& c) { c.send(vector_of(100'000), kFaultyRank); }));
+  all.push_back(lost("Exits", [](Communicator&) { std::exit(3); }, -3));
+  all.push_back(lost("ExitsAtOnce", [](Communicator&) { ::_exit(0); }, 0));
+
+  Fault leaves = lost("Leaves", [](Communicator&) {}, 0);
+  leaves.needs_process = false;
+  all.push_back(leaves);
+
+  Fault stopped = lost("Stopped", stop, SIGSTOP);
+  stopped.error = FaultError::kTimeout;
+  stopped.at_deadline = true;
+  stopped.words = {"rank 1", "all_reduce sum float32 x 1000"};
+  all.push_back(stopped);
+
+  Fault late = stopped;
+  late.name = "Late";
+  late.needs_process = false;
+  late.end = 0;
+  late.fault = [](Communicator& comm) {
+    std::this_thread::sleep_for(kShortTimeout + std::chrono::seconds(1));
+    all_reduce(comm);
+    all_reduce(comm);
+  };
+  all.push_back(late);
+
+  const auto reduce_100 = [](Communicator& c) { c.all_reduce(vector_of(100)); };
+  all.push_back(mismatch("AnotherOperation", [](Communicator& c) { c.all_gather(vector_of(100)); },
+                         reduce_100, {"all_reduce sum float32 x 100", "all_gather float32 x 300"}));
+  all.push_back(mismatch("AnotherShape", [](Communicator& c) { c.all_reduce(vector_of(101)); },
+                         reduce_100, {"float32 x 100", "float32 x 101"}));
+  all.push_back(mismatch("AMuchLargerShape",
+                         [](Communicator& c) { c.all_reduce(vector_of(1'000'000)); }, reduce_100,
+                         {"float32 x 100", "float32 x 1000000"}));
+  all.push_back(mismatch("AnotherDtype",
+                         [](Communicator& c) { c.all_reduce(vector_of(100, at::kInt)); },
+                         reduce_100, {"float32 x 100", "int32 x 100"}));
+  all.push_back(mismatch("AnotherReduction",
+                         [](Communicator& c) { c.all_reduce(vector_of(100), ReduceOp::kMax); },
+                         reduce_100, {"all_reduce sum", "all_reduce max"}));
+  all.push_back(mismatch(
+      "AnotherRoot", [](Communicator& c) { c.broadcast(vector_of(100), kFaultyRank); },
+      [](Communicator& c) { c.broadcast(vector_of(100), 0); }, {"root 0", "root 1"}));
+  all.push_back(mismatch(
+      "AnotherOrder",
+      [](Communicator& c) {
+        c.all_gather(vector_of(100));
+        c.all_reduce(vector_of(100));
+      },
+      [](Communicator& c) {
+        c.all_reduce(vector_of(100));
+        c.all_gather(vector_of(100));
+      },
+      {"all_reduce sum float32 x 100", "all_gather float32 x 300"}));
+  all.push_back(mismatch("SkipsOne", [](Communicator&) {}, reduce_100,
+                         {"all_reduce sum float32 x 100", "barrier"}));
+  // The skip shows when the rank is gone: the others have one call more to make than it.
+  Fault skips = leaves;
+  skips.name = "SkipsOneAndLeaves";
+  skips.fault = [](Communicator& c) { c.all_reduce(vector_of(1000)); };
+  skips.others = [](Communicator& c) {
+    for (int i = 0; i < 2; ++i) c.all_reduce(vector_of(1000));
+  };
+  all.push_back(skips);
+  return all;
+}
+
+const char* name_of(FaultError error) {
+  static constexpr const char* kNames[] = {"PeerLost", "Timeout", "Mismatch"};
+  return kNames[static_cast<int>(error)];
+}
+
+}  // namespace
+
+const std::vector<Fault>& faults() {
+  static const std::vector<Fault> all = make_faults();
+  return all;
+}
+
+std::chrono::nanoseconds fault_timeout(const Fault& fault) {
+  return fault.at_deadline ? kShortTimeout : kLongTimeout;
+}
+
+std::string run_fault(Communicator& comm, const Fault& fault, const FaultTraits& traits,
+                      std::chrono::nanoseconds limit) {
+  const bool faulty = comm.rank() == kFaultyRank;
+  all_reduce(comm);
+  comm.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  FaultError error{};
+  int lost_rank = -1;
+  std::string text;
+  try {
+    (faulty ? fault.fault : fault.others)(comm);
+    if (faulty && !fault.faulty_sees_it) return {};
+    return "no error was thrown";
+  } catch (const PeerLost& e) {
+    error = FaultError::kPeerLost;
+    lost_rank = e.rank();
+    text = e.what();
+  } catch (const Timeout& e) {
+    error = FaultError::kTimeout;
+    text = e.what();
+  } catch (const Mismatch& e) {
+    error = FaultError::kMismatch;
+    text = e.what();
+  } catch (const std::exception& e) {
+    return std::string("another exception: ") + e.what();
+  }
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  if (faulty && !fault.faulty_sees_it) return {};  // whatever the late one gets
+
+  std::ostringstream wrong;
+  const bool exact = traits.names_calls || fault.error != FaultError::kMismatch;
+  if (exact && error != fault.error)
+    wrong << name_of(error) << " instead of " << name_of(fault.error) << "\n";
+  if (fault.error == FaultError::kPeerLost && lost_rank != kFaultyRank &&
+      (traits.names_lost || lost_rank != -1)) {
+    wrong << "PeerLost names rank " << lost_rank << "\n";
+  }
+  if (traits.names_calls) {
+    for (const std::string& word : fault.words) {
+      if (text.find(word) == std::string::npos) wrong << "'" << word << "' is not in the message\n";
+    }
+  }
+  const auto seconds = [](auto duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
+  const bool waits = fault.at_deadline || !exact;
+  if (elapsed > limit + (waits ? comm.timeout() : std::chrono::nanoseconds(0)))
+    wrong << "only after " << seconds(elapsed) << " s\n";
+  if (fault.at_deadline && elapsed < comm.timeout() * 9 / 10)
+    wrong << "already after " << seconds(elapsed) << " s\n";
+  // Broken is broken: at once, and the same kind of error.
+  const auto again = std::chrono::steady_clock::now();
+  try {
+    comm.barrier();
+    wrong << "a later call succeeded\n";
+  } catch (const Error&) {
+    if (std::chrono::steady_clock::now() - again > std::chrono::milliseconds(500))
+      wrong << "a later call waited\n";
+  }
+  if (!wrong.str().empty()) wrong << "the message: " << text << "\n";
+  return wrong.str();
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,160 @@
+#include "lockstep/testing/lone_ranks.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/launch/rank_environment.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr const char* kLoneCall = "LOCKSTEP_TEST_LONE_CALL";  // "<parent's pid>:<name>"
+
+std::string call_text(int parent, const std::string& name) {
+  return std::to_string(parent) + ":" + name;
+}
+
+[[noreturn]] void run_and_exit(const std::function<void()>& fn) {
+  int code = 0;
+  try {
+    fn();
+  } catch (const std::exception& error) {
+    log_error(error.what());
+    code = 1;
+  }
+  std::exit(code);
+}
+
+// The third field of /proc/PID/stat: 'R', 'S', 'T', 'Z', ...
+char state_of(int pid) {
+  std::string text;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), text);
+  const auto close = text.rfind(')');
+  return close == std::string::npos || close + 2 >= text.size() ? '?' : text[close + 2];
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  char buffer[4096];
+  off_t at = 0;
+  for (ssize_t n = 0; (n = ::pread(fd, buffer, sizeof buffer, at)) > 0; at += n)
+    text.append(buffer, static_cast<size_t>(n));
+  return text;
+}
+
+struct Running {
+  UniqueFd output;
+  std::unique_ptr<Subprocess> process;
+};
+
+Running start_rank(int rank, int size, const HostPort& store, const Secret& secret,
+                   const LoneOptions& options) {
+  Running running;
+  // Of one host, so memory is as good as a file and needs no clearing away.
+  running.output.reset(::memfd_create("lockstep-test-output", MFD_CLOEXEC));
+  if (!running.output) throw system_error("memfd_create", errno);
+  launch::Variables variables;
+  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(size);
+  variables["LOCKSTEP_STORE"] = store.to_string();
+  variables["LOCKSTEP_SECRET"] = secret.text();
+  variables["OMP_NUM_THREADS"] = "1";
+  variables[kLoneCall] = call_text(::getpid(), options.name);
+  SubprocessOptions process;
+  process.program = "/proc/self/exe";
+  char path[4096] = {};
+  if (::readlink(process.program.c_str(), path, sizeof path - 1) > 0) process.program = path;
+  process.command = {process.program};
+  process.command.insert(process.command.end(), options.arguments.begin(), options.arguments.end());
+  process.env = launch::merge_environment(launch::current_environment(), variables);
+  process.stdout_fd = process.stderr_fd = running.output.get();
+  running.process = std::make_unique<Subprocess>(process);
+  return running;
+}
+
+int count_entries(const char* directory) {
+  std::error_code ignored;
+  int count = 0;
+  for (auto it = std::filesystem::directory_iterator(directory, ignored);
+       it != std::filesystem::directory_iterator(); ++it) {
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
+                                     const LoneOptions& options) {
+  if (const auto call = process_env()(kLoneCall)) {
+    if (*call == call_text(::getppid(), options.name)) run_and_exit(fn);
+    return {};  // another call's child
+  }
+  const Deadline deadline = Deadline::after(options.deadline);
+  const Secret secret = Secret::generate();
+  const TcpStoreServer server({"127.0.0.1", 0}, secret);
+  std::vector<Running> running;
+  for (int rank = 0; rank < size; ++rank)
+    running.push_back(start_rank(rank, size, server.address(), secret, options));
+
+  std::vector<LoneRank> ranks(static_cast<size_t>(size));
+  while (true) {
+    bool all_ended = true;
+    bool all_ended_or_stopped = true;
+    for (const Running& one : running) {
+      if (one.process->poll()) continue;
+      all_ended = false;
+      if (state_of(one.process->pid()) != 'T') all_ended_or_stopped = false;
+    }
+    if (all_ended) break;
+    if (all_ended_or_stopped || deadline.expired()) {
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        if (running[r].process->poll()) continue;
+        ranks[r].was_stopped = state_of(running[r].process->pid()) == 'T';
+        ranks[r].timed_out = !ranks[r].was_stopped;
+        running[r].process->signal_group(SIGKILL);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].status = *running[r].process->poll();
+    ranks[r].output = read_all(running[r].output.get());
+  }
+  return ranks;
+}
+
+Holdings holdings() {
+  Holdings result;
+  result.fds = count_entries("/proc/self/fd") - 1;  // less the one that reads the directory
+  result.threads = count_entries("/proc/self/task");
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "children");
+    for (int pid = 0; file >> pid;) ++result.children;
+  }
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") != std::string::npos) ++result.memfds;
+  }
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) result.rss_kib = std::atoll(line.c_str() + 6);
+  }
+  return result;
+}
+
+}  // namespace lockstep::testing

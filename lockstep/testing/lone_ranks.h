@@ -1,0 +1,47 @@
+// run_lone_ranks: a test's ranks as processes without a launcher that ends all when one dies, for
+// tests of what the survivors see and do.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/subprocess.h"
+
+namespace lockstep::testing {
+
+struct LoneOptions {
+  // When the whole is not over by then, the ranks that still run are killed and the result says so.
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  // As in RankOptions (process_ranks.h); with GoogleTest: lone_point() of gtest_ranks.h.
+  std::string name = {};
+  std::vector<std::string> arguments = {};
+};
+
+struct LoneRank {
+  ExitStatus status;
+  bool was_stopped =
+      false;  // it stopped itself (SIGSTOP), and was killed once the others had ended
+  bool timed_out = false;
+  std::string output;  // stdout and stderr
+};
+
+// Runs fn() in `size` processes that execute this program anew; in them lockstep::init() joins the
+// job through a store that this process serves, so it outlives every rank. A child ends with 0, or
+// with 1 after an exception, whose text is in the output. Returns when all have ended; nothing that
+// it started is left. Throws LaunchError, SystemError.
+std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
+                                     const LoneOptions& options);
+
+// What a process holds, to compare before and after.
+struct Holdings {
+  int fds = 0;       // open descriptors
+  int children = 0;  // processes, zombies included
+  int threads = 0;
+  int memfds = 0;  // mappings of shared anonymous memory
+  int64_t rss_kib = 0;
+};
+Holdings holdings();  // of this process, now
+
+}  // namespace lockstep::testing
