@@ -16,6 +16,7 @@
 
 #include "lockstep/cli/engine/bench_contender.h"
 #include "lockstep/cli/engine/bench_gate.h"
+#include "lockstep/cli/engine/bench_load.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/cpus.h"
@@ -25,6 +26,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/report/progress_bar.h"
+#include "lockstep/report/table.h"
 
 namespace lockstep::engine {
 namespace {
@@ -32,10 +34,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kRawMpi = "mpi-raw";
-constexpr int64_t kBatch = 100;  // operations of a sample up to kBatchedBytes
-constexpr int64_t kLeast = 3;    // samples of a block
-constexpr int64_t kMost = 1000;  // likewise
-constexpr int kWarmUp = 3;       // operations before the first block
+constexpr int64_t kBatch = 100;      // operations of a sample up to kBatchedBytes
+constexpr int64_t kLeast = 3;        // samples of a block
+constexpr int64_t kMost = 1000;      // likewise
+constexpr int kWarmUp = 3;           // operations before the first block
+constexpr double kDisturbed = 0.05;  // processors that others may use before it is said
 
 double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -82,7 +85,7 @@ class Bench {
     for (const BenchCase& c : cases) {
       for (BenchRow& row : run_case(c)) rows.push_back(std::move(row));
     }
-    if (bar_) bar_->finish("");
+    if (bar_) bar_->finish("measured " + std::to_string(rows.size()) + " rows");
     compare_to_first(rows);
     return rows;
   }
@@ -104,6 +107,7 @@ class Bench {
   }
 
   std::vector<BenchRow> run_case(const BenchCase& c) {
+    const LoadMeter load;
     std::vector<Measured> series;
     for (const auto& contender : contenders_) {
       const std::string obstacle = contender->obstacle(c);
@@ -124,10 +128,12 @@ class Bench {
         show(c, s, round);
       }
     }
+    const double others = load.others(referee_);
     std::vector<BenchRow> rows;
     for (Measured& s : series) {
       rows.push_back(make_row(c, s.contender->name(), s.contender->symmetric(),
                               slowest(std::move(s.samples), c), batched_ ? kBatch : 1));
+      rows.back().others_cpus = others;
     }
     return rows;
   }
@@ -215,6 +221,13 @@ void report_rows(const BenchArguments& arguments, const std::vector<BenchRow>& r
   std::cout << bench_table(rows);
   if (!fits.empty())
     std::cout << "\nTime of an operation = alpha + beta x size:\n" << fit_table(fits);
+  const auto most = std::max_element(
+      rows.begin(), rows.end(),
+      [](const BenchRow& a, const BenchRow& b) { return a.others_cpus < b.others_cpus; });
+  if (most != rows.end() && most->others_cpus > kDisturbed) {
+    std::cout << "\nOther processes used up to " << fixed(most->others_cpus, 2)
+              << " processors meanwhile: measure again when the machine is quiet.\n";
+  }
   std::cout << std::flush;
   write_json(arguments.json, bench_json(rows));
   write_json(arguments.fit, fit_json(fits));

@@ -312,6 +312,7 @@ nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows) {
                     {"busbw_GBps", row.busbw_gbps},
                     {"times_first", row.times_first},
                     {"operations", row.operations},
+                    {"others_cpus", row.others_cpus},
                     {"size", row.asked}});
   }
   return json;

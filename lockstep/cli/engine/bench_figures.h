@@ -42,6 +42,8 @@ struct BenchRow {
   double busbw_gbps = 0;
   double times_first = 1;  // this row's typical_us by that of the first backend on the same case
 
+  double others_cpus = 0;  // processors' worth of work that other processes did meanwhile
+
   // The mean up to kBatchedBytes, where an operation is shorter than what disturbs it; else p50.
   double typical_us() const;
 };

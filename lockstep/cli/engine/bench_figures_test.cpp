@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/engine/bench_load.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::bench_figures_test {
@@ -91,6 +92,11 @@ TEST(BenchFigures, FitsFindAlphaAndBeta) {
   EXPECT_NEAR(fits[0].beta_us_per_mib, 50, 1e-6);
   rows.resize(1);
   EXPECT_TRUE(fit_rows(rows).empty());
+}
+
+TEST(BenchLoad, BusyIsEverythingButIdleAndWaiting) {
+  EXPECT_DOUBLE_EQ(busy_seconds("cpu  100 20 30 5000 600 7 8 35 999 999", 100), 2.0);
+  EXPECT_DOUBLE_EQ(busy_seconds("intr 1 2 3", 100), 0);
 }
 
 TEST(BenchFigures, JsonHasTheFieldsThatScriptsRead) {
