@@ -45,6 +45,11 @@ class Backend {
   // in any state; does not block.
   virtual bool lost(int /*rank*/) const { return false; }
 
+  // What a receive of `tag` from rank `src` would find now, after the receives already posted.
+  // Never blocks. Throws PeerLost if it would find nothing and the rank is dead. Where
+  // capabilities() say `probe`.
+  virtual Probe probe(int /*src*/, int /*tag*/) { return Probe::kNothing; }
+
   // Tells the peers, as far as the engine can, that this rank gives up: their waits end with
   // `reason` instead of a time-out. Callable in any state; does not block, does not throw.
   virtual void abort(const std::string& reason) noexcept = 0;

@@ -44,6 +44,13 @@ struct Rendezvous {
 Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env,
                       Deadline deadline);
 
+// The communicator of the ranks that meet in `store`, which must be new to them (a PrefixStore), is
+// kept while the communicator or a group of it lives, and may be null for a world of one.
+// Collective. Throws InvalidArgument, StoreError, Timeout, PeerLost.
+Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
+                     const InitOptions& options, CommunicatorOptions communicator,
+                     Deadline deadline);
+
 // Which ranks share a host, by the hosts' boot ids and names. Collective.
 Topology find_topology(Store& store, int rank, int size, Deadline deadline);
 

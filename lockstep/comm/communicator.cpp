@@ -406,6 +406,11 @@ Work Communicator::isend(const at::Tensor& tensor, int dst, int tag, Site site) 
   return launch_work(impl_, ask_message(Op::kSend, tensor, dst, size(), tag, site));
 }
 
+Probe Communicator::probe(int src, int tag) {
+  check_rank(Op::kRecv, "src", src, size());
+  return impl_->probe(src, tag);
+}
+
 Work Communicator::irecv(const at::Tensor& tensor, int src, int tag, Site site) {
   return launch_work(impl_, ask_message(Op::kRecv, tensor, src, size(), tag, site));
 }

@@ -185,6 +185,10 @@ class Communicator final {
   void recv(const at::Tensor& tensor, int src, int tag = 0, Site site = Site::current());
   Work isend(const at::Tensor& tensor, int dst, int tag = 0, Site site = Site::current());
   Work irecv(const at::Tensor& tensor, int src, int tag = 0, Site site = Site::current());
+  // What a receive of `tag` from `src` would find now, behind the receives already posted; for
+  // receives from whoever sends first. Never blocks. Throws PeerLost if it would find nothing and
+  // the rank is dead, InvalidArgument where the capabilities lack `probe`.
+  Probe probe(int src, int tag = 0);
 
   // Makes progress on whatever is pending; never blocks. For hooks inside a long computation.
   void progress();

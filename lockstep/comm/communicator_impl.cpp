@@ -294,6 +294,16 @@ void Communicator::Impl::progress() {
   if (!broken_ && !inflight_.empty()) backend_->progress();
 }
 
+Probe Communicator::Impl::probe(int src, int tag) {
+  const Entry entry(busy_);
+  if (broken_) std::rethrow_exception(broken_);
+  if (!capabilities().probe) {
+    throw InvalidArgument("backend " + capabilities().backend +
+                          " cannot say which rank has sent a message; name the source");
+  }
+  return backend_->probe(src, tag);
+}
+
 void Communicator::Impl::abort(const std::string& reason) noexcept {
   backend_->abort(reason);
   if (!broken_)

@@ -50,6 +50,7 @@ class Communicator::Impl {
   void wait(Flight& flight, Deadline deadline);
   bool test(Flight& flight);
   void progress();
+  Probe probe(int src, int tag);
   void abort(const std::string& reason) noexcept;
 
   const Topology& topology() const { return topology_; }

@@ -1,12 +1,14 @@
 #include "lockstep/comm/communicator.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -158,6 +160,57 @@ TEST(Communicator, MessagesMatchByTagOutOfOrder) {
                          }
                        },
                        {.slot_bytes = 1024});
+}
+
+TEST(Communicator, ProbeTellsWhichMessagesAreThere) {
+  testing::run_threads(3, [](Communicator& comm) {
+    const at::Tensor value = at::full({300}, comm.rank(), at::kInt);
+    if (comm.rank() != 0) {
+      // Another tag goes before what is asked for, and is still there afterwards.
+      comm.send(at::full({70'000}, -1, at::kInt), 0, 9);
+      comm.send(value, 0, 5);
+      comm.barrier();
+      return;
+    }
+    EXPECT_EQ(comm.probe(0, 5), Probe::kNothing);
+    at::Tensor got = at::zeros({300}, at::kInt);
+    std::vector<int> sources;
+    while (sources.size() < 2) {
+      for (int src = 1; src < 3; ++src) {
+        if (comm.probe(src, 5) != Probe::kMessage) continue;
+        EXPECT_EQ(comm.probe(src, 5), Probe::kMessage);
+        comm.recv(got, src, 5);
+        EXPECT_TRUE(at::equal(got, at::full({300}, src, at::kInt)));
+        sources.push_back(src);
+      }
+    }
+    std::sort(sources.begin(), sources.end());
+    EXPECT_EQ(sources, (std::vector<int>{1, 2}));
+    at::Tensor other = at::zeros({70'000}, at::kInt);
+    // A receive that is posted claims its message.
+    Work posted = comm.irecv(other, 1, 9);
+    EXPECT_EQ(comm.probe(1, 9), Probe::kNothing);
+    posted.wait();
+    EXPECT_EQ(comm.probe(2, 9), Probe::kMessage);
+    comm.recv(other, 2, 9);
+    EXPECT_TRUE(at::equal(other, at::full({70'000}, -1, at::kInt)));
+    comm.barrier();
+  });
+}
+
+TEST(Communicator, ProbeSaysThatARankHasLeft) {
+  testing::run_threads(2, [](Communicator& comm) {
+    if (comm.rank() == 1) {
+      comm.send(at::ones({1}), 0, 3);
+      return;
+    }
+    while (comm.probe(1, 4) != Probe::kLeft) {
+    }
+    EXPECT_EQ(comm.probe(1, 3), Probe::kMessage);
+    at::Tensor last = at::zeros({1});
+    comm.recv(last, 1, 3);
+    EXPECT_EQ(last.item<float>(), 1);
+  });
 }
 
 TEST(Communicator, ARankMaySendToItself) {

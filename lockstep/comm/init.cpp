@@ -42,6 +42,34 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
 
 }  // namespace
 
+Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
+                     const InitOptions& options, CommunicatorOptions communicator,
+                     Deadline deadline) {
+  const std::string name = choose_backend(options, process_env(), topology);
+  std::unique_ptr<Backend> backend;
+  auto origin = std::make_shared<GroupOrigin>();
+  origin->members.resize(static_cast<size_t>(topology.size));
+  std::iota(origin->members.begin(), origin->members.end(), 0);
+  if (name == "local" || (name == "gloo" && !store)) {
+    backend = std::move(make_local_backends(1).front());
+    origin->maker = make_local_groups();
+  } else {
+    const EngineRequest request{.backend = name,
+                                .topology = topology,
+                                .job = topology,
+                                .members = origin->members,
+                                .timeout = options.timeout};
+    backend = make_engine(request, store, deadline);
+    origin->maker = make_process_groups(
+        request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
+        communicator.keep);
+  }
+  communicator.origin = std::move(origin);
+  Communicator comm(std::move(backend), topology, std::move(communicator));
+  if (store) store_barrier(*store, "ready", topology.size, deadline);
+  return comm;
+}
+
 Communicator init(const InitOptions& options) {
   const EnvLookup env = process_env();
   // The agent reads its ranks through pipes, which stdio would fill 4 KiB at a time.
@@ -68,32 +96,9 @@ Communicator init(const InitOptions& options) {
     };
     communicator.keep = std::make_shared<Keep>(Keep{rendezvous.store, rendezvous.keep});
   }
-  const std::string name = choose_backend(options, env, topology);
-  std::unique_ptr<Backend> backend;
-  auto origin = std::make_shared<GroupOrigin>();
-  origin->members.resize(static_cast<size_t>(topology.size));
-  std::iota(origin->members.begin(), origin->members.end(), 0);
-  if (name == "local" || (name == "gloo" && !store)) {
-    backend = std::move(make_local_backends(1).front());
-    origin->maker = make_local_groups();
-  } else {
-    const EngineRequest request{.backend = name,
-                                .topology = topology,
-                                .job = topology,
-                                .members = origin->members,
-                                .timeout = options.timeout};
-    backend = make_engine(request, store, deadline);
-    origin->maker = make_process_groups(
-        request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
-        communicator.keep);
-  }
-  communicator.origin = std::move(origin);
-  Communicator comm(std::move(backend), topology, std::move(communicator));
-  if (store) {
-    store_barrier(*store, "ready", topology.size, deadline);
-    // A rank 0 that serves the store and ends at once must not take it from those still waiting.
-    leave_store(*store, topology.rank, topology.size, deadline);
-  }
+  Communicator comm = connect(store, topology, options, std::move(communicator), deadline);
+  // A rank 0 that serves the store and ends at once must not take it from those still waiting.
+  if (store) leave_store(*store, topology.rank, topology.size, deadline);
   return comm;
 }
 

@@ -32,6 +32,13 @@ inline constexpr int kOpCount = 11;
 enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 inline constexpr int kReduceOpCount = 8;
 
+// What a receive from a rank would find now.
+enum class Probe : uint8_t {
+  kNothing,  // no message of that tag yet
+  kMessage,  // one that no receive has claimed
+  kLeft,     // none, and the rank has left the group: none will come
+};
+
 const char* to_string(Op op);              // "all_reduce"
 const char* to_string(ReduceOp op);        // "sum"
 const char* dtype_name(at::ScalarType t);  // "float32"; "?" for one that no collective carries

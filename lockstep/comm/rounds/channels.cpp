@@ -174,19 +174,53 @@ bool Channels::open_message(int src) {
     check_fits(in.header, *receive, src);
     in.target = receive->call.output;
     in.receive = std::move(receive);
+    in.left = static_cast<int64_t>(in.header.bytes);
+    in.open = true;
   } else if (!in.waiting.empty()) {
-    auto parked = std::make_shared<Incoming::Parked>();
-    parked->header = in.header;
-    parked->payload = std::make_unique<std::byte[]>(in.header.bytes);
-    in.target = parked->payload.get();
-    in.parking = parked;
-    in.parked.push_back(std::move(parked));
+    park(src);
   } else {
     return false;
   }
+  return true;
+}
+
+// Memory of ours becomes the front message's target.
+void Channels::park(int src) {
+  Incoming& in = incoming_[src];
+  auto parked = std::make_shared<Incoming::Parked>();
+  parked->header = in.header;
+  parked->payload = std::make_unique<std::byte[]>(in.header.bytes);
+  in.target = parked->payload.get();
+  in.parking = parked;
+  in.parked.push_back(std::move(parked));
   in.left = static_cast<int64_t>(in.header.bytes);
   in.open = true;
-  return true;
+}
+
+bool Channels::probe(int src, int tag) {
+  Incoming& in = incoming_[src];
+  for (;;) {
+    progress_receives(src);  // those posted earlier come first
+    for (const auto& parked : in.parked) {
+      if (parked->complete && parked->header.tag == tag) return true;
+    }
+    if (in.open || !read_header(src)) return false;
+    if (in.header.tag == tag) return true;
+    park(src);
+  }
+}
+
+// True once the front message's header is read.
+bool Channels::read_header(int src) {
+  Incoming& in = incoming_[src];
+  constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
+  if (in.header_bytes < kHeader) {
+    Ring ring{region_.channel(src, rank_), region_.channel_ring(src, rank_),
+              region_.shape().channel_bytes};
+    in.header_bytes += ring.take(reinterpret_cast<std::byte*>(&in.header) + in.header_bytes,
+                                 kHeader - in.header_bytes);
+  }
+  return in.header_bytes == kHeader;
 }
 
 bool Channels::progress_receives(int src) {
@@ -212,15 +246,11 @@ bool Channels::progress_receives(int src) {
   }
   Ring ring{region_.channel(src, rank_), region_.channel_ring(src, rank_),
             region_.shape().channel_bytes};
-  constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
   while (!in.waiting.empty() || in.open) {
-    if (in.header_bytes < kHeader) {
-      const int64_t n = ring.take(reinterpret_cast<std::byte*>(&in.header) + in.header_bytes,
-                                  kHeader - in.header_bytes);
-      in.header_bytes += n;
-      moved |= n > 0;
-      if (in.header_bytes < kHeader) return moved;
-    }
+    const int64_t header_bytes = in.header_bytes;
+    const bool whole = read_header(src);
+    moved |= in.header_bytes > header_bytes;
+    if (!whole) return moved;
     if (!in.open && !open_message(src)) return moved;
     if (in.left > 0) {
       const int64_t n = ring.take(in.target, in.left);

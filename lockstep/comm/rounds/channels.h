@@ -32,12 +32,17 @@ class Channels {
   // Moves what can be moved. True if anything moved. Throws Mismatch when a message does not fit
   // its receive.
   bool progress();
+  // True if a message of `tag` from `src` is there, whole or in part, that no posted receive
+  // claims. Messages before it in the ring are taken out into memory.
+  bool probe(int src, int tag);
 
  private:
   struct Incoming;
   bool progress_sends(int dst);
   bool progress_receives(int src);
+  bool read_header(int src);
   bool open_message(int src);
+  void park(int src);
 
   Region region_;
   int rank_;

@@ -57,12 +57,13 @@ class Engine::PendingRequest final : public Request {
  public:
   PendingRequest(Engine& engine, std::shared_ptr<T> pending)
       : engine_(engine), pending_(std::move(pending)) {}
-  bool poll() override { return engine_.poll(pending_->done); }
+  bool poll() override { return engine_.poll(pending_->done, pending_->call, ++polls_ % 64 == 0); }
   void wait(Deadline deadline) override { engine_.wait(pending_->done, pending_->call, deadline); }
 
  private:
   Engine& engine_;
   std::shared_ptr<T> pending_;
+  int polls_ = 0;
 };
 
 Engine::Engine(Region region, int rank, IsDead is_dead)
@@ -250,16 +251,32 @@ void Engine::report_mismatch(const Operation& op, bool earlier) {
        text + " every rank must call the same operations in the same order");
 }
 
-bool Engine::poll(const bool& done) {
+bool Engine::poll(const bool& done, const Call& call, bool check_peers) {
   if (done) return true;
   progress();
   if (done) return true;
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
-  if (++polls_ % 64 == 0) {
-    for (const auto& op : queue_) check_lost(op->call);
-  }
+  if (check_peers) check_lost(done, call);
   return done;
+}
+
+Probe Engine::probe(int src, int tag) {
+  progress();
+  if (broken_) std::rethrow_exception(broken_);
+  check_aborted();
+  if (channels_.probe(src, tag)) return Probe::kMessage;
+  // All ranks at every 64th question about each.
+  if (++probes_ / region_.shape().size % 64 != 0) return Probe::kNothing;
+  const bool departed = region_.rank(src).departed.load(std::memory_order_acquire) != 0;
+  const bool dead = !departed && is_dead_ && is_dead_(src);
+  if (!departed && !dead) return Probe::kNothing;
+  // What it sent before it went is still there.
+  if (channels_.probe(src, tag)) return Probe::kMessage;
+  if (departed) return Probe::kLeft;
+  throw PeerLost(
+      "a receive from any rank may wait for " + whereabouts(src) + ", but its process is dead",
+      src);
 }
 
 void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
@@ -296,7 +313,8 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       continue;
     }
     check_aborted();
-    check_lost(call);
+    check_lost(done, call);
+    if (done) return;
     if (deadline.expired()) {
       std::ostringstream text;
       text << "#" << call.sequence << " " << describe(call) << " on rank " << rank_ << " waited "
@@ -379,13 +397,14 @@ bool Engine::lost(int rank) const {
          (is_dead_ && is_dead_(rank));
 }
 
-void Engine::check_lost(const Call& call) {
+void Engine::check_lost(const bool& done, const Call& call) {
   for (const int r : awaited(call)) {
     const bool departed = region_.rank(r).departed.load(std::memory_order_acquire) != 0;
     if (!departed && !(is_dead_ && is_dead_(r))) continue;
     // What it sent before it went is still there: only what is missing now is missing for good.
     progress();
     if (broken_) std::rethrow_exception(broken_);
+    if (done) return;
     const std::vector<int> still = awaited(call);
     if (std::find(still.begin(), still.end(), r) == still.end()) continue;
     fail(AbortKind::kPeerLost, r,

@@ -33,6 +33,7 @@ class Engine {
 
   std::unique_ptr<Request> start(const Call& call);
   void progress();
+  Probe probe(int src, int tag);
   void abort(AbortKind kind, int lost_rank, const std::string& text) noexcept;
   bool lost(int rank) const;
 
@@ -50,11 +51,11 @@ class Engine {
   [[noreturn]] void report_mismatch(const Operation& op, bool earlier);
   bool reads(const Operation& op, int rank) const;
 
-  bool poll(const bool& done);
+  bool poll(const bool& done, const Call& call, bool check_peers);
   void wait(const bool& done, const Call& call, Deadline deadline);
   std::vector<int> awaited(const Call& call) const;
   void check_aborted();
-  void check_lost(const Call& call);
+  void check_lost(const bool& done, const Call& call);
   [[noreturn]] void fail(AbortKind kind, int lost_rank, const std::string& text);
   std::string whereabouts(int rank) const;
 
@@ -68,7 +69,7 @@ class Engine {
   uint64_t history_ = 0;     // of the collectives started
   std::string previous_;     // the last one started
   uint64_t slowest_ = 0;     // a lower bound of every rank's consumed
-  int polls_ = 0;
+  int probes_ = 0;
   std::exception_ptr broken_;  // what broke this engine
 };
 

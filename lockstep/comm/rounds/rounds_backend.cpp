@@ -10,6 +10,7 @@ Capabilities engine_capabilities() {
   c.rank_order = true;
   c.float32_accumulation = true;
   c.tags = true;
+  c.probe = true;
   c.ops.fill(true);
   c.v_ops.fill(true);
   c.move_dtypes = all_dtypes();

@@ -23,6 +23,7 @@ class RoundsBackend final : public Backend {
   std::unique_ptr<Request> start(const Call& call) override { return engine_.start(call); }
   void progress() override { engine_.progress(); }
   bool lost(int rank) const override { return engine_.lost(rank); }
+  Probe probe(int src, int tag) override { return engine_.probe(src, tag); }
   void abort(const std::string& reason) noexcept override;
 
  private:
