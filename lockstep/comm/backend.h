@@ -1,6 +1,9 @@
 // Backend: the interface that an engine implements. Users see Communicator, not this.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "lockstep/comm/capabilities.h"
@@ -21,6 +24,13 @@ class Request {
   virtual void wait(Deadline deadline) = 0;
 };
 
+// Memory of this rank that every rank of the group has mapped.
+struct SymmetricMemory {
+  std::byte* data = nullptr;    // null: the engine has none, or needs none
+  std::shared_ptr<void> owner;  // gives it back; may outlive the backend, may die on any thread
+  std::function<void()> warm;   // to be called once all ranks have theirs: saves the first faults
+};
+
 // An engine that moves bytes among a fixed group of ranks. One thread at a time. Every rank must
 // start the same collectives in the same order; sends and receives match by peer, tag and order,
 // apart from the collectives.
@@ -34,8 +44,18 @@ class Backend {
   // Communicator.
   virtual std::unique_ptr<Request> start(const Call& call) = 0;
 
-  // The blocking form; an engine that has a shorter way overrides it. Throws as Request::wait().
-  virtual void run(const Call& call, Deadline deadline) { start(call)->wait(deadline); }
+  // The blocking form; an engine that has a shorter way overrides it: most small calls are over
+  // before it is worth asking for the time. Throws as Request::wait().
+  virtual void run(const Call& call, Deadline::Duration timeout) {
+    start(call)->wait(Deadline::after(timeout));
+  }
+
+  // `bytes` (> 0) of zeroed memory, of the same size on every rank, which all call this in the same
+  // order; what throws (SystemError) counts as called. Does not communicate.
+  virtual SymmetricMemory allocate_symmetric(int64_t bytes) {
+    (void)bytes;
+    return {};
+  }
 
   // Makes progress on whatever is pending, without blocking. Does not throw for a failed operation:
   // its request does.

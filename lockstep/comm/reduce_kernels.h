@@ -1,7 +1,5 @@
-// Element-wise reduction of several buffers on the CPU, in a fixed order.
+// Kernels that combine several ranks' buffers into one.
 #pragma once
-
-#include <c10/core/ScalarType.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,11 +9,17 @@
 
 namespace lockstep {
 
-// output[i] = ((inputs[0][i] op inputs[1][i]) op inputs[2][i]) ... for `count` elements, and for
-// kAvg divided by inputs.size() at the end. float16 and bfloat16 are computed in float32 and
-// rounded once. Integers wrap around. NaN propagates through min and max, as in PyTorch. `output`
-// may be one of the inputs, but not overlap one otherwise. Requires is_valid_reduction(op, dtype).
-void reduce_buffers(std::byte* output, std::span<const std::byte* const> inputs, int64_t count,
-                    at::ScalarType dtype, ReduceOp op);
+// outputs[j][i] = inputs[0][i] op inputs[1][i] op .. for all j and i < count, combined in that
+// order; for kAvg the sum is divided by the number of inputs. float16 and bfloat16 are combined in
+// float32 and rounded once, to nearest even. Integer sums and products wrap around. NaN propagates
+// through min and max, as in PyTorch. An output may be one of the inputs, but not overlap one
+// otherwise; outputs do not overlap each other. The bits do not depend on how a buffer is cut, nor
+// on the processor (but for NaN's payload). Requires is_valid_reduction(op, dtype).
+void reduce_buffers(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
+                    int64_t count, at::ScalarType dtype, ReduceOp op);
+inline void reduce_buffers(std::byte* output, std::span<const std::byte* const> inputs,
+                           int64_t count, at::ScalarType dtype, ReduceOp op) {
+  reduce_buffers({&output, 1}, inputs, count, dtype, op);
+}
 
 }  // namespace lockstep

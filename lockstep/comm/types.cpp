@@ -104,23 +104,39 @@ int64_t elements(const Call& call) {
 
 }  // namespace
 
-std::string describe(const Call& call) {
-  std::string text = to_string(call.op);
-  if (is_reduction(call.op)) text += std::string(" ") + to_string(call.reduce);
-  if (call.op != Op::kBarrier) {
-    text += std::string(" ") + dtype_name(call.dtype) + " x " + std::to_string(elements(call));
-  }
-  if (is_rooted(call.op)) text += ", root " + std::to_string(call.root);
-  if (call.op == Op::kSend) text += " to rank " + std::to_string(call.peer);
-  if (call.op == Op::kRecv) text += " from rank " + std::to_string(call.peer);
-  if (call.tag != 0) text += ", tag " + std::to_string(call.tag);
-  const char* file = call.site.file_name();
-  if (file != nullptr && *file != '\0') {
+namespace {
+
+template <size_t kSize>
+void put(char (&field)[kSize], const char* text) {
+  const size_t n = ::strnlen(text, kSize - 1);
+  std::memcpy(field, text, n);
+  field[n] = '\0';
+}
+
+}  // namespace
+
+launch::CallRecord make_record(const Call& call) {
+  launch::CallRecord record;
+  record.sequence = call.sequence;
+  record.elements = elements(call);
+  record.root = is_rooted(call.op) ? call.root : -1;
+  record.peer = call.peer;
+  record.tag = call.tag;
+  record.moving = call.op == Op::kSend ? 1 : call.op == Op::kRecv ? 2 : 0;
+  put(record.op, to_string(call.op));
+  if (is_reduction(call.op)) put(record.reduce, to_string(call.reduce));
+  if (call.op != Op::kBarrier) put(record.dtype, dtype_name(call.dtype));
+  if (const char* file = call.site.file_name(); file != nullptr) {
     const char* slash = std::strrchr(file, '/');
-    text += std::string(" at ") + (slash != nullptr ? slash + 1 : file) + ":" +
-            std::to_string(call.site.line());
+    put(record.file, slash != nullptr ? slash + 1 : file);
   }
-  return text;
+  record.line = call.site.line();
+  put(record.note, call.note.text);
+  return record;
+}
+
+std::string describe(const Call& call) {
+  return launch::describe(make_record(call));
 }
 
 uint64_t fingerprint(const Call& call) {
@@ -137,7 +153,10 @@ uint64_t fingerprint(const Call& call) {
   mix(static_cast<uint64_t>(call.count));
   if (call.op != Op::kAllToAll) {
     for (const int64_t count : call.counts) mix(static_cast<uint64_t>(count));
+  } else if (call.uniform) {
+    mix(static_cast<uint64_t>(call.counts.front()));
   }
+  if (call.note.key != 0) mix(call.note.key);
   return hash;
 }
 

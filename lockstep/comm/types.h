@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/call_record.h"
+
 namespace lockstep {
 
 enum class Op : uint8_t {
@@ -52,18 +54,27 @@ bool is_valid_reduction(ReduceOp op, at::ScalarType dtype);
 // The type in which `dtype` is summed up: float32 for float16 and bfloat16, else itself.
 at::ScalarType accumulation_type(at::ScalarType dtype);
 
+// What a library adds to a call to say which of its own it is; ranks whose notes differ have fallen
+// out of step.
+struct CallNote {
+  uint64_t key = 0;       // part of the fingerprint
+  const char* text = "";  // at most 47 characters are kept; copied when the call starts
+};
+
 // One operation of one rank, as a backend gets it: raw views of contiguous memory that stay valid
 // until the operation is over. Counts are in elements of `dtype`. Which fields an operation uses:
 //   barrier         none
 //   broadcast       output (on the root: what is sent), count
 //   reduce          input, count; output on the root only (may be input)
 //   all_reduce      input, output (may be the same), count
-//   gather          input, counts[r] = elements of rank r; output on the root: all parts in rank
-//   order all_gather      input, counts; output on every rank scatter         input on the root:
-//   all parts in rank order, counts; output: counts[rank] elements reduce_scatter  input: all parts
-//   in rank order, counts; output: counts[rank] elements all_to_all      input: counts[r] elements
-//   for rank r, in rank order; output: recv_counts[r] elements from rank r send            input,
-//   count, peer, tag recv            output, count, peer, tag
+//   gather          input, counts[r] = elements of rank r; output on the root: all parts in order
+//   all_gather      input, counts; output on every rank
+//   scatter         input on the root: all parts in order, counts; output: counts[rank] elements
+//   reduce_scatter  input: all parts in order, counts; output: counts[rank] elements
+//   all_to_all      input: counts[r] elements for rank r, in order; output: recv_counts[r] elements
+//                   from rank r
+//   send            input, count, peer, tag
+//   recv            output, count, peer, tag
 // `counts` is the same on all ranks, but for all_to_all. Input and output do not overlap unless
 // said so above.
 struct Call {
@@ -78,11 +89,14 @@ struct Call {
   int64_t count = 0;
   std::vector<int64_t> counts;
   std::vector<int64_t> recv_counts;
-  uint64_t sequence =
-      0;  // of this call on its communicator, from 1; sends and receives count apart
+  bool uniform = false;   // all parts of all ranks have counts[0] elements
+  uint64_t sequence = 0;  // on its communicator, from 1; sends and receives count apart
+  CallNote note;
   std::source_location site;
 };
 
+// What others are told of a call: on the board, in the trace, in a peer's error message.
+launch::CallRecord make_record(const Call& call);
 // "all_reduce sum float32 x 421642 at trainer.cpp:120".
 std::string describe(const Call& call);
 // Equal on all ranks that make the same call in the same way; differs, but for chance, when

@@ -13,12 +13,14 @@
 namespace lockstep::testing {
 
 void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadOptions options) {
+  rounds::Tuning tuning;
   rounds::RegionShape shape = rounds::default_shape(size);
   if (options.slot_bytes != 0) {
     shape.slot_bytes = options.slot_bytes;
     shape.channel_bytes = options.slot_bytes;
+    tuning = {.lines_up_to = -1, .mapped = false};
   }
-  std::vector<std::unique_ptr<Backend>> backends = make_local_backends(shape);
+  std::vector<std::unique_ptr<Backend>> backends = make_local_backends(shape, tuning);
 
   const std::shared_ptr<GroupMaker> groups = make_local_groups();
   std::vector<int> all_ranks(static_cast<size_t>(size));

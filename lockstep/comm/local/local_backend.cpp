@@ -6,13 +6,32 @@
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
+namespace {
+
+// Threads share all of their memory.
+class SameProcess final : public rounds::Reach {
+ public:
+  std::optional<rounds::Window> find(const std::byte* memory, int64_t) const override {
+    return rounds::Window{0, reinterpret_cast<uint64_t>(memory)};
+  }
+  std::byte* peer(int, rounds::Window window) const override {
+    return reinterpret_cast<std::byte*>(window.offset);
+  }
+  SymmetricMemory allocate(int64_t) override { return {}; }
+  bool copies() const override { return false; }
+  void read(int, uint64_t, std::byte*, int64_t) const override {}
+  void write(int, uint64_t, const std::byte*, int64_t) const override {}
+};
+
+}  // namespace
 
 std::vector<std::unique_ptr<Backend>> make_local_backends(int size) {
   if (size < 1) throw InvalidArgument("a group needs at least 1 rank, not " + std::to_string(size));
   return make_local_backends(rounds::default_shape(size));
 }
 
-std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape) {
+std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape,
+                                                          const rounds::Tuning& tuning) {
   constexpr std::align_val_t kAlignment{rounds::kLine};
   const size_t bytes = rounds::Region::bytes(shape);
   std::shared_ptr<void> memory(::operator new(bytes, kAlignment),
@@ -26,7 +45,8 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionSh
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < shape.size; ++rank) {
     backends.push_back(std::make_unique<rounds::RoundsBackend>(capabilities, memory, region, rank,
-                                                               rounds::IsDead()));
+                                                               std::make_unique<SameProcess>(),
+                                                               rounds::IsDead(), tuning));
   }
   return backends;
 }

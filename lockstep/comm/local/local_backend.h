@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
-#include "lockstep/comm/rounds/region.h"
+#include "lockstep/comm/rounds/engine.h"
 
 namespace lockstep {
 
 // One backend a rank, sharing a region on the heap. Each is used by one thread at a time; the
 // region goes with the last one.
 std::vector<std::unique_ptr<Backend>> make_local_backends(int size);
-// With another layout than the default one, for tests of chunking.
-std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape);
+// With another layout or other ways of moving data than by default, for tests.
+std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape,
+                                                          const rounds::Tuning& tuning = {});
 
 }  // namespace lockstep

@@ -48,7 +48,7 @@ struct Ring {
     const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
     std::memcpy(bytes + at, from, static_cast<size_t>(first));
     std::memcpy(bytes, from + first, static_cast<size_t>(n - first));
-    state.written.store(written + static_cast<uint64_t>(n), std::memory_order_release);
+    state.written.store(written + static_cast<uint64_t>(n), std::memory_order_seq_cst);
     return n;
   }
 
@@ -62,7 +62,7 @@ struct Ring {
     const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
     std::memcpy(to, bytes + at, static_cast<size_t>(first));
     std::memcpy(to + first, bytes, static_cast<size_t>(n - first));
-    state.read.store(read + static_cast<uint64_t>(n), std::memory_order_release);
+    state.read.store(read + static_cast<uint64_t>(n), std::memory_order_seq_cst);
     return n;
   }
 };

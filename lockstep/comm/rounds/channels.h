@@ -17,7 +17,8 @@ struct Message {
   bool done = false;
 };
 
-// This rank's ends of its channels. One thread at a time; never blocks.
+// This rank's ends of its channels. One thread at a time; never blocks. What is published is stored
+// sequentially consistent, for the doorbell that the engine rings after progress().
 //
 // A message travels as a header and its payload. The receiver streams a payload straight into the
 // first posted receive with that tag. A message whose tag nobody asked for yet stays in the ring;
@@ -35,6 +36,7 @@ class Channels {
   // True if a message of `tag` from `src` is there, whole or in part, that no posted receive
   // claims. Messages before it in the ring are taken out into memory.
   bool probe(int src, int tag);
+  bool busy() const { return busy_ != 0; }
 
  private:
   struct Incoming;

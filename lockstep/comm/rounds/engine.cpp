@@ -3,53 +3,29 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <sstream>
-#include <thread>
 
+#include "lockstep/comm/rounds/direct.h"
+#include "lockstep/comm/rounds/operation.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
+#include "lockstep/core/ticks.h"
 
 namespace lockstep::rounds {
 namespace {
 
-constexpr int kYields = 1000;                                // before the first sleep
-constexpr auto kFirstSleep = std::chrono::microseconds(50);  // doubled up to kLongestSleep
-constexpr auto kLongestSleep = std::chrono::microseconds(1000);
-constexpr double kWarnAfterSeconds = 10;
+constexpr auto kQuiesceAtMost = std::chrono::seconds(2);
 
-void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
+uint64_t mixed(uint64_t history, uint64_t fingerprint) {
+  return (history ^ fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
 }
 
-std::string join(const std::vector<std::string>& parts, const char* separator) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!text.empty()) text += separator;
-    text += part;
-  }
-  return text;
+bool is_message(const Call& call) {
+  return call.op == Op::kSend || call.op == Op::kRecv;
 }
 
 }  // namespace
-
-struct Engine::Operation {
-  Call call;
-  Program program;
-  CallHeader header;
-  uint64_t base = 0;       // the region's round at which it starts
-  int64_t own_rounds = 0;  // that this rank's own data needs
-  int64_t produced = 0;
-  int64_t consumed = 0;
-  bool started = false;
-  bool total_known = false;
-  bool done = false;
-};
 
 // T is an Operation or a Message: what has a call and becomes done.
 template <typename T>
@@ -66,41 +42,68 @@ class Engine::PendingRequest final : public Request {
   int polls_ = 0;
 };
 
-Engine::Engine(Region region, int rank, IsDead is_dead)
+Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning)
     : region_(region),
       rank_(rank),
+      own_(region.rank(rank)),
+      reach_(reach),
       is_dead_(std::move(is_dead)),
-      spins_(region.shape().size <= usable_cpu_count() ? 2000 : 50),
-      channels_(region, rank) {}
+      tuning_(tuning),
+      spins_(region.size() <= usable_cpu_count() ? 2000 : 50),
+      channels_(region, rank),
+      lines_(region, rank),
+      doorbell_(region, rank),
+      offers_(static_cast<size_t>(region.size())) {
+  LOCKSTEP_CHECK(tuning.lines_up_to <= kLineCapacity, "lines hold what goes through them");
+}
 
 Engine::~Engine() {
-  region_.rank(rank_).departed.store(1, std::memory_order_release);
+  const bool pending = std::any_of(queue_.begin(), queue_.end(), [](const auto& op) {
+    return op->posted && op->memory != Memory::kStaged;
+  });
+  if (pending && !broken_) {
+    abort(AbortKind::kPeerLost, rank_,
+          "rank " + std::to_string(rank_) + " left the group while a call was under way");
+  }
+  own_.departed.store(1, std::memory_order_seq_cst);
+  doorbell_.ring();
+  if (pending) quiesce();
 }
 
 std::unique_ptr<Request> Engine::start(const Call& call) {
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
-  if (call.op == Op::kSend || call.op == Op::kRecv) {
+  if (is_message(call)) {
     auto message = channels_.post(call);
     progress();
     return std::make_unique<PendingRequest<Message>>(*this, std::move(message));
   }
-  auto op = std::make_shared<Operation>();
-  op->call = call;
-  op->program = make_program(call, rank_, region_);
-  op->own_rounds = op->program.rounds;
-  op->header.sequence = call.sequence;
-  op->header.fingerprint = fingerprint(call);
-  op->header.rounds = op->program.rounds;
-  const std::string text = describe(call);
-  text.copy(op->header.text, sizeof op->header.text - 1);
-  previous_.copy(op->header.previous, sizeof op->header.previous - 1);
-  op->header.history = history_;
-  history_ = (history_ ^ op->header.fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
-  previous_ = text;
+  auto op = std::make_shared<Operation>(call, rank_, region_.size());
+  enroll(*op);
   queue_.push_back(op);
   progress();
   return std::make_unique<PendingRequest<Operation>>(*this, std::move(op));
+}
+
+void Engine::run(const Call& call, Deadline::Duration timeout) {
+  if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
+  if (broken_) std::rethrow_exception(broken_);
+  check_aborted();
+  Operation op(call, rank_, region_.size());
+  enroll(op);
+  queue_.push_back(std::shared_ptr<Operation>(std::shared_ptr<void>(), &op));  // not owned
+  try {
+    // Most small calls are over before it is worth asking for the time.
+    for (int i = 0; i < spins_ && !op.done; ++i) {
+      if (!advance()) cpu_pause();
+    }
+    if (!op.done) wait(op.done, op.call, Deadline::after(timeout));
+  } catch (...) {
+    if (!broken_) broken_ = std::current_exception();
+    quiesce();
+    queue_.clear();
+    throw;
+  }
 }
 
 void Engine::progress() {
@@ -113,27 +116,259 @@ void Engine::progress() {
   }
 }
 
+// Gives the call its number and decides what this rank alone may decide.
+void Engine::enroll(Operation& op) {
+  const Call& call = op.call;
+  op.record = make_record(call);
+  op.record.fingerprint = fingerprint(call);
+  op.number = ++numbered_;
+  op.history = history_;
+  history_ = mixed(history_, op.record.fingerprint);
+
+  const bool offered = Pieces::offered(call);
+  const int64_t largest = offered ? op.pieces.largest_offer() : 0;
+  op.through_lines = offered && largest <= tuning_.lines_up_to;
+  if (!op.through_lines) {
+    LOCKSTEP_CHECK(call.op != Op::kAllReduce || call.input == call.output,
+                   "all_reduce works in place");
+    const int64_t offer = offered ? op.pieces.offer(rank_) : 0;
+    const bool copies =
+        offered && reach_ != nullptr && reach_->copies() && largest >= tuning_.copies_from;
+    const bool mapped = offered && reach_ != nullptr && tuning_.mapped;
+    if (offer > 0) {
+      std::optional<Window> window;
+      if (mapped) window = reach_->find(op.pieces.own(), offer);
+      if (window) {
+        op.memory = Memory::kMapped;
+        op.window = *window;
+      } else if (copies) {
+        op.memory = Memory::kPrivate;
+      }
+    }
+    op.surely_staged = op.memory == Memory::kStaged && (offer > 0 || !(mapped || copies));
+    if (op.surely_staged) {
+      op.program = make_program(call, rank_, region_);
+      op.own_rounds = op.program.rounds;
+    }
+  }
+  if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
+}
+
+// False while the slowest rank may still need what the post would overwrite.
+bool Engine::post(Operation& op) {
+  if (op.number > all_done_ + kPosts) {
+    uint64_t slowest = UINT64_MAX;
+    for (int r = 0; r < region_.size(); ++r)
+      slowest = std::min(slowest, region_.rank(r).done.load(std::memory_order_acquire));
+    all_done_ = slowest;
+    if (op.number > all_done_ + kPosts) return false;
+  }
+  Post& post = region_.post(rank_, op.number);
+  post.fingerprint = op.record.fingerprint;
+  post.history = op.history;
+  post.offset = op.window.offset;
+  post.window = op.window.id;
+  post.memory = op.memory;
+  post.rounds = op.own_rounds;
+  post.address = 0;
+  if (op.memory != Memory::kStaged) post.address = reinterpret_cast<uint64_t>(op.pieces.own());
+  post.record = op.record;
+  if (op.through_lines) {
+    // Nobody waits for this one: the lines say that it is there.
+    post.number.store(op.number, std::memory_order_release);
+    own_.posted.store(op.number, std::memory_order_release);
+  } else {
+    own_.posted.store(op.number, std::memory_order_release);
+    post.number.store(op.number, std::memory_order_seq_cst);
+    doorbell_.ring();
+  }
+  op.posted = true;
+  return true;
+}
+
 bool Engine::advance() {
   bool moved = false;
-  try {
-    moved = channels_.progress();
-  } catch (const Mismatch& error) {
-    fail(AbortKind::kMismatch, -1, error.what());
+  if (channels_.busy()) {
+    try {
+      moved = channels_.progress();
+    } catch (const Mismatch& error) {
+      fail(AbortKind::kMismatch, -1, error.what());
+    }
+    if (moved) doorbell_.ring();
   }
   while (!queue_.empty()) {
-    const std::shared_ptr<Operation> op = queue_.front();
-    moved |= advance(*op);
-    if (!op->done) break;
+    Operation& op = *queue_.front();
+    moved |= advance(op);
+    if (!op.done) break;
     queue_.pop_front();
+  }
+  // Peers may take what later calls offer as soon as they are posted.
+  for (size_t i = 1; i < queue_.size(); ++i) {
+    if (!queue_[i]->posted && !post(*queue_[i])) break;
   }
   return moved;
 }
 
 bool Engine::advance(Operation& op) {
-  if (!op.started) {
+  using Phase = Operation::Phase;
+  bool moved = false;
+  for (;;) {
+    const Phase before = op.phase;
+    switch (op.phase) {
+      case Phase::kWaitingTurn:
+        if (!op.posted && !post(op)) return moved;
+        if (op.through_lines) {
+          lines_.write(op.record.fingerprint ^ op.history, op.pieces.own(), op.pieces.offer(rank_));
+          doorbell_.ring();
+          op.phase = Phase::kLines;
+        } else if (op.surely_staged) {
+          op.phase = Phase::kStaged;
+        } else {
+          op.phase = Phase::kMeeting;
+        }
+        break;
+      case Phase::kLines:
+        if (!exchange_lines(op)) return moved;
+        break;
+      case Phase::kMeeting:
+        if (!meet(op)) return moved;
+        break;
+      case Phase::kStaged:
+        moved |= stage(op);
+        break;
+      case Phase::kLeaving:
+        if (!leave(op)) return moved;
+        break;
+    }
+    if (op.done) return true;
+    if (op.phase == before) return moved;
+    moved = true;
+  }
+}
+
+bool Engine::exchange_lines(Operation& op) {
+  const int size = region_.size();
+  for (int r = 0; r < size; ++r) {
+    if (r != rank_ && !lines_.ready(r, op.pieces.offer(r))) return false;
+  }
+  if (op.call.output != nullptr) {
+    if (scratch_.size() < static_cast<size_t>(size) * kLineCapacity)
+      scratch_.resize(static_cast<size_t>(size) * kLineCapacity);
+    for (int r = 0; r < size; ++r) {
+      const int64_t bytes = op.pieces.offer(r);
+      offers_[static_cast<size_t>(r)] =
+          bytes == 0   ? nullptr
+          : r == rank_ ? op.pieces.own()
+                       : lines_.read(r, bytes, scratch_.data() + r * kLineCapacity);
+    }
+    take_mapped(op.call, op.pieces, offers_);
+  }
+  lines_.end();
+  finish(op);
+  return true;
+}
+
+// Waits for the posts of those who offer something, and goes the way that they allow.
+bool Engine::meet(Operation& op) {
+  const int size = region_.size();
+  for (int r = 0; r < size; ++r) {
+    if (r == rank_ || op.pieces.offer(r) == 0) continue;
+    if (!has_posted(op, r)) return false;
+    check_post(op, r);
+  }
+  bool all_mapped = true;
+  bool all_reachable = true;
+  for (int r = 0; r < size; ++r) {
+    if (op.pieces.offer(r) == 0) continue;
+    const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
+    all_mapped &= memory == Memory::kMapped;
+    all_reachable &= memory != Memory::kStaged;
+  }
+  const bool copies = all_reachable && reach_ != nullptr && reach_->copies() &&
+                      op.pieces.largest_offer() >= tuning_.copies_from;
+  if (all_mapped || copies) {
+    execute(op, !all_mapped);
+    op.phase = Operation::Phase::kLeaving;
+    return true;
+  }
+  op.program = make_program(op.call, rank_, region_);
+  op.own_rounds = op.program.rounds;
+  op.phase = Operation::Phase::kStaged;
+  return true;
+}
+
+// Moves this rank's share, without any help of the peers.
+void Engine::execute(Operation& op, bool copied) {
+  const int size = region_.size();
+  // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
+  own_.inside.store(1, std::memory_order_seq_cst);
+  if (region_.header().abort_kind.load(std::memory_order_seq_cst) !=
+      static_cast<uint32_t>(AbortKind::kNone)) {
+    own_.inside.store(0, std::memory_order_release);
+    return;  // the next check throws
+  }
+  std::string problem;
+  int lost = -1;
+  try {
+    if (copied) {
+      std::vector<uint64_t> addresses(static_cast<size_t>(size));
+      for (int r = 0; r < size; ++r)
+        if (op.pieces.offer(r) > 0 && r != rank_)
+          addresses[static_cast<size_t>(r)] = region_.post(r, op.number).address;
+      if (op.call.op == Op::kAllReduce)
+        all_reduce_copied(op.call, rank_, addresses, *reach_, scratch_);
+      else
+        take_copied(op.call, op.pieces, rank_, addresses, *reach_, scratch_);
+    } else {
+      std::vector<std::byte*> buffers(static_cast<size_t>(size));
+      for (int r = 0; r < size; ++r) {
+        if (op.pieces.offer(r) == 0) continue;
+        const Post& post = region_.post(r, op.number);
+        buffers[static_cast<size_t>(r)] = r == rank_ ? const_cast<std::byte*>(op.pieces.own())
+                                                     : reach_->peer(r, {post.window, post.offset});
+        LOCKSTEP_CHECK(buffers[static_cast<size_t>(r)] != nullptr, "a posted window is mapped");
+      }
+      if (op.call.op == Op::kAllReduce)
+        all_reduce_mapped(op.call, rank_, buffers);
+      else
+        take_mapped(op.call, op.pieces, {buffers.data(), buffers.size()});
+    }
+  } catch (const PeerLost& error) {
+    problem = error.what();
+    lost = error.rank();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  own_.inside.store(0, std::memory_order_release);
+  if (!problem.empty()) fail(AbortKind::kPeerLost, lost, problem);
+  own_.executed.store(op.number, std::memory_order_seq_cst);
+  doorbell_.ring();
+}
+
+// Waits until nobody needs this rank's memory any more.
+bool Engine::leave(Operation& op) {
+  for (int r = 0; r < region_.size(); ++r) {
+    if (r == rank_ || !op.pieces.gives_to(r)) continue;
+    if (region_.rank(r).executed.load(std::memory_order_acquire) < op.number) return false;
+  }
+  finish(op);
+  return true;
+}
+
+void Engine::finish(Operation& op) {
+  op.done = true;
+  if (op.number % (kPosts / 4) != 0) {
+    own_.done.store(op.number, std::memory_order_release);
+    return;
+  }
+  own_.done.store(op.number, std::memory_order_seq_cst);
+  doorbell_.ring();  // for whoever is kPosts ahead
+}
+
+bool Engine::stage(Operation& op) {
+  if (op.produced == 0 && op.consumed == 0) {
     op.base = next_round_;
     op.total_known = !op.program.dynamic;
-    op.started = true;
   }
   bool moved = false;
   for (;;) {
@@ -144,7 +379,7 @@ bool Engine::advance(Operation& op) {
   }
   if (op.consumed == op.program.rounds && op.total_known) {
     next_round_ = op.base + static_cast<uint64_t>(op.program.rounds);
-    op.done = true;
+    finish(op);
     moved = true;
   }
   return moved;
@@ -154,13 +389,10 @@ bool Engine::produce(Operation& op) {
   if (op.produced >= op.program.rounds) return false;
   const uint64_t round = op.base + static_cast<uint64_t>(op.produced);
   if (!slot_is_free(round)) return false;
-  CallHeader& header = region_.slot_header(rank_, round);
-  header = op.header;
-  header.round = op.produced;
-  if (op.program.produce && op.produced < op.own_rounds) {
-    op.program.produce(op.produced, region_.slot_payload(rank_, round));
-  }
-  region_.rank(rank_).published.store(round + 1, std::memory_order_release);
+  if (op.program.produce && op.produced < op.own_rounds)
+    op.program.produce(op.produced, region_.slot(rank_, round));
+  own_.published.store(round + 1, std::memory_order_seq_cst);
+  doorbell_.ring();
   ++op.produced;
   return true;
 }
@@ -169,9 +401,8 @@ bool Engine::produce(Operation& op) {
 bool Engine::slot_is_free(uint64_t round) {
   if (round < slowest_ + kSlots) return true;
   uint64_t slowest = UINT64_MAX;
-  for (int r = 0; r < region_.shape().size; ++r) {
+  for (int r = 0; r < region_.size(); ++r)
     slowest = std::min(slowest, region_.rank(r).consumed.load(std::memory_order_acquire));
-  }
   slowest_ = slowest;
   return round < slowest_ + kSlots;
 }
@@ -192,256 +423,37 @@ bool Engine::reads(const Operation& op, int rank) const {
 bool Engine::consume(Operation& op) {
   if (op.consumed >= op.produced) return false;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
-  for (int r = 0; r < region_.shape().size; ++r) {
-    if (reads(op, r) && region_.rank(r).published.load(std::memory_order_acquire) <= round)
-      return false;
-  }
-  if (op.consumed == 0) check_headers(op);
-  if (!op.total_known) {
-    for (int r = 0; r < region_.shape().size; ++r) {
-      op.program.rounds = std::max(op.program.rounds, region_.slot_header(r, round).rounds);
+  const int size = region_.size();
+  for (int r = 0; r < size; ++r) {
+    if (!reads(op, r)) continue;
+    if (op.consumed == 0) {
+      if (!has_posted(op, r)) return false;
+      check_post(op, r);
     }
+    if (region_.rank(r).published.load(std::memory_order_acquire) <= round) return false;
+  }
+  if (!op.total_known) {
+    for (int r = 0; r < size; ++r)
+      op.program.rounds = std::max(op.program.rounds, region_.post(r, op.number).rounds);
     op.total_known = true;
   }
   if (op.program.consume) op.program.consume(op.consumed, round);
   ++op.consumed;
-  region_.rank(rank_).consumed.store(round + 1, std::memory_order_release);
+  own_.consumed.store(round + 1, std::memory_order_seq_cst);
+  doorbell_.ring();
   return true;
 }
 
-// A rank checks those whose slots it reads. What nobody reads (two ranks that both think they are
-// the root) shows in the history that the next call carries.
-void Engine::check_headers(const Operation& op) {
-  bool same = true;
-  bool same_history = true;
-  for (int r = 0; r < region_.shape().size; ++r) {
-    if (!reads(op, r)) continue;
-    const CallHeader& theirs = region_.slot_header(r, op.base);
-    same &= theirs.fingerprint == op.header.fingerprint && theirs.sequence == op.header.sequence &&
-            theirs.round == 0;
-    same_history &= theirs.history == op.header.history;
-  }
-  if (!same || !same_history) report_mismatch(op, same);
-}
-
-void Engine::report_mismatch(const Operation& op, bool earlier) {
-  // Group the ranks by what they called.
-  std::vector<std::pair<std::string, std::string>> groups;  // call, ranks
-  for (int r = 0; r < region_.shape().size; ++r) {
-    if (r != rank_ && !reads(op, r)) continue;
-    const CallHeader& header = region_.slot_header(r, op.base);
-    const std::string call = earlier
-                                 ? "#" + std::to_string(header.sequence - 1) + " " + header.previous
-                                 : "#" + std::to_string(header.sequence) + " " + header.text;
-    const auto it =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == call; });
-    if (it == groups.end())
-      groups.emplace_back(call, std::to_string(r));
-    else
-      it->second += ", " + std::to_string(r);
-  }
-  std::string text = "ranks called different collectives";
-  if (earlier) text += ", noticed at #" + std::to_string(op.header.sequence) + " " + op.header.text;
-  text += ":";
-  for (const auto& [call, ranks] : groups) {
-    text +=
-        (ranks.find(',') == std::string::npos ? " rank " : " ranks ") + ranks + ": " + call + ";";
-  }
-  fail(AbortKind::kMismatch, -1,
-       text + " every rank must call the same operations in the same order");
-}
-
-bool Engine::poll(const bool& done, const Call& call, bool check_peers) {
-  if (done) return true;
-  progress();
-  if (done) return true;
-  if (broken_) std::rethrow_exception(broken_);
-  check_aborted();
-  if (check_peers) check_lost(done, call);
-  return done;
-}
-
-Probe Engine::probe(int src, int tag) {
-  progress();
-  if (broken_) std::rethrow_exception(broken_);
-  check_aborted();
-  if (channels_.probe(src, tag)) return Probe::kMessage;
-  // All ranks at every 64th question about each.
-  if (++probes_ / region_.shape().size % 64 != 0) return Probe::kNothing;
-  const bool departed = region_.rank(src).departed.load(std::memory_order_acquire) != 0;
-  const bool dead = !departed && is_dead_ && is_dead_(src);
-  if (!departed && !dead) return Probe::kNothing;
-  // What it sent before it went is still there.
-  if (channels_.probe(src, tag)) return Probe::kMessage;
-  if (departed) return Probe::kLeft;
-  throw PeerLost(
-      "a receive from any rank may wait for " + whereabouts(src) + ", but its process is dead",
-      src);
-}
-
-void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
-  int idle = 0;
-  auto sleep = kFirstSleep;
-  double warn_at = kWarnAfterSeconds;
-  while (!done) {
-    if (broken_) std::rethrow_exception(broken_);
-    bool moved = false;
-    try {
-      moved = advance();
-    } catch (...) {
-      if (!broken_) broken_ = std::current_exception();
-      throw;
-    }
-    if (done) return;
-    if (moved) {
-      idle = 0;
-      sleep = kFirstSleep;
-      continue;
-    }
-    ++idle;
-    if (idle < spins_) {
-      pause();
-      continue;
-    }
-    if (idle < spins_ + kYields) {
-      ::sched_yield();
-      if (idle % 64 == 0) {
-        check_aborted();
-        // On a busy machine every yield may last a time slice.
-        if (deadline.expired()) idle = spins_ + kYields;
-      }
-      continue;
-    }
-    check_aborted();
-    check_lost(done, call);
-    if (done) return;
-    if (deadline.expired()) {
-      std::ostringstream text;
-      text << "#" << call.sequence << " " << describe(call) << " on rank " << rank_ << " waited "
-           << deadline.timeout_seconds() << " s; not arrived:";
-      for (const int r : awaited(call)) text << " " << whereabouts(r) << ";";
-      fail(AbortKind::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
-    }
-    if (deadline.elapsed_seconds() > warn_at) {
-      std::vector<std::string> late;
-      for (const int r : awaited(call)) late.push_back(whereabouts(r));
-      std::ostringstream text;
-      text << "#" << call.sequence << " " << describe(call) << " has waited "
-           << static_cast<int>(warn_at) << " s for " << join(late, "; ");
-      log_warning(text.str());
-      warn_at *= 3;
-    }
-    std::this_thread::sleep_for(std::min<Deadline::Duration>(sleep, deadline.remaining()));
-    sleep = std::min(sleep * 2, kLongestSleep);
-  }
-}
-
-// The ranks that `call` cannot go on without.
-std::vector<int> Engine::awaited(const Call& call) const {
-  if (call.op == Op::kSend || call.op == Op::kRecv) return {call.peer};
-  std::vector<int> ranks;
-  if (queue_.empty()) return ranks;
-  const Operation& op = *queue_.front();
-  const bool slots_full = op.produced < op.program.rounds &&
-                          op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
-  const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
-  for (int r = 0; r < region_.shape().size; ++r) {
+// After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
+// not waited for longer than kQuiesceAtMost.
+void Engine::quiesce() noexcept {
+  const Deadline deadline = Deadline::after(kQuiesceAtMost);
+  for (int r = 0; r < region_.size(); ++r) {
     if (r == rank_) continue;
-    const RankState& state = region_.rank(r);
-    const bool unread = reads(op, r) && state.published.load(std::memory_order_acquire) <= round;
-    const bool blocks_slot =
-        slots_full && state.consumed.load(std::memory_order_acquire) + kSlots <=
-                          op.base + static_cast<uint64_t>(op.produced);
-    if (unread || blocks_slot) ranks.push_back(r);
-  }
-  return ranks;
-}
-
-std::string Engine::whereabouts(int rank) const {
-  const RankState& state = region_.rank(rank);
-  std::string text = "rank " + std::to_string(rank);
-  if (const int pid = state.pid.load(std::memory_order_relaxed); pid != 0)
-    text += " (pid " + std::to_string(pid) + ")";
-  const uint64_t published = state.published.load(std::memory_order_acquire);
-  if (published == 0) return text + ", which has called no collective yet";
-  const CallHeader& header = region_.slot_header(rank, published - 1);
-  return text + ", whose last collective was #" + std::to_string(header.sequence) + " " +
-         std::string(header.text, ::strnlen(header.text, sizeof header.text));
-}
-
-void Engine::check_aborted() {
-  const auto kind =
-      static_cast<AbortKind>(region_.header().abort_kind.load(std::memory_order_acquire));
-  if (kind == AbortKind::kNone || kind == AbortKind::kPending) return;
-  const RegionHeader& header = region_.header();
-  const std::string text =
-      "rank " + std::to_string(header.abort_rank) + " reported: " + header.abort_text;
-  try {
-    switch (kind) {
-      case AbortKind::kTimeout:
-        throw Timeout(text);
-      case AbortKind::kMismatch:
-        throw Mismatch(text);
-      default:
-        throw PeerLost(text, header.lost_rank >= 0 ? header.lost_rank : header.abort_rank);
+    while (region_.rank(r).inside.load(std::memory_order_seq_cst) != 0 && !deadline.expired()) {
+      if (is_dead_ && is_dead_(r)) break;
+      ::sched_yield();
     }
-  } catch (...) {
-    broken_ = std::current_exception();
-    throw;
-  }
-}
-
-bool Engine::lost(int rank) const {
-  if (rank == rank_) return false;
-  return region_.rank(rank).departed.load(std::memory_order_acquire) != 0 ||
-         (is_dead_ && is_dead_(rank));
-}
-
-void Engine::check_lost(const bool& done, const Call& call) {
-  for (const int r : awaited(call)) {
-    const bool departed = region_.rank(r).departed.load(std::memory_order_acquire) != 0;
-    if (!departed && !(is_dead_ && is_dead_(r))) continue;
-    // What it sent before it went is still there: only what is missing now is missing for good.
-    progress();
-    if (broken_) std::rethrow_exception(broken_);
-    if (done) return;
-    const std::vector<int> still = awaited(call);
-    if (std::find(still.begin(), still.end(), r) == still.end()) continue;
-    fail(AbortKind::kPeerLost, r,
-         "#" + std::to_string(call.sequence) + " " + describe(call) + " needs " + whereabouts(r) +
-             ", but " + (departed ? "it has left the group" : "its process is dead"));
-  }
-}
-
-void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexcept {
-  RegionHeader& header = region_.header();
-  auto expected = static_cast<uint32_t>(AbortKind::kNone);
-  if (!header.abort_kind.compare_exchange_strong(
-          expected, static_cast<uint32_t>(AbortKind::kPending), std::memory_order_acq_rel)) {
-    return;
-  }
-  header.abort_rank = rank_;
-  header.lost_rank = lost_rank;
-  const size_t n = std::min(text.size(), sizeof header.abort_text - 1);
-  std::memcpy(header.abort_text, text.data(), n);
-  header.abort_text[n] = '\0';
-  header.abort_kind.store(static_cast<uint32_t>(kind), std::memory_order_release);
-}
-
-void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
-  abort(kind, lost_rank, text);
-  try {
-    switch (kind) {
-      case AbortKind::kTimeout:
-        throw Timeout(text);
-      case AbortKind::kMismatch:
-        throw Mismatch(text);
-      default:
-        throw PeerLost(text, lost_rank);
-    }
-  } catch (...) {
-    broken_ = std::current_exception();
-    throw;
   }
 }
 

@@ -1,5 +1,16 @@
-// Engine: one rank's end of a region; runs collectives and messages, waits, and notices who is late
-// or gone.
+// Engine: one rank's end of a region; runs collectives and messages, waits, and notices who is
+// late, gone or out of step.
+//
+// A collective is posted first: fingerprint, history and where the data lies. How the data moves
+// follows from the call and from all ranks' posts, never from what one rank alone knows, and makes
+// no difference to a single bit of the result:
+//   lines    up to Tuning::lines_up_to bytes a rank
+//   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
+//            all_reduce in one fused pass
+//   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory
+//   staged   in rounds through the slots (program.h), for everything else
+// Mapped and copied calls touch a peer's memory without its help, so a rank that gives up waits
+// until nobody is inside before it lets go of its memory.
 #pragma once
 
 #include <deque>
@@ -11,7 +22,10 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/rounds/channels.h"
+#include "lockstep/comm/rounds/doorbell.h"
+#include "lockstep/comm/rounds/lines.h"
 #include "lockstep/comm/rounds/program.h"
+#include "lockstep/comm/rounds/reach.h"
 #include "lockstep/comm/rounds/region.h"
 
 namespace lockstep::rounds {
@@ -20,56 +34,91 @@ namespace lockstep::rounds {
 // waiting.
 using IsDead = std::function<bool(int rank)>;
 
+// Where one way of moving data gives way to the next. Equal on all ranks. Bytes that a rank offers.
+struct Tuning {
+  int64_t lines_up_to = 1024;  // at most kLineCapacity; negative: never
+  bool mapped = true;
+  int64_t copies_from = 64 * 1024 + 1;
+};
+
 // One thread at a time. Collectives run one after another, in the order in which they were started;
 // messages run beside them.
 class Engine {
  public:
-  // `region` is initialised and outlives the engine. `is_dead` may be empty.
-  Engine(Region region, int rank, IsDead is_dead);
-  // Marks this rank as departed: peers that wait for it get PeerLost.
+  // `region` is initialised and outlives the engine, and so does `reach`, which may be null.
+  // `is_dead` may be empty.
+  Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning = {});
+  // Marks this rank as departed: peers that wait for it get PeerLost. Returns once no peer touches
+  // this rank's memory any more.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   std::unique_ptr<Request> start(const Call& call);
+  void run(const Call& call, Deadline::Duration timeout);
   void progress();
-  Probe probe(int src, int tag);
+  Probe probe(int src, int tag);  // Backend::probe()
   void abort(AbortKind kind, int lost_rank, const std::string& text) noexcept;
-  bool lost(int rank) const;
+  bool lost(int rank) const;  // Backend::lost()
 
  private:
   struct Operation;
   template <typename T>
   class PendingRequest;
 
+  // engine.cpp: what happens in a call.
+  void enroll(Operation& op);
+  bool post(Operation& op);
   bool advance();  // moves data; true if anything moved
   bool advance(Operation& op);
+  bool exchange_lines(Operation& op);
+  bool meet(Operation& op);
+  bool stage(Operation& op);
   bool produce(Operation& op);
   bool consume(Operation& op);
+  bool leave(Operation& op);
+  void finish(Operation& op);
   bool slot_is_free(uint64_t round);
-  void check_headers(const Operation& op);
-  [[noreturn]] void report_mismatch(const Operation& op, bool earlier);
   bool reads(const Operation& op, int rank) const;
+  void execute(Operation& op, bool copied);
+  void quiesce() noexcept;
 
+  // engine_wait.cpp: waiting, and what can go wrong.
   bool poll(const bool& done, const Call& call, bool check_peers);
   void wait(const bool& done, const Call& call, Deadline deadline);
+  void check_slowly(const bool& done, const Call& call);
+  [[noreturn]] void time_out(const Call& call, Deadline deadline);
   std::vector<int> awaited(const Call& call) const;
+  bool has_posted(const Operation& op, int rank) const;
+  void check_post(const Operation& op, int rank);
+  void compare_posts(const Operation& op);
+  [[noreturn]] void report_mismatch(const Operation& op);
+  bool report_from(uint64_t number, const Operation& op, std::string& text) const;
   void check_aborted();
   void check_lost(const bool& done, const Call& call);
   [[noreturn]] void fail(AbortKind kind, int lost_rank, const std::string& text);
+  [[noreturn]] void break_down(AbortKind kind, int lost_rank, const std::string& text);
   std::string whereabouts(int rank) const;
 
   Region region_;
   int rank_;
+  RankState& own_;
+  const Reach* reach_;
   IsDead is_dead_;
+  Tuning tuning_;
   int spins_;  // pauses before the first yield
   Channels channels_;
+  Lines lines_;
+  Doorbell doorbell_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  uint64_t next_round_ = 0;  // of the region, after the last finished operation
-  uint64_t history_ = 0;     // of the collectives started
-  std::string previous_;     // the last one started
+  uint64_t numbered_ = 0;    // calls enrolled
+  uint64_t next_round_ = 0;  // of the slots, after the last finished operation
+  uint64_t history_ = 0;     // of the calls enrolled
+  uint64_t all_done_ = 0;    // a lower bound of every rank's done
   uint64_t slowest_ = 0;     // a lower bound of every rank's consumed
   int probes_ = 0;
+  std::vector<std::byte> scratch_;
+  std::vector<const std::byte*> offers_;
   std::exception_ptr broken_;  // what broke this engine
 };
 

@@ -69,7 +69,7 @@ Program broadcast(const Context& c) {
     p.reads = Reads::kRoot;
     p.consume = [chunks, to = c.call.output, root = c.call.root, &region = c.region](int64_t round,
                                                                                      uint64_t at) {
-      copy_bytes(to + chunks.begin(round), region.slot_payload(root, at), chunks.size(round));
+      copy_bytes(to + chunks.begin(round), region.slot(root, at), chunks.size(round));
     };
   }
   return p;
@@ -90,8 +90,7 @@ Program reduce(const Context& c) {
                  &region = c.region](int64_t round, uint64_t at) mutable {
       const int64_t bytes = chunks.size(round);
       if (bytes == 0) return;
-      for (size_t r = 0; r < inputs.size(); ++r)
-        inputs[r] = region.slot_payload(static_cast<int>(r), at);
+      for (size_t r = 0; r < inputs.size(); ++r) inputs[r] = region.slot(static_cast<int>(r), at);
       reduce_buffers(to + chunks.begin(round), inputs, bytes / element, dtype, op);
     };
   }
@@ -113,7 +112,7 @@ Program gather(const Context& c) {
                  &region = c.region](int64_t round, uint64_t at) {
       for (size_t r = 0; r < counts.size(); ++r) {
         const Chunks part{counts[r] * element, slot};
-        copy_bytes(to + starts[r] + part.begin(round), region.slot_payload(static_cast<int>(r), at),
+        copy_bytes(to + starts[r] + part.begin(round), region.slot(static_cast<int>(r), at),
                    part.size(round));
       }
     };
@@ -141,7 +140,7 @@ Program scatter(const Context& c) {
   const Chunks mine{c.call.counts[c.rank] * c.element, c.lane};
   p.consume = [mine, to = c.call.output, root = c.call.root, at_lane = c.rank * c.lane,
                &region = c.region](int64_t round, uint64_t at) {
-    copy_bytes(to + mine.begin(round), region.slot_payload(root, at) + at_lane, mine.size(round));
+    copy_bytes(to + mine.begin(round), region.slot(root, at) + at_lane, mine.size(round));
   };
   return p;
 }
@@ -159,7 +158,7 @@ Program reduce_scatter(const Context& c) {
     const int64_t bytes = mine.size(round);
     if (bytes == 0) return;
     for (size_t r = 0; r < inputs.size(); ++r) {
-      inputs[r] = region.slot_payload(static_cast<int>(r), at) + at_lane;
+      inputs[r] = region.slot(static_cast<int>(r), at) + at_lane;
     }
     reduce_buffers(to + mine.begin(round), inputs, bytes / element, dtype, op);
   };
@@ -177,8 +176,8 @@ Program all_to_all(const Context& c) {
                at_lane = c.rank * c.lane, &region = c.region](int64_t round, uint64_t at) {
     for (size_t r = 0; r < counts.size(); ++r) {
       const Chunks part{counts[r] * element, lane};
-      copy_bytes(to + starts[r] + part.begin(round),
-                 region.slot_payload(static_cast<int>(r), at) + at_lane, part.size(round));
+      copy_bytes(to + starts[r] + part.begin(round), region.slot(static_cast<int>(r), at) + at_lane,
+                 part.size(round));
     }
   };
   return p;

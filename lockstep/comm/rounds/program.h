@@ -1,4 +1,4 @@
-// Program: a collective as a sequence of rounds over the slots of a region.
+// Program: a staged collective as a sequence of rounds over the slots of a region.
 #pragma once
 
 #include <cstdint>

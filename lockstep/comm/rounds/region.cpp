@@ -9,33 +9,21 @@
 namespace lockstep::rounds {
 namespace {
 
-constexpr uint64_t kMagic = 0x314e4745524b534cULL;  // "LSKREGN1"
+constexpr uint64_t kMagic = 0x324e4745524b534cULL;  // "LSKREGN2"
 
 constexpr size_t round_up(size_t value) {
   return (value + kLine - 1) / kLine * kLine;
 }
 
-constexpr size_t kHeaderBytes = round_up(sizeof(RegionHeader));
-constexpr size_t kRankBytes = round_up(sizeof(RankState));
-constexpr size_t kSlotHeaderBytes = round_up(sizeof(CallHeader));
 constexpr size_t kChannelStateBytes = round_up(sizeof(ChannelState));
 
-size_t slot_stride(const RegionShape& shape) {
-  return kSlotHeaderBytes + shape.slot_bytes;
-}
 size_t channel_stride(const RegionShape& shape) {
   return kChannelStateBytes + shape.channel_bytes;
 }
 
-size_t slots_offset(const RegionShape& shape) {
-  return kHeaderBytes + kRankBytes * shape.size;
-}
-size_t channels_offset(const RegionShape& shape) {
-  return slots_offset(shape) + slot_stride(shape) * kSlots * shape.size;
-}
-
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters cross process borders");
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "flags cross process borders");
+static_assert(sizeof(Post) == 2 * kLine && sizeof(RankState) % kLine == 0);
 
 }  // namespace
 
@@ -49,16 +37,23 @@ RegionShape default_shape(int size) {
   return shape;
 }
 
-size_t Region::bytes(const RegionShape& shape) {
-  return channels_offset(shape) +
-         channel_stride(shape) * static_cast<size_t>(shape.size) * static_cast<size_t>(shape.size);
-}
-
 Region::Region(std::byte* memory, const RegionShape& shape) : memory_(memory), shape_(shape) {
   LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(memory) % kLine == 0,
                  "a region is aligned to its lines");
   LOCKSTEP_CHECK(shape.slot_bytes % kLine == 0 && shape.channel_bytes % kLine == 0,
                  "slots and channels keep the alignment");
+  const auto size = static_cast<size_t>(shape.size);
+  ranks_ = round_up(sizeof(RegionHeader));
+  posts_ = ranks_ + size * sizeof(RankState);
+  lines_ = posts_ + size * kPosts * sizeof(Post);
+  slots_ = lines_ + 2 * size * kLineStride * sizeof(Line);
+  channels_ = slots_ + size * kSlots * shape.slot_bytes;
+}
+
+size_t Region::bytes(const RegionShape& shape) {
+  const Region layout(nullptr, shape);
+  return layout.channels_ +
+         channel_stride(shape) * static_cast<size_t>(shape.size) * static_cast<size_t>(shape.size);
 }
 
 void Region::initialise() {
@@ -68,6 +63,10 @@ void Region::initialise() {
   header->channel_bytes = shape_.channel_bytes;
   for (int r = 0; r < shape_.size; ++r) {
     new (&rank(r)) RankState();
+    for (uint64_t i = 0; i < kPosts; ++i) new (&post(r, i)) Post();
+    for (uint64_t parity = 0; parity < 2; ++parity) {
+      for (int i = 0; i < kLinesARank; ++i) new (&lines(r, parity)[i]) Line();
+    }
     for (int d = 0; d < shape_.size; ++d) new (&channel(r, d)) ChannelState();
   }
   header->magic = kMagic;
@@ -83,26 +82,10 @@ void Region::verify() const {
   }
 }
 
-RankState& Region::rank(int rank) const {
-  return *reinterpret_cast<RankState*>(memory_ + kHeaderBytes +
-                                       kRankBytes * static_cast<size_t>(rank));
-}
-
-CallHeader& Region::slot_header(int rank, uint64_t round) const {
-  const size_t index = static_cast<size_t>(rank) * kSlots + round % kSlots;
-  return *reinterpret_cast<CallHeader*>(memory_ + slots_offset(shape_) +
-                                        slot_stride(shape_) * index);
-}
-
-std::byte* Region::slot_payload(int rank, uint64_t round) const {
-  return reinterpret_cast<std::byte*>(&slot_header(rank, round)) + kSlotHeaderBytes;
-}
-
 ChannelState& Region::channel(int src, int dst) const {
   const size_t index =
       static_cast<size_t>(src) * static_cast<size_t>(shape_.size) + static_cast<size_t>(dst);
-  return *reinterpret_cast<ChannelState*>(memory_ + channels_offset(shape_) +
-                                          channel_stride(shape_) * index);
+  return *reinterpret_cast<ChannelState*>(memory_ + channels_ + channel_stride(shape_) * index);
 }
 
 std::byte* Region::channel_ring(int src, int dst) const {

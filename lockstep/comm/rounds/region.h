@@ -1,13 +1,14 @@
 // Region: the memory that the ranks of one host share, and its layout. The ranks may be threads
 // (local/) or processes (shm/).
 //
-//   header | rank state 0 .. N-1 | slots of rank 0 .. N-1 | channel (src 0, dst 0), (0, 1), ..
-//   (N-1, N-1)
+//   header | rank state 0 .. N-1 | posts of rank 0 .. N-1 | lines (2 parities x N ranks)
+//   | slots of rank 0 .. N-1 | channel (src 0, dst 0), (0, 1), .. (N-1, N-1)
 //
-// Collectives go through slots: in each round a rank writes one of its own kSlots slots and reads
-// those of its peers. Messages go through channels: one byte ring for every ordered pair of ranks.
-// Everything is written by one rank only, but for the abort record; what a counter covers is
-// published by a release store and read after an acquire load.
+// In every collective a rank first posts what it calls. Its data then goes through lines (up to
+// kLineCapacity bytes), straight from the peers' memory (reach.h), or in rounds through its kSlots
+// slots. Messages go through channels: one byte ring for every ordered pair of ranks. Each protocol
+// has counters of its own. Everything is written by one rank only, but for the abort record; what a
+// counter covers is published by a release store and read after an acquire load.
 #pragma once
 
 #include <atomic>
@@ -16,21 +17,44 @@
 #include <span>
 #include <string>
 
+#include "lockstep/launch/call_record.h"
+
 namespace lockstep::rounds {
 
-inline constexpr int kSlots = 4;  // rounds that a rank may be ahead of the slowest reader, plus one
-inline constexpr size_t kLine = 128;
+inline constexpr int kSlots = 4;   // staged rounds that a rank may be ahead of the slowest reader
+inline constexpr int kPosts = 64;  // calls that a rank may be ahead of the slowest rank
+inline constexpr size_t kLine = 128;  // two cache lines: the hardware fetches them in pairs
+inline constexpr int kLinesARank = 19;
+inline constexpr int64_t kLinePayload = 56;
+inline constexpr int64_t kLineCapacity = kLinesARank * kLinePayload;  // 1064 bytes
 
-// What a rank says about its call in the first bytes of a slot. Fixed size, no pointers.
-struct CallHeader {
-  uint64_t sequence = 0;     // of the collective
-  uint64_t fingerprint = 0;  // equal on all ranks that call the same operation in the same way
-  int64_t rounds = 0;        // that this rank needs for what it sends
-  int64_t round = 0;         // within the operation
-  uint64_t history = 0;      // a hash of all earlier fingerprints
-  char text[160] = {};       // describe(call), NUL-terminated
-  char previous[160] = {};   // the same of the call before
+// Where the data that a rank contributes to a call lies.
+enum class Memory : uint32_t {
+  kStaged,   // only in its slots
+  kMapped,   // where peers can load and store it: `offset` in window `window`
+  kPrivate,  // at `address` of its own address space, which peers can copy from and to
 };
+
+// What a rank says about a call before it moves any data. The first 64 bytes are all that peers
+// read when nothing is wrong.
+struct Post {
+  alignas(kLine) std::atomic<uint64_t> number;  // of the call on this region, from 1; stored last
+  uint64_t fingerprint;  // equal on all ranks that call the same operation in the same way
+  uint64_t history;      // a hash of all earlier fingerprints
+  uint64_t offset;
+  uint64_t address;
+  int64_t rounds;  // that this rank needs to stage what it sends
+  uint32_t window;
+  Memory memory;
+  launch::CallRecord record;
+};
+
+// A cache line that carries data and says that it is there. `flag` is stored last.
+struct Line {
+  alignas(64) std::byte payload[kLinePayload];
+  std::atomic<uint64_t> flag;
+};
+static_assert(sizeof(Line) == 64);
 
 // How the group was broken, by whoever came first.
 enum class AbortKind : uint32_t { kNone, kPending, kTimeout, kPeerLost, kMismatch, kOther };
@@ -40,18 +64,29 @@ struct RegionHeader {
   int32_t size;
   uint32_t slot_bytes;
   uint32_t channel_bytes;
-  alignas(kLine)
-      std::atomic<uint32_t> abort_kind;  // AbortKind; the record below is valid from kTimeout on
-  int32_t abort_rank;                    // who broke the group
-  int32_t lost_rank;                     // for kPeerLost
+  alignas(kLine) std::atomic<uint32_t> sleepers;    // ranks that wait on their doorbells
+  alignas(kLine) std::atomic<uint32_t> abort_kind;  // AbortKind; the record below is valid from
+                                                    // kTimeout on
+  int32_t abort_rank;                               // who broke the group
+  int32_t lost_rank;                                // for kPeerLost
   char abort_text[1024];
 };
 
 struct RankState {
-  alignas(kLine) std::atomic<uint64_t> published;  // rounds whose slot is written
-  alignas(kLine) std::atomic<uint64_t> consumed;   // rounds that this rank has read
-  alignas(kLine) std::atomic<uint32_t> departed;   // this rank's end was destroyed
+  alignas(kLine) std::atomic<uint64_t> posted;     // calls posted
+  alignas(kLine) std::atomic<uint64_t> done;       // calls that this rank is through with
+  alignas(kLine) std::atomic<uint64_t> executed;   // the last call in which it finished touching
+                                                   // its peers' memory
+  alignas(kLine) std::atomic<uint64_t> published;  // staged rounds whose slot is written
+  alignas(kLine) std::atomic<uint64_t> consumed;   // staged rounds that this rank has read
+  alignas(kLine) std::atomic<uint32_t> inside;     // touches its peers' memory now
+  alignas(kLine) std::atomic<uint32_t> doorbell;   // futex: rung for a rank that sleeps
+  std::atomic<uint32_t> asleep;
+  alignas(kLine) std::atomic<uint32_t> departed;  // this rank's end was destroyed
   std::atomic<int32_t> pid;
+  std::atomic<uint32_t> reach_step;  // set-up of shm/reach.h
+  uint64_t probe_address;
+  uint64_t probe_value;
 };
 
 struct ChannelState {
@@ -61,7 +96,7 @@ struct ChannelState {
 
 struct RegionShape {
   int size = 1;
-  uint32_t slot_bytes = 256 * 1024;    // payload of a slot; a multiple of 128
+  uint32_t slot_bytes = 256 * 1024;    // a multiple of 128
   uint32_t channel_bytes = 64 * 1024;  // of each ordered pair; a multiple of 128
 };
 // A shape whose memory stays moderate for `size` ranks.
@@ -79,17 +114,34 @@ class Region {
   // Throws Mismatch if the header is not that of `shape`.
   void verify() const;
 
+  int size() const { return shape_.size; }
   const RegionShape& shape() const { return shape_; }
   RegionHeader& header() const { return *reinterpret_cast<RegionHeader*>(memory_); }
-  RankState& rank(int rank) const;
-  CallHeader& slot_header(int rank, uint64_t round) const;
-  std::byte* slot_payload(int rank, uint64_t round) const;
+  RankState& rank(int rank) const { return reinterpret_cast<RankState*>(memory_ + ranks_)[rank]; }
+  // The post of the rank's call `number` (from 1).
+  Post& post(int rank, uint64_t number) const {
+    return reinterpret_cast<Post*>(memory_ +
+                                   posts_)[static_cast<uint64_t>(rank) * kPosts + number % kPosts];
+  }
+  // The rank's kLinesARank lines of a parity.
+  Line* lines(int rank, uint64_t parity) const {
+    return reinterpret_cast<Line*>(memory_ + lines_) +
+           ((parity % 2) * static_cast<uint64_t>(shape_.size) + static_cast<uint64_t>(rank)) *
+               kLineStride;
+  }
+  std::byte* slot(int rank, uint64_t round) const {
+    return memory_ + slots_ +
+           (static_cast<uint64_t>(rank) * kSlots + round % kSlots) * shape_.slot_bytes;
+  }
   ChannelState& channel(int src, int dst) const;
   std::byte* channel_ring(int src, int dst) const;
 
  private:
+  static constexpr uint64_t kLineStride = (kLinesARank + 1) / 2 * 2;  // pairs of cache lines
+
   std::byte* memory_;
   RegionShape shape_;
+  size_t ranks_, posts_, lines_, slots_, channels_;  // offsets
 };
 
 }  // namespace lockstep::rounds

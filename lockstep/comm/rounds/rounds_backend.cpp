@@ -25,10 +25,11 @@ Capabilities engine_capabilities() {
 }
 
 RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region,
-                             int rank, IsDead is_dead)
+                             int rank, std::unique_ptr<Reach> reach, IsDead is_dead, Tuning tuning)
     : capabilities_(std::move(capabilities)),
       memory_(std::move(memory)),
-      engine_(region, rank, std::move(is_dead)) {}
+      reach_(std::move(reach)),
+      engine_(region, rank, reach_.get(), std::move(is_dead), tuning) {}
 
 void RoundsBackend::abort(const std::string& reason) noexcept {
   engine_.abort(AbortKind::kOther, -1, reason);

@@ -15,12 +15,16 @@ Capabilities engine_capabilities();
 
 class RoundsBackend final : public Backend {
  public:
-  // `memory` owns the region that `region` views, and whatever `is_dead` uses.
+  // `memory` owns the region that `region` views, and whatever `is_dead` uses. `reach` may be null.
   RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region, int rank,
-                IsDead is_dead);
+                std::unique_ptr<Reach> reach, IsDead is_dead, Tuning tuning = {});
 
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override { return engine_.start(call); }
+  void run(const Call& call, Deadline::Duration timeout) override { engine_.run(call, timeout); }
+  SymmetricMemory allocate_symmetric(int64_t bytes) override {
+    return reach_ ? reach_->allocate(bytes) : SymmetricMemory();
+  }
   void progress() override { engine_.progress(); }
   bool lost(int rank) const override { return engine_.lost(rank); }
   Probe probe(int src, int tag) override { return engine_.probe(src, tag); }
@@ -29,7 +33,8 @@ class RoundsBackend final : public Backend {
  private:
   Capabilities capabilities_;
   std::shared_ptr<void> memory_;
-  Engine engine_;  // after memory_: it still uses the region while it is destroyed
+  std::unique_ptr<Reach> reach_;
+  Engine engine_;  // after memory_ and reach_: it still uses them while it is destroyed
 };
 
 }  // namespace lockstep::rounds

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/comm/shm/arena.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
@@ -125,6 +126,18 @@ UniqueFd accept_from(int door, Deadline deadline, const std::string& missing) {
   }
 }
 
+// Where the system refuses so large a file (RLIMIT_FSIZE), an empty one says that there is no
+// arena.
+UniqueFd make_arena(int size) {
+  try {
+    return Arena::make_memory(size);
+  } catch (const SystemError&) {
+    UniqueFd empty(::memfd_create("lockstep-empty", MFD_CLOEXEC));
+    if (!empty) throw system_error("memfd_create", errno);
+    return empty;
+  }
+}
+
 std::string missing_ranks(const std::vector<UniqueFd>& sockets) {
   std::string text;
   for (size_t r = 1; r < sockets.size(); ++r) {
@@ -152,6 +165,7 @@ Segment::Segment(Store& store, int rank, int size, size_t bytes,
       throw system_error("F_ADD_SEALS", errno);
     map(bytes);
     initialise(memory_, argument);
+    arena_ = make_arena(size);
     serve(store, size, std::move(reader), deadline);
   } else {
     fetch(store, rank, size, std::move(reader), deadline);
@@ -212,7 +226,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     ++arrived;
   }
   // Everybody gets the memory and everybody's pipe, its own too: it keeps that one closed.
-  std::vector<int> fds{memfd_.get(), own_reader.get()};
+  std::vector<int> fds{memfd_.get(), arena_.get(), own_reader.get()};
   for (int r = 1; r < size; ++r) fds.push_back(others_[r].get());
   for (int r = 1; r < size; ++r) send_fds(sockets[r].get(), fds, deadline);
 }
@@ -244,10 +258,11 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   } catch (const PeerLost&) {
     throw PeerLost("rank 0 went away while the group was being made", 0);
   }
-  std::vector<UniqueFd> fds = receive_fds(socket.get(), static_cast<size_t>(size) + 1, deadline);
+  std::vector<UniqueFd> fds = receive_fds(socket.get(), static_cast<size_t>(size) + 2, deadline);
   memfd_ = std::move(fds[0]);
+  arena_ = std::move(fds[1]);
   for (int r = 0; r < size; ++r) {
-    if (r != rank) others_[r] = std::move(fds[static_cast<size_t>(r) + 1]);
+    if (r != rank) others_[r] = std::move(fds[static_cast<size_t>(r) + 2]);
   }
 }
 

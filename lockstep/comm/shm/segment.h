@@ -13,7 +13,8 @@ namespace lockstep::shm {
 // A mapped segment and what tells who is alive. Unmaps and hangs up when destroyed.
 class Segment {
  public:
-  // Collective: rank 0 makes a segment of `bytes` zeroed bytes, the others get it from rank 0.
+  // Collective: rank 0 makes a segment of `bytes` zeroed bytes and an arena, the others get them
+  // from rank 0.
   // `initialise` runs on rank 0 before anybody else sees the memory. Throws Timeout, StoreError,
   // SystemError.
   Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*),
@@ -23,6 +24,8 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
 
   std::byte* memory() const { return memory_; }
+  // The group's arena (arena.h); empty where the system gives none. Once.
+  UniqueFd take_arena() { return std::move(arena_); }
   // True once the rank's process is gone, or destroyed its segment.
   bool hung_up(int rank) const;
 
@@ -32,6 +35,7 @@ class Segment {
   void map(size_t bytes);
 
   UniqueFd memfd_;
+  UniqueFd arena_;
   UniqueFd life_;                 // the write end of this rank's pipe, never written
   std::vector<UniqueFd> others_;  // the read ends of all ranks' pipes, by rank; own: empty
   std::byte* memory_ = nullptr;

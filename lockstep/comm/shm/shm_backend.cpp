@@ -3,12 +3,22 @@
 #include <unistd.h>
 
 #include "lockstep/comm/rounds/rounds_backend.h"
+#include "lockstep/comm/shm/arena.h"
+#include "lockstep/comm/shm/process_reach.h"
 #include "lockstep/comm/shm/segment.h"
 
 namespace lockstep {
+namespace {
+
+std::shared_ptr<shm::Arena> open_arena(UniqueFd memory, int rank, int size) {
+  if (::lseek(memory.get(), 0, SEEK_END) <= 0) return nullptr;
+  return std::make_shared<shm::Arena>(std::move(memory), rank, size);
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape,
-                                          Deadline deadline) {
+                                          Deadline deadline, const rounds::Tuning& tuning) {
   rounds::RegionShape agreed = shape;
   const auto initialise = [](std::byte* memory, void* argument) {
     rounds::Region(memory, *static_cast<const rounds::RegionShape*>(argument)).initialise();
@@ -17,15 +27,16 @@ std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::
       store, rank, shape.size, rounds::Region::bytes(shape), initialise, &agreed, deadline);
   rounds::Region region(segment->memory(), shape);
   region.verify();
-  region.rank(rank).pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);
+  const auto hung_up = [lines = segment.get()](int r) { return lines->hung_up(r); };
+  auto reach = std::make_unique<shm::ProcessReach>(
+      region, rank, open_arena(segment->take_arena(), rank, shape.size), hung_up, deadline);
 
   Capabilities capabilities = rounds::engine_capabilities();
   capabilities.backend = "shm";
   capabilities.authenticated = true;
   capabilities.processes = true;
-  shm::Segment* lines = segment.get();
   return std::make_unique<rounds::RoundsBackend>(capabilities, std::move(segment), region, rank,
-                                                 [lines](int r) { return lines->hung_up(r); });
+                                                 std::move(reach), hung_up, tuning);
 }
 
 }  // namespace lockstep

@@ -9,15 +9,16 @@
 #include <memory>
 
 #include "lockstep/comm/backend.h"
-#include "lockstep/comm/rounds/region.h"
+#include "lockstep/comm/rounds/engine.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
 
 // Collective over the `shape.size` ranks, which must be on one host; the store must be new to this
-// group (a PrefixStore). Throws Timeout, StoreError, Mismatch, SystemError.
+// group (a PrefixStore). `shape` and `tuning` are the same on all ranks. Throws Timeout,
+// StoreError, Mismatch, SystemError.
 std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape,
-                                          Deadline deadline);
+                                          Deadline deadline, const rounds::Tuning& tuning = {});
 
 }  // namespace lockstep

@@ -1,0 +1,34 @@
+// Direct: collectives in which ranks take their pieces straight from their peers' memory.
+//
+// Two ways to get there: memory that is mapped here (a pointer for every rank), or copies in and
+// out of another address space (reach.h). Nothing here waits or synchronises: the engine calls this
+// once all peers have posted, and tells them when it is over.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/rounds/pieces.h"
+#include "lockstep/comm/rounds/reach.h"
+#include "lockstep/comm/types.h"
+
+namespace lockstep::rounds {
+
+// Puts this rank's pieces of the peers' offers into the call's output, combined in rank order where
+// the call is a reduction. offers[r]: what rank r offers, null where that is nothing.
+void take_mapped(const Call& call, const Pieces& pieces, std::span<const std::byte* const> offers);
+
+// all_reduce in place: this rank combines its share of all buffers and stores the result into all
+// of them, in one pass. Every element belongs to one rank's share.
+void all_reduce_mapped(const Call& call, int rank, std::span<std::byte* const> buffers);
+
+// The same by copies. addresses[r]: of rank r's offer in its address space; `scratch` is grown as
+// needed.
+void take_copied(const Call& call, const Pieces& pieces, int rank,
+                 std::span<const uint64_t> addresses, const Reach& reach,
+                 std::vector<std::byte>& scratch);
+void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
+                       const Reach& reach, std::vector<std::byte>& scratch);
+
+}  // namespace lockstep::rounds

@@ -1,0 +1,338 @@
+// Engine: waiting, and what can go wrong meanwhile.
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <sstream>
+
+#include "lockstep/comm/rounds/operation.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/ticks.h"
+
+namespace lockstep::rounds {
+namespace {
+
+constexpr int kYields = 1000;  // before the first sleep
+// Peers ring; a slice only bounds how late a dead one, which does not, is noticed.
+constexpr auto kSlice = std::chrono::milliseconds(50);
+constexpr double kWarnAfterSeconds = 10;
+// How long a rank that found a mismatch waits for the others' side of it.
+constexpr auto kPatience = std::chrono::milliseconds(200);
+// How far back a difference in the calls' history is looked for.
+constexpr uint64_t kLookBack = 8;
+
+std::string joined(const std::vector<std::string>& parts, const char* separator) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!text.empty()) text += separator;
+    text += part;
+  }
+  return text;
+}
+
+std::string heading(const launch::CallRecord& record) {
+  return "#" + std::to_string(record.sequence) + " " + launch::describe(record);
+}
+std::string heading(const Call& call) {
+  return heading(make_record(call));
+}
+
+}  // namespace
+
+bool Engine::poll(const bool& done, const Call& call, bool check_peers) {
+  if (done) return true;
+  progress();
+  if (done) return true;
+  if (broken_) std::rethrow_exception(broken_);
+  check_aborted();
+  if (check_peers) check_slowly(done, call);
+  return done;
+}
+
+Probe Engine::probe(int src, int tag) {
+  progress();
+  if (broken_) std::rethrow_exception(broken_);
+  check_aborted();
+  const bool found = channels_.probe(src, tag);
+  doorbell_.ring();  // it may have made room
+  if (found) return Probe::kMessage;
+  // All ranks at every 64th question about each.
+  if (++probes_ / region_.size() % 64 != 0) return Probe::kNothing;
+  const bool departed = region_.rank(src).departed.load(std::memory_order_acquire) != 0;
+  const bool dead = !departed && is_dead_ && is_dead_(src);
+  if (!departed && !dead) return Probe::kNothing;
+  // What it sent before it went is still there.
+  if (channels_.probe(src, tag)) return Probe::kMessage;
+  if (departed) return Probe::kLeft;
+  throw PeerLost(
+      "a receive from any rank may wait for " + whereabouts(src) + ", but its process is dead",
+      src);
+}
+
+// Pauses, then yields, then sleeps until a peer rings.
+void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
+  int idle = 0;
+  double warn_at = kWarnAfterSeconds;
+  while (!done) {
+    if (broken_) std::rethrow_exception(broken_);
+    bool moved = false;
+    try {
+      moved = advance();
+    } catch (...) {
+      if (!broken_) broken_ = std::current_exception();
+      throw;
+    }
+    if (done) return;
+    if (moved) {
+      idle = 0;
+      continue;
+    }
+    ++idle;
+    if (idle < spins_) {
+      cpu_pause();
+      continue;
+    }
+    if (idle < spins_ + kYields) {
+      ::sched_yield();
+      if (idle % 64 == 0) {
+        check_aborted();
+        // On a busy machine every yield may last a time slice.
+        if (deadline.expired()) idle = spins_ + kYields;
+      }
+      continue;
+    }
+    check_slowly(done, call);
+    if (done) return;
+    if (deadline.expired()) time_out(call, deadline);
+    if (deadline.elapsed_seconds() > warn_at) {
+      std::vector<std::string> late;
+      for (const int r : awaited(call)) late.push_back(whereabouts(r));
+      log_warning(heading(call) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
+                  " s for " + joined(late, "; "));
+      warn_at *= 3;
+    }
+    doorbell_.announce();
+    try {
+      moved = advance();
+    } catch (...) {
+      doorbell_.withdraw();
+      if (!broken_) broken_ = std::current_exception();
+      throw;
+    }
+    const bool aborted = region_.header().abort_kind.load(std::memory_order_seq_cst) !=
+                         static_cast<uint32_t>(AbortKind::kNone);
+    if (done || moved || aborted)
+      doorbell_.withdraw();
+    else
+      doorbell_.sleep(std::min<Deadline::Duration>(kSlice, deadline.remaining()));
+  }
+}
+
+void Engine::check_slowly(const bool& done, const Call& call) {
+  check_aborted();
+  if (!queue_.empty()) compare_posts(*queue_.front());
+  check_lost(done, call);
+}
+
+void Engine::time_out(const Call& call, Deadline deadline) {
+  std::vector<std::string> late;
+  for (const int r : awaited(call)) late.push_back(whereabouts(r));
+  std::ostringstream text;
+  text << heading(call) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
+       << " s; not arrived: " << joined(late, "; ") << "; raise the time-out if they are only slow";
+  fail(AbortKind::kTimeout, -1, text.str());
+}
+
+bool Engine::has_posted(const Operation& op, int rank) const {
+  return region_.post(rank, op.number).number.load(std::memory_order_acquire) == op.number;
+}
+
+// The ranks that `call` cannot go on without.
+std::vector<int> Engine::awaited(const Call& call) const {
+  using Phase = Operation::Phase;
+  if (call.op == Op::kSend || call.op == Op::kRecv) return {call.peer};
+  std::vector<int> ranks;
+  if (queue_.empty()) return ranks;
+  const Operation& op = *queue_.front();
+  const bool slots_full = op.produced < op.program.rounds &&
+                          op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
+  const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
+  for (int r = 0; r < region_.size(); ++r) {
+    if (r == rank_) continue;
+    const RankState& state = region_.rank(r);
+    bool waits = false;
+    switch (op.phase) {
+      case Phase::kWaitingTurn:
+        waits = op.number > state.done.load(std::memory_order_acquire) + kPosts;
+        break;
+      case Phase::kLines:
+        waits = !lines_.ready(r, op.pieces.offer(r));
+        break;
+      case Phase::kMeeting:
+        waits = op.pieces.offer(r) > 0 && !has_posted(op, r);
+        break;
+      case Phase::kStaged:
+        waits = (reads(op, r) && (!has_posted(op, r) ||
+                                  state.published.load(std::memory_order_acquire) <= round)) ||
+                (slots_full && state.consumed.load(std::memory_order_acquire) + kSlots <=
+                                   op.base + static_cast<uint64_t>(op.produced));
+        break;
+      case Phase::kLeaving:
+        waits = op.pieces.gives_to(r) && state.executed.load(std::memory_order_acquire) < op.number;
+        break;
+    }
+    if (waits) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+std::string Engine::whereabouts(int rank) const {
+  const RankState& state = region_.rank(rank);
+  std::string text = "rank " + std::to_string(rank);
+  if (const int pid = state.pid.load(std::memory_order_relaxed); pid != 0)
+    text += " (pid " + std::to_string(pid) + ")";
+  const uint64_t posted = state.posted.load(std::memory_order_acquire);
+  const Post& post = region_.post(rank, posted);
+  if (posted == 0 || post.number.load(std::memory_order_acquire) != posted)
+    return text + ", which has called no collective yet";
+  return text + ", whose last collective was " + heading(post.record);
+}
+
+// ---- out of step ----
+
+// Only once the rank has posted this call.
+void Engine::check_post(const Operation& op, int rank) {
+  const Post& post = region_.post(rank, op.number);
+  if (post.fingerprint != op.record.fingerprint || post.history != op.history) report_mismatch(op);
+}
+
+// For those whose posts a call does not wait for: looked at once it takes long.
+void Engine::compare_posts(const Operation& op) {
+  for (int r = 0; r < region_.size(); ++r) {
+    if (r != rank_ && has_posted(op, r)) check_post(op, r);
+  }
+}
+
+// What the ranks called as number `number`, the ranks grouped by it; false if all that are known
+// called the same.
+bool Engine::report_from(uint64_t number, const Operation& op, std::string& text) const {
+  struct Group {
+    uint64_t fingerprint;
+    std::string call;
+    std::vector<std::string> ranks;
+  };
+  std::vector<Group> groups;
+  for (int r = 0; r < region_.size(); ++r) {
+    const Post& post = region_.post(r, number);
+    const bool own = r == rank_ && number == op.number;  // perhaps not posted yet
+    if (!own && post.number.load(std::memory_order_acquire) != number) continue;
+    const launch::CallRecord& record = own ? op.record : post.record;
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const Group& g) { return g.fingerprint == record.fingerprint; });
+    if (it == groups.end()) it = groups.insert(it, {record.fingerprint, heading(record), {}});
+    it->ranks.push_back(std::to_string(r));
+  }
+  if (groups.size() < 2) return false;
+  for (const Group& group : groups) {
+    text += (group.ranks.size() == 1 ? " rank " : " ranks ") + joined(group.ranks, ", ") + ": " +
+            group.call + ";";
+  }
+  return true;
+}
+
+void Engine::report_mismatch(const Operation& op) {
+  // The others are on their way: name them too.
+  const Deadline patience = Deadline::after(kPatience);
+  for (int r = 0; r < region_.size(); ++r) {
+    while (r != rank_ && region_.rank(r).posted.load(std::memory_order_acquire) < op.number &&
+           !lost(r) && !patience.expired())
+      ::sched_yield();
+  }
+  // The first call in which they differ: earlier ones may have gone unnoticed, such as two ranks
+  // that both think they are the root.
+  const uint64_t first = op.number > kLookBack ? op.number - kLookBack : 1;
+  std::string text;
+  uint64_t number = first;
+  while (number <= op.number && !report_from(number, op, text)) ++number;
+  std::string head = "ranks called different collectives";
+  if (number < op.number) head += ", noticed at " + heading(op.record);
+  if (text.empty()) text = " more than " + std::to_string(kLookBack) + " calls ago;";
+  fail(AbortKind::kMismatch, -1,
+       head + ":" + text + " every rank must call the same operations in the same order");
+}
+
+// ---- gone ----
+
+void Engine::check_aborted() {
+  const auto kind =
+      static_cast<AbortKind>(region_.header().abort_kind.load(std::memory_order_acquire));
+  if (kind == AbortKind::kNone || kind == AbortKind::kPending) return;
+  const RegionHeader& header = region_.header();
+  break_down(kind, header.lost_rank >= 0 ? header.lost_rank : header.abort_rank,
+             "rank " + std::to_string(header.abort_rank) + " reported: " + header.abort_text);
+}
+
+bool Engine::lost(int rank) const {
+  if (rank == rank_) return false;
+  return region_.rank(rank).departed.load(std::memory_order_acquire) != 0 ||
+         (is_dead_ && is_dead_(rank));
+}
+
+void Engine::check_lost(const bool& done, const Call& call) {
+  for (const int r : awaited(call)) {
+    const bool departed = region_.rank(r).departed.load(std::memory_order_acquire) != 0;
+    if (!departed && !(is_dead_ && is_dead_(r))) continue;
+    // What it sent before it went is still there: only what is missing now is missing for good.
+    progress();
+    if (broken_) std::rethrow_exception(broken_);
+    if (done) return;
+    const std::vector<int> still = awaited(call);
+    if (std::find(still.begin(), still.end(), r) == still.end()) continue;
+    fail(AbortKind::kPeerLost, r,
+         heading(call) + " needs " + whereabouts(r) + ", but " +
+             (departed ? "it has left the group" : "its process is dead"));
+  }
+}
+
+void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexcept {
+  RegionHeader& header = region_.header();
+  auto expected = static_cast<uint32_t>(AbortKind::kNone);
+  if (!header.abort_kind.compare_exchange_strong(
+          expected, static_cast<uint32_t>(AbortKind::kPending), std::memory_order_seq_cst)) {
+    return;
+  }
+  header.abort_rank = rank_;
+  header.lost_rank = lost_rank;
+  const size_t n = std::min(text.size(), sizeof header.abort_text - 1);
+  std::memcpy(header.abort_text, text.data(), n);
+  header.abort_text[n] = '\0';
+  header.abort_kind.store(static_cast<uint32_t>(kind), std::memory_order_seq_cst);
+  doorbell_.ring();
+}
+
+void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
+  abort(kind, lost_rank, text);
+  break_down(kind, lost_rank, text);
+}
+
+// The caller's memory is its own again when this has thrown.
+void Engine::break_down(AbortKind kind, int lost_rank, const std::string& text) {
+  quiesce();
+  try {
+    switch (kind) {
+      case AbortKind::kTimeout:
+        throw Timeout(text);
+      case AbortKind::kMismatch:
+        throw Mismatch(text);
+      default:
+        throw PeerLost(text, lost_rank);
+    }
+  } catch (...) {
+    broken_ = std::current_exception();
+    throw;
+  }
+}
+
+}  // namespace lockstep::rounds

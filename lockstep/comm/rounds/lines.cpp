@@ -1,0 +1,52 @@
+#include "lockstep/comm/rounds/lines.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::rounds {
+namespace {
+
+// The exchange's number tells fresh lines from old ones, the key's bits those of another call.
+constexpr int kKeyBits = 24;
+constexpr uint64_t kKeyMask = (uint64_t{1} << kKeyBits) - 1;
+
+int64_t line_count(int64_t bytes) {
+  return std::max<int64_t>(1, (bytes + kLinePayload - 1) / kLinePayload);
+}
+
+}  // namespace
+
+void Lines::write(uint64_t key, const std::byte* payload, int64_t bytes) {
+  flag_ = ((exchange_ + 1) << kKeyBits) | ((key ^ (key >> kKeyBits) ^ (key >> 48)) & kKeyMask);
+  Line* lines = region_.lines(rank_, exchange_);
+  const int64_t last = line_count(bytes) - 1;
+  for (int64_t i = 0; i < last; ++i) {
+    std::memcpy(lines[i].payload, payload + i * kLinePayload, kLinePayload);
+    lines[i].flag.store(flag_, std::memory_order_release);
+  }
+  if (bytes > 0)
+    std::memcpy(lines[last].payload, payload + last * kLinePayload,
+                static_cast<size_t>(bytes - last * kLinePayload));
+  // Sequentially consistent: whoever publishes looks for sleepers next (doorbell.h).
+  lines[last].flag.store(flag_, std::memory_order_seq_cst);
+}
+
+bool Lines::ready(int rank, int64_t bytes) const {
+  const Line* lines = region_.lines(rank, exchange_);
+  for (int64_t i = line_count(bytes) - 1; i >= 0; --i) {
+    if (lines[i].flag.load(std::memory_order_acquire) != flag_) return false;
+  }
+  return true;
+}
+
+const std::byte* Lines::read(int rank, int64_t bytes, std::byte* scratch) const {
+  const Line* lines = region_.lines(rank, exchange_);
+  if (bytes <= kLinePayload) return lines[0].payload;
+  for (int64_t at = 0, i = 0; at < bytes; at += kLinePayload, ++i) {
+    std::memcpy(scratch + at, lines[i].payload,
+                static_cast<size_t>(std::min(kLinePayload, bytes - at)));
+  }
+  return scratch;
+}
+
+}  // namespace lockstep::rounds

@@ -1,0 +1,39 @@
+// Engine::Operation: a collective under way. Included by the engine's own files only.
+#pragma once
+
+#include "lockstep/comm/rounds/engine.h"
+#include "lockstep/comm/rounds/pieces.h"
+
+namespace lockstep::rounds {
+
+struct Engine::Operation {
+  enum class Phase : uint8_t { kWaitingTurn, kLines, kMeeting, kStaged, kLeaving };
+
+  Operation(const Call& c, int rank, int size) : call(c), pieces(call, rank, size) {}
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  Call call;
+  Pieces pieces;
+  launch::CallRecord record;
+  uint64_t number = 0;
+  uint64_t history = 0;
+  Phase phase = Phase::kWaitingTurn;
+  bool posted = false;
+  bool done = false;
+
+  bool through_lines = false;
+  Memory memory = Memory::kStaged;
+  Window window;
+  bool surely_staged = false;  // whatever the peers post
+
+  // Staged.
+  Program program;
+  uint64_t base = 0;       // the slots' round at which it starts
+  int64_t own_rounds = 0;  // that this rank's own data needs
+  int64_t produced = 0;
+  int64_t consumed = 0;
+  bool total_known = false;
+};
+
+}  // namespace lockstep::rounds

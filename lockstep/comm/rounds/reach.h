@@ -1,0 +1,37 @@
+// Reach: how a rank gets at the memory of its peers without their help.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/comm/backend.h"
+
+namespace lockstep::rounds {
+
+// A place in memory that all ranks of the group have mapped, each at an address of its own.
+struct Window {
+  uint32_t id = 0;
+  uint64_t offset = 0;
+};
+
+class Reach {
+ public:
+  virtual ~Reach() = default;
+
+  // The window in which `bytes` bytes of this rank's memory lie, if they do.
+  virtual std::optional<Window> find(const std::byte* memory, int64_t bytes) const = 0;
+  // Where the rank's `window` lies in this address space; null if it was given back.
+  virtual std::byte* peer(int rank, Window window) const = 0;
+
+  // Backend::allocate_symmetric().
+  virtual SymmetricMemory allocate(int64_t bytes) = 0;
+
+  // True if every rank can copy from and to any memory of every other; the same on all ranks.
+  virtual bool copies() const = 0;
+  // Between this rank's memory and another's. Throw PeerLost, SystemError.
+  virtual void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const = 0;
+  virtual void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const = 0;
+};
+
+}  // namespace lockstep::rounds

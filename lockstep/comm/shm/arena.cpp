@@ -1,0 +1,165 @@
+#include "lockstep/comm/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr uint64_t kSpan = uint64_t{1} << 40;  // of a rank: address space in a file, not memory
+constexpr uint64_t kAlignment = uint64_t{2} << 20;  // a huge page, where shared memory has them
+constexpr size_t kControlBytes = size_t{1} << 20;   // a flag an allocation
+constexpr int kPopulateWrite = 23;                  // MADV_POPULATE_WRITE, Linux 5.14
+
+std::byte* map(int fd, uint64_t offset, size_t bytes) {
+  void* memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (memory == MAP_FAILED)
+    throw system_error("mmap of " + std::to_string(bytes) + " bytes of symmetric memory", errno);
+  return static_cast<std::byte*>(memory);
+}
+
+// Older kernels cannot; then pages come when they are touched.
+void populate(std::byte* memory, size_t bytes) {
+  if (::madvise(memory, bytes, kPopulateWrite) != 0 && (errno == ENOMEM || errno == EFAULT))
+    throw system_error("populating " + std::to_string(bytes) + " bytes of symmetric memory", errno);
+}
+
+}  // namespace
+
+UniqueFd Arena::make_memory(int size) {
+  UniqueFd fd(::memfd_create("lockstep-symmetric", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw system_error("memfd_create", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(kSpan * static_cast<uint64_t>(size))) != 0)
+    throw system_error("ftruncate of symmetric memory", errno);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw system_error("F_ADD_SEALS", errno);
+  return fd;
+}
+
+Arena::Arena(UniqueFd memory, int rank, int size)
+    : memory_(std::move(memory)), rank_(rank), size_(size), next_offset_(kAlignment) {
+  static_assert(kControlBytes <= kAlignment);
+  for (int r = 0; r < size; ++r)
+    controls_.push_back(map(memory_.get(), kSpan * static_cast<uint64_t>(r), kControlBytes));
+}
+
+Arena::~Arena() {
+  for (auto& [id, block] : blocks_) {
+    for (std::byte* base : block.bases)
+      if (base != nullptr) ::munmap(base, block.bytes);
+  }
+  for (std::byte* control : controls_) ::munmap(control, kControlBytes);
+}
+
+std::atomic<uint8_t>* Arena::released_flags(int rank) const {
+  return reinterpret_cast<std::atomic<uint8_t>*>(controls_[static_cast<size_t>(rank)]);
+}
+
+std::byte* Arena::allocate(int64_t bytes) {
+  LOCKSTEP_CHECK(bytes > 0, "an allocation has bytes");
+  const std::lock_guard lock(mutex_);
+  reap();
+  const uint32_t id = next_id_++;
+  const uint64_t offset = next_offset_;
+  const auto size = static_cast<size_t>((static_cast<uint64_t>(bytes) + kAlignment - 1) /
+                                        kAlignment * kAlignment);
+  next_offset_ += size;
+  if (id >= kControlBytes || next_offset_ > kSpan) {
+    throw system_error("this communicator has no symmetric memory left after " +
+                           std::to_string(id) + " allocations; reuse tensors, or make a new one",
+                       ENOSPC);
+  }
+  Block block{id, offset, size, std::vector<std::byte*>(static_cast<size_t>(size_)), false};
+  try {
+    for (int r = 0; r < size_; ++r)
+      block.bases[static_cast<size_t>(r)] =
+          map(memory_.get(), kSpan * static_cast<uint64_t>(r) + offset, size);
+    std::byte* own = block.bases[static_cast<size_t>(rank_)];
+    ::madvise(own, size, MADV_HUGEPAGE);  // has an effect only where the system allows it
+    populate(own, static_cast<size_t>(bytes));
+    own_.emplace(own, id);
+    live_ = own_.size();
+    blocks_.emplace(id, std::move(block));
+    return own;
+  } catch (...) {
+    for (std::byte* base : block.bases)
+      if (base != nullptr) ::munmap(base, size);
+    released_flags(rank_)[id].store(1, std::memory_order_release);
+    throw;
+  }
+}
+
+void Arena::warm(const std::byte* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto it = own_.find(memory);
+  LOCKSTEP_CHECK(it != own_.end(), "what is warmed was allocated here");
+  Block& block = blocks_.at(it->second);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) populate(block.bases[static_cast<size_t>(r)], block.bytes);
+  }
+}
+
+void Arena::release(std::byte* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto it = own_.find(memory);
+  if (it == own_.end()) return;
+  Block& block = blocks_.at(it->second);
+  own_.erase(it);
+  live_ = own_.size();
+  ::munmap(memory, block.bytes);
+  block.bases[static_cast<size_t>(rank_)] = nullptr;
+  block.released = true;
+  // Peers keep their mappings until they release too; the pages go now.
+  ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(kSpan * static_cast<uint64_t>(rank_) + block.offset),
+              static_cast<off_t>(block.bytes));
+  released_flags(rank_)[block.id].store(1, std::memory_order_release);
+  reap();
+}
+
+// Unmaps what all ranks have released. With mutex_ held.
+void Arena::reap() {
+  for (auto it = blocks_.begin(); it != blocks_.end();) {
+    Block& block = it->second;
+    bool all = block.released;
+    for (int r = 0; all && r < size_; ++r)
+      all = released_flags(r)[block.id].load(std::memory_order_acquire) != 0;
+    if (!all) {
+      ++it;
+      continue;
+    }
+    for (std::byte* base : block.bases)
+      if (base != nullptr) ::munmap(base, block.bytes);
+    it = blocks_.erase(it);
+  }
+}
+
+std::optional<rounds::Window> Arena::find(const std::byte* memory, int64_t bytes) const {
+  if (live_.load(std::memory_order_acquire) == 0) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  auto it = own_.upper_bound(memory);
+  if (it == own_.begin()) return std::nullopt;
+  --it;
+  const Block& block = blocks_.at(it->second);
+  const auto offset = static_cast<uint64_t>(memory - it->first);
+  if (offset + static_cast<uint64_t>(bytes) > block.bytes) return std::nullopt;
+  return rounds::Window{block.id, offset};
+}
+
+std::byte* Arena::peer(int rank, rounds::Window window) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = blocks_.find(window.id);
+  if (it == blocks_.end()) return nullptr;
+  std::byte* base = it->second.bases[static_cast<size_t>(rank)];
+  return base == nullptr ? nullptr : base + window.offset;
+}
+
+}  // namespace lockstep::shm

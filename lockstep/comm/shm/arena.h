@@ -1,0 +1,71 @@
+// Arena: memory that all ranks of a shm group have mapped, for tensors that peers read and write in
+// place ("symmetric memory").
+//
+// One sealed memfd, far larger than it is filled: rank r's memory begins at r * kSpan, and an
+// allocation has the same offset in every rank's span, so the ranks agree on places without
+// talking. Pages exist once they are touched and go when their owner gives them back; nothing has a
+// name in a file system, and all of it goes with the last process.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/rounds/reach.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep::shm {
+
+// Thread-safe: tensors die on any thread.
+class Arena {
+ public:
+  // A memfd for `size` ranks, made by one of them. Throws SystemError.
+  static UniqueFd make_memory(int size);
+
+  // Takes its end of `memory`. Throws SystemError.
+  Arena(UniqueFd memory, int rank, int size);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // `bytes` (> 0) of this rank's memory, zeroed, page-aligned, populated; the peers' are mapped
+  // beside it. Every rank calls this in the same order with the same size; what fails on one rank
+  // (SystemError) counts as called. The memory is given back by release(), or with the arena.
+  std::byte* allocate(int64_t bytes);
+  // Maps the peers' pages, so that the first use does not pay for it. After all have allocated.
+  void warm(const std::byte* memory);
+  // Any thread; once for every allocate(). Peers must not be using it any more.
+  void release(std::byte* memory) noexcept;
+
+  std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const;
+  std::byte* peer(int rank, rounds::Window window) const;
+
+ private:
+  struct Block {
+    uint32_t id = 0;
+    uint64_t offset = 0;  // in every rank's span
+    size_t bytes = 0;
+    std::vector<std::byte*> bases;  // by rank; null once unmapped
+    bool released = false;          // by this rank
+  };
+  std::atomic<uint8_t>* released_flags(int rank) const;
+  void reap();
+
+  UniqueFd memory_;
+  int rank_;
+  int size_;
+  std::vector<std::byte*> controls_;  // the beginning of each rank's span
+  mutable std::mutex mutex_;
+  std::map<uint32_t, Block> blocks_;          // guarded by mutex_
+  std::map<const std::byte*, uint32_t> own_;  // guarded by mutex_: this rank's live blocks
+  std::atomic<size_t> live_{0};               // own_.size()
+  uint32_t next_id_ = 0;                      // guarded by mutex_
+  uint64_t next_offset_ = 0;                  // guarded by mutex_
+};
+
+}  // namespace lockstep::shm

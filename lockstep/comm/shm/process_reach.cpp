@@ -1,0 +1,145 @@
+#include "lockstep/comm/shm/process_reach.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/secret.h"
+
+namespace lockstep::shm {
+namespace {
+
+enum Step : uint32_t { kNothing, kShown, kCannot, kCan };
+
+using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                             unsigned long);
+
+// All of it, though the system may move less at a time. False: errno says why.
+bool transfer_all(Transfer transfer, int pid, void* own, uint64_t address, int64_t bytes) {
+  auto* at = static_cast<char*>(own);
+  while (bytes > 0) {
+    const iovec local{at, static_cast<size_t>(bytes)};
+    const iovec remote{reinterpret_cast<void*>(address), static_cast<size_t>(bytes)};
+    const ssize_t n = transfer(pid, &local, 1, &remote, 1, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    at += n;
+    address += static_cast<uint64_t>(n);
+    bytes -= n;
+  }
+  return true;
+}
+
+uint64_t random_word() {
+  const auto bytes = random_bytes(sizeof(uint64_t));
+  uint64_t word;
+  std::memcpy(&word, bytes.data(), sizeof word);
+  return word;
+}
+
+}  // namespace
+
+ProcessReach::ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
+                           std::function<bool(int)> hung_up, Deadline deadline)
+    : rank_(rank),
+      arena_(std::move(arena)),
+      hung_up_(std::move(hung_up)),
+      pids_(static_cast<size_t>(region.size())) {
+  // A word that a wrong process, in another PID namespace, would not have at that address.
+  const uint64_t word = random_word();
+  rounds::RankState& own = region.rank(rank);
+  own.probe_address = reinterpret_cast<uint64_t>(&word);
+  own.probe_value = word;
+  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);
+  own.reach_step.store(kShown, std::memory_order_release);
+  await_step(region, kShown, deadline);
+  for (int r = 0; r < region.size(); ++r)
+    pids_[static_cast<size_t>(r)] = region.rank(r).pid.load(std::memory_order_relaxed);
+  own.reach_step.store(probe(region) ? kCan : kCannot, std::memory_order_release);
+  await_step(region, kCannot, deadline);  // the word lives until here
+  copies_ = true;
+  for (int r = 0; r < region.size(); ++r)
+    copies_ &= region.rank(r).reach_step.load(std::memory_order_acquire) == kCan;
+}
+
+void ProcessReach::await_step(rounds::Region region, uint32_t step, Deadline deadline) const {
+  for (int r = 0; r < region.size(); ++r) {
+    for (int tries = 0; region.rank(r).reach_step.load(std::memory_order_acquire) < step; ++tries) {
+      if (hung_up_(r))
+        throw PeerLost("rank " + std::to_string(r) + " went away while the group was being made",
+                       r);
+      if (deadline.expired()) {
+        throw Timeout("shm: rank " + std::to_string(rank_) + " waited " +
+                      std::to_string(deadline.timeout_seconds()) + " s for rank " +
+                      std::to_string(r) + " to map the shared memory");
+      }
+      if (tries < 100)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+}
+
+bool ProcessReach::probe(rounds::Region region) const {
+  for (int r = 0; r < region.size(); ++r) {
+    if (r == rank_) continue;
+    const rounds::RankState& state = region.rank(r);
+    uint64_t word = 0;
+    if (!transfer_all(::process_vm_readv, pids_[static_cast<size_t>(r)], &word, state.probe_address,
+                      sizeof word) ||
+        word != state.probe_value) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::optional<rounds::Window> ProcessReach::find(const std::byte* memory, int64_t bytes) const {
+  return arena_ ? arena_->find(memory, bytes) : std::nullopt;
+}
+
+std::byte* ProcessReach::peer(int rank, rounds::Window window) const {
+  return arena_ ? arena_->peer(rank, window) : nullptr;
+}
+
+SymmetricMemory ProcessReach::allocate(int64_t bytes) {
+  if (!arena_) return {};
+  std::byte* data = arena_->allocate(bytes);
+  // A tensor may outlive the group, and so does the arena then.
+  std::shared_ptr<void> owner(
+      data, [arena = arena_](void* memory) { arena->release(static_cast<std::byte*>(memory)); });
+  return {data, std::move(owner), [arena = arena_, data] { arena->warm(data); }};
+}
+
+// Its number may belong to another process soon after it died.
+void ProcessReach::check_alive(int rank) const {
+  if (hung_up_(rank)) throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);
+}
+
+void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
+  check_alive(rank);
+  if (transfer_all(::process_vm_readv, pids_[static_cast<size_t>(rank)], to, address, bytes))
+    return;
+  const int error = errno;
+  check_alive(rank);
+  throw system_error("process_vm_readv from rank " + std::to_string(rank), error);
+}
+
+void ProcessReach::write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const {
+  check_alive(rank);
+  if (transfer_all(::process_vm_writev, pids_[static_cast<size_t>(rank)],
+                   const_cast<std::byte*>(from), address, bytes))
+    return;
+  const int error = errno;
+  check_alive(rank);
+  throw system_error("process_vm_writev to rank " + std::to_string(rank), error);
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,42 @@
+// ProcessReach: how processes of one host get at each other's memory: mapped (the arena), or by
+// process_vm_readv(2) and process_vm_writev(2) where the system permits it ("cross-memory attach").
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/rounds/reach.h"
+#include "lockstep/comm/rounds/region.h"
+#include "lockstep/comm/shm/arena.h"
+#include "lockstep/core/deadline.h"
+
+namespace lockstep::shm {
+
+class ProcessReach final : public rounds::Reach {
+ public:
+  // Collective: every rank tries to read a word of every other; copies() is true if all could. The
+  // arena may be null. `hung_up` tells whether a rank's process is gone. Throws Timeout, PeerLost.
+  ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
+               std::function<bool(int rank)> hung_up, Deadline deadline);
+
+  std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const override;
+  std::byte* peer(int rank, rounds::Window window) const override;
+  SymmetricMemory allocate(int64_t bytes) override;
+  bool copies() const override { return copies_; }
+  void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const override;
+  void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const override;
+
+ private:
+  void await_step(rounds::Region region, uint32_t step, Deadline deadline) const;
+  bool probe(rounds::Region region) const;
+  void check_alive(int rank) const;
+
+  int rank_;
+  std::shared_ptr<Arena> arena_;
+  std::function<bool(int)> hung_up_;
+  std::vector<int> pids_;
+  bool copies_ = false;
+};
+
+}  // namespace lockstep::shm

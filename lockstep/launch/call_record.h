@@ -1,0 +1,33 @@
+// CallRecord: what a rank says about one call of a communicator. Plain data of fixed size, without
+// pointers: it crosses processes and is read after its writer died.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep::launch {
+
+struct CallRecord {
+  uint64_t sequence = 0;     // on its communicator, from 1; sends and receives count apart
+  uint64_t fingerprint = 0;  // equal on all ranks that make the same call
+  uint64_t begun = 0;        // ticks() (core/ticks.h)
+  uint64_t ended = 0;        // ticks(); 0: still inside
+  int64_t elements = 0;
+  int32_t root = -1;
+  int32_t peer = -1;
+  int32_t tag = 0;
+  uint32_t line = 0;    // of `file`
+  uint32_t group = 0;   // which communicator of the rank; 0: the first
+  uint32_t moving = 0;  // 1: a send, 2: a receive, 0: a collective
+  char op[16] = {};     // texts are NUL-terminated
+  char reduce[8] = {};
+  char dtype[12] = {};
+  char file[44] = {};  // the last part of the path
+  char note[48] = {};  // of who called: "bucket 3 of step 17"
+};
+static_assert(sizeof(CallRecord) == 192);
+
+// "all_reduce sum float32 x 421642 at trainer.cpp:120".
+std::string describe(const CallRecord& record);
+
+}  // namespace lockstep::launch
