@@ -18,6 +18,7 @@ struct Engine {
 };
 constexpr Engine kEngines[] = {
     {.name = "shm"},
+    {.name = "gloo", .gives_back_threads = false},
 };
 
 class Faults : public ::testing::TestWithParam<std::tuple<Engine, testing::Fault>> {};

@@ -191,7 +191,6 @@ class MpiBackend final : public Backend {
       ::sched_yield();
       if (turn % 64 != 0) continue;
       if (deadline.expired()) {
-        mpi::give_up_finalizing();
         throw Timeout(op.text + " waited " + std::to_string(deadline.timeout_seconds()) +
                       " s on rank " + std::to_string(rank_) +
                       "; a rank is late, or called something else");

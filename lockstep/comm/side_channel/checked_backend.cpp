@@ -1,0 +1,326 @@
+#include "lockstep/comm/side_channel/checked_backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep {
+namespace {
+
+using side_channel::CallRecord;
+using side_channel::Failure;
+using side_channel::SideChannel;
+
+constexpr int kSideSpins = 2000;   // looks before the first yield
+constexpr int kSideYields = 1000;  // before the first sleep
+constexpr auto kSideFirstSleep = std::chrono::microseconds(50);
+constexpr auto kSideLongestSleep = std::chrono::microseconds(1000);
+constexpr auto kSideSlice = std::chrono::milliseconds(50);  // between looks at the peers
+// How long the side channel is asked who is gone when the engine lost somebody.
+constexpr auto kSideBlame = std::chrono::milliseconds(500);
+constexpr double kSideWarnAfterSeconds = 10;
+
+bool is_message(const Call& call) {
+  return call.op == Op::kSend || call.op == Op::kRecv;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += " " + part + ";";
+  return text;
+}
+
+class CheckedBackend final : public Backend {
+ public:
+  CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<SideChannel> channel, int rank,
+                 bool spin)
+      : inner_(std::move(inner)),
+        channel_(std::move(channel)),
+        rank_(rank),
+        spins_(spin ? kSideSpins : 0) {}
+
+  const Capabilities& capabilities() const override { return inner_->capabilities(); }
+
+  std::unique_ptr<Request> start(const Call& call) override {
+    throw_if_broken();
+    auto op = std::make_shared<Operation>();
+    op->call = call;
+    if (is_message(call)) {
+      guarded(*op, [&] { op->request = inner_->start(call); });
+      return std::make_unique<CheckedRequest>(*this, std::move(op));
+    }
+    op->number = ++collectives_;
+    op->record = side_channel::make_record(call);
+    queue_.push_back(op);
+    progress();
+    return std::make_unique<CheckedRequest>(*this, std::move(op));
+  }
+
+  void progress() override {
+    if (broken_) return;
+    try {
+      advance();
+    } catch (...) {
+      note_broken();  // for whoever waits
+    }
+  }
+
+  bool lost(int rank) const override { return channel_->lost(rank); }
+
+  void abort(const std::string& reason) noexcept override {
+    channel_->fail(Failure::kOther, -1, reason);
+    inner_->abort(reason);
+  }
+
+ private:
+  struct Operation {
+    Call call;
+    CallRecord record = {};
+    uint64_t number = 0;  // of the collectives; 0: a message
+    bool published = false;
+    bool done = false;
+    std::unique_ptr<Request> request = nullptr;  // the engine's, once it is agreed
+  };
+
+  class CheckedRequest final : public Request {
+   public:
+    CheckedRequest(CheckedBackend& backend, std::shared_ptr<Operation> op)
+        : backend_(backend), op_(std::move(op)) {}
+    bool poll() override { return backend_.poll(*op_); }
+    void wait(Deadline deadline) override { backend_.wait(*op_, deadline); }
+
+   private:
+    CheckedBackend& backend_;
+    std::shared_ptr<Operation> op_;
+  };
+
+  // The exception being handled broke the group.
+  void note_broken() {
+    if (broken_) return;
+    broken_ = std::current_exception();
+    inner_->abort("the group is broken");
+  }
+
+  void throw_if_broken() const {
+    if (broken_) std::rethrow_exception(broken_);
+  }
+
+  // Shows, starts and finishes collectives, each in order. Throws what breaks the group.
+  void advance() {
+    for (const auto& op : queue_) {
+      if (!op->published) op->published = channel_->publish(op->number, op->record);
+      if (!op->published) break;
+    }
+    for (const auto& op : queue_) {
+      if (op->request) continue;
+      if (!op->published || !channel_->agreed(op->number)) break;
+      guarded(*op, [&] { op->request = inner_->start(op->call); });
+    }
+    inner_->progress();
+    while (!queue_.empty() && queue_.front()->request) {
+      Operation& front = *queue_.front();
+      bool over = false;
+      guarded(front, [&] { over = front.request->poll(); });
+      if (!over) break;
+      finish(front);
+    }
+  }
+
+  // Of the front of the queue, or of a message.
+  void finish(Operation& op) {
+    op.done = true;
+    op.request.reset();
+    if (op.number == 0) return;
+    channel_->finished(op.number);
+    queue_.pop_front();
+  }
+
+  // Runs a call of the engine; says who is gone where the engine only knows that somebody is.
+  template <typename F>
+  void guarded(const Operation& op, const F& call) {
+    try {
+      call();
+    } catch (const PeerLost& error) {
+      blame(op, error);
+    } catch (const Mismatch& error) {
+      fail(Failure::kMismatch, -1, error.what());
+    }
+  }
+
+  [[noreturn]] void blame(const Operation& op, const PeerLost& error) {
+    const Deadline deadline = Deadline::after(kSideBlame);
+    while (error.rank() < 0 && !deadline.expired()) {
+      check_failed();
+      check_lost(op);
+      if (op.number == 0 && channel_->lost(op.call.peer)) fail_lost(op, op.call.peer);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    fail(Failure::kPeerLost, error.rank(), error.what());
+  }
+
+  void check_failed() {
+    try {
+      channel_->check_failed();
+    } catch (...) {
+      note_broken();
+      throw;
+    }
+  }
+
+  void check_lost(const Operation& op) {
+    if (op.number == 0) return;
+    const int rank = channel_->lost_before(op.number, op.request != nullptr);
+    if (rank < 0) return;
+    // What it showed before it went may have made the call possible.
+    if (!op.request && channel_->missing(op.number).empty()) return;
+    fail_lost(op, rank);
+  }
+
+  [[noreturn]] void fail_lost(const Operation& op, int rank) {
+    fail(Failure::kPeerLost, rank,
+         text_of(op) + " needs " + channel_->whereabouts(rank) +
+             ", but its process is dead or has left the group");
+  }
+
+  [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text) {
+    channel_->fail(kind, lost_rank, text);
+    try {
+      side_channel::throw_failure(kind, lost_rank, text);
+    } catch (...) {
+      note_broken();
+      throw;
+    }
+  }
+
+  bool poll(Operation& op) {
+    if (op.done) return true;
+    throw_if_broken();
+    if (op.number == 0) {
+      guarded(op, [&] { op.done = op.request->poll(); });
+    } else {
+      progress();
+    }
+    throw_if_broken();
+    if (!op.done && ++polls_ % 64 == 0) {
+      check_failed();
+      check_lost(op);
+    }
+    return op.done;
+  }
+
+  void wait(Operation& op, Deadline deadline) {
+    if (op.done) return;
+    throw_if_broken();
+    if (op.number == 0) {
+      guarded(op, [&] { op.request->wait(deadline); });
+      op.done = true;
+      return;
+    }
+    // The collectives before it come first, in the engine as here.
+    while (!op.done) {
+      const std::shared_ptr<Operation> front = queue_.front();
+      if (!front->request) wait_agreed(*front, op, deadline);
+      wait_engine(*front, op, deadline);
+    }
+  }
+
+  // Until all ranks have shown the same collective and the engine has it.
+  void wait_agreed(Operation& front, const Operation& op, Deadline deadline) {
+    auto sleep = kSideFirstSleep;
+    double warn_at = kSideWarnAfterSeconds;
+    for (int turn = 0; true; ++turn) {
+      try {
+        advance();
+      } catch (...) {
+        note_broken();
+        throw;
+      }
+      if (front.request || front.done) return;
+      if (turn < spins_) continue;
+      if (turn < spins_ + kSideYields) {
+        ::sched_yield();
+        if (turn % 64 != 0) continue;
+        check_failed();
+        if (!deadline.expired()) continue;
+      }
+      check_failed();
+      check_lost(front);
+      if (deadline.expired()) fail_late(front, op, deadline);
+      if (deadline.elapsed_seconds() > warn_at) {
+        log_warning(text_of(front) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
+                    " s for" + joined(channel_->missing(front.number)));
+        warn_at *= 3;
+      }
+      std::this_thread::sleep_for(std::min<Deadline::Duration>(sleep, deadline.remaining()));
+      sleep = std::min(sleep * 2, kSideLongestSleep);
+    }
+  }
+
+  // Until the engine is done with the front.
+  void wait_engine(Operation& front, const Operation& op, Deadline deadline) {
+    while (!front.done) {
+      bool over = false;
+      const Deadline slice =
+          Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
+      guarded(front, [&] {
+        try {
+          front.request->wait(slice);
+          over = true;
+        } catch (const Timeout&) {
+          // Before its time it is the engine's own time-out, which is final.
+          if (!slice.expired()) fail_late(front, op, deadline);
+        }
+      });
+      if (over) return finish(front);
+      check_failed();
+      check_lost(front);
+      if (deadline.expired()) fail_late(front, op, deadline);
+    }
+  }
+
+  [[noreturn]] void fail_late(const Operation& front, const Operation& op, Deadline deadline) {
+    std::ostringstream text;
+    text << text_of(op) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
+         << " s; ";
+    if (&front != &op) text << "before it " << text_of(front) << " is not over; ";
+    const std::vector<std::string> missing = channel_->missing(front.number);
+    if (missing.empty()) {
+      text << "all ranks have called it, but the data did not arrive: a rank or the network is "
+              "stopped, or slow;";
+    } else {
+      text << "not arrived:" << joined(missing);
+    }
+    fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
+  }
+
+  static std::string text_of(const Operation& op) {
+    return "#" + std::to_string(op.call.sequence) + " " + describe(op.call);
+  }
+
+  std::unique_ptr<Backend> inner_;
+  std::unique_ptr<SideChannel> channel_;
+  int rank_;
+  int spins_;
+  uint64_t collectives_ = 0;
+  int64_t polls_ = 0;
+  std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over
+  std::exception_ptr broken_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner,
+                                              std::unique_ptr<side_channel::SideChannel> channel,
+                                              int rank, bool spin) {
+  return std::make_unique<CheckedBackend>(std::move(inner), std::move(channel), rank, spin);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,177 @@
+#include "lockstep/comm/side_channel/shared_channel.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "lockstep/comm/shm/segment.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::side_channel {
+namespace {
+
+constexpr size_t kSideLine = 128;
+constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest
+
+// How the group failed, by whoever came first.
+struct Report {
+  alignas(kSideLine) std::atomic<uint32_t> kind;  // Failure; what follows is valid from kTimeout on
+  int32_t rank;
+  int32_t lost_rank;
+  char text[1024];
+};
+
+// Written by its rank only, but read by all.
+struct RankBoard {
+  alignas(kSideLine) std::atomic<uint64_t> published;  // collectives shown
+  alignas(kSideLine) std::atomic<uint64_t> checked;    // ... that this rank has compared
+  std::atomic<uint64_t> finished;
+  std::atomic<uint32_t> departed;
+  std::atomic<int32_t> pid;
+  struct alignas(64) Slot {  // what is compared lies in one cache line
+    CallRecord record;
+  };
+  alignas(kSideLine) Slot slots[kDepth];
+};
+
+struct Layout {
+  Report report;
+  RankBoard ranks[1];  // `size` of them
+
+  static size_t bytes(int size) {
+    return offsetof(Layout, ranks) + sizeof(RankBoard) * static_cast<size_t>(size);
+  }
+};
+
+class SharedChannel final : public SideChannel {
+ public:
+  SharedChannel(Store& store, int rank, int size, Deadline deadline)
+      : segment_(
+            store, rank, size, Layout::bytes(size), [](std::byte*, void*) {}, nullptr, deadline),
+        rank_(rank),
+        size_(size) {
+    board(rank_).pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);
+  }
+
+  ~SharedChannel() override { board(rank_).departed.store(1, std::memory_order_release); }
+
+  bool publish(uint64_t number, const CallRecord& record) override {
+    if (number > slowest_ + kDepth) {
+      slowest_ = number;
+      for (int r = 0; r < size_; ++r)
+        slowest_ = std::min(slowest_, board(r).checked.load(std::memory_order_acquire));
+      if (number > slowest_ + kDepth) return false;
+    }
+    board(rank_).slots[number % kDepth].record = record;
+    board(rank_).published.store(number, std::memory_order_release);
+    return true;
+  }
+
+  bool agreed(uint64_t number) override {
+    for (int r = 0; r < size_; ++r) {
+      if (board(r).published.load(std::memory_order_acquire) < number) return false;
+    }
+    const CallRecord& own = record_of(rank_, number);
+    bool same = true;
+    for (int r = 0; r < size_; ++r) {
+      const CallRecord& theirs = record_of(r, number);
+      same &= theirs.fingerprint == own.fingerprint && theirs.sequence == own.sequence;
+    }
+    if (!same) {
+      std::vector<CallRecord> records;
+      for (int r = 0; r < size_; ++r) records.push_back(record_of(r, number));
+      const std::string text = mismatch_text(records);
+      fail(Failure::kMismatch, -1, text);
+      throw Mismatch(text);
+    }
+    board(rank_).checked.store(number, std::memory_order_release);
+    return true;
+  }
+
+  void finished(uint64_t number) override {
+    board(rank_).finished.store(number, std::memory_order_release);
+  }
+
+  void check_failed() override {
+    const Report& report = layout().report;
+    const auto kind = static_cast<Failure>(report.kind.load(std::memory_order_acquire));
+    if (kind == Failure::kNone || kind == Failure::kPending) return;
+    throw_failure(kind, report.lost_rank >= 0 ? report.lost_rank : report.rank,
+                  report.rank == rank_
+                      ? std::string(report.text)
+                      : "rank " + std::to_string(report.rank) + " reported: " + report.text);
+  }
+
+  std::vector<std::string> missing(uint64_t number) const override {
+    std::vector<std::string> texts;
+    for (int r = 0; r < size_; ++r) {
+      if (board(r).published.load(std::memory_order_acquire) < number)
+        texts.push_back(whereabouts(r));
+    }
+    return texts;
+  }
+
+  int lost_before(uint64_t number, bool agreed) const override {
+    for (int r = 0; r < size_; ++r) {
+      const auto behind = [&] {
+        const auto& done = agreed ? board(r).finished : board(r).published;
+        return done.load(std::memory_order_acquire) < number;
+      };
+      // What it did before it went counts: look again once it is known to be gone.
+      if (r != rank_ && behind() && lost(r) && behind()) return r;
+    }
+    return -1;
+  }
+
+  std::string whereabouts(int rank) const override {
+    const RankBoard& state = board(rank);
+    std::string text = "rank " + std::to_string(rank) + " (pid " +
+                       std::to_string(state.pid.load(std::memory_order_relaxed)) + ")";
+    const uint64_t published = state.published.load(std::memory_order_acquire);
+    if (published == 0) return text + ", which has called no collective yet";
+    return text + ", whose last collective was " + describe(record_of(rank, published));
+  }
+
+  bool lost(int rank) const override {
+    return rank != rank_ &&
+           (board(rank).departed.load(std::memory_order_acquire) != 0 || segment_.hung_up(rank));
+  }
+
+  void fail(Failure kind, int lost_rank, const std::string& text) noexcept override {
+    Report& report = layout().report;
+    auto expected = static_cast<uint32_t>(Failure::kNone);
+    if (!report.kind.compare_exchange_strong(expected, static_cast<uint32_t>(Failure::kPending),
+                                             std::memory_order_acq_rel)) {
+      return;
+    }
+    report.rank = rank_;
+    report.lost_rank = lost_rank;
+    const size_t n = std::min(text.size(), sizeof report.text - 1);
+    std::memcpy(report.text, text.data(), n);
+    report.text[n] = '\0';
+    report.kind.store(static_cast<uint32_t>(kind), std::memory_order_release);
+  }
+
+ private:
+  Layout& layout() const { return *reinterpret_cast<Layout*>(segment_.memory()); }
+  RankBoard& board(int rank) const { return layout().ranks[rank]; }
+  const CallRecord& record_of(int rank, uint64_t number) const {
+    return board(rank).slots[number % kDepth].record;
+  }
+
+  shm::Segment segment_;
+  int rank_;
+  int size_;
+  uint64_t slowest_ = 0;  // a lower bound of every rank's checked
+};
+
+}  // namespace
+
+std::unique_ptr<SideChannel> make_shared_channel(Store& store, int rank, int size,
+                                                 Deadline deadline) {
+  return std::make_unique<SharedChannel>(store, rank, size, deadline);
+}
+
+}  // namespace lockstep::side_channel

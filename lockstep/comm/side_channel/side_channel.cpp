@@ -1,0 +1,40 @@
+#include "lockstep/comm/side_channel/side_channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::side_channel {
+
+std::string mismatch_text(const std::vector<CallRecord>& records) {
+  std::vector<std::pair<std::string, std::string>> groups;  // call, ranks
+  for (size_t r = 0; r < records.size(); ++r) {
+    const std::string call = describe(records[r]);
+    const auto it =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == call; });
+    if (it == groups.end())
+      groups.emplace_back(call, std::to_string(r));
+    else
+      it->second += ", " + std::to_string(r);
+  }
+  std::string text = "ranks called different collectives:";
+  for (const auto& [call, ranks] : groups) {
+    text +=
+        (ranks.find(',') == std::string::npos ? " rank " : " ranks ") + ranks + ": " + call + ";";
+  }
+  return text + " every rank must call the same operations in the same order";
+}
+
+void throw_failure(Failure kind, int lost_rank, const std::string& text) {
+  switch (kind) {
+    case Failure::kTimeout:
+      throw Timeout(text);
+    case Failure::kMismatch:
+      throw Mismatch(text);
+    default:
+      throw PeerLost(text, lost_rank);
+  }
+}
+
+}  // namespace lockstep::side_channel

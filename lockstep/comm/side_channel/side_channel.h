@@ -1,0 +1,57 @@
+// SideChannel: how the ranks of an engine that does not compare their calls (gloo, mpi, nccl) do it
+// before it moves data, and how they hear who is late or gone. Not a public header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/side_channel/call_record.h"
+
+namespace lockstep::side_channel {
+
+enum class Failure : uint32_t { kNone, kPending, kTimeout, kPeerLost, kMismatch, kOther };
+
+// One rank's end. Collectives are numbered from 1, in the order in which all ranks must make them.
+// Nothing here blocks. One thread at a time.
+class SideChannel {
+ public:
+  virtual ~SideChannel() = default;
+
+  // Shows the `number`-th collective to the others. False if there is no room yet: call again once
+  // an earlier one is agreed.
+  virtual bool publish(uint64_t number, const CallRecord& record) = 0;
+
+  // True once every rank has shown its `number`-th collective, all the same. Throws Mismatch.
+  virtual bool agreed(uint64_t number) = 0;
+
+  // This rank is done with the `number`-th.
+  virtual void finished(uint64_t number) = 0;
+
+  // Throws what a rank reported with fail().
+  virtual void check_failed() = 0;
+
+  // Which ranks have not shown their `number`-th collective, each with what is known of it.
+  virtual std::vector<std::string> missing(uint64_t number) const = 0;
+
+  // A rank that is gone and without which the `number`-th cannot be completed; -1: none. `agreed`:
+  // whether all have shown it.
+  virtual int lost_before(uint64_t number, bool agreed) const = 0;
+
+  // "rank 2 (pid 71), whose last collective was #6 barrier".
+  virtual std::string whereabouts(int rank) const = 0;
+
+  virtual bool lost(int rank) const = 0;  // its process, or its end of the channel, is gone
+
+  // Tells the others; the first report of the group stays.
+  virtual void fail(Failure kind, int lost_rank, const std::string& text) noexcept = 0;
+};
+
+// "ranks called different collectives: rank 0: #3 ...; ranks 1, 2: #3 ...; every rank must ...".
+// records[r] is rank r's.
+std::string mismatch_text(const std::vector<CallRecord>& records);
+
+// As the exception for `kind`.
+[[noreturn]] void throw_failure(Failure kind, int lost_rank, const std::string& text);
+
+}  // namespace lockstep::side_channel
