@@ -5,6 +5,7 @@
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/side_channel/checked_backend.h"
 #include "lockstep/comm/side_channel/shared_channel.h"
+#include "lockstep/comm/side_channel/twin_channel.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/store/prefix_store.h"
@@ -12,20 +13,23 @@
 namespace lockstep {
 namespace {
 
-// For engines that do not compare the ranks' calls themselves.
-std::unique_ptr<side_channel::SideChannel> make_side_channel(const Topology& place,
-                                                             const std::shared_ptr<Store>& store,
-                                                             Deadline deadline) {
-  if (place.size == 1 || place.local_size != place.size) return nullptr;
-  PrefixStore own("check", store);
-  return side_channel::make_shared_channel(own, place.rank, place.size, deadline);
-}
-
-std::unique_ptr<Backend> checked(std::unique_ptr<Backend> engine,
-                                 std::unique_ptr<side_channel::SideChannel> channel,
-                                 const Topology& place) {
-  if (!channel) return engine;
-  return make_checked_backend(std::move(engine), std::move(channel), place.rank,
+// An engine that does not compare the ranks' calls itself, behind a side channel that does: memory
+// on one host, a second engine across hosts. `make` makes one that meets in the given store.
+template <typename Make>
+std::unique_ptr<Backend> make_checked(const EngineRequest& request,
+                                      const std::shared_ptr<Store>& store, Deadline deadline,
+                                      const Make& make) {
+  const Topology& place = request.topology;
+  if (place.size == 1) return make(store);
+  const auto own = std::make_shared<PrefixStore>("check", store);
+  std::unique_ptr<side_channel::SideChannel> channel;
+  if (place.local_size == place.size) {
+    channel = side_channel::make_shared_channel(*own, place.rank, place.size, deadline);
+  } else {
+    auto twin = make(std::make_shared<PrefixStore>("twin", own));
+    channel = side_channel::make_twin_channel(std::move(twin), own, place.rank, place.size);
+  }
+  return make_checked_backend(make(store), std::move(channel), place.rank,
                               place.local_size <= usable_cpu_count());
 }
 
@@ -36,16 +40,15 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
   const Topology& place = request.topology;
   if (request.backend == "mpi") {
     const bool whole_job = place.size == request.job.size;
-    auto channel = make_side_channel(place, store, deadline);
-    auto engine = make_mpi_backend(store.get(),
-                                   {.rank = place.rank,
-                                    .size = place.size,
-                                    .local_size = place.local_size,
-                                    .world_rank = request.job.rank,
-                                    .world_size = request.job.size,
-                                    .members = whole_job ? std::vector<int>() : request.members},
-                                   deadline);
-    return checked(std::move(engine), std::move(channel), place);
+    const MpiOptions options = {.rank = place.rank,
+                                .size = place.size,
+                                .local_size = place.local_size,
+                                .world_rank = request.job.rank,
+                                .world_size = request.job.size,
+                                .members = whole_job ? std::vector<int>() : request.members};
+    return make_checked(request, store, deadline, [&](const std::shared_ptr<Store>& meeting) {
+      return make_mpi_backend(meeting.get(), options, deadline);
+    });
   }
   if (!store) {
     throw InvalidArgument("backend " + request.backend +
@@ -54,13 +57,14 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
   if (request.backend == "shm")
     return make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline);
   if (request.backend == "gloo") {
-    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(request.timeout);
-    auto channel = make_side_channel(place, store, deadline);
-    auto engine = make_gloo_backend(std::move(store), {.rank = place.rank,
-                                                       .size = place.size,
-                                                       .one_host = place.local_size == place.size,
-                                                       .timeout = timeout});
-    return checked(std::move(engine), std::move(channel), place);
+    const GlooOptions options = {
+        .rank = place.rank,
+        .size = place.size,
+        .one_host = place.local_size == place.size,
+        .timeout = std::chrono::ceil<std::chrono::milliseconds>(request.timeout)};
+    return make_checked(request, store, deadline, [&](const std::shared_ptr<Store>& meeting) {
+      return make_gloo_backend(meeting, options);
+    });
   }
   throw InvalidArgument("backend " + request.backend + " joins no processes");
 }
