@@ -4,15 +4,18 @@
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
+#include <iostream>
 #include <thread>
 
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/mpirun.h"
+#include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
@@ -128,12 +131,67 @@ TEST(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
   end_rank();
 }
 
+// What mpirun leaves to the ranks: it ends the job itself when one dies, and a stopped one it does
+// not see.
+std::vector<testing::Fault> faults_of_calls() {
+  std::vector<testing::Fault> all;
+  for (const testing::Fault& fault : testing::faults()) {
+    if (!fault.needs_process) all.push_back(fault);
+  }
+  return all;
+}
+
+class MpiFaults : public ::testing::TestWithParam<testing::Fault> {};
+
+TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  if (!inside_mpirun()) {
+    const Outcome outcome = run_under_mpirun(testing::kFaultSize);
+    EXPECT_NE(outcome.output.find("as expected on 3 ranks"), std::string::npos) << outcome.output;
+    EXPECT_LT(outcome.seconds, 30) << outcome.output;
+    return;
+  }
+  // A second communicator, of shm, to wait for each other after the first one broke.
+  Communicator after = init({.backend = "shm", .timeout = std::chrono::seconds(20)});
+  std::string wrong;
+  {
+    Communicator comm = init({.backend = "mpi", .timeout = testing::fault_timeout(GetParam())});
+    wrong = testing::run_fault(comm, GetParam(), {});
+    EXPECT_EQ(wrong, "");
+  }
+  const at::Tensor good = at::full({1}, wrong.empty() ? 1 : 0);
+  after.all_reduce(good);
+  if (after.rank() == 0 && good.item<int>() == 3)
+    std::cout << "as expected on 3 ranks" << std::endl;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MpiFaults, ::testing::ValuesIn(faults_of_calls()),
+                         [](const auto& info) { return info.param.name; });
+
+// The job ends soon, not with 0, and mpirun says which rank it was.
+TEST(MpiBackend, AKilledRankEndsTheJob) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  if (!inside_mpirun()) {
+    const Outcome outcome = run_under_mpirun(3);
+    EXPECT_FALSE(outcome.status.ok());
+    EXPECT_LT(outcome.seconds, 10) << outcome.output;
+    EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
+    return;
+  }
+  Communicator comm = init({.backend = "mpi"});
+  comm.barrier();
+  if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
+  while (true) comm.all_reduce(at::zeros({1000}));
+}
+
 TEST(MpiBackend, ALateRankGivesATimeout) {
   LOCKSTEP_NEEDS_MPIRUN();
   if (!inside_mpirun()) {
     const Outcome outcome = run_under_mpirun(2);
     EXPECT_FALSE(outcome.status.ok());
     EXPECT_NE(outcome.output.find("all_reduce sum float32 x 4"), std::string::npos)
+        << outcome.output;
+    EXPECT_NE(outcome.output.find("not arrived: rank 1 (pid "), std::string::npos)
         << outcome.output;
     EXPECT_LT(outcome.seconds, 20);
     return;
