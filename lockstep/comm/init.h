@@ -10,7 +10,8 @@
 namespace lockstep {
 
 struct InitOptions {
-  // "shm", "gloo", "mpi" (under mpirun or srun), "local" (a world of one). "": LOCKSTEP_BACKEND, else shm (local when alone).
+  // "shm", "gloo", "mpi" (under mpirun or srun), "local" (a world of one). "": LOCKSTEP_BACKEND,
+  // else shm (local when alone).
   std::string backend = {};
   // "env://": from the launcher's environment: lockstep run, torchrun, mpirun, srun; alone when
   // there is none. "tcp://host:port": rank 0 serves the store there. "file:///path": through a file
