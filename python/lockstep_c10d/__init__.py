@@ -1,0 +1,29 @@
+"""Lockstep's collectives for torch.distributed.
+
+    import lockstep_c10d
+    torch.distributed.init_process_group("lockstep")
+
+Importing registers the backend "lockstep" for CPU tensors. Every process group is a communicator of its own: shared
+memory where its ranks share a host, else what lockstep::init() would choose. LOCKSTEP_BACKEND names another one.
+"""
+
+import torch.distributed as _dist
+
+from . import _C
+
+
+def _connect(options, _backend_options):
+    return _C.connect_group(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+    """torch.distributed.monitored_barrier, which asks for gloo by name: rank 0 names the ranks that did not arrive."""
+    if _dist.distributed_c10d._rank_not_in_group(group):
+        return
+    group = group or _dist.group.WORLD
+    if timeout is None:
+        timeout = _dist.distributed_c10d._get_default_timeout("gloo")
+    group.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+
+_dist.Backend.register_backend("lockstep", _connect, extended_api=True, devices=["cpu"])
