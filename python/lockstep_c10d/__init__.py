@@ -7,7 +7,10 @@ Importing registers the backend "lockstep" for CPU tensors. Every process group 
 memory where its ranks share a host, else what lockstep::init() would choose. LOCKSTEP_BACKEND names another one.
 """
 
+import functools as _functools
+
 import torch.distributed as _dist
+from torch.nn.parallel import DistributedDataParallel as _Ddp
 
 from . import _C
 
@@ -27,3 +30,19 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
 
 
 _dist.Backend.register_backend("lockstep", _connect, extended_api=True, devices=["cpu"])
+
+
+def _name_backend(get_logging_data):
+    """In DistributedDataParallel's logging data every backend from outside torch is "custom"; it gets its name."""
+
+    @_functools.wraps(get_logging_data)
+    def named(self):
+        data = get_logging_data(self)
+        if data.get("backend_name") == "custom":
+            data["backend_name"] = _dist.get_backend(self.process_group)
+        return data
+
+    return named
+
+
+_Ddp._get_ddp_logging_data = _name_backend(_Ddp._get_ddp_logging_data)

@@ -460,7 +460,8 @@ LockstepBackend::Work LockstepBackend::barrier(const c10d::BarrierOptions& opts)
 
 // Every rank tells rank 0 that it is there; rank 0 answers once all have.
 void LockstepBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const std::chrono::milliseconds timeout = timeout_of(opts.timeout);
+  const std::chrono::milliseconds timeout =
+      opts.timeout == c10d::kUnsetTimeout ? timeout_.load() : opts.timeout;
   const Deadline deadline = Deadline::after(timeout);
   const int tag = kMonitorTag + (monitored_++ & 0xfffff);
   const auto exchange = [&](int peer, bool receive) {
@@ -487,11 +488,15 @@ void LockstepBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wa
     if (!arrived(exchange(0, true))) {
       C10_THROW_ERROR(DistBackendError,
                       "Rank " + std::to_string(rank_) +
-                          " successfully reached monitoredBarrier, but received no answer from "
-                          "rank 0" +
-                          after + ": rank 0 is missing, or its error names the ranks that are");
+                          " successfully reached monitoredBarrier, but received errors while "
+                          "waiting for send/recv from rank 0: no answer" +
+                          after + "; rank 0 is missing, or its error names the ranks that are");
     }
     return;
+  }
+  if (deadline.expired()) {
+    C10_THROW_ERROR(DistBackendError, "Rank 0 timed out in monitoredBarrier after " +
+                                          std::to_string(timeout.count()) + " ms");
   }
   std::vector<c10::intrusive_ptr<ExecutorWork>> tokens;
   for (int r = 1; r < size_; ++r) tokens.push_back(exchange(r, true));

@@ -46,16 +46,21 @@ class Backoff {
   Deadline::Clock::time_point start_ = Deadline::Clock::now();
 };
 
+std::exception_ptr dist_backend_error(const std::string& text) {
+  return std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
 // Python gets torch.distributed.DistBackendError, as from other backends.
 std::exception_ptr to_c10(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const InvalidArgument&) {
     return error;
+  } catch (const Timeout& e) {  // in the words that programs look for
+    return dist_backend_error(std::string("lockstep: Timed out waiting: ") + e.what());
   } catch (const lockstep::Error& e) {
-    return std::make_exception_ptr(
-        c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                              std::string("lockstep: ") + e.what()));
+    return dist_backend_error(std::string("lockstep: ") + e.what());
   } catch (...) {
     return error;
   }

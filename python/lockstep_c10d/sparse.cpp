@@ -1,5 +1,6 @@
 #include "sparse.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -14,8 +15,7 @@ constexpr int64_t kShape = 16;  // numbers a rank; 3 counts, then the sizes
 
 }  // namespace
 
-SparseSum::SparseSum(const at::Tensor& tensor)
-    : tensor_(tensor.detach()), own_(tensor_.coalesce()) {
+SparseSum::SparseSum(const at::Tensor& tensor) : tensor_(tensor), own_(tensor.detach().coalesce()) {
   if (tensor_.dim() > kShape - 4) {
     throw InvalidArgument("all_reduce: a sparse tensor of " + std::to_string(tensor_.dim()) +
                           " dimensions; at most 12");
@@ -90,6 +90,8 @@ void SparseSum::finish() {
     sum = sum.defined() ? sum.add(part) : part;
     begin += n;
   }
+  const at::NoGradGuard
+      no_grad;  // detach() of a sparse tensor would not share what copy_() replaces
   tensor_.copy_(sum.coalesce());
 }
 

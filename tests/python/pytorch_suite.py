@@ -44,6 +44,7 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 def run_rank(environment, target, args, kwargs):
     os.environ.update(environment)
+    distributed_test.INIT_METHOD = environment["INIT_METHOD"]
     target(*args, **kwargs)
 
 
@@ -61,12 +62,25 @@ class PyTorchSuite(distributed_test.TestDistBackend, distributed_test.Distribute
         self._start_processes(rank)
 
 
+class AsGloo(str):
+    """A name that passes for gloo's where a test asks."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        return other == "gloo" or str.__eq__(self, other)
+
+    def __ne__(self, other):
+        return not self == other
+
+
 if os.environ["LOCKSTEP_SUITE_AS_GLOO"] == "True":
+    distributed_test.BACKEND = AsGloo(BACKEND)
+    distributed_test.dist.monitored_barrier = lockstep_c10d.monitored_barrier  # torch's own asks for the name, too
     for name in dir(PyTorchSuite):
         test = getattr(PyTorchSuite, name)
-        while name.startswith("test_") and "gloo" in getattr(test, "__unittest_skip_why__", "").lower():
-            test = test.__wrapped__
-            setattr(PyTorchSuite, name, test)
+        if name.startswith("test_") and "gloo" in getattr(test, "__unittest_skip_why__", "").lower():
+            test.__unittest_skip__ = False
 
 
 class Result(unittest.TextTestResult):
