@@ -311,18 +311,4 @@ void Communicator::Impl::abort(const std::string& reason) noexcept {
         PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
 }
 
-Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-bool Work::test() {
-  return !state_ || state_->impl->test(*state_->flight);
-}
-
-void Work::wait() {
-  if (state_) state_->impl->wait(*state_->flight, Deadline::after(state_->impl->options().timeout));
-}
-
-void Work::wait(Deadline deadline) {
-  if (state_) state_->impl->wait(*state_->flight, deadline);
-}
-
 }  // namespace lockstep

@@ -77,12 +77,25 @@ class Communicator::Impl {
   std::unique_ptr<Backend> backend_;
 };
 
+// One operation, or several that count as one.
 class Work::State {
  public:
   State(std::shared_ptr<Communicator::Impl> impl, std::shared_ptr<Flight> flight)
-      : impl(std::move(impl)), flight(std::move(flight)) {}
-  std::shared_ptr<Communicator::Impl> impl;
-  std::shared_ptr<Flight> flight;
+      : impl_(std::move(impl)), flight_(std::move(flight)) {}
+  // `after` runs once, when all parts are over.
+  State(std::vector<Work> parts, std::function<void()> after)
+      : parts_(std::move(parts)), after_(std::move(after)) {}
+
+  bool test();
+  void wait(const Deadline* deadline);  // null: the communicator's time-out
+
+ private:
+  void finish();
+
+  std::shared_ptr<Communicator::Impl> impl_;
+  std::shared_ptr<Flight> flight_;
+  std::vector<Work> parts_;
+  std::function<void()> after_;
 };
 
 }  // namespace lockstep

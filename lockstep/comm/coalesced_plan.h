@@ -1,0 +1,36 @@
+// Which tensors of a list travel together: decided from dtypes and sizes alone, so that all ranks
+// decide alike. Pure. Not a public header.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lockstep {
+
+struct CoalescedItem {
+  at::ScalarType dtype;
+  int64_t bytes;
+};
+
+// The operations, each as the indices of its tensors: for every dtype, in order of its first tensor,
+// one of all tensors of up to `limit` bytes, in order; and one of each longer tensor, after them.
+inline std::vector<std::vector<size_t>> plan_coalesced(std::span<const CoalescedItem> items,
+                                                       int64_t limit) {
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].bytes > limit) continue;
+    auto it = groups.begin();
+    while (it != groups.end() && items[it->front()].dtype != items[i].dtype) ++it;
+    if (it == groups.end()) it = groups.insert(it, std::vector<size_t>());
+    it->push_back(i);
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].bytes > limit) groups.push_back({i});
+  }
+  return groups;
+}
+
+}  // namespace lockstep
