@@ -61,11 +61,10 @@ struct Flattened {
 };
 
 Work all_over(std::vector<Work> works, std::vector<Flattened> flattened) {
-  return Work(
-      std::make_shared<Work::State>(std::move(works), [flattened = std::move(flattened)] {
-        const at::NoGradGuard no_grad;
-        for (const Flattened& one : flattened) unflatten(one.flat, one.tensors);
-      }));
+  return Work(std::make_shared<Work::State>(std::move(works), [flattened = std::move(flattened)] {
+    const at::NoGradGuard no_grad;
+    for (const Flattened& one : flattened) unflatten(one.flat, one.tensors);
+  }));
 }
 
 }  // namespace
@@ -129,8 +128,7 @@ std::vector<at::Tensor> all_gather_coalesced(Communicator& comm,
       continue;
     }
     // Row r: what rank r gave.
-    const at::Tensor rows =
-        comm.all_gather(flatten(tensors, group), site).view({comm.size(), -1});
+    const at::Tensor rows = comm.all_gather(flatten(tensors, group), site).view({comm.size(), -1});
     int64_t at = 0;
     for (const size_t i : group) {
       const Rows shape(tensors[i]);

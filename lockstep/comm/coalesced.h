@@ -1,8 +1,8 @@
 // Lists of tensors, of mixed shapes and dtypes, in few operations.
 //
-// Tensors of up to kCoalescedBytes travel together, those of one dtype in one operation, in the order
-// of the list; a longer one gains nothing by that and has an operation of its own. The results are
-// those of the operation called on each tensor in turn: bit for bit where the backend's
+// Tensors of up to kCoalescedBytes travel together, those of one dtype in one operation, in the
+// order of the list; a longer one gains nothing by that and has an operation of its own. The
+// results are those of the operation called on each tensor in turn: bit for bit where the backend's
 // capabilities say `rank_order`, else as far as the order of additions goes. All ranks give lists
 // of the same shapes and dtypes in the same order. Errors, threads and sites are as in
 // communicator.h; InvalidArgument comes before anything is sent.

@@ -15,8 +15,9 @@ struct CoalescedItem {
   int64_t bytes;
 };
 
-// The operations, each as the indices of its tensors: for every dtype, in order of its first tensor,
-// one of all tensors of up to `limit` bytes, in order; and one of each longer tensor, after them.
+// The operations, each as the indices of its tensors: for every dtype, in order of its first
+// tensor, one of all tensors of up to `limit` bytes, in order; and one of each longer tensor, after
+// them.
 inline std::vector<std::vector<size_t>> plan_coalesced(std::span<const CoalescedItem> items,
                                                        int64_t limit) {
   std::vector<std::vector<size_t>> groups;

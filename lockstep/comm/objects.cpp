@@ -49,8 +49,8 @@ std::vector<nlohmann::json> decode_parts(const at::Tensor& bytes,
   std::vector<nlohmann::json> objects;
   const auto* at = bytes.const_data_ptr<uint8_t>();
   for (size_t r = 0; r < lengths.size(); ++r) {
-    objects.push_back(decode_object({at, static_cast<size_t>(lengths[r])},
-                                    "rank " + std::to_string(r)));
+    objects.push_back(
+        decode_object({at, static_cast<size_t>(lengths[r])}, "rank " + std::to_string(r)));
     at += lengths[r];
   }
   return objects;

@@ -1,8 +1,8 @@
 // Objects among ranks: any JSON value, of any size, in the forms of the collectives.
 //
 // An object travels as its length (one int64) and then its bytes, CBOR (RFC 8949): numbers arrive
-// as they were, NaN and infinity included, and so do binary values. Nothing that arrives is executed
-// or trusted: what is no CBOR, or claims more than kMaxObjectBytes, is DataError, and the
+// as they were, NaN and infinity included, and so do binary values. Nothing that arrives is
+// executed or trusted: what is no CBOR, or claims more than kMaxObjectBytes, is DataError, and the
 // communicator can be used further (after a refused length its bytes are still on their way: a
 // later receive of the same tag gets them). Larger objects, or nested deeper than kMaxObjectDepth,
 // are refused with InvalidArgument on the rank that gives them, before anything is sent; the others
@@ -32,7 +32,8 @@ nlohmann::json recv_object(Communicator& comm, int src, int tag = 0,
 nlohmann::json broadcast_object(Communicator& comm, const nlohmann::json& object, int root,
                                 Communicator::Site site = Communicator::Site::current());
 
-// Returns part r of the root's `objects` on rank r: one for each rank; ignored elsewhere. Collective.
+// Returns part r of the root's `objects` on rank r: one for each rank; ignored elsewhere.
+// Collective.
 nlohmann::json scatter_object(Communicator& comm, const std::vector<nlohmann::json>& objects,
                               int root, Communicator::Site site = Communicator::Site::current());
 
