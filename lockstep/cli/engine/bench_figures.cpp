@@ -82,10 +82,6 @@ int64_t BenchCase::whole_bytes() const {
   return whole() * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-double BenchRow::typical_us() const {
-  return bytes <= kBatchedBytes ? mean_us : p50_us;
-}
-
 BenchRow make_row(const BenchCase& c, const std::string& backend, bool symmetric,
                   std::vector<double> samples_us, int64_t batch) {
   std::sort(samples_us.begin(), samples_us.end());
@@ -102,8 +98,7 @@ BenchRow make_row(const BenchCase& c, const std::string& backend, bool symmetric
                 static_cast<double>(samples_us.size());
   row.p50_us = percentile(samples_us, 0.5);
   row.p95_us = percentile(samples_us, 0.95);
-  if (row.typical_us() > 0)
-    row.algbw_gbps = static_cast<double>(row.bytes) / row.typical_us() / 1e3;
+  if (row.p50_us > 0) row.algbw_gbps = static_cast<double>(row.bytes) / row.p50_us / 1e3;
   row.busbw_gbps = row.algbw_gbps * bus_factor(c.op, c.nproc);
   return row;
 }
@@ -128,8 +123,8 @@ void compare_to_first(std::vector<BenchRow>& rows) {
   for (BenchRow& row : rows) {
     const auto first = std::find_if(rows.begin(), rows.end(),
                                     [&](const BenchRow& other) { return same_case(row, other); });
-    const double base = first->typical_us();
-    row.times_first = base > 0 ? row.typical_us() / base : 0;
+    const double base = first->p50_us;
+    row.times_first = base > 0 ? row.p50_us / base : 0;
   }
 }
 
@@ -146,7 +141,7 @@ std::vector<BenchFit> fit_rows(const std::vector<BenchRow>& rows) {
     double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
     int points = 0;
     for (const BenchRow& row : rows) {
-      const double t = row.typical_us();
+      const double t = row.p50_us;
       if (!same_line(row, start) || t <= 0) continue;
       const double weight = 1 / (t * t);
       const double x = static_cast<double>(row.bytes) / kMiB;

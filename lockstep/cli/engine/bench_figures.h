@@ -38,16 +38,14 @@ struct BenchRow {
   double mean_us = 0;
   double p50_us = 0;
   double p95_us = 0;
-  double algbw_gbps = 0;  // 10^9 bytes a second, from p50 (from the mean where that is typical_us)
+  double algbw_gbps = 0;  // 10^9 bytes a second, from p50
   double busbw_gbps = 0;
-  double times_first = 1;  // this row's typical_us by that of the first backend on the same case
+  double times_first = 1;  // this row's p50 by that of the first backend on the same case
 
   double others_cpus = 0;  // processors' worth of work that other processes did meanwhile
-
-  // The mean up to kBatchedBytes, where an operation is shorter than what disturbs it; else p50.
-  double typical_us() const;
 };
-// Up to this size operations are timed in batches, one sample a batch.
+// Up to this size an operation is shorter than what disturbs it, and ranks alternate fast and slow
+// ones: a sample is the mean of a batch.
 inline constexpr int64_t kBatchedBytes = 1024;
 
 // A row from the samples of one backend. Each sample is the time of one operation in microseconds
