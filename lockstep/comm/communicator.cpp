@@ -68,54 +68,41 @@ Work launch_work(const std::shared_ptr<Communicator::Impl>& impl, const Ask& ask
 
 // ---- barrier, broadcast, reduce, all_reduce ----
 
-void Communicator::barrier(Site site) {
-  ibarrier(site).wait();
-}
+namespace {
 
-Work Communicator::ibarrier(Site site) {
+Ask ask_barrier(Communicator::Site site) {
   Ask ask;
   ask.site = site;
-  return launch_work(impl_, ask);
+  return ask;
 }
 
-void Communicator::broadcast(const at::Tensor& tensor, int root, Site site) {
-  ibroadcast(tensor, root, site).wait();
-}
-
-Work Communicator::ibroadcast(const at::Tensor& tensor, int root, Site site) {
+Ask ask_broadcast(const at::Tensor& tensor, int root, int size, Communicator::Site site) {
   check_tensor(Op::kBroadcast, tensor, "tensor");
-  check_rank(Op::kBroadcast, "root", root, size());
+  check_rank(Op::kBroadcast, "root", root, size);
   Ask ask;
   ask.op = Op::kBroadcast;
   ask.output = tensor;
   ask.root = root;
   ask.site = site;
-  return launch_work(impl_, ask);
+  return ask;
 }
 
-void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op, Site site) {
-  ireduce(tensor, root, op, site).wait();
-}
-
-Work Communicator::ireduce(const at::Tensor& tensor, int root, ReduceOp op, Site site) {
+Ask ask_reduce(const at::Tensor& tensor, int root, ReduceOp op, int rank, int size,
+               Communicator::Site site) {
   check_tensor(Op::kReduce, tensor, "tensor");
-  check_rank(Op::kReduce, "root", root, size());
+  check_rank(Op::kReduce, "root", root, size);
   check_reduction(Op::kReduce, op, tensor);
   Ask ask;
   ask.op = Op::kReduce;
   ask.input = tensor;
-  if (rank() == root) ask.output = tensor;
+  if (rank == root) ask.output = tensor;
   ask.reduce = op;
   ask.root = root;
   ask.site = site;
-  return launch_work(impl_, ask);
+  return ask;
 }
 
-void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
-  iall_reduce(tensor, op, site).wait();
-}
-
-Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
+Ask ask_all_reduce(const at::Tensor& tensor, ReduceOp op, Communicator::Site site) {
   check_tensor(Op::kAllReduce, tensor, "tensor");
   check_reduction(Op::kAllReduce, op, tensor);
   Ask ask;
@@ -123,7 +110,47 @@ Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, Site site)
   ask.input = ask.output = tensor;
   ask.reduce = op;
   ask.site = site;
+  return ask;
+}
+
+}  // namespace
+
+void Communicator::barrier(Site site) {
+  impl_->run(ask_barrier(site));
+}
+Work Communicator::ibarrier(Site site) {
+  return launch_work(impl_, ask_barrier(site));
+}
+
+void Communicator::broadcast(const at::Tensor& tensor, int root, Site site) {
+  impl_->run(ask_broadcast(tensor, root, size(), site));
+}
+Work Communicator::ibroadcast(const at::Tensor& tensor, int root, Site site) {
+  return launch_work(impl_, ask_broadcast(tensor, root, size(), site));
+}
+
+void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op, Site site) {
+  impl_->run(ask_reduce(tensor, root, op, rank(), size(), site));
+}
+Work Communicator::ireduce(const at::Tensor& tensor, int root, ReduceOp op, Site site) {
+  return launch_work(impl_, ask_reduce(tensor, root, op, rank(), size(), site));
+}
+
+void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
+  impl_->run(ask_all_reduce(tensor, op, site));
+}
+Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
+  return launch_work(impl_, ask_all_reduce(tensor, op, site));
+}
+Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, const CallNote& note,
+                               Site site) {
+  Ask ask = ask_all_reduce(tensor, op, site);
+  ask.note = note;
   return launch_work(impl_, ask);
+}
+
+at::Tensor Communicator::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site) {
+  return impl_->symmetric_empty(shape, dtype, site);
 }
 
 // ---- gather, all_gather ----
@@ -158,6 +185,48 @@ Ask ask_parts(Op op, const at::Tensor& part, const at::Tensor& whole, bool part_
   return ask;
 }
 
+Ask ask_gather(const Communicator& comm, const at::Tensor& output, const at::Tensor& tensor,
+               int root, Communicator::Site site) {
+  check_tensor(Op::kGather, tensor, "tensor");
+  check_rank(Op::kGather, "root", root, comm.size());
+  const bool here = comm.rank() == root;
+  if (here && !output.defined()) refuse(Op::kGather, "`output` is undefined on the root");
+  const std::vector<int64_t> counts(comm.size(), Rows(tensor).rows);
+  return ask_parts(Op::kGather, tensor, here ? output : at::Tensor(), true, counts, root, false,
+                   comm.rank(), site);
+}
+
+Ask ask_all_gather(const Communicator& comm, const at::Tensor& output, const at::Tensor& tensor,
+                   Communicator::Site site) {
+  check_tensor(Op::kAllGather, tensor, "tensor");
+  check_tensor(Op::kAllGather, output, "output");
+  const std::vector<int64_t> counts(comm.size(), Rows(tensor).rows);
+  return ask_parts(Op::kAllGather, tensor, output, true, counts, -1, false, comm.rank(), site);
+}
+
+Ask ask_scatter(const Communicator& comm, const at::Tensor& output, const at::Tensor& input,
+                int root, Communicator::Site site) {
+  check_tensor(Op::kScatter, output, "output");
+  check_rank(Op::kScatter, "root", root, comm.size());
+  const bool here = comm.rank() == root;
+  if (here) check_tensor(Op::kScatter, input, "input");
+  const std::vector<int64_t> counts(comm.size(), Rows(output).rows);
+  return ask_parts(Op::kScatter, output, here ? input : at::Tensor(), false, counts, root, false,
+                   comm.rank(), site);
+}
+
+Ask ask_reduce_scatter(const Communicator& comm, const at::Tensor& output, const at::Tensor& input,
+                       ReduceOp op, Communicator::Site site) {
+  check_tensor(Op::kReduceScatter, input, "input");
+  check_reduction(Op::kReduceScatter, op, input);
+  const std::vector<int64_t> counts(comm.size(),
+                                    divide_rows(Op::kReduceScatter, input, comm.size()));
+  Ask ask =
+      ask_parts(Op::kReduceScatter, output, input, false, counts, -1, false, comm.rank(), site);
+  ask.reduce = op;
+  return ask;
+}
+
 at::Tensor make_output(const at::Tensor& like, int64_t rows) {
   return at::empty(Rows(like).shape(rows),
                    like.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
@@ -169,33 +238,24 @@ at::Tensor Communicator::gather(const at::Tensor& tensor, int root, Site site) {
   check_tensor(Op::kGather, tensor, "tensor");
   at::Tensor output;
   if (rank() == root) output = make_output(tensor, Rows(tensor).rows * size());
-  igather(output, tensor, root, site).wait();
+  impl_->run(ask_gather(*this, output, tensor, root, site));
   return output;
 }
 
 Work Communicator::igather(const at::Tensor& output, const at::Tensor& tensor, int root,
                            Site site) {
-  check_tensor(Op::kGather, tensor, "tensor");
-  check_rank(Op::kGather, "root", root, size());
-  if (rank() == root && !output.defined()) refuse(Op::kGather, "`output` is undefined on the root");
-  const std::vector<int64_t> counts(size(), Rows(tensor).rows);
-  return launch_work(impl_, ask_parts(Op::kGather, tensor, rank() == root ? output : at::Tensor(),
-                                      true, counts, root, false, rank(), site));
+  return launch_work(impl_, ask_gather(*this, output, tensor, root, site));
 }
 
 at::Tensor Communicator::all_gather(const at::Tensor& tensor, Site site) {
   check_tensor(Op::kAllGather, tensor, "tensor");
   at::Tensor output = make_output(tensor, Rows(tensor).rows * size());
-  iall_gather(output, tensor, site).wait();
+  impl_->run(ask_all_gather(*this, output, tensor, site));
   return output;
 }
 
 Work Communicator::iall_gather(const at::Tensor& output, const at::Tensor& tensor, Site site) {
-  check_tensor(Op::kAllGather, tensor, "tensor");
-  check_tensor(Op::kAllGather, output, "output");
-  const std::vector<int64_t> counts(size(), Rows(tensor).rows);
-  return launch_work(
-      impl_, ask_parts(Op::kAllGather, tensor, output, true, counts, -1, false, rank(), site));
+  return launch_work(impl_, ask_all_gather(*this, output, tensor, site));
 }
 
 namespace {
@@ -249,17 +309,12 @@ Work Communicator::iall_gatherv(const at::Tensor& output, const at::Tensor& tens
 // ---- scatter, reduce_scatter ----
 
 void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, int root, Site site) {
-  iscatter(output, input, root, site).wait();
+  impl_->run(ask_scatter(*this, output, input, root, site));
 }
 
 Work Communicator::iscatter(const at::Tensor& output, const at::Tensor& input, int root,
                             Site site) {
-  check_tensor(Op::kScatter, output, "output");
-  check_rank(Op::kScatter, "root", root, size());
-  if (rank() == root) check_tensor(Op::kScatter, input, "input");
-  const std::vector<int64_t> counts(size(), Rows(output).rows);
-  return launch_work(impl_, ask_parts(Op::kScatter, output, rank() == root ? input : at::Tensor(),
-                                      false, counts, root, false, rank(), site));
+  return launch_work(impl_, ask_scatter(*this, output, input, root, site));
 }
 
 void Communicator::scatterv(const at::Tensor& output, const at::Tensor& input,
@@ -279,18 +334,13 @@ Work Communicator::iscatterv(const at::Tensor& output, const at::Tensor& input,
 at::Tensor Communicator::reduce_scatter(const at::Tensor& input, ReduceOp op, Site site) {
   check_tensor(Op::kReduceScatter, input, "input");
   at::Tensor output = make_output(input, divide_rows(Op::kReduceScatter, input, size()));
-  ireduce_scatter(output, input, op, site).wait();
+  impl_->run(ask_reduce_scatter(*this, output, input, op, site));
   return output;
 }
 
 Work Communicator::ireduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                    Site site) {
-  check_tensor(Op::kReduceScatter, input, "input");
-  check_reduction(Op::kReduceScatter, op, input);
-  const std::vector<int64_t> counts(size(), divide_rows(Op::kReduceScatter, input, size()));
-  Ask ask = ask_parts(Op::kReduceScatter, output, input, false, counts, -1, false, rank(), site);
-  ask.reduce = op;
-  return launch_work(impl_, ask);
+  return launch_work(impl_, ask_reduce_scatter(*this, output, input, op, site));
 }
 
 at::Tensor Communicator::reduce_scatterv(const at::Tensor& input, std::span<const int64_t> counts,
@@ -313,13 +363,6 @@ Work Communicator::ireduce_scatterv(const at::Tensor& output, const at::Tensor& 
 }
 
 // ---- all_to_all ----
-
-at::Tensor Communicator::all_to_all(const at::Tensor& input, Site site) {
-  check_tensor(Op::kAllToAll, input, "input");
-  at::Tensor output = make_output(input, Rows(input).rows);
-  iall_to_all(output, input, site).wait();
-  return output;
-}
 
 namespace {
 
@@ -346,6 +389,14 @@ Ask ask_all_to_all(const at::Tensor& output, const at::Tensor& input,
 }
 
 }  // namespace
+
+at::Tensor Communicator::all_to_all(const at::Tensor& input, Site site) {
+  check_tensor(Op::kAllToAll, input, "input");
+  at::Tensor output = make_output(input, Rows(input).rows);
+  const std::vector<int64_t> counts(size(), divide_rows(Op::kAllToAll, input, size()));
+  impl_->run(ask_all_to_all(output, input, counts, counts, false, site));
+  return output;
+}
 
 Work Communicator::iall_to_all(const at::Tensor& output, const at::Tensor& input, Site site) {
   check_tensor(Op::kAllToAll, input, "input");
@@ -377,13 +428,6 @@ Work Communicator::iall_to_allv(const at::Tensor& output, const at::Tensor& inpu
 
 // ---- point to point ----
 
-void Communicator::send(const at::Tensor& tensor, int dst, int tag, Site site) {
-  isend(tensor, dst, tag, site).wait();
-}
-void Communicator::recv(const at::Tensor& tensor, int src, int tag, Site site) {
-  irecv(tensor, src, tag, site).wait();
-}
-
 namespace {
 
 Ask ask_message(Op op, const at::Tensor& tensor, int peer, int size, int tag,
@@ -401,6 +445,13 @@ Ask ask_message(Op op, const at::Tensor& tensor, int peer, int size, int tag,
 }
 
 }  // namespace
+
+void Communicator::send(const at::Tensor& tensor, int dst, int tag, Site site) {
+  impl_->run(ask_message(Op::kSend, tensor, dst, size(), tag, site));
+}
+void Communicator::recv(const at::Tensor& tensor, int src, int tag, Site site) {
+  impl_->run(ask_message(Op::kRecv, tensor, src, size(), tag, site));
+}
 
 Work Communicator::isend(const at::Tensor& tensor, int dst, int tag, Site site) {
   return launch_work(impl_, ask_message(Op::kSend, tensor, dst, size(), tag, site));

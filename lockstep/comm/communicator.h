@@ -119,6 +119,19 @@ class Communicator final {
                   Site site = Site::current());
   Work iall_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,
                    Site site = Site::current());
+  // For libraries: `note` says which of their calls it is; ranks whose notes differ get Mismatch.
+  Work iall_reduce(const at::Tensor& tensor, ReduceOp op, const CallNote& note,
+                   Site site = Site::current());
+
+  // An uninitialised contiguous tensor in memory that all ranks of this host have mapped: several
+  // times faster in collectives on backend shm, since peers read and write it in place. Where the
+  // engine has no such memory, an ordinary tensor. It is freed like any tensor, at any time after
+  // the calls that use it, on any thread, also after the communicator; views and slices of it are
+  // as fast. Mapped once by every rank and counted once; populated here, so make it once and keep
+  // it. Collective: the same shape and dtype on all ranks. Throws SystemError on all ranks when one
+  // has no memory left.
+  at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
+                             Site site = Site::current());
 
   // Concatenates the ranks' tensors of one shape [k, ...] along dim 0, in rank order: [size * k,
   // ...] (a 0-dim tensor counts as [1]). gather: on the root; the others get an undefined tensor.

@@ -3,14 +3,19 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <numeric>
 
+#include "lockstep/comm/group_maker.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/ticks.h"
 #include "lockstep/launch/call_board.h"
 
 namespace lockstep {
@@ -80,6 +85,9 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
   if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
+  if (options_.origin)
+    group_ = static_cast<uint32_t>(std::hash<std::string>()(options_.origin->name));
+  if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
 }
 
 // Makes the raw views that the engine works on, and what must be done with them afterwards.
@@ -167,20 +175,18 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
   }
 }
 
-std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
-  const Entry entry(busy_);
-  if (broken_) std::rethrow_exception(broken_);
-  const at::NoGradGuard no_grad;
+// What can be refused before anything is sent, and how the engine will do it.
+Plan Communicator::Impl::check(const Ask& ask) const {
   const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
   const at::ScalarType dtype = sample.defined() ? sample.scalar_type() : at::kByte;
-  const Plan plan = plan_call(capabilities(), ask.op, dtype, ask.reduce, ask.v_form);
+  Plan plan = plan_call(capabilities(), ask.op, dtype, ask.reduce, ask.v_form);
   if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
-  for (const at::Tensor& tensor : {ask.input, ask.output}) {
-    if (!tensor.defined()) continue;
-    if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) {
+  for (const at::Tensor* tensor : {&ask.input, &ask.output}) {
+    if (!tensor->defined()) continue;
+    if (tensor->layout() != at::kStrided || !tensor->device().is_cpu()) {
       throw InvalidArgument("backend " + capabilities().backend +
-                            " carries dense CPU tensors, not " + tensor.toString() + " on " +
-                            tensor.device().str());
+                            " carries dense CPU tensors, not " + tensor->toString() + " on " +
+                            tensor->device().str());
     }
   }
   if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output)) {
@@ -190,40 +196,67 @@ std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
                             ": input and output share memory; give the result a tensor of its own");
     }
   }
-  if (ask.output.defined() && at::has_internal_overlap(ask.output) == at::MemOverlap::Yes) {
+  if (ask.output.defined() && !ask.output.is_contiguous() &&
+      at::has_internal_overlap(ask.output) == at::MemOverlap::Yes) {
     throw InvalidArgument("the result of " + std::string(to_string(ask.op)) +
                           " cannot go into a tensor whose elements share memory (an expanded one); "
                           "call .contiguous()");
   }
+  return plan;
+}
 
-  auto flight = std::make_shared<Flight>();
-  Call call;
+void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) const {
+  const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
   call.op = plan.op;
   call.dtype = plan.wire;
   call.reduce = plan.reduce;
   call.root = ask.root;
   call.peer = ask.peer;
   call.tag = ask.tag;
-  call.count = sample.defined() ? sample.numel() : 0;
   call.counts = ask.counts;
   call.recv_counts = ask.recv_counts;
+  call.uniform = !ask.counts.empty() && !ask.v_form;
+  call.note = ask.note;
   call.site = ask.site;
   // What an operation does not name must be equal on all ranks: it is part of the fingerprint.
-  if (!ask.counts.empty()) call.count = 0;
-  stage(ask, plan, call, *flight);
+  call.count = sample.defined() && ask.counts.empty() ? sample.numel() : 0;
+}
 
-  flight->collective = ask.op != Op::kSend && ask.op != Op::kRecv;
-  flight->sequence = call.sequence = flight->collective ? ++collectives_ : ++messages_;
-  if (flight->collective) ++stats_.collectives;
+void Communicator::Impl::number(const Ask& ask, Call& call) {
+  const bool message = ask.op == Op::kSend || ask.op == Op::kRecv;
+  call.sequence = message ? ++messages_ : ++collectives_;
+  if (!message) {
+    ++stats_.collectives;
+    return;
+  }
   const auto bytes = static_cast<uint64_t>(call.count) * c10::elementSize(call.dtype);
   if (ask.op == Op::kSend) {
     ++stats_.sends;
     stats_.bytes_sent += bytes;
-  } else if (ask.op == Op::kRecv) {
+  } else {
     ++stats_.recvs;
     stats_.bytes_received += bytes;
   }
-  show(call);
+}
+
+// Makes the call's record, for the board and for the engine; returns its place on the board.
+uint64_t Communicator::Impl::record(Call& call, launch::CallRecord& record) {
+  record = make_record(call);
+  record.group = group_;
+  record.begun = ticks();
+  call.record = &record;
+  return options_.board ? options_.board->begin(options_.board_rank, record) : 0;
+}
+
+std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& plan) {
+  const at::NoGradGuard no_grad;
+  auto flight = std::make_shared<Flight>();
+  Call call;
+  fill(ask, plan, call);
+  stage(ask, plan, call, *flight);
+  number(ask, call);
+  launch::CallRecord its_record;
+  flight->call = record(call, its_record);
   try {
     flight->request = backend_->start(call);
   } catch (...) {
@@ -234,8 +267,46 @@ std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
   return flight;
 }
 
+std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
+  const Entry entry(busy_);
+  if (broken_) std::rethrow_exception(broken_);
+  return launch(ask, check(ask));
+}
+
+void Communicator::Impl::run(const Ask& ask) {
+  const Entry entry(busy_);
+  if (broken_) std::rethrow_exception(broken_);
+  const Plan plan = check(ask);
+  const auto ready = [](const at::Tensor& t) { return !t.defined() || t.is_contiguous(); };
+  if (plan.support != Support::kNative || !ready(ask.input) || !ready(ask.output)) {
+    wait_inside(*launch(ask, plan), Deadline::after(options_.timeout));
+    return;
+  }
+  Call call;
+  fill(ask, plan, call);
+  if (ask.input.defined()) call.input = data_of(ask.input);
+  if (ask.output.defined()) call.output = mutable_data_of(ask.output);
+  number(ask, call);
+  launch::CallRecord its_record;
+  const uint64_t place = record(call, its_record);
+  try {
+    backend_->run(call, options_.timeout);
+  } catch (...) {
+    broken_ = std::current_exception();
+    // Some engines still touch the tensors until they are gone.
+    inflight_.push_back(std::make_shared<Flight>());
+    inflight_.back()->keep = {ask.input, ask.output};
+    throw;
+  }
+  if (options_.board) options_.board->end(options_.board_rank, place, ticks());
+}
+
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
   const Entry entry(busy_);
+  wait_inside(flight, deadline);
+}
+
+void Communicator::Impl::wait_inside(Flight& flight, Deadline deadline) {
   if (flight.done) return;
   if (broken_) std::rethrow_exception(broken_);
   try {
@@ -269,24 +340,50 @@ void Communicator::Impl::complete(Flight& flight) {
   flight.request.reset();
   flight.keep.clear();
   inflight_.remove_if([](const std::shared_ptr<Flight>& f) { return f->done; });
-  if (options_.board && flight.collective) {
-    launch::BoardRecord record = options_.board->read(options_.board_rank);
-    if (record.sequence == flight.sequence) {
-      record.state = 2;
-      options_.board->publish(options_.board_rank, record);
-    }
-  }
+  if (options_.board) options_.board->end(options_.board_rank, flight.call, ticks());
 }
 
-void Communicator::Impl::show(const Call& call) {
-  if (!options_.board) return;
-  launch::BoardRecord record;
-  record.sequence = call.sequence;
-  record.state = 1;
-  record.pid = static_cast<uint32_t>(::getpid());
-  const std::string text = describe(call);
-  text.copy(record.call, sizeof record.call - 1);
-  options_.board->publish(options_.board_rank, record);
+at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
+                                               std::source_location site) {
+  if (!is_supported_dtype(dtype)) {
+    throw InvalidArgument(std::string("symmetric_empty: dtype ") + c10::toString(dtype) +
+                          " is not carried by collectives");
+  }
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (const int64_t dim : shape) {
+    if (dim < 0) throw InvalidArgument("symmetric_empty: a dimension is negative");
+    bytes *= dim;
+  }
+  // All ranks learn whether all have got theirs, and whether they asked for the same.
+  SymmetricMemory memory;
+  std::exception_ptr failure;
+  if (bytes > 0) {
+    const Entry entry(busy_);
+    if (broken_) std::rethrow_exception(broken_);
+    try {
+      memory = backend_->allocate_symmetric(bytes);
+    } catch (const SystemError&) {
+      failure = std::current_exception();
+    }
+  }
+  const std::string text = "symmetric_empty, " + std::to_string(bytes) + " bytes";
+  Ask ask;
+  ask.op = Op::kAllReduce;
+  ask.input = ask.output = at::full({1}, failure ? 0 : 1, at::kByte);
+  ask.reduce = ReduceOp::kMin;
+  ask.note = {static_cast<uint64_t>(bytes) * 2 + 1, text.c_str()};
+  ask.site = site;
+  run(ask);
+  if (failure) std::rethrow_exception(failure);
+  if (ask.output.const_data_ptr<uint8_t>()[0] == 0) {
+    throw system_error(
+        "symmetric_empty: another rank could not get its " + std::to_string(bytes) + " bytes",
+        ENOMEM);
+  }
+  const auto options = at::TensorOptions().dtype(dtype);
+  if (memory.data == nullptr) return at::empty(shape, options);
+  memory.warm();
+  return at::from_blob(memory.data, shape, [owner = std::move(memory.owner)](void*) {}, options);
 }
 
 void Communicator::Impl::progress() {

@@ -28,6 +28,7 @@ struct Ask {
   std::vector<int64_t> counts;
   std::vector<int64_t> recv_counts;
   bool v_form = false;
+  CallNote note;
   std::source_location site;
 };
 
@@ -36,8 +37,7 @@ struct Flight {
   std::unique_ptr<Request> request;
   std::vector<at::Tensor> keep;
   std::function<void()> finish;  // puts staged results into the caller's tensors
-  uint64_t sequence = 0;
-  bool collective = false;
+  uint64_t call = 0;             // on the board
   bool done = false;
 };
 
@@ -47,6 +47,10 @@ class Communicator::Impl {
 
   // check -> plan -> stage -> sequence number -> board -> backend.
   std::shared_ptr<Flight> start(const Ask& ask);
+  // The same and wait: the short way, which keeps nothing, where nothing has to be staged.
+  void run(const Ask& ask);
+  at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
+                             std::source_location site);
   void wait(Flight& flight, Deadline deadline);
   bool test(Flight& flight);
   void progress();
@@ -61,15 +65,21 @@ class Communicator::Impl {
 
  private:
   class Entry;
+  Plan check(const Ask& ask) const;
+  void fill(const Ask& ask, const Plan& plan, Call& call) const;
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
+  void number(const Ask& ask, Call& call);
+  std::shared_ptr<Flight> launch(const Ask& ask, const Plan& plan);
+  void wait_inside(Flight& flight, Deadline deadline);
   void complete(Flight& flight);
-  void show(const Call& call);
+  uint64_t record(Call& call, launch::CallRecord& record);
 
   Topology topology_;
   CommunicatorOptions options_;
   CommunicatorStats stats_;
   uint64_t collectives_ = 0;
   uint64_t messages_ = 0;
+  uint32_t group_ = 0;  // in the records
   std::atomic<bool> busy_{false};
   std::exception_ptr broken_;
   std::list<std::shared_ptr<Flight>>

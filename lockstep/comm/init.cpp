@@ -81,6 +81,9 @@ Communicator init(const InitOptions& options) {
   CommunicatorOptions communicator{.timeout = options.timeout};
   if (auto board = launch::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
     communicator.board = std::make_shared<launch::CallBoard>(std::move(*board));
+  } else {
+    communicator.board = std::make_shared<launch::CallBoard>(launch::CallBoard::create(1));
+    communicator.board_rank = 0;
   }
 
   std::shared_ptr<Store> store;

@@ -132,6 +132,7 @@ launch::CallRecord make_record(const Call& call) {
   }
   record.line = call.site.line();
   put(record.note, call.note.text);
+  record.fingerprint = fingerprint(call);
   return record;
 }
 

@@ -6,24 +6,26 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cerrno>
+#include <ctime>
 #include <new>
 #include <type_traits>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/ticks.h"
 
 namespace lockstep::launch {
 namespace {
 
-constexpr uint64_t kMagic = 0x3144524f42534c4c;  // "LLSBORD1"
-constexpr int kMaxRanks = 1 << 16;
-constexpr size_t kWords = sizeof(BoardRecord) / sizeof(uint64_t);
-constexpr int kMaxTries = 1000;  // a writer that overtakes a reader this often is not an honest one
+constexpr uint64_t kMagic = 0x3244524f42534c4c;  // "LLSBORD2"
+constexpr int kMaxRanks = 1 << 14;
+constexpr size_t kWords = sizeof(CallRecord) / sizeof(uint64_t);
 
-static_assert(sizeof(BoardRecord) % sizeof(uint64_t) == 0 &&
-              std::is_trivially_copyable_v<BoardRecord>);
+static_assert(sizeof(CallRecord) % sizeof(uint64_t) == 0 &&
+              std::is_trivially_copyable_v<CallRecord>);
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the words are shared between processes");
 
 using Words = std::array<uint64_t, kWords>;
@@ -33,18 +35,37 @@ struct Header {
   std::atomic<uint64_t> ranks;
 };
 
-// `published` counts records; copies[published % 2] is the current one. The writer fills the other
-// copy and then counts up. Words are stored with release and loaded with acquire: a reader that saw
-// a word of a later record also sees its count.
+// The stamp is 2 i + 1 while call i is written, 2 i + 2 once it is whole. Words are stored with
+// release and loaded with acquire: a reader that saw a word of a later call also sees its stamp.
+struct Entry {
+  std::atomic<uint64_t> stamp;
+  std::array<std::atomic<uint64_t>, kWords> words;
+};
+
 struct alignas(64) Slot {
-  std::atomic<uint64_t> published;
-  std::array<std::atomic<uint64_t>, kWords> copies[2];
+  std::atomic<uint64_t> calls;  // begun so far
+  std::atomic<uint64_t> pid;
+  std::atomic<uint64_t> entered_ticks;
+  std::atomic<int64_t> entered_unix_ns;
+  std::array<Entry, CallBoard::kRecords> entries;
 };
 
 constexpr size_t kHeaderSize = 64;
+constexpr size_t kEndedWord = offsetof(CallRecord, ended) / sizeof(uint64_t);
 
 size_t board_size(int ranks) {
   return kHeaderSize + sizeof(Slot) * static_cast<size_t>(ranks);
+}
+
+// Call i, if it is there and whole.
+bool read_entry(const Slot& slot, uint64_t i, CallRecord& record) {
+  const Entry& entry = slot.entries[i % CallBoard::kRecords];
+  if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
+  Words words;
+  for (size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(std::memory_order_acquire);
+  if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
+  record = std::bit_cast<CallRecord>(words);
+  return true;
 }
 
 }  // namespace
@@ -123,31 +144,77 @@ int CallBoard::fd() const {
   return mapping_->fd.get();
 }
 
-void CallBoard::publish(int local_rank, const BoardRecord& record) noexcept {
+void CallBoard::enter(int local_rank, uint32_t pid) noexcept {
   Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return;
-  const auto words = std::bit_cast<Words>(record);
-  const uint64_t next = slot->published.load(std::memory_order_relaxed) + 1;
-  auto& copy = slot->copies[next % 2];
-  for (size_t i = 0; i < kWords; ++i) copy[i].store(words[i], std::memory_order_release);
-  slot->published.store(next, std::memory_order_release);
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  slot->entered_ticks.store(ticks(), std::memory_order_relaxed);
+  slot->entered_unix_ns.store(int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec,
+                              std::memory_order_relaxed);
+  slot->pid.store(pid, std::memory_order_release);
 }
 
-BoardRecord CallBoard::read(int local_rank) const noexcept {
+uint64_t CallBoard::begin(int local_rank, const CallRecord& record) noexcept {
+  Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return 0;
+  const auto words = std::bit_cast<Words>(record);
+  const uint64_t i = slot->calls.fetch_add(1, std::memory_order_relaxed);
+  Entry& entry = slot->entries[i % kRecords];
+  entry.stamp.store(2 * i + 1, std::memory_order_relaxed);
+  for (size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
+  entry.stamp.store(2 * i + 2, std::memory_order_release);
+  return i;
+}
+
+void CallBoard::end(int local_rank, uint64_t call, uint64_t ticks) noexcept {
+  Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return;
+  Entry& entry = slot->entries[call % kRecords];
+  if (entry.stamp.load(std::memory_order_relaxed) == 2 * call + 2)
+    entry.words[kEndedWord].store(ticks, std::memory_order_release);
+}
+
+std::vector<CallRecord> CallBoard::records(int local_rank) const {
+  std::vector<CallRecord> result;
+  const Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return result;
+  const uint64_t calls = slot->calls.load(std::memory_order_acquire);
+  CallRecord record;
+  for (uint64_t i = calls > kRecords ? calls - kRecords : 0; i < calls; ++i) {
+    if (read_entry(*slot, i, record)) result.push_back(record);
+  }
+  return result;
+}
+
+BoardRecord CallBoard::read(int local_rank) const {
+  BoardRecord result;
+  const Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return result;
+  result.pid = pid(local_rank);
+  const uint64_t calls = slot->calls.load(std::memory_order_acquire);
+  CallRecord record;
+  // The last one may be half written.
+  for (uint64_t i = calls; i > 0 && i + 4 > calls; --i) {
+    if (!read_entry(*slot, i - 1, record)) continue;
+    result.sequence = record.sequence;
+    result.state = record.ended == 0 ? 1 : 2;
+    result.call = describe(record);
+    break;
+  }
+  return result;
+}
+
+uint32_t CallBoard::pid(int local_rank) const noexcept {
+  const Slot* slot = mapping_->slot(local_rank);
+  return slot == nullptr ? 0 : static_cast<uint32_t>(slot->pid.load(std::memory_order_acquire));
+}
+
+BoardClock CallBoard::entered(int local_rank) const noexcept {
   const Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return {};
-  Words words;
-  uint64_t current = slot->published.load(std::memory_order_acquire);
-  for (int tries = 0; tries < kMaxTries; ++tries) {
-    const auto& copy = slot->copies[current % 2];
-    for (size_t i = 0; i < kWords; ++i) words[i] = copy[i].load(std::memory_order_acquire);
-    const uint64_t after = slot->published.load(std::memory_order_acquire);
-    if (after == current) break;
-    current = after;
-  }
-  auto record = std::bit_cast<BoardRecord>(words);
-  record.call[sizeof record.call - 1] = '\0';
-  return record;
+  return {slot->entered_ticks.load(std::memory_order_relaxed),
+          slot->entered_unix_ns.load(std::memory_order_relaxed)};
 }
 
 }  // namespace lockstep::launch

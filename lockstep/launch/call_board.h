@@ -1,36 +1,45 @@
-// CallBoard: a page of shared memory on which each local rank shows what it is doing, so that the
-// agent can say what a rank was in when it died, even by SIGKILL, and peers can say what a late
-// rank is in.
+// CallBoard: shared memory in which each local rank records its calls: the flight recorder. The
+// agent reads it to say what a rank was in when it died, even by SIGKILL, and peers to say what a
+// late rank is in.
 //
-// The agent makes the board and its workers inherit the descriptor (LOCKSTEP_BOARD_FD). A rank
-// writes only its own record; anybody may read all. Each rank has two copies of its record and a
-// counter that says which one is current, so a reader never blocks a writer, retries when it was
-// overtaken, and finds the last whole record even when the writer was killed half way through the
-// next.
+// The agent makes the board and its workers inherit the descriptor (LOCKSTEP_BOARD_FD); a rank that
+// no agent started makes its own. A rank writes only its own records; anybody may read all. A
+// rank's last kRecords calls are kept, each with a stamp that says whether it is whole: a reader
+// never blocks a writer, and passes over what was overwritten while it read, or was left half
+// written by a killed rank.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/call_record.h"
 
 namespace lockstep::launch {
 
-// What a rank shows. Plain data, fixed size: no pointers, it crosses processes.
+// The last call of a rank, in words.
 struct BoardRecord {
   uint64_t sequence = 0;  // of the call on its communicator, from 1; 0: none yet
   uint32_t state = 0;     // 0: none, 1: inside, 2: done
   uint32_t pid = 0;
-  char call[160] = {};  // "all_reduce sum float32 x 421642 at ddp.cpp:120", NUL-terminated
+  std::string call;  // "all_reduce sum float32 x 421642 at ddp.cpp:120"
+};
+
+// Two readings of a rank's clocks, to turn ticks into time.
+struct BoardClock {
+  uint64_t ticks = 0;
+  int64_t unix_ns = 0;
 };
 
 class CallBoard {
  public:
+  static constexpr uint64_t kRecords = 1024;  // of a rank
+
   // A new board for `ranks` local ranks, in a sealed memfd.
   static CallBoard create(int ranks);
   // Maps the board that the agent left in LOCKSTEP_BOARD_FD; nullopt when there is none or it is
@@ -44,12 +53,21 @@ class CallBoard {
   int ranks() const;
   int fd() const;  // owned by the board; close-on-exec is set, the agent clears it for its workers
 
-  // Publishes this rank's record. One writer a rank; costs a copy of the record, no system call.
-  // Does nothing for a rank that the board does not have.
-  void publish(int local_rank, const BoardRecord& record) noexcept;
-  // A consistent copy of the rank's record; an empty one before the first publish() and for ranks
-  // that the board lacks.
-  BoardRecord read(int local_rank) const noexcept;
+  // Says who writes as this rank from now on; before its first begin().
+  void enter(int local_rank, uint32_t pid) noexcept;
+  // Records a call that begins now; returns what end() needs. Any thread of the rank; a few tens of
+  // nanoseconds, no system call. Does nothing for a rank that the board does not have.
+  uint64_t begin(int local_rank, const CallRecord& record) noexcept;
+  // That call is over, at `ticks`.
+  void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
+
+  // The rank's last call; an empty one before the first and for ranks that the board lacks.
+  BoardRecord read(int local_rank) const;
+  // The rank's last calls that are whole, oldest first.
+  std::vector<CallRecord> records(int local_rank) const;
+  uint32_t pid(int local_rank) const noexcept;
+  // When the rank entered.
+  BoardClock entered(int local_rank) const noexcept;
 
  private:
   struct Mapping;

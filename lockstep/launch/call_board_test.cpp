@@ -20,30 +20,55 @@ EnvLookup board_fd(const std::string& value) {
   };
 }
 
-BoardRecord record(uint64_t sequence, const std::string& call) {
-  BoardRecord result;
+CallRecord record(uint64_t sequence, const std::string& op) {
+  CallRecord result;
   result.sequence = sequence;
-  result.state = 1;
-  result.pid = 42;
-  std::strncpy(result.call, call.c_str(), sizeof result.call - 1);
+  op.copy(result.op, sizeof result.op - 1);
   return result;
 }
 
-TEST(CallBoard, StartsEmptyAndShowsWhatWasPublished) {
+TEST(CallBoard, StartsEmptyAndShowsTheLastCall) {
   CallBoard board = CallBoard::create(2);
   EXPECT_EQ(board.ranks(), 2);
   EXPECT_EQ(board.read(1).sequence, 0u);
-  EXPECT_STREQ(board.read(1).call, "");
-  board.publish(1, record(7, "barrier"));
+  EXPECT_EQ(board.read(1).call, "");
+  board.enter(1, 42);
+  const uint64_t call = board.begin(1, record(7, "barrier"));
   EXPECT_EQ(board.read(1).sequence, 7u);
-  EXPECT_STREQ(board.read(1).call, "barrier");
+  EXPECT_EQ(board.read(1).call, "barrier");
+  EXPECT_EQ(board.read(1).pid, 42u);
+  EXPECT_EQ(board.read(1).state, 1u);
+  board.end(1, call, 99);
+  EXPECT_EQ(board.read(1).state, 2u);
+  EXPECT_EQ(board.records(1).at(0).ended, 99u);
   EXPECT_EQ(board.read(0).sequence, 0u);
+}
+
+TEST(CallBoard, KeepsTheLastCallsInOrder) {
+  CallBoard board = CallBoard::create(1);
+  const uint64_t n = CallBoard::kRecords + 10;
+  for (uint64_t i = 1; i <= n; ++i) board.end(0, board.begin(0, record(i, "x")), 1000 + i);
+  const std::vector<CallRecord> records = board.records(0);
+  ASSERT_EQ(records.size(), CallBoard::kRecords);
+  for (uint64_t i = 0; i < CallBoard::kRecords; ++i) {
+    ASSERT_EQ(records[i].sequence, 11 + i);
+    ASSERT_EQ(records[i].ended, 1011 + i);
+  }
+}
+
+TEST(CallBoard, ALateEndDoesNotTouchWhatTookItsPlace) {
+  CallBoard board = CallBoard::create(1);
+  const uint64_t first = board.begin(0, record(1, "x"));
+  for (uint64_t i = 0; i < CallBoard::kRecords; ++i) board.begin(0, record(2 + i, "y"));
+  board.end(0, first, 5);
+  for (const CallRecord& r : board.records(0)) ASSERT_EQ(r.ended, 0u);
 }
 
 TEST(CallBoard, IgnoresRanksThatItDoesNotHave) {
   CallBoard board = CallBoard::create(1);
-  board.publish(1, record(1, "x"));
-  board.publish(-1, record(1, "x"));
+  board.begin(1, record(1, "x"));
+  board.begin(-1, record(1, "x"));
+  board.end(-1, 0, 1);
   EXPECT_EQ(board.read(1).sequence, 0u);
   EXPECT_EQ(board.read(0).sequence, 0u);
 }
@@ -54,7 +79,7 @@ TEST(CallBoard, IsInheritedThroughItsDescriptor) {
   auto other = CallBoard::inherit(board_fd(std::to_string(board.fd())));
   ASSERT_TRUE(other);
   EXPECT_EQ(other->ranks(), 3);
-  other->publish(2, record(5, "all_reduce"));
+  other->begin(2, record(5, "all_reduce"));
   EXPECT_EQ(board.read(2).sequence, 5u);
   board = CallBoard::create(1);  // the other mapping outlives the first one
   EXPECT_EQ(other->read(2).sequence, 5u);
@@ -82,21 +107,26 @@ TEST(CallBoard, ReadersNeverSeeAMixedRecord) {
   CallBoard board = CallBoard::create(1);
   std::atomic<bool> stop{false};
   std::thread writer([&] {
-    for (uint64_t i = 1; i <= 200000 || board.read(0).sequence == 0; ++i) {
-      board.publish(0, record(i, std::string(150, static_cast<char>('a' + i % 26))));
+    for (uint64_t i = 1; i <= 200000; ++i) {
+      CallRecord r = record(i, std::string(15, static_cast<char>('a' + i % 26)));
+      std::memset(r.note, 'a' + static_cast<int>(i % 26), sizeof r.note - 1);
+      board.end(0, board.begin(0, r), i);
     }
     stop = true;
   });
-  uint64_t last = 0;
   while (!stop) {
-    const BoardRecord seen = board.read(0);
-    ASSERT_GE(seen.sequence, last);
-    last = seen.sequence;
-    if (last > 0) {
-      ASSERT_EQ(std::string(seen.call), std::string(150, static_cast<char>('a' + last % 26)));
+    uint64_t last = 0;
+    for (const CallRecord& r : board.records(0)) {
+      ASSERT_GT(r.sequence, last);
+      last = r.sequence;
+      const char expected = static_cast<char>('a' + r.sequence % 26);
+      ASSERT_EQ(std::string(r.op), std::string(15, expected));
+      ASSERT_EQ(std::string(r.note), std::string(47, expected));
+      ASSERT_TRUE(r.ended == 0 || r.ended == r.sequence);
     }
   }
   writer.join();
+  EXPECT_EQ(board.records(0).back().sequence, 200000u);
 }
 
 }  // namespace call_board_test

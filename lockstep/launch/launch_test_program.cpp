@@ -65,12 +65,16 @@ int rank(const std::string& behaviour) {
   store_barrier(store, "start", job.world_size, Deadline::seconds(10));
   auto board = CallBoard::inherit(process_env());
   if (!board) throw std::runtime_error("no board");
-  BoardRecord record;
+  CallRecord record;
   record.sequence = 7;
-  record.state = 1;
-  record.pid = static_cast<uint32_t>(::getpid());
-  std::strcpy(record.call, "all_reduce sum float32 x 10 at train.cpp:3");
-  board->publish(job.local_rank, record);
+  record.elements = 10;
+  record.line = 3;
+  std::strcpy(record.op, "all_reduce");
+  std::strcpy(record.reduce, "sum");
+  std::strcpy(record.dtype, "float32");
+  std::strcpy(record.file, "train.cpp");
+  board->enter(job.local_rank, static_cast<uint32_t>(::getpid()));
+  board->begin(job.local_rank, record);
   if (behaviour == "meet") return 0;
   if (behaviour == "die" && job.rank == 1) {
     std::fprintf(stderr, "rank 1 goes\n");

@@ -116,7 +116,7 @@ TEST(FailureReport, SaysAllThatIsKnown) {
   failure.last_call.pid = 42;
   failure.last_call.sequence = 17;
   failure.last_call.state = 2;
-  std::strcpy(failure.last_call.call, "barrier at train.cpp:9");
+  failure.last_call.call = "barrier at train.cpp:9";
   failure.message = "ValueError: boom\nsecond line";
   failure.tail = {"one", "two"};
   EXPECT_EQ(format_failure(failure, 4),

@@ -119,8 +119,7 @@ void Engine::progress() {
 // Gives the call its number and decides what this rank alone may decide.
 void Engine::enroll(Operation& op) {
   const Call& call = op.call;
-  op.record = make_record(call);
-  op.record.fingerprint = fingerprint(call);
+  op.record = call.record != nullptr ? *call.record : make_record(call);
   op.number = ++numbered_;
   op.history = history_;
   history_ = mixed(history_, op.record.fingerprint);
