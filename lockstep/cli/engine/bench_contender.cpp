@@ -86,8 +86,8 @@ class CommContender final : public Contender {
     return Contender::make_buffer(elements, dtype);
   }
 
-  [[noreturn]] at::Tensor make_symmetric_buffer(int64_t, at::ScalarType) {
-    throw InvalidArgument("--symmetric: this build has no symmetric tensors yet; leave it out");
+  at::Tensor make_symmetric_buffer(int64_t elements, at::ScalarType dtype) {
+    return comm_.symmetric_empty({elements}, dtype);
   }
 
   Communicator comm_;
