@@ -2,6 +2,7 @@
 import contextlib
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -85,3 +86,11 @@ class Job:
 def run(size, function, *args, within=120, **options):
     """The ranks' return values."""
     return Job(size, function, *args, **options).results(within)
+
+
+@contextlib.contextmanager
+def free_port():
+    """A port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield listener.getsockname()[1]
