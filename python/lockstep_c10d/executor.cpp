@@ -116,7 +116,12 @@ c10::intrusive_ptr<c10::ivalue::Future> ExecutorWork::getFuture() {
         task_.outputs.size() > 1 ? c10::ListType::create(tensors) : tensors);
   }
   auto future = future_;
-  if (completed()) complete_future(std::move(lock));
+  if (completed()) {
+    complete_future(std::move(lock));
+  } else {
+    lock.unlock();
+    executor_->wake_helper(/*at_once=*/true);  // whoever waits for a future drives nothing
+  }
   return future;
 }
 
@@ -174,7 +179,7 @@ c10::intrusive_ptr<ExecutorWork> Executor::submit(uint64_t sequence, Task task) 
   complete(finished);
   if (!work->completed()) {
     if (async)
-      wake_helper();
+      wake_helper(/*at_once=*/false);
     else
       wait(*work, std::nullopt);
   }
@@ -193,7 +198,7 @@ bool Executor::wait(const ExecutorWork& work, const std::optional<Deadline>& dea
     const std::lock_guard<std::mutex> lock(mutex_);
     hand_over = drivers_.fetch_sub(1) == 1 && !pending_.empty();
   }
-  if (hand_over) wake_helper();
+  if (hand_over) wake_helper(/*at_once=*/false);
   return over;
 }
 
@@ -301,24 +306,40 @@ void Executor::complete(Finished& finished) {
   }
 }
 
-void Executor::wake_helper() {
+void Executor::wake_helper(bool at_once) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!comm_) return;
     // It keeps the executor: the last reference may go in a callback that it runs.
     if (!helper_.joinable()) helper_ = std::thread([self = shared_from_this()] { self->help(); });
+    if (!at_once && !helper_sleeps_) return;  // it looks by itself
   }
   helper_wakes_.notify_one();
 }
 
+// Waking a thread costs more than a small operation, and most operations are soon waited for by
+// their callers. So the helper, while there is traffic, looks every kLook whether it is needed, and
+// sleeps soundly only after a quiet time.
 void Executor::help() {
-  for (;;) {
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      helper_wakes_.wait(lock, [this] { return stop_ || (drivers_ == 0 && !pending_.empty()); });
+  constexpr auto kLook = microseconds(250);
+  constexpr auto kQuiet = std::chrono::milliseconds(10);
+  const auto needed = [this] { return stop_ || (drivers_ == 0 && !pending_.empty()); };
+  auto last = Deadline::Clock::now();
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stop_) {
+    if (needed()) {
+      lock.unlock();
+      drive([this] { return stop_ || drivers_ > 0 || count_ == 0; }, std::nullopt);
+      lock.lock();
+      last = Deadline::Clock::now();
+    } else if (!pending_.empty() || Deadline::Clock::now() - last < kQuiet) {
+      helper_wakes_.wait_for(lock, kLook);
+    } else {
+      helper_sleeps_ = true;
+      helper_wakes_.wait(lock, [this] { return stop_ || !pending_.empty(); });
+      helper_sleeps_ = false;
+      last = Deadline::Clock::now();
     }
-    if (stop_) return;
-    drive([this] { return stop_ || drivers_ > 0 || count_ == 0; }, std::nullopt);
   }
 }
 

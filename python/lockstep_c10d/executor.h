@@ -95,6 +95,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
   bool wait(const ExecutorWork& work, const std::optional<Deadline>& deadline);
   // One round of progress.
   void poke();
+  // Makes the helper look: at once, or soon.
+  void wake_helper(bool at_once);
   // Drives a message no more; its buffers stay valid while the communicator lives.
   void forget(const ExecutorWork& work);
 
@@ -111,7 +113,6 @@ class Executor : public std::enable_shared_from_this<Executor> {
   void poll(Finished& finished, bool check_deadlines);  // under the lock
   bool advance(ExecutorWork& work, bool check_deadline);
   static void complete(Finished& finished);
-  void wake_helper();
   void help();
 
   std::mutex mutex_;
@@ -123,7 +124,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
   std::atomic<int> drivers_{0};   // threads in wait()
   std::atomic<bool> stop_{false};
   std::condition_variable helper_wakes_;
-  std::thread helper_;  // under the lock
+  std::thread helper_;          // under the lock
+  bool helper_sleeps_ = false;  // under the lock: until it is woken
 };
 
 }  // namespace lockstep::python

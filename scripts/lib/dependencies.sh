@@ -201,6 +201,21 @@ pip_failed() {
     "A libtorch or torch $LOCKSTEP_TORCH_PIN that is already here can be used: LOCKSTEP_LIBTORCH=/path/to/torch $0"
 }
 
+# The Python module lockstep_c10d is optional: without python3-dev the build leaves it out and says so.
+ensure_python_headers() {
+  python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
+    (install_packages python3-dev) || say "Going on without python3-dev: the Python module lockstep_c10d is left out."
+}
+
+# What the tests of the Python module import, into .venv; without it they are skipped, by name.
+ensure_python_test_packages() {
+  local python="$ROOT/.venv/bin/python"
+  if [ ! -x "$python" ] || "$python" -c 'import expecttest, numpy' 2>/dev/null; then return; fi
+  mkdir -p "$ROOT/build"
+  say "Installing expecttest and numpy into .venv, for the tests of the Python module"
+  pip_quietly install expecttest numpy || say "pip could not install them (log: build/pip.log)"
+}
+
 # Everything that a build needs. Quick when it is all there: nothing but lookups, and not even those when the last
 # answer still holds.
 ensure_dependencies() {
@@ -213,6 +228,7 @@ ensure_dependencies() {
   local -a missing
   read -ra missing <<<"$(missing_packages | tr '\n' ' ')"
   install_packages "${missing[@]}"
+  ensure_python_headers
   check_versions
   ensure_libtorch
   say "libtorch $(libtorch_version "$TORCH_FOLDER") in ${TORCH_FOLDER/#$ROOT\//}"

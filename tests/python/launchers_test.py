@@ -11,7 +11,7 @@ import torch.distributed as dist
 import ranks
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-EXAMPLE = os.path.join(ROOT, "python/example.py")
+EXAMPLE = os.path.join(ROOT, "examples/python/data_parallel.py")
 LOCKSTEP = os.environ.get("LOCKSTEP_COMMAND", os.path.join(ROOT, "build/release/bin/lockstep"))
 
 

@@ -1,4 +1,4 @@
-# lockstep run --nproc-per-node 2 python3 python/example.py     (or torchrun in place of lockstep run)
+# lockstep run --nproc-per-node 2 python3 examples/python/data_parallel.py     (or torchrun in place of lockstep run)
 import lockstep_c10d  # noqa: F401  registers the backend
 import torch
 import torch.distributed as dist
