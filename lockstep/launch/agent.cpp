@@ -9,6 +9,9 @@
 #include "lockstep/core/log.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/master_port.h"
+#include "lockstep/launch/peers.h"
+#include "lockstep/store/tcp_store.h"
 
 namespace lockstep::launch {
 namespace {
@@ -16,7 +19,8 @@ namespace {
 void check(const LaunchOptions& options) {
   const auto refuse = [](const std::string& what) { throw InvalidArgument(what); };
   if (options.command.empty()) refuse("no program to launch");
-  if (options.nproc < 1)
+  const bool starts_others = options.nodes && !options.nodes->remotes.empty();
+  if (options.nproc < (starts_others ? 0 : 1))
     refuse(std::to_string(options.nproc) + " ranks asked for; at least 1 is needed");
   if (options.max_restarts < 0) refuse("max-restarts must not be negative");
   if (options.grace.count() < 0) refuse("grace must not be negative");
@@ -24,16 +28,18 @@ void check(const LaunchOptions& options) {
   if (options.master_port.value_or(0) < 0 || options.master_port.value_or(0) > 65535) {
     refuse("master port " + std::to_string(*options.master_port) + " is not from 0 to 65535");
   }
+  if (options.nodes && options.max_restarts > 0)
+    refuse("ranks can be restarted on one host only; with several, start the job again");
   for (const RedirectMap* map : {&options.redirects, &options.tee}) {
     for (const auto& [rank, streams] : *map) {
-      if (rank >= options.nproc) {
+      if (rank >= options.nproc && !options.nodes) {
         refuse("redirects or tee name local rank " + std::to_string(rank) +
                ", but there are only " + std::to_string(options.nproc) + " ranks");
       }
     }
   }
   for (const int rank : options.show_ranks) {
-    if (rank < 0 || rank >= options.nproc)
+    if (rank < 0 || (rank >= options.nproc && !options.nodes))
       refuse("there is no local rank " + std::to_string(rank) + " to show");
   }
 }
@@ -74,28 +80,20 @@ bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   return !shown || has_stderr(redirect) || failure.tail_stream != "stderr" || failure.tail.empty();
 }
 
-}  // namespace
-
-LaunchResult launch(const LaunchOptions& options) {
-  check(options);
-  if (options.program.empty())
-    find_program(options.command.front());  // throws before anything is made
-  std::optional<LogFolder> logs;
-  if (!options.log_dir.empty() || writes_files(options.redirects) || writes_files(options.tee)) {
-    logs.emplace(options.log_dir, options.run_id);
-    if (options.log_dir.empty() && !options.quiet) {
-      write_all(STDERR_FILENO, "[lockstep] log files: " + logs->path().string() + "\n");
-    }
-  }
-
-  const DescendantReaper reaper;
-  SignalPipe signals;
-  Console out(STDOUT_FILENO), err(STDERR_FILENO);
-  const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err};
-
+LaunchResult run_on_one_host(const AgentContext& context) {
+  const LaunchOptions& options = context.options;
   LaunchResult result;
   while (true) {
-    AttemptResult attempt = Attempt(context, result.restarts).run();
+    // Every attempt has a store, a secret and a port of its own.
+    const Secret secret = Secret::generate();
+    const TcpStoreServer store({"127.0.0.1", 0}, secret);
+    const PortReservation master_port(options.master_port);
+    NodePlan node;
+    node.local_ranks = node.world_size = options.nproc;
+    node.master = {options.master_addr, master_port.port()};
+    node.store = store.address();
+    AttemptResult attempt =
+        Attempt(context, {.node = node, .secret = secret, .restart_count = result.restarts}).run();
     result.failure = std::move(attempt.failure);
     if (!result.failure) {
       result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : 0;
@@ -115,6 +113,57 @@ LaunchResult launch(const LaunchOptions& options) {
     write_all(STDERR_FILENO, format_failure(*result.failure, options.nproc));
   }
   return result;
+}
+
+// Whether the report of the whole job is to be printed here: not where the failing rank's own
+// complaint was.
+bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, bool failed_here) {
+  if (options.quiet || last_word.text.empty()) return false;
+  if (last_word.exit_code != 2 || !last_word.failure) return true;
+  const bool others_output_is_here = !options.nodes->remotes.empty();
+  return failed_here || others_output_is_here ? needs_report(options, *last_word.failure) : true;
+}
+
+LaunchResult run_on_several_hosts(const AgentContext& context) {
+  const LaunchOptions& options = context.options;
+  Joined joined = join_peers(options, context.signals, context.out, context.err);
+  LaunchResult result;
+  if (joined.signal != 0) {
+    result.exit_code = 128 + joined.signal;
+    return result;
+  }
+  const AttemptResult attempt = Attempt(context, {.node = *joined.peers->plan(),
+                                                  .secret = options.nodes->secret,
+                                                  .peers = joined.peers.get()})
+                                    .run();
+  const AgentMessage& last_word = *joined.peers->last_word();
+  result.failure = last_word.failure;
+  result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : last_word.exit_code;
+  if (!attempt.stop_signal && needs_report(options, last_word, attempt.failure.has_value()))
+    write_all(STDERR_FILENO, last_word.text);
+  return result;
+}
+
+}  // namespace
+
+LaunchResult launch(const LaunchOptions& options) {
+  check(options);
+  if (options.program.empty() && options.nproc > 0)
+    find_program(options.command.front());  // throws before anything is made
+  std::optional<LogFolder> logs;
+  if (!options.log_dir.empty() || writes_files(options.redirects) || writes_files(options.tee)) {
+    logs.emplace(options.log_dir, options.run_id);
+    if (options.log_dir.empty() && !options.quiet) {
+      write_all(STDERR_FILENO, "[lockstep] log files: " + logs->path().string() + "\n");
+    }
+  }
+
+  const DescendantReaper reaper;
+  SignalPipe signals;
+  Console out(STDOUT_FILENO), err(STDERR_FILENO);
+  const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err};
+
+  return options.nodes ? run_on_several_hosts(context) : run_on_one_host(context);
 }
 
 }  // namespace lockstep::launch

@@ -8,15 +8,56 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/call_board.h"
+#include "lockstep/core/net.h"
+#include "lockstep/core/secret.h"
 #include "lockstep/launch/log_spec.h"
 
 namespace lockstep::launch {
 
+// An agent that this one starts on another host.
+struct RemoteHost {
+  std::string host;  // as ssh knows it: "hostB", "user@10.0.0.2"
+  int number = 0;    // of the host, from 0: the order of ranks
+  int ranks = 1;
+};
+
+// How the agents of several hosts find each other. One of them, the first, serves the job's store
+// and leads: it gives the ranks their numbers, and a failure on any host stops the job on all.
+struct NodesOptions {
+  enum class Server {
+    kThis,         // this agent is the first
+    kOther,        // another one is
+    kWhoeverCan,   // the one that can bind the endpoint
+  };
+  Server server = Server::kThis;
+  int nodes = 1;              // hosts that have ranks
+  std::optional<int> number;  // of this host, from 0, for the order of ranks; nullopt on every host:
+                              // they are ordered by name (node2 before node10)
+  // Where the store is; several (for kOther): one that can be reached. A name or an address.
+  std::vector<HostPort> endpoints;
+  std::string interface;  // this host's interface towards the others, or its address; "": found out
+  Secret secret = Secret::generate();  // the same for all agents
+  std::chrono::milliseconds join_timeout{600'000};  // for all agents to be there
+  std::chrono::milliseconds beat{1000};     // an agent says at least this often that it is there
+  std::chrono::milliseconds silence{8000};  // after which one counts as vanished
+  std::vector<RemoteHost> remotes;          // agents to start, through `ssh`
+  std::vector<std::string> ssh;  // words before the host and the remote command; empty: OpenSSH's
+  std::vector<std::string> forward;  // names of variables that the remote ranks get, LOCKSTEP_*
+                                     // aside, which they always do; or NAME=VALUE
+  std::vector<std::string> names;    // of the hosts by number, for messages; may be empty
+  int lifeline = -1;  // a descriptor: its end ends the job on this host (ssh is gone)
+};
+
+enum class LinePrefix {
+  kNone,
+  kRank,           // "[rank]: "
+  kRankAndStream,  // "[rank]<stdout>: ", as mpirun and horovodrun have it
+};
+
 struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
-  int nproc = 1;                     // ranks on this host, at least 1
+  int nproc = 1;  // ranks on this host, at least 1 (0 where it only starts others)
   std::map<std::string, std::string> env;  // added to this process's environment, last word
   std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
   int max_restarts = 0;   // whole-job restarts after a failure (but for exit code 2)
@@ -24,26 +65,31 @@ struct LaunchOptions {
   RedirectMap redirects;  // streams that go to files only
   RedirectMap tee;        // streams that go to files and here; wins over redirects
   std::set<int> show_ranks;  // local ranks whose output appears here; empty: all
-  bool prefix = false;       // "[rank]: " before each line
+  LinePrefix prefix = LinePrefix::kNone;  // before each line
   bool substitute_local_rank =
       false;        // "${local_rank}" in arguments becomes the local rank (torchrun's macro)
   bool pin = true;  // give each rank its share of the allowed processors
   std::optional<int>
       threads_per_rank;  // default: OMP_NUM_THREADS if set, else processors / ranks, at least 1
+  // MASTER_ADDR and MASTER_PORT, on one host. On several they are found out: an address of rank 0's
+  // host that the others reach, and a free port there, kept reserved for rank 0.
   std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;  // default: a free port, kept reserved for rank 0
+  std::optional<int> master_port;  // default: a free one
   std::string run_id = "none";     // TORCHELASTIC_RUN_ID, and the start of the log folder's name
   std::string role = "default";    // ROLE_NAME
   bool quiet = false;              // no report at the end; the caller prints it
+  bool stdin_for_ranks = true;     // they inherit it; false: they have none
+  std::optional<NodesOptions> nodes;  // several hosts; max_restarts must be 0 then
 };
 
 struct WorkerFailure {
+  std::string host;  // "": this one, which is the only one
   int rank = 0;
   int local_rank = 0;
   int pid = 0;
   int exit_code = 0;                   // valid when signal == 0
   int signal = 0;                      // 0: it exited
-  BoardRecord last_call;               // what its communicator showed last; pid 0: it had none
+  std::string last_collective;         // what its communicator showed last; "": it had none
   std::string message;                 // what it left in TORCHELASTIC_ERROR_FILE
   std::vector<std::string> tail;       // the last lines that it wrote to `tail_stream`
   std::string tail_stream = "stderr";  // or stdout, if stderr was silent
@@ -51,9 +97,9 @@ struct WorkerFailure {
 
 struct LaunchResult {
   int exit_code = 0;  // 0 done; 2 when the first failing rank exited with 2; else 1; 128+n on
-                      // signal n to the agent
+                      // signal n to this agent
   int restarts = 0;
-  std::optional<WorkerFailure> failure;  // the first failure of the last attempt
+  std::optional<WorkerFailure> failure;  // the first failure of the last attempt, on any host
 };
 
 // Runs the job to its end. Blocks. Forwards SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
@@ -66,6 +112,11 @@ struct LaunchResult {
 // held for up to 150 ms, so that a complaint which all ranks make in the same words before they
 // exit with 2 is shown once. On a terminal rank 0 gets LOCKSTEP_TTY=1 and LOCKSTEP_COLUMNS, and
 // what it prints up to a "\r" appears at once.
+//
+// With options.nodes, agents of several hosts run the job together: each calls launch(), and it
+// returns on all of them once the ranks of all have ended, with the same exit code but for signals
+// to one of them. An agent that vanishes (killed, its host or link gone) is a failure of the job
+// that the others notice by its connection, or within `silence`; ranks end with their agent.
 //
 // When the agent itself is killed, the kernel kills the ranks (not what they started in turn); it
 // does so too when the thread that called launch() ends. A process that a rank moves to a session

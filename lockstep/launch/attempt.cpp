@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -23,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPollWithoutPidfdMs = 10;
+constexpr auto kLookForExits = std::chrono::milliseconds(10);  // without pidfds
 constexpr auto kGroupPause = std::chrono::milliseconds(2);
 constexpr auto kKilledGroupTimeout = std::chrono::seconds(2);
 
@@ -61,39 +62,33 @@ std::vector<std::string> command_of(const LaunchOptions& options, int rank) {
   return command;
 }
 
-int ms_until(Supervisor::Time time) {
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(ms, 0, 60000));
-}
-
 }  // namespace
 
-Attempt::Attempt(const AgentContext& context, int restart_count)
+Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
     : context_(context),
       options_(context.options),
-      secret_(Secret::generate()),
-      secret_file_(make_secret_file(secret_)),
-      board_(CallBoard::create(options_.nproc)),
-      store_({"127.0.0.1", 0}, secret_),
-      master_port_(options_.master_port),
-      supervisor_(options_.nproc, options_.grace) {
-  for (int rank = 0; rank < options_.nproc; ++rank) start_rank(rank, restart_count);
+      job_(job),
+      ranks_(job.node.local_ranks),
+      secret_file_(make_secret_file(job.secret)),
+      board_(CallBoard::create(std::max(1, ranks_))),
+      supervisor_(ranks_, options_.grace) {
+  if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (int rank = 0; rank < ranks_; ++rank) start_rank(rank);
 }
 
-void Attempt::start_rank(int rank, int restart_count) {
+void Attempt::start_rank(int rank) {
   const EnvLookup env = process_env();
   AttemptPlan plan;
-  plan.ranks = options_.nproc;
-  plan.restart_count = restart_count;
+  plan.node = job_.node;
+  plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
+  plan.restart_count = job_.restart_count;
   plan.max_restarts = options_.max_restarts;
   plan.run_id = options_.run_id;
   plan.role = options_.role;
-  plan.master = {options_.master_addr, master_port_.port()};
-  plan.store = store_.address();
   plan.secret_fd = secret_file_.get();
   plan.board_fd = board_.fd();
   plan.threads = options_.threads_per_rank;
-  plan.default_threads = threads_per_rank(usable_cpu_count(), options_.nproc);
+  plan.default_threads = threads_per_rank(usable_cpu_count(), ranks_);
   plan.terminal_columns = terminal_columns(context_.out, context_.err);
 
   const Redirect tee = redirect_of(options_.tee, rank),
@@ -103,7 +98,7 @@ void Attempt::start_rank(int rank, int restart_count) {
   UniqueFd error_file;
   std::string error_path;
   if (context_.logs != nullptr) {
-    folder = context_.logs->rank_folder(restart_count, rank);
+    folder = context_.logs->rank_folder(job_.restart_count, rank);
     error_path = folder / "error.json";
   } else {
     // Without a name in any folder it cannot be left behind.
@@ -116,10 +111,13 @@ void Attempt::start_rank(int rank, int restart_count) {
     result.file_only = to_file && !to_tee;
     if (to_file || to_tee) result.file = folder / name;
     if (shown && !result.file_only) result.console = &console;
-    if (options_.prefix) result.prefix = "[" + std::to_string(rank) + "]: ";
-    if (&console == &context_.err && options_.nproc > 1)
+    const std::string number = "[" + std::to_string(job_.node.first_rank + rank) + "]";
+    if (options_.prefix == LinePrefix::kRank) result.prefix = number + ": ";
+    if (options_.prefix == LinePrefix::kRankAndStream)
+      result.prefix = number + (&console == &context_.err ? "<stderr>: " : "<stdout>: ");
+    if (&console == &context_.err && ranks_ > 1)
       result.hold_first_lines = FirstLines::kCount;
-    result.show_unfinished = rank == 0 && console.terminal();
+    result.show_unfinished = job_.node.first_rank + rank == 0 && console.terminal();
     return result;
   };
 
@@ -129,9 +127,10 @@ void Attempt::start_rank(int rank, int restart_count) {
   Variables variables = rank_variables(plan, rank, error_path, env);
   for (const auto& [name, value] : options_.env) variables[name] = value;
   start.env = merge_environment(current_environment(), variables);
+  start.stdin_fd = no_input_.get();
   start.inherit = {secret_file_.get(), board_.fd()};
   if (options_.pin && !user_places_threads(env))
-    start.cpus = cpu_share(allowed_cpus(), options_.nproc, rank);
+    start.cpus = cpu_share(allowed_cpus(), ranks_, rank);
   workers_.push_back(std::make_unique<Worker>(
       std::move(start), stream(has_stdout(tee), has_stdout(redirect), context_.out, "stdout.log"),
       stream(has_stderr(tee), has_stderr(redirect), context_.err, "stderr.log"), rank,
@@ -145,12 +144,19 @@ AttemptResult Attempt::run() {
     worker->out().finish();
     worker->err().finish();
   }
+  AttemptResult result;
+  if (supervisor_.failure()) result.failure = describe(*supervisor_.failure());
+  if (job_.peers != nullptr) {
+    AgentMessage ended;
+    ended.kind = AgentMessage::Kind::kEnded;
+    ended.failure = result.failure;
+    job_.peers->tell(ended);
+    wait_for_the_others();
+  }
   context_.out.close_line();
   context_.err.close_line();
   write_rest();
-  AttemptResult result;
-  if (supervisor_.failure()) result.failure = describe(*supervisor_.failure());
-  result.stop_signal = supervisor_.stop_signal();
+  result.stop_signal = stop_signal_;
   return result;
 }
 
@@ -162,51 +168,71 @@ void Attempt::watch() {
   }
 }
 
-void Attempt::wait_for_events() {
-  std::vector<pollfd> polls{{context_.signals.fd(), POLLIN, 0}};
-  std::vector<OutputStream*> streams{nullptr};
-  int timeout = -1;
-  const auto wake_at = [&](std::optional<Time> time) {
-    if (!time) return;
-    const int ms = ms_until(*time);
-    timeout = timeout < 0 ? ms : std::min(timeout, ms);
-  };
-  wake_at(supervisor_.next_time());
+void Attempt::wait_for_the_others() {
+  while (!job_.peers->last_word()) wait_for_events();
+  while (!job_.peers->left()) wait_for_events();
+}
+
+void Attempt::add_ranks(PollSet& polls) {
   const Time now = Clock::now();
-  for (int rank = 0; rank < options_.nproc; ++rank) {
+  for (int rank = 0; rank < ranks_; ++rank) {
     const auto& worker = workers_[static_cast<size_t>(rank)];
     for (OutputStream* stream : {&worker->out(), &worker->err()}) {
-      wake_at(stream->on_time(now));
-      if (stream->poll_fd() < 0) continue;
-      polls.push_back({stream->poll_fd(), POLLIN, 0});
-      streams.push_back(stream);
+      polls.wake_at(stream->on_time(now));
+      polls.add(stream->poll_fd(), POLLIN, [stream] { stream->pump(Clock::now()); });
     }
     if (!supervisor_.running(rank)) continue;
-    if (worker->process().exit_fd() >= 0) {
-      polls.push_back({worker->process().exit_fd(), POLLIN, 0});
-      streams.push_back(nullptr);
-    } else {
-      timeout = timeout < 0 ? kPollWithoutPidfdMs : std::min(timeout, kPollWithoutPidfdMs);
-    }
+    polls.add(worker->process().exit_fd(), POLLIN);
+    if (worker->process().exit_fd() < 0) polls.wake_at(now + kLookForExits);
   }
+}
+
+void Attempt::add_consoles(PollSet& polls) {
   for (Console* console : {&context_.out, &context_.err}) {
     console->flush();
-    if (console->backlog() == 0) continue;
-    polls.push_back({console->fd(), POLLOUT, 0});
-    streams.push_back(nullptr);
+    if (console->backlog() > 0) polls.add(console->fd(), POLLOUT);
   }
-  if (::poll(polls.data(), polls.size(), timeout) <= 0) return;
-  for (size_t i = 0; i < polls.size(); ++i) {
-    if (streams[i] != nullptr && polls[i].revents != 0) streams[i]->pump(Clock::now());
-  }
+}
+
+void Attempt::wait_for_events(std::optional<Time> until) {
+  PollSet polls;
+  polls.wake_at(until);
+  if (!supervisor_.done()) polls.wake_at(supervisor_.next_time());
+  polls.add(context_.signals.fd(), POLLIN);
+  add_ranks(polls);
+  if (job_.peers != nullptr) job_.peers->watch(polls);
+  add_consoles(polls);
+  polls.wait();
   for (Console* console : {&context_.out, &context_.err}) {
     console->flush();
     if (!console->broken() || reader_lost_) continue;
     reader_lost_ = true;
-    obey(supervisor_.on_signal(SIGPIPE, Clock::now()));
+    take_signal(SIGPIPE);
   }
-  for (const int signal : context_.signals.take())
-    obey(supervisor_.on_signal(signal, Clock::now()));
+  for (const int signal : context_.signals.take()) {
+    take_signal(signal);
+    ++signals_;
+  }
+  take_orders();
+}
+
+void Attempt::take_signal(int signal) {
+  const bool stopping = supervisor_.stop_signal().has_value();
+  obey(supervisor_.on_signal(signal, Clock::now()));
+  if (!stopping) stop_signal_ = supervisor_.stop_signal();
+  if (job_.peers == nullptr) return;
+  AgentMessage message;
+  message.kind = AgentMessage::Kind::kSignal;
+  message.number = signal == SIGPIPE ? SIGTERM : signal;
+  job_.peers->tell(message);
+}
+
+void Attempt::take_orders() {
+  if (job_.peers == nullptr) return;
+  while (const auto order = job_.peers->next_order()) {
+    obey(order->signal == 0 ? supervisor_.on_stop(Clock::now())
+                            : supervisor_.on_signal(order->signal, Clock::now()));
+  }
 }
 
 void Attempt::obey(const std::vector<SignalOrder>& orders) {
@@ -223,7 +249,7 @@ void Attempt::obey(const std::vector<SignalOrder>& orders) {
 // Looks at all ranks at once, so that of several that are dead the right one is blamed.
 void Attempt::look_for_exits() {
   std::vector<RankExit> exits;
-  for (int rank = 0; rank < options_.nproc; ++rank) {
+  for (int rank = 0; rank < ranks_; ++rank) {
     if (!supervisor_.running(rank)) continue;
     if (const auto status = workers_[static_cast<size_t>(rank)]->process().poll())
       exits.push_back({rank, *status});
@@ -234,13 +260,20 @@ void Attempt::look_for_exits() {
   if (had_failed || !supervisor_.failure()) return;
   const RankExit& failure = *supervisor_.failure();
   if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
+  if (job_.peers == nullptr) return;
+  // For the report: what it wrote last.
+  workers_[static_cast<size_t>(failure.local_rank)]->err().drain(Clock::now());
+  AgentMessage failed;
+  failed.kind = AgentMessage::Kind::kFailed;
+  failed.failure = describe(failure);
+  job_.peers->tell(failed);
 }
 
 // The others may be saying the same in the same words.
 void Attempt::show_complaint_once(int complaining_rank) {
   OutputStream& complaining = workers_[static_cast<size_t>(complaining_rank)]->err();
   complaining.drain(Clock::now());
-  for (int rank = 0; rank < options_.nproc; ++rank) {
+  for (int rank = 0; rank < ranks_; ++rank) {
     if (rank == complaining_rank) continue;
     FirstLines& other = workers_[static_cast<size_t>(rank)]->err().first_lines();
     other.do_not_repeat(complaining.first_lines().text());
@@ -271,16 +304,10 @@ void Attempt::end_groups() {
   bool killed = supervisor_.killing();
   signal_all(killed ? SIGKILL : SIGTERM);
   Deadline deadline = Deadline::after(killed ? kKilledGroupTimeout : options_.grace);
+  const int signals_before = signals_;
   while (any_group_alive()) {
-    pollfd waiting{context_.signals.fd(), POLLIN, 0};
-    const bool hurry = ::poll(&waiting, 1, static_cast<int>(kGroupPause.count())) > 0 &&
-                       !context_.signals.take().empty();
-    for (const auto& worker : workers_) {
-      worker->out().pump(Clock::now());
-      worker->err().pump(Clock::now());
-    }
-    context_.out.flush();
-    context_.err.flush();
+    wait_for_events(Clock::now() + kGroupPause);
+    const bool hurry = signals_ > signals_before;
     if (!killed && (hurry || deadline.expired())) {
       signal_all(SIGKILL);
       killed = true;
@@ -294,26 +321,25 @@ void Attempt::end_groups() {
 
 // A reader may be slow (a pager): wait for it, until a signal says otherwise.
 void Attempt::write_rest() {
-  while (context_.out.backlog() + context_.err.backlog() > 0) {
-    std::vector<pollfd> polls{{context_.signals.fd(), POLLIN, 0}};
-    for (const Console* console : {&context_.out, &context_.err}) {
-      if (console->backlog() > 0) polls.push_back({console->fd(), POLLOUT, 0});
-    }
-    ::poll(polls.data(), polls.size(), -1);
-    if (polls[0].revents != 0 && !context_.signals.take().empty()) return;
-    context_.out.flush();
-    context_.err.flush();
+  while (true) {
+    PollSet polls;
+    add_consoles(polls);
+    if (context_.out.backlog() + context_.err.backlog() == 0) return;
+    polls.add(context_.signals.fd(), POLLIN);
+    polls.wait();
+    if (!context_.signals.take().empty()) return;
   }
 }
 
 WorkerFailure Attempt::describe(const RankExit& exit) const {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   WorkerFailure failure;
-  failure.rank = failure.local_rank = exit.local_rank;
+  failure.rank = job_.node.first_rank + exit.local_rank;
+  failure.local_rank = exit.local_rank;
   failure.pid = worker.process().pid();
   failure.exit_code = exit.status.exit_code;
   failure.signal = exit.status.signal;
-  failure.last_call = board_.read(exit.local_rank);
+  failure.last_collective = describe_call(board_.read(exit.local_rank));
   failure.message = error_file_message(worker.error_text());
   failure.tail = worker.err().tail().lines();
   if (failure.tail.empty()) {

@@ -1,4 +1,4 @@
-// Attempt: the ranks of a job, started once and watched to their end.
+// Attempt: the ranks of a job on this host, started once and watched to their end.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,12 @@
 #include "lockstep/launch/call_board.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/log_folder.h"
-#include "lockstep/launch/master_port.h"
+#include "lockstep/launch/node_plan.h"
+#include "lockstep/launch/peers.h"
+#include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/signal_pipe.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker.h"
-#include "lockstep/store/tcp_store.h"
 
 namespace lockstep::launch {
 
@@ -27,29 +28,42 @@ struct AgentContext {
   Console& err;
 };
 
+// The job, as the ranks of this host have to know it. Everything outlives the attempt.
+struct AttemptJob {
+  const NodePlan& node;
+  const Secret& secret;    // of the store
+  Peers* peers = nullptr;  // nullptr: there is no other host
+  int restart_count = 0;
+};
+
 struct AttemptResult {
-  std::optional<WorkerFailure> failure;
-  std::optional<int> stop_signal;
+  std::optional<WorkerFailure> failure;  // the first one here
+  std::optional<int> stop_signal;        // that came to this agent and ended the job
 };
 
 class Attempt {
  public:
-  // Opens a store with a secret of its own, and starts the ranks. Throws LaunchError; then none is
-  // left.
-  Attempt(const AgentContext& context, int restart_count);
+  // Starts the ranks. Throws LaunchError; then none is left.
+  Attempt(const AgentContext& context, const AttemptJob& job);
 
-  // Until every rank and everybody else in their process groups has ended, and all output is
-  // written.
+  // Until every rank and everybody else in their process groups has ended, on the other hosts too,
+  // and all output is written.
   AttemptResult run();
 
  private:
   using Time = Supervisor::Time;
 
-  void start_rank(int rank, int restart_count);
-  void watch();            // until the ranks have ended
-  void end_groups();       // until nobody of their process groups is left
-  void write_rest();       // until the console has taken all output
-  void wait_for_events();  // one poll, and all input that it found
+  void start_rank(int rank);
+  void watch();              // until the ranks have ended
+  void end_groups();         // until nobody of their process groups is left
+  void wait_for_the_others();  // until the job is over on all hosts
+  void write_rest();         // until the console has taken all output
+  void add_ranks(PollSet& polls);
+  void add_consoles(PollSet& polls);
+  // One poll of everything, and all input that it found.
+  void wait_for_events(std::optional<Time> until = {});
+  void take_signal(int signal);
+  void take_orders();
   void obey(const std::vector<SignalOrder>& orders);
   void look_for_exits();
   void show_complaint_once(int complaining_rank);
@@ -58,14 +72,16 @@ class Attempt {
 
   const AgentContext& context_;
   const LaunchOptions& options_;
-  const Secret secret_;
+  const AttemptJob job_;
+  const int ranks_;  // on this host
   UniqueFd secret_file_;
+  UniqueFd no_input_;  // when the ranks have no stdin
   CallBoard board_;
-  TcpStoreServer store_;
-  PortReservation master_port_;
   Supervisor supervisor_;
   std::vector<std::unique_ptr<Worker>> workers_;
   bool reader_lost_ = false;
+  std::optional<int> stop_signal_;  // the one to this agent that ended the job
+  int signals_ = 0;                 // how many came
 };
 
 }  // namespace lockstep::launch

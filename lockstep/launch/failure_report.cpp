@@ -53,20 +53,21 @@ std::string describe_end(const WorkerFailure& failure) {
   return text;
 }
 
+std::string describe_call(const BoardRecord& record) {
+  if (record.pid == 0) return "";
+  if (record.sequence == 0) return "none yet";
+  return "#" + std::to_string(record.sequence) + " " + record.call +
+         (record.state == 1 ? " (still inside)" : " (had returned)");
+}
+
 std::string format_failure(const WorkerFailure& failure, int world_size) {
   std::string text = "[lockstep] rank " + std::to_string(failure.rank) + " of " +
-                     std::to_string(world_size) + " failed first: " + describe_end(failure) +
-                     ", pid " + std::to_string(failure.pid) + "\n";
-  if (failure.last_call.pid != 0) {
-    const BoardRecord& call = failure.last_call;
-    text += "  last collective: ";
-    if (call.sequence == 0) {
-      text += "none yet\n";
-    } else {
-      text += "#" + std::to_string(call.sequence) + " " + call.call +
-              (call.state == 1 ? " (still inside)\n" : " (had returned)\n");
-    }
-  }
+                     std::to_string(world_size) +
+                     (failure.host.empty() ? "" : " on " + failure.host) +
+                     " failed first: " + describe_end(failure) + ", pid " +
+                     std::to_string(failure.pid) + "\n";
+  if (!failure.last_collective.empty())
+    text += "  last collective: " + failure.last_collective + "\n";
   if (!failure.message.empty()) text += "  error: " + indented(failure.message, "    ") + "\n";
   if (!failure.tail.empty()) {
     text += "  last lines of its " + failure.tail_stream + ":\n";

@@ -35,7 +35,7 @@ int run(const std::vector<std::string>& words) {
     } else if (words[i] == "restarts") {
       options.max_restarts = std::stoi(value());
     } else if (words[i] == "prefix") {
-      options.prefix = true;
+      options.prefix = LinePrefix::kRank;
     } else if (words[i] == "log-dir") {
       options.log_dir = value();
     } else if (words[i] == "redirects") {

@@ -56,11 +56,11 @@ EnvLookup lookup(Variables variables) {
 
 AttemptPlan two_ranks() {
   AttemptPlan plan;
-  plan.ranks = 2;
+  plan.node.local_ranks = plan.node.world_size = 2;
   plan.run_id = "none";
   plan.role = "default";
-  plan.master = {"127.0.0.1", 29500};
-  plan.store = {"127.0.0.1", 4000};
+  plan.node.master = {"127.0.0.1", 29500};
+  plan.node.store = {"127.0.0.1", 4000};
   plan.secret_fd = 5;
   plan.board_fd = 6;
   plan.default_threads = 4;
@@ -81,6 +81,32 @@ TEST(RankEnvironment, IsWhatJobEnvironmentReads) {
   EXPECT_EQ(job.restart_count, 3);
   EXPECT_EQ(job.store->port, 4000);
   EXPECT_EQ(job.master->port, 29500);
+}
+
+TEST(RankEnvironment, OnSeveralHosts) {
+  AttemptPlan plan = two_ranks();
+  plan.node.node_rank = 1;
+  plan.node.nodes = 3;
+  plan.node.first_rank = 4;
+  plan.node.world_size = 9;
+  plan.node.interface = "eth0";
+  const Variables variables = rank_variables(plan, 1, "", lookup({}));
+  const JobEnvironment job = read_job_environment(lookup(variables));
+  EXPECT_EQ(job.rank, 5);
+  EXPECT_EQ(job.world_size, 9);
+  EXPECT_EQ(job.local_rank, 1);
+  EXPECT_EQ(job.local_world_size, 2);
+  EXPECT_EQ(job.node_rank, 1);
+  EXPECT_EQ(variables.at("GROUP_WORLD_SIZE"), "3");
+  EXPECT_EQ(variables.at("ROLE_RANK"), "5");
+  EXPECT_EQ(variables.at("ROLE_WORLD_SIZE"), "9");
+  EXPECT_EQ(variables.at("LOCKSTEP_INTERFACE"), "eth0");
+  EXPECT_EQ(variables.at("GLOO_SOCKET_IFNAME"), "eth0");
+  const auto users = lookup({{"GLOO_SOCKET_IFNAME", "ib0"}});
+  EXPECT_FALSE(rank_variables(plan, 1, "", users).contains("GLOO_SOCKET_IFNAME"));
+  plan.interface_chosen = true;
+  EXPECT_EQ(rank_variables(plan, 1, "", users).at("GLOO_SOCKET_IFNAME"), "eth0");
+  EXPECT_EQ(rank_variables(plan, 1, "", users).at("NCCL_SOCKET_IFNAME"), "eth0");
 }
 
 TEST(RankEnvironment, ThreadsComeFromTheUserFirst) {
@@ -113,10 +139,12 @@ TEST(FailureReport, SaysAllThatIsKnown) {
   failure.rank = failure.local_rank = 1;
   failure.pid = 42;
   failure.signal = SIGSEGV;
-  failure.last_call.pid = 42;
-  failure.last_call.sequence = 17;
-  failure.last_call.state = 2;
-  failure.last_call.call = "barrier at train.cpp:9";
+  BoardRecord record;
+  record.pid = 42;
+  record.sequence = 17;
+  record.state = 2;
+  record.call = "barrier at train.cpp:9";
+  failure.last_collective = describe_call(record);
   failure.message = "ValueError: boom\nsecond line";
   failure.tail = {"one", "two"};
   EXPECT_EQ(format_failure(failure, 4),
@@ -135,7 +163,12 @@ TEST(FailureReport, IsShortWhenLittleIsKnown) {
   failure.exit_code = 3;
   EXPECT_EQ(format_failure(failure, 1),
             "[lockstep] rank 0 of 1 failed first: exited with code 3, pid 7\n");
-  failure.last_call.pid = 7;
+  failure.host = "hostB";
+  EXPECT_THAT(format_failure(failure, 1), testing::StartsWith("[lockstep] rank 0 of 1 on hostB "));
+  BoardRecord record;
+  EXPECT_EQ(describe_call(record), "");
+  record.pid = 7;
+  failure.last_collective = describe_call(record);
   EXPECT_THAT(format_failure(failure, 1), testing::HasSubstr("last collective: none yet\n"));
 }
 

@@ -4,29 +4,31 @@
 
 namespace lockstep::launch {
 
-Variables rank_variables(const AttemptPlan& plan, int rank, const std::string& error_file,
+Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env) {
-  const std::string index = std::to_string(rank), size = std::to_string(plan.ranks);
-  // One host: the local numbers are the global ones.
+  const NodePlan& node = plan.node;
+  const std::string rank = std::to_string(node.first_rank + local_rank),
+                    size = std::to_string(node.world_size),
+                    node_rank = std::to_string(node.node_rank);
   Variables variables = {
-      {"RANK", index},
-      {"LOCAL_RANK", index},
-      {"ROLE_RANK", index},
+      {"RANK", rank},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"ROLE_RANK", rank},
       {"WORLD_SIZE", size},
-      {"LOCAL_WORLD_SIZE", size},
+      {"LOCAL_WORLD_SIZE", std::to_string(node.local_ranks)},
       {"ROLE_WORLD_SIZE", size},
-      {"GROUP_RANK", "0"},
-      {"NODE_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"GROUP_RANK", node_rank},
+      {"NODE_RANK", node_rank},
+      {"GROUP_WORLD_SIZE", std::to_string(node.nodes)},
       {"ROLE_NAME", plan.role},
-      {"MASTER_ADDR", plan.master.host},
-      {"MASTER_PORT", std::to_string(plan.master.port)},
+      {"MASTER_ADDR", node.master.host},
+      {"MASTER_PORT", std::to_string(node.master.port)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
       {"TORCHELASTIC_RUN_ID", plan.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"TORCHELASTIC_ERROR_FILE", error_file},
-      {"LOCKSTEP_STORE", plan.store.to_string()},
+      {"LOCKSTEP_STORE", node.store.to_string()},
       {"LOCKSTEP_SECRET_FD", std::to_string(plan.secret_fd)},
       {"LOCKSTEP_BOARD_FD", std::to_string(plan.board_fd)},
       // An outer launcher's, if any, do not count inside.
@@ -44,7 +46,16 @@ Variables rank_variables(const AttemptPlan& plan, int rank, const std::string& e
   default_to("THP_MEM_ALLOC_ENABLE", "1");
   default_to("OMP_NUM_THREADS", std::to_string(plan.default_threads));
   if (plan.threads) variables["OMP_NUM_THREADS"] = std::to_string(*plan.threads);
-  if (rank == 0 && plan.terminal_columns > 0) {
+  if (!node.interface.empty()) {
+    const auto set = [&](const char* name) {
+      if (plan.interface_chosen || !agent_env(name)) variables[name] = node.interface;
+    };
+    // torch's gloo takes the address that the host's name resolves to, which may be none.
+    set("GLOO_SOCKET_IFNAME");
+    set("LOCKSTEP_INTERFACE");
+    if (plan.interface_chosen) set("NCCL_SOCKET_IFNAME");
+  }
+  if (node.first_rank + local_rank == 0 && plan.terminal_columns > 0) {
     variables["LOCKSTEP_TTY"] = "1";
     variables["LOCKSTEP_COLUMNS"] = std::to_string(plan.terminal_columns);
   }

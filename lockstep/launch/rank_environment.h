@@ -7,19 +7,18 @@
 #include <vector>
 
 #include "lockstep/core/env.h"
-#include "lockstep/core/net.h"
+#include "lockstep/launch/node_plan.h"
 
 namespace lockstep::launch {
 
 // What the ranks of one attempt have in common.
 struct AttemptPlan {
-  int ranks = 1;  // on this host, which is the only one
+  NodePlan node;
+  bool interface_chosen = false;  // node.interface is the user's choice, not what was found out
   int restart_count = 0;
   int max_restarts = 0;
   std::string run_id;
   std::string role;
-  HostPort master;
-  HostPort store;
   int secret_fd = -1;
   int board_fd = -1;
   std::optional<int> threads;  // asked for; else `default_threads` unless OMP_NUM_THREADS is set
@@ -29,9 +28,9 @@ struct AttemptPlan {
 
 using Variables = std::map<std::string, std::string>;
 
-// The variables of local rank `rank` that differ from the agent's. An empty value means: to be
+// The variables of a local rank that differ from the agent's. An empty value means: to be
 // removed.
-Variables rank_variables(const AttemptPlan& plan, int rank, const std::string& error_file,
+Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env);
 
 // NAME=value lines: `base` with `variables` in the place of the same names, and without those that

@@ -49,6 +49,11 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
   }
   if (!failed || phase_ != Phase::kRunning) return {};
   failure_ = choose_first_failure(exits);
+  return on_stop(now);
+}
+
+std::vector<SignalOrder> Supervisor::on_stop(Time now) {
+  if (phase_ != Phase::kRunning) return {};
   phase_ = Phase::kStopping;
   kill_at_ = now + grace_;
   return to_running(SIGTERM, true);

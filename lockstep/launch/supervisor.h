@@ -42,6 +42,8 @@ class Supervisor {
   // A signal to the agent. SIGUSR1 and SIGUSR2 are passed on; any other stops the job: it is passed
   // on, SIGKILL follows after the grace, or at once when a second one comes.
   std::vector<SignalOrder> on_signal(int signal, Time now);
+  // Ranks failed on another host, or its agent did: those here stop, as after a failure of theirs.
+  std::vector<SignalOrder> on_stop(Time now);
   std::vector<SignalOrder> on_time(Time now);
   // When on_time() has something to do.
   std::optional<Time> next_time() const;

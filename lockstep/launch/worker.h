@@ -62,6 +62,7 @@ class OutputStream {
   // Reads all that is there without waiting.
   void drain(Time now);
   FirstLines& first_lines() { return first_lines_; }
+  bool ended() const { return !read_end_; }
   // Reads the rest without waiting, and ends the stream.
   void finish();
 

@@ -96,7 +96,7 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
     fn(comm);
   };
   launch::LaunchOptions launch_options;
-  launch_options.prefix = true;
+  launch_options.prefix = launch::LinePrefix::kRank;
   launch_options.quiet = true;
   launch_options.threads_per_rank = 1;
 

@@ -1,0 +1,172 @@
+#include "lockstep/launch/agent_message.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+using Kind = AgentMessage::Kind;
+
+// Two agents of different versions say so instead of misunderstanding each other.
+constexpr int kProtocol = 1;
+
+constexpr std::array<std::pair<Kind, const char*>, 9> kNames = {{
+    {Kind::kJoin, "join"},
+    {Kind::kRefused, "refused"},
+    {Kind::kPlan, "plan"},
+    {Kind::kFailed, "failed"},
+    {Kind::kSignal, "signal"},
+    {Kind::kStop, "stop"},
+    {Kind::kEnded, "ended"},
+    {Kind::kOver, "over"},
+    {Kind::kBeat, "beat"},
+}};
+
+// What a rank printed may be no UTF-8: such bytes are replaced.
+std::string dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+json to_json(const NodeIntroduction& node) {
+  return {{"number", node.number},
+          {"host", node.host},
+          {"address", node.address},
+          {"pid", node.pid},
+          {"ranks", node.ranks}};
+}
+
+NodeIntroduction introduction_of(const json& value) {
+  return {value.at("number"), value.at("host"), value.at("address"), value.at("pid"),
+          value.at("ranks")};
+}
+
+json to_json(const HostPort& address) {
+  return {{"host", address.host}, {"port", address.port}};
+}
+
+HostPort host_port_of(const json& value) {
+  return {value.at("host"), value.at("port")};
+}
+
+json to_json(const NodePlan& plan) {
+  return {{"node_rank", plan.node_rank},     {"nodes", plan.nodes},
+          {"first_rank", plan.first_rank},   {"local_ranks", plan.local_ranks},
+          {"world_size", plan.world_size},   {"master", to_json(plan.master)},
+          {"store", to_json(plan.store)}};
+}
+
+NodePlan plan_of(const json& value) {
+  NodePlan plan;
+  plan.node_rank = value.at("node_rank");
+  plan.nodes = value.at("nodes");
+  plan.first_rank = value.at("first_rank");
+  plan.local_ranks = value.at("local_ranks");
+  plan.world_size = value.at("world_size");
+  plan.master = host_port_of(value.at("master"));
+  plan.store = host_port_of(value.at("store"));
+  return plan;
+}
+
+// The record of the last call goes as the text that the report has: agents need not share its
+// layout.
+json to_json(const WorkerFailure& failure) {
+  return {{"host", failure.host},         {"rank", failure.rank},
+          {"local_rank", failure.local_rank}, {"pid", failure.pid},
+          {"exit_code", failure.exit_code},   {"signal", failure.signal},
+          {"last_collective", failure.last_collective}, {"message", failure.message},
+          {"tail", failure.tail},             {"tail_stream", failure.tail_stream}};
+}
+
+WorkerFailure failure_of(const json& value) {
+  WorkerFailure failure;
+  failure.host = value.at("host");
+  failure.rank = value.at("rank");
+  failure.local_rank = value.at("local_rank");
+  failure.pid = value.at("pid");
+  failure.exit_code = value.at("exit_code");
+  failure.signal = value.at("signal");
+  failure.last_collective = value.at("last_collective");
+  failure.message = value.at("message");
+  failure.tail = value.at("tail").get<std::vector<std::string>>();
+  failure.tail_stream = value.at("tail_stream");
+  return failure;
+}
+
+}  // namespace
+
+std::string encode(const AgentMessage& message) {
+  json value;
+  for (const auto& [kind, name] : kNames) {
+    if (kind == message.kind) value["kind"] = name;
+  }
+  switch (message.kind) {
+    case Kind::kJoin:
+      value["protocol"] = kProtocol;
+      value["introduction"] = to_json(message.introduction);
+      value["nodes"] = message.nodes;
+      value["run_id"] = message.run_id;
+      value["port"] = message.port;
+      break;
+    case Kind::kPlan:
+      value["plan"] = to_json(message.plan);
+      break;
+    case Kind::kRefused:
+      value["text"] = message.text;
+      break;
+    case Kind::kOver:
+      value["text"] = message.text;
+      value["exit_code"] = message.exit_code;
+      break;
+    case Kind::kSignal:
+      value["number"] = message.number;
+      break;
+    case Kind::kFailed:
+    case Kind::kEnded:
+    case Kind::kStop:
+    case Kind::kBeat:
+      break;
+  }
+  if (message.failure) value["failure"] = to_json(*message.failure);
+  const std::string body = dump(value);
+  std::string frame;
+  for (int shift = 0; shift < 32; shift += 8) frame += static_cast<char>(body.size() >> shift);
+  return frame + body;
+}
+
+AgentMessage decode_agent_message(std::string_view body) {
+  try {
+    const json value = json::parse(body);
+    AgentMessage message;
+    const std::string name = value.at("kind");
+    bool known = false;
+    for (const auto& [kind, text] : kNames) {
+      if (name != text) continue;
+      message.kind = kind;
+      known = true;
+    }
+    if (!known) throw StoreError("an agent said '" + name + "', which this version does not know");
+    if (message.kind == Kind::kJoin && value.at("protocol") != kProtocol) {
+      throw StoreError("an agent speaks another version; every host needs the same lockstep");
+    }
+    if (value.contains("introduction"))
+      message.introduction = introduction_of(value["introduction"]);
+    if (value.contains("plan")) message.plan = plan_of(value["plan"]);
+    if (value.contains("failure")) message.failure = failure_of(value["failure"]);
+    message.nodes = value.value("nodes", 0);
+    message.run_id = value.value("run_id", "");
+    message.port = value.value("port", uint16_t{0});
+    message.number = value.value("number", 0);
+    message.exit_code = value.value("exit_code", 0);
+    message.text = value.value("text", "");
+    return message;
+  } catch (const json::exception& error) {
+    throw StoreError(std::string("an agent's message makes no sense: ") + error.what());
+  }
+}
+
+}  // namespace lockstep::launch

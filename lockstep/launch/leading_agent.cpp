@@ -1,0 +1,206 @@
+#include "lockstep/launch/leading_agent.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/interfaces.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = AgentMessage::Kind;
+
+constexpr auto kNoteAfter = std::chrono::seconds(5);
+// For a connection to pass the challenge and join.
+constexpr auto kIntroduction = std::chrono::seconds(10);
+constexpr size_t kMaxConnections = 4096;
+// For the others to hear that the job is over, and for remote agents' last output.
+constexpr auto kFarewell = std::chrono::seconds(10);
+
+std::string own_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+LeaderOptions leader_options(const LaunchOptions& options) {
+  const NodesOptions& nodes = *options.nodes;
+  LeaderOptions leader;
+  leader.nodes = nodes.nodes;
+  leader.numbered = nodes.number.has_value() || !nodes.remotes.empty();
+  leader.names = nodes.names;
+  leader.run_id = options.run_id;
+  leader.join_timeout = nodes.join_timeout;
+  leader.beat = nodes.beat;
+  leader.silence = nodes.silence;
+  leader.grace = options.grace;
+  return leader;
+}
+
+}  // namespace
+
+LeadingAgent::LeadingAgent(const LaunchOptions& options, const std::string& listen, uint16_t port,
+                           Console& out, Console& err)
+    : options_(options),
+      nodes_(*options.nodes),
+      err_(err),
+      master_port_(std::nullopt),
+      store_({listen, port}, nodes_.secret),
+      listener_(listen_tcp({listen, 0})),
+      leader_(leader_options(options), Clock::now()),
+      reached_at_(listen),
+      note_at_(Clock::now() + kNoteAfter) {
+  const bool any = listen == "0.0.0.0" || listen == "::";
+  const std::string self = any ? (listen == "::" ? "::1" : "127.0.0.1") : listen;
+  TcpStore(HostPort{self, store_.address().port}, nodes_.secret, Deadline::seconds(10))
+      .set(kAgentPortKey, std::to_string(local_address(listener_.get()).port));
+  if (any) reached_at_ = self;
+  if (!nodes_.remotes.empty()) {
+    std::vector<HostPort> endpoints;
+    for (const std::string& address :
+         candidate_addresses(interface_addresses(), nodes_.interface)) {
+      endpoints.push_back({address, store_.address().port});
+    }
+    // Where the "remote" host is this one after all.
+    if (nodes_.interface.empty()) endpoints.push_back({"127.0.0.1", store_.address().port});
+    remotes_ = std::make_unique<RemoteAgents>(options, endpoints, out, err);
+  }
+  AgentMessage join;
+  join.kind = Kind::kJoin;
+  join.introduction = {nodes_.number.value_or(-1), own_name(), "", ::getpid(), options.nproc};
+  join.nodes = nodes_.nodes;
+  join.run_id = options.run_id;
+  join.port = master_port_.port();
+  tell(join);
+}
+
+void LeadingAgent::tell(const AgentMessage& message) {
+  dispatch(leader_.on_message(Leader::kSelf, message, "", Clock::now()));
+}
+
+std::string LeadingAgent::reached_at() const {
+  for (const auto& [member, connection] : connections_) {
+    if (leader_.present(member)) return connection.channel.local().host;
+  }
+  return reached_at_;
+}
+
+NodePlan LeadingAgent::own_plan(NodePlan plan) const {
+  const std::string here = reached_at();
+  if (plan.master.host.empty()) plan.master.host = here;
+  plan.store = {here, store_.address().port};
+  plan.interface = interface_of(interface_addresses(), here).value_or("");
+  return plan;
+}
+
+void LeadingAgent::dispatch(const Leader::Sends& sends) {
+  for (const auto& [to, message] : sends) {
+    if (to == Leader::kSelf) {
+      if (message.kind == Kind::kPlan) {
+        set_plan(own_plan(message.plan));
+      } else {
+        hear(message);
+      }
+    } else if (const auto it = connections_.find(to); it != connections_.end()) {
+      it->second.channel.send(message);
+    }
+  }
+  if (leader_.over()) listener_.reset();  // the next job may begin
+}
+
+void LeadingAgent::accept_all() {
+  while (listener_ && connections_.size() < kMaxConnections) {
+    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (!fd) return;
+    try {
+      connections_.emplace(
+          next_member_, Connection{AgentChannel(std::move(fd), nodes_.secret), Clock::now()});
+      ++next_member_;
+    } catch (const SystemError&) {
+      // It is gone already.
+    }
+  }
+}
+
+void LeadingAgent::serve(Leader::Member member) {
+  Connection& connection = connections_.at(member);
+  if (connection.dead) return;
+  try {
+    for (const AgentMessage& message : connection.channel.pump()) {
+      dispatch(leader_.on_message(member, message, connection.channel.peer().host, Clock::now()));
+    }
+  } catch (const Error& error) {
+    connection.dead = true;
+    if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr) {
+      log_warning("closed the connection from " + connection.channel.peer().to_string() + ": " +
+                  error.what());
+    }
+    dispatch(leader_.on_lost(member, error.what(), Clock::now()));
+  }
+}
+
+void LeadingAgent::drop_the_dead(Time now) {
+  std::erase_if(connections_, [&](const auto& entry) {
+    const Connection& connection = entry.second;
+    const bool stranger = !leader_.present(entry.first) && now >= connection.since + kIntroduction;
+    return connection.dead || stranger;
+  });
+}
+
+void LeadingAgent::say_who_is_missing(Time now) {
+  if (!note_at_ || now < *note_at_) return;
+  note_at_.reset();
+  if (!leader_.meeting() || options_.quiet) return;
+  write_all(err_.fd(), "[lockstep] waiting for " + leader_.missing() + " (" +
+                           std::to_string(leader_.joined()) + " of " +
+                           std::to_string(nodes_.nodes) + " are here, the store is at " +
+                           store_.address().to_string() + ")\n");
+}
+
+void LeadingAgent::watch(PollSet& polls) {
+  const Time now = Clock::now();
+  dispatch(leader_.on_time(now));
+  drop_the_dead(now);
+  say_who_is_missing(now);
+  if (remotes_) {
+    remotes_->watch(polls);
+    for (const RemoteAgents::End& end : remotes_->take_ends()) {
+      if (leader_.meeting() && !leader_.has_number(end.number)) {
+        dispatch(leader_.on_trouble(end.what + " before the agent there had joined the job", now));
+      }
+    }
+    polls.wake_at(now + nodes_.beat);  // without pidfds, ends are looked for
+  }
+  if (listener_) polls.add(listener_.get(), POLLIN, [this] { accept_all(); });
+  for (const auto& [member, connection] : connections_) {
+    if (connection.dead) continue;
+    polls.add(connection.channel.fd(), connection.channel.events(),
+              [this, id = member] { serve(id); });
+  }
+  if (!leader_.over()) polls.wake_at(leader_.next_time());
+  if (leader_.meeting()) polls.wake_at(note_at_);
+  polls.wake_at(leave_by_);
+}
+
+bool LeadingAgent::left() {
+  const Time now = Clock::now();
+  if (!leave_by_) {
+    leave_by_ = now + kFarewell;
+    if (remotes_) remotes_->let_go();
+  }
+  if (now >= *leave_by_) return true;
+  // The others close their ends once they have heard.
+  for (const auto& [member, connection] : connections_) {
+    if (!connection.dead && leader_.present(member)) return false;
+  }
+  return !remotes_ || remotes_->all_ended();
+}
+
+}  // namespace lockstep::launch

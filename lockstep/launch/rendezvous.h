@@ -1,0 +1,27 @@
+// Where the first agent listens, and which one it is. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/core/interfaces.h"
+#include "lockstep/launch/agent.h"
+
+namespace lockstep::launch {
+
+struct Rendezvous {
+  bool may_serve = false;    // this agent tries to be the first
+  bool must_serve = false;   // and there is no other
+  std::string listen;        // the numeric address that it listens on then
+};
+
+// `address` is what the endpoint's host resolves to here, `all` the addresses of this host.
+//
+// The first agent listens where the endpoint points to. A name that leads to loopback on its own
+// host (Debian's /etc/hosts says 127.0.1.1) is meant for the others to reach, and so is an address
+// that this host does not know it has (a translated one): both mean every address. An interface
+// that the user chose restricts it.
+Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& address,
+                             const std::vector<InterfaceAddress>& all);
+
+}  // namespace lockstep::launch
