@@ -2,17 +2,11 @@
 // found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
-#include "lockstep/core/env.h"
-#include "lockstep/core/errors.h"
-#include "lockstep/core/subprocess.h"
+#include "lockstep/cli/cli_test_support.h"
 
 namespace lockstep::cli {
 namespace cli_mp_test {
@@ -20,100 +14,7 @@ namespace cli_mp_test {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
-using Words = std::vector<std::string>;
-
-std::string lockstep_program() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lockstep")
-      .string();
-}
-
-struct Ended {
-  int code = 0;
-  std::string out, err;
-};
-
-Ended run(const Words& words) {
-  Pipe out = make_pipe(), err = make_pipe();
-  SubprocessOptions options;
-  options.command = words;
-  options.stdout_fd = out.write.get();
-  options.stderr_fd = err.write.get();
-  Subprocess process(options);
-  out.write.reset();
-  err.write.reset();
-  Ended ended;
-  while (out.read || err.read) {
-    pollfd polls[] = {{out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}};
-    ::poll(polls, 2, -1);
-    const auto take = [](UniqueFd& fd, short events, std::string& text) {
-      if (events == 0) return;
-      char buffer[65536];
-      const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
-      if (n > 0) {
-        text.append(buffer, static_cast<size_t>(n));
-      } else {
-        fd.reset();
-      }
-    };
-    take(out.read, polls[0].revents, ended.out);
-    take(err.read, polls[1].revents, ended.err);
-  }
-  const ExitStatus status = process.wait(Deadline::seconds(60));
-  ended.code = status.signal == 0 ? status.exit_code : 128 + status.signal;
-  return ended;
-}
-
-Ended lockstep(Words words) {
-  words.insert(words.begin(), lockstep_program());
-  return run(words);
-}
-
-Words lines_of(const std::string& text) {
-  Words lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-class Folder {
- public:
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-cli-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-// A Python that has torch: LOCKSTEP_TEST_PYTHON, the source tree's .venv, or python3; "" if none
-// has.
-std::string torch_python() {
-  static const std::string kFound = [] {
-    for (const std::string& candidate :
-         {process_env()("LOCKSTEP_TEST_PYTHON").value_or(""),
-          std::string(LOCKSTEP_SOURCE_DIR "/.venv/bin/python3"), std::string("python3")}) {
-      try {
-        if (!candidate.empty() &&
-            run({candidate, "-c",
-                 "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"})
-                    .code == 0) {
-          return find_program(candidate);
-        }
-      } catch (const LaunchError&) {
-        // Not there: try the next one.
-      }
-    }
-    return std::string();
-  }();
-  return kFound;
-}
+using namespace cli_test_support;  // NOLINT: a test's own helpers
 
 std::map<std::string, std::string> variables_of(const std::string& text) {
   std::map<std::string, std::string> variables;
@@ -144,7 +45,8 @@ TEST(LockstepCommand, WrongCommandLinesAreOneLineAndExitCodeTwo) {
       {"lockstep run: --nproc-per-node=0", {"run", "--nproc-per-node", "0", "/bin/true"}},
       {"lockstep run: unknown flag --nproc-per-nod3 (did you mean --nproc-per-node?)",
        {"run", "--nproc-per-nod3=1", "x"}},
-      {"lockstep run: --nnodes=2 asks for several hosts", {"run", "--nnodes=2", "/bin/true"}},
+      {"lockstep run: --nnodes=2 needs, on every host, --node-rank",
+       {"run", "--nnodes=2", "/bin/true"}},
       {"lockstep run: redirects or tee name local rank 5", {"run", "-t", "5:3", "/bin/true"}},
   };
   for (const auto& [expected, words] : cases) {

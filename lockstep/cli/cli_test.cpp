@@ -8,6 +8,7 @@
 #include "lockstep/cli/flag_syntax.h"
 #include "lockstep/cli/run_command.h"
 #include "lockstep/cli/usage.h"
+#include "lockstep/core/errors.h"
 
 namespace lockstep::cli {
 namespace cli_test {
@@ -37,6 +38,16 @@ MachineFacts machine() {
   facts.cpus = 8;
   facts.host_name = "here";
   facts.python = "/usr/bin/python3";
+  facts.addresses = {{"lo", "127.0.0.1", true}, {"eth0", "10.0.0.5", false}};
+  return facts;
+}
+
+MachineFacts machine_with(std::map<std::string, std::string, std::less<>> variables) {
+  MachineFacts facts = machine();
+  facts.env = [variables](std::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  };
   return facts;
 }
 
@@ -84,8 +95,9 @@ TEST(RunFlags, TheTutorialsLinesParse) {
   EXPECT_EQ(one.master_addr, "serverA");
   EXPECT_EQ(one.master_port, 1234);
   EXPECT_THAT(one.program, ElementsAre("main.py"));
-  EXPECT_THAT(error_of("--nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr=serverA main.py"),
-              AllOf(HasSubstr("--nnodes=2"), HasSubstr("multi-host")));
+  EXPECT_THAT(
+      error_of("--nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr=serverA /bin/true"),
+      HasSubstr("secret"));
 }
 
 TEST(RunFlags, EveryFlagOfTorchrunIsKnown) {
@@ -161,7 +173,7 @@ TEST(RunPlan, WrongValuesAreOneClearLine) {
   EXPECT_THAT(error_of("./no-such-program"), HasSubstr("No such file"));
   EXPECT_THAT(error_of("no-such-script.py"),
               HasSubstr("script 'no-such-script.py' does not exist"));
-  EXPECT_THAT(error_of("--nnodes 1:4 /bin/true"), HasSubstr("multi-host"));
+  EXPECT_THAT(error_of("--nnodes 1:4 /bin/true"), HasSubstr("give one number"));
   EXPECT_THAT(error_of("--nnodes x /bin/true"), HasSubstr("--nnodes=x"));
   EXPECT_THAT(error_of("--node-rank 1 /bin/true"), HasSubstr("--node-rank=1"));
   EXPECT_THAT(error_of("-r 4 /bin/true"), HasSubstr("--redirects: '4'"));
@@ -182,10 +194,86 @@ TEST(RunPlan, Ranks) {
   EXPECT_EQ(plan("-H localhost:2 /bin/true").options.nproc, 2);
   EXPECT_EQ(plan("-np 1 -H here:2 /bin/true").options.nproc, 1);
   EXPECT_THAT(error_of("-np 3 -H localhost:2 /bin/true"),
-              HasSubstr("3 ranks do not fit -H localhost:2"));
-  EXPECT_THAT(error_of("-H a:2,b:2 /bin/true"), HasSubstr("multi-host"));
-  EXPECT_THAT(error_of("-H elsewhere:2 /bin/true"), HasSubstr("multi-host"));
+              HasSubstr("3 ranks do not fit -H, which has 2 slots"));
   EXPECT_THAT(error_of("-H localhost:0 /bin/true"), HasSubstr("at least 1 slot"));
+}
+
+launch::NodesOptions nodes_of(const std::string& line) {
+  return plan_run(flags_of(line), machine_with({{"LOCKSTEP_SECRET", "s"}})).options.nodes.value();
+}
+
+std::string nodes_error(const std::string& line) {
+  try {
+    nodes_of(line);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunNodes, ByNumber) {
+  const auto first =
+      nodes_of("--nnodes 2 --node-rank 0 --master-addr a --master-port 7 -np 3 /bin/true");
+  EXPECT_EQ(first.server, launch::NodesOptions::Server::kThis);
+  EXPECT_EQ(first.nodes, 2);
+  EXPECT_EQ(first.number, 0);
+  EXPECT_EQ(first.endpoints.front().to_string(), "a:7");
+  EXPECT_EQ(first.secret.text(), "s");
+  const auto second =
+      nodes_of("--nnodes 2:2 --node-rank 1 --rdzv-backend static --rdzv-endpoint a /bin/true");
+  EXPECT_EQ(second.server, launch::NodesOptions::Server::kOther);
+  EXPECT_EQ(second.endpoints.front().to_string(), "a:29500");
+  EXPECT_THAT(nodes_error("--nnodes 2 /bin/true"), HasSubstr("--node-rank"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --node-rank 2 --master-addr a /bin/true"),
+              HasSubstr("--node-rank=2 contradicts --nnodes=2"));
+}
+
+TEST(RunNodes, ByEndpoint) {
+  const auto nodes = nodes_of(
+      "--nnodes 3 --rdzv-endpoint [fd00::1]:29 --rdzv-backend c10d --rdzv-conf "
+      "join_timeout=5,keep_alive_interval=2,keep_alive_max_attempt=3 --interface eth0 /bin/true");
+  EXPECT_EQ(nodes.server, launch::NodesOptions::Server::kWhoeverCan);
+  EXPECT_EQ(nodes.endpoints.front().host, "fd00::1");
+  EXPECT_EQ(nodes.endpoints.front().port, 29);
+  EXPECT_EQ(nodes.number, std::nullopt);
+  EXPECT_EQ(nodes.join_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(nodes.silence, std::chrono::seconds(6));
+  EXPECT_EQ(nodes.interface, "eth0");
+  EXPECT_EQ(nodes_of("--nnodes 2 --rdzv-endpoint a /bin/true").endpoints.front().to_string(),
+            "a:29400");
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a:0 /bin/true"), HasSubstr("port 0"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend c10d /bin/true"),
+              HasSubstr("needs --rdzv-endpoint"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend etcd /bin/true"), HasSubstr("etcd"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a --rdzv-conf x=1 /bin/true"),
+              HasSubstr("there is no 'x'"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a --interface ib9 /bin/true"),
+              AllOf(HasSubstr("'ib9'"), HasSubstr("eth0 (10.0.0.5)")));
+  EXPECT_THAT(error_of("--nnodes 2 --rdzv-endpoint a /bin/true"),
+              AllOf(HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_SECRET_FILE")));
+}
+
+TEST(RunNodes, ByHostList) {
+  const RunPlan run = plan("-np 4 -H b:2,10.0.0.5:4 -x A -x B=1 --ssh-command 'rsh' /bin/true");
+  EXPECT_EQ(run.options.nproc, 2);
+  const auto& nodes = run.options.nodes.value();
+  EXPECT_EQ(nodes.nodes, 2);
+  EXPECT_EQ(nodes.number, 1);
+  ASSERT_EQ(nodes.remotes.size(), 1u);
+  EXPECT_EQ(nodes.remotes[0].host, "b");
+  EXPECT_EQ(nodes.remotes[0].ranks, 2);
+  EXPECT_THAT(nodes.forward, ElementsAre("A"));
+  EXPECT_EQ(run.options.env.at("B"), "1") << "on every host";
+  EXPECT_THAT(nodes.names, ElementsAre("b", "10.0.0.5"));
+  EXPECT_EQ(run.options.program, "/bin/true");
+  EXPECT_EQ(plan("-H b,c:3 /bin/true").options.nproc, 0) << "it only starts others";
+  EXPECT_FALSE(plan("-H here:3 /bin/true").options.nodes.has_value());
+  EXPECT_THAT(plan_run(flags_of("-H b /bin/true"), machine_with({{"LOCKSTEP_SSH", "ssh -p 22"}}))
+                  .options.nodes->ssh,
+              ElementsAre("ssh", "-p", "22"));
+  EXPECT_THAT(error_of("-H here:1,localhost:1 /bin/true"), HasSubstr("both this host"));
+  EXPECT_THAT(error_of("-H b --nnodes 2 /bin/true"), HasSubstr("leave --nnodes"));
+  EXPECT_EQ(plan("-H b --max-restarts 3 /bin/true").notes.size(), 1u);
 }
 
 TEST(RunPlan, Commands) {
@@ -213,7 +301,8 @@ TEST(RunPlan, TheRestOfTheOptions) {
   EXPECT_EQ(launch::redirect_of(options.redirects, 1), launch::Redirect::kNone);
   EXPECT_EQ(launch::redirect_of(options.tee, 5), launch::Redirect::kStdout);
   EXPECT_THAT(options.show_ranks, ElementsAre(0));
-  EXPECT_TRUE(options.prefix);
+  EXPECT_EQ(options.prefix, launch::LinePrefix::kRank);
+  EXPECT_EQ(plan("--tag-output /bin/true").options.prefix, launch::LinePrefix::kRankAndStream);
   EXPECT_FALSE(options.pin);
   EXPECT_EQ(options.threads_per_rank, 3);
   EXPECT_EQ(options.master_addr, "h");

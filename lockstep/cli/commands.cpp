@@ -70,7 +70,7 @@ int dispatch(const std::vector<std::string>& arguments) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands = {
-      {"run", "start a program on several ranks of this host (torchrun's flags)"},
+      {"run", "start a program on several ranks, on one host or many (torchrun's flags)"},
       {"train", "train a built-in model on your data"},
       {"eval", "measure a checkpoint on a data set"},
       {"predict", "label texts or images with a checkpoint"},

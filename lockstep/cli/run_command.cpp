@@ -9,11 +9,14 @@
 #include <set>
 #include <sstream>
 
+#include "lockstep/cli/run_nodes.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/launch/remote_agents.h"
+#include "lockstep/launch/remote_order.h"
 
 namespace lockstep::cli {
 namespace {
@@ -39,29 +42,6 @@ int count_gpus() {
   return count;
 }
 
-UsageError several_hosts(const std::string& what) {
-  return UsageError(what +
-                    " asks for several hosts; they come with multi-host support, which this "
-                    "version does not have "
-                    "yet (one host: --nnodes=1)");
-}
-
-void check_one_host(const RunFlags& flags) {
-  const auto colon = flags.nnodes.find(':');
-  const auto min = parse_int(std::string_view(flags.nnodes).substr(0, colon), 1, 1 << 20);
-  const auto max = colon == std::string::npos
-                       ? min
-                       : parse_int(std::string_view(flags.nnodes).substr(colon + 1), 1, 1 << 20);
-  if (!min || !max || *min > *max) {
-    throw UsageError("--nnodes=" + flags.nnodes + ": expected a number of hosts, or MIN:MAX");
-  }
-  if (*max > 1) throw several_hosts("--nnodes=" + flags.nnodes);
-  if (flags.node_rank != 0) {
-    throw UsageError("--node-rank=" + std::to_string(flags.node_rank) +
-                     ": the only host of --nnodes=1 has number 0");
-  }
-}
-
 int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
   if (flags.nproc == "cpu") return machine.cpus;
   if (flags.nproc == "auto") return machine.gpus > 0 ? machine.gpus : machine.cpus;
@@ -75,34 +55,6 @@ int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
                      ": expected a number of ranks of at least 1, auto, cpu or gpu");
   }
   return static_cast<int>(*count);
-}
-
-// The ranks that -H allows; mpirun's rules: a host without a number has one slot.
-std::optional<int> slots_of(const RunFlags& flags, const MachineFacts& machine) {
-  if (flags.hosts.empty()) return std::nullopt;
-  const auto hosts = split(flags.hosts, ',');
-  if (hosts.size() != 1) throw several_hosts("-H " + flags.hosts);
-  const auto colon = hosts.front().rfind(':');
-  const std::string name = hosts.front().substr(0, colon);
-  if (name != "localhost" && name != "127.0.0.1" && name != machine.host_name) {
-    throw several_hosts("-H " + flags.hosts + " (this host is localhost, or " + machine.host_name +
-                        "); it");
-  }
-  if (colon == std::string::npos) return 1;
-  const auto slots = parse_int(std::string_view(hosts.front()).substr(colon + 1), 1, 1 << 16);
-  if (!slots) throw UsageError("-H " + flags.hosts + ": expected HOST:SLOTS with at least 1 slot");
-  return static_cast<int>(*slots);
-}
-
-int ranks_of(const RunFlags& flags, const MachineFacts& machine) {
-  const auto slots = slots_of(flags, machine);
-  if (slots && !flags.nproc_given) return *slots;
-  const int nproc = nproc_of(flags, machine);
-  if (slots && nproc > *slots) {
-    throw UsageError(std::to_string(nproc) + " ranks do not fit -H " + flags.hosts +
-                     "; give it more slots, or leave -H out");
-  }
-  return nproc;
 }
 
 void check_signals(const std::string& names) {
@@ -172,7 +124,9 @@ MachineFacts machine_facts() {
   facts.gpus = count_gpus();
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) == 0) facts.host_name = name;
-  facts.python = process_env()("PYTHON_EXEC").value_or("");
+  facts.addresses = interface_addresses();
+  facts.env = process_env();
+  facts.python = facts.env("PYTHON_EXEC").value_or("");
   if (facts.python.empty()) {
     try {
       facts.python = find_program("python3");
@@ -187,27 +141,41 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   if (!flags.refused.empty()) {
     throw UsageError(flags.refused.front() + " is torchrun's and not supported here");
   }
-  check_one_host(flags);
   check_signals(flags.signals);
   RunPlan plan;
   launch::LaunchOptions& options = plan.options;
-  options.nproc = ranks_of(flags, machine);
+  const int nproc = nproc_of(flags, machine);
+  NodesPlan nodes =
+      plan_nodes(flags, machine, flags.nproc_given ? std::optional(nproc) : std::nullopt);
+  options.nproc = nodes.nproc.value_or(nproc);
+  options.nodes = std::move(nodes.nodes);
+  plan.notes = std::move(nodes.notes);
   options.command = command_of(flags, machine);
+  // A name that is found on this host's PATH is meant to be that file on the others.
+  if (options.nodes && !options.nodes->remotes.empty())
+    options.program = std::filesystem::absolute(find_program(options.command.front()));
   if (flags.max_restarts < 0) throw UsageError("--max-restarts must not be negative");
   if (!(flags.grace >= 0 && flags.grace < 1e6))
     throw UsageError("--grace: expected seconds, 0 or more");
   options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
   options.max_restarts = flags.max_restarts;
+  if (options.nodes && flags.max_restarts > 0) {
+    options.max_restarts = 0;
+    plan.notes.push_back(
+        "--max-restarts is ignored: ranks are restarted on one host only; with several, start the "
+        "job again (it goes on from its last checkpoint)");
+  }
   options.log_dir = flags.log_dir;
   options.redirects =
       with_flag("--redirects", [&] { return launch::parse_redirects(flags.redirects); });
   options.tee = with_flag("--tee", [&] { return launch::parse_redirects(flags.tee); });
   options.show_ranks = ranks_to_show(flags.show_ranks);
-  options.prefix = flags.prefix;
+  if (flags.prefix) options.prefix = launch::LinePrefix::kRank;
+  if (flags.tag_output) options.prefix = launch::LinePrefix::kRankAndStream;
   options.substitute_local_rank = true;
   options.pin = !flags.no_pin;
   options.threads_per_rank = flags.threads;
-  options.master_addr = flags.master_addr;
+  options.master_addr = flags.master_addr.value_or("127.0.0.1");
   options.master_port = flags.master_port;
   if (!flags.rdzv_id.empty()) {
     options.run_id = flags.rdzv_id;
@@ -215,6 +183,12 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
     options.run_id = to_hex(random_bytes(8));
   }
   options.role = flags.role;
+  for (const std::string& variable : flags.forward) {
+    const auto equals = variable.find('=');
+    if (equals == 0) throw UsageError("-x " + variable + ": expected NAME or NAME=VALUE");
+    if (equals != std::string::npos)
+      options.env[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
   if (!flags.numa_binding.empty()) {
     plan.notes.push_back(
         "--numa-binding is ignored: each rank has its share of the processors (--no-pin: all of "
@@ -224,6 +198,8 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
 }
 
 int run_command(const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{launch::kRemoteAgentFlag})
+    return launch::run_remote_agent(STDIN_FILENO);
   const RunFlags flags = parse_run_flags(arguments, process_env());
   if (flags.help) {
     std::fputs(run_help().c_str(), stdout);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/cli/run_flags.h"
+#include "lockstep/core/interfaces.h"
 #include "lockstep/launch/agent.h"
 
 namespace lockstep::cli {
@@ -16,6 +17,8 @@ struct MachineFacts {
   int gpus = 0;
   std::string host_name;
   std::string python;  // the interpreter; "": there is none
+  std::vector<InterfaceAddress> addresses;
+  EnvLookup env = [](std::string_view) { return std::nullopt; };
 };
 MachineFacts machine_facts();
 

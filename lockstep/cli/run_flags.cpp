@@ -17,24 +17,24 @@ namespace {
 class RunParser {
  public:
   explicit RunParser(RunFlags& flags)
-      : app_("Starts a program on several ranks of this host, and says which failed first and why.",
-             "lockstep run") {
+      : app_(
+            "Starts a program on several ranks, on this host or on several, and says which failed "
+            "first and "
+            "why.",
+            "lockstep run") {
     app_.set_help_flag();
     app_.footer(
         "Flags may be written with '-' or '_', and shortened where that is unambiguous. "
         "torchrun's\n"
-        "--rdzv-backend, --rdzv-endpoint, --rdzv-conf, --local-addr, --monitor-interval,\n"
-        "--start-method and --event-log-handler are accepted; on one host they change nothing.\n"
+        "--local-addr, --monitor-interval, --start-method and --event-log-handler are accepted "
+        "and\n"
+        "change nothing; the rendezvous flags change nothing on one host.\n"
         "Programs that end in .py run with python3 (or $PYTHON_EXEC), others by themselves.\n"
         "Exit code: 0; 2 for a wrong flag, or when the first rank to fail exited with 2; 1 when a\n"
         "rank failed otherwise; 128 + n after signal n.");
     app_.option_defaults()->group("Ranks");
     value("--nproc-per-node", "-np", flags.nproc,
           "Ranks on this host, also -np N: a number, auto, cpu or gpu", "N");
-    value("--hosts", "-H", flags.hosts,
-          "Hosts with their slots, as mpirun has it; this host only so far", "localhost:N");
-    value("--nnodes", "", flags.nnodes, "Hosts; only 1 so far", "N");
-    value("--node-rank", "", flags.node_rank, "The number of this host; 0 for one host", "N");
     value("--threads", "", flags.threads, "OMP_NUM_THREADS, if not the processors / ranks", "N");
     flag("--no-pin", "", flags.no_pin, "Do not give each rank its share of the processors");
     value("--max-restarts", "", flags.max_restarts, "Restart all ranks so often after a failure",
@@ -45,6 +45,8 @@ class RunParser {
 
     app_.option_defaults()->group("Output");
     flag("--prefix", "", flags.prefix, "Put [rank]: before each line");
+    flag("--tag-output", "", flags.tag_output,
+         "Put [rank]<stdout>: before each line, as mpirun and horovodrun do");
     value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
     value("--redirects", "-r", flags.redirects,
           "Streams to files only: 1 out, 2 err, 3 both; or 0:3,1:1 by rank", "STREAMS");
@@ -60,12 +62,39 @@ class RunParser {
     flag("--no-use-env", "", flags.no_use_env, "Also pass --local-rank=N to the program");
     value("--role", "", flags.role, "ROLE_NAME", "NAME");
 
-    app_.option_defaults()->group("Rendezvous");
-    value("--master-addr", "", flags.master_addr, "MASTER_ADDR", "HOST");
-    value("--master-port", "", flags.master_port, "MASTER_PORT (default: a free one)", "PORT");
-    flag("--standalone", "", flags.standalone, "The default");
+    app_.option_defaults()->group("Several hosts, started from here");
+    value("--hosts", "-H", flags.hosts,
+          "Hosts with their slots; other hosts' ranks are started through ssh", "HOST:SLOTS,...");
+    list("--export", "-x", flags.forward,
+         "Pass this variable on to other hosts, besides LOCKSTEP_* (may be repeated)",
+         "NAME[=VALUE]");
+    value("--ssh-command", "", flags.ssh_command,
+          "Words to start an agent with instead of ssh (also LOCKSTEP_SSH)", "WORDS");
+
+    app_.option_defaults()->group("Several hosts, one lockstep run on each");
+    value("--nnodes", "", flags.nnodes, "How many hosts", "N");
+    value("--node-rank", "", flags.node_rank, "The number of this host, from 0", "N");
+    value("--master-addr", "", flags.master_addr,
+          "Where host 0's agent is; on one host: MASTER_ADDR", "HOST");
+    value("--master-port", "", flags.master_port,
+          "Its port (29500); on one host: MASTER_PORT (a free one)", "PORT");
+    value("--rdzv-endpoint", "", flags.rdzv_endpoint,
+          "Instead of numbers: where the first agent serves; hosts are ordered by name",
+          "HOST:PORT");
+    value("--rdzv-backend", "", flags.rdzv_backend, "c10d (by endpoint) or static (by number)",
+          "NAME");
+    value(
+        "--rdzv-conf", "", flags.rdzv_conf,
+        "join_timeout=SECONDS (600), keep_alive_interval=SECONDS (1), keep_alive_max_attempt=N (8)",
+        "K=V,...");
     value("--rdzv-id", "", flags.rdzv_id,
-          "TORCHELASTIC_RUN_ID, and the start of the log folder's name", "ID");
+          "The job's name: TORCHELASTIC_RUN_ID, and the start of the log folder's name", "ID");
+    value("--interface", "", flags.interface,
+          "This host's network interface towards the others, or its address", "NAME");
+    value("--network-interface", "", flags.interface, "horovodrun's name of --interface", "NAME");
+
+    app_.option_defaults()->group("Other");
+    flag("--standalone", "", flags.standalone, "The default: one host");
     value("--numa-binding", "", flags.numa_binding,
           "Ignored: each rank has its share of the processors", "X");
     value("--signals-to-handle", "", flags.signals,
@@ -76,8 +105,8 @@ class RunParser {
     }
     refused("--virtual-local-rank", flags, false);
     app_.option_defaults()->group("");  // not in the help
-    for (const char* name : {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr",
-                             "--monitor-interval", "--start-method", "--event-log-handler"}) {
+    for (const char* name :
+         {"--local-addr", "--monitor-interval", "--start-method", "--event-log-handler"}) {
       value(name, "", unused_, "Ignored", "X");
     }
     app_.option_defaults()->group("Other");
@@ -125,6 +154,13 @@ class RunParser {
     app_.add_option(with_short(name, short_name), target, help)
         ->type_name(type)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    flags_.push_back({name, short_name, true});
+  }
+  void list(const std::string& name, const std::string& short_name,
+            std::vector<std::string>& target, const std::string& help, const std::string& type) {
+    app_.add_option(with_short(name, short_name), target, help)
+        ->type_name(type)
+        ->allow_extra_args(false);
     flags_.push_back({name, short_name, true});
   }
   void flag(const std::string& name, const std::string& short_name, bool& target,

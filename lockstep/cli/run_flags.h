@@ -1,5 +1,5 @@
 // The flags of `lockstep run`, as they were written: torchrun's under torchrun's names, and
-// mpirun's -np and -H.
+// mpirun's -np, -H, -x and --tag-output.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,18 @@ struct RunFlags {
   std::string nproc = "1";  // a number, auto, cpu or gpu
   bool nproc_given = false;
   std::string nnodes = "1";
-  int node_rank = 0;
+  std::optional<int> node_rank;
   std::string hosts;
-  std::string master_addr = "127.0.0.1";
+  std::string ssh_command;
+  std::vector<std::string> forward;  // -x: NAME or NAME=VALUE
+  std::string interface;
+  std::optional<std::string> master_addr;
   std::optional<int> master_port;
   bool standalone = false;
   std::string rdzv_id;
+  std::string rdzv_backend;
+  std::string rdzv_endpoint;
+  std::string rdzv_conf;
   std::string role = "default";
   int max_restarts = 0;
   double grace = 5;
@@ -31,6 +37,7 @@ struct RunFlags {
   std::string signals;
   std::string numa_binding;
   bool prefix = false;
+  bool tag_output = false;
   bool no_pin = false;
   std::optional<int> threads;
   bool module = false;

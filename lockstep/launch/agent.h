@@ -25,25 +25,25 @@ struct RemoteHost {
 // and leads: it gives the ranks their numbers, and a failure on any host stops the job on all.
 struct NodesOptions {
   enum class Server {
-    kThis,         // this agent is the first
-    kOther,        // another one is
-    kWhoeverCan,   // the one that can bind the endpoint
+    kThis,        // this agent is the first
+    kOther,       // another one is
+    kWhoeverCan,  // the one that can bind the endpoint
   };
   Server server = Server::kThis;
   int nodes = 1;              // hosts that have ranks
-  std::optional<int> number;  // of this host, from 0, for the order of ranks; nullopt on every host:
-                              // they are ordered by name (node2 before node10)
+  std::optional<int> number;  // of this host, from 0, for the order of ranks; nullopt on every
+                              // host: they are ordered by name (node2 before node10)
   // Where the store is; several (for kOther): one that can be reached. A name or an address.
   std::vector<HostPort> endpoints;
   std::string interface;  // this host's interface towards the others, or its address; "": found out
-  Secret secret = Secret::generate();  // the same for all agents
+  Secret secret = Secret::generate();               // the same for all agents
   std::chrono::milliseconds join_timeout{600'000};  // for all agents to be there
   std::chrono::milliseconds beat{1000};     // an agent says at least this often that it is there
   std::chrono::milliseconds silence{8000};  // after which one counts as vanished
   std::vector<RemoteHost> remotes;          // agents to start, through `ssh`
   std::vector<std::string> ssh;  // words before the host and the remote command; empty: OpenSSH's
-  std::vector<std::string> forward;  // names of variables that the remote ranks get, LOCKSTEP_*
-                                     // aside, which they always do; or NAME=VALUE
+  std::vector<std::string> forward;  // names of variables that the remote hosts get from
+                                     // this one, besides LOCKSTEP_*
   std::vector<std::string> names;    // of the hosts by number, for messages; may be empty
   int lifeline = -1;  // a descriptor: its end ends the job on this host (ssh is gone)
 };
@@ -64,7 +64,7 @@ struct LaunchOptions {
   std::string log_dir;    // "": no files, or a new temporary folder if redirects or tee ask for one
   RedirectMap redirects;  // streams that go to files only
   RedirectMap tee;        // streams that go to files and here; wins over redirects
-  std::set<int> show_ranks;  // local ranks whose output appears here; empty: all
+  std::set<int> show_ranks;               // local ranks whose output appears here; empty: all
   LinePrefix prefix = LinePrefix::kNone;  // before each line
   bool substitute_local_rank =
       false;        // "${local_rank}" in arguments becomes the local rank (torchrun's macro)
@@ -74,11 +74,11 @@ struct LaunchOptions {
   // MASTER_ADDR and MASTER_PORT, on one host. On several they are found out: an address of rank 0's
   // host that the others reach, and a free port there, kept reserved for rank 0.
   std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;  // default: a free one
-  std::string run_id = "none";     // TORCHELASTIC_RUN_ID, and the start of the log folder's name
-  std::string role = "default";    // ROLE_NAME
-  bool quiet = false;              // no report at the end; the caller prints it
-  bool stdin_for_ranks = true;     // they inherit it; false: they have none
+  std::optional<int> master_port;     // default: a free one
+  std::string run_id = "none";        // TORCHELASTIC_RUN_ID, and the start of the log folder's name
+  std::string role = "default";       // ROLE_NAME
+  bool quiet = false;                 // no report at the end; the caller prints it
+  bool stdin_for_ranks = true;        // they inherit it; false: they have none
   std::optional<NodesOptions> nodes;  // several hosts; max_restarts must be 0 then
 };
 

@@ -54,9 +54,9 @@ HostPort host_port_of(const json& value) {
 }
 
 json to_json(const NodePlan& plan) {
-  return {{"node_rank", plan.node_rank},     {"nodes", plan.nodes},
-          {"first_rank", plan.first_rank},   {"local_ranks", plan.local_ranks},
-          {"world_size", plan.world_size},   {"master", to_json(plan.master)},
+  return {{"node_rank", plan.node_rank},   {"nodes", plan.nodes},
+          {"first_rank", plan.first_rank}, {"local_ranks", plan.local_ranks},
+          {"world_size", plan.world_size}, {"master", to_json(plan.master)},
           {"store", to_json(plan.store)}};
 }
 
@@ -75,11 +75,16 @@ NodePlan plan_of(const json& value) {
 // The record of the last call goes as the text that the report has: agents need not share its
 // layout.
 json to_json(const WorkerFailure& failure) {
-  return {{"host", failure.host},         {"rank", failure.rank},
-          {"local_rank", failure.local_rank}, {"pid", failure.pid},
-          {"exit_code", failure.exit_code},   {"signal", failure.signal},
-          {"last_collective", failure.last_collective}, {"message", failure.message},
-          {"tail", failure.tail},             {"tail_stream", failure.tail_stream}};
+  return {{"host", failure.host},
+          {"rank", failure.rank},
+          {"local_rank", failure.local_rank},
+          {"pid", failure.pid},
+          {"exit_code", failure.exit_code},
+          {"signal", failure.signal},
+          {"last_collective", failure.last_collective},
+          {"message", failure.message},
+          {"tail", failure.tail},
+          {"tail_stream", failure.tail_stream}};
 }
 
 WorkerFailure failure_of(const json& value) {

@@ -27,9 +27,9 @@ struct AgentMessage {
   };
   Kind kind = Kind::kBeat;
   NodeIntroduction introduction = {};
-  int nodes = 0;       // kJoin: how many hosts with ranks the member was told of
+  int nodes = 0;  // kJoin: how many hosts with ranks the member was told of
   std::string run_id = {};
-  uint16_t port = 0;   // kJoin: a free port on the member's host for MASTER_PORT
+  uint16_t port = 0;  // kJoin: a free port on the member's host for MASTER_PORT
   NodePlan plan = {};
   std::optional<WorkerFailure> failure = {};
   int number = 0;

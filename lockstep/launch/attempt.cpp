@@ -115,8 +115,7 @@ void Attempt::start_rank(int rank) {
     if (options_.prefix == LinePrefix::kRank) result.prefix = number + ": ";
     if (options_.prefix == LinePrefix::kRankAndStream)
       result.prefix = number + (&console == &context_.err ? "<stderr>: " : "<stdout>: ");
-    if (&console == &context_.err && ranks_ > 1)
-      result.hold_first_lines = FirstLines::kCount;
+    if (&console == &context_.err && ranks_ > 1) result.hold_first_lines = FirstLines::kCount;
     result.show_unfinished = job_.node.first_rank + rank == 0 && console.terminal();
     return result;
   };

@@ -54,10 +54,10 @@ class Attempt {
   using Time = Supervisor::Time;
 
   void start_rank(int rank);
-  void watch();              // until the ranks have ended
-  void end_groups();         // until nobody of their process groups is left
+  void watch();                // until the ranks have ended
+  void end_groups();           // until nobody of their process groups is left
   void wait_for_the_others();  // until the job is over on all hosts
-  void write_rest();         // until the console has taken all output
+  void write_rest();           // until the console has taken all output
   void add_ranks(PollSet& polls);
   void add_consoles(PollSet& polls);
   // One poll of everything, and all input that it found.

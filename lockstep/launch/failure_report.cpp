@@ -61,11 +61,10 @@ std::string describe_call(const BoardRecord& record) {
 }
 
 std::string format_failure(const WorkerFailure& failure, int world_size) {
-  std::string text = "[lockstep] rank " + std::to_string(failure.rank) + " of " +
-                     std::to_string(world_size) +
-                     (failure.host.empty() ? "" : " on " + failure.host) +
-                     " failed first: " + describe_end(failure) + ", pid " +
-                     std::to_string(failure.pid) + "\n";
+  std::string text =
+      "[lockstep] rank " + std::to_string(failure.rank) + " of " + std::to_string(world_size) +
+      (failure.host.empty() ? "" : " on " + failure.host) +
+      " failed first: " + describe_end(failure) + ", pid " + std::to_string(failure.pid) + "\n";
   if (!failure.last_collective.empty())
     text += "  last collective: " + failure.last_collective + "\n";
   if (!failure.message.empty()) text += "  error: " + indented(failure.message, "    ") + "\n";

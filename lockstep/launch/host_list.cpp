@@ -42,8 +42,8 @@ HostSlots parse_host(const std::string& part, const std::string& whole) {
   if (const auto open = rest.find('['), close = rest.find(']');
       open != std::string_view::npos && close != std::string_view::npos && open < close) {
     // A numeric IPv6 address, perhaps after a user.
-    result.host = std::string(rest.substr(0, open)) +
-                  std::string(rest.substr(open + 1, close - open - 1));
+    result.host =
+        std::string(rest.substr(0, open)) + std::string(rest.substr(open + 1, close - open - 1));
     rest.remove_prefix(close + 1);
     if (!rest.empty() && rest.front() != ':') throw wrong;
   } else {

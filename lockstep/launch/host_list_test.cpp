@@ -42,7 +42,8 @@ TEST(HostList, RanksFillTheHostsInOrder) {
   const auto hosts = parse_hosts("a:2,b:2,c:2");
   EXPECT_THAT(fill_hosts(hosts, 3), ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 1}));
   EXPECT_EQ(fill_hosts(hosts, 6).size(), 3u);
-  EXPECT_THAT(error_of([&] { fill_hosts(hosts, 7); }), HasSubstr("7 ranks do not fit -H, which has 6"));
+  EXPECT_THAT(error_of([&] { fill_hosts(hosts, 7); }),
+              HasSubstr("7 ranks do not fit -H, which has 6"));
 }
 
 TEST(HostList, SlurmNodes) {

@@ -79,8 +79,7 @@ void JoinedAgent::take_messages() {
         if (is_loopback(plan.master.host) && !is_loopback(leader_.peer().host))
           plan.master.host = leader_.peer().host;
         plan.store = {leader_.peer().host, endpoint_.port};
-        plan.interface =
-            interface_of(interface_addresses(), leader_.local().host).value_or("");
+        plan.interface = interface_of(interface_addresses(), leader_.local().host).value_or("");
         set_plan(plan);
       } else {
         hear(message);
@@ -97,9 +96,10 @@ void JoinedAgent::watch(PollSet& polls) {
   if (now >= heard_ + nodes_.silence) {
     take_messages();  // this process may have slept, not the other
     if (Clock::now() >= heard_ + nodes_.silence) {
-      lose("nothing was heard of it for " +
-           std::to_string(std::chrono::duration_cast<std::chrono::seconds>(nodes_.silence).count()) +
-           " s");
+      lose(
+          "nothing was heard of it for " +
+          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(nodes_.silence).count()) +
+          " s");
       polls.wake_at(now);
       return;
     }

@@ -75,9 +75,13 @@ int rank(const std::string& behaviour) {
   std::strcpy(record.file, "train.cpp");
   board->enter(job.local_rank, static_cast<uint32_t>(::getpid()));
   board->begin(job.local_rank, record);
-  if (behaviour == "meet") return 0;
-  if (behaviour == "die" && job.rank == 1) {
-    std::fprintf(stderr, "rank 1 goes\n");
+  if (behaviour == "meet") {
+    std::printf("rank %d met %d\n", job.rank, job.world_size);
+    return 0;
+  }
+  // "die": rank 1 is killed; "die3": rank 3
+  if (behaviour == (job.rank == 1 ? "die" : "die" + std::to_string(job.rank))) {
+    std::fprintf(stderr, "rank %d goes\n", job.rank);
     ::raise(SIGKILL);
   }
   std::printf("pid %d of rank %d\n", static_cast<int>(::getpid()), job.rank);

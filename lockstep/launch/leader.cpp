@@ -107,8 +107,8 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       }
       Cause cause{.time = now,
                   .member = from,
-                  .text = "the job was stopped by " + signal_name(message.number) + " to the agent on " +
-                          name_of(agent)};
+                  .text = "the job was stopped by " + signal_name(message.number) +
+                          " to the agent on " + name_of(agent)};
       if (phase_ == Phase::kMeeting) {
         // A member that was still to join just leaves.
         return from == kSelf ? fail(std::move(cause), now) : Sends{};
@@ -307,9 +307,8 @@ bool Leader::present(Member member) const {
 }
 
 bool Leader::has_number(int number) const {
-  return std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
-    return entry.second.introduction.number == number;
-  });
+  return std::any_of(agents_.begin(), agents_.end(),
+                     [&](const auto& entry) { return entry.second.introduction.number == number; });
 }
 
 Leader::Time Leader::next_time() const {

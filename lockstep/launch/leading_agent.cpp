@@ -120,8 +120,8 @@ void LeadingAgent::accept_all() {
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!fd) return;
     try {
-      connections_.emplace(
-          next_member_, Connection{AgentChannel(std::move(fd), nodes_.secret), Clock::now()});
+      connections_.emplace(next_member_,
+                           Connection{AgentChannel(std::move(fd), nodes_.secret), Clock::now()});
       ++next_member_;
     } catch (const SystemError&) {
       // It is gone already.

@@ -28,13 +28,13 @@ struct NodePlan {
   int first_rank = 0;  // of its local_ranks
   int local_ranks = 1;
   int world_size = 1;
-  HostPort master;  // MASTER_ADDR, MASTER_PORT: on the host of rank 0, for a store of its own
-  HostPort store;   // Lockstep's
+  HostPort master;        // MASTER_ADDR, MASTER_PORT: on the host of rank 0, for a store of its own
+  HostPort store;         // Lockstep's
   std::string interface;  // by which this host reaches the others; "": there are none
 };
 
-// The places of all hosts, in the order of `nodes`, whose ranks follow `order`. A host without ranks
-// (an agent that only starts others) has none to give and is not counted.
+// The places of all hosts, in the order of `nodes`, whose ranks follow `order`. A host without
+// ranks (an agent that only starts others) has none to give and is not counted.
 std::vector<NodePlan> assign_ranks(const std::vector<NodeIntroduction>& nodes,
                                    const std::vector<size_t>& order);
 

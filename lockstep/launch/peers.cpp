@@ -191,8 +191,8 @@ class Joining {
 
   [[noreturn]] void give_up() {
     throw LaunchError("no first agent to join within " +
-                      std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) + " s: " +
-                      why_);
+                      std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) +
+                      " s: " + why_);
   }
 
   void say_that_it_waits() {

@@ -23,8 +23,8 @@ void PollSet::wake_at(std::optional<Time> time) {
 void PollSet::wait() {
   int timeout = -1;
   if (wake_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        *wake_ - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(*wake_ - std::chrono::steady_clock::now());
     timeout = static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLongestPollMs));
   }
   if (::poll(polls_.data(), polls_.size(), timeout) <= 0) return;

@@ -94,11 +94,11 @@ std::vector<RemoteAgents::End> RemoteAgents::take_ends() {
     // What it wrote last says why.
     remote.out->drain(std::chrono::steady_clock::now());
     remote.err->drain(std::chrono::steady_clock::now());
-    ends.push_back({remote.host.number,
-                    remote.host.host + ": ssh " +
-                        (status->signal != 0
-                             ? "was killed by " + signal_name(status->signal)
-                             : "exited with code " + std::to_string(status->exit_code))});
+    ends.push_back(
+        {remote.host.number,
+         remote.host.host + ": ssh " +
+             (status->signal != 0 ? "was killed by " + signal_name(status->signal)
+                                  : "exited with code " + std::to_string(status->exit_code))});
   }
   return ends;
 }
@@ -120,8 +120,9 @@ int run_remote_agent(int input) {
     const ssize_t n = ::read(input, &byte, 1);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0 || line.size() > kLongestOrder) {
-      throw InvalidArgument("no order came; this is how lockstep run -H starts its agents, not "
-                            "something to run by hand");
+      throw InvalidArgument(
+          "no order came; this is how lockstep run -H starts its agents, not "
+          "something to run by hand");
     }
     if (byte != '\n') line += byte;
   }

@@ -1,5 +1,5 @@
-// RemoteAgents: the agents that this one started on other hosts through ssh, their output, and their
-// ends.
+// RemoteAgents: the agents that this one started on other hosts through ssh, their output, and
+// their ends.
 #pragma once
 
 #include <memory>

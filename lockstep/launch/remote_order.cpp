@@ -14,9 +14,9 @@ using std::chrono::milliseconds;
 
 // Of this job's agent, or of the launching host.
 constexpr std::array<std::string_view, 9> kNotForwarded = {
-    "LOCKSTEP_SECRET",   "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",
-    "LOCKSTEP_STORE",    "LOCKSTEP_BOARD_FD",    "LOCKSTEP_SPAWN_CALL",
-    "LOCKSTEP_TTY",      "LOCKSTEP_COLUMNS",     "LOCKSTEP_INTERFACE"};
+    "LOCKSTEP_SECRET", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",
+    "LOCKSTEP_STORE",  "LOCKSTEP_BOARD_FD",    "LOCKSTEP_SPAWN_CALL",
+    "LOCKSTEP_TTY",    "LOCKSTEP_COLUMNS",     "LOCKSTEP_INTERFACE"};
 
 std::map<std::string, std::string> forwarded(const std::vector<std::string>& environment,
                                              const std::vector<std::string>& names) {
@@ -25,15 +25,11 @@ std::map<std::string, std::string> forwarded(const std::vector<std::string>& env
     const auto equals = line.find('=');
     if (equals == std::string::npos) continue;
     const std::string name = line.substr(0, equals);
-    const bool ours = name.starts_with("LOCKSTEP_") &&
-                      std::find(kNotForwarded.begin(), kNotForwarded.end(), name) ==
-                          kNotForwarded.end();
+    const bool ours =
+        name.starts_with("LOCKSTEP_") &&
+        std::find(kNotForwarded.begin(), kNotForwarded.end(), name) == kNotForwarded.end();
     if (ours || std::find(names.begin(), names.end(), name) != names.end())
       env[name] = line.substr(equals + 1);
-  }
-  for (const std::string& name : names) {
-    const auto equals = name.find('=');
-    if (equals != std::string::npos) env[name.substr(0, equals)] = name.substr(equals + 1);
   }
   return env;
 }
@@ -153,10 +149,16 @@ std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const 
                                      const std::string& program) {
   // Without a terminal, and without asking for passwords: nobody could answer. ssh itself ends when
   // the other host no longer answers.
-  std::vector<std::string> command =
-      ssh.empty() ? std::vector<std::string>{"ssh", "-T", "-x", "-o", "BatchMode=yes", "-o",
-                                             "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"}
-                  : ssh;
+  std::vector<std::string> command = ssh.empty() ? std::vector<std::string>{"ssh",
+                                                                            "-T",
+                                                                            "-x",
+                                                                            "-o",
+                                                                            "BatchMode=yes",
+                                                                            "-o",
+                                                                            "ServerAliveInterval=5",
+                                                                            "-o",
+                                                                            "ServerAliveCountMax=3"}
+                                                 : ssh;
   command.push_back(host);
   command.push_back("exec " + shell_quoted(program) + " run " + kRemoteAgentFlag);
   return command;

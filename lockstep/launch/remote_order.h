@@ -2,8 +2,8 @@
 // Pure.
 //
 // The order is one line of JSON on the remote agent's stdin, with the job's secret in it: neither a
-// command line nor an environment is as private. Its stdin stays open as long as the launching agent
-// lives.
+// command line nor an environment is as private. Its stdin stays open as long as the launching
+// agent lives.
 #pragma once
 
 #include <map>

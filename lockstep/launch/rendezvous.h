@@ -10,9 +10,9 @@
 namespace lockstep::launch {
 
 struct Rendezvous {
-  bool may_serve = false;    // this agent tries to be the first
-  bool must_serve = false;   // and there is no other
-  std::string listen;        // the numeric address that it listens on then
+  bool may_serve = false;   // this agent tries to be the first
+  bool must_serve = false;  // and there is no other
+  std::string listen;       // the numeric address that it listens on then
 };
 
 // `address` is what the endpoint's host resolves to here, `all` the addresses of this host.

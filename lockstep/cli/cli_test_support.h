@@ -1,0 +1,90 @@
+// What the tests of the command have in common: starting it, files for it, and a Python with torch.
+#pragma once
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/launch_test_support.h"
+
+namespace lockstep::cli {
+namespace cli_test_support {
+
+using launch::launch_test_support::dies_soon;
+using launch::launch_test_support::Ended;
+using launch::launch_test_support::lines_of;
+using launch::launch_test_support::pids_in;
+using launch::launch_test_support::Running;
+using Words = std::vector<std::string>;
+
+inline std::string lockstep_program() {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lockstep")
+      .string();
+}
+
+inline Ended run(const Words& words) {
+  Running running(words);
+  Ended ended;
+  ended.code = running.finish();
+  ended.out = running.out;
+  ended.err = running.err;
+  return ended;
+}
+
+inline Ended lockstep(Words words) {
+  words.insert(words.begin(), lockstep_program());
+  return run(words);
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = std::filesystem::temp_directory_path() / "lockstep-cli-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    path_ = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+    return (path_ / name).string();
+  }
+
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A Python that has torch: LOCKSTEP_TEST_PYTHON, the source tree's .venv, or python3; "" if none
+// has.
+inline std::string torch_python() {
+  static const std::string kFound = [] {
+    for (const std::string& candidate :
+         {process_env()("LOCKSTEP_TEST_PYTHON").value_or(""),
+          std::string(LOCKSTEP_SOURCE_DIR "/.venv/bin/python3"), std::string("python3")}) {
+      try {
+        if (!candidate.empty() &&
+            run({candidate, "-c",
+                 "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"})
+                    .code == 0) {
+          return find_program(candidate);
+        }
+      } catch (const LaunchError&) {
+        // Not there: try the next one.
+      }
+    }
+    return std::string();
+  }();
+  return kFound;
+}
+
+}  // namespace cli_test_support
+}  // namespace lockstep::cli
