@@ -53,12 +53,15 @@ class CheckedBackend final : public Backend {
     throw_if_broken();
     auto op = std::make_shared<Operation>();
     op->call = call;
+    op->record = call.record != nullptr ? *call.record : make_record(call);
+    // They are the caller's, and gone when the engine gets the call.
+    op->call.record = nullptr;
+    op->call.note.text = "";
     if (is_message(call)) {
       guarded(*op, [&] { op->request = inner_->start(call); });
       return std::make_unique<CheckedRequest>(*this, std::move(op));
     }
     op->number = ++collectives_;
-    op->record = side_channel::make_record(call);
     queue_.push_back(op);
     progress();
     return std::make_unique<CheckedRequest>(*this, std::move(op));
@@ -74,6 +77,15 @@ class CheckedBackend final : public Backend {
   }
 
   bool lost(int rank) const override { return channel_->lost(rank); }
+
+  Probe probe(int src, int tag) override {
+    throw_if_broken();
+    return inner_->probe(src, tag);
+  }
+
+  SymmetricMemory allocate_symmetric(int64_t bytes) override {
+    return inner_->allocate_symmetric(bytes);
+  }
 
   void abort(const std::string& reason) noexcept override {
     channel_->fail(Failure::kOther, -1, reason);
@@ -301,9 +313,7 @@ class CheckedBackend final : public Backend {
     fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
   }
 
-  static std::string text_of(const Operation& op) {
-    return "#" + std::to_string(op.call.sequence) + " " + describe(op.call);
-  }
+  static std::string text_of(const Operation& op) { return side_channel::numbered(op.record); }
 
   std::unique_ptr<Backend> inner_;
   std::unique_ptr<SideChannel> channel_;

@@ -131,7 +131,7 @@ class SharedChannel final : public SideChannel {
                        std::to_string(state.pid.load(std::memory_order_relaxed)) + ")";
     const uint64_t published = state.published.load(std::memory_order_acquire);
     if (published == 0) return text + ", which has called no collective yet";
-    return text + ", whose last collective was " + describe(record_of(rank, published));
+    return text + ", whose last collective was " + numbered(record_of(rank, published));
   }
 
   bool lost(int rank) const override {

@@ -7,10 +7,14 @@
 
 namespace lockstep::side_channel {
 
+std::string numbered(const CallRecord& record) {
+  return "#" + std::to_string(record.sequence) + " " + launch::describe(record);
+}
+
 std::string mismatch_text(const std::vector<CallRecord>& records) {
   std::vector<std::pair<std::string, std::string>> groups;  // call, ranks
   for (size_t r = 0; r < records.size(); ++r) {
-    const std::string call = describe(records[r]);
+    const std::string call = numbered(records[r]);
     const auto it =
         std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == call; });
     if (it == groups.end())

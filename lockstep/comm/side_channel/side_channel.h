@@ -6,9 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/side_channel/call_record.h"
+#include "lockstep/launch/call_record.h"
 
 namespace lockstep::side_channel {
+
+using launch::CallRecord;
+
+// "#7 all_reduce sum float32 x 100 at train.cpp:12".
+std::string numbered(const CallRecord& record);
 
 enum class Failure : uint32_t { kNone, kPending, kTimeout, kPeerLost, kMismatch, kOther };
 

@@ -118,7 +118,7 @@ class TwinChannel final : public SideChannel {
   std::string whereabouts(int rank) const override {
     const std::optional<Place> place = place_of(rank);
     std::string text = "rank " + std::to_string(rank);
-    if (place && place->number > agreed_) return text + ", which is in " + describe(place->record);
+    if (place && place->number > agreed_) return text + ", which is in " + numbered(place->record);
     if (agreed_ == 0) return text + ", which has called no collective yet";
     return text + ", whose last collective was #" + std::to_string(last_agreed_sequence());
   }

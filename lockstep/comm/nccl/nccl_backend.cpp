@@ -1,0 +1,305 @@
+#include "lockstep/comm/nccl/nccl_backend.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <sched.h>
+
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "lockstep/comm/nccl/nccl_library.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
+constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
+
+Capabilities nccl_capabilities() {
+  Capabilities c;
+  c.backend = "nccl";
+  c.processes = true;
+  c.ops.fill(true);
+  for (const Op op : {Op::kGather, Op::kScatter, Op::kAllToAll})
+    c.v_ops[static_cast<int>(op)] = true;
+  c.move_dtypes = all_dtypes();
+  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kChar) | bit(at::kByte) |
+                    bit(at::kInt) | bit(at::kLong);
+  const uint32_t arithmetic =
+      bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
+  c.float_reduce_ops = arithmetic | bit(ReduceOp::kAvg);
+  c.integer_reduce_ops = arithmetic;
+  return c;
+}
+
+nccl::Datatype nccl_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return nccl::kFloat32;
+    case at::kDouble:
+      return nccl::kFloat64;
+    case at::kChar:
+      return nccl::kInt8;
+    case at::kByte:
+      return nccl::kUint8;
+    case at::kInt:
+      return nccl::kInt32;
+    case at::kLong:
+      return nccl::kInt64;
+    default:
+      LOCKSTEP_CHECK(false, "what NCCL cannot reduce is composed");
+  }
+}
+
+nccl::Operator nccl_operator(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return nccl::kSum;
+    case ReduceOp::kAvg:
+      return nccl::kAvg;
+    case ReduceOp::kProduct:
+      return nccl::kProduct;
+    case ReduceOp::kMin:
+      return nccl::kMin;
+    case ReduceOp::kMax:
+      return nccl::kMax;
+    default:
+      LOCKSTEP_CHECK(false, "what NCCL cannot reduce is refused");
+  }
+}
+
+// A stream of CUDA's that libtorch did not make, as libtorch sees one: by its address.
+c10::Stream wrap_stream(nccl::Stream stream, c10::Device device) {
+  return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream));
+}
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(std::shared_ptr<const nccl::Library> library, c10::Device device,
+              const NcclOptions& options)
+      : capabilities_(nccl_capabilities()),
+        nccl_(std::move(library)),
+        device_(device),
+        rank_(options.rank),
+        size_(options.size),
+        word_(at::zeros({1}, at::TensorOptions().dtype(at::kByte).device(device))) {
+    const c10::DeviceGuard guard(device_);
+    if (nccl_->cuda.stream_create_with_flags(&stream_, nccl::kNonBlocking) != 0)
+      throw LaunchError("CUDA made no stream on " + device.str());
+  }
+
+  ~NcclBackend() override {
+    // ncclCommDestroy would wait for the peers.
+    if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
+    if (stream_ != nullptr) nccl_->cuda.stream_destroy(stream_);
+  }
+
+  void connect(const nccl::UniqueId& id, Deadline deadline) {
+    const c10::DeviceGuard guard(device_);
+    nccl::Config config;
+    settle(nccl_->call.comm_init_rank_config(&comm_, size_, id, rank_, &config),
+           "connecting the ranks over nccl", deadline);
+  }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  std::unique_ptr<Request> start(const Call& call) override {
+    const std::string text =
+        "#" + std::to_string(call.sequence) + " " + describe(call) + " over nccl";
+    const c10::DeviceGuard guard(device_);
+    // After what computes the input.
+    const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    c10::Event ready(c10::DeviceType::CUDA);
+    ready.record(cuda.getStream(device_));
+    ready.block(wrap_stream(stream_, device_));
+    settle(submit(call), text, Deadline::after(kNcclStart));
+    auto done = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    done->record(wrap_stream(stream_, device_));
+    return std::make_unique<NcclRequest>(*this, std::move(done), text);
+  }
+
+  void progress() override {}  // the device needs no help
+
+  void abort(const std::string&) noexcept override {
+    // Also ends this rank's kernels that wait for peers.
+    if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  class NcclRequest final : public Request {
+   public:
+    NcclRequest(NcclBackend& backend, std::unique_ptr<c10::Event> done, std::string text)
+        : backend_(backend), done_(std::move(done)), text_(std::move(text)) {}
+
+    bool poll() override {
+      if (done_->query()) return true;
+      backend_.check_async(text_);
+      return false;
+    }
+
+    void wait(Deadline deadline) override {
+      for (int look = 0; !poll(); ++look) {
+        if (look < kNcclYields) {
+          ::sched_yield();
+          continue;
+        }
+        if (deadline.expired()) {
+          throw Timeout(text_ + " waited " + std::to_string(deadline.timeout_seconds()) +
+                        " s; a rank is late, or called something else");
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+
+   private:
+    NcclBackend& backend_;
+    std::unique_ptr<c10::Event> done_;
+    std::string text_;
+  };
+
+  // The communicator does not block: a call that has to wait says kInProgress.
+  void settle(nccl::Result result, const std::string& text, Deadline deadline) {
+    while (result == nccl::kInProgress) {
+      if (deadline.expired())
+        throw Timeout(text + " took longer than " + std::to_string(deadline.timeout_seconds()) +
+                      " s; were all ranks started?");
+      ::sched_yield();
+      nccl_->call.comm_get_async_error(comm_, &result);
+    }
+    if (result != nccl::kSuccess)
+      throw PeerLost(text + " failed: " + nccl_->call.error_string(result), -1);
+  }
+
+  void check_async(const std::string& text) const {
+    if (comm_ == nullptr) throw PeerLost(text + ": the communicator was aborted", rank_);
+    nccl::Result result = nccl::kSuccess;
+    nccl_->call.comm_get_async_error(comm_, &result);
+    if (result != nccl::kSuccess && result != nccl::kInProgress)
+      throw PeerLost(text + " failed: " + nccl_->call.error_string(result) + "; a rank is gone",
+                     -1);
+  }
+
+  nccl::Result submit(const Call& call) {
+    const auto& f = nccl_->call;
+    const auto width = static_cast<int64_t>(c10::elementSize(call.dtype));
+    const auto count = static_cast<size_t>(call.count);
+    const auto part = static_cast<size_t>(
+        call.counts.empty() ? call.count : call.counts[static_cast<size_t>(rank_)]);
+    const auto bytes = [width](size_t elements) { return elements * static_cast<size_t>(width); };
+    switch (call.op) {
+      case Op::kBarrier: {
+        void* word = word_.mutable_data_ptr();
+        return f.all_reduce(word, word, 1, nccl::kUint8, nccl::kMax, comm_, stream_);
+      }
+      case Op::kBroadcast:
+        return f.broadcast(call.output, call.output, bytes(count), nccl::kUint8, call.root, comm_,
+                           stream_);
+      case Op::kReduce:
+        return f.reduce(call.input, call.output, count, nccl_type(call.dtype),
+                        nccl_operator(call.reduce), call.root, comm_, stream_);
+      case Op::kAllReduce:
+        return f.all_reduce(call.input, call.output, count, nccl_type(call.dtype),
+                            nccl_operator(call.reduce), comm_, stream_);
+      case Op::kAllGather:
+        return f.all_gather(call.input, call.output, bytes(part), nccl::kUint8, comm_, stream_);
+      case Op::kReduceScatter:
+        return f.reduce_scatter(call.input, call.output, part, nccl_type(call.dtype),
+                                nccl_operator(call.reduce), comm_, stream_);
+      case Op::kSend:
+        return f.send(call.input, bytes(count), nccl::kUint8, call.peer, comm_, stream_);
+      case Op::kRecv:
+        return f.recv(call.output, bytes(count), nccl::kUint8, call.peer, comm_, stream_);
+      case Op::kGather:
+      case Op::kScatter:
+      case Op::kAllToAll:
+        return exchange(call, bytes);
+    }
+    LOCKSTEP_CHECK(false, "every operation is above");
+  }
+
+  // What NCCL has no function for is a group of messages.
+  template <typename Bytes>
+  nccl::Result exchange(const Call& call, const Bytes& bytes) {
+    const auto& f = nccl_->call;
+    const auto part = [&](const std::vector<int64_t>& counts, int rank) {
+      return bytes(static_cast<size_t>(counts[static_cast<size_t>(rank)]));
+    };
+    const bool is_root = rank_ == call.root;
+    f.group_start();
+    if (call.op == Op::kGather) {
+      f.send(call.input, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_);
+    } else if (call.op == Op::kAllToAll || is_root) {
+      const std::byte* from = call.input;
+      for (int r = 0; r < size_; ++r) {
+        f.send(from, part(call.counts, r), nccl::kUint8, r, comm_, stream_);
+        from += part(call.counts, r);
+      }
+    }
+    if (call.op == Op::kScatter) {
+      f.recv(call.output, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_);
+    } else if (call.op == Op::kAllToAll || is_root) {
+      const std::vector<int64_t>& counts =
+          call.op == Op::kAllToAll ? call.recv_counts : call.counts;
+      std::byte* to = call.output;
+      for (int r = 0; r < size_; ++r) {
+        f.recv(to, part(counts, r), nccl::kUint8, r, comm_, stream_);
+        to += part(counts, r);
+      }
+    }
+    return f.group_end();
+  }
+
+  Capabilities capabilities_;
+  std::shared_ptr<const nccl::Library> nccl_;
+  c10::Device device_;
+  int rank_;
+  int size_;
+  at::Tensor word_;  // for barriers
+  nccl::Comm comm_ = nullptr;
+  nccl::Stream stream_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_nccl_backend(Store& store, const NcclOptions& options,
+                                           Deadline deadline) {
+  if (c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load() ==
+      nullptr) {
+    throw LaunchError(
+        "backend nccl needs a CUDA build of libtorch, and this program is linked with a CPU one "
+        "(scripts/quickstart --cuda)");
+  }
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  if (options.device >= cuda.deviceCount()) {
+    throw LaunchError("backend nccl: rank " + std::to_string(options.rank) + " wants CUDA device " +
+                      std::to_string(options.device) + ", but there are " +
+                      std::to_string(cuda.deviceCount()) +
+                      "; start no more ranks a host than that");
+  }
+  auto library = std::make_shared<const nccl::Library>();
+  nccl::UniqueId id{};
+  if (options.rank == 0) {
+    if (library->call.get_unique_id(&id) != nccl::kSuccess)
+      throw LaunchError("ncclGetUniqueId failed; NCCL_DEBUG=INFO says why");
+    store.set("nccl", std::string(id.bytes, sizeof id.bytes));
+  } else {
+    const std::string text = store.get("nccl", deadline);
+    if (text.size() != sizeof id.bytes) throw StoreError("rank 0 published no NCCL id");
+    std::memcpy(id.bytes, text.data(), sizeof id.bytes);
+  }
+  auto backend = std::make_unique<NcclBackend>(
+      std::move(library),
+      c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device)), options);
+  backend->connect(id, deadline);
+  return backend;
+}
+
+}  // namespace lockstep
