@@ -16,7 +16,8 @@ from . import _C
 
 
 def _connect(options, _backend_options):
-    return _C.connect_group(options.store, options.group_rank, options.group_size, options.timeout)
+    world = not options.global_ranks_in_group  # torch.distributed lists the ranks of every other group
+    return _C.connect_group(options.store, options.group_rank, options.group_size, options.timeout, world)
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):

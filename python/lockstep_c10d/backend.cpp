@@ -9,6 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "reductions.h"
 #include "rows.h"
+#include "site.h"
 #include "sparse.h"
 
 namespace lockstep::python {
@@ -120,7 +121,7 @@ LockstepBackend::Work LockstepBackend::broadcast(Tensors& tensors,
   const Row row = row_to_move(only(tensors, "broadcast"));
   const int root = static_cast<int>(opts.rootRank);
   Task task = collective(OpType::BROADCAST, "lockstep:broadcast", tensors, {tensors}, opts);
-  task.steps = {[row, root](Communicator& comm) { return comm.ibroadcast(row.wire, root); }};
+  task.steps = {[row, root](Communicator& comm) { return comm.ibroadcast(row.wire, root, kSite); }};
   if (row.copied && rank_ != root) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }
@@ -134,7 +135,7 @@ LockstepBackend::Work LockstepBackend::allreduce(Tensors& tensors,
   Task task = collective(OpType::ALLREDUCE, "lockstep:all_reduce", tensors, {tensors}, opts);
   task.steps = {[row, reduction](Communicator& comm) {
     reduction.scale(row.wire);
-    return comm.iall_reduce(row.wire, reduction.op);
+    return comm.iall_reduce(row.wire, reduction.op, kSite);
   }};
   if (row.copied) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
@@ -167,7 +168,7 @@ LockstepBackend::Work LockstepBackend::allreduce_coalesced(
       collective(OpType::ALLREDUCE_COALESCED, "lockstep:all_reduce", tensors, {tensors}, opts);
   task.steps = {[joined, reduction](Communicator& comm) {
     reduction.scale(joined.wire);
-    return comm.iall_reduce(joined.wire, reduction.op);
+    return comm.iall_reduce(joined.wire, reduction.op, kSite);
   }};
   if (joined.copied) task.finish = [joined] { joined.restore(); };
   return submit(std::move(task));
@@ -180,9 +181,10 @@ LockstepBackend::Work LockstepBackend::reduce(Tensors& tensors, const c10d::Redu
   Task task = collective(OpType::REDUCE, "lockstep:reduce", tensors, {tensors}, opts);
   // The others' tensors stay as they are.
   task.steps = {[row, reduction, root](Communicator& comm) {
-    if (comm.rank() != root) return comm.ireduce(reduction.scaled(row.wire), root, reduction.op);
+    if (comm.rank() != root)
+      return comm.ireduce(reduction.scaled(row.wire), root, reduction.op, kSite);
     reduction.scale(row.wire);
-    return comm.ireduce(row.wire, root, reduction.op);
+    return comm.ireduce(row.wire, root, reduction.op, kSite);
   }};
   if (row.copied && rank_ == root) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
@@ -202,8 +204,9 @@ LockstepBackend::Work LockstepBackend::allgather(TensorLists& outputs, Tensors& 
   const Joined output = join_to_move(parts, /*fill=*/false);
   Task task = collective(OpType::ALLGATHER, "lockstep:all_gather", inputs, outputs, opts);
   task.steps = {[input, output](Communicator& comm) {
-    return all_equal(output.counts) ? comm.iall_gather(output.wire, input.wire)
-                                    : comm.iall_gatherv(output.wire, input.wire, output.counts);
+    return all_equal(output.counts)
+               ? comm.iall_gather(output.wire, input.wire, kSite)
+               : comm.iall_gatherv(output.wire, input.wire, output.counts, kSite);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -233,7 +236,7 @@ LockstepBackend::Work LockstepBackend::allgather_into_tensor_coalesced(
     // The output may hold the input, at its place.
     const bool inside = output.wire.is_alias_of(input.wire);
     task.steps.emplace_back([input, output, inside](Communicator& comm) {
-      return comm.iall_gather(output.wire, inside ? input.wire.clone() : input.wire);
+      return comm.iall_gather(output.wire, inside ? input.wire.clone() : input.wire, kSite);
     });
     if (output.copied) results.push_back(output);
   }
@@ -262,8 +265,9 @@ LockstepBackend::Work LockstepBackend::allgather_coalesced(TensorLists& outputs,
   const Joined input = join_to_move(inputs, /*fill=*/true);
   const Joined output = join_to_move(parts, /*fill=*/false);
   Task task = collective(OpType::ALLGATHER_COALESCED, "lockstep:all_gather", inputs, outputs, opts);
-  task.steps = {
-      [input, output](Communicator& comm) { return comm.iall_gather(output.wire, input.wire); }};
+  task.steps = {[input, output](Communicator& comm) {
+    return comm.iall_gather(output.wire, input.wire, kSite);
+  }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
 }
@@ -281,7 +285,7 @@ LockstepBackend::Work LockstepBackend::gather(TensorLists& outputs, Tensors& inp
   }
   Task task = collective(OpType::GATHER, "lockstep:gather", inputs, outputs, opts);
   task.steps = {[input, output, root](Communicator& comm) {
-    return comm.igather(output.wire, input.wire, root);
+    return comm.igather(output.wire, input.wire, root, kSite);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -301,7 +305,7 @@ LockstepBackend::Work LockstepBackend::scatter(Tensors& outputs, TensorLists& in
   Task task = collective(OpType::SCATTER, "lockstep:scatter",
                          inputs.empty() ? Tensors() : inputs.front(), {outputs}, opts);
   task.steps = {[input, output, root](Communicator& comm) {
-    return comm.iscatter(output.wire, input.wire, root);
+    return comm.iscatter(output.wire, input.wire, root, kSite);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -325,8 +329,8 @@ LockstepBackend::Work LockstepBackend::reduce_scatter(Tensors& outputs, TensorLi
     at::Tensor from = reduction.scaled(input.wire);
     if (from.is_alias_of(output.wire)) from = from.clone();
     return all_equal(input.counts)
-               ? comm.ireduce_scatter(output.wire, from, reduction.op)
-               : comm.ireduce_scatterv(output.wire, from, input.counts, reduction.op);
+               ? comm.ireduce_scatter(output.wire, from, reduction.op, kSite)
+               : comm.ireduce_scatterv(output.wire, from, input.counts, reduction.op, kSite);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -357,7 +361,7 @@ LockstepBackend::Work LockstepBackend::reduce_scatter_tensor_coalesced(
     task.steps.emplace_back([input, output, reduction](Communicator& comm) {
       at::Tensor from = reduction.scaled(input.wire);
       if (from.is_alias_of(output.wire)) from = from.clone();
-      return comm.ireduce_scatter(output.wire, from, reduction.op);
+      return comm.ireduce_scatter(output.wire, from, reduction.op, kSite);
     });
     if (output.copied) results.push_back(output);
   }
@@ -383,7 +387,7 @@ LockstepBackend::Work LockstepBackend::alltoall_base(at::Tensor& output, at::Ten
       split_elements(output_splits, output, to.wire.numel(), size_, "all_to_all_single");
   Task task = collective(OpType::ALLTOALL_BASE, "lockstep:all_to_all", {input}, {{output}}, opts);
   task.steps = {[from, to, send, receive](Communicator& comm) {
-    return comm.iall_to_allv(to.wire, from.wire, send, receive);
+    return comm.iall_to_allv(to.wire, from.wire, send, receive, kSite);
   }};
   if (to.copied) task.finish = [to] { to.restore(); };
   return submit(std::move(task));
@@ -402,7 +406,7 @@ LockstepBackend::Work LockstepBackend::alltoall(Tensors& outputs, Tensors& input
   const Joined to = join_to_move(outputs, /*fill=*/false);
   Task task = collective(OpType::ALLTOALL, "lockstep:all_to_all", inputs, {outputs}, opts);
   task.steps = {[from, to](Communicator& comm) {
-    return comm.iall_to_allv(to.wire, from.wire, from.counts, to.counts);
+    return comm.iall_to_allv(to.wire, from.wire, from.counts, to.counts, kSite);
   }};
   if (to.copied) task.finish = [to] { to.restore(); };
   return submit(std::move(task));
@@ -411,7 +415,8 @@ LockstepBackend::Work LockstepBackend::alltoall(Tensors& outputs, Tensors& input
 LockstepBackend::Work LockstepBackend::send(Tensors& tensors, int dst, int tag) {
   const Row row = row_to_move(only(tensors, "send"));
   Task task = message(OpType::SEND, "lockstep:send", tensors);
-  task.steps = {[row, dst, tag](Communicator& comm) { return comm.isend(row.wire, dst, tag); }};
+  task.steps = {
+      [row, dst, tag](Communicator& comm) { return comm.isend(row.wire, dst, tag, kSite); }};
   return submit(std::move(task));
 }
 
@@ -419,7 +424,8 @@ LockstepBackend::Work LockstepBackend::recv(Tensors& tensors, int src, int tag) 
   const Row row = row_to_move(only(tensors, "recv"));
   Task task = message(OpType::RECV, "lockstep:recv", tensors);
   task.known_source = src;
-  task.steps = {[row, src, tag](Communicator& comm) { return comm.irecv(row.wire, src, tag); }};
+  task.steps = {
+      [row, src, tag](Communicator& comm) { return comm.irecv(row.wire, src, tag, kSite); }};
   if (row.copied) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }
@@ -447,14 +453,14 @@ LockstepBackend::Work LockstepBackend::recvAnysource(Tensors& tensors, int tag) 
     return -1;
   };
   task.steps = {
-      [row, found, tag](Communicator& comm) { return comm.irecv(row.wire, *found, tag); }};
+      [row, found, tag](Communicator& comm) { return comm.irecv(row.wire, *found, tag, kSite); }};
   if (row.copied) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }
 
 LockstepBackend::Work LockstepBackend::barrier(const c10d::BarrierOptions& opts) {
   Task task = collective(OpType::BARRIER, "lockstep:barrier", {}, {}, opts);
-  task.steps = {[](Communicator& comm) { return comm.ibarrier(); }};
+  task.steps = {[](Communicator& comm) { return comm.ibarrier(kSite); }};
   return submit(std::move(task));
 }
 
@@ -470,7 +476,7 @@ void LockstepBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wa
         message(receive ? OpType::RECV : OpType::SEND, "lockstep:monitored_barrier", {token});
     task.timeout = std::chrono::hours(24 * 365);  // it is given up here, and nothing with it
     task.steps = {[token, peer, tag, receive](Communicator& comm) {
-      return receive ? comm.irecv(token, peer, tag) : comm.isend(token, peer, tag);
+      return receive ? comm.irecv(token, peer, tag, kSite) : comm.isend(token, peer, tag, kSite);
     }};
     return executor_->submit(sequence_, std::move(task));
   };

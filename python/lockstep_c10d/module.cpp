@@ -10,7 +10,9 @@
 
 #include "backend.h"
 #include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/launch/call_board.h"
 #include "lockstep/store/prefix_store.h"
 #include "store_view.h"
 
@@ -26,10 +28,21 @@ Secret agree_on_secret(Store& store, int rank, Deadline deadline) {
   return secret;
 }
 
-// Collective over the group's ranks.
+// Where the job's own group shows its calls: on the agent's board under lockstep run, else on one
+// of its own, which the flight recorder reads.
+void show_calls(CommunicatorOptions& options, const Topology& topology) {
+  auto board = launch::CallBoard::inherit(process_env());
+  if (!board || topology.local_rank >= board->ranks()) {
+    board = launch::CallBoard::create(1);
+    options.board_rank = 0;
+  }
+  options.board = std::make_shared<launch::CallBoard>(std::move(*board));
+}
+
+// Collective over the group's ranks. `world`: the group is the job's own.
 c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::Store>& torch_store,
                                                 int rank, int size,
-                                                std::chrono::duration<float> timeout) {
+                                                std::chrono::duration<float> timeout, bool world) {
   const Deadline deadline = Deadline::seconds(timeout.count());
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout());
@@ -41,7 +54,9 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
     topology = find_topology(*store, rank, size, deadline);
     options.secret = agree_on_secret(*store, rank, deadline).text();
   }
-  Communicator comm = connect(store, topology, options, {.timeout = deadline.timeout()}, deadline);
+  CommunicatorOptions communicator{.timeout = deadline.timeout()};
+  if (world) show_calls(communicator, topology);
+  Communicator comm = connect(store, topology, options, std::move(communicator), deadline);
   return c10::make_intrusive<LockstepBackend>(std::move(comm), milliseconds);
 }
 
@@ -52,5 +67,5 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Lockstep's communicator as a backend of torch.distributed";
   m.def("connect_group", &lockstep::python::connect_group, pybind11::arg("store"),
         pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout"),
-        pybind11::call_guard<pybind11::gil_scoped_release>());
+        pybind11::arg("world"), pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/errors.h"
 #include "rows.h"
+#include "site.h"
 
 namespace lockstep::python {
 namespace {
@@ -41,7 +42,7 @@ std::vector<Task::Step> SparseSum::steps() {
     numbers[2] = self->own_._nnz();
     for (int64_t d = 0; d < self->own_.dim(); ++d) numbers[3 + d] = self->own_.size(d);
     self->shapes_ = at::empty({comm.size(), kShape}, at::kLong);
-    return comm.iall_gather(self->shapes_, own);
+    return comm.iall_gather(self->shapes_, own, kSite);
   };
   const auto exchange_indices = [self](Communicator& comm) {
     const at::Tensor own = self->own_.indices().t().contiguous().view({-1});
@@ -49,7 +50,7 @@ std::vector<Task::Step> SparseSum::steps() {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
     self->indices_ = at::empty({total}, at::kLong);
-    return comm.iall_gatherv(self->indices_, own, counts);
+    return comm.iall_gatherv(self->indices_, own, counts, kSite);
   };
   const auto exchange_values = [self](Communicator& comm) {
     const Row own = row_to_reduce(self->own_.values(), /*complex_as_pairs=*/true);
@@ -60,7 +61,7 @@ std::vector<Task::Step> SparseSum::steps() {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
     self->values_ = at::empty({total}, own.wire.options());
-    return comm.iall_gatherv(self->values_, own.wire, counts);
+    return comm.iall_gatherv(self->values_, own.wire, counts, kSite);
   };
   return {exchange_shapes, exchange_indices, exchange_values};
 }
