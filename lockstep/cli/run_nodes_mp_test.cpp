@@ -323,6 +323,19 @@ TEST_F(RunNodes, AnInterruptOfTheFirstAgentReachesAllRanks) {
   EXPECT_THAT(lines_of(agent->out), ::testing::Contains("got it").Times(2));
 }
 
+TEST_F(RunNodes, ACppProgramDoesAsOnOneHost) {
+  const std::string program =
+      (std::filesystem::path(lockstep_program()).parent_path() / "examples" / "matrix").string();
+  if (!std::filesystem::exists(program)) GTEST_SKIP() << "the examples are not built";
+  const Ended alone = lockstep({"run", "-np", "4", program});
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  auto first = start(0, by_number(0, {"-np", "2", program}));
+  auto second = start(1, by_number(1, {"-np", "2", program}));
+  EXPECT_EQ(first->finish(), 0) << first->err;
+  EXPECT_EQ(second->finish(), 0) << second->err;
+  EXPECT_EQ(first->out, alone.out);
+}
+
 TEST_F(RunNodes, APyTorchScriptRuns) {
   const std::string python = torch_python();
   if (python.empty()) GTEST_SKIP() << "no Python with torch";

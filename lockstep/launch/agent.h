@@ -118,10 +118,10 @@ struct LaunchResult {
 // to one of them. An agent that vanishes (killed, its host or link gone) is a failure of the job
 // that the others notice by its connection, or within `silence`; ranks end with their agent.
 //
-// When the agent itself is killed, the kernel kills the ranks (not what they started in turn); it
-// does so too when the thread that called launch() ends. A process that a rank moves to a session
-// of its own (setsid) is not followed. Throws LaunchError, InvalidArgument: before any rank was
-// started, or after those that were have been killed.
+// When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
+// what they started in turn; the kernel does so too when the thread that called launch() ends. A
+// process that a rank moves to a session of its own (setsid) is not followed. Throws LaunchError,
+// InvalidArgument: before any rank was started, or after those that were have been killed.
 LaunchResult launch(const LaunchOptions& options);
 
 // The report that ends a failed run: rank, pid, signal or exit code, last collective, tail of the

@@ -147,6 +147,17 @@ TEST(Agent, TheRanksDieWithTheAgent) {
   for (const int pid : pids) EXPECT_TRUE(dies_soon(pid));
 }
 
+TEST(Agent, WhatTheRanksStartedDiesWithTheAgentToo) {
+  Running agent(
+      {program(), "run", "nproc", "2", "--", "/bin/sh", "-c",
+       "trap '' TERM; (trap '' TERM HUP; while :; do sleep 0.05; done) & echo pid $!; wait"});
+  agent.await_output("pid ", 2);
+  const auto pids = pids_in(agent.out);
+  ASSERT_EQ(pids.size(), 2u);
+  ::kill(agent.process().pid(), SIGKILL);
+  for (const int pid : pids) EXPECT_TRUE(dies_soon(pid));
+}
+
 TEST(Agent, ItsOwnSignalsArePassedOnAndGiveTheExitCode) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     Running agent({program(), "run", "nproc", "2", "--", "/bin/sh", "-c",

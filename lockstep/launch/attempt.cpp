@@ -71,7 +71,8 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       ranks_(job.node.local_ranks),
       secret_file_(make_secret_file(job.secret)),
       board_(CallBoard::create(std::max(1, ranks_))),
-      supervisor_(ranks_, options_.grace) {
+      supervisor_(ranks_, options_.grace),
+      sentinel_(ranks_) {
   if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (int rank = 0; rank < ranks_; ++rank) start_rank(rank);
 }
@@ -134,6 +135,7 @@ void Attempt::start_rank(int rank) {
       std::move(start), stream(has_stdout(tee), has_stdout(redirect), context_.out, "stdout.log"),
       stream(has_stderr(tee), has_stderr(redirect), context_.err, "stderr.log"), rank,
       std::move(error_file), error_path));
+  sentinel_.watch(rank, workers_.back()->process().pid());
 }
 
 AttemptResult Attempt::run() {
@@ -250,8 +252,11 @@ void Attempt::look_for_exits() {
   std::vector<RankExit> exits;
   for (int rank = 0; rank < ranks_; ++rank) {
     if (!supervisor_.running(rank)) continue;
-    if (const auto status = workers_[static_cast<size_t>(rank)]->process().poll())
-      exits.push_back({rank, *status});
+    Subprocess& process = workers_[static_cast<size_t>(rank)]->process();
+    const auto status = process.poll();
+    if (!status) continue;
+    exits.push_back({rank, *status});
+    if (!process.group_alive()) sentinel_.forget(rank);
   }
   if (exits.empty()) return;
   const bool had_failed = supervisor_.failure().has_value();

@@ -13,6 +13,7 @@
 #include "lockstep/launch/node_plan.h"
 #include "lockstep/launch/peers.h"
 #include "lockstep/launch/poll_set.h"
+#include "lockstep/launch/sentinel.h"
 #include "lockstep/launch/signal_pipe.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker.h"
@@ -78,6 +79,7 @@ class Attempt {
   UniqueFd no_input_;  // when the ranks have no stdin
   CallBoard board_;
   Supervisor supervisor_;
+  Sentinel sentinel_;
   std::vector<std::unique_ptr<Worker>> workers_;
   bool reader_lost_ = false;
   std::optional<int> stop_signal_;  // the one to this agent that ended the job

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/host_list.h"
 
 namespace lockstep::launch {
 namespace {
@@ -135,29 +136,28 @@ int slurm_tasks_on_node(const std::string& text, int node) {
                         std::to_string(node) + " (SLURM_NODEID)");
 }
 
-// The first name of a Slurm node list: "a[03-05,9],b" gives "a03".
-std::string first_slurm_node(const std::string& list) {
-  const auto end = list.find_first_of(",[");
-  std::string name = list.substr(0, end);
-  if (end == std::string::npos || list[end] == ',') return name;
-  const auto stop = list.find_first_of(",-]", end);
-  name += list.substr(end + 1, stop - end - 1);
-  const auto close = list.find(']', end);
-  if (close != std::string::npos) name += list.substr(close + 1, list.find(',', close) - close - 1);
-  return name;
-}
-
-// Where rank 0 listens: MASTER_ADDR and MASTER_PORT if the user set them; otherwise the step's
+// Where rank 0 listens: MASTER_ADDR and MASTER_PORT where the user set them; otherwise the step's
 // first node, and a port below the ephemeral range that every task derives from the numbers of the
 // job and its step.
 std::optional<HostPort> slurm_master(const EnvLookup& env) {
-  if (const auto master = read_master(env)) return master;
-  const auto nodes = env("SLURM_STEP_NODELIST");
-  const auto job = env_int(env, "SLURM_JOB_ID", 0);
-  const auto step = env_int(env, "SLURM_STEP_ID", 0);
-  if (!nodes || !job || !step) return std::nullopt;
-  const uint64_t mixed = static_cast<uint64_t>(*job) * 7919 + static_cast<uint64_t>(*step);
-  return HostPort{first_slurm_node(*nodes), static_cast<uint16_t>(15000 + mixed % 15000)};
+  HostPort master;
+  if (const auto host = env("MASTER_ADDR")) {
+    master.host = *host;
+  } else if (const auto nodes = env("SLURM_STEP_NODELIST")) {
+    master.host = expand_slurm_nodes(*nodes).front();
+  } else {
+    return std::nullopt;
+  }
+  const auto job = env_int(env, "SLURM_JOB_ID", 0), step = env_int(env, "SLURM_STEP_ID", 0);
+  if (const auto port = env_int(env, "MASTER_PORT", 0, 65535)) {
+    master.port = static_cast<uint16_t>(*port);
+  } else if (job && step) {
+    const uint64_t mixed = static_cast<uint64_t>(*job) * 7919 + static_cast<uint64_t>(*step);
+    master.port = static_cast<uint16_t>(15000 + mixed % 15000);
+  } else {
+    return std::nullopt;
+  }
+  return master;
 }
 
 JobEnvironment read_slurm(const EnvLookup& env) {

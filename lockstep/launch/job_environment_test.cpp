@@ -133,6 +133,17 @@ TEST(JobEnvironment, SlurmNodeLists) {
   }
 }
 
+TEST(JobEnvironment, SlurmTakesWhatTheUserSetOfAddressAndPort) {
+  Variables variables = slurm();
+  const uint16_t derived = read(variables).master->port;
+  variables["MASTER_ADDR"] = "10.0.0.1";
+  EXPECT_EQ(read(variables).master->to_string(), "10.0.0.1:" + std::to_string(derived));
+  variables["MASTER_PORT"] = "7";
+  EXPECT_EQ(read(variables).master->to_string(), "10.0.0.1:7");
+  variables["MASTER_ADDR"] = "";
+  EXPECT_EQ(read(variables).master->to_string(), "gpu03:7");
+}
+
 TEST(JobEnvironment, ASlurmAllocationWithoutStepIsAlone) {
   EXPECT_EQ(read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"}}).launcher,
             Launcher::kNone);

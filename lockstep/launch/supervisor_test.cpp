@@ -80,6 +80,19 @@ TEST(Supervisor, ASignalAfterAFailureKillsButTheFailureCounts) {
   EXPECT_FALSE(supervisor.stop_signal());
 }
 
+TEST(Supervisor, AStopFromElsewhereIsLikeAFailureButNobodyHereIsBlamed) {
+  Supervisor supervisor(2, std::chrono::seconds(1));
+  const Supervisor::Time now{};
+  EXPECT_EQ(supervisor.on_stop(now).size(), 2u);
+  EXPECT_TRUE(supervisor.on_stop(now).empty());
+  const RankExit exit{0, {3, 0}};
+  EXPECT_TRUE(supervisor.on_exits(std::span(&exit, 1), now).empty());
+  EXPECT_FALSE(supervisor.failure().has_value());
+  const auto orders = supervisor.on_time(now + std::chrono::seconds(1));
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0], (SignalOrder{1, SIGKILL, true}));
+}
+
 TEST(Supervisor, UserSignalsGoToTheRanksThemselvesAndChangeNothing) {
   Supervisor supervisor(2, kGrace);
   exits(supervisor, {exited(0, 0)});
