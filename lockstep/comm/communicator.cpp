@@ -123,7 +123,9 @@ Work Communicator::ibarrier(Site site) {
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root, Site site) {
-  impl_->run(ask_broadcast(tensor, root, size(), site));
+  check_tensor(Op::kBroadcast, tensor, "tensor");
+  check_rank(Op::kBroadcast, "root", root, size());
+  impl_->run_in_place(Op::kBroadcast, tensor, ReduceOp::kSum, root, site);
 }
 Work Communicator::ibroadcast(const at::Tensor& tensor, int root, Site site) {
   return launch_work(impl_, ask_broadcast(tensor, root, size(), site));
@@ -137,7 +139,9 @@ Work Communicator::ireduce(const at::Tensor& tensor, int root, ReduceOp op, Site
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
-  impl_->run(ask_all_reduce(tensor, op, site));
+  check_tensor(Op::kAllReduce, tensor, "tensor");
+  check_reduction(Op::kAllReduce, op, tensor);
+  impl_->run_in_place(Op::kAllReduce, tensor, op, -1, site);
 }
 Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
   return launch_work(impl_, ask_all_reduce(tensor, op, site));

@@ -84,6 +84,18 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
                          CommunicatorOptions options)
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
+  for (int op = 0; op < kOpCount; ++op) {
+    for (int reduce = 0; reduce < kReduceOpCount; ++reduce) {
+      for (int type = 0; type < 32; ++type) {
+        const auto dtype = static_cast<at::ScalarType>(type);
+        if (!is_supported_dtype(dtype) || !is_valid_reduction(static_cast<ReduceOp>(reduce), dtype))
+          continue;
+        const Plan plan = plan_call(capabilities(), static_cast<Op>(op), dtype,
+                                    static_cast<ReduceOp>(reduce), false);
+        if (plan.support == Support::kNative) native_[op][reduce] |= bit(dtype);
+      }
+    }
+  }
   if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
   if (options_.origin)
     group_ = static_cast<uint32_t>(std::hash<std::string>()(options_.origin->name));
@@ -222,15 +234,15 @@ void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) cons
   call.count = sample.defined() && ask.counts.empty() ? sample.numel() : 0;
 }
 
-void Communicator::Impl::number(const Ask& ask, Call& call) {
-  const bool message = ask.op == Op::kSend || ask.op == Op::kRecv;
+void Communicator::Impl::number(Op op, Call& call) {
+  const bool message = op == Op::kSend || op == Op::kRecv;
   call.sequence = message ? ++messages_ : ++collectives_;
   if (!message) {
     ++stats_.collectives;
     return;
   }
   const auto bytes = static_cast<uint64_t>(call.count) * c10::elementSize(call.dtype);
-  if (ask.op == Op::kSend) {
+  if (op == Op::kSend) {
     ++stats_.sends;
     stats_.bytes_sent += bytes;
   } else {
@@ -254,7 +266,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   Call call;
   fill(ask, plan, call);
   stage(ask, plan, call, *flight);
-  number(ask, call);
+  number(ask.op, call);
   launch::CallRecord its_record;
   flight->call = record(call, its_record);
   try {
@@ -276,6 +288,10 @@ std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
 void Communicator::Impl::run(const Ask& ask) {
   const Entry entry(busy_);
   if (broken_) std::rethrow_exception(broken_);
+  run_inside(ask);
+}
+
+void Communicator::Impl::run_inside(const Ask& ask) {
   const Plan plan = check(ask);
   const auto ready = [](const at::Tensor& t) { return !t.defined() || t.is_contiguous(); };
   if (plan.support != Support::kNative || !ready(ask.input) || !ready(ask.output)) {
@@ -286,7 +302,42 @@ void Communicator::Impl::run(const Ask& ask) {
   fill(ask, plan, call);
   if (ask.input.defined()) call.input = data_of(ask.input);
   if (ask.output.defined()) call.output = mutable_data_of(ask.output);
-  number(ask, call);
+  number(ask.op, call);
+  run_call(call, {&ask.input, &ask.output});
+}
+
+void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
+                                      const std::source_location& site) {
+  const Entry entry(busy_);
+  if (broken_) std::rethrow_exception(broken_);
+  const at::ScalarType dtype = tensor.scalar_type();
+  const bool as_it_is =
+      (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
+      tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.is_contiguous();
+  if (!as_it_is) {
+    Ask ask;
+    ask.op = op;
+    if (op == Op::kAllReduce) ask.input = tensor;
+    ask.output = tensor;
+    ask.reduce = reduce;
+    ask.root = root;
+    ask.site = site;
+    return run_inside(ask);
+  }
+  Call call;
+  call.op = op;
+  call.dtype = dtype;
+  call.reduce = reduce;
+  call.root = root;
+  call.count = tensor.numel();
+  call.output = mutable_data_of(tensor);
+  if (op == Op::kAllReduce) call.input = call.output;
+  call.site = site;
+  number(op, call);
+  run_call(call, {&tensor});
+}
+
+void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Tensor*> tensors) {
   launch::CallRecord its_record;
   const uint64_t place = record(call, its_record);
   try {
@@ -295,7 +346,7 @@ void Communicator::Impl::run(const Ask& ask) {
     broken_ = std::current_exception();
     // Some engines still touch the tensors until they are gone.
     inflight_.push_back(std::make_shared<Flight>());
-    inflight_.back()->keep = {ask.input, ask.output};
+    for (const at::Tensor* tensor : tensors) inflight_.back()->keep.push_back(*tensor);
     throw;
   }
   if (options_.board) options_.board->end(options_.board_rank, place, ticks());

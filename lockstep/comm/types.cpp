@@ -1,5 +1,7 @@
 #include "lockstep/comm/types.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -106,33 +108,74 @@ int64_t elements(const Call& call) {
 
 namespace {
 
-template <size_t kSize>
-void put(char (&field)[kSize], const char* text) {
-  const size_t n = ::strnlen(text, kSize - 1);
-  std::memcpy(field, text, n);
-  field[n] = '\0';
+// Texts of fixed size: copied without looking for their end.
+struct OpName {
+  char text[16];
+};
+struct ReduceName {
+  char text[8];
+};
+struct DtypeName {
+  char text[12];
+};
+
+template <typename Name>
+Name padded(const char* text) {
+  Name name{};
+  std::memcpy(name.text, text, std::min(std::strlen(text), sizeof name.text - 1));
+  return name;
+}
+
+struct Names {
+  std::array<OpName, kOpCount> ops;
+  std::array<ReduceName, kReduceOpCount> reductions;
+  std::array<DtypeName, 32> dtypes;
+  Names() {
+    for (int i = 0; i < kOpCount; ++i) ops[i] = padded<OpName>(to_string(static_cast<Op>(i)));
+    for (int i = 0; i < kReduceOpCount; ++i)
+      reductions[i] = padded<ReduceName>(to_string(static_cast<ReduceOp>(i)));
+    for (int i = 0; i < 32; ++i)
+      dtypes[i] = padded<DtypeName>(dtype_name(static_cast<at::ScalarType>(i)));
+  }
+};
+
+// The last part of a path.
+void put_file(char (&field)[44], const char* path) {
+  const size_t n = std::strlen(path);
+  const size_t longest = std::min(n, sizeof field - 1);
+  size_t kept = 0;
+  while (kept < longest && path[n - kept - 1] != '/') ++kept;
+  std::memcpy(field, path + (n - kept), kept);
+  field[kept] = '\0';
 }
 
 }  // namespace
 
 launch::CallRecord make_record(const Call& call) {
+  static const Names kNames;
   launch::CallRecord record;
   record.sequence = call.sequence;
+  record.fingerprint = fingerprint(call);
   record.elements = elements(call);
   record.root = is_rooted(call.op) ? call.root : -1;
   record.peer = call.peer;
   record.tag = call.tag;
   record.moving = call.op == Op::kSend ? 1 : call.op == Op::kRecv ? 2 : 0;
-  put(record.op, to_string(call.op));
-  if (is_reduction(call.op)) put(record.reduce, to_string(call.reduce));
-  if (call.op != Op::kBarrier) put(record.dtype, dtype_name(call.dtype));
-  if (const char* file = call.site.file_name(); file != nullptr) {
-    const char* slash = std::strrchr(file, '/');
-    put(record.file, slash != nullptr ? slash + 1 : file);
+  std::memcpy(record.op, kNames.ops[static_cast<size_t>(call.op)].text, sizeof record.op);
+  if (is_reduction(call.op)) {
+    std::memcpy(record.reduce, kNames.reductions[static_cast<size_t>(call.reduce)].text,
+                sizeof record.reduce);
   }
+  if (call.op != Op::kBarrier) {
+    std::memcpy(record.dtype, kNames.dtypes[static_cast<size_t>(call.dtype) % 32].text,
+                sizeof record.dtype);
+  }
+  if (const char* file = call.site.file_name(); file != nullptr) put_file(record.file, file);
   record.line = call.site.line();
-  put(record.note, call.note.text);
-  record.fingerprint = fingerprint(call);
+  if (*call.note.text != '\0') {
+    const size_t n = ::strnlen(call.note.text, sizeof record.note - 1);
+    std::memcpy(record.note, call.note.text, n);
+  }
   return record;
 }
 

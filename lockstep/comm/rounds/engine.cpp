@@ -78,7 +78,8 @@ std::unique_ptr<Request> Engine::start(const Call& call) {
     progress();
     return std::make_unique<PendingRequest<Message>>(*this, std::move(message));
   }
-  auto op = std::make_shared<Operation>(call, rank_, region_.size());
+  auto kept = std::make_shared<KeptOperation>(call, rank_, region_.size());
+  std::shared_ptr<Operation> op(kept, &kept->operation);
   enroll(*op);
   queue_.push_back(op);
   progress();
@@ -89,13 +90,25 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
-  Operation op(call, rank_, region_.size());
+  launch::CallRecord made;
+  if (call.record == nullptr) made = make_record(call);
+  Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());
   enroll(op);
+  // Most small calls are over before it is worth asking for the time, or queueing.
+  const bool at_once = queue_.empty() && op.through_lines && op.posted;
+  if (at_once) {
+    show_lines(op);
+    for (int i = 0; i < spins_; ++i) {
+      if (exchange_lines(op)) return;
+      cpu_pause();
+    }
+  }
   queue_.push_back(std::shared_ptr<Operation>(std::shared_ptr<void>(), &op));  // not owned
   try {
-    // Most small calls are over before it is worth asking for the time.
-    for (int i = 0; i < spins_ && !op.done; ++i) {
-      if (!advance()) cpu_pause();
+    if (!at_once) {
+      for (int i = 0; i < spins_ && !op.done; ++i) {
+        if (!advance()) cpu_pause();
+      }
     }
     if (!op.done) wait(op.done, op.call, Deadline::after(timeout));
   } catch (...) {
@@ -119,7 +132,6 @@ void Engine::progress() {
 // Gives the call its number and decides what this rank alone may decide.
 void Engine::enroll(Operation& op) {
   const Call& call = op.call;
-  op.record = call.record != nullptr ? *call.record : make_record(call);
   op.number = ++numbered_;
   op.history = history_;
   history_ = mixed(history_, op.record.fingerprint);
@@ -147,7 +159,7 @@ void Engine::enroll(Operation& op) {
     op.surely_staged = op.memory == Memory::kStaged && (offer > 0 || !(mapped || copies));
     if (op.surely_staged) {
       op.program = make_program(call, rank_, region_);
-      op.own_rounds = op.program.rounds;
+      op.own_rounds = op.program->rounds;
     }
   }
   if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
@@ -245,6 +257,12 @@ bool Engine::advance(Operation& op) {
   }
 }
 
+void Engine::show_lines(Operation& op) {
+  lines_.write(op.record.fingerprint ^ op.history, op.pieces.own(), op.pieces.offer(rank_));
+  doorbell_.ring();
+  op.phase = Operation::Phase::kLines;
+}
+
 bool Engine::exchange_lines(Operation& op) {
   const int size = region_.size();
   for (int r = 0; r < size; ++r) {
@@ -291,7 +309,7 @@ bool Engine::meet(Operation& op) {
     return true;
   }
   op.program = make_program(op.call, rank_, region_);
-  op.own_rounds = op.program.rounds;
+  op.own_rounds = op.program->rounds;
   op.phase = Operation::Phase::kStaged;
   return true;
 }
@@ -367,7 +385,7 @@ void Engine::finish(Operation& op) {
 bool Engine::stage(Operation& op) {
   if (op.produced == 0 && op.consumed == 0) {
     op.base = next_round_;
-    op.total_known = !op.program.dynamic;
+    op.total_known = !op.program->dynamic;
   }
   bool moved = false;
   for (;;) {
@@ -376,8 +394,8 @@ bool Engine::stage(Operation& op) {
     if (!produced && !consumed) break;
     moved = true;
   }
-  if (op.consumed == op.program.rounds && op.total_known) {
-    next_round_ = op.base + static_cast<uint64_t>(op.program.rounds);
+  if (op.consumed == op.program->rounds && op.total_known) {
+    next_round_ = op.base + static_cast<uint64_t>(op.program->rounds);
     finish(op);
     moved = true;
   }
@@ -385,11 +403,11 @@ bool Engine::stage(Operation& op) {
 }
 
 bool Engine::produce(Operation& op) {
-  if (op.produced >= op.program.rounds) return false;
+  if (op.produced >= op.program->rounds) return false;
   const uint64_t round = op.base + static_cast<uint64_t>(op.produced);
   if (!slot_is_free(round)) return false;
-  if (op.program.produce && op.produced < op.own_rounds)
-    op.program.produce(op.produced, region_.slot(rank_, round));
+  if (op.program->produce && op.produced < op.own_rounds)
+    op.program->produce(op.produced, region_.slot(rank_, round));
   own_.published.store(round + 1, std::memory_order_seq_cst);
   doorbell_.ring();
   ++op.produced;
@@ -408,7 +426,7 @@ bool Engine::slot_is_free(uint64_t round) {
 
 bool Engine::reads(const Operation& op, int rank) const {
   if (rank == rank_) return false;
-  switch (op.program.reads) {
+  switch (op.program->reads) {
     case Reads::kNobody:
       return false;
     case Reads::kRoot:
@@ -433,10 +451,10 @@ bool Engine::consume(Operation& op) {
   }
   if (!op.total_known) {
     for (int r = 0; r < size; ++r)
-      op.program.rounds = std::max(op.program.rounds, region_.post(r, op.number).rounds);
+      op.program->rounds = std::max(op.program->rounds, region_.post(r, op.number).rounds);
     op.total_known = true;
   }
-  if (op.program.consume) op.program.consume(op.consumed, round);
+  if (op.program->consume) op.program->consume(op.consumed, round);
   ++op.consumed;
   own_.consumed.store(round + 1, std::memory_order_seq_cst);
   doorbell_.ring();

@@ -63,6 +63,7 @@ class Engine {
 
  private:
   struct Operation;
+  struct KeptOperation;
   template <typename T>
   class PendingRequest;
 
@@ -71,6 +72,7 @@ class Engine {
   bool post(Operation& op);
   bool advance();  // moves data; true if anything moved
   bool advance(Operation& op);
+  void show_lines(Operation& op);
   bool exchange_lines(Operation& op);
   bool meet(Operation& op);
   bool stage(Operation& op);

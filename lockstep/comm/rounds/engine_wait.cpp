@@ -156,7 +156,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
   std::vector<int> ranks;
   if (queue_.empty()) return ranks;
   const Operation& op = *queue_.front();
-  const bool slots_full = op.produced < op.program.rounds &&
+  const bool slots_full = op.program && op.produced < op.program->rounds &&
                           op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
   for (int r = 0; r < region_.size(); ++r) {

@@ -1,6 +1,8 @@
 // Engine::Operation: a collective under way. Included by the engine's own files only.
 #pragma once
 
+#include <optional>
+
 #include "lockstep/comm/rounds/engine.h"
 #include "lockstep/comm/rounds/pieces.h"
 
@@ -9,13 +11,15 @@ namespace lockstep::rounds {
 struct Engine::Operation {
   enum class Phase : uint8_t { kWaitingTurn, kLines, kMeeting, kStaged, kLeaving };
 
-  Operation(const Call& c, int rank, int size) : call(c), pieces(call, rank, size) {}
+  // Both must outlive the operation.
+  Operation(const Call& c, const launch::CallRecord& r, int rank, int size)
+      : call(c), record(r), pieces(call, rank, size) {}
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  Call call;
+  const Call& call;
+  const launch::CallRecord& record;
   Pieces pieces;
-  launch::CallRecord record;
   uint64_t number = 0;
   uint64_t history = 0;
   Phase phase = Phase::kWaitingTurn;
@@ -28,12 +32,27 @@ struct Engine::Operation {
   bool surely_staged = false;  // whatever the peers post
 
   // Staged.
-  Program program;
+  std::optional<Program> program;
   uint64_t base = 0;       // the slots' round at which it starts
   int64_t own_rounds = 0;  // that this rank's own data needs
   int64_t produced = 0;
   int64_t consumed = 0;
   bool total_known = false;
+};
+
+// One that outlives the call that started it.
+struct Engine::KeptOperation {
+  KeptOperation(const Call& c, int rank, int size)
+      : call(c),
+        record(c.record != nullptr ? *c.record : make_record(c)),
+        operation(call, record, rank, size) {
+    call.record = &record;
+    call.note.text = record.note;
+  }
+
+  Call call;
+  launch::CallRecord record;
+  Operation operation;
 };
 
 }  // namespace lockstep::rounds
