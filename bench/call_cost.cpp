@@ -67,7 +67,8 @@ int main() {
          record.begun = ticks();
          board->end(0, board->begin(0, record), ticks());
        }));
-  show("all_reduce of 4 bytes, whole call, no board", nanoseconds([&] { bare.all_reduce(tensor); }));
+  show("all_reduce of 4 bytes, whole call, no board",
+       nanoseconds([&] { bare.all_reduce(tensor); }));
   show("all_reduce of 4 bytes, whole call", nanoseconds([&] { recorded.all_reduce(tensor); }));
   show("all_reduce of 1 KiB, whole call", nanoseconds([&] { recorded.all_reduce(kilobyte); }));
   show("iall_reduce of 4 bytes and wait",

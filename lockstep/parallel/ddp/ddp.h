@@ -32,7 +32,9 @@ struct DdpOptions {
 // Afterwards every backward() through the model's parameters is collective: it ends with every rank
 // holding the average of the ranks' gradients (reducer.h), which are views into flat buckets.
 // zero_grad() may be called before or after forward, setting to none or not. Forwards without a
-// backward are free. All ranks must call backward equally often.
+// backward are free, but in training with gradients enabled they count: all ranks must make equally
+// many between two backwards (Mismatch otherwise: a rank has skipped a step). All ranks must call
+// backward equally often.
 //
 // The module is shared, not copied: module() and operator-> give it, so that optimizers and
 // checkpoints see plain parameters. Not copyable; movable. One thread at a time. Backward throws
@@ -59,7 +61,7 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    reducer_->before_forward();
+    reducer_->before_forward(module_->is_training());
     if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty())
       broadcast_tensors(comm_, buffers_);
     auto output = module_->forward(std::forward<Args>(args)...);

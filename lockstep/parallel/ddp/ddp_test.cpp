@@ -161,13 +161,39 @@ TEST(Ddp, GradientsAreViewsOfFlatBuckets) {
 TEST(Ddp, ForwardsWithoutBackwardAreFree) {
   testing::run_threads(2, [](Communicator& comm) {
     DistributedDataParallel model(make_net(), comm, {.broadcast_buffers = false});
-    for (int i = 0; i < comm.rank() * 3; ++i) model(batch(2));
+    for (int i = 0; i < comm.rank() * 3; ++i) {  // not counted, so ranks may differ
+      const at::NoGradGuard no_grad;
+      model(batch(2));
+    }
+    model.module()->eval();
+    for (int i = 0; i < comm.rank() * 2; ++i) model(batch(2));
+    model.module()->train();
+    model(batch(2));                                                  // counted, on all ranks
     auto loss = model(batch(4)).sum() + model(batch(6), true).sum();  // two forwards, one backward
     loss.backward();
     Net one = make_net();
     (one(batch(4)).sum() + one(batch(6), true).sum()).backward();
     const auto got = gradients(model.module()), expected = gradients(one);
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], std::to_string(i));
+  });
+}
+
+// All later calls look alike, but for the count of forwards in their notes.
+TEST(Ddp, ASkippedBackwardIsNamedAtTheNextOne) {
+  testing::run_threads(2, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm, {.broadcast_buffers = false});
+    try {
+      for (int step = 1; step <= 3; ++step) {
+        auto loss = model(batch(4)).sum();
+        if (comm.rank() == 1 && step == 2) continue;
+        loss.backward();
+      }
+      ADD_FAILURE() << "no error";
+    } catch (const Mismatch& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("bucket 0 of forward 2, reducer"), std::string::npos) << text;
+      EXPECT_NE(text.find("bucket 0 of forward 3, reducer"), std::string::npos) << text;
+    }
   });
 }
 

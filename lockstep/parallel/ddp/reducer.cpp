@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/errors.h"
@@ -24,6 +25,7 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes);
   void install_hooks();
   void forget_failed_backward();
+  void count_forward() { ++forwards_; }
   void arm(bool outermost);
   void gradient_arrived(size_t index);
   size_t bucket_count() const { return buckets_.size(); }
@@ -53,7 +55,11 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   void settle();
   void reset();
 
+  Work reduce(const at::Tensor& tensor, ReduceOp op, const std::string& what);
+
   Communicator comm_;
+  uint64_t id_;            // of this reducer among the communicator's: equal on all ranks
+  uint64_t forwards_ = 0;  // counted ones
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   at::Tensor used_;          // one bit a parameter
@@ -86,7 +92,7 @@ class ArrivalHook final : public torch::autograd::FunctionPostHook {
 }  // namespace
 
 Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes)
-    : comm_(std::move(comm)) {
+    : comm_(std::move(comm)), id_(comm_.stats().collectives) {
   std::vector<flat::TensorSpec> specs;
   for (auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad() || !tensor.is_leaf())
@@ -97,8 +103,7 @@ Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSi
   }
   for (const flat::Bucket& plan : flat::plan_buckets(specs, sizes)) {
     Bucket bucket;
-    bucket.flat =
-        at::zeros({plan.numel}, at::TensorOptions().dtype(plan.dtype).device(comm_.device()));
+    bucket.flat = comm_.symmetric_empty({plan.numel}, plan.dtype).zero_();
     for (const auto& slot : plan.slots) {
       Parameter& parameter = parameters_[slot.tensor];
       parameter.view = window(bucket.flat, slot.offset, parameter.tensor.sizes());
@@ -180,9 +185,18 @@ void Reducer::State::put_into_bucket(Parameter& parameter) {
 
 void Reducer::State::start_ready_buckets() {
   while (started_ < buckets_.size() && buckets_[started_].missing == 0) {
-    Bucket& bucket = buckets_[started_++];
-    bucket.work = comm_.iall_reduce(bucket.flat, ReduceOp::kAvg);
+    Bucket& bucket = buckets_[started_];
+    bucket.work = reduce(bucket.flat, ReduceOp::kAvg, "bucket " + std::to_string(started_));
+    ++started_;
   }
+}
+
+// A call that says which of the reducer's it is: ranks out of step get Mismatch, though operation
+// and shape may be the same.
+Work Reducer::State::reduce(const at::Tensor& tensor, ReduceOp op, const std::string& what) {
+  const std::string text =
+      what + " of forward " + std::to_string(forwards_) + ", reducer " + std::to_string(id_);
+  return comm_.iall_reduce(tensor, op, CallNote{std::hash<std::string>()(text) | 1, text.c_str()});
 }
 
 // Every parameter that got no gradient here still takes part: another rank may have used it.
@@ -210,7 +224,7 @@ void Reducer::State::finish() {
   try {
     prepare_unused();
     start_ready_buckets();
-    comm_.iall_reduce(used_, ReduceOp::kBitOr).wait();
+    reduce(used_, ReduceOp::kBitOr, "used parameters").wait();
     for (Bucket& bucket : buckets_) bucket.work.wait();
     const at::NoGradGuard no_grad;
     const auto* bits = used_.const_data_ptr<uint8_t>();
@@ -256,8 +270,9 @@ Reducer::Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes s
 
 Reducer::~Reducer() = default;
 
-void Reducer::before_forward() {
+void Reducer::before_forward(bool counts) {
   state_->forget_failed_backward();
+  if (counts && at::GradMode::is_enabled()) state_->count_forward();
 }
 
 void Reducer::watch(const at::Tensor& output) {

@@ -1,6 +1,7 @@
 // Reducer: averages the gradients of a set of parameters over the ranks while backward runs.
 //
-// Every parameter's gradient is a view into a flat bucket. A hook on each parameter's gradient
+// Every parameter's gradient is a view into a flat bucket, which lies in symmetric memory where the
+// backend has it. A hook on each parameter's gradient
 // accumulator counts the bucket's gradients in; a full bucket is all-reduced as soon as all earlier
 // ones were started, so the order is the same on all ranks. At the end of backward the rest is
 // started and all are awaited. After Li et al., "PyTorch Distributed: Experiences on Accelerating
@@ -30,8 +31,10 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // To be called before a forward: forgets a backward that ended in an exception half-way.
-  void before_forward();
+  // To be called before a forward: forgets a backward that ended in an exception half-way. Forwards
+  // of a model in training, with gradients enabled, are counted (`counts`): the count is part of
+  // each bucket's call, so a rank that skipped a step is told apart from one that did not.
+  void before_forward(bool counts = true);
 
   // Lets a backward through `output` end with the reduction even if it reaches parameters only in
   // nested backwards, or none. Tensors without a gradient are ignored.
