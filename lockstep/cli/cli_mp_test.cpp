@@ -156,5 +156,21 @@ TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
                                HasSubstr("  error: ValueError: the data is bad\n")));
 }
 
+TEST(LockstepRun, BackendMpiStartsTheRanksByMpirun) {
+  try {
+    find_program("mpirun");
+  } catch (const LaunchError&) {
+    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
+  }
+  const std::string say =
+      "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE over $LOCKSTEP_BACKEND";
+  const Ended ended = lockstep({"run", "--backend", "mpi", "-np", "3", "/bin/sh", "-c", say});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(lines_of(ended.out),
+              UnorderedElementsAre("0 of 3 over mpi", "1 of 3 over mpi", "2 of 3 over mpi"));
+  EXPECT_EQ(lockstep({"run", "--backend", "mpi", "-np", "2", "/bin/sh", "-c", "exit 7"}).code, 1);
+  EXPECT_EQ(lockstep({"run", "--backend", "mpi", "-np", "2", "/bin/sh", "-c", "exit 2"}).code, 2);
+}
+
 }  // namespace cli_mp_test
 }  // namespace lockstep::cli

@@ -7,6 +7,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/flag_syntax.h"
 #include "lockstep/cli/run_command.h"
+#include "lockstep/cli/run_mpi.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
@@ -327,6 +328,18 @@ TEST(Commands, HelpListsEachWithOneLine) {
   EXPECT_THAT(run_help(),
               AllOf(HasSubstr("--nproc-per-node"), HasSubstr("-H"), HasSubstr("--grace")));
   EXPECT_EQ(engine_path("/opt/bin/lockstep"), "/opt/libexec/lockstep/lockstep-engine");
+}
+
+TEST(RunPlan, BackendMpiIsLeftToMpirun) {
+  const RunPlan mpi = plan("--backend mpi -np 2 --prefix /bin/echo hello");
+  EXPECT_TRUE(mpi.by_mpirun);
+  EXPECT_EQ(mpi.options.env.at("LOCKSTEP_BACKEND"), "mpi");
+  EXPECT_THAT(mpi_command(mpi), ElementsAre("--tag-output", "/bin/echo", "hello"));
+  const RunPlan gloo = plan("--backend gloo -np 2 /bin/echo");
+  EXPECT_FALSE(gloo.by_mpirun);
+  EXPECT_EQ(gloo.options.env.at("LOCKSTEP_BACKEND"), "gloo");
+  EXPECT_THAT(error_of("--backend mpi --max-restarts 2 /bin/echo"), HasSubstr("--max-restarts"));
+  EXPECT_THAT(error_of("--backend mpi -H a:1,b:1 /bin/echo"), HasSubstr("mpirun -n N -H HOSTS"));
 }
 
 }  // namespace cli_test

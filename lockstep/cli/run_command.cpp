@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "lockstep/cli/run_mpi.h"
 #include "lockstep/cli/run_nodes.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/cpus.h"
@@ -189,6 +190,9 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
     if (equals != std::string::npos)
       options.env[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
+  if (!flags.backend.empty()) options.env["LOCKSTEP_BACKEND"] = flags.backend;
+  plan.by_mpirun = flags.backend == "mpi";
+  if (plan.by_mpirun) check_mpi_flags(flags, plan);
   if (!flags.numa_binding.empty()) {
     plan.notes.push_back(
         "--numa-binding is ignored: each rank has its share of the processors (--no-pin: all of "
@@ -207,7 +211,7 @@ int run_command(const std::vector<std::string>& arguments) {
   }
   const RunPlan plan = plan_run(flags, machine_facts());
   for (const std::string& note : plan.notes) write_all(STDERR_FILENO, "[lockstep] " + note + "\n");
-  return launch::launch(plan.options).exit_code;
+  return plan.by_mpirun ? run_by_mpirun(plan) : launch::launch(plan.options).exit_code;
 }
 
 }  // namespace lockstep::cli

@@ -24,6 +24,7 @@ MachineFacts machine_facts();
 
 struct RunPlan {
   launch::LaunchOptions options;
+  bool by_mpirun = false;
   std::vector<std::string> notes;  // lines to tell the user about flags that have no effect
 };
 

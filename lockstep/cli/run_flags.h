@@ -17,6 +17,7 @@ struct RunFlags {
   std::string nnodes = "1";
   std::optional<int> node_rank;
   std::string hosts;
+  std::string backend;  // LOCKSTEP_BACKEND of the ranks; "": as the environment says
   std::string ssh_command;
   std::vector<std::string> forward;  // -x: NAME or NAME=VALUE
   std::string interface;

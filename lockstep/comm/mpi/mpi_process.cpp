@@ -56,7 +56,7 @@ const Library& initialise(int rank, int size) {
     throw LaunchError(
         "backend mpi finds its peers through MPI's own launcher, which did not start "
         "this process: use mpirun -n " +
-        std::to_string(size) + " PROGRAM, or srun --mpi=pmix");
+        std::to_string(size) + " PROGRAM, lockstep run --backend mpi, or srun --mpi=pmix");
   }
   if (!self.library) self.library = std::make_unique<const Library>();
   const Library& library = *self.library;
