@@ -222,6 +222,23 @@ TEST_F(RunNodes, AnotherSecretIsRefused) {
   EXPECT_EQ(first->finish(), 0) << first->err;
 }
 
+TEST_F(RunNodes, AHostWithoutTheProgramIsNamed) {
+  // Noticed before it joins, and when it would start.
+  auto first = start(0, by_number(0, {test_program(), "rank", "wait"}));
+  auto second = start(1, by_number(1, {"./no-such-program"}));
+  EXPECT_EQ(second->finish(), 2);
+  ::kill(first->process().pid(), SIGTERM);
+  EXPECT_EQ(first->finish(), 128 + SIGTERM) << "nothing was started";
+  EXPECT_EQ(first->out, "");
+  const std::string script = folder_.write("odd", "no program\n");
+  ::chmod(script.c_str(), 0700);
+  auto third = start(0, by_number(0, {test_program(), "rank", "wait"}));
+  auto fourth = start(1, by_number(1, {script}));
+  EXPECT_EQ(fourth->finish(), 2);
+  EXPECT_EQ(third->finish(), 2);
+  EXPECT_THAT(third->err, HasSubstr("host1: cannot start '" + script + "'"));
+}
+
 // Whatever ends the job ends it everywhere within seconds, and is named.
 
 constexpr auto kSoon = std::chrono::seconds(7);

@@ -124,6 +124,24 @@ bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, b
   return failed_here || others_output_is_here ? needs_report(options, *last_word.failure) : true;
 }
 
+// The ranks of this host cannot be started: the others are told, and heard to the end.
+void give_up(Peers& peers, const std::string& why, std::chrono::milliseconds grace) {
+  AgentMessage message;
+  message.kind = AgentMessage::Kind::kFailed;
+  message.text = why;
+  message.exit_code = 2;
+  peers.tell(message);
+  message.kind = AgentMessage::Kind::kEnded;
+  peers.tell(message);
+  const Deadline deadline = Deadline::after(grace + std::chrono::seconds(10));
+  while (!(peers.last_word() && peers.left()) && !deadline.expired()) {
+    PollSet polls;
+    polls.wake_at(deadline.time());
+    peers.watch(polls);
+    polls.wait();
+  }
+}
+
 LaunchResult run_on_several_hosts(const AgentContext& context) {
   const LaunchOptions& options = context.options;
   Joined joined = join_peers(options, context.signals, context.out, context.err);
@@ -132,10 +150,16 @@ LaunchResult run_on_several_hosts(const AgentContext& context) {
     result.exit_code = 128 + joined.signal;
     return result;
   }
-  const AttemptResult attempt = Attempt(context, {.node = *joined.peers->plan(),
-                                                  .secret = options.nodes->secret,
-                                                  .peers = joined.peers.get()})
-                                    .run();
+  std::optional<Attempt> ranks;
+  try {
+    ranks.emplace(context, AttemptJob{.node = *joined.peers->plan(),
+                                      .secret = options.nodes->secret,
+                                      .peers = joined.peers.get()});
+  } catch (const Error& error) {
+    give_up(*joined.peers, error.what(), options.grace);
+    throw;
+  }
+  const AttemptResult attempt = ranks->run();
   const AgentMessage& last_word = *joined.peers->last_word();
   result.failure = last_word.failure;
   result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : last_word.exit_code;

@@ -123,6 +123,7 @@ std::string encode(const AgentMessage& message) {
     case Kind::kRefused:
       value["text"] = message.text;
       break;
+    case Kind::kFailed:
     case Kind::kOver:
       value["text"] = message.text;
       value["exit_code"] = message.exit_code;
@@ -130,7 +131,6 @@ std::string encode(const AgentMessage& message) {
     case Kind::kSignal:
       value["number"] = message.number;
       break;
-    case Kind::kFailed:
     case Kind::kEnded:
     case Kind::kStop:
     case Kind::kBeat:

@@ -18,7 +18,7 @@ struct AgentMessage {
     kJoin,     // member: introduction, nodes, run_id, port
     kRefused,  // leader: text; the member cannot join
     kPlan,     // leader: plan; its master has no host where that is the leader's own
-    kFailed,   // member: failure, the first of its host; the job is to be stopped
+    kFailed,   // member: failure, the first of its host, or else text and exit_code; stop the job
     kSignal,   // either: number; a signal came, members pass it on to their ranks
     kStop,     // leader: something failed elsewhere; members stop their ranks
     kEnded,    // member: all its ranks have ended; with failure if one was its first

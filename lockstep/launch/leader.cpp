@@ -96,6 +96,9 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
         cause.exit_code = cause.worker->signal == 0 && cause.worker->exit_code == 2 ? 2 : 1;
         const int signal = cause.worker->signal;
         cause.weight = signal != 0 && signal != SIGABRT ? kKilled : kOther;
+      } else {
+        cause.text = name_of(agent) + ": " + message.text;
+        cause.exit_code = message.exit_code;
       }
       return fail(std::move(cause), now);
     }

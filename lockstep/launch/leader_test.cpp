@@ -217,6 +217,17 @@ TEST_F(LeaderTest, OfEqualFailuresAndMuchLaterOnesTheFirstCounts) {
               HasSubstr("rank 1 of 3 on b failed first: exited with code 7"));
 }
 
+TEST_F(LeaderTest, AHostThatCannotStartItsRanksIsNamed) {
+  running();
+  AgentMessage message = of(Kind::kFailed);
+  message.text = "cannot start './train'";
+  message.exit_code = 2;
+  EXPECT_THAT(told(leader_.on_message(2, message, "", start_), Kind::kStop), ElementsAre(0, 1));
+  const AgentMessage over = end({0, 1, 2}, start_);
+  EXPECT_EQ(over.exit_code, 2);
+  EXPECT_EQ(over.text, "[lockstep] b: cannot start './train'\n");
+}
+
 TEST_F(LeaderTest, ExitCodeTwoPassesThrough) {
   running();
   leader_.on_message(2, failed(1, 0, 2), "", start_);

@@ -20,6 +20,7 @@ constexpr auto kNoteAfter = std::chrono::seconds(5);
 // For a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
 constexpr size_t kMaxConnections = 4096;
+constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
 // For the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
@@ -138,7 +139,8 @@ void LeadingAgent::serve(Leader::Member member) {
     }
   } catch (const Error& error) {
     connection.dead = true;
-    if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr) {
+    if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr &&
+        ++refusals_ <= kMaxRefusalLines) {
       log_warning("closed the connection from " + connection.channel.peer().to_string() + ": " +
                   error.what());
     }

@@ -56,6 +56,7 @@ class LeadingAgent final : public Peers {
   Leader leader_;
   std::map<Leader::Member, Connection> connections_;
   Leader::Member next_member_ = Leader::kSelf + 1;
+  int refusals_ = 0;
   std::string reached_at_;
   std::optional<Time> note_at_;
   std::optional<Time> leave_by_;
