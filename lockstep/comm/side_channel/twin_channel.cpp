@@ -2,8 +2,12 @@
 
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <future>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -17,8 +21,9 @@ namespace {
 constexpr size_t kTwinDepth = 32;  // collectives shown and not yet agreed
 // From when on a waiting rank says in the store where it is, and asks there what others say.
 constexpr auto kTwinPatience = std::chrono::milliseconds(50);
-constexpr auto kTwinLook = std::chrono::milliseconds(100);   // between two looks
-constexpr auto kTwinTalk = std::chrono::milliseconds(1500);  // for all to tell their call
+constexpr auto kTwinLook = std::chrono::milliseconds(100);    // between two looks
+constexpr auto kTwinTalk = std::chrono::milliseconds(1500);   // for all to tell their call
+constexpr auto kTwinAnswer = std::chrono::milliseconds(500);  // for the store, when all is lost
 
 std::string to_bytes(const CallRecord& record) {
   return {reinterpret_cast<const char*>(&record), sizeof record};
@@ -37,10 +42,78 @@ struct Place {
   CallRecord record;
 };
 
+// Speaks with the store on a thread of its own, so that nobody waits for a store whose host is
+// gone. The thread is there from the first question on, and ends by itself.
+class Courier {
+ public:
+  using Errand = std::function<void(Store&)>;
+
+  explicit Courier(std::shared_ptr<Store> store) : shared_(std::make_shared<Shared>()) {
+    shared_->store = std::move(store);
+  }
+  ~Courier() {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+    shared_->changed.notify_all();
+  }
+  Courier(const Courier&) = delete;
+  Courier& operator=(const Courier&) = delete;
+
+  // What `ask` returns, or throws, once the store has answered.
+  template <typename Ask>
+  auto send(Ask ask) -> std::future<decltype(ask(std::declval<Store&>()))> {
+    auto task = std::make_shared<std::packaged_task<decltype(ask(std::declval<Store&>()))(Store&)>>(
+        std::move(ask));
+    auto answer = task->get_future();
+    const std::lock_guard lock(shared_->mutex);
+    shared_->errands.push_back([task](Store& store) { (*task)(store); });
+    shared_->changed.notify_all();
+    if (!started_) std::thread([shared = shared_] { run(*shared); }).detach();
+    started_ = true;
+    return answer;
+  }
+
+ private:
+  // Outlives the courier while an answer is awaited.
+  struct Shared {
+    std::shared_ptr<Store> store;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Errand> errands;  // guarded by mutex, as what follows
+    bool stop = false;
+  };
+
+  static void run(Shared& shared) {
+    std::unique_lock lock(shared.mutex);
+    while (true) {
+      shared.changed.wait(lock, [&] { return shared.stop || !shared.errands.empty(); });
+      if (shared.errands.empty()) return;
+      const Errand errand = std::move(shared.errands.front());
+      shared.errands.pop_front();
+      lock.unlock();
+      errand(*shared.store);
+      lock.lock();
+    }
+  }
+
+  std::shared_ptr<Shared> shared_;
+  bool started_ = false;
+};
+
+// What the store knows of the others.
+struct News {
+  std::optional<std::string> failure;
+  std::vector<std::optional<Place>> places;  // by rank
+};
+
 class TwinChannel final : public SideChannel {
  public:
   TwinChannel(std::unique_ptr<Backend> twin, std::shared_ptr<Store> store, int rank, int size)
-      : twin_(std::move(twin)), store_(std::move(store)), rank_(rank), size_(size) {}
+      : twin_(std::move(twin)),
+        courier_(std::move(store)),
+        rank_(rank),
+        size_(size),
+        places_(static_cast<size_t>(size)) {}
 
   bool publish(uint64_t number, const CallRecord& record) override {
     if (shown_.size() >= kTwinDepth) return false;
@@ -73,7 +146,8 @@ class TwinChannel final : public SideChannel {
       // Whoever gave up has said why, or is about to.
       const Deadline deadline = Deadline::after(kTwinTalk / 3);
       while (!deadline.expired()) {
-        throw_reported();
+        ask_for_news();
+        read_news(deadline);
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
       throw;
@@ -91,14 +165,8 @@ class TwinChannel final : public SideChannel {
     if (now - looked_ < kTwinLook) return;
     if (!shown_.empty() && now - shown_.front()->since < kTwinPatience) return;
     looked_ = now;
-    try {
-      if (last_.number != said_) {
-        store_->set(key("at", rank_), std::to_string(last_.number) + ":" + to_bytes(last_.record));
-        said_ = last_.number;
-      }
-      throw_reported();
-    } catch (const StoreError&) {  // without the store the engine's own errors must do
-    }
+    ask_for_news();
+    read_news(Deadline::after(std::chrono::nanoseconds(0)));
   }
 
   std::vector<std::string> missing(uint64_t number) const override {
@@ -127,9 +195,11 @@ class TwinChannel final : public SideChannel {
 
   void fail(Failure kind, int lost_rank, const std::string& text) noexcept override {
     try {
-      store_->compare_set("failure", "",
-                          std::to_string(static_cast<uint32_t>(kind)) + " " +
-                              std::to_string(rank_) + " " + std::to_string(lost_rank) + " " + text);
+      const std::string report = std::to_string(static_cast<uint32_t>(kind)) + " " +
+                                 std::to_string(rank_) + " " + std::to_string(lost_rank) + " " +
+                                 text;
+      courier_.send([report](Store& store) { return store.compare_set("failure", "", report); })
+          .wait_for(kTwinAnswer);      // this process may be about to end
     } catch (const std::exception&) {  // nobody can be told
     }
   }
@@ -153,33 +223,58 @@ class TwinChannel final : public SideChannel {
     return last_.record.sequence - (last_.number - agreed_);
   }
 
-  std::optional<Place> place_of(int rank) const {
-    try {
-      const auto text = store_->try_get(key("at", rank));
-      if (!text) return std::nullopt;
-      const size_t colon = text->find(':');
-      if (colon == std::string::npos) return std::nullopt;
-      const auto number = parse_int(text->substr(0, colon), 1);
-      const auto record = from_bytes(text->substr(colon + 1));
-      if (!number || !record) return std::nullopt;
-      return Place{static_cast<uint64_t>(*number), *record};
-    } catch (const Error&) {
-      return std::nullopt;
-    }
+  static std::optional<Place> read_place(Store& store, int rank) {
+    const auto text = store.try_get(key("at", rank));
+    if (!text) return std::nullopt;
+    const size_t colon = text->find(':');
+    if (colon == std::string::npos) return std::nullopt;
+    const auto number = parse_int(text->substr(0, colon), 1);
+    const auto record = from_bytes(text->substr(colon + 1));
+    if (!number || !record) return std::nullopt;
+    return Place{static_cast<uint64_t>(*number), *record};
   }
 
-  void throw_reported() {
-    const auto text = store_->try_get("failure");
-    if (!text) return;
+  std::optional<Place> place_of(int rank) const { return places_[static_cast<size_t>(rank)]; }
+
+  // Says where this rank is, and asks what the others say; unless an answer is still awaited.
+  void ask_for_news() {
+    if (news_.valid()) return;
+    std::string mine;
+    if (last_.number != said_) mine = std::to_string(last_.number) + ":" + to_bytes(last_.record);
+    said_ = last_.number;
+    news_ = courier_.send([mine, rank = rank_, size = size_](Store& store) {
+      if (!mine.empty()) store.set(key("at", rank), mine);
+      News news;
+      news.failure = store.try_get("failure");
+      for (int r = 0; r < size; ++r)
+        news.places.push_back(r == rank ? std::nullopt : read_place(store, r));
+      return news;
+    });
+  }
+
+  // Takes the answer if there is one by then. Throws what a rank reported.
+  void read_news(Deadline deadline) {
+    if (!news_.valid() || news_.wait_for(deadline.remaining()) != std::future_status::ready) return;
+    News news;
+    try {
+      news = news_.get();
+    } catch (const Error&) {  // without the store the engine's own errors must do
+      return;
+    }
+    places_ = std::move(news.places);
+    if (news.failure) throw_reported(*news.failure);
+  }
+
+  void throw_reported(const std::string& text) const {
     std::array<int64_t, 3> numbers{};  // kind, rank, lost rank
     size_t at = 0;
     for (int64_t& number : numbers) {
-      const size_t space = text->find(' ', at);
+      const size_t space = text.find(' ', at);
       if (space == std::string::npos) return;
-      number = parse_int(text->substr(at, space - at)).value_or(-1);
+      number = parse_int(text.substr(at, space - at)).value_or(-1);
       at = space + 1;
     }
-    const std::string reason = text->substr(at);
+    const std::string reason = text.substr(at);
     throw_failure(static_cast<Failure>(numbers[0]),
                   static_cast<int>(numbers[2] >= 0 ? numbers[2] : numbers[1]),
                   numbers[1] == rank_
@@ -189,14 +284,25 @@ class TwinChannel final : public SideChannel {
 
   // All ranks come here, having seen the same two maxima.
   [[noreturn]] void report_mismatch(const Place& place) {
-    const Deadline deadline = Deadline::after(kTwinTalk);
+    auto answer = courier_.send([place, rank = rank_, size = size_](Store& store) {
+      const Deadline deadline = Deadline::after(kTwinTalk);
+      store.set(key("call", rank), to_bytes(place.record));
+      std::vector<CallRecord> all(static_cast<size_t>(size));
+      for (int r = 0; r < size; ++r) {
+        try {
+          all[static_cast<size_t>(r)] =
+              from_bytes(store.get(key("call", r), deadline)).value_or(CallRecord());
+        } catch (const Timeout&) {  // shows as #0
+        }
+      }
+      return all;
+    });
     std::vector<CallRecord> records(static_cast<size_t>(size_));
-    store_->set(key("call", rank_), to_bytes(place.record));
-    for (int r = 0; r < size_; ++r) {
+    records[static_cast<size_t>(rank_)] = place.record;
+    if (answer.wait_for(kTwinTalk + kTwinAnswer) == std::future_status::ready) {
       try {
-        records[static_cast<size_t>(r)] =
-            from_bytes(store_->get(key("call", r), deadline)).value_or(CallRecord());
-      } catch (const Timeout&) {  // shows as #0
+        records = answer.get();
+      } catch (const Error&) {  // the others show as #0
       }
     }
     const std::string text = mismatch_text(records);
@@ -207,10 +313,12 @@ class TwinChannel final : public SideChannel {
   // In order, not yet agreed. Outlives twin_, which may still write into what was sent.
   std::deque<std::unique_ptr<Shown>> shown_;
   std::unique_ptr<Backend> twin_;
-  std::shared_ptr<Store> store_;
+  Courier courier_;
   int rank_;
   int size_;
-  Place last_;  // shown
+  std::vector<std::optional<Place>> places_;  // of the others, by rank, as last heard
+  std::future<News> news_;                    // asked for
+  Place last_;                                // shown
   uint64_t agreed_ = 0;
   uint64_t said_ = 0;  // the number that this rank left in the store
   Clock::time_point looked_;

@@ -1,0 +1,287 @@
+// gloo and mpi over several hosts, which are network namespaces that the test makes.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/mpirun.h"
+#include "lockstep/testing/network_namespaces.h"
+#include "lockstep/testing/operation_suite.h"
+
+namespace lockstep::engines_hosts_mp_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kHosts = 2;
+constexpr int kLocal = 2;  // ranks a host
+constexpr int kRanks = kHosts * kLocal;
+constexpr const char* kPort = "29541";
+constexpr const char* kRole = "LOCKSTEP_TEST_ROLE";  // what a rank does; unset in the parent
+
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = fs::temp_directory_path() / "lockstep-hosts-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    path_ = name;
+  }
+  ~Scratch() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ / name; }
+  std::string read(const std::string& name) const {
+    std::ifstream file(path_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  fs::path path_;
+};
+
+// ---- what a rank does ----
+
+void say(const std::string& text) {
+  std::cout << text << std::endl;
+}
+
+void all_operations(Communicator& comm) {
+  EXPECT_EQ(comm.local_size(), kLocal);
+  const testing::SuiteReport report = testing::run_operation_suite(
+      comm,
+      {.dtypes = {at::kFloat, at::kHalf, at::kBool}, .sizes = {0, 1009}, .every_root = false});
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  EXPECT_GT(report.checked, 100);
+  if (!::testing::Test::HasFailure()) say("all right");
+}
+
+// The last rank calls something else.
+void mismatch(Communicator& comm) {
+  try {
+    if (comm.rank() == kRanks - 1)
+      comm.broadcast(at::zeros({1'000'000}), 0);
+    else
+      comm.all_reduce(at::zeros({10}));
+    for (int i = 0; i < 3; ++i) comm.barrier();
+  } catch (const Mismatch& error) {
+    const std::string text = error.what();
+    if (text.find("ranks 0, 1, 2: #1 all_reduce sum float32 x 10 at ") != std::string::npos &&
+        text.find("rank 3: #1 broadcast float32 x 1000000, root 0 at ") != std::string::npos)
+      say("all right");
+    else
+      say(text);
+  }
+}
+
+void until_the_cable_is_cut(Communicator& comm) {
+  const at::Tensor t = at::zeros({100'000});
+  say("running");
+  try {
+    while (true) comm.all_reduce(t);
+  } catch (const PeerLost& error) {
+    say(std::string("all right: ") + error.what());
+  } catch (const Timeout& error) {
+    say(std::string("all right: ") + error.what());
+  }
+}
+
+void be_a_rank(const std::string& backend, const std::string& role) {
+  InitOptions options{.backend = backend, .timeout = std::chrono::seconds(60)};
+  const EnvLookup env = process_env();
+  if (backend == "gloo") {
+    options.init_method = std::string("tcp://10.77.0.1:") + kPort;
+    options.rank = static_cast<int>(*env_int(env, "LOCKSTEP_TEST_RANK"));
+    options.world_size = kRanks;
+  }
+  if (role == "cut") options.timeout = std::chrono::seconds(4);
+  Communicator comm = init(options);
+  if (role == "operations") all_operations(comm);
+  if (role == "mismatch") mismatch(comm);
+  if (role == "cut") {
+    until_the_cable_is_cut(comm);
+    std::_Exit(0);  // MPI and gloo could wait for the other host
+  }
+}
+
+// ---- the parent ----
+
+class Hosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto role = process_env()(kRole)) return;
+    if (const std::string why = testing::NetworkNamespaces::unavailable(); !why.empty())
+      GTEST_SKIP() << why;
+    network_ = std::make_unique<testing::NetworkNamespaces>(kHosts);
+  }
+
+  bool is_rank(const std::string& backend) {
+    const auto role = process_env()(kRole);
+    if (role) be_a_rank(backend, *role);
+    return role.has_value();
+  }
+
+  std::vector<std::string> own_command() const {
+    const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    return {fs::read_symlink("/proc/self/exe").string(),
+            std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name(),
+            "--gtest_brief=1", "--gtest_catch_exceptions=0"};
+  }
+
+  void start(SubprocessOptions options, const std::string& name) {
+    const UniqueFd out(::creat((scratch_ / name).c_str(), 0600));
+    options.stdout_fd = options.stderr_fd = out.get();
+    names_.push_back(name);
+    running_.push_back(std::make_unique<Subprocess>(options));
+  }
+
+  void start_gloo(const std::string& role) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      SubprocessOptions options;
+      options.command = network_->prefix(rank / kLocal);
+      for (const std::string& word :
+           {std::string("env"), std::string(kRole) + "=" + role,
+            "LOCKSTEP_TEST_RANK=" + std::to_string(rank),
+            std::string("LOCKSTEP_SECRET=of the test"), std::string("GLOO_SOCKET_IFNAME=eth0"),
+            std::string("OMP_NUM_THREADS=1")})
+        options.command.push_back(word);
+      for (const std::string& word : own_command()) options.command.push_back(word);
+      start(options, "rank" + std::to_string(rank));
+    }
+  }
+
+  // mpirun on host 0; its daemons on the others are started by a script in the place of ssh.
+  void start_mpi(const std::string& role) {
+    const std::string shell = scratch_ / "shell";
+    {
+      std::ofstream script(shell);
+      script << "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
+      for (int host = 0; host < kHosts; ++host)
+        script << network_->address(host) << ") exec " << network_->shell_prefix(host)
+               << " sh -c \"$*\";;\n";
+      script << "esac\nexit 255\n";
+    }
+    ::chmod(shell.c_str(), 0700);
+    std::string hosts;
+    for (int host = 0; host < kHosts; ++host)
+      hosts += (host == 0 ? "" : ",") + network_->address(host) + ":" + std::to_string(kLocal);
+    std::vector<std::string> words = {"-H", hosts, "--mca", "plm_rsh_agent", shell};
+    for (const char* layer : {"oob_tcp_if_include", "btl_tcp_if_include"}) {
+      for (const std::string& word :
+           {std::string("--mca"), std::string(layer), std::string("eth0")})
+        words.push_back(word);
+    }
+    for (const std::string& variable :
+         {std::string(kRole) + "=" + role, std::string("MASTER_ADDR=10.77.0.1"),
+          std::string("MASTER_PORT=") + kPort, std::string("LOCKSTEP_SECRET=of the test")}) {
+      words.emplace_back("-x");
+      words.push_back(variable);
+    }
+    for (const std::string& word : own_command()) words.push_back(word);
+    SubprocessOptions options = launch::mpirun_process(kRanks, words);
+    std::vector<std::string> command = network_->prefix(0);
+    command.insert(command.end(), options.command.begin(), options.command.end());
+    options.command = command;
+    options.program = "";
+    options.own_session = true;
+    start(options, "mpirun");
+  }
+
+  // All output, once every process has ended.
+  std::string finish(std::chrono::seconds limit) {
+    const Deadline deadline = Deadline::after(limit);
+    std::string text;
+    for (size_t i = 0; i < running_.size(); ++i) {
+      try {
+        running_[i]->wait(deadline);
+      } catch (const Timeout& error) {
+        text += std::string("LATE: ") + error.what() + "\n";
+        running_[i]->signal_group(SIGKILL);
+      }
+      text += scratch_.read(names_[i]);
+    }
+    return text;
+  }
+
+  static int count(const std::string& text, const std::string& word) {
+    int found = 0;
+    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+      ++found;
+    return found;
+  }
+
+  void expect_all_right(const std::string& text) {
+    EXPECT_EQ(count(text, "all right"), kRanks) << text;
+    EXPECT_EQ(count(text, "LATE"), 0) << text;
+  }
+
+  void wait_for(const std::string& word, int times) {
+    const Deadline deadline = Deadline::seconds(60);
+    while (!deadline.expired()) {
+      std::string text;
+      for (const std::string& name : names_) text += scratch_.read(name);
+      if (count(text, word) >= times) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ADD_FAILURE() << "the ranks did not get as far as '" << word << "'";
+  }
+
+  Scratch scratch_;
+  std::unique_ptr<testing::NetworkNamespaces> network_;
+  std::vector<std::unique_ptr<Subprocess>> running_;
+  std::vector<std::string> names_;
+};
+
+TEST_F(Hosts, EveryOperationOverGloo) {
+  if (is_rank("gloo")) return;
+  start_gloo("operations");
+  expect_all_right(finish(std::chrono::seconds(120)));
+}
+
+TEST_F(Hosts, DifferentCallsOverGlooAreNamedOnAllHosts) {
+  if (is_rank("gloo")) return;
+  start_gloo("mismatch");
+  expect_all_right(finish(std::chrono::seconds(60)));
+}
+
+TEST_F(Hosts, ACutCableEndsTheWaitsOverGloo) {
+  if (is_rank("gloo")) return;
+  start_gloo("cut");
+  wait_for("running", kRanks);
+  network_->cut(1);
+  expect_all_right(finish(std::chrono::seconds(20)));
+}
+
+TEST_F(Hosts, EveryOperationOverMpi) {
+  if (is_rank("mpi")) return;
+  try {
+    find_program("mpirun");
+  } catch (const LaunchError&) {
+    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
+  }
+  start_mpi("operations");
+  expect_all_right(finish(std::chrono::seconds(120)));
+}
+
+TEST_F(Hosts, DifferentCallsOverMpiAreNamedOnAllHosts) {
+  if (is_rank("mpi")) return;
+  try {
+    find_program("mpirun");
+  } catch (const LaunchError&) {
+    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
+  }
+  start_mpi("mismatch");
+  expect_all_right(finish(std::chrono::seconds(60)));
+}
+
+}  // namespace
+}  // namespace lockstep::engines_hosts_mp_test
