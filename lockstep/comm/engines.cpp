@@ -1,11 +1,13 @@
 #include "lockstep/comm/engines.h"
 
 #include "lockstep/comm/gloo/gloo_backend.h"
+#include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/mpi/mpi_backend.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/side_channel/checked_backend.h"
 #include "lockstep/comm/side_channel/shared_channel.h"
 #include "lockstep/comm/side_channel/twin_channel.h"
+#include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/store/prefix_store.h"
@@ -54,8 +56,21 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
     throw InvalidArgument("backend " + request.backend +
                           " needs a launcher or an init_method; alone, leave the backend out");
   }
-  if (request.backend == "shm")
+  // A group of a job on several hosts may lie on one.
+  const bool part_on_one_host = place.local_size == place.size && place.size < request.job.size;
+  if (request.backend == "shm" || (request.backend == "hierarchical" && part_on_one_host))
     return make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline);
+  if (request.backend == "tcp") {
+    return make_tcp_backend(
+        *store,
+        {.rank = place.rank, .size = place.size, .one_host = place.local_size == place.size},
+        deadline);
+  }
+  if (request.backend == "hierarchical") {
+    return make_hierarchical_backend(
+        std::move(store), {.rank = place.rank, .size = place.size, .node = place.node_rank},
+        deadline);
+  }
   if (request.backend == "gloo") {
     const GlooOptions options = {
         .rank = place.rank,

@@ -20,6 +20,8 @@ struct Engine {
 };
 constexpr Engine kEngines[] = {
     {.name = "shm"},
+    {.name = "tcp"},
+    {.name = "hierarchical"},
     {.name = "gloo", .gives_back_threads = false},
 };
 

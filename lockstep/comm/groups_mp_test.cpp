@@ -67,7 +67,7 @@ TEST_P(ProcessGroups, WorkAndGiveEverythingBack) {
       {.backend = GetParam()});
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, ProcessGroups, ::testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, ProcessGroups, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Rank 0 serves the store, and its own communicator is gone before the others make a group.

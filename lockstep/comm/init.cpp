@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <numeric>
+#include <set>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/engines.h"
 #include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -17,27 +20,37 @@
 namespace lockstep {
 namespace {
 
-// Asked for > LOCKSTEP_BACKEND > what fits.
+constexpr const char* kBackends[] = {"local", "shm", "tcp", "hierarchical", "gloo", "mpi"};
+
+// Asked for > LOCKSTEP_BACKEND > what fits: "" where that takes a look at the other hosts.
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
                            const Topology& topology) {
   std::string name =
       options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
   if (name.empty())
-    name = topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "gloo";
-  if (name != "local" && name != "shm" && name != "gloo" && name != "mpi") {
+    return topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "";
+  if (std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends)) {
     throw InvalidArgument("backend '" + name +
-                          "' is not known; there are local, shm, gloo and mpi");
+                          "' is not known; there are local, shm, tcp, hierarchical, gloo and mpi");
   }
   if (name == "local" && topology.size > 1) {
     throw InvalidArgument("backend local joins threads of one process; for " +
-                          std::to_string(topology.size) + " processes use shm or gloo");
+                          std::to_string(topology.size) + " processes use shm or tcp");
   }
   if (name == "shm" && topology.local_size != topology.size) {
     throw InvalidArgument("backend shm joins the ranks of one host, but only " +
                           std::to_string(topology.local_size) + " of " +
-                          std::to_string(topology.size) + " are on this one; use gloo");
+                          std::to_string(topology.size) + " are on this one; use hierarchical");
   }
   return name;
+}
+
+// For ranks on several hosts: shared memory has a part wherever two ranks have a host in common.
+std::string choose_between_hosts(Store& store, const Topology& topology, Deadline deadline) {
+  const std::vector<int> nodes = exchange_nodes(
+      store, {.rank = topology.rank, .size = topology.size, .node = topology.node_rank}, deadline);
+  const std::set<int> hosts(nodes.begin(), nodes.end());
+  return hosts.size() < nodes.size() ? "hierarchical" : "tcp";
 }
 
 }  // namespace
@@ -45,12 +58,16 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
 Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
                      const InitOptions& options, CommunicatorOptions communicator,
                      Deadline deadline) {
-  const std::string name = choose_backend(options, process_env(), topology);
+  std::string name = choose_backend(options, process_env(), topology);
+  if (name.empty() && store) {
+    PrefixStore places("places", store);
+    name = choose_between_hosts(places, topology, deadline);
+  }
   std::unique_ptr<Backend> backend;
   auto origin = std::make_shared<GroupOrigin>();
   origin->members.resize(static_cast<size_t>(topology.size));
   std::iota(origin->members.begin(), origin->members.end(), 0);
-  if (name == "local" || (name == "gloo" && !store)) {
+  if (name == "local" || ((name == "gloo" || name == "tcp" || name == "hierarchical") && !store)) {
     backend = std::move(make_local_backends(1).front());
     origin->maker = make_local_groups();
   } else {

@@ -10,8 +10,9 @@
 namespace lockstep {
 
 struct InitOptions {
-  // "shm", "gloo", "mpi" (under mpirun or srun), "local" (a world of one). "": LOCKSTEP_BACKEND,
-  // else shm (local when alone).
+  // "shm", "tcp", "hierarchical", "gloo", "mpi" (under mpirun or srun), "local" (a world of one).
+  // "": LOCKSTEP_BACKEND, else local when alone, shm on one host, and over several hosts
+  // hierarchical, or tcp where no two ranks share one.
   std::string backend = {};
   // "env://": from the launcher's environment: lockstep run, torchrun, mpirun, srun; alone when
   // there is none. "tcp://host:port": rank 0 serves the store there. "file:///path": through a file

@@ -39,7 +39,8 @@ TEST_P(ProcessOperations, AgreeWithTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
                          ::testing::Values(Group{"shm", 2}, Group{"shm", 3}, Group{"shm", 4},
-                                           Group{"gloo", 2}, Group{"gloo", 3}),
+                                           Group{"tcp", 2}, Group{"tcp", 3}, Group{"gloo", 2},
+                                           Group{"gloo", 3}),
                          [](const auto& info) {
                            return std::string(info.param.backend) + std::to_string(info.param.size);
                          });
@@ -70,7 +71,7 @@ int agree_on_port(Communicator& comm) {
 
 TEST(Init, JoinsByTcpAndByFileWithoutALauncher) {
   testing::expect_ranks(3, [](Communicator& comm) {
-    for (const char* backend : {"shm", "gloo"}) {
+    for (const char* backend : {"shm", "tcp", "gloo"}) {
       Communicator tcp =
           init({.backend = backend,
                 .init_method = "tcp://127.0.0.1:" + std::to_string(agree_on_port(comm)),
@@ -153,6 +154,9 @@ void expect_peer_lost(const std::string& backend) {
 
 TEST(Failure, KilledRankIsNamedWithItsLastCollectiveShm) {
   expect_peer_lost("shm");
+}
+TEST(Failure, KilledRankIsNamedWithItsLastCollectiveTcp) {
+  expect_peer_lost("tcp");
 }
 TEST(Failure, KilledRankIsNamedWithItsLastCollectiveGloo) {
   expect_peer_lost("gloo");

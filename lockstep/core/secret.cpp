@@ -23,6 +23,9 @@ constexpr size_t kNonceSize = 32;
 constexpr std::string_view kMagic =
     "LKSTP1\r\n";  // first bytes of either side; the version is part of them
 
+constexpr const char* kSecretAdvice =
+    "; every rank needs the same LOCKSTEP_SECRET (or LOCKSTEP_SECRET_FILE)";
+
 std::string read_secret_fd(int fd, const std::string& what) {
   std::string text(4096, '\0');
   ssize_t n = ::pread(fd, text.data(), text.size(), 0);
@@ -46,26 +49,12 @@ std::string_view view(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-Digest receive_digest(int fd, Deadline deadline) {
-  Digest digest;
-  read_exact(fd, digest.data(), digest.size(), deadline);
-  return digest;
-}
-
 // `start` holds the first bytes that arrived, perhaps not yet all of the magic.
 void check_magic(std::string_view start) {
   if (!kMagic.starts_with(start)) {
     throw StoreError(
         "the peer does not speak Lockstep's protocol (is another service on this port?)");
   }
-}
-
-std::string receive_hello(int fd, Deadline deadline) {
-  std::string hello(kMagic.size() + kNonceSize, '\0');
-  read_exact(fd, hello.data(), kMagic.size(), deadline);
-  check_magic(std::string_view(hello).substr(0, kMagic.size()));
-  read_exact(fd, hello.data() + kMagic.size(), kNonceSize, deadline);
-  return hello.substr(kMagic.size());
 }
 
 }  // namespace
@@ -162,7 +151,7 @@ size_t ServerChallenge::wanted() const {
 std::string ServerChallenge::feed(std::string_view bytes) {
   LOCKSTEP_CHECK(bytes.size() <= wanted(), "a challenge is fed no more than it wants");
   received_ += bytes;
-  if (step_ == Step::kHello) check_magic(received_.substr(0, kMagic.size()));
+  if (step_ == Step::kHello) check_magic(std::string_view(received_).substr(0, kMagic.size()));
   if (wanted() > 0) return "";
   if (step_ == Step::kHello) {
     client_nonce_ = received_.substr(kMagic.size());
@@ -192,25 +181,64 @@ void authenticate_as_server(int fd, const Secret& secret, std::string_view purpo
   }
 }
 
+ClientChallenge::ClientChallenge(const Secret& secret, std::string_view purpose)
+    : secret_(secret), purpose_(purpose), client_nonce_(random_bytes(kNonceSize)) {}
+
+std::string ClientChallenge::hello() const {
+  return std::string(kMagic) + client_nonce_;
+}
+
+size_t ClientChallenge::wanted() const {
+  switch (step_) {
+    case Step::kHello:
+      return kMagic.size() + kNonceSize - received_.size();
+    case Step::kProof:
+      return sizeof(Digest) - received_.size();
+    case Step::kDone:
+      break;
+  }
+  return 0;
+}
+
+std::string ClientChallenge::feed(std::string_view bytes) {
+  LOCKSTEP_CHECK(bytes.size() <= wanted(), "a challenge is fed no more than it wants");
+  received_ += bytes;
+  if (step_ == Step::kHello) check_magic(std::string_view(received_).substr(0, kMagic.size()));
+  if (wanted() > 0) return "";
+  if (step_ == Step::kHello) {
+    server_nonce_ = received_.substr(kMagic.size());
+    received_.clear();
+    step_ = Step::kProof;
+    return std::string(view(proof(secret_, "client", purpose_, server_nonce_, client_nonce_)));
+  }
+  Digest theirs;
+  std::copy(received_.begin(), received_.end(), theirs.begin());
+  if (!equal(theirs, proof(secret_, "server", purpose_, server_nonce_, client_nonce_))) {
+    throw StoreError(std::string("the server does not know this job's secret") + kSecretAdvice);
+  }
+  step_ = Step::kDone;
+  received_.clear();
+  return "";
+}
+
 void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose,
                             Deadline deadline) {
-  static constexpr const char* kAdvice =
-      "; every rank needs the same LOCKSTEP_SECRET (or LOCKSTEP_SECRET_FILE)";
-  const std::string client_nonce = random_bytes(kNonceSize);
-  std::string hello(kMagic);
-  hello += client_nonce;
-  write_exact(fd, hello.data(), hello.size(), deadline);
-  const std::string server_nonce = receive_hello(fd, deadline);
-  const Digest ours = proof(secret, "client", purpose, server_nonce, client_nonce);
-  Digest theirs;
-  try {
-    write_exact(fd, view(ours).data(), ours.size(), deadline);
-    theirs = receive_digest(fd, deadline);
-  } catch (const PeerLost&) {
-    throw StoreError(std::string("the server refused this process's secret") + kAdvice);
-  }
-  if (!equal(theirs, proof(secret, "server", purpose, server_nonce, client_nonce))) {
-    throw StoreError(std::string("the server does not know this job's secret") + kAdvice);
+  ClientChallenge challenge(secret, purpose);
+  std::string message = challenge.hello();
+  bool proved = false;
+  while (true) {
+    try {
+      write_exact(fd, message.data(), message.size(), deadline);
+      if (challenge.done()) return;
+      std::string bytes(proved ? challenge.wanted() : std::min(challenge.wanted(), kMagic.size()),
+                        '\0');
+      read_exact(fd, bytes.data(), bytes.size(), deadline);
+      message = challenge.feed(bytes);
+      proved |= !message.empty();
+    } catch (const PeerLost&) {
+      if (!proved) throw;
+      throw StoreError(std::string("the server refused this process's secret") + kSecretAdvice);
+    }
   }
 }
 

@@ -79,4 +79,27 @@ class ServerChallenge {
   std::string server_nonce_;
 };
 
+// The client's half, likewise: send hello() first.
+class ClientChallenge {
+ public:
+  ClientChallenge(const Secret& secret, std::string_view purpose);
+
+  std::string hello() const;
+  size_t wanted() const;
+  bool done() const { return step_ == Step::kDone; }
+  // As ServerChallenge::feed(). Throws StoreError when the server does not know the secret or speaks
+  // something else.
+  std::string feed(std::string_view bytes);
+
+ private:
+  enum class Step { kHello, kProof, kDone };
+
+  Secret secret_;
+  std::string purpose_;
+  Step step_ = Step::kHello;
+  std::string received_;
+  std::string client_nonce_;
+  std::string server_nonce_;
+};
+
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -68,17 +69,29 @@ Running start_rank(int rank, int size, const HostPort& store, const Secret& secr
   running.output.reset(::memfd_create("lockstep-test-output", MFD_CLOEXEC));
   if (!running.output) throw system_error("memfd_create", errno);
   launch::Variables variables;
-  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(size);
+  const std::vector<int>& hosts = options.hosts.of_rank;
+  const int host = hosts.empty() ? 0 : hosts[static_cast<size_t>(rank)];
+  variables.insert(options.variables.begin(), options.variables.end());
+  variables["RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = std::to_string(size);
+  variables["LOCAL_RANK"] =
+      std::to_string(hosts.empty() ? rank : std::count(hosts.begin(), hosts.begin() + rank, host));
+  variables["LOCAL_WORLD_SIZE"] =
+      std::to_string(hosts.empty() ? size : std::count(hosts.begin(), hosts.end(), host));
+  variables["GROUP_RANK"] = std::to_string(host);
   variables["LOCKSTEP_STORE"] = store.to_string();
   variables["LOCKSTEP_SECRET"] = secret.text();
   variables["OMP_NUM_THREADS"] = "1";
   variables[kLoneCall] = call_text(::getpid(), options.name);
   SubprocessOptions process;
-  process.program = "/proc/self/exe";
+  std::string program = "/proc/self/exe";
   char path[4096] = {};
-  if (::readlink(process.program.c_str(), path, sizeof path - 1) > 0) process.program = path;
-  process.command = {process.program};
+  if (::readlink(program.c_str(), path, sizeof path - 1) > 0) program = path;
+  if (hosts.empty())
+    process.program = program;
+  else
+    process.command = options.hosts.prefix(host);
+  process.command.push_back(program);
   process.command.insert(process.command.end(), options.arguments.begin(), options.arguments.end());
   process.env = launch::merge_environment(launch::current_environment(), variables);
   process.stdout_fd = process.stderr_fd = running.output.get();
@@ -98,6 +111,10 @@ int count_entries(const char* directory) {
 
 }  // namespace
 
+bool in_lone_rank() {
+  return process_env()(kLoneCall).has_value();
+}
+
 std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
                                      const LoneOptions& options) {
   if (const auto call = process_env()(kLoneCall)) {
@@ -106,10 +123,17 @@ std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
   }
   const Deadline deadline = Deadline::after(options.deadline);
   const Secret secret = Secret::generate();
-  const TcpStoreServer server({"127.0.0.1", 0}, secret);
+  std::unique_ptr<TcpStoreServer> server;
+  if (options.hosts.of_rank.empty()) {
+    server = std::make_unique<TcpStoreServer>(HostPort{"127.0.0.1", 0}, secret);
+  } else {
+    options.hosts.on(0, [&] {
+      server = std::make_unique<TcpStoreServer>(HostPort{options.hosts.address, 0}, secret);
+    });
+  }
   std::vector<Running> running;
   for (int rank = 0; rank < size; ++rank)
-    running.push_back(start_rank(rank, size, server.address(), secret, options));
+    running.push_back(start_rank(rank, size, server->address(), secret, options));
 
   std::vector<LoneRank> ranks(static_cast<size_t>(size));
   while (true) {

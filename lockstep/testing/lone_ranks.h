@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,13 +12,28 @@
 
 namespace lockstep::testing {
 
+// Hosts for the ranks, such as NetworkNamespaces.
+struct LoneHosts {
+  std::vector<int> of_rank = {};  // empty: all ranks run here
+  // Words to put before a command so that it runs on the host.
+  std::function<std::vector<std::string>(int host)> prefix = {};
+  // Runs fn so that the sockets it makes are the host's. Host 0 has the store.
+  std::function<void(int host, const std::function<void()>& fn)> on = {};
+  std::string address = {};  // of host 0, for all hosts
+};
+
 struct LoneOptions {
   // When the whole is not over by then, the ranks that still run are killed and the result says so.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   // As in RankOptions (process_ranks.h); with GoogleTest: lone_point() of gtest_ranks.h.
   std::string name = {};
   std::vector<std::string> arguments = {};
+  LoneHosts hosts = {};
+  std::map<std::string, std::string> variables = {};  // for every rank's environment
 };
+
+// Whether this process is a rank of run_lone_ranks(), and not the test that calls it.
+bool in_lone_rank();
 
 struct LoneRank {
   ExitStatus status;

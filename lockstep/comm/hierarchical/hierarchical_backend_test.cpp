@@ -1,0 +1,162 @@
+#include "lockstep/comm/hierarchical/hierarchical_backend.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/tcp/tcp_backend.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/testing/fault_suite.h"
+#include "lockstep/testing/operation_suite.h"
+
+namespace lockstep::hierarchical_backend_test {
+namespace {
+
+using hierarchical::HostMap;
+using hierarchical::make_host_map;
+
+// Ranks as threads; node_of[r] says on which pretended host rank r is.
+void run_hosts(const std::vector<int>& node_of,
+               const std::function<void(Communicator&, HierarchicalBackend&)>& fn,
+               std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
+  const auto size = static_cast<int>(node_of.size());
+  std::vector<std::vector<std::unique_ptr<Backend>>> insides;
+  for (const std::vector<int>& host : make_host_map(node_of, 0).hosts)
+    insides.push_back(make_local_backends(static_cast<int>(host.size())));
+  HashStore store;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        HostMap map = make_host_map(node_of, rank);
+        std::unique_ptr<Backend> inside;
+        if (map.mate_count() > 1) inside = std::move(insides[map.host()][map.index()]);
+        const Topology topology{rank, size, map.index(), map.mate_count(), map.host()};
+        auto backend = std::make_unique<HierarchicalBackend>(
+            std::move(map), std::move(inside),
+            make_tcp_engine(store, {.rank = rank, .size = size}, Deadline::after(timeout)));
+        HierarchicalBackend& engine = *backend;
+        Communicator comm(std::move(backend), topology, {.timeout = timeout});
+        try {
+          fn(comm, engine);
+        } catch (const std::exception& error) {
+          comm.abort("rank " + std::to_string(rank) + " threw: " + error.what());
+          throw;
+        }
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(HostMap, OrdersHostsByTheirFirstRank) {
+  const HostMap map = make_host_map(std::vector<int>{7, 3, 7, 3}, 2);
+  EXPECT_EQ(map.hosts, (std::vector<std::vector<int>>{{0, 2}, {1, 3}}));
+  EXPECT_EQ(map.host(), 0);
+  EXPECT_EQ(map.index(), 1);
+  EXPECT_TRUE(map.equal);
+  EXPECT_FALSE(map.contiguous);
+  EXPECT_EQ(map.column(1), (std::vector<int>{2, 3}));
+  EXPECT_EQ(map.representatives(3), (std::vector<int>{0, 3}));
+  const HostMap unequal = make_host_map(std::vector<int>{0, 0, 1}, 0);
+  EXPECT_FALSE(unequal.equal);
+  EXPECT_TRUE(unequal.contiguous);
+}
+
+class HierarchicalOperations : public ::testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(HierarchicalOperations, AgreeWithTheOracle) {
+  std::mutex mutex;
+  int64_t checked = 0;
+  run_hosts(GetParam(), [&](Communicator& comm, HierarchicalBackend&) {
+    const testing::SuiteReport report =
+        testing::run_operation_suite(comm, {.long_bytes = 100'003, .every_root = comm.size() < 4});
+    const std::lock_guard lock(mutex);
+    checked += report.checked;
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  });
+  EXPECT_GT(checked, 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalOperations,
+                         ::testing::Values(std::vector<int>{0, 0, 1, 1},     // equal
+                                           std::vector<int>{0, 1, 0, 1},     // ... and interleaved
+                                           std::vector<int>{0, 0, 1},        // unequal
+                                           std::vector<int>{1, 0, 0, 1, 1},  // ... and interleaved
+                                           std::vector<int>{0, 1, 2},        // one rank a host
+                                           std::vector<int>{0, 0}));         // one host
+
+// Blocks of 4 MiB: several are under way. The order of adding is host by host.
+TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
+  for (const int64_t count : {int64_t{3}, int64_t{5'000'001}}) {
+    std::vector<at::Tensor> inputs;
+    for (int r = 0; r < 4; ++r) inputs.push_back(at::randn({count}).mul_(r % 2 == 1 ? 1e6 : 1));
+    const at::Tensor expected = inputs[0].add(inputs[1]).add(inputs[2].add(inputs[3]));
+    run_hosts({0, 0, 1, 1}, [&](Communicator& comm, HierarchicalBackend&) {
+      std::vector<at::Tensor> tensors;
+      std::vector<Work> works;
+      for (int turn = 0; turn < 3; ++turn) {
+        tensors.push_back(inputs[comm.rank()].clone());
+        works.push_back(comm.iall_reduce(tensors.back()));
+      }
+      for (int turn = 2; turn >= 0; --turn) works[turn].wait();
+      for (const at::Tensor& t : tensors) EXPECT_TRUE(t.equal(expected)) << count;
+    });
+  }
+}
+
+// 2 (H-1)/H of the buffer a host, exactly; nothing over TCP inside a host.
+TEST(HierarchicalBackend, AnAllReduceSendsEachByteOnceOverTheLink) {
+  for (const std::vector<int>& nodes :
+       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1, 1, 2, 2}}) {
+    const auto size = static_cast<int>(nodes.size());
+    const uint64_t hosts = nodes.size() / 2;
+    const int64_t count = 1'179'648;  // divides by all that it is divided by
+    std::mutex mutex;
+    std::map<int, uint64_t> sent;  // by host
+    run_hosts(nodes, [&](Communicator& comm, HierarchicalBackend& backend) {
+      comm.all_reduce(at::zeros({count}));
+      const std::lock_guard lock(mutex);
+      for (int r = 0; r < size; ++r) {
+        if (nodes[r] == nodes[comm.rank()]) {
+          EXPECT_EQ(backend.payload_sent(r), 0u);
+        }
+        sent[nodes[comm.rank()]] += backend.payload_sent(r);
+      }
+    });
+    for (const auto& [host, bytes] : sent)
+      EXPECT_EQ(bytes, 2 * (hosts - 1) * static_cast<uint64_t>(count) * 4 / hosts) << host;
+  }
+}
+
+TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
+  int tried = 0;
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, std::vector<int>{0, 1, 1}}) {
+    for (const testing::Fault& fault : testing::faults()) {
+      if (fault.needs_process) continue;
+      ++tried;
+      run_hosts(
+          nodes,
+          [&](Communicator& comm, HierarchicalBackend&) {
+            EXPECT_EQ(testing::run_fault(comm, fault, {}), "")
+                << fault.name << ", rank " << comm.rank();
+          },
+          testing::fault_timeout(fault));
+    }
+  }
+  EXPECT_GE(tried, 20);
+}
+
+}  // namespace
+}  // namespace lockstep::hierarchical_backend_test

@@ -1,0 +1,33 @@
+// HostMap: which ranks of a group share a host. Pure.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace lockstep::hierarchical {
+
+struct HostMap {
+  int rank = 0;
+  std::vector<std::vector<int>> hosts;  // ranks in ascending order; hosts by their lowest rank
+  std::vector<int> host_of;             // by rank
+  std::vector<int> index_of;            // by rank: its place on its host
+  bool equal = true;                    // every host has the same number of ranks
+  bool contiguous = true;               // the hosts' ranks, one host after another, ascend
+
+  int size() const { return static_cast<int>(host_of.size()); }
+  int host() const { return host_of[rank]; }
+  int index() const { return index_of[rank]; }
+  const std::vector<int>& mates() const { return hosts[host()]; }  // this rank among them
+  int mate_count() const { return static_cast<int>(mates().size()); }
+  int host_count() const { return static_cast<int>(hosts.size()); }
+
+  // The rank with place `index` on every host, ascending; requires `equal`.
+  std::vector<int> column(int index) const;
+  // One rank of every host, ascending: `root` on its own host, the first on the others.
+  std::vector<int> representatives(int root) const;
+};
+
+// `node_of[r]`: any number that ranks of one host have in common, and of different ones not.
+HostMap make_host_map(std::span<const int> node_of, int rank);
+
+}  // namespace lockstep::hierarchical

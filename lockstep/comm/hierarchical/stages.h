@@ -1,0 +1,55 @@
+// Stages: an operation of all ranks as operations inside the hosts and between them, in order. Made
+// from the call and the map alone; carried out by HierarchicalBackend.
+//
+//   all_reduce      reduce_scatter inside the host; all_reduce of the slice among the ranks of
+//   equal
+//                   place on all hosts; all_gather inside the host. In blocks: while a block is
+//                   between the hosts, the next one is reduced inside them.
+//   reduce          reduce inside the host, to the root or the first rank; among those, to the root
+//   broadcast       from the root to the first ranks of the other hosts; inside the hosts
+//   all_gather      among the ranks of equal place; then inside the host
+//   reduce_scatter  inside the host, to the ranks of the receivers' places; among equal places
+//   barrier         inside, between the first ranks, inside
+//   gather, scatter, all_to_all: directly, every part crosses the link once
+// Where the hosts have different numbers of ranks, the first rank of each stands for its host in
+// all_reduce, all_gather and reduce_scatter.
+//
+// Sums are made host by host, in the order of the ranks inside each, and then over the hosts: the
+// same bits on every rank and in every run, but others than those of a backend that adds in rank
+// order.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/hierarchical/host_map.h"
+#include "lockstep/comm/tcp/exchange.h"
+#include "lockstep/comm/types.h"
+
+namespace lockstep::hierarchical {
+
+struct Stage {
+  enum class Kind : uint8_t {
+    kInside,  // `call` among the ranks of this host, by their places
+    kStart,  // `call` among `members`, ranks of all hosts, without waiting; the n-th of its kind ..
+    kAwait,  // .. ends here, where exchange == n
+    kWork,   // work()
+  };
+  Kind kind = Kind::kWork;
+  Call call = {};
+  std::vector<int> members = {};
+  int exchange = 0;
+  std::function<void()> work = {};
+};
+
+struct Stages {
+  std::vector<Stage> list;
+  std::vector<tcp::ScratchPool::Block> scratch;  // that the stages use
+};
+
+// `block_bytes`: of an all_reduce that is under way at a time.
+Stages make_stages(const Call& call, const HostMap& map, tcp::ScratchPool& pool,
+                   int64_t block_bytes = 4 << 20);
+
+}  // namespace lockstep::hierarchical

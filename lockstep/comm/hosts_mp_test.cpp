@@ -1,0 +1,205 @@
+// Ranks on several hosts, which are network namespaces of this machine.
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/fault_suite.h"
+#include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/network_namespaces.h"
+#include "lockstep/testing/operation_suite.h"
+
+namespace lockstep::hosts_mp_test {
+namespace {
+
+using testing::NetworkNamespaces;
+
+// `per_host` ranks on each of `hosts`.
+std::vector<int> places(int hosts, int per_host) {
+  std::vector<int> all;
+  for (int rank = 0; rank < hosts * per_host; ++rank) all.push_back(rank / per_host);
+  return all;
+}
+
+// Ranks on the hosts of `network`, which the ranks themselves do not have.
+testing::LoneHosts on_hosts(const NetworkNamespaces* network, std::vector<int> of_rank) {
+  if (network == nullptr) return {};
+  return {.of_rank = std::move(of_rank),
+          .prefix = [network](int host) { return network->prefix(host); },
+          .on = [network](int host, const auto& fn) { network->on(host, fn); },
+          .address = network->address(0)};
+}
+
+class HostsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string why = NetworkNamespaces::unavailable();
+    if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;
+  }
+  // Hosts, in the test itself; its ranks find themselves on theirs.
+  void make_hosts(int hosts) {
+    if (!testing::in_lone_rank()) network_ = std::make_unique<NetworkNamespaces>(hosts);
+  }
+  void run(const std::vector<int>& hosts, const std::function<void()>& rank,
+           const std::map<int, int>& ends = {}, const std::string& part = "") {
+    testing::expect_lone_ranks(static_cast<int>(hosts.size()), rank, ends,
+                               {.deadline = std::chrono::seconds(120),
+                                .hosts = on_hosts(network_.get(), hosts),
+                                // gloo asks the name service for this host's name, which has none.
+                                .variables = {{"GLOO_SOCKET_IFNAME", "eth0"}}},
+                               part);
+  }
+  std::unique_ptr<NetworkNamespaces> network_;
+};
+
+struct Case {
+  const char* backend;
+  int hosts;
+  int per_host;
+};
+class HostOperations : public HostsTest, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(HostOperations, AgreeWithTheOracle) {
+  const Case& c = GetParam();
+  make_hosts(c.hosts);
+  run(places(c.hosts, c.per_host), [&] {
+    Communicator comm = init({.backend = c.backend, .timeout = std::chrono::seconds(60)});
+    EXPECT_EQ(comm.local_size(), c.per_host);
+    const testing::SuiteReport report = testing::run_operation_suite(
+        comm, {.dtypes = {at::kFloat, at::kBFloat16, at::kLong, at::kBool},
+               .long_bytes = 100'003,
+               .every_root = comm.size() <= 4});
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+    EXPECT_GT(report.checked, 200);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HostOperations,
+                         ::testing::Values(Case{"tcp", 2, 2}, Case{"hierarchical", 2, 2},
+                                           Case{"gloo", 2, 2}, Case{"tcp", 3, 1},
+                                           Case{"hierarchical", 4, 2}),
+                         [](const auto& info) {
+                           return std::string(info.param.backend) +
+                                  std::to_string(info.param.hosts) + "x" +
+                                  std::to_string(info.param.per_host);
+                         });
+
+TEST_F(HostsTest, TheDefaultIsHierarchicalOrTcp) {
+  make_hosts(2);
+  run({0, 0, 1}, [] {
+    Communicator comm = init();
+    EXPECT_EQ(comm.capabilities().backend, "hierarchical");
+    Communicator row = *comm.split(comm.rank() == 0 ? 1 : 0, comm.rank());
+    const at::Tensor t = at::ones({1000});
+    row.all_reduce(t);
+    EXPECT_EQ(t[0].item<float>(), comm.rank() == 0 ? 1 : 2);
+  });
+  run(
+      {0, 1},
+      [] {
+        Communicator comm = init();
+        EXPECT_EQ(comm.capabilities().backend, "tcp");
+      },
+      {}, "one a host");
+}
+
+// What the link of each host carries, headers and acknowledgements included.
+TEST_F(HostsTest, AHierarchicalAllReduceSendsEachByteOnce) {
+  constexpr int64_t kCount = 6'553'600;  // 25 MiB of float32
+  for (const int hosts : {2, 3}) {
+    make_hosts(hosts);
+    std::vector<uint64_t> before;
+    const auto sent = [&](int host) { return network_->bytes_sent(host); };
+    for (int h = 0; network_ && h < hosts; ++h) before.push_back(sent(h));
+    testing::expect_lone_ranks(
+        2 * hosts,
+        [] {
+          Communicator comm = init({.backend = "hierarchical"});
+          const at::Tensor t = at::ones({kCount});
+          for (int i = 0; i < 4; ++i) comm.all_reduce(t);
+          comm.barrier();
+        },
+        {}, {.hosts = on_hosts(network_.get(), places(hosts, 2))}, std::to_string(hosts));
+    if (!network_) continue;  // a rank of the other turn
+    const double payload = 4.0 * 2 * (hosts - 1) / hosts * kCount * 4;
+    for (int h = 0; h < hosts; ++h) {
+      const auto bytes = static_cast<double>(sent(h) - before[static_cast<size_t>(h)]);
+      EXPECT_GT(bytes, payload * 0.99) << h;
+      EXPECT_LT(bytes, payload * 1.06) << h;
+    }
+    network_.reset();
+  }
+}
+
+class HostFaults : public HostsTest,
+                   public ::testing::WithParamInterface<std::tuple<const char*, testing::Fault>> {};
+
+TEST_P(HostFaults, EverySurvivorGetsTheRightErrorInTime) {
+  const auto& [backend, fault] = GetParam();
+  make_hosts(2);
+  std::map<int, int> ends;
+  if (fault.end != 0) ends[testing::kFaultyRank] = fault.end;
+  run(
+      {0, 0, 1},
+      [&backend = backend, &fault = fault] {
+        Communicator comm = init({.backend = backend, .timeout = testing::fault_timeout(fault)});
+        EXPECT_EQ(testing::run_fault(comm, fault, {}), "");
+      },
+      ends);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HostFaults,
+                         ::testing::Combine(::testing::Values("tcp", "hierarchical"),
+                                            ::testing::ValuesIn(testing::faults())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + std::get<1>(info.param).name;
+                         });
+
+// The cable of host 1 is pulled while an endless loop of large sums goes over it.
+class CutLink : public HostsTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(CutLink, EndsEveryWaitByTheDeadline) {
+  make_hosts(2);
+  std::thread cutter;
+  if (network_) {
+    cutter = std::thread([this] {
+      const Deadline deadline = Deadline::seconds(30);
+      while (network_->processes(1).size() < 2 && !deadline.expired())
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      network_->cut(1);
+    });
+  }
+  run(places(2, 2), [] {
+    Communicator comm = init({.backend = GetParam(), .timeout = std::chrono::seconds(20)});
+    const at::Tensor warm = at::zeros({10});
+    comm.all_reduce(warm);
+    Communicator quick = comm;  // the same group
+    const at::Tensor t = at::zeros({2'000'000});
+    auto start = std::chrono::steady_clock::now();
+    try {
+      while (true) {
+        start = std::chrono::steady_clock::now();
+        Work work = quick.iall_reduce(t);
+        work.wait(Deadline::seconds(4));
+      }
+    } catch (const Timeout& error) {
+      EXPECT_NE(std::string(error.what()).find("all_reduce"), std::string::npos) << error.what();
+    } catch (const PeerLost&) {
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(7));
+  });
+  if (cutter.joinable()) cutter.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CutLink, ::testing::Values("tcp", "hierarchical"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace lockstep::hosts_mp_test

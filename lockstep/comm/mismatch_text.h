@@ -1,0 +1,23 @@
+// The words in which ranks that called different operations are told so, on every backend.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace lockstep {
+
+// What one rank called.
+struct RankCall {
+  int rank = 0;
+  uint64_t sequence = 0;
+  std::string text;  // describe(call)
+};
+
+// "ranks called different collectives: ranks 0, 2: #2 all_reduce ...; rank 1: #2 all_gather ...;
+// every rank must call the same operations in the same order". `calls` in rank order; ranks with
+// the same call are named together. `noticed_at`: the call at which an earlier difference came to
+// light, or "". Pure.
+std::string mismatch_text(std::span<const RankCall> calls, const std::string& noticed_at = {});
+
+}  // namespace lockstep

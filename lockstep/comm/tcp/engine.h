@@ -1,0 +1,202 @@
+// Engine: one rank's end of a mesh; runs exchanges and messages, waits, compares what the ranks
+// call, and notices who is late or gone.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/tcp/exchange.h"
+#include "lockstep/comm/tcp/link.h"
+#include "lockstep/comm/tcp/messages.h"
+#include "lockstep/comm/types.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep::tcp {
+
+// How a group was broken, by whoever came first.
+enum class AbortKind : uint8_t { kTimeout = 1, kPeerLost, kMismatch, kOther };
+
+// A call that outlives its start: with the text that its note points to, and without its record.
+class KeptCall {
+ public:
+  explicit KeptCall(const Call& call) : call_(call), note_(call.note.text) {
+    call_.note.text = note_.c_str();
+    call_.record = nullptr;
+  }
+  KeptCall(const KeptCall&) = delete;
+  KeptCall& operator=(const KeptCall&) = delete;
+  const Call& get() const { return call_; }
+
+ private:
+  Call call_;
+  std::string note_;
+};
+
+// Something that a rank waits for.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual bool done() const = 0;
+  virtual const Call& call() const = 0;
+  // Ranks without which it cannot go on.
+  virtual std::vector<int> awaited() const = 0;
+  // The same for an error message, where others watch over some of them.
+  virtual std::vector<int> late() const { return awaited(); }
+  // Moves what the engine does not move by itself; true if anything moved.
+  virtual bool advance() { return false; }
+  // False while the engine alone decides how it goes on: then a wait may sleep in it.
+  virtual bool needs_advance() const { return false; }
+};
+
+// One thread at a time. Any number of exchanges are under way in the order of their keys, a few of
+// them at once; messages run beside them.
+class Engine final : private FrameListener, private Wire {
+ public:
+  // `links[r]` is connected to rank r; empty for this rank.
+  Engine(std::vector<UniqueFd> links, int rank, const ScheduleSizes& sizes);
+  // Says goodbye, as far as that goes without waiting: peers that wait for this rank get PeerLost.
+  ~Engine() override;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // This rank's next collective, by its sequence number: from now on it is compared with the
+  // others'. Throws what broke the group.
+  void enter(const Call& call);
+  // Queues an exchange among `members` (ascending, this rank among them), `call` as they see it.
+  // Keys ascend.
+  std::shared_ptr<Exchange> exchange(const Call& call, std::vector<int> members, uint64_t key);
+  std::shared_ptr<Message> message(const Call& call);
+
+  // Moves data; waits up to `wait_ms` for something to move. True if anything moved. Throws what
+  // broke the group, unless `pending` is done nevertheless.
+  bool advance(int wait_ms, Pending* pending = nullptr);
+  // The same without throwing: later calls do.
+  void progress() noexcept;
+  // As Backend::probe().
+  Probe probe(int src, int tag);
+  bool poll(Pending& pending);
+  void wait(Pending& pending, Deadline deadline);
+
+  // Breaks the group on all ranks. Does not throw or wait.
+  void abort(AbortKind kind, int lost_rank, const std::string& text) noexcept;
+  // Breaks the group on all ranks and throws.
+  [[noreturn]] void fail(AbortKind kind, int lost_rank, const std::string& text);
+  // The same for a difference that another engine met in the collective `sequence`: asks all ranks
+  // what they called. `text` stands where that shows no difference.
+  [[noreturn]] void fail_mismatch(uint64_t sequence, const std::string& text);
+  void check_broken() const {
+    if (broken_) std::rethrow_exception(broken_);
+  }
+
+  // The peer's end is closed. Callable in any state.
+  bool lost(int peer) const;
+
+  // Payload bytes that were written to `peer`.
+  uint64_t payload_sent(int peer) const;
+
+ private:
+  struct Record {  // of a collective of this rank
+    uint64_t sequence = 0;
+    uint64_t fingerprint = 0;
+    uint64_t history = 0;
+    std::string text;
+    std::string waits_for = {};  // of a peer, where it said so: "rank 1, 2"
+  };
+  struct ParkedData {
+    uint64_t key = 0;
+    std::unique_ptr<std::byte[]> payload;
+    size_t bytes = 0;
+    bool complete = false;
+  };
+  struct Peer {
+    std::unique_ptr<Link> link;
+    bool departed = false;          // said goodbye
+    uint32_t events = 0;            // what epoll watches
+    bool dirty = false;             // has output that nobody tried to write yet
+    Record last;                    // the last collective that is known of it
+    std::deque<Record> ahead;       // collectives that this rank has not reached
+    std::vector<uint64_t> started;  // keys of exchanges that this rank has not reached
+    std::deque<ParkedData> parked;
+    size_t parked_bytes = 0;
+    std::shared_ptr<Exchange> current;  // whose data the frame at hand is
+    bool parking = false;               // the frame at hand goes to parked.back()
+    bool junk = false;                  // ... goes nowhere
+    std::vector<std::byte> junk_memory;
+    uint64_t told = 0;  // the last sequence that it was told in full
+    std::optional<Record> answer;
+  };
+  struct Trouble {
+    AbortKind kind;
+    int rank;  // the lost one, or who reported
+    std::string text;
+    uint64_t sequence = 0;  // of a difference that all ranks must be asked about
+    bool earlier = false;   // ... in some collective before
+    bool reported = false;  // another rank reported it to all
+  };
+
+  std::byte* begin_frame(int peer, const FrameHeader& header, std::string_view text) override;
+  void end_frame(int peer, const FrameHeader& header) override;
+  void send_call(int peer, const Exchange& exchange, uint64_t amount) override;
+  void send_data(int peer, uint64_t key, const std::byte* data, size_t bytes,
+                 std::shared_ptr<SendListener> listener, int token) override;
+
+  // This rank found that the group is broken: no operation goes on any more.
+  bool stands_still() const { return asking_ || (trouble_ && !trouble_->reported); }
+  std::byte* begin_data(int peer, const FrameHeader& header);
+  void heard_call(int peer, const FrameHeader& header, std::string_view text);
+  void compare(int peer, const Record& theirs);
+  void deliver_parked(int peer);
+  void answer(int peer, uint64_t sequence);
+  void hear_answer(int peer, const FrameHeader& header, std::string_view text);
+  void raise(Trouble trouble);
+  [[noreturn]] void settle();
+  [[noreturn]] void adopt(Trouble trouble);
+  [[noreturn]] void mismatch(uint64_t sequence, bool earlier, const std::string& otherwise);
+  bool ask_all(uint64_t sequence, Deadline deadline);
+  [[noreturn]] void break_with(AbortKind kind, int rank, const std::string& text);
+  void announce(Pending& pending);
+
+  void activate();
+  Exchange* find(uint64_t key) const;
+  Link* link_for(int peer);
+  bool pump(int wait_ms);
+  bool flush();
+  void watch(int peer);
+  bool wants_input(int peer) const;
+  void check_lost(Pending& pending);
+  std::string whereabouts(int rank) const;
+  Record* record(uint64_t sequence);
+  const Record& latest() { return records_[entered_ % records_.size()]; }
+
+  const int rank_;
+  const int size_;
+  const ScheduleSizes sizes_;
+  const int spins_;
+  UniqueFd epoll_;
+  std::vector<Peer> peers_;
+  std::vector<int> dirty_;
+  Messages messages_;
+  ScratchPool scratch_;
+
+  std::deque<std::shared_ptr<Exchange>> queue_;  // not done, by key; the first few are active
+  uint64_t activated_ = 0;                       // the last key that was activated
+  std::array<Record, 64> records_;               // of this rank's last collectives, by sequence
+  uint64_t entered_ = 0;                         // the last sequence
+  uint64_t history_ = 0;
+
+  std::optional<Trouble> trouble_;
+  bool asking_ = false;  // all ranks what they called
+  std::exception_ptr broken_;
+};
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,346 @@
+// Engine: waiting, and what ends a wait early.
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/comm/mismatch_text.h"
+#include "lockstep/comm/tcp/engine.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::tcp {
+namespace {
+
+constexpr double kWarnSeconds = 10;
+constexpr double kAnnounceSeconds = 0.5;  // of standstill, before a rank tells all where it waits
+constexpr double kAnnounceAgain = 5;
+constexpr auto kAskTime = std::chrono::milliseconds(300);  // for all ranks to say what they called
+constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last words to leave
+constexpr uint64_t kLookBack = 16;  // collectives, for the first that differs
+constexpr double kYieldSeconds = 0.002;
+constexpr int kYields = 1000;  // before a wait for what the engine does not see sleeps
+constexpr int kAdvanceMs = 1;  // between two turns of what the engine does not see
+
+}  // namespace
+
+bool Engine::poll(Pending& pending) {
+  if (pending.done()) return true;
+  check_broken();
+  bool moved = pending.advance();
+  if (pending.done()) return true;
+  moved |= advance(0, &pending);
+  if (pending.done()) return true;
+  if (moved) pending.advance();
+  if (pending.done()) return true;
+  check_lost(pending);
+  return pending.done();
+}
+
+void Engine::wait(Pending& pending, Deadline deadline) {
+  int idle = 0;
+  unsigned turns = 0;
+  double still_since = deadline.elapsed_seconds();
+  double announce_after = kAnnounceSeconds;
+  double warn_at = kWarnSeconds;
+  while (!pending.done()) {
+    check_broken();
+    bool moved = pending.advance();
+    if (pending.done()) return;
+    moved |= advance(0, &pending);
+    if (pending.done()) return;
+    if (moved) {
+      idle = 0;
+      still_since = -1;
+      if (++turns % 64 != 0) continue;
+    } else if (++idle < spins_) {
+      continue;
+    } else if (pending.needs_advance() && idle < kYields) {
+      ::sched_yield();
+      // On a busy machine every yield may last a time slice.
+      if (idle % 16 != 0) continue;
+      if (still_since < 0) still_since = deadline.elapsed_seconds();
+      if (deadline.elapsed_seconds() - still_since < kYieldSeconds) continue;
+    }
+    check_lost(pending);
+    const Call& call = pending.call();
+    const double now = deadline.elapsed_seconds();
+    if (still_since < 0) {
+      still_since = now;
+      announce_after = kAnnounceSeconds;
+    }
+    if (deadline.expired()) {
+      std::ostringstream text;
+      text << "#" << call.sequence << " " << describe(call) << " on rank " << rank_ << " waited "
+           << deadline.timeout_seconds() << " s; not arrived:";
+      for (const int r : pending.late()) text << " " << whereabouts(r) << ";";
+      fail(AbortKind::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
+    }
+    if (now - still_since > announce_after) {
+      announce(pending);
+      announce_after += kAnnounceAgain;
+    }
+    if (now > warn_at) {
+      std::ostringstream text;
+      text << "#" << call.sequence << " " << describe(call) << " has waited "
+           << static_cast<int>(warn_at) << " s for";
+      for (const int r : pending.late()) text << " " << whereabouts(r) << ";";
+      log_warning(text.str());
+      warn_at *= 3;
+    }
+    if (advance(deadline.poll_ms(pending.needs_advance() ? kAdvanceMs : 100), &pending))
+      still_since = -1;
+  }
+}
+
+std::string Engine::whereabouts(int rank) const {
+  const Record& last = peers_[rank].last;
+  std::string text = "rank " + std::to_string(rank);
+  if (last.sequence == 0) return text + ", of which no collective is known here yet";
+  text += ", whose last known collective was #" + std::to_string(last.sequence) + " " + last.text;
+  if (!last.waits_for.empty()) text += ", where it waited for " + last.waits_for;
+  return text;
+}
+
+void Engine::check_lost(Pending& pending) {
+  for (const int r : pending.awaited()) {
+    if (r == rank_) continue;
+    const Peer& peer = peers_[r];
+    if (peer.link->lost().empty()) continue;
+    const Call& call = pending.call();
+    fail(AbortKind::kPeerLost, r,
+         "#" + std::to_string(call.sequence) + " " + describe(call) + " needs " + whereabouts(r) +
+             ", but " + (peer.departed ? "it has left the group" : peer.link->lost()));
+  }
+}
+
+Probe Engine::probe(int src, int tag) {
+  advance(0);
+  if (messages_.has_unclaimed(src, tag)) return Probe::kMessage;
+  const Peer& peer = peers_[src];
+  if (!peer.link || peer.link->lost().empty()) return Probe::kNothing;
+  if (peer.departed) return Probe::kLeft;
+  fail(AbortKind::kPeerLost, src,
+       "a message from " + whereabouts(src) + " is looked for, but " + peer.link->lost());
+}
+
+bool Engine::lost(int peer) const {
+  const std::unique_ptr<Link>& link = peers_[peer].link;
+  if (!link) return false;
+  if (!link->lost().empty() || peers_[peer].departed) return true;
+  // A broken group reads no more, so ask the system.
+  pollfd state{link->fd(), POLLRDHUP, 0};
+  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// Tells all where this rank waits: two ranks that wait for each other in different calls, neither
+// having sent anything, learn of it so.
+void Engine::announce(Pending& pending) {
+  if (entered_ == 0) return;
+  const Record& mine = latest();
+  std::string text = mine.text + "\n";
+  for (const int r : pending.late())
+    text += (text.back() == '\n' ? "rank " : ", ") + std::to_string(r);
+  for (int r = 0; r < size_; ++r) {
+    Peer& peer = peers_[r];
+    if (!peer.link || !peer.link->lost().empty() || peer.departed || peer.link->is_receiving())
+      continue;
+    FrameHeader header;
+    header.type = FrameType::kHere;
+    header.key = collective_key(mine.sequence, 0);
+    header.fingerprint = mine.fingerprint;
+    header.history = mine.history;
+    link_for(r)->push(header, text);
+  }
+}
+
+// `theirs` is of a collective that this rank has entered.
+void Engine::compare(int peer, const Record& theirs) {
+  const Record* mine = record(theirs.sequence);
+  if (mine == nullptr || trouble_ || asking_) return;
+  if (mine->fingerprint == theirs.fingerprint && mine->history == theirs.history) return;
+  const bool earlier = mine->fingerprint == theirs.fingerprint;
+  raise({AbortKind::kMismatch, peer, "", theirs.sequence, earlier});
+}
+
+void Engine::answer(int peer, uint64_t sequence) {
+  const Record* mine = record(sequence);
+  if (mine == nullptr) mine = &latest();
+  FrameHeader header;
+  header.type = FrameType::kHere;
+  header.kind = 1;
+  header.key = collective_key(mine->sequence, 0);
+  header.fingerprint = mine->fingerprint;
+  header.history = mine->history;
+  link_for(peer)->push(header, mine->text);
+}
+
+void Engine::hear_answer(int peer, const FrameHeader& header, std::string_view text) {
+  const size_t line = std::min(text.find('\n'), text.size());
+  Record theirs{sequence_of(header.key), header.fingerprint, header.history,
+                std::string(text.substr(0, line)),
+                std::string(text.substr(std::min(line + 1, text.size())))};
+  Peer& from = peers_[peer];
+  if (theirs.sequence > 0 && theirs.sequence >= from.last.sequence) from.last = theirs;
+  if (header.kind == 1) {
+    from.answer = std::move(theirs);
+  } else if (theirs.sequence > entered_) {
+    from.ahead.push_back(std::move(theirs));
+  } else {
+    compare(peer, theirs);
+  }
+}
+
+void Engine::raise(Trouble trouble) {
+  // What another rank reported to all is over; what this rank found is still to be looked into.
+  if (!trouble_ || (trouble.reported && !trouble_->reported)) trouble_ = std::move(trouble);
+}
+
+void Engine::settle() {
+  const Trouble trouble = *trouble_;
+  if (trouble.reported) adopt(trouble);
+  if (trouble.sequence > 0 && trouble.kind == AbortKind::kMismatch)
+    mismatch(trouble.sequence, trouble.earlier, trouble.text);
+  fail(trouble.kind, trouble.rank, trouble.text);
+}
+
+// What another rank reported ends it here too.
+void Engine::adopt(Trouble trouble) {
+  for (Peer& peer : peers_) {
+    if (peer.link) peer.link->drop_output();
+  }
+  break_with(trouble.kind, trouble.rank, trouble.text);
+}
+
+// Asks all ranks what they called at `sequence`. True if all said it.
+bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
+  size_t open = 0;
+  for (int r = 0; r < size_; ++r) {
+    Peer& peer = peers_[r];
+    peer.answer.reset();
+    if (!peer.link || !peer.link->lost().empty()) continue;
+    FrameHeader where;
+    where.type = FrameType::kWhere;
+    where.key = collective_key(sequence, 0);
+    link_for(r)->push(where, {});
+    ++open;
+  }
+  while (true) {
+    const auto answered = static_cast<size_t>(std::count_if(
+        peers_.begin(), peers_.end(), [](const Peer& p) { return p.answer.has_value(); }));
+    if (answered == open) return true;
+    if (deadline.expired()) return false;
+    pump(deadline.poll_ms(20));
+    if (trouble_ && trouble_->reported) adopt(*trouble_);
+  }
+}
+
+void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherwise) {
+  asking_ = true;
+  // Of the trouble that led here nothing is left to do but this.
+  const Record* noticed = record(sequence);
+  const std::string noticed_at =
+      noticed != nullptr ? "#" + std::to_string(sequence) + " " + noticed->text : "";
+  const Deadline deadline = Deadline::after(kAskTime);
+  uint64_t at = earlier ? sequence - 1 : sequence;
+  std::vector<RankCall> calls;
+  while (true) {
+    const bool all = ask_all(at, deadline);
+    calls.clear();
+    bool differ = false;
+    for (int r = 0; r < size_; ++r) {
+      const Peer& peer = peers_[r];
+      const Record* theirs = nullptr;
+      if (r == rank_)
+        theirs = record(at);
+      else if (peer.answer)
+        theirs = &*peer.answer;
+      else if (peer.last.sequence == at)
+        theirs = &peer.last;
+      if (theirs == nullptr || theirs->sequence == 0) continue;
+      calls.push_back({r, theirs->sequence, theirs->text});
+      const Record* mine = record(at);
+      differ |= mine == nullptr || theirs->fingerprint != mine->fingerprint ||
+                theirs->sequence != mine->sequence;
+    }
+    if (differ || !earlier || !all || at <= 1 || sequence - at >= kLookBack) {
+      const std::string text = differ || otherwise.empty()
+                                   ? mismatch_text(calls, earlier ? noticed_at : std::string())
+                                   : otherwise;
+      fail(AbortKind::kMismatch, -1, text);
+    }
+    --at;
+  }
+}
+
+void Engine::fail_mismatch(uint64_t sequence, const std::string& text) {
+  check_broken();
+  mismatch(sequence, false, text);
+}
+
+void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexcept {
+  if (broken_) return;
+  try {
+    FrameHeader header;
+    header.type = FrameType::kAbort;
+    header.kind = static_cast<uint8_t>(kind);
+    header.tag = lost_rank;
+    for (Peer& peer : peers_) {
+      if (!peer.link || !peer.link->lost().empty()) continue;
+      peer.link->stop_receiving();
+      peer.link->drop_output();
+      peer.link->push(header, text);
+      peer.link->flush();
+    }
+    break_with(kind, lost_rank >= 0 ? lost_rank : rank_, text);
+  } catch (...) {
+    // broken_ is set, or memory ran out and the connections' end must tell.
+  }
+}
+
+void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
+  abort(kind, lost_rank, text);
+  // The words must have arrived before the process ends: its end may reset the connections.
+  const Deadline deadline = Deadline::after(kFlushTime);
+  bool settled = false;
+  while (!settled && !deadline.expired()) {
+    settled = true;
+    for (Peer& peer : peers_) {
+      if (peer.link && !peer.link->settle()) settled = false;
+    }
+    if (!settled) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  check_broken();
+  throw Error(text);
+}
+
+void Engine::break_with(AbortKind kind, int rank, const std::string& text) {
+  try {
+    switch (kind) {
+      case AbortKind::kTimeout:
+        throw Timeout(text);
+      case AbortKind::kMismatch:
+        throw Mismatch(text);
+      default:
+        throw PeerLost(text, rank);
+    }
+  } catch (...) {
+    broken_ = std::current_exception();
+    // The callers' memory may go now.
+    for (Peer& peer : peers_) {
+      if (!peer.link) continue;
+      peer.link->stop_receiving();
+      if (!peer.link->lost().empty()) continue;
+      peer.current.reset();
+    }
+    queue_.clear();
+    messages_.clear();
+    throw;
+  }
+}
+
+}  // namespace lockstep::tcp

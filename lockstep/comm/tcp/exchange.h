@@ -1,0 +1,111 @@
+// Exchange: one schedule under way.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/tcp/link.h"
+#include "lockstep/comm/tcp/schedule.h"
+#include "lockstep/comm/types.h"
+
+namespace lockstep::tcp {
+
+class Exchange;
+
+// What an exchange sends through.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+  // Tells `peer` that this rank has started the exchange and will send it `amount` bytes.
+  virtual void send_call(int peer, const Exchange& exchange, uint64_t amount) = 0;
+  virtual void send_data(int peer, uint64_t key, const std::byte* data, size_t bytes,
+                         std::shared_ptr<SendListener> listener, int token) = 0;
+};
+
+// Memory for partial results, used again and again.
+class ScratchPool {
+ public:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  struct Block {
+    std::unique_ptr<std::byte, Free> memory;
+    size_t bytes = 0;
+  };
+  Block take(size_t bytes);
+  void give(Block block);
+
+ private:
+  std::vector<Block> free_;
+};
+
+// More than this many bytes from one rank to another in one exchange wait until the receiver has
+// said that it has started: they go straight into its tensor, and nothing piles up. Fewer are sent
+// at once.
+inline constexpr int64_t kEagerBytes = 32 * 1024;
+
+class Exchange final : public SendListener, public std::enable_shared_from_this<Exchange> {
+ public:
+  // `call` as the members of the group see it; members[i] is the world's rank of its i-th rank,
+  // `index` this one's. `key` orders the exchanges of this rank.
+  Exchange(Call call, std::vector<int> members, int index, uint64_t key);
+
+  uint64_t key() const { return key_; }
+  const Call& call() const { return call_; }
+  bool done() const { return left_ == 0 && active_; }
+  bool active() const { return active_; }
+
+  // Makes the schedule, tells the peers and starts what may start.
+  void activate(Wire& wire, ScratchPool& pool, const ScheduleSizes& sizes);
+  // Gives the scratch memory back; after done().
+  void retire(ScratchPool& pool) { pool.give(std::move(scratch_)); }
+
+  // By rank of the world; requires active().
+  void peer_started(int peer);
+  bool exchanges_with(int peer) const { return lane_of(peer) != nullptr; }
+  // Where the next piece from `peer` goes; null, with `bytes` unexpected, if it is none.
+  std::byte* expect(int peer, size_t bytes, bool& expected);
+  void received(int peer);
+  void sent(int token) override;
+
+  // The ranks of the world that this one cannot go on without.
+  std::vector<int> awaited() const;
+  // All ranks of the world that take part.
+  const std::vector<int>& members() const { return members_; }
+
+ private:
+  // What passes between this rank and one peer.
+  struct Lane {
+    int peer = -1;
+    std::vector<int32_t> sends, receives;  // steps, in order
+    size_t next_send = 0, next_receive = 0;
+    size_t sent = 0;
+    int64_t send_bytes = 0, receive_bytes = 0;
+    bool must_hear = false;  // before anything is sent, or before the exchange is over
+    bool heard = false;
+  };
+  const Lane* lane_of(int peer) const;
+  Lane* lane_of(int peer) { return const_cast<Lane*>(std::as_const(*this).lane_of(peer)); }
+  std::byte* memory(const Piece& piece) const;
+  void finish(int32_t step);
+  void run(int32_t step);
+  void push_sends(Lane& lane);
+
+  Call call_;
+  std::vector<int> members_;
+  int index_;
+  uint64_t key_;
+  bool active_ = false;
+  Wire* wire_ = nullptr;
+  Schedule schedule_;
+  ScratchPool::Block scratch_;
+  std::vector<Lane> lanes_;           // of the peers with which anything passes
+  std::vector<int32_t> lane_index_;   // by index in members_; -1: none
+  std::vector<int32_t> blocked_;      // by step: earlier steps that are not done
+  std::vector<int32_t> first_later_;  // by step: where its later steps begin in later_
+  std::vector<int32_t> later_;
+  size_t left_ = 0;  // steps not done, and peers not heard of that must be
+};
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,56 @@
+// Frame: what travels between two ranks over one connection. Pure.
+//
+// Every frame is a header of fixed size, a short text, and a payload. The numbers are in the hosts'
+// own byte order, which the ranks compare when they connect.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace lockstep::tcp {
+
+enum class FrameType : uint8_t {
+  kCall = 1,  // "I have started this collective; you may send me its data"
+  kData,      // a piece of a collective
+  kMessage,   // a send, with its payload
+  kAsk,       // a send whose payload waits for kGo
+  kGo,        // "the receive is posted"
+  kPart,      // a piece of a send's payload
+  kHere,      // "this is the collective that I am in, or was last in"
+  kWhere,     // asks for a kHere
+  kAbort,     // "the group is broken, for this reason"
+  kBye,       // "I leave the group, and have sent all that I had"
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::kBye;
+  uint8_t kind = 0;          // messages: the dtype; kAbort: AbortKind; kHere: 1 for an answer
+  uint16_t text_bytes = 0;   // that follow the header
+  int32_t tag = 0;           // messages: the tag; kAbort: the lost rank
+  uint64_t key = 0;          // collectives: collective_key(); messages: the sender's number of it
+  uint64_t bytes = 0;        // of payload that follow the text
+  uint64_t fingerprint = 0;  // kCall, kHere
+  uint64_t history = 0;      // kCall, kHere: of all earlier collectives
+  uint64_t amount = 0;       // kCall: payload bytes that will follow; kMessage, kAsk: elements
+};
+static_assert(sizeof(FrameHeader) == 48);
+
+inline constexpr size_t kMaxText = 4000;
+inline constexpr size_t kMaxPayload = size_t{1} << 20;
+
+// A collective consists of at most 2^16 exchanges, which are told apart by `phase`.
+constexpr uint64_t collective_key(uint64_t sequence, int phase) {
+  return sequence << 16 | static_cast<uint64_t>(phase);
+}
+constexpr uint64_t sequence_of(uint64_t key) {
+  return key >> 16;
+}
+
+// Reads a header off the start of `bytes`; nullopt if there are fewer than its size. Throws
+// StoreError for what no rank of the same version sends.
+std::optional<FrameHeader> parse_frame_header(std::span<const std::byte> bytes);
+
+}  // namespace lockstep::tcp

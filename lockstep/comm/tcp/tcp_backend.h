@@ -1,0 +1,58 @@
+// TcpBackend: ranks on any hosts over TCP connections of Lockstep's own, each proved by a secret.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/tcp/schedule.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+
+namespace tcp {
+class Engine;
+}
+
+struct TcpOptions {
+  int rank = 0;
+  int size = 1;
+  bool one_host = true;  // all ranks are on this host: nothing leaves the loopback interface
+  // An interface or its address to use; "": LOCKSTEP_INTERFACE, else whatever reaches.
+  std::string interface = {};
+  tcp::ScheduleSizes sizes = {};
+};
+
+// Connects the ranks. Collective. `store` is used by this group alone, through a prefix of its own,
+// and only here. Throws Timeout that names the missing ranks, InvalidArgument, StoreError,
+// SystemError.
+std::unique_ptr<tcp::Engine> make_tcp_engine(Store& store, const TcpOptions& options,
+                                             Deadline deadline);
+
+class TcpBackend final : public Backend {
+ public:
+  explicit TcpBackend(std::unique_ptr<tcp::Engine> engine);
+  ~TcpBackend() override;
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::unique_ptr<Request> start(const Call& call) override;
+  void progress() override;
+  bool lost(int rank) const override;
+  Probe probe(int src, int tag) override;
+  void abort(const std::string& reason) noexcept override;
+
+  // Payload bytes that this rank has sent to `peer` so far.
+  uint64_t payload_sent(int peer) const;
+
+ private:
+  Capabilities capabilities_;
+  std::unique_ptr<tcp::Engine> engine_;
+  std::vector<int> everybody_;
+};
+
+std::unique_ptr<TcpBackend> make_tcp_backend(Store& store, const TcpOptions& options,
+                                             Deadline deadline);
+
+}  // namespace lockstep
