@@ -87,8 +87,8 @@ class ClientChallenge {
   std::string hello() const;
   size_t wanted() const;
   bool done() const { return step_ == Step::kDone; }
-  // As ServerChallenge::feed(). Throws StoreError when the server does not know the secret or speaks
-  // something else.
+  // As ServerChallenge::feed(). Throws StoreError when the server does not know the secret or
+  // speaks something else.
   std::string feed(std::string_view bytes);
 
  private:
