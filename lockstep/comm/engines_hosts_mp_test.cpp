@@ -121,6 +121,7 @@ class Hosts : public ::testing::Test {
     if (const auto role = process_env()(kRole)) return;
     if (const std::string why = testing::NetworkNamespaces::unavailable(); !why.empty())
       GTEST_SKIP() << why;
+    scratch_ = std::make_unique<Scratch>();
     network_ = std::make_unique<testing::NetworkNamespaces>(kHosts);
   }
 
@@ -138,7 +139,7 @@ class Hosts : public ::testing::Test {
   }
 
   void start(SubprocessOptions options, const std::string& name) {
-    const UniqueFd out(::creat((scratch_ / name).c_str(), 0600));
+    const UniqueFd out(::creat((*scratch_ / name).c_str(), 0600));
     options.stdout_fd = options.stderr_fd = out.get();
     names_.push_back(name);
     running_.push_back(std::make_unique<Subprocess>(options));
@@ -161,7 +162,7 @@ class Hosts : public ::testing::Test {
 
   // mpirun on host 0; its daemons on the others are started by a script in the place of ssh.
   void start_mpi(const std::string& role) {
-    const std::string shell = scratch_ / "shell";
+    const std::string shell = *scratch_ / "shell";
     {
       std::ofstream script(shell);
       script << "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
@@ -207,7 +208,7 @@ class Hosts : public ::testing::Test {
         text += std::string("LATE: ") + error.what() + "\n";
         running_[i]->signal_group(SIGKILL);
       }
-      text += scratch_.read(names_[i]);
+      text += scratch_->read(names_[i]);
     }
     return text;
   }
@@ -228,14 +229,14 @@ class Hosts : public ::testing::Test {
     const Deadline deadline = Deadline::seconds(60);
     while (!deadline.expired()) {
       std::string text;
-      for (const std::string& name : names_) text += scratch_.read(name);
+      for (const std::string& name : names_) text += scratch_->read(name);
       if (count(text, word) >= times) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     ADD_FAILURE() << "the ranks did not get as far as '" << word << "'";
   }
 
-  Scratch scratch_;
+  std::unique_ptr<Scratch> scratch_;  // of the parent
   std::unique_ptr<testing::NetworkNamespaces> network_;
   std::vector<std::unique_ptr<Subprocess>> running_;
   std::vector<std::string> names_;
