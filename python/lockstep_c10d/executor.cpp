@@ -159,6 +159,26 @@ void ExecutorWork::complete(std::exception_ptr error) {
   over_.store(true, std::memory_order_release);
 }
 
+void Bell::ring() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    rung_ = true;
+  }
+  rings_.notify_one();
+}
+
+void Bell::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  rings_.wait(lock, [this] { return rung_; });
+  rung_ = false;
+}
+
+void Bell::wait_for(std::chrono::microseconds longest) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  rings_.wait_for(lock, longest, [this] { return rung_; });
+  rung_ = false;
+}
+
 Executor::Executor(Communicator comm) : comm_(std::move(comm)), rank_(comm_->rank()) {}
 
 Executor::~Executor() {
@@ -171,7 +191,7 @@ c10::intrusive_ptr<ExecutorWork> Executor::submit(uint64_t sequence, Task task) 
       c10::make_intrusive<ExecutorWork>(rank_, sequence, std::move(task), shared_from_this());
   Finished finished;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = enter();
     TORCH_CHECK(comm_, "lockstep: the process group was destroyed");
     pending_.push_back(work);
     poll(finished, false);
@@ -191,14 +211,9 @@ c10::intrusive_ptr<ExecutorWork> Executor::submit(uint64_t sequence, Task task) 
 }
 
 bool Executor::wait(const ExecutorWork& work, const std::optional<Deadline>& deadline) {
-  drivers_.fetch_add(1);
+  ++drivers_;
   const bool over = drive([&work] { return work.completed(); }, deadline);
-  bool hand_over = false;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    hand_over = drivers_.fetch_sub(1) == 1 && !pending_.empty();
-  }
-  if (hand_over) wake_helper(/*at_once=*/false);
+  if (--drivers_ == 0 && count_ > 0) wake_helper(/*at_once=*/false);
   return over;
 }
 
@@ -207,7 +222,7 @@ bool Executor::drive(const std::function<bool()>& over, const std::optional<Dead
   while (!over()) {
     Finished finished;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto lock = enter();
       poll(finished, backoff.check_time());
     }
     const bool moved = !finished.empty();
@@ -222,14 +237,14 @@ bool Executor::drive(const std::function<bool()>& over, const std::optional<Dead
 void Executor::poke() {
   Finished finished;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = enter();
     poll(finished, false);
   }
   complete(finished);
 }
 
 void Executor::forget(const ExecutorWork& work) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   std::erase_if(pending_, [&work](const auto& other) { return other.get() == &work; });
   count_.store(pending_.size());
 }
@@ -307,14 +322,13 @@ void Executor::complete(Finished& finished) {
 }
 
 void Executor::wake_helper(bool at_once) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
+  if (!has_helper_.exchange(true)) {
+    const auto lock = enter();
     if (!comm_) return;
     // It keeps the executor: the last reference may go in a callback that it runs.
-    if (!helper_.joinable()) helper_ = std::thread([self = shared_from_this()] { self->help(); });
-    if (!at_once && !helper_sleeps_) return;  // it looks by itself
+    helper_ = std::thread([self = shared_from_this()] { self->help(); });
   }
-  helper_wakes_.notify_one();
+  if (helper_sleeps_.exchange(false) || at_once) bell_.ring();
 }
 
 // Waking a thread costs more than a small operation, and most operations are soon waited for by
@@ -323,34 +337,42 @@ void Executor::wake_helper(bool at_once) {
 void Executor::help() {
   constexpr auto kLook = microseconds(250);
   constexpr auto kQuiet = std::chrono::milliseconds(10);
-  const auto needed = [this] { return stop_ || (drivers_ == 0 && !pending_.empty()); };
+  const auto needed = [this] { return count_ > 0 && drivers_ == 0; };
   auto last = Deadline::Clock::now();
-  std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_) {
     if (needed()) {
-      lock.unlock();
       drive([this] { return stop_ || drivers_ > 0 || count_ == 0; }, std::nullopt);
-      lock.lock();
       last = Deadline::Clock::now();
-    } else if (!pending_.empty() || Deadline::Clock::now() - last < kQuiet) {
-      helper_wakes_.wait_for(lock, kLook);
+    } else if (Deadline::Clock::now() - last < kQuiet) {
+      bell_.wait_for(kLook);
     } else {
       helper_sleeps_ = true;
-      helper_wakes_.wait(lock, [this] { return stop_ || !pending_.empty(); });
+      if (!needed() && !stop_) bell_.wait();  // who makes it needed looks at the flag afterwards
       helper_sleeps_ = false;
       last = Deadline::Clock::now();
     }
   }
 }
 
+// A few turns before the kernel is asked to wait.
+std::unique_lock<std::mutex> Executor::enter() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  for (int turn = 0; !lock && turn < 200; ++turn) {
+    ::sched_yield();
+    if (lock.try_lock()) break;
+  }
+  if (!lock) lock.lock();
+  return lock;
+}
+
 void Executor::abort(const std::string& reason) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   if (comm_) comm_->abort(reason);
 }
 
 void Executor::close() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = enter();
     if (!comm_) return;
   }
   // As short as an error must be quick to reach the other ranks, which see this one leave.
@@ -358,7 +380,7 @@ void Executor::close() {
   std::thread helper;
   Finished finished;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = enter();
     if (!comm_) return;
     stop_ = true;
     helper.swap(helper_);
@@ -370,7 +392,7 @@ void Executor::close() {
     count_ = 0;
     comm_.reset();
   }
-  helper_wakes_.notify_all();
+  bell_.ring();
   if (helper.joinable()) {
     if (helper.get_id() == std::this_thread::get_id())
       helper.detach();

@@ -49,6 +49,19 @@ struct Task {
 
 class Executor;
 
+// Wakes one thread; a ring that nobody waits for is kept.
+class Bell {
+ public:
+  void ring();
+  void wait();
+  void wait_for(std::chrono::microseconds longest);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable rings_;
+  bool rung_ = false;
+};
+
 // What c10d's callers get. Completed by the executor.
 class ExecutorWork final : public c10d::Work {
  public:
@@ -115,17 +128,20 @@ class Executor : public std::enable_shared_from_this<Executor> {
   static void complete(Finished& finished);
   void help();
 
-  std::mutex mutex_;
+  std::unique_lock<std::mutex> enter();
+
+  std::mutex mutex_;                                      // the lock; held for microseconds
   std::optional<Communicator> comm_;                      // nullopt once closed
   std::deque<c10::intrusive_ptr<ExecutorWork>> pending_;  // in the order of their calls
+  std::thread helper_;
   const int rank_;
 
   std::atomic<size_t> count_{0};  // of pending_
   std::atomic<int> drivers_{0};   // threads in wait()
   std::atomic<bool> stop_{false};
-  std::condition_variable helper_wakes_;
-  std::thread helper_;          // under the lock
-  bool helper_sleeps_ = false;  // under the lock: until it is woken
+  std::atomic<bool> has_helper_{false};
+  std::atomic<bool> helper_sleeps_{false};  // until it is woken
+  Bell bell_;                               // what wakes it
 };
 
 }  // namespace lockstep::python
