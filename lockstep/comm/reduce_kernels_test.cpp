@@ -6,7 +6,10 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
+
+#include "lockstep/comm/reduce_isa_table.h"
 
 namespace lockstep::reduce_kernels_test {
 namespace {
@@ -64,6 +67,64 @@ TEST(ReduceKernels, LongBuffersAreWholeAndMayBeInPlace) {
   reduce_buffers(reinterpret_cast<std::byte*>(a.data()), inputs, static_cast<int64_t>(a.size()),
                  at::kDouble, ReduceOp::kSum);
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], static_cast<double>(i) + 0.5);
+}
+
+using Kernel = void (*)(ReduceArguments);
+
+// Those that this processor can run.
+std::vector<std::pair<const char*, Kernel>> kernels() {
+  std::vector<std::pair<const char*, Kernel>> result{{"baseline", isa_baseline::reduce}};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    result.emplace_back("avx2", isa_avx2::reduce);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+      result.emplace_back("avx512", isa_avx512::reduce);
+  }
+#endif
+  return result;
+}
+
+// Every 16-bit pattern, infinities and subnormals included, plus others; against c10's conversions.
+template <typename T>
+void expect_every_pattern(ElementType type) {
+  constexpr int kCount = 1 << 16;
+  std::vector<T> a(kCount), b(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    a[i] = T(static_cast<uint16_t>(i), T::from_bits());
+    b[i] = T(static_cast<uint16_t>(i * 40503 + 12345), T::from_bits());
+  }
+  for (const auto& [name, kernel] : kernels()) {
+    for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kAvg, ReduceKind::kProduct}) {
+      // Whole vectors and a rest; one and two outputs.
+      std::vector<T> out(kCount, T(0)), second(kCount, T(0));
+      unsigned char* outputs[] = {reinterpret_cast<unsigned char*>(out.data()),
+                                  reinterpret_cast<unsigned char*>(second.data())};
+      const unsigned char* inputs[] = {reinterpret_cast<const unsigned char*>(a.data()),
+                                       reinterpret_cast<const unsigned char*>(b.data())};
+      kernel({outputs, inputs, 2, 2, kCount - 3, 0, type, kind});
+      for (int i = 0; i < kCount - 3; ++i) {
+        const float x = static_cast<float>(a[i]), y = static_cast<float>(b[i]);
+        const T expected = T(kind == ReduceKind::kProduct ? x * y
+                             : kind == ReduceKind::kAvg   ? (x + y) / 2
+                                                          : x + y);
+        if (std::isnan(static_cast<float>(expected))) {
+          ASSERT_TRUE(std::isnan(static_cast<float>(out[i]))) << name << " " << i;
+        } else {
+          ASSERT_EQ(out[i].x, expected.x) << name << " pattern " << i << ": " << x << " and " << y;
+        }
+        ASSERT_EQ(out[i].x, second[i].x) << name << " " << i;
+      }
+      ASSERT_EQ(out[kCount - 1].x, T(0).x) << name << " wrote past the end";
+    }
+  }
+}
+
+TEST(ReduceKernels, EveryInstructionSetRoundsEveryFloat16Alike) {
+  expect_every_pattern<at::Half>(ElementType::kHalf);
+}
+TEST(ReduceKernels, EveryInstructionSetRoundsEveryBfloat16Alike) {
+  expect_every_pattern<at::BFloat16>(ElementType::kBFloat16);
 }
 
 }  // namespace

@@ -1,0 +1,203 @@
+#include "lockstep/comm/rounds/engine.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/testing/exact.h"
+
+namespace lockstep::rounds_engine_test {
+namespace {
+
+constexpr int64_t kNever = -1;
+
+struct Way {
+  const char* name;
+  rounds::Tuning tuning;
+};
+const std::vector<Way>& ways() {
+  static const std::vector<Way> kWays = {
+      {"default", {}},
+      {"no lines", {.lines_up_to = kNever}},
+      {"lines to the brim", {.lines_up_to = rounds::kLineCapacity}},
+      {"staged", {.lines_up_to = kNever, .mapped = false}},
+      {"lines and staged", {.mapped = false}},
+  };
+  return kWays;
+}
+
+void run(int size, const rounds::Tuning& tuning, const std::function<void(Communicator&)>& fn) {
+  rounds::RegionShape shape = rounds::default_shape(size);
+  shape.slot_bytes = 4096;  // so that tests of moderate size take several rounds
+  auto backends = make_local_backends(shape, tuning);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back(
+        [&, rank, backend = std::move(backends[static_cast<size_t>(rank)])]() mutable {
+          Communicator comm(std::move(backend), Topology{rank, size, rank, size, 0},
+                            {.timeout = std::chrono::seconds(60)});
+          try {
+            fn(comm);
+          } catch (const std::exception& error) {
+            ADD_FAILURE() << "rank " << rank << ": " << error.what();
+            comm.abort(error.what());
+          }
+        });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Values whose sums are rounded: the order of adding shows in the bits.
+at::Tensor rough(int rank, int64_t count, at::ScalarType dtype) {
+  std::mt19937 generator(static_cast<unsigned>(rank * 7919 + 1));
+  std::uniform_real_distribution<float> values(-3.0f, 3.0f);
+  at::Tensor tensor = at::empty({count}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) tensor.mutable_data_ptr<float>()[i] = values(generator);
+  return tensor.to(dtype);
+}
+
+// ((a0 + a1) + a2) + .., rounded once.
+at::Tensor serial_sum(int size, int64_t count, at::ScalarType dtype, bool average) {
+  at::Tensor sum = rough(0, count, dtype).to(accumulation_type(dtype));
+  for (int r = 1; r < size; ++r) sum = sum + rough(r, count, dtype).to(accumulation_type(dtype));
+  if (average) sum = sum / static_cast<double>(size);
+  return sum.to(dtype);
+}
+
+// Both sides of every threshold, and lengths that no vector or line divides.
+TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
+  for (const int size : {1, 2, 3, 4}) {
+    for (const Way& way : ways()) {
+      run(size, way.tuning, [&](Communicator& comm) {
+        for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+          for (const int64_t count :
+               {1, 13, 14, 15, 127, 256, 257, 266, 267, 512, 533, 1024, 5003}) {
+            for (const bool average : {false, true}) {
+              at::Tensor tensor = rough(comm.rank(), count, dtype);
+              comm.all_reduce(tensor, average ? ReduceOp::kAvg : ReduceOp::kSum);
+              ASSERT_TRUE(at::equal(tensor, serial_sum(size, count, dtype, average)))
+                  << way.name << ", " << size << " ranks, " << dtype_name(dtype) << " x " << count;
+            }
+            const int64_t part = count / size;
+            if (part == 0) continue;
+            const at::Tensor mine =
+                comm.reduce_scatter(rough(comm.rank(), part * size, dtype), ReduceOp::kSum);
+            ASSERT_TRUE(at::equal(
+                mine,
+                serial_sum(size, part * size, dtype, false).narrow(0, comm.rank() * part, part)))
+                << way.name << ", " << size << " ranks, reduce_scatter " << dtype_name(dtype)
+                << " x " << count;
+          }
+        }
+      });
+    }
+  }
+}
+
+// Every protocol has flags and counters of its own: calls of all kinds follow each other, many of
+// them under way at once, on ranks that run at different speeds.
+TEST(RoundsEngine, CallsOfAllKindsMixed) {
+  constexpr int kCalls = 600;
+  for (const int size : {2, 3, 4}) {
+    for (const Way& way : ways()) {
+      run(size, way.tuning, [&](Communicator& comm) {
+        std::mt19937 plan(42);  // the same on all ranks
+        std::mt19937 pace(static_cast<unsigned>(comm.rank()));
+        std::vector<std::pair<Work, std::function<void()>>> pending;
+        const auto check = [&](const at::Tensor& got, const at::Tensor& expected, int call) {
+          ASSERT_TRUE(at::equal(got, expected))
+              << way.name << ", " << size << " ranks, call " << call;
+        };
+        for (int call = 0; call < kCalls; ++call) {
+          const int64_t sizes[] = {0, 1, 100, 256, 257, 300, 2000, 9000};
+          const int64_t count = sizes[plan() % 8];
+          const int root = static_cast<int>(plan() % static_cast<unsigned>(size));
+          std::vector<at::Tensor> inputs;
+          for (int r = 0; r < size; ++r)
+            inputs.push_back(testing::exact_input(r + call % 5, count, at::kFloat));
+          const at::Tensor mine = inputs[static_cast<size_t>(comm.rank())].clone();
+          if (pace() % 16 == 0) std::this_thread::yield();
+          switch (plan() % 7) {
+            case 0: {
+              const at::Tensor sum = testing::exact_reduction(inputs, ReduceOp::kSum);
+              pending.emplace_back(comm.iall_reduce(mine), [=] { check(mine, sum, call); });
+              break;
+            }
+            case 1:
+              comm.all_reduce(mine);
+              check(mine, testing::exact_reduction(inputs, ReduceOp::kSum), call);
+              break;
+            case 2:
+              comm.broadcast(mine, root);
+              check(mine, inputs[static_cast<size_t>(root)], call);
+              break;
+            case 3:
+              check(comm.all_gather(mine), at::cat(inputs), call);
+              break;
+            case 4: {
+              const at::Tensor all = comm.gather(mine, root);
+              if (comm.rank() == root) check(all, at::cat(inputs), call);
+              break;
+            }
+            case 5:
+              comm.barrier();
+              break;
+            case 6: {
+              const at::Tensor output = at::empty({count});
+              const at::Tensor whole = at::cat(inputs);
+              pending.emplace_back(
+                  comm.iscatter(output, comm.rank() == root ? whole : at::Tensor(), root),
+                  [=, expected = inputs[static_cast<size_t>(comm.rank())]] {
+                    check(output, expected, call);
+                  });
+              break;
+            }
+          }
+          if (pending.size() > 90 || plan() % 40 == 0) {  // more than posts fit
+            for (auto& [work, then] : pending) {
+              work.wait();
+              then();
+            }
+            pending.clear();
+          }
+        }
+        for (auto& [work, then] : pending) {
+          work.wait();
+          then();
+        }
+      });
+    }
+  }
+}
+
+// A rank that leaves with a call under way takes its memory along: no peer may touch it afterwards.
+TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
+  run(2, {}, [](Communicator& comm) {
+    if (comm.rank() == 0) {
+      at::Tensor tensor = at::zeros({100'000});
+      Work work = comm.iall_reduce(tensor);
+      EXPECT_THROW(work.wait(Deadline::after(std::chrono::milliseconds(30))), Timeout);
+      const at::Tensor before = tensor.clone();
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      EXPECT_TRUE(at::equal(tensor, before));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_THROW(comm.all_reduce(at::full({100'000}, 1.0f)), Timeout);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::rounds_engine_test
