@@ -155,7 +155,7 @@ TEST(Symmetric, RanksThatAskForDifferentSizesAreTold) {
 TEST(Symmetric, LongOrdinaryTensorsAgreeBitForBit) {
   testing::expect_ranks(2, [](Communicator& comm) {
     const int64_t count = 1'234'567;
-    const at::Tensor values = at::arange(count, at::kFloat) * (0.1 + 0.01 * comm.rank());
+    const at::Tensor values = at::arange(count, at::kFloat).mul(0.1 + 0.01 * comm.rank());
     const at::Tensor ordinary = values.clone();
     const at::Tensor symmetric = symmetric_copy(comm, values);
     comm.all_reduce(ordinary);
