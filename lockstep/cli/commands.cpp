@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "lockstep/cli/doctor_command.h"
 #include "lockstep/cli/run_command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/log.h"
@@ -57,6 +58,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (name == "run") return run_command({arguments.begin() + 1, arguments.end()});
+  if (name == "doctor") return doctor_command({arguments.begin() + 1, arguments.end()});
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);
   if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -76,6 +78,7 @@ const std::vector<Command>& commands() {
       {"predict", "label texts or images with a checkpoint"},
       {"compare", "run the same training in several ways, and compare them"},
       {"bench", "measure collectives on several backends"},
+      {"doctor", "look at this host, the way to another, or the traces of a failed job"},
   };
   return kCommands;
 }
@@ -95,8 +98,8 @@ std::string help_text() {
 }
 
 int main_of_lockstep(const std::vector<std::string>& arguments) {
-  const std::string who =
-      !arguments.empty() && arguments.front() == "run" ? "lockstep run" : "lockstep";
+  const bool own = !arguments.empty() && (arguments[0] == "run" || arguments[0] == "doctor");
+  const std::string who = own ? "lockstep " + arguments[0] : "lockstep";
   try {
     return dispatch(arguments);
   } catch (const InvalidArgument& error) {

@@ -167,6 +167,9 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
         "job again (it goes on from its last checkpoint)");
   }
   options.log_dir = flags.log_dir;
+  // The agents of other hosts, and ranks that have no agent, get it as well.
+  if (!flags.trace_dir.empty())
+    options.env["LOCKSTEP_TRACE_DIR"] = std::filesystem::absolute(flags.trace_dir).string();
   options.redirects =
       with_flag("--redirects", [&] { return launch::parse_redirects(flags.redirects); });
   options.tee = with_flag("--tee", [&] { return launch::parse_redirects(flags.tee); });

@@ -48,6 +48,8 @@ class RunParser {
     flag("--tag-output", "", flags.tag_output,
          "Put [rank]<stdout>: before each line, as mpirun and horovodrun do");
     value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
+    value("--trace-dir", "", flags.trace_dir,
+          "Write the ranks' last calls there on a failure, and on SIGUSR1", "DIR");
     value("--redirects", "-r", flags.redirects,
           "Streams to files only: 1 out, 2 err, 3 both; or 0:3,1:1 by rank", "STREAMS");
     value("--tee", "-t", flags.tee, "Streams that go to files and here", "STREAMS");

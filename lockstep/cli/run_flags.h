@@ -32,6 +32,7 @@ struct RunFlags {
   int max_restarts = 0;
   double grace = 5;
   std::string log_dir;
+  std::string trace_dir;
   std::string redirects = "0";
   std::string tee = "0";
   std::string show_ranks;

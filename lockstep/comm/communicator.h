@@ -24,6 +24,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -67,6 +68,8 @@ struct CommunicatorOptions {
   // Where the rank shows its calls to the agent and to whoever else looks; may be null.
   std::shared_ptr<launch::CallBoard> board = nullptr;
   int board_rank = -1;  // this rank's place on the board; -1: its local rank
+  // Called once when an error breaks the communicator, with its message; must not throw.
+  std::function<void(const std::string& reason)> on_broken = nullptr;
   // Kept until the communicator goes: a store that this rank serves, say.
   std::shared_ptr<void> keep = nullptr;
   // How it makes further groups (group_maker.h); null: it makes none.

@@ -272,7 +272,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   try {
     flight->request = backend_->start(call);
   } catch (...) {
-    broken_ = std::current_exception();
+    set_broken();
     throw;
   }
   inflight_.push_back(flight);
@@ -343,7 +343,7 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
   try {
     backend_->run(call, options_.timeout);
   } catch (...) {
-    broken_ = std::current_exception();
+    set_broken();
     // Some engines still touch the tensors until they are gone.
     inflight_.push_back(std::make_shared<Flight>());
     for (const at::Tensor* tensor : tensors) inflight_.back()->keep.push_back(*tensor);
@@ -363,7 +363,7 @@ void Communicator::Impl::wait_inside(Flight& flight, Deadline deadline) {
   try {
     flight.request->wait(deadline);
   } catch (...) {
-    broken_ = std::current_exception();
+    set_broken();
     throw;
   }
   complete(flight);
@@ -376,11 +376,23 @@ bool Communicator::Impl::test(Flight& flight) {
   try {
     if (!flight.request->poll()) return false;
   } catch (...) {
-    broken_ = std::current_exception();
+    set_broken();
     throw;
   }
   complete(flight);
   return true;
+}
+
+void Communicator::Impl::set_broken() noexcept {
+  broken_ = std::current_exception();
+  if (!options_.on_broken) return;
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    options_.on_broken(error.what());
+  } catch (...) {
+    options_.on_broken("an unknown exception");
+  }
 }
 
 void Communicator::Impl::complete(Flight& flight) {

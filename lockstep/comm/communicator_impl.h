@@ -79,6 +79,7 @@ class Communicator::Impl {
   void run_call(Call& call, std::initializer_list<const at::Tensor*> tensors);
   void wait_inside(Flight& flight, Deadline deadline);
   void complete(Flight& flight);
+  void set_broken() noexcept;  // by the exception that is being handled
   uint64_t record(Call& call, launch::CallRecord& record);
 
   Topology topology_;

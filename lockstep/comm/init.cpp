@@ -15,6 +15,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/call_board.h"
+#include "lockstep/launch/trace_writer.h"
 #include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
@@ -101,6 +102,14 @@ Communicator init(const InitOptions& options) {
   } else {
     communicator.board = std::make_shared<launch::CallBoard>(launch::CallBoard::create(1));
     communicator.board_rank = 0;
+    // Without an agent the rank writes its trace itself.
+    if (const auto directory = env("LOCKSTEP_TRACE_DIR")) {
+      communicator.on_broken = [board = communicator.board, topology,
+                                directory = *directory](const std::string& reason) {
+        launch::write_own_trace(directory, *board, topology.local_rank, topology.rank,
+                                topology.size, reason);
+      };
+    }
   }
 
   std::shared_ptr<Store> store;

@@ -71,6 +71,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       ranks_(job.node.local_ranks),
       secret_file_(make_secret_file(job.secret)),
       board_(CallBoard::create(std::max(1, ranks_))),
+      traces_(options_.env, process_env()),
       supervisor_(ranks_, options_.grace),
       sentinel_(ranks_) {
   if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -219,7 +220,7 @@ void Attempt::wait_for_events(std::optional<Time> until) {
 
 void Attempt::take_signal(int signal) {
   const bool stopping = supervisor_.stop_signal().has_value();
-  obey(supervisor_.on_signal(signal, Clock::now()));
+  obey(orders_of_signal(signal));
   if (!stopping) stop_signal_ = supervisor_.stop_signal();
   if (job_.peers == nullptr) return;
   AgentMessage message;
@@ -231,9 +232,39 @@ void Attempt::take_signal(int signal) {
 void Attempt::take_orders() {
   if (job_.peers == nullptr) return;
   while (const auto order = job_.peers->next_order()) {
-    obey(order->signal == 0 ? supervisor_.on_stop(Clock::now())
-                            : supervisor_.on_signal(order->signal, Clock::now()));
+    if (order->signal == 0) write_last_traces("the job failed on another host");
+    obey(order->signal == 0 ? supervisor_.on_stop(Clock::now()) : orders_of_signal(order->signal));
   }
+}
+
+std::vector<SignalOrder> Attempt::orders_of_signal(int signal) {
+  if (signal == SIGUSR1) {
+    if (traces_.on() && !supervisor_.done()) write_traces(signal_name(signal));
+  } else if (signal != SIGUSR2) {
+    write_last_traces(signal_name(signal) + " to lockstep run");
+  }
+  std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now());
+  // Asking for traces must not end ranks that know nothing of the signal.
+  if (signal == SIGUSR1 && traces_.on()) {
+    std::erase_if(orders, [this](const SignalOrder& order) {
+      return !survives_signal(workers_[static_cast<size_t>(order.local_rank)]->process().pid(),
+                              order.signal);
+    });
+  }
+  return orders;
+}
+
+void Attempt::write_traces(const std::string& reason) {
+  const std::string line =
+      traces_.write(board_, ranks_, job_.node.first_rank, job_.node.world_size, reason);
+  context_.err.put(-2, {line}, "");
+}
+
+// What the ranks were in when the job began to end; what they do afterwards says nothing.
+void Attempt::write_last_traces(const std::string& reason) {
+  if (!traces_.on() || ranks_ == 0 || last_traces_written_) return;
+  last_traces_written_ = true;
+  write_traces(reason);
 }
 
 void Attempt::obey(const std::vector<SignalOrder>& orders) {
@@ -263,6 +294,10 @@ void Attempt::look_for_exits() {
   obey(supervisor_.on_exits(exits, Clock::now()));
   if (had_failed || !supervisor_.failure()) return;
   const RankExit& failure = *supervisor_.failure();
+  // Who exits with 2 was not in a call: it found its command line or input wrong.
+  if (failure.status.exit_code != 2)
+    write_last_traces("rank " + std::to_string(job_.node.first_rank + failure.local_rank) + " " +
+                      describe_end(describe(failure)));
   if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
   if (job_.peers == nullptr) return;
   // For the report: what it wrote last.

@@ -16,6 +16,7 @@
 #include "lockstep/launch/sentinel.h"
 #include "lockstep/launch/signal_pipe.h"
 #include "lockstep/launch/supervisor.h"
+#include "lockstep/launch/trace_writer.h"
 #include "lockstep/launch/worker.h"
 
 namespace lockstep::launch {
@@ -66,6 +67,9 @@ class Attempt {
   void take_signal(int signal);
   void take_orders();
   void obey(const std::vector<SignalOrder>& orders);
+  std::vector<SignalOrder> orders_of_signal(int signal);
+  void write_traces(const std::string& reason);
+  void write_last_traces(const std::string& reason);
   void look_for_exits();
   void show_complaint_once(int complaining_rank);
   bool any_group_alive();
@@ -78,6 +82,8 @@ class Attempt {
   UniqueFd secret_file_;
   UniqueFd no_input_;  // when the ranks have no stdin
   CallBoard board_;
+  const TraceWriter traces_;
+  bool last_traces_written_ = false;
   Supervisor supervisor_;
   Sentinel sentinel_;
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -1,0 +1,26 @@
+// What `lockstep doctor` found: one thing looked at, how it is, and what to do. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace lockstep::cli {
+
+enum class Level { kOk, kWarning, kProblem };
+const char* to_string(Level level);  // "ok", "warning", "problem"
+
+struct Finding {
+  Level level = Level::kOk;
+  std::string topic;  // "interfaces"
+  std::string found;  // "eth0 10.0.0.2"
+  std::string todo;   // what to do; "" where nothing is to be done
+};
+
+// A line each, and what to do under it.
+std::string format_findings(const std::vector<Finding>& findings);
+nlohmann::ordered_json json_of(const std::vector<Finding>& findings);
+bool any_problem(const std::vector<Finding>& findings);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,55 @@
+// Trace files: what the flight recorder (call_board.h) holds of a rank, as a file that outlives it;
+// `lockstep doctor --trace` reads the files of all ranks.
+//
+// DIR/rank3.json is one JSON object: version, rank, world_size, local_rank, host, pid, reason,
+// clock {entered_ticks, entered_unix_ns, now_ticks, now_unix_ns}, calls (oldest first) with the
+// fields of CallRecord; fingerprints in hex, `ended` 0 while the rank is inside.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/call_board.h"
+#include "lockstep/launch/call_record.h"
+
+namespace lockstep::launch {
+
+struct TraceFile {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  std::string host;
+  uint32_t pid = 0;  // 0: it had not joined the job yet
+  std::string reason;
+  BoardClock entered;  // when the rank joined
+  BoardClock now;      // when the file was written
+  std::vector<CallRecord> calls;
+
+  // The ticks of this rank as time since the epoch; 0 when its clock cannot tell. Pure.
+  int64_t unix_ns(uint64_t ticks) const;
+};
+
+BoardClock read_clock();
+std::string host_name();
+
+// "rank3.json".
+std::string trace_file_name(int rank);
+// What the board holds of a rank, now. `local_rank` is its place on the board as well.
+TraceFile trace_of(const CallBoard& board, int local_rank, int rank, int world_size,
+                   const std::string& reason);
+
+std::string format_trace(const TraceFile& trace);
+// Throws DataError that begins with `name` and says what is wrong.
+TraceFile parse_trace(const std::string& text, const std::string& name);
+
+// Writes the rank's file into `directory`, which is made if need be. Appears whole or not at all; a
+// former one is replaced. Returns its path. Throws SystemError.
+std::filesystem::path write_trace(const std::filesystem::path& directory, const TraceFile& trace);
+// Throws DataError that names the file and what is wrong with it.
+TraceFile read_trace(const std::filesystem::path& file);
+// All rank files of `directory`, by rank. Throws DataError, also when there is none.
+std::vector<TraceFile> read_traces(const std::filesystem::path& directory);
+
+}  // namespace lockstep::launch
