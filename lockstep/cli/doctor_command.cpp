@@ -124,8 +124,8 @@ int doctor_command(const std::vector<std::string>& arguments) {
     findings = listen_for_peer(static_cast<uint16_t>(*flags.listen), flags.interface,
                                secret_of_environment(), deadline);
   } else if (!flags.peer.empty()) {
-    findings = visit_peer(parse_host_port(flags.peer), flags.interface, secret_of_environment(),
-                          deadline);
+    findings =
+        visit_peer(parse_host_port(flags.peer), flags.interface, secret_of_environment(), deadline);
   } else {
     findings = check_host();
   }

@@ -1,0 +1,146 @@
+// Traces of real jobs, from the first call to what `lockstep doctor --trace` says of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lockstep/checkpoint/internal/test_directory.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/rank_environment.h"
+
+namespace lockstep::engine::doctor_trace_mp_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+std::string tests_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+}
+std::string program() {
+  return tests_folder() + "/doctor_test_program";
+}
+std::string lockstep() {
+  return std::filesystem::path(tests_folder()).parent_path() / "lockstep";
+}
+
+// A started program, and what it says on stdout and stderr.
+class Started {
+ public:
+  explicit Started(const Words& words, const launch::Variables& variables = {})
+      : pipe_(make_pipe()), process_(options(words, variables)) {
+    pipe_.write.reset();
+  }
+  void await(const std::string& text) {
+    const Deadline deadline = Deadline::seconds(60);
+    while (said.find(text) == std::string::npos && !deadline.expired() && read()) {
+    }
+    EXPECT_THAT(said, HasSubstr(text));
+  }
+  int finish() {
+    while (read()) {
+    }
+    const ExitStatus status = process_.wait(Deadline::seconds(60));
+    return status.signal == 0 ? status.exit_code : 128 + status.signal;
+  }
+  Subprocess& process() { return process_; }
+
+  std::string said;
+
+ private:
+  SubprocessOptions options(const Words& words, const launch::Variables& variables) const {
+    SubprocessOptions options;
+    options.command = words;
+    options.stdout_fd = options.stderr_fd = pipe_.write.get();
+    options.env = launch::merge_environment(launch::current_environment(), variables);
+    return options;
+  }
+  bool read() {
+    pollfd waiting{pipe_.read.get(), POLLIN, 0};
+    ::poll(&waiting, 1, 60000);
+    char buffer[65536];
+    const ssize_t n = ::read(pipe_.read.get(), buffer, sizeof buffer);
+    if (n > 0) said.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
+
+  Pipe pipe_;
+  Subprocess process_;
+};
+
+Started job(const TestDirectory& dir, const std::string& behaviour) {
+  return Started(
+      {lockstep(), "run", "-np", "3", "--trace-dir", dir / "traces", program(), behaviour});
+}
+
+// What the doctor says; `code` is what it exits with.
+std::string doctor(const TestDirectory& dir, int code) {
+  Started started({lockstep(), "doctor", "--trace", dir / "traces", "--json", dir / "report.json"});
+  EXPECT_EQ(started.finish(), code) << started.said;
+  return started.said;
+}
+
+TEST(DoctorTrace, ARankThatCallsSomethingElseIsNamedWithBothCalls) {
+  const TestDirectory dir;
+  Started ranks = job(dir, "step");
+  EXPECT_EQ(ranks.finish(), 1);
+  EXPECT_THAT(ranks.said, HasSubstr("[lockstep] traces of ranks 0 to 2 in "));
+  const std::string said = doctor(dir, 1);
+  EXPECT_THAT(said, AllOf(HasSubstr("Traces of 3 of 3 ranks"),
+                          HasSubstr("The ranks fell out of step at call #4:"),
+                          HasSubstr("ranks 0 and 2  all_reduce sum float32 x 1000 at "
+                                    "doctor_test_program.cpp:"),
+                          HasSubstr("rank 1         broadcast float32 x 1000, root 0 at "
+                                    "doctor_test_program.cpp:"),
+                          HasSubstr("The last call that all made alike was #3 all_reduce")));
+  const auto json = nlohmann::json::parse(dir.read("report.json"));
+  EXPECT_EQ(json.at("groups").at(0).at("divergence").at("sequence"), 4);
+}
+
+TEST(DoctorTrace, AJobThatHangsIsLookedAtWhileItRuns) {
+  const TestDirectory dir;
+  Started ranks = job(dir, "hang");
+  ranks.await("rank 1 pauses");
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ranks.process().signal(SIGUSR1);
+  ranks.await("(SIGUSR1)");
+  EXPECT_FALSE(ranks.process().poll().has_value()) << "the job goes on";
+  EXPECT_THAT(doctor(dir, 1),
+              AllOf(HasSubstr("ranks 0 and 2 came to #4 all_reduce sum float32 x 1000 at "),
+                    HasSubstr("rank 1 is 1 call behind: it left #3 all_reduce"),
+                    Not(HasSubstr("out of step"))));
+  ranks.process().signal(SIGTERM);
+  EXPECT_EQ(ranks.finish(), 128 + SIGTERM);
+}
+
+TEST(DoctorTrace, AKilledRankHasATraceToo) {
+  const TestDirectory dir;
+  Started ranks = job(dir, "die");
+  EXPECT_EQ(ranks.finish(), 1);
+  EXPECT_THAT(doctor(dir, 1),
+              AllOf(HasSubstr("Traces of 3 of 3 ranks"), HasSubstr("rank 1 killed by SIGKILL"),
+                    HasSubstr("rank 1 is 1 call behind: it left #3")));
+}
+
+TEST(DoctorTrace, WithoutAnAgentARankWritesItsOwnWhenItsCommunicatorBreaks) {
+  const TestDirectory dir;
+  const auto rank = [&](int number) {
+    return Started({program(), "late", dir / "store", std::to_string(number)},
+                   {{"LOCKSTEP_TRACE_DIR", dir / "traces"}});
+  };
+  Started first = rank(0), second = rank(1);
+  EXPECT_EQ(first.finish(), 1);
+  second.process().signal(SIGKILL);
+  EXPECT_EQ(second.finish(), 128 + SIGKILL);
+  EXPECT_THAT(first.said, HasSubstr("[lockstep] trace of rank 0: "));
+  EXPECT_THAT(doctor(dir, 1),
+              AllOf(HasSubstr("Traces of 1 of 2 ranks"), HasSubstr("No trace of rank 1: "),
+                    HasSubstr("not arrived: rank 1")));
+}
+
+}  // namespace lockstep::engine::doctor_trace_mp_test

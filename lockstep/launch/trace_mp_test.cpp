@@ -1,0 +1,82 @@
+// Traces that the agent writes of real ranks.
+#include <signal.h>
+
+#include "lockstep/launch/launch_test_support.h"
+#include "lockstep/launch/trace_file.h"
+
+namespace lockstep::launch {
+namespace trace_mp_test {
+
+using namespace launch_test_support;  // NOLINT: a test's own helpers
+using testing::HasSubstr;
+using testing::Not;
+
+class TraceMpTest : public testing::Test {
+ protected:
+  TraceMpTest() {
+    std::string name = std::filesystem::temp_directory_path() / "lockstep-traces-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    folder_ = name;
+    ::setenv("LOCKSTEP_TRACE_DIR", (folder_ / "traces").c_str(), 1);
+  }
+  ~TraceMpTest() override {
+    ::unsetenv("LOCKSTEP_TRACE_DIR");
+    std::filesystem::remove_all(folder_);
+  }
+  std::vector<TraceFile> traces() const { return read_traces(folder_ / "traces"); }
+  bool any() const { return std::filesystem::exists(folder_ / "traces"); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST_F(TraceMpTest, AKilledRankLeavesItsTraceAndTheOthersDo) {
+  const Ended ended = run({"nproc", "3", "grace", "10000"}, {program(), "rank", "die"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("[lockstep] traces of ranks 0 to 2 in "));
+  const std::vector<TraceFile> found = traces();
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_THAT(found[0].reason, HasSubstr("rank 1 killed by SIGKILL"));
+  EXPECT_EQ(found[1].world_size, 3);
+  EXPECT_GT(found[1].pid, 0u);
+  ASSERT_EQ(found[1].calls.size(), 1u);
+  EXPECT_EQ(describe(found[1].calls[0]), "all_reduce sum float32 x 10 at train.cpp:3");
+  EXPECT_EQ(found[1].calls[0].ended, 0u) << "it was inside";
+}
+
+TEST_F(TraceMpTest, ASignalWritesThemAndTheJobGoesOn) {
+  Running agent({program(), "run", "nproc", "2", "--", program(), "rank", "stay"});
+  agent.await_output("pid ", 2);
+  agent.process().signal(SIGUSR1);
+  const Deadline deadline = Deadline::seconds(20);
+  while (!(any() && std::filesystem::exists(std::filesystem::path(::getenv("LOCKSTEP_TRACE_DIR")) /
+                                            "rank1.json")) &&
+         !deadline.expired())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(traces().size(), 2u);
+  EXPECT_EQ(traces()[0].reason, "SIGUSR1");
+  // The ranks do not handle the signal, and live.
+  EXPECT_FALSE(agent.process().poll().has_value());
+  agent.process().signal(SIGTERM);
+  EXPECT_EQ(agent.finish(), 128 + SIGTERM);
+  EXPECT_EQ(traces()[0].reason, "SIGTERM to lockstep run");
+}
+
+TEST_F(TraceMpTest, NothingIsWrittenWhenAllIsWell) {
+  const Ended ended = run({"nproc", "2"}, {program(), "rank", "meet"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_FALSE(any());
+  EXPECT_EQ(ended.err, "");
+}
+
+TEST_F(TraceMpTest, AFolderThatCannotBeIsSaidAndTheJobEndsAsItWould) {
+  ::setenv("LOCKSTEP_TRACE_DIR", "/proc/no/such/folder", 1);
+  const Ended ended = run({"nproc", "2", "grace", "10000"}, {program(), "rank", "die"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err,
+              HasSubstr("[lockstep] no traces written: cannot make /proc/no/such/folder"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 1 of 2 failed first"));
+}
+
+}  // namespace trace_mp_test
+}  // namespace lockstep::launch
