@@ -53,14 +53,21 @@ Json receive_message(int fd, Deadline deadline) {
   return json;
 }
 
-std::vector<std::string> own_addresses(const std::string& interface) {
-  return candidate_addresses(interface_addresses(), interface);
+bool is_v6(const std::string& address) {
+  return address.find(':') != std::string::npos;
+}
+
+std::vector<std::string> own_addresses(const std::string& interface, bool v6) {
+  std::vector<std::string> addresses = candidate_addresses(interface_addresses(), interface);
+  std::erase_if(addresses, [v6](const std::string& address) { return is_v6(address) != v6; });
+  return addresses;
 }
 
 // Where to listen so that all of `interface`, or of this host, is reached.
-HostPort listening_address(uint16_t port, const std::string& interface) {
-  if (interface.empty()) return {"0.0.0.0", port};
-  return {own_addresses(interface).front(), port};
+HostPort listening_address(uint16_t port, const std::string& interface, bool v6) {
+  const auto addresses = own_addresses(interface, v6);
+  if (!interface.empty() && !addresses.empty()) return {addresses.front(), port};
+  return {v6 ? "::" : "0.0.0.0", port};
 }
 
 // The next one that proves the secret. Others are refused.
@@ -221,10 +228,13 @@ ClockOffset clock_offset(std::vector<ClockReading> readings) {
 
 std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface,
                                      const Secret& secret, Deadline deadline) {
-  const UniqueFd listener = listen_tcp(listening_address(port, interface));
+  // An interface that has IPv6 only is listened at by that.
+  const bool v6 =
+      own_addresses(interface, false).empty() && !own_addresses(interface, true).empty();
+  const UniqueFd listener = listen_tcp(listening_address(port, interface, v6));
   const uint16_t bound = local_address(listener.get()).port;
   std::string line = "[lockstep] listening; on the other host:";
-  const auto addresses = own_addresses(interface);
+  const auto addresses = own_addresses(interface, v6);
   for (size_t i = 0; i < addresses.size(); ++i)
     line +=
         (i == 0 ? " lockstep doctor --peer " : ", or ") + HostPort{addresses[i], bound}.to_string();
@@ -288,7 +298,7 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
   const HostPort address{resolve(peer.host), peer.port};
   const auto addresses = is_loopback(address.host) && interface.empty()
                              ? std::vector<std::string>{address.host}
-                             : own_addresses(interface);
+                             : own_addresses(interface, is_v6(address.host));
   std::vector<Finding> findings;
   if (address.host != peer.host)
     findings.push_back({Level::kOk, "name", peer.host + " is " + address.host, ""});
@@ -311,7 +321,7 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
     return findings;
   }
   try {
-    const UniqueFd back = listen_tcp(listening_address(0, interface));
+    const UniqueFd back = listen_tcp(listening_address(0, interface, is_v6(address.host)));
     send_message(fd.get(),
                  {{"host", launch::host_name()},
                   {"version", LOCKSTEP_VERSION},

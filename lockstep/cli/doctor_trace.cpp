@@ -275,11 +275,15 @@ void judge(size_t index, TraceReport& report) {
   if (inside.empty()) return;
   const RankState& first = *std::find_if(group.states.begin(), group.states.end(),
                                          [](const RankState& s) { return s.inside; });
+  const bool everybody = inside.size() == group.ranks.size() && report.missing.empty();
   report.verdict.push_back(
-      (inside.size() == group.ranks.size() ? "All its ranks" : ranks_text(inside)) +
-      " are inside " + number(first.in_sequence) + " " + first.call + of_group +
-      ", and the calls agree: they move data, or wait for a rank that was stopped, or lost their "
-      "connection.");
+      (everybody ? "All its ranks" : ranks_text(inside)) +
+      (inside.size() == 1 ? " is inside " : " are inside ") + number(first.in_sequence) + " " +
+      first.call + of_group +
+      (report.missing.empty()
+           ? ", and the calls agree: they move data, wait for a rank that was stopped, or lost "
+             "their connection."
+           : "; who is missed there has no trace."));
 }
 
 std::string time_text(int64_t unix_ns) {
