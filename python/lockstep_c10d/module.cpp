@@ -11,22 +11,12 @@
 #include "backend.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/env.h"
-#include "lockstep/core/secret.h"
 #include "lockstep/launch/call_board.h"
 #include "lockstep/store/prefix_store.h"
 #include "store_view.h"
 
 namespace lockstep::python {
 namespace {
-
-// The group's secret: rank 0 makes it and leaves it in the group's store, so it is as private as
-// that store.
-Secret agree_on_secret(Store& store, int rank, Deadline deadline) {
-  if (rank != 0) return Secret::from_text(store.get("secret", deadline));
-  const Secret secret = Secret::generate();
-  store.set("secret", secret.text());
-  return secret;
-}
 
 // Where the job's own group shows its calls: on the agent's board under lockstep run, else on one
 // of its own, which the flight recorder reads.
@@ -47,12 +37,11 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout());
   Topology topology{rank, size, 0, 1, 0};
-  InitOptions options{.timeout = deadline.timeout()};
+  const InitOptions options{.timeout = deadline.timeout()};
   std::shared_ptr<Store> store;
   if (size > 1) {
     store = std::make_shared<PrefixStore>("lockstep", std::make_shared<StoreView>(torch_store));
     topology = find_topology(*store, rank, size, deadline);
-    options.secret = agree_on_secret(*store, rank, deadline).text();
   }
   CommunicatorOptions communicator{.timeout = deadline.timeout()};
   if (world) show_calls(communicator, topology);
