@@ -118,9 +118,11 @@ SymmetricMemory ProcessReach::allocate(int64_t bytes) {
   return {data, std::move(owner), [arena = arena_, data] { arena->warm(data); }};
 }
 
-// Its number may belong to another process soon after it died.
-void ProcessReach::check_alive(int rank) const {
-  if (hung_up_(rank)) throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);
+// Its number may belong to another process soon after it died. `error`: of asking it for memory; a
+// process that dies gives its memory back (ESRCH) a little before its end of the pipe.
+void ProcessReach::check_alive(int rank, int error) const {
+  if (error == ESRCH || hung_up_(rank))
+    throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);
 }
 
 void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
@@ -128,7 +130,7 @@ void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes
   if (transfer_all(::process_vm_readv, pids_[static_cast<size_t>(rank)], to, address, bytes))
     return;
   const int error = errno;
-  check_alive(rank);
+  check_alive(rank, error);
   throw system_error("process_vm_readv from rank " + std::to_string(rank), error);
 }
 
@@ -138,7 +140,7 @@ void ProcessReach::write(int rank, uint64_t address, const std::byte* from, int6
                    const_cast<std::byte*>(from), address, bytes))
     return;
   const int error = errno;
-  check_alive(rank);
+  check_alive(rank, error);
   throw system_error("process_vm_writev to rank " + std::to_string(rank), error);
 }
 

@@ -30,7 +30,7 @@ class ProcessReach final : public rounds::Reach {
  private:
   void await_step(rounds::Region region, uint32_t step, Deadline deadline) const;
   bool probe(rounds::Region region) const;
-  void check_alive(int rank) const;
+  void check_alive(int rank, int error = 0) const;
 
   int rank_;
   std::shared_ptr<Arena> arena_;
