@@ -275,8 +275,15 @@ void judge_backends(const HostFacts& facts, std::vector<Finding>& findings) {
                                                            : ", symmetric tensors read in place")
                           : "not available, see shared memory",
                       ""});
+  const bool hosts = !candidate_addresses(facts.interfaces).empty();
+  const std::string reach = hosts ? "" : "; this one has no interface to others";
+  findings.push_back({Level::kOk, "backend tcp",
+                      "built in: ranks of several hosts, which prove the job's secret" + reach,
+                      ""});
+  findings.push_back({Level::kOk, "backend hierarchical",
+                      "built in: shm inside a host, tcp between hosts" + reach, ""});
   findings.push_back(
-      {Level::kOk, "backend gloo", "built in (libtorch's): ranks of several hosts", ""});
+      {Level::kOk, "backend gloo", "built in (libtorch's): ranks of several hosts" + reach, ""});
   if (facts.mpi.error.empty()) {
     findings.push_back({Level::kOk, "backend mpi", "available: " + facts.mpi.file, ""});
   } else {

@@ -86,8 +86,8 @@ TEST(LockstepDoctor, LooksAtThisHost) {
   EXPECT_THAT(ended.code, testing::AnyOf(0, 1)) << "a problem of this host is not one of the test";
   for (const char* topic :
        {"versions", "interfaces", "MTU", "name", "clock", "shared memory", "limits", "memory",
-        "processors", "huge pages", "rank to rank", "processes", "backend shm", "backend gloo",
-        "backend mpi", "backend nccl"})
+        "processors", "huge pages", "rank to rank", "processes", "backend shm", "backend tcp",
+        "backend hierarchical", "backend gloo", "backend mpi", "backend nccl"})
     EXPECT_THAT(ended.out, HasSubstr(std::string("  ") + topic + " ")) << topic;
   EXPECT_THAT(ended.out, HasSubstr("LOCKSTEP_SECRET=(set)"));
   EXPECT_THAT(ended.out, Not(HasSubstr("the secret of this test")));
