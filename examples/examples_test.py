@@ -102,6 +102,10 @@ def primitives(job):
     expect("primitives", job.output("primitives"), f"five primitives on {job.ranks or 4} ranks: as expected\n")
 
 
+def groups(job):
+    expect("groups", job.output("groups"), f"groups of {job.ranks or 4} ranks: as expected\n")
+
+
 def ddp_linear(job):
     ranks = job.ranks or 2
     got = re.sub(r"loss \d\.\d{4}", "loss #", job.output("ddp_linear"))
@@ -174,8 +178,8 @@ def missing(options, way):
 
 
 def main():
-    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, ddp_linear, checkpoint,
-                                        mnist_from_scratch, mnist_ring, mnist_ddp)}
+    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, ddp_linear,
+                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--mpirun", default="")

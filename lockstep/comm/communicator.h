@@ -244,13 +244,14 @@ class Communicator final {
   // deadline; the first proposal in the store wins, for everybody. The members then make the group
   // and say so in the store; the first outcome written there, "made" by a rank that saw all of them
   // succeed or a reason by one that saw a failure or the deadline, is everybody's. A rank that
-  // arrives after the proposal is not a member and gets PeerLost. So a deadline of seconds is in
-  // place: a rank that is stopped or stuck holds the others up for half of it, a dead one does not
-  // (shm, local; other engines do not say who is dead, and wait).
+  // arrives after the proposal is not a member and gets PeerLost. A further call closes the earlier
+  // attempts before it begins, so that no two of them can both make a group. A deadline of seconds
+  // is in place: a rank that is stopped or stuck holds the others up for half of it, a dead one
+  // does not where the engine knows who is dead.
   //
-  // Throws PeerLost (not a member, or a member died meanwhile: call shrink again), Timeout,
-  // StoreError (the store went with the rank that served it: init_method tcp:// and rank 0),
-  // InvalidArgument (this communicator cannot make groups).
+  // Throws PeerLost (not a member, or a member died meanwhile: call shrink again), StoreError (the
+  // store went with the rank that served it: init_method tcp:// and rank 0), Timeout (the store
+  // does not answer), InvalidArgument (this communicator cannot make groups).
   Communicator shrink(Deadline deadline);
 
   class Impl;

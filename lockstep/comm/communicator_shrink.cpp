@@ -47,6 +47,13 @@ class Shrinking {
   Shrinking(Store& store, const Backend& backend, const Topology& topology)
       : store_(store), backend_(backend), topology_(topology) {}
 
+  // Ends the attempt if nobody has yet. Returns true if it had been made by then.
+  bool closed_as_made() {
+    return store_.compare_set(
+               "outcome", "",
+               "its rank " + std::to_string(topology_.rank) + " has called shrink again") == kMade;
+  }
+
   // The members, equal on all of them, in order.
   std::vector<int> agree_on_members(Deadline deadline) {
     store_.set(here(topology_.rank), std::to_string(topology_.node_rank));
@@ -118,11 +125,26 @@ Communicator Communicator::shrink(Deadline deadline) {
   }
   abort("rank " + std::to_string(rank()) + " left it for shrink()");
   const Deadline announce = Deadline::after(deadline.remaining() / 2);
-  const std::string name = origin->name + "/shrink" + std::to_string(++origin->shrinks);
+  const uint64_t attempt = ++origin->shrinks;
+  const auto name_of = [&](uint64_t n) { return origin->name + "/shrink" + std::to_string(n); };
+  const std::string name = name_of(attempt);
   GroupMaker& maker = *origin->maker;
+  // Apart from the engine's own keys, which lie below the name.
+  const auto agreement = [&](uint64_t n) {
+    return PrefixStore(name_of(n) + "/agree",
+                       std::shared_ptr<Store>(origin->maker, &maker.store()));
+  };
   try {
-    // Apart from the engine's own keys, which lie below `name`.
-    PrefixStore store(name + "/agree", std::shared_ptr<Store>(origin->maker, &maker.store()));
+    // One attempt after another: two that went on side by side could both make a group.
+    for (uint64_t n = 1; n < attempt; ++n) {
+      PrefixStore store = agreement(n);
+      if (!Shrinking(store, impl_->backend(), impl_->topology()).closed_as_made()) continue;
+      throw PeerLost(
+          "shrink: this communicator was shrunk before, and its group goes on; use what "
+          "that call returned, or, if it threw on this rank, end this process",
+          rank());
+    }
+    PrefixStore store = agreement(attempt);
     Shrinking shrinking(store, impl_->backend(), impl_->topology());
     const std::vector<int> members = shrinking.agree_on_members(announce);
     if (std::find(members.begin(), members.end(), rank()) == members.end()) {

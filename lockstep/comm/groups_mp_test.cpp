@@ -112,27 +112,32 @@ void expect_all_operations(Communicator& comm) {
   EXPECT_GT(report.checked, 10);
 }
 
-TEST(Shrink, TwoOfFourKilled) {
-  testing::expect_lone_ranks(4,
-                             [] {
-                               Communicator comm =
-                                   init({.backend = "shm", .timeout = std::chrono::seconds(30)});
-                               comm.barrier();
-                               if (comm.rank() == 0) ::kill(::getpid(), SIGKILL);
-                               if (comm.rank() == 2) {
-                                 std::this_thread::sleep_for(std::chrono::milliseconds(30));
-                                 ::kill(::getpid(), SIGKILL);
-                               }
-                               work_until_broken(comm);
-                               const Survivors survivors;
-                               Communicator rest = comm.shrink(Deadline::seconds(30));
-                               EXPECT_LT(survivors.seconds(), 10);
-                               EXPECT_EQ(rest.size(), 2);
-                               EXPECT_EQ(rest.rank(), comm.rank() == 1 ? 0 : 1);
-                               expect_all_operations(rest);
-                             },
-                             {{0, SIGKILL}, {2, SIGKILL}});
+class ProcessShrink : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ProcessShrink, TwoOfFourKilled) {
+  testing::expect_lone_ranks(
+      4,
+      [] {
+        Communicator comm = init({.backend = GetParam(), .timeout = std::chrono::seconds(30)});
+        comm.barrier();
+        if (comm.rank() == 0) ::kill(::getpid(), SIGKILL);
+        if (comm.rank() == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));
+          ::kill(::getpid(), SIGKILL);
+        }
+        work_until_broken(comm);
+        const Survivors survivors;
+        Communicator rest = comm.shrink(Deadline::seconds(30));
+        EXPECT_LT(survivors.seconds(), 10);
+        EXPECT_EQ(rest.size(), 2);
+        EXPECT_EQ(rest.rank(), comm.rank() == 1 ? 0 : 1);
+        expect_all_operations(rest);
+      },
+      {{0, SIGKILL}, {2, SIGKILL}});
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, ProcessShrink, ::testing::Values("shm", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // The second one dies in between: the survivors shrink once more.
 TEST(Shrink, OneAfterAnother) {

@@ -280,6 +280,27 @@ TEST(Shrink, ALateRankIsLeftOutAndToldSo) {
   });
 }
 
+// However often a rank that is out tries again, it never makes a second group beside the first.
+TEST(Shrink, NoSecondGroupBesideTheFirst) {
+  std::atomic<bool> done{false};
+  testing::run_threads(3, [&](Communicator& comm) {
+    if (comm.rank() == 2) {
+      while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      for (const char* expected : {"without this one", "was shrunk before", "was shrunk before"}) {
+        EXPECT_THAT(error_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
+                    HasSubstr(expected));
+      }
+      return;
+    }
+    Communicator rest = comm.shrink(Deadline::seconds(1));
+    rest.barrier();
+    EXPECT_THAT(error_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
+                HasSubstr("use what that call returned"));
+    EXPECT_EQ(sum_of(rest, 1), 2);
+    done = true;
+  });
+}
+
 TEST(Shrink, DownToOne) {
   testing::run_threads(3, [](Communicator& comm) {
     if (comm.rank() != 2) return;
