@@ -3,7 +3,9 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/comm/algorithms/ring.h"
+#include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/functional.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/data/digits.h"

@@ -55,6 +55,21 @@ std::vector<at::Tensor> pick(std::span<const at::Tensor> tensors,
   return picked;
 }
 
+// What the lists of all ranks must have in common, beyond what the flat tensor shows.
+CallNote note_of(std::span<const at::Tensor> tensors, const std::vector<size_t>& group) {
+  uint64_t hash = group.size();
+  const auto mix = [&hash](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 29;
+  };
+  for (const size_t i : group) {
+    mix(static_cast<int64_t>(i));
+    mix(tensors[i].dim());
+    for (const int64_t size : tensors[i].sizes()) mix(size);
+  }
+  return {hash, "a coalesced list"};
+}
+
 struct Flattened {
   at::Tensor flat;
   std::vector<at::Tensor> tensors;
@@ -86,7 +101,7 @@ Work iall_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tenso
       continue;
     }
     const at::Tensor flat = flatten(tensors, group);
-    works.push_back(comm.iall_reduce(flat, op, site));
+    works.push_back(comm.iall_reduce(flat, op, note_of(tensors, group), site));
     flattened.push_back({flat, pick(tensors, group)});
   }
   return all_over(std::move(works), std::move(flattened));

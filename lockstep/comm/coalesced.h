@@ -4,8 +4,9 @@
 // order of the list; a longer one gains nothing by that and has an operation of its own. The
 // results are those of the operation called on each tensor in turn: bit for bit where the backend's
 // capabilities say `rank_order`, else as far as the order of additions goes. All ranks give lists
-// of the same shapes and dtypes in the same order. Errors, threads and sites are as in
-// communicator.h; InvalidArgument comes before anything is sent.
+// of the same shapes and dtypes in the same order: all_reduce lists that differ in anything are
+// Mismatch, the others' where the elements of a dtype differ in number. Errors, threads and sites
+// are as in communicator.h; InvalidArgument comes before anything is sent.
 #pragma once
 
 #include <ATen/core/Tensor.h>

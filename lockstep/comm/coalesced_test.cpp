@@ -142,7 +142,16 @@ TEST(Coalesced, MistakesAreRefusedBeforeAnythingIsSent) {
 
 TEST(Coalesced, ListsThatDifferAreAMismatch) {
   testing::run_threads(2, [](Communicator& comm) {
+    Communicator twin = comm.duplicate();
     Tensors list = {at::ones({2}), at::ones({3})};
+    // As many elements, in other shapes.
+    if (comm.rank() == 1) list = {at::ones({3}), at::ones({2})};
+    EXPECT_THROW(
+        {
+          all_reduce_coalesced(twin, list);
+          twin.barrier();
+        },
+        Mismatch);
     if (comm.rank() == 1) list.pop_back();
     EXPECT_THROW(
         {
