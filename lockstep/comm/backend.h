@@ -61,8 +61,8 @@ class Backend {
   // its request does.
   virtual void progress() = 0;
 
-  // True if the engine knows that the rank's process is gone or that its end was destroyed. Callable
-  // in any state; does not block.
+  // True if the engine knows that the rank's process is gone or that its end was destroyed.
+  // Callable in any state; does not block.
   virtual bool lost(int /*rank*/) const { return false; }
 
   // What a receive of `tag` from rank `src` would find now, after the receives already posted.

@@ -50,8 +50,8 @@ class Communicator::Impl {
   std::shared_ptr<Flight> start(const Ask& ask);
   // The same and wait: the short way, which keeps nothing, where nothing has to be staged.
   void run(const Ask& ask);
-  // The shortest way, for broadcast and all_reduce of a tensor that the engine takes as it is: small
-  // ones are over in a fraction of a microsecond, of which little may be spent here.
+  // The shortest way, for broadcast and all_reduce of a tensor that the engine takes as it is:
+  // small ones are over in a fraction of a microsecond, of which little may be spent here.
   void run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
                     const std::source_location& site);
   at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
@@ -87,7 +87,7 @@ class Communicator::Impl {
   CommunicatorStats stats_;
   uint64_t collectives_ = 0;
   uint64_t messages_ = 0;
-  uint32_t group_ = 0;  // in the records
+  uint32_t group_ = 0;                              // in the records
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) as it is
   std::atomic<bool> busy_{false};
   std::exception_ptr broken_;
