@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -179,6 +180,17 @@ Holdings holdings() {
     if (line.starts_with("VmRSS:")) result.rss_kib = std::atoll(line.c_str() + 6);
   }
   return result;
+}
+
+Holdings holdings_after(const Holdings& before) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(2));
+  while (true) {
+    const Holdings now = holdings();
+    const bool back = now.fds <= before.fds && now.children <= before.children &&
+                      now.threads <= before.threads && now.memfds <= before.memfds;
+    if (back || deadline.expired()) return now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 }  // namespace lockstep::testing

@@ -59,5 +59,8 @@ struct Holdings {
   int64_t rss_kib = 0;
 };
 Holdings holdings();  // of this process, now
+// The same, as soon as it is no more than `before` (apart from memory), or after 2 s: libraries
+// have threads that close what they hold a moment later.
+Holdings holdings_after(const Holdings& before);
 
 }  // namespace lockstep::testing
