@@ -86,7 +86,7 @@ TEST(LockstepRun, TheLaunchLineOfTutorialThree) {
 
 // Everything that torchrun sets is set, to the same values but for ports and identifiers.
 TEST(BesideTorchrun, TheSameVariables) {
-  const std::string python = torch_python();
+  const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
   const Words print_one = {"--nproc-per-node=2", "--no-python", "/bin/sh", "-c",
                            "[ $RANK = 0 ] || env"};
@@ -119,7 +119,7 @@ TEST(BesideTorchrun, TheSameVariables) {
 }
 
 TEST(BesideTorchrun, AnOrdinaryPyTorchScriptRuns) {
-  const std::string python = torch_python();
+  const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
   const Folder folder;
   const std::string script = folder.write("script.py",
@@ -137,7 +137,7 @@ TEST(BesideTorchrun, AnOrdinaryPyTorchScriptRuns) {
 }
 
 TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
-  const std::string python = torch_python();
+  const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
   const Folder folder;
   const std::string script =

@@ -63,13 +63,13 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// A Python that has torch: LOCKSTEP_TEST_PYTHON, the source tree's .venv, or python3; "" if none
+// A Python that has torch: LOCKSTEP_TEST_PYTHON, .venv of `source_dir`, or python3; "" if none
 // has.
-inline std::string torch_python() {
-  static const std::string kFound = [] {
+inline std::string torch_python(const std::string& source_dir) {
+  static const std::string kFound = [&] {
     for (const std::string& candidate :
-         {process_env()("LOCKSTEP_TEST_PYTHON").value_or(""),
-          std::string(LOCKSTEP_SOURCE_DIR "/.venv/bin/python3"), std::string("python3")}) {
+         {process_env()("LOCKSTEP_TEST_PYTHON").value_or(""), source_dir + "/.venv/bin/python3",
+          std::string("python3")}) {
       try {
         if (!candidate.empty() &&
             run({candidate, "-c",

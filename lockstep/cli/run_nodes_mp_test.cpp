@@ -354,7 +354,7 @@ TEST_F(RunNodes, ACppProgramDoesAsOnOneHost) {
 }
 
 TEST_F(RunNodes, APyTorchScriptRuns) {
-  const std::string python = torch_python();
+  const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
   const std::string script = folder_.write("script.py",
                                            "import torch, torch.distributed as dist\n"
