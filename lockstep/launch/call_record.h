@@ -17,7 +17,7 @@ struct CallRecord {
   int32_t peer = -1;
   int32_t tag = 0;
   uint32_t line = 0;    // of `file`
-  uint32_t group = 0;   // which communicator of the rank; 0: the first
+  uint32_t group = 0;   // which communicator: the same number on all of its ranks
   uint32_t moving = 0;  // 1: a send, 2: a receive, 0: a collective
   char op[16] = {};     // texts are NUL-terminated
   char reduce[8] = {};
