@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -85,12 +86,20 @@ void expect_same_bytes(const TestDirectory& dir, const std::string& a, const std
   }
 }
 
-std::vector<pid_t> children_of(pid_t parent) {
-  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
+// The agent's ranks, in order; it has another child, which ends what they start if it is killed.
+std::vector<pid_t> ranks_of(pid_t agent) {
+  std::ifstream file("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) +
                      "/children");
-  std::vector<pid_t> children;
-  for (pid_t child = 0; file >> child;) children.push_back(child);
-  return children;
+  std::map<int, pid_t> ranks;
+  for (pid_t child = 0; file >> child;) {
+    std::ifstream environment("/proc/" + std::to_string(child) + "/environ");
+    for (std::string variable; std::getline(environment, variable, '\0');) {
+      if (variable.rfind("RANK=", 0) == 0) ranks[std::stoi(variable.substr(5))] = child;
+    }
+  }
+  std::vector<pid_t> result;
+  for (const auto& [rank, pid] : ranks) result.push_back(pid);
+  return result;
 }
 
 TEST(Engine, TwoRunsOfTwoRanksEndInTheSameBitsAndSoDoesAResumedOne) {
@@ -170,7 +179,7 @@ TEST(Engine, AKilledRankEndsTheJobAndLeavesNothing) {
     while (!limit.expired() && std::filesystem::file_size(metrics, ignored) + 1 < 1000) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    ranks = children_of(engine.pid());
+    ranks = ranks_of(engine.pid());
     ASSERT_EQ(ranks.size(), 2u);
     const auto start = std::chrono::steady_clock::now();
     ::kill(ranks[victim], SIGKILL);
@@ -199,7 +208,7 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
     EXPECT_EQ(ended.out, "");
   };
-  expect_line({}, "choose train, eval, predict or compare");
+  expect_line({}, "choose train, eval, predict, compare or bench");
   expect_line({"train"}, "recipe is required");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(train(dir, "o", {"--strategy", "x"}), "choose ddp, average, ring or naive-ring");

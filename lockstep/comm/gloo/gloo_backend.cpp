@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <atomic>
+#include <csignal>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -259,8 +260,22 @@ class GlooBackend final : public Backend {
 
 }  // namespace
 
+namespace {
+
+// gloo writes to its sockets without MSG_NOSIGNAL: the death of a peer would kill this process
+// without a word.
+void survive_sigpipe() {
+  struct sigaction current{};
+  if (::sigaction(SIGPIPE, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
+  current.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &current, nullptr);
+}
+
+}  // namespace
+
 std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
                                            const GlooOptions& options) {
+  survive_sigpipe();
   auto group_options = c10d::ProcessGroupGloo::Options::create(options.timeout);
   group_options->threads = 1;  // the collectives of a communicator run one after another anyway
   try {

@@ -3,6 +3,9 @@
 //
 // gloo does not authenticate: any process that reaches its ports may join. On one host it is bound
 // to the loopback address; it warns when it leaves that.
+//
+// gloo raises SIGPIPE when a peer dies. Where the program left that signal at its default, which
+// ends the process, making the backend sets it to be ignored, as Python does.
 #pragma once
 
 #include <chrono>
