@@ -38,7 +38,7 @@ using IsDead = std::function<bool(int rank)>;
 struct Tuning {
   int64_t lines_up_to = 1024;  // at most kLineCapacity; negative: never
   bool mapped = true;
-  int64_t copies_from = 64 * 1024 + 1;
+  int64_t copies_from = 48 * 1024;
 };
 
 // One thread at a time. Collectives run one after another, in the order in which they were started;
