@@ -193,6 +193,39 @@ struct AsFloat {
 
 struct AsBf16 {
   static constexpr int kBytes = 2;
+#if defined(__AVX512BW__)
+  static Floats read(const void* from) {
+    const __m256i halves = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+    return reinterpret_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static void write(void* to, Floats v) {
+    const auto floats = reinterpret_cast<__m512>(v);
+    const auto bits = reinterpret_cast<__m512i>(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, up), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(floats, floats, _CMP_UNORD_Q);
+    const __m512i result = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(result));
+  }
+#elif defined(__AVX2__)
+  static Floats read(const void* from) {
+    const __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
+    return reinterpret_cast<Floats>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static void write(void* to, Floats v) {
+    const auto floats = reinterpret_cast<__m256>(v);
+    const auto bits = reinterpret_cast<__m256i>(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
+    const auto nan = reinterpret_cast<__m256i>(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
+    const __m256i result = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
+    const __m256i packed = _mm256_packus_epi32(result, result);  // within each half
+    _mm_storeu_si128(static_cast<__m128i*>(to),
+                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+  }
+#else
   static Floats read(const void* from) {
     const Words words = __builtin_convertvector(load<Halves>(from), Words) << 16;
     return reinterpret_cast<Floats>(words);
@@ -204,6 +237,7 @@ struct AsBf16 {
     const Words result = reinterpret_cast<Words>(nan) & 0x7fc0;
     store(to, __builtin_convertvector(result | (rounded & ~reinterpret_cast<Words>(nan)), Halves));
   }
+#endif
 };
 
 struct AsFp16 {
