@@ -16,6 +16,7 @@ namespace lockstep::testing {
 struct FaultTraits {
   bool names_lost = true;   // PeerLost carries the rank; else -1 will do
   bool names_calls = true;  // different calls are Mismatch; else Timeout or PeerLost will do
+  bool names_late = true;   // Timeout names the late rank; else one that waits for it will do
 };
 
 enum class FaultError { kPeerLost, kTimeout, kMismatch };
