@@ -16,7 +16,8 @@ LOCKSTEP = os.environ.get("LOCKSTEP_COMMAND", os.path.join(ROOT, "build/release/
 
 
 def launch(command):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Unbuffered, print() writes a line and its end apart, and two ranks of torchrun share one pipe.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
