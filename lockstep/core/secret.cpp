@@ -131,12 +131,7 @@ std::string to_hex(std::string_view bytes) {
   return hex;
 }
 
-// The client speaks first, so a server never answers a port scanner that says nothing; the server
-// proves itself last, so it reveals a proof only to a client that has already given one.
-ServerChallenge::ServerChallenge(const Secret& secret, std::string_view purpose)
-    : secret_(secret), purpose_(purpose) {}
-
-size_t ServerChallenge::wanted() const {
+size_t ChallengeHalf::wanted() const {
   switch (step_) {
     case Step::kHello:
       return kMagic.size() + kNonceSize - received_.size();
@@ -148,26 +143,44 @@ size_t ServerChallenge::wanted() const {
   return 0;
 }
 
-std::string ServerChallenge::feed(std::string_view bytes) {
+bool ChallengeHalf::take(std::string_view bytes) {
   LOCKSTEP_CHECK(bytes.size() <= wanted(), "a challenge is fed no more than it wants");
   received_ += bytes;
   if (step_ == Step::kHello) check_magic(std::string_view(received_).substr(0, kMagic.size()));
-  if (wanted() > 0) return "";
-  if (step_ == Step::kHello) {
-    client_nonce_ = received_.substr(kMagic.size());
-    server_nonce_ = random_bytes(kNonceSize);
-    received_.clear();
-    step_ = Step::kProof;
-    return std::string(kMagic) + server_nonce_;
-  }
+  return wanted() == 0;
+}
+
+std::string ChallengeHalf::end_hello() {
+  std::string nonce = received_.substr(kMagic.size());
+  received_.clear();
+  step_ = Step::kProof;
+  return nonce;
+}
+
+bool ChallengeHalf::end_proof(std::string_view role) {
   Digest theirs;
   std::copy(received_.begin(), received_.end(), theirs.begin());
-  if (!equal(theirs, proof(secret_, "client", purpose_, server_nonce_, client_nonce_))) {
-    throw StoreError("a client with another secret was refused");
-  }
+  if (!equal(theirs, proof(secret_, role, purpose_, server_nonce_, client_nonce_))) return false;
   step_ = Step::kDone;
   received_.clear();
-  return std::string(view(proof(secret_, "server", purpose_, server_nonce_, client_nonce_)));
+  return true;
+}
+
+std::string ChallengeHalf::proof_of(std::string_view role) const {
+  return std::string(view(proof(secret_, role, purpose_, server_nonce_, client_nonce_)));
+}
+
+// The client speaks first, so a server never answers a port scanner that says nothing; the server
+// proves itself last, so it reveals a proof only to a client that has already given one.
+std::string ServerChallenge::feed(std::string_view bytes) {
+  if (!take(bytes)) return "";
+  if (step_ == Step::kHello) {
+    client_nonce_ = end_hello();
+    server_nonce_ = random_bytes(kNonceSize);
+    return std::string(kMagic) + server_nonce_;
+  }
+  if (!end_proof("client")) throw StoreError("a client with another secret was refused");
+  return proof_of("server");
 }
 
 void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
@@ -182,42 +195,23 @@ void authenticate_as_server(int fd, const Secret& secret, std::string_view purpo
 }
 
 ClientChallenge::ClientChallenge(const Secret& secret, std::string_view purpose)
-    : secret_(secret), purpose_(purpose), client_nonce_(random_bytes(kNonceSize)) {}
+    : ChallengeHalf(secret, purpose) {
+  client_nonce_ = random_bytes(kNonceSize);
+}
 
 std::string ClientChallenge::hello() const {
   return std::string(kMagic) + client_nonce_;
 }
 
-size_t ClientChallenge::wanted() const {
-  switch (step_) {
-    case Step::kHello:
-      return kMagic.size() + kNonceSize - received_.size();
-    case Step::kProof:
-      return sizeof(Digest) - received_.size();
-    case Step::kDone:
-      break;
-  }
-  return 0;
-}
-
 std::string ClientChallenge::feed(std::string_view bytes) {
-  LOCKSTEP_CHECK(bytes.size() <= wanted(), "a challenge is fed no more than it wants");
-  received_ += bytes;
-  if (step_ == Step::kHello) check_magic(std::string_view(received_).substr(0, kMagic.size()));
-  if (wanted() > 0) return "";
+  if (!take(bytes)) return "";
   if (step_ == Step::kHello) {
-    server_nonce_ = received_.substr(kMagic.size());
-    received_.clear();
-    step_ = Step::kProof;
-    return std::string(view(proof(secret_, "client", purpose_, server_nonce_, client_nonce_)));
+    server_nonce_ = end_hello();
+    return proof_of("client");
   }
-  Digest theirs;
-  std::copy(received_.begin(), received_.end(), theirs.begin());
-  if (!equal(theirs, proof(secret_, "server", purpose_, server_nonce_, client_nonce_))) {
+  if (!end_proof("server")) {
     throw StoreError(std::string("the server does not know this job's secret") + kSecretAdvice);
   }
-  step_ = Step::kDone;
-  received_.clear();
   return "";
 }
 
