@@ -6,5 +6,5 @@ import torch.distributed as dist
 dist.init_process_group("lockstep")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 model(torch.full((8, 4), dist.get_rank() + 1.0)).sum().backward()  # gradients are averaged meanwhile
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {model.module.weight.grad.tolist()}")
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {model.module.weight.grad.tolist()}\n", end="")  # one write
 dist.destroy_process_group()

@@ -16,8 +16,7 @@ LOCKSTEP = os.environ.get("LOCKSTEP_COMMAND", os.path.join(ROOT, "build/release/
 
 
 def launch(command):
-    # Unbuffered, print() writes a line and its end apart, and two ranks of torchrun share one pipe.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
