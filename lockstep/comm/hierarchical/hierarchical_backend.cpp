@@ -161,7 +161,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::function<void()>&
     std::string places;
     for (const int r : map_.mates()) places += (places.empty() ? "" : ", ") + std::to_string(r);
     between_->fail(
-        tcp::AbortKind::kMismatch, -1,
+        Failure::kMismatch, -1,
         std::string(error.what()) + " (ranks counted inside the host of ranks " + places + ")");
   } catch (const PeerLost& error) {
     between_->check_broken();
@@ -175,7 +175,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::function<void()>&
       if (place < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     const int lost = place >= 0 && place < map_.mate_count() ? map_.mates()[place] : -1;
-    between_->fail(tcp::AbortKind::kPeerLost, lost,
+    between_->fail(Failure::kPeerLost, lost,
                    "#" + std::to_string(call.sequence) + " " + describe(call) + " needs rank " +
                        (lost >= 0 ? std::to_string(lost) : std::string("?")) +
                        " of this host, which is gone: " + error.what());
@@ -291,7 +291,7 @@ Probe HierarchicalBackend::probe(int src, int tag) {
 }
 
 void HierarchicalBackend::abort(const std::string& reason) noexcept {
-  between_->abort(tcp::AbortKind::kOther, -1, reason);
+  between_->abort(Failure::kOther, -1, reason);
 }
 
 uint64_t HierarchicalBackend::payload_sent(int peer) const {

@@ -62,7 +62,7 @@ Engine::~Engine() {
     return op->posted && op->memory != Memory::kStaged;
   });
   if (pending && !broken_) {
-    abort(AbortKind::kPeerLost, rank_,
+    abort(Failure::kPeerLost, rank_,
           "rank " + std::to_string(rank_) + " left the group while a call was under way");
   }
   own_.departed.store(1, std::memory_order_seq_cst);
@@ -203,7 +203,7 @@ bool Engine::advance() {
     try {
       moved = channels_.progress();
     } catch (const Mismatch& error) {
-      fail(AbortKind::kMismatch, -1, error.what());
+      fail(Failure::kMismatch, -1, error.what());
     }
     if (moved) doorbell_.ring();
   }
@@ -319,8 +319,7 @@ void Engine::execute(Operation& op, bool copied) {
   const int size = region_.size();
   // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
   own_.inside.store(1, std::memory_order_seq_cst);
-  if (region_.header().abort_kind.load(std::memory_order_seq_cst) !=
-      static_cast<uint32_t>(AbortKind::kNone)) {
+  if (region_.header().failure.any()) {
     own_.inside.store(0, std::memory_order_release);
     return;  // the next check throws
   }
@@ -357,7 +356,7 @@ void Engine::execute(Operation& op, bool copied) {
     problem = error.what();
   }
   own_.inside.store(0, std::memory_order_release);
-  if (!problem.empty()) fail(AbortKind::kPeerLost, lost, problem);
+  if (!problem.empty()) fail(Failure::kPeerLost, lost, problem);
   own_.executed.store(op.number, std::memory_order_seq_cst);
   doorbell_.ring();
 }

@@ -58,7 +58,7 @@ class Engine {
   void run(const Call& call, Deadline::Duration timeout);
   void progress();
   Probe probe(int src, int tag);  // Backend::probe()
-  void abort(AbortKind kind, int lost_rank, const std::string& text) noexcept;
+  void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
   bool lost(int rank) const;  // Backend::lost()
 
  private:
@@ -98,8 +98,8 @@ class Engine {
   bool report_from(uint64_t number, const Operation& op, std::string& text) const;
   void check_aborted();
   void check_lost(const bool& done, const Call& call);
-  [[noreturn]] void fail(AbortKind kind, int lost_rank, const std::string& text);
-  [[noreturn]] void break_down(AbortKind kind, int lost_rank, const std::string& text);
+  [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text);
+  [[noreturn]] void break_down(Failure kind, int lost_rank, const std::string& text);
   std::string whereabouts(int rank) const;
 
   Region region_;

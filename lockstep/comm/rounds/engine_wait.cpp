@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <sstream>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/comm/rounds/operation.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -121,9 +121,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       if (!broken_) broken_ = std::current_exception();
       throw;
     }
-    const bool aborted = region_.header().abort_kind.load(std::memory_order_seq_cst) !=
-                         static_cast<uint32_t>(AbortKind::kNone);
-    if (done || moved || aborted)
+    if (done || moved || region_.header().failure.any())
       doorbell_.withdraw();
     else
       doorbell_.sleep(std::min<Deadline::Duration>(kSlice, deadline.remaining()));
@@ -142,7 +140,7 @@ void Engine::time_out(const Call& call, Deadline deadline) {
   std::ostringstream text;
   text << heading(call) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
        << " s; not arrived: " << joined(late, "; ") << "; raise the time-out if they are only slow";
-  fail(AbortKind::kTimeout, -1, text.str());
+  fail(Failure::kTimeout, -1, text.str());
 }
 
 bool Engine::has_posted(const Operation& op, int rank) const {
@@ -259,19 +257,17 @@ void Engine::report_mismatch(const Operation& op) {
   std::string head = "ranks called different collectives";
   if (number < op.number) head += ", noticed at " + heading(op.record);
   if (text.empty()) text = " more than " + std::to_string(kLookBack) + " calls ago;";
-  fail(AbortKind::kMismatch, -1,
+  fail(Failure::kMismatch, -1,
        head + ":" + text + " every rank must call the same operations in the same order");
 }
 
 // ---- gone ----
 
 void Engine::check_aborted() {
-  const auto kind =
-      static_cast<AbortKind>(region_.header().abort_kind.load(std::memory_order_acquire));
-  if (kind == AbortKind::kNone || kind == AbortKind::kPending) return;
-  const RegionHeader& header = region_.header();
-  break_down(kind, header.lost_rank >= 0 ? header.lost_rank : header.abort_rank,
-             "rank " + std::to_string(header.abort_rank) + " reported: " + header.abort_text);
+  const auto report = region_.header().failure.read();
+  if (!report) return;
+  break_down(report->kind, report->rank,
+             "rank " + std::to_string(report->reporter) + " reported: " + report->text);
 }
 
 bool Engine::lost(int rank) const {
@@ -290,45 +286,26 @@ void Engine::check_lost(const bool& done, const Call& call) {
     if (done) return;
     const std::vector<int> still = awaited(call);
     if (std::find(still.begin(), still.end(), r) == still.end()) continue;
-    fail(AbortKind::kPeerLost, r,
+    fail(Failure::kPeerLost, r,
          heading(call) + " needs " + whereabouts(r) + ", but " +
              (departed ? "it has left the group" : "its process is dead"));
   }
 }
 
-void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexcept {
-  RegionHeader& header = region_.header();
-  auto expected = static_cast<uint32_t>(AbortKind::kNone);
-  if (!header.abort_kind.compare_exchange_strong(
-          expected, static_cast<uint32_t>(AbortKind::kPending), std::memory_order_seq_cst)) {
-    return;
-  }
-  header.abort_rank = rank_;
-  header.lost_rank = lost_rank;
-  const size_t n = std::min(text.size(), sizeof header.abort_text - 1);
-  std::memcpy(header.abort_text, text.data(), n);
-  header.abort_text[n] = '\0';
-  header.abort_kind.store(static_cast<uint32_t>(kind), std::memory_order_seq_cst);
-  doorbell_.ring();
+void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcept {
+  if (region_.header().failure.report(kind, rank_, lost_rank, text)) doorbell_.ring();
 }
 
-void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
+void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
   abort(kind, lost_rank, text);
   break_down(kind, lost_rank, text);
 }
 
 // The caller's memory is its own again when this has thrown.
-void Engine::break_down(AbortKind kind, int lost_rank, const std::string& text) {
+void Engine::break_down(Failure kind, int lost_rank, const std::string& text) {
   quiesce();
   try {
-    switch (kind) {
-      case AbortKind::kTimeout:
-        throw Timeout(text);
-      case AbortKind::kMismatch:
-        throw Mismatch(text);
-      default:
-        throw PeerLost(text, lost_rank);
-    }
+    throw_failure(kind, lost_rank, text);
   } catch (...) {
     broken_ = std::current_exception();
     throw;

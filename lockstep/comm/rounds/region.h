@@ -7,7 +7,7 @@
 // In every collective a rank first posts what it calls. Its data then goes through lines (up to
 // kLineCapacity bytes), straight from the peers' memory (reach.h), or in rounds through its kSlots
 // slots. Messages go through channels: one byte ring for every ordered pair of ranks. Each protocol
-// has counters of its own. Everything is written by one rank only, but for the abort record; what a
+// has counters of its own. Everything is written by one rank only, but for the report of a failure; what a
 // counter covers is published by a release store and read after an acquire load.
 #pragma once
 
@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/launch/call_record.h"
 
 namespace lockstep::rounds {
@@ -56,20 +57,13 @@ struct Line {
 };
 static_assert(sizeof(Line) == 64);
 
-// How the group was broken, by whoever came first.
-enum class AbortKind : uint32_t { kNone, kPending, kTimeout, kPeerLost, kMismatch, kOther };
-
 struct RegionHeader {
   uint64_t magic;
   int32_t size;
   uint32_t slot_bytes;
   uint32_t channel_bytes;
-  alignas(kLine) std::atomic<uint32_t> sleepers;    // ranks that wait on their doorbells
-  alignas(kLine) std::atomic<uint32_t> abort_kind;  // AbortKind; the record below is valid from
-                                                    // kTimeout on
-  int32_t abort_rank;                               // who broke the group
-  int32_t lost_rank;                                // for kPeerLost
-  char abort_text[1024];
+  alignas(kLine) std::atomic<uint32_t> sleepers;  // ranks that wait on their doorbells
+  FailureBoard failure;
 };
 
 struct RankState {

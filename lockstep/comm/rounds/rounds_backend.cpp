@@ -32,7 +32,7 @@ RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> me
       engine_(region, rank, reach_.get(), std::move(is_dead), tuning) {}
 
 void RoundsBackend::abort(const std::string& reason) noexcept {
-  engine_.abort(AbortKind::kOther, -1, reason);
+  engine_.abort(Failure::kOther, -1, reason);
 }
 
 }  // namespace lockstep::rounds

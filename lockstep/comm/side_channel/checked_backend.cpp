@@ -16,7 +16,6 @@ namespace lockstep {
 namespace {
 
 using side_channel::CallRecord;
-using side_channel::Failure;
 using side_channel::SideChannel;
 
 constexpr int kSideSpins = 2000;   // looks before the first yield
@@ -205,7 +204,7 @@ class CheckedBackend final : public Backend {
   [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text) {
     channel_->fail(kind, lost_rank, text);
     try {
-      side_channel::throw_failure(kind, lost_rank, text);
+      throw_failure(kind, lost_rank, text);
     } catch (...) {
       note_broken();
       throw;

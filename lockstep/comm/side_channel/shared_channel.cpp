@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "lockstep/comm/shm/segment.h"
 #include "lockstep/core/errors.h"
@@ -14,14 +13,6 @@ namespace {
 
 constexpr size_t kSideLine = 128;
 constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest
-
-// How the group failed, by whoever came first.
-struct Report {
-  alignas(kSideLine) std::atomic<uint32_t> kind;  // Failure; what follows is valid from kTimeout on
-  int32_t rank;
-  int32_t lost_rank;
-  char text[1024];
-};
 
 // Written by its rank only, but read by all.
 struct RankBoard {
@@ -37,7 +28,7 @@ struct RankBoard {
 };
 
 struct Layout {
-  Report report;
+  FailureBoard failure;
   RankBoard ranks[1];  // `size` of them
 
   static size_t bytes(int size) {
@@ -95,13 +86,12 @@ class SharedChannel final : public SideChannel {
   }
 
   void check_failed() override {
-    const Report& report = layout().report;
-    const auto kind = static_cast<Failure>(report.kind.load(std::memory_order_acquire));
-    if (kind == Failure::kNone || kind == Failure::kPending) return;
-    throw_failure(kind, report.lost_rank >= 0 ? report.lost_rank : report.rank,
-                  report.rank == rank_
-                      ? std::string(report.text)
-                      : "rank " + std::to_string(report.rank) + " reported: " + report.text);
+    const auto report = layout().failure.read();
+    if (!report) return;
+    throw_failure(report->kind, report->rank,
+                  report->reporter == rank_
+                      ? report->text
+                      : "rank " + std::to_string(report->reporter) + " reported: " + report->text);
   }
 
   std::vector<std::string> missing(uint64_t number) const override {
@@ -140,18 +130,7 @@ class SharedChannel final : public SideChannel {
   }
 
   void fail(Failure kind, int lost_rank, const std::string& text) noexcept override {
-    Report& report = layout().report;
-    auto expected = static_cast<uint32_t>(Failure::kNone);
-    if (!report.kind.compare_exchange_strong(expected, static_cast<uint32_t>(Failure::kPending),
-                                             std::memory_order_acq_rel)) {
-      return;
-    }
-    report.rank = rank_;
-    report.lost_rank = lost_rank;
-    const size_t n = std::min(text.size(), sizeof report.text - 1);
-    std::memcpy(report.text, text.data(), n);
-    report.text[n] = '\0';
-    report.kind.store(static_cast<uint32_t>(kind), std::memory_order_release);
+    layout().failure.report(kind, rank_, lost_rank, text);
   }
 
  private:

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/core/errors.h"
-
 namespace lockstep::side_channel {
 
 std::string numbered(const CallRecord& record) {
@@ -28,17 +26,6 @@ std::string mismatch_text(const std::vector<CallRecord>& records) {
         (ranks.find(',') == std::string::npos ? " rank " : " ranks ") + ranks + ": " + call + ";";
   }
   return text + " every rank must call the same operations in the same order";
-}
-
-void throw_failure(Failure kind, int lost_rank, const std::string& text) {
-  switch (kind) {
-    case Failure::kTimeout:
-      throw Timeout(text);
-    case Failure::kMismatch:
-      throw Mismatch(text);
-    default:
-      throw PeerLost(text, lost_rank);
-  }
 }
 
 }  // namespace lockstep::side_channel

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/launch/call_record.h"
 
 namespace lockstep::side_channel {
@@ -14,8 +15,6 @@ using launch::CallRecord;
 
 // "#7 all_reduce sum float32 x 100 at train.cpp:12".
 std::string numbered(const CallRecord& record);
-
-enum class Failure : uint32_t { kNone, kPending, kTimeout, kPeerLost, kMismatch, kOther };
 
 // One rank's end. Collectives are numbered from 1, in the order in which all ranks must make them.
 // Nothing here blocks. One thread at a time.
@@ -55,8 +54,5 @@ class SideChannel {
 // "ranks called different collectives: rank 0: #3 ...; ranks 1, 2: #3 ...; every rank must ...".
 // records[r] is rank r's.
 std::string mismatch_text(const std::vector<CallRecord>& records);
-
-// As the exception for `kind`.
-[[noreturn]] void throw_failure(Failure kind, int lost_rank, const std::string& text);
 
 }  // namespace lockstep::side_channel

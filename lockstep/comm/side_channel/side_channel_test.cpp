@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/comm/side_channel/side_channel.h"
-#include "lockstep/core/errors.h"
 
 namespace lockstep::side_channel_test {
 namespace {
@@ -25,18 +24,6 @@ TEST(SideChannel, AMismatchNamesEachCallOnceWithItsRanks) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find(" rank 1: #7 all_reduce sum float32 x 4 at "), std::string::npos) << text;
-}
-
-TEST(SideChannel, EveryFailureHasItsException) {
-  using side_channel::Failure;
-  EXPECT_THROW(side_channel::throw_failure(Failure::kTimeout, -1, "x"), Timeout);
-  EXPECT_THROW(side_channel::throw_failure(Failure::kMismatch, -1, "x"), Mismatch);
-  EXPECT_THROW(side_channel::throw_failure(Failure::kOther, 2, "x"), PeerLost);
-  try {
-    side_channel::throw_failure(Failure::kPeerLost, 2, "x");
-  } catch (const PeerLost& error) {
-    EXPECT_EQ(error.rank(), 2);
-  }
 }
 
 }  // namespace

@@ -275,7 +275,7 @@ class TwinChannel final : public SideChannel {
       at = space + 1;
     }
     const std::string reason = text.substr(at);
-    throw_failure(static_cast<Failure>(numbers[0]),
+    throw_failure(failure_of(numbers[0]).value_or(Failure::kOther),
                   static_cast<int>(numbers[2] >= 0 ? numbers[2] : numbers[1]),
                   numbers[1] == rank_
                       ? reason

@@ -28,7 +28,7 @@ Engine::Engine(std::vector<UniqueFd> links, int rank, const ScheduleSizes& sizes
       peers_(links.size()),
       messages_(
           rank, size_, [this](int peer) { return link_for(peer); },
-          [this](const std::string& text) { raise({AbortKind::kMismatch, -1, text}); }) {
+          [this](const std::string& text) { raise({Failure::kMismatch, -1, text}); }) {
   if (!epoll_) throw system_error("epoll_create1", errno);
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -180,7 +180,8 @@ std::byte* Engine::begin_frame(int peer, const FrameHeader& header, std::string_
       answer(peer, sequence_of(header.key));
       return nullptr;
     case FrameType::kAbort:
-      raise({static_cast<AbortKind>(header.kind), header.tag >= 0 ? header.tag : peer,
+      raise({failure_of(header.kind).value_or(Failure::kOther),
+             header.tag >= 0 && header.tag < size_ ? header.tag : peer,
              "rank " + std::to_string(peer) + " reported: " + std::string(text), 0, false, true});
       return nullptr;
     case FrameType::kBye:
@@ -230,7 +231,7 @@ std::byte* Engine::begin_data(int peer, const FrameHeader& header) {
   }
   if (header.key <= activated_) {
     const Record* mine = record(sequence_of(header.key));
-    raise({AbortKind::kMismatch, -1,
+    raise({Failure::kMismatch, -1,
            "rank " + std::to_string(peer) + " sent " + std::to_string(header.bytes) +
                " bytes that rank " + std::to_string(rank_) + " does not expect in #" +
                std::to_string(sequence_of(header.key)) + " " +
@@ -260,7 +261,7 @@ void Engine::deliver_parked(int peer) {
     bool expected = false;
     std::byte* target = exchange != nullptr ? exchange->expect(peer, it->bytes, expected) : nullptr;
     if (!expected) {
-      raise({AbortKind::kMismatch, -1,
+      raise({Failure::kMismatch, -1,
              "rank " + std::to_string(peer) + " sent " + std::to_string(it->bytes) +
                  " bytes that rank " + std::to_string(rank_) + " does not expect in #" +
                  std::to_string(sequence_of(it->key)) +

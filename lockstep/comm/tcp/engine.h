@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/comm/tcp/exchange.h"
 #include "lockstep/comm/tcp/link.h"
 #include "lockstep/comm/tcp/messages.h"
@@ -19,9 +20,6 @@
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::tcp {
-
-// How a group was broken, by whoever came first.
-enum class AbortKind : uint8_t { kTimeout = 1, kPeerLost, kMismatch, kOther };
 
 // A call that outlives its start: with the text that its note points to, and without its record.
 class KeptCall {
@@ -88,9 +86,9 @@ class Engine final : private FrameListener, private Wire {
   void wait(Pending& pending, Deadline deadline);
 
   // Breaks the group on all ranks. Does not throw or wait.
-  void abort(AbortKind kind, int lost_rank, const std::string& text) noexcept;
+  void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
   // Breaks the group on all ranks and throws.
-  [[noreturn]] void fail(AbortKind kind, int lost_rank, const std::string& text);
+  [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text);
   // The same for a difference that another engine met in the collective `sequence`: asks all ranks
   // what they called. `text` stands where that shows no difference.
   [[noreturn]] void fail_mismatch(uint64_t sequence, const std::string& text);
@@ -136,7 +134,7 @@ class Engine final : private FrameListener, private Wire {
     std::optional<Record> answer;
   };
   struct Trouble {
-    AbortKind kind;
+    Failure kind;
     int rank;  // the lost one, or who reported
     std::string text;
     uint64_t sequence = 0;  // of a difference that all ranks must be asked about
@@ -163,7 +161,7 @@ class Engine final : private FrameListener, private Wire {
   [[noreturn]] void adopt(Trouble trouble);
   [[noreturn]] void mismatch(uint64_t sequence, bool earlier, const std::string& otherwise);
   bool ask_all(uint64_t sequence, Deadline deadline);
-  [[noreturn]] void break_with(AbortKind kind, int rank, const std::string& text);
+  [[noreturn]] void break_with(Failure kind, int rank, const std::string& text);
   void announce(Pending& pending);
 
   void activate();

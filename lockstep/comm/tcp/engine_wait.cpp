@@ -78,7 +78,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       text << "#" << call.sequence << " " << describe(call) << " on rank " << rank_ << " waited "
            << deadline.timeout_seconds() << " s; not arrived:";
       for (const int r : pending.late()) text << " " << whereabouts(r) << ";";
-      fail(AbortKind::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
+      fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
     }
     if (now - still_since > announce_after) {
       announce(pending);
@@ -112,7 +112,7 @@ void Engine::check_lost(Pending& pending) {
     const Peer& peer = peers_[r];
     if (peer.link->lost().empty()) continue;
     const Call& call = pending.call();
-    fail(AbortKind::kPeerLost, r,
+    fail(Failure::kPeerLost, r,
          "#" + std::to_string(call.sequence) + " " + describe(call) + " needs " + whereabouts(r) +
              ", but " + (peer.departed ? "it has left the group" : peer.link->lost()));
   }
@@ -124,7 +124,7 @@ Probe Engine::probe(int src, int tag) {
   const Peer& peer = peers_[src];
   if (!peer.link || peer.link->lost().empty()) return Probe::kNothing;
   if (peer.departed) return Probe::kLeft;
-  fail(AbortKind::kPeerLost, src,
+  fail(Failure::kPeerLost, src,
        "a message from " + whereabouts(src) + " is looked for, but " + peer.link->lost());
 }
 
@@ -164,7 +164,7 @@ void Engine::compare(int peer, const Record& theirs) {
   if (mine == nullptr || trouble_ || asking_) return;
   if (mine->fingerprint == theirs.fingerprint && mine->history == theirs.history) return;
   const bool earlier = mine->fingerprint == theirs.fingerprint;
-  raise({AbortKind::kMismatch, peer, "", theirs.sequence, earlier});
+  raise({Failure::kMismatch, peer, "", theirs.sequence, earlier});
 }
 
 void Engine::answer(int peer, uint64_t sequence) {
@@ -203,7 +203,7 @@ void Engine::raise(Trouble trouble) {
 void Engine::settle() {
   const Trouble trouble = *trouble_;
   if (trouble.reported) adopt(trouble);
-  if (trouble.sequence > 0 && trouble.kind == AbortKind::kMismatch)
+  if (trouble.sequence > 0 && trouble.kind == Failure::kMismatch)
     mismatch(trouble.sequence, trouble.earlier, trouble.text);
   fail(trouble.kind, trouble.rank, trouble.text);
 }
@@ -271,7 +271,7 @@ void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherw
       const std::string text = differ || otherwise.empty()
                                    ? mismatch_text(calls, earlier ? noticed_at : std::string())
                                    : otherwise;
-      fail(AbortKind::kMismatch, -1, text);
+      fail(Failure::kMismatch, -1, text);
     }
     --at;
   }
@@ -282,7 +282,7 @@ void Engine::fail_mismatch(uint64_t sequence, const std::string& text) {
   mismatch(sequence, false, text);
 }
 
-void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexcept {
+void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcept {
   if (broken_) return;
   try {
     FrameHeader header;
@@ -302,7 +302,7 @@ void Engine::abort(AbortKind kind, int lost_rank, const std::string& text) noexc
   }
 }
 
-void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
+void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
   abort(kind, lost_rank, text);
   // The words must have arrived before the process ends: its end may reset the connections.
   const Deadline deadline = Deadline::after(kFlushTime);
@@ -318,16 +318,9 @@ void Engine::fail(AbortKind kind, int lost_rank, const std::string& text) {
   throw Error(text);
 }
 
-void Engine::break_with(AbortKind kind, int rank, const std::string& text) {
+void Engine::break_with(Failure kind, int rank, const std::string& text) {
   try {
-    switch (kind) {
-      case AbortKind::kTimeout:
-        throw Timeout(text);
-      case AbortKind::kMismatch:
-        throw Mismatch(text);
-      default:
-        throw PeerLost(text, rank);
-    }
+    throw_failure(kind, rank, text);
   } catch (...) {
     broken_ = std::current_exception();
     // The callers' memory may go now.

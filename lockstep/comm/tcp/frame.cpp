@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::tcp {
@@ -26,6 +27,8 @@ std::optional<FrameHeader> parse_frame_header(std::span<const std::byte> bytes) 
     throw StoreError("a frame with a text of " + std::to_string(header.text_bytes) + " bytes");
   if (header.bytes > kMaxPayload || (header.bytes > 0 && !carries_payload(header.type)))
     throw StoreError("a frame with a payload of " + std::to_string(header.bytes) + " bytes");
+  if (header.type == FrameType::kAbort && !failure_of(header.kind))
+    throw StoreError("an end for the unknown reason " + std::to_string(header.kind));
   return header;
 }
 

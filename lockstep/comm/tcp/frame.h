@@ -27,7 +27,7 @@ enum class FrameType : uint8_t {
 
 struct FrameHeader {
   FrameType type = FrameType::kBye;
-  uint8_t kind = 0;          // messages: the dtype; kAbort: AbortKind; kHere: 1 for an answer
+  uint8_t kind = 0;          // messages: the dtype; kAbort: Failure; kHere: 1 for an answer
   uint16_t text_bytes = 0;   // that follow the header
   int32_t tag = 0;           // messages: the tag; kAbort: the lost rank
   uint64_t key = 0;          // collectives: collective_key(); messages: the sender's number of it

@@ -51,6 +51,14 @@ TEST(Frame, WhatNoRankSendsIsRefused) {
   header.bytes = 0;
   header.text_bytes = kMaxText + 1;
   EXPECT_THROW(parse_frame_header(view(bytes_of(header))), StoreError);
+  header.text_bytes = 0;
+  header.type = FrameType::kAbort;
+  for (const int kind : {0, 5, 255}) {
+    header.kind = static_cast<uint8_t>(kind);
+    EXPECT_THROW(parse_frame_header(view(bytes_of(header))), StoreError) << kind;
+  }
+  header.kind = 4;
+  EXPECT_TRUE(parse_frame_header(view(bytes_of(header))));
 }
 
 // Takes whatever comes.

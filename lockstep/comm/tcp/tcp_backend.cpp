@@ -98,7 +98,7 @@ Probe TcpBackend::probe(int src, int tag) {
 }
 
 void TcpBackend::abort(const std::string& reason) noexcept {
-  engine_->abort(tcp::AbortKind::kOther, -1, reason);
+  engine_->abort(Failure::kOther, -1, reason);
 }
 
 uint64_t TcpBackend::payload_sent(int peer) const {

@@ -1,0 +1,49 @@
+#include "lockstep/comm/failure.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+
+std::optional<Failure> failure_of(int64_t number) noexcept {
+  if (number < static_cast<int64_t>(Failure::kTimeout) ||
+      number > static_cast<int64_t>(Failure::kOther)) {
+    return std::nullopt;
+  }
+  return static_cast<Failure>(number);
+}
+
+void throw_failure(Failure kind, int rank, const std::string& text) {
+  switch (kind) {
+    case Failure::kTimeout:
+      throw Timeout(text);
+    case Failure::kMismatch:
+      throw Mismatch(text);
+    case Failure::kPeerLost:
+    case Failure::kOther:
+      break;
+  }
+  throw PeerLost(text, rank);
+}
+
+bool FailureBoard::report(Failure kind, int rank, int lost, const std::string& reason) noexcept {
+  uint32_t expected = 0;
+  if (!state.compare_exchange_strong(expected, kWriting, std::memory_order_seq_cst)) return false;
+  reporter = rank;
+  lost_rank = lost;
+  const size_t n = std::min(reason.size(), sizeof text - 1);
+  std::memcpy(text, reason.data(), n);
+  text[n] = '\0';
+  state.store(static_cast<uint32_t>(kind), std::memory_order_seq_cst);
+  return true;
+}
+
+std::optional<FailureBoard::Report> FailureBoard::read_report() const {
+  const std::optional<Failure> kind = failure_of(state.load(std::memory_order_acquire));
+  if (!kind) return std::nullopt;  // still being written
+  return Report{*kind, reporter, lost_rank >= 0 ? lost_rank : reporter, text};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#include "lockstep/comm/failure.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::failure_test {
+namespace {
+
+TEST(Failure, EachHasItsException) {
+  EXPECT_THROW(throw_failure(Failure::kTimeout, -1, "x"), Timeout);
+  EXPECT_THROW(throw_failure(Failure::kMismatch, -1, "x"), Mismatch);
+  for (const Failure kind : {Failure::kPeerLost, Failure::kOther}) {
+    try {
+      throw_failure(kind, 2, "x");
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.rank(), 2);
+      EXPECT_STREQ(error.what(), "x");
+    }
+  }
+}
+
+TEST(Failure, OnlyItsNumbersAreRead) {
+  for (const Failure kind :
+       {Failure::kTimeout, Failure::kPeerLost, Failure::kMismatch, Failure::kOther}) {
+    EXPECT_EQ(failure_of(static_cast<int64_t>(kind)), kind);
+  }
+  for (const int64_t number : {-1, 0, 5, 255, 1 << 16, 257})
+    EXPECT_EQ(failure_of(number), std::nullopt);
+}
+
+TEST(FailureBoard, KeepsTheFirstReportWhole) {
+  const auto board = std::make_unique<FailureBoard>();
+  EXPECT_FALSE(board->any());
+  EXPECT_FALSE(board->read());
+  EXPECT_TRUE(board->report(Failure::kMismatch, 3, -1, "first"));
+  EXPECT_FALSE(board->report(Failure::kTimeout, 1, 2, "second"));
+  EXPECT_TRUE(board->any());
+  const auto report = board->read();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->kind, Failure::kMismatch);
+  EXPECT_EQ(report->reporter, 3);
+  EXPECT_EQ(report->rank, 3) << "nobody is lost, so who reported stands for it";
+  EXPECT_EQ(report->text, "first");
+}
+
+TEST(FailureBoard, CutsWhatIsTooLongAndNamesTheLost) {
+  const auto board = std::make_unique<FailureBoard>();
+  board->report(Failure::kPeerLost, 0, 7, std::string(5000, 'x'));
+  EXPECT_EQ(board->read()->text, std::string(sizeof board->text - 1, 'x'));
+  EXPECT_EQ(board->read()->rank, 7);
+}
+
+TEST(FailureBoard, OneOfManyIsFirst) {
+  const auto board = std::make_unique<FailureBoard>();
+  std::atomic<int> first = 0;
+  std::vector<std::jthread> ranks;
+  for (int r = 0; r < 4; ++r) {
+    ranks.emplace_back([&, r] {
+      first += board->report(Failure::kOther, r, r, "rank " + std::to_string(r)) ? 1 : 0;
+      while (!board->read()) std::this_thread::yield();
+      const auto report = board->read();
+      EXPECT_EQ(report->text, "rank " + std::to_string(report->reporter));
+    });
+  }
+  ranks.clear();
+  EXPECT_EQ(first, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::failure_test
