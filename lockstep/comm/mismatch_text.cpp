@@ -1,28 +1,49 @@
 #include "lockstep/comm/mismatch_text.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 namespace lockstep {
+namespace {
+
+std::string numbered(uint64_t sequence, const std::string& call) {
+  return "#" + std::to_string(sequence) + " " + call;
+}
+
+bool is_same(const RankCall& a, const RankCall& b) {
+  if (a.fingerprint && b.fingerprint) return *a.fingerprint == *b.fingerprint;
+  return a.sequence == b.sequence && a.text == b.text;
+}
+
+}  // namespace
+
+std::string numbered(const launch::CallRecord& record) {
+  return numbered(record.sequence, launch::describe(record));
+}
 
 std::string mismatch_text(std::span<const RankCall> calls, const std::string& noticed_at) {
-  std::vector<std::pair<std::string, std::string>> groups;  // call, ranks
+  struct Group {
+    const RankCall* call;
+    std::string ranks;
+    bool several;
+  };
+  std::vector<Group> groups;
   for (const RankCall& one : calls) {
-    const std::string call = "#" + std::to_string(one.sequence) + " " + one.text;
-    const auto it =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == call; });
-    if (it == groups.end())
-      groups.emplace_back(call, std::to_string(one.rank));
-    else
-      it->second += ", " + std::to_string(one.rank);
+    const auto it = std::find_if(groups.begin(), groups.end(),
+                                 [&](const Group& g) { return is_same(*g.call, one); });
+    if (it == groups.end()) {
+      groups.push_back({&one, std::to_string(one.rank), false});
+    } else {
+      it->ranks += ", " + std::to_string(one.rank);
+      it->several = true;
+    }
   }
   std::string text = "ranks called different collectives";
   if (!noticed_at.empty()) text += ", noticed at " + noticed_at;
   text += ":";
-  for (const auto& [call, ranks] : groups) {
-    const bool several = ranks.find(',') != std::string::npos;
-    text += (several ? " ranks " : " rank ") + ranks + ": " + call + ";";
+  for (const Group& group : groups) {
+    text += (group.several ? " ranks " : " rank ") + group.ranks + ": " +
+            numbered(group.call->sequence, group.call->text) + ";";
   }
   return text + " every rank must call the same operations in the same order";
 }

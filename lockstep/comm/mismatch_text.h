@@ -2,16 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "lockstep/launch/call_record.h"
+
 namespace lockstep {
+
+// "#7 all_reduce sum float32 x 100 at train.cpp:12".
+std::string numbered(const launch::CallRecord& record);
 
 // What one rank called.
 struct RankCall {
   int rank = 0;
   uint64_t sequence = 0;
-  std::string text;  // describe(call)
+  std::string text;                          // describe(call)
+  std::optional<uint64_t> fingerprint = {};  // decides instead of number and text what is the same
 };
 
 // "ranks called different collectives: ranks 0, 2: #2 all_reduce ...; rank 1: #2 all_gather ...;

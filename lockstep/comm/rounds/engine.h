@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/failure.h"
+#include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/rounds/channels.h"
 #include "lockstep/comm/rounds/doorbell.h"
 #include "lockstep/comm/rounds/lines.h"
@@ -95,7 +97,7 @@ class Engine {
   void check_post(const Operation& op, int rank);
   void compare_posts(const Operation& op);
   [[noreturn]] void report_mismatch(const Operation& op);
-  bool report_from(uint64_t number, const Operation& op, std::string& text) const;
+  std::vector<RankCall> differing(uint64_t number, const Operation& op) const;
   void check_aborted();
   void check_lost(const bool& done, const Call& call);
   [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text);

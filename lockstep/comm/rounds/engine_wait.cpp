@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "lockstep/comm/failure.h"
+#include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/rounds/operation.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -23,20 +24,18 @@ constexpr auto kPatience = std::chrono::milliseconds(200);
 // How far back a difference in the calls' history is looked for.
 constexpr uint64_t kLookBack = 8;
 
-std::string joined(const std::vector<std::string>& parts, const char* separator) {
+std::string joined(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) {
-    if (!text.empty()) text += separator;
+    if (!text.empty()) text += "; ";
     text += part;
   }
   return text;
 }
 
-std::string heading(const launch::CallRecord& record) {
-  return "#" + std::to_string(record.sequence) + " " + launch::describe(record);
-}
-std::string heading(const Call& call) {
-  return heading(make_record(call));
+using lockstep::numbered;
+std::string numbered(const Call& call) {
+  return numbered(make_record(call));
 }
 
 }  // namespace
@@ -109,8 +108,8 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
     if (deadline.elapsed_seconds() > warn_at) {
       std::vector<std::string> late;
       for (const int r : awaited(call)) late.push_back(whereabouts(r));
-      log_warning(heading(call) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
-                  " s for " + joined(late, "; "));
+      log_warning(numbered(call) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
+                  " s for " + joined(late));
       warn_at *= 3;
     }
     doorbell_.announce();
@@ -138,8 +137,8 @@ void Engine::time_out(const Call& call, Deadline deadline) {
   std::vector<std::string> late;
   for (const int r : awaited(call)) late.push_back(whereabouts(r));
   std::ostringstream text;
-  text << heading(call) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
-       << " s; not arrived: " << joined(late, "; ") << "; raise the time-out if they are only slow";
+  text << numbered(call) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
+       << " s; not arrived: " << joined(late) << "; raise the time-out if they are only slow";
   fail(Failure::kTimeout, -1, text.str());
 }
 
@@ -195,7 +194,7 @@ std::string Engine::whereabouts(int rank) const {
   const Post& post = region_.post(rank, posted);
   if (posted == 0 || post.number.load(std::memory_order_acquire) != posted)
     return text + ", which has called no collective yet";
-  return text + ", whose last collective was " + heading(post.record);
+  return text + ", whose last collective was " + numbered(post.record);
 }
 
 // ---- out of step ----
@@ -213,31 +212,20 @@ void Engine::compare_posts(const Operation& op) {
   }
 }
 
-// What the ranks called as number `number`, the ranks grouped by it; false if all that are known
-// called the same.
-bool Engine::report_from(uint64_t number, const Operation& op, std::string& text) const {
-  struct Group {
-    uint64_t fingerprint;
-    std::string call;
-    std::vector<std::string> ranks;
-  };
-  std::vector<Group> groups;
+// What the ranks called as number `number`, as far as it is known; empty if all called the same.
+std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) const {
+  std::vector<RankCall> calls;
+  bool differ = false;
   for (int r = 0; r < region_.size(); ++r) {
     const Post& post = region_.post(r, number);
     const bool own = r == rank_ && number == op.number;  // perhaps not posted yet
     if (!own && post.number.load(std::memory_order_acquire) != number) continue;
     const launch::CallRecord& record = own ? op.record : post.record;
-    auto it = std::find_if(groups.begin(), groups.end(),
-                           [&](const Group& g) { return g.fingerprint == record.fingerprint; });
-    if (it == groups.end()) it = groups.insert(it, {record.fingerprint, heading(record), {}});
-    it->ranks.push_back(std::to_string(r));
+    calls.push_back({r, record.sequence, launch::describe(record), record.fingerprint});
+    differ |= record.fingerprint != calls.front().fingerprint;
   }
-  if (groups.size() < 2) return false;
-  for (const Group& group : groups) {
-    text += (group.ranks.size() == 1 ? " rank " : " ranks ") + joined(group.ranks, ", ") + ": " +
-            group.call + ";";
-  }
-  return true;
+  if (!differ) calls.clear();
+  return calls;
 }
 
 void Engine::report_mismatch(const Operation& op) {
@@ -251,14 +239,17 @@ void Engine::report_mismatch(const Operation& op) {
   // The first call in which they differ: earlier ones may have gone unnoticed, such as two ranks
   // that both think they are the root.
   const uint64_t first = op.number > kLookBack ? op.number - kLookBack : 1;
-  std::string text;
+  std::vector<RankCall> calls;
   uint64_t number = first;
-  while (number <= op.number && !report_from(number, op, text)) ++number;
-  std::string head = "ranks called different collectives";
-  if (number < op.number) head += ", noticed at " + heading(op.record);
-  if (text.empty()) text = " more than " + std::to_string(kLookBack) + " calls ago;";
+  while (number <= op.number && (calls = differing(number, op)).empty()) ++number;
+  if (calls.empty()) {
+    fail(Failure::kMismatch, -1,
+         "ranks called different collectives more than " + std::to_string(kLookBack) +
+             " calls before " + numbered(op.record) +
+             "; every rank must call the same operations in the same order");
+  }
   fail(Failure::kMismatch, -1,
-       head + ":" + text + " every rank must call the same operations in the same order");
+       mismatch_text(calls, number < op.number ? numbered(op.record) : std::string()));
 }
 
 // ---- gone ----
@@ -287,7 +278,7 @@ void Engine::check_lost(const bool& done, const Call& call) {
     const std::vector<int> still = awaited(call);
     if (std::find(still.begin(), still.end(), r) == still.end()) continue;
     fail(Failure::kPeerLost, r,
-         heading(call) + " needs " + whereabouts(r) + ", but " +
+         numbered(call) + " needs " + whereabouts(r) + ", but " +
              (departed ? "it has left the group" : "its process is dead"));
   }
 }

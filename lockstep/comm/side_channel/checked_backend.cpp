@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/comm/mismatch_text.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
@@ -312,7 +313,7 @@ class CheckedBackend final : public Backend {
     fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
   }
 
-  static std::string text_of(const Operation& op) { return side_channel::numbered(op.record); }
+  static std::string text_of(const Operation& op) { return numbered(op.record); }
 
   std::unique_ptr<Backend> inner_;
   std::unique_ptr<SideChannel> channel_;

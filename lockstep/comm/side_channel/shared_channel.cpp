@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/shm/segment.h"
 #include "lockstep/core/errors.h"
 

@@ -13,9 +13,6 @@ namespace lockstep::side_channel {
 
 using launch::CallRecord;
 
-// "#7 all_reduce sum float32 x 100 at train.cpp:12".
-std::string numbered(const CallRecord& record);
-
 // One rank's end. Collectives are numbered from 1, in the order in which all ranks must make them.
 // Nothing here blocks. One thread at a time.
 class SideChannel {
@@ -51,8 +48,7 @@ class SideChannel {
   virtual void fail(Failure kind, int lost_rank, const std::string& text) noexcept = 0;
 };
 
-// "ranks called different collectives: rank 0: #3 ...; ranks 1, 2: #3 ...; every rank must ...".
-// records[r] is rank r's.
+// lockstep::mismatch_text() of records[r], which is rank r's.
 std::string mismatch_text(const std::vector<CallRecord>& records);
 
 }  // namespace lockstep::side_channel

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/comm/side_channel/side_channel.h"
+#include "lockstep/comm/types.h"
 
 namespace lockstep::side_channel_test {
 namespace {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "lockstep/comm/mismatch_text.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
