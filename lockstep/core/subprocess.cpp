@@ -1,5 +1,6 @@
 #include "lockstep/core/subprocess.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -12,6 +13,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <memory>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -161,14 +164,41 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-ExitStatus decode(int status) {
+ExitStatus decode(const siginfo_t& end) {
   ExitStatus result;
-  if (WIFSIGNALED(status)) {
-    result.signal = WTERMSIG(status);
+  if (end.si_code == CLD_EXITED) {
+    result.exit_code = end.si_status;
   } else {
-    result.exit_code = WEXITSTATUS(status);
+    result.signal = end.si_status;
   }
   return result;
+}
+
+// Whether the process belongs to the group and lives; reaps it where it is this process's child.
+bool lives_in(pid_t process, pid_t group) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return false;  // gone meanwhile
+  std::istringstream rest(text.substr(name_end + 1));
+  char state = 0;
+  pid_t parent = 0, its_group = 0;
+  rest >> state >> parent >> its_group;
+  if (its_group != group) return false;
+  if (parent == ::getpid() && ::waitpid(process, nullptr, WNOHANG) == process) return false;
+  return state != 'Z' && state != 'X';
+}
+
+// Whether somebody of the group lives, apart from its leader.
+bool others_live(pid_t group) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
+  if (!directory) return false;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const auto process = parse_int(entry->d_name, 1);
+    if (process && *process != group && lives_in(static_cast<pid_t>(*process), group)) return true;
+  }
+  return false;
 }
 
 bool is_executable_file(const std::string& path) {
@@ -252,25 +282,34 @@ Subprocess::Subprocess(Subprocess&& other) noexcept
       own_session_(other.own_session_),
       pid_(std::exchange(other.pid_, -1)),
       pidfd_(std::move(other.pidfd_)),
-      status_(other.status_) {}
+      status_(other.status_),
+      reaped_(other.reaped_) {}
 
 Subprocess::~Subprocess() {
-  if (pid_ < 0 || status_) return;
-  signal_group(SIGKILL);
+  if (pid_ < 0) return;
+  if (!status_) signal_group(SIGKILL);
+  reap();
+}
+
+void Subprocess::reap() noexcept {
+  if (reaped_) return;
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+  reaped_ = true;
 }
 
 std::optional<ExitStatus> Subprocess::poll() {
   if (status_) return status_;
-  int status = 0;
-  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
-  if (ended == pid_) {
-    status_ = decode(status);
-  } else if (ended < 0 && errno == ECHILD) {
+  siginfo_t end{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0) {
+    if (end.si_pid != pid_) return std::nullopt;
+    status_ = decode(end);
+    if (!own_session_) reap();
+  } else if (errno == ECHILD) {
     // Somebody else in this process reaped it (a handler that waits for all children): its status
     // is lost.
     status_ = ExitStatus{255, 0};
+    reaped_ = true;
   }
   return status_;
 }
@@ -301,14 +340,19 @@ void Subprocess::signal(int number) noexcept {
 void Subprocess::signal_group(int number) noexcept {
   if (!own_session_) {
     signal(number);
-  } else if (pid_ > 0) {
+  } else if (pid_ > 0 && !reaped_) {
     ::kill(-pid_, number);
   }
 }
 
-bool Subprocess::group_alive() const noexcept {
+bool Subprocess::group_alive() {
   if (pid_ <= 0) return false;
-  return own_session_ ? ::kill(-pid_, 0) == 0 : !status_ && ::kill(pid_, 0) == 0;
+  if (!poll()) return true;
+  if (reaped_) return false;
+  // Twice: the first look may miss a process that one already looked at has just started.
+  if (others_live(pid_) || others_live(pid_)) return true;
+  reap();
+  return false;
 }
 
 }  // namespace lockstep

@@ -52,6 +52,11 @@ Pipe make_pipe();
 
 // Owns a child. Not thread-safe. The destructor kills a child that still runs (its group, if it has
 // its own) and reaps it.
+//
+// The system may give the number of a child that was reaped to a stranger, and that of its group
+// too once the group is empty. So a child with a group of its own stays a zombie after its end
+// until group_alive() finds nobody of the group, or until the destructor: what is signalled is
+// never somebody else.
 class Subprocess {
  public:
   // Starts it. The child has default signal handlers and no blocked signal; ignored signals stay
@@ -66,25 +71,29 @@ class Subprocess {
   // Becomes readable when the child ends; -1 where the kernel has no pidfd_open (before Linux 5.3).
   int exit_fd() const { return pidfd_.get(); }
 
-  // The child's end, if it has ended; reaps it the first time, remembers afterwards.
+  // The child's end, if it has ended.
   std::optional<ExitStatus> poll();
   // Waits for the end. Throws Timeout that names the command.
   ExitStatus wait(Deadline deadline);
 
-  // To the child alone; nothing after it was reaped.
+  // To the child alone; nothing once poll() or wait() told of its end.
   void signal(int number) noexcept;
-  // To its process group (to the child alone without one); also after the child's own end, while
-  // others of the group live.
+  // To its process group (to the child alone without one); also after the child's own end, until
+  // group_alive() has said that there is nobody.
   void signal_group(int number) noexcept;
-  // Whether anybody of its process group is alive, or a zombie that nobody has reaped.
-  bool group_alive() const noexcept;
+  // Whether anybody of its process group is alive. Reaps those of the group that have become this
+  // process's children. Once the child has ended this reads /proc, as long as somebody lives.
+  bool group_alive();
 
  private:
+  void reap() noexcept;
+
   std::string name_;
   bool own_session_ = false;
   pid_t pid_ = -1;
   UniqueFd pidfd_;
   std::optional<ExitStatus> status_;
+  bool reaped_ = false;  // its number may be another's
 };
 
 }  // namespace lockstep

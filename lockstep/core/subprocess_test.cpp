@@ -169,6 +169,51 @@ TEST(Subprocess, TheDestructorKillsTheWholeGroup) {
   EXPECT_EQ(::read(pipe.read.get(), &byte, 1), 0) << "nobody holds the pipe any more";
 }
 
+// What holds a number is a process, a group or a session that still has it.
+bool is_taken(pid_t number) {
+  return ::kill(number, 0) == 0 || ::kill(-number, 0) == 0;
+}
+
+TEST(Subprocess, ItsNumbersAreItsOwnWhileItMaySignalThem) {
+  const SubprocessOptions options = shell("exit 7");
+  std::optional<Subprocess> process;
+  process.emplace(options);
+  const pid_t number = process->pid();
+  EXPECT_EQ(process->wait(soon()).exit_code, 7);
+  EXPECT_TRUE(is_taken(number)) << "no stranger can get it, so this is for nobody:";
+  process->signal_group(SIGKILL);
+  process->signal(SIGKILL);
+  EXPECT_EQ(process->poll()->exit_code, 7);
+  EXPECT_FALSE(process->group_alive());
+  EXPECT_FALSE(is_taken(number));
+  process->signal_group(SIGKILL);
+  EXPECT_FALSE(process->group_alive());
+
+  process.emplace(options);
+  const pid_t another = process->pid();
+  EXPECT_EQ(process->wait(soon()).exit_code, 7);
+  EXPECT_TRUE(is_taken(another));
+  process.reset();
+  EXPECT_FALSE(is_taken(another)) << "the destructor leaves no zombie";
+}
+
+TEST(Subprocess, TheGroupIsReachedAfterItsLeadersEnd) {
+  Pipe pipe = make_pipe();
+  SubprocessOptions options = shell("sleep 60 & exit 5");
+  options.stdout_fd = pipe.write.get();
+  Subprocess process(options);
+  pipe.write.reset();
+  EXPECT_EQ(process.wait(soon()).exit_code, 5);
+  EXPECT_TRUE(process.group_alive());
+  EXPECT_TRUE(process.group_alive()) << "to ask changes nothing";
+  process.signal_group(SIGKILL);
+  char byte;
+  EXPECT_EQ(::read(pipe.read.get(), &byte, 1), 0) << "nobody holds the pipe any more";
+  const Deadline deadline = soon();
+  while (process.group_alive() && !deadline.expired()) std::this_thread::yield();
+  EXPECT_FALSE(process.group_alive());
+}
+
 TEST(Subprocess, DiesWithTheThreadThatStartedIt) {
   std::optional<Subprocess> process;
   std::thread([&] { process.emplace(shell("exec sleep 60")); }).join();

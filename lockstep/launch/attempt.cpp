@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -325,10 +324,9 @@ void Attempt::show_complaint_once(int complaining_rank) {
 bool Attempt::any_group_alive() {
   bool alive = false;
   for (const auto& worker : workers_) {
-    // This process is the reaper of its descendants (agent.cpp): orphans of the group end up here.
-    while (::waitpid(-worker->process().pid(), nullptr, WNOHANG) > 0) {
-    }
-    alive = alive || worker->process().group_alive();
+    // This process is the reaper of its descendants (agent.cpp): orphans of the group end up here,
+    // so ask for every group.
+    if (worker->process().group_alive()) alive = true;
   }
   return alive;
 }

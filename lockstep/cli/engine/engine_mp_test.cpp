@@ -49,7 +49,7 @@ class Engine {
   }
 
   pid_t pid() const { return process_->pid(); }
-  bool group_alive() const { return process_->group_alive(); }
+  bool group_alive() { return process_->group_alive(); }
   Ended wait() {
     const ExitStatus status = process_->wait(Deadline::seconds(240));
     return {status.exit_code, status.signal, dir_.read("stdout"), dir_.read("stderr")};
