@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
+#include "lockstep/comm/mpi/mpi_meeting.h"
 #include "lockstep/comm/torch_store.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/store/file_store.h"
@@ -19,6 +21,12 @@ using launch::Launcher;
 
 Topology topology_of(const JobEnvironment& job) {
   return {job.rank, job.world_size, job.local_rank, job.local_world_size, job.node_rank};
+}
+
+std::string master_advice(Launcher launcher) {
+  return "started by " + std::string(to_string(launcher)) +
+         ": set MASTER_ADDR and MASTER_PORT to where rank 0 shall listen, and "
+         "LOCKSTEP_SECRET_FILE to a file that all ranks can read";
 }
 
 Meeting from_launcher(const EnvLookup& env) {
@@ -45,8 +53,8 @@ Meeting from_launcher(const EnvLookup& env) {
     case Launcher::kSlurm: {
       if (job.world_size == 1) break;
       const auto directory = env("PMIX_SERVER_TMPDIR");
-      if (job.launcher == Launcher::kOpenMpi && job.local_world_size == job.world_size &&
-          directory) {
+      const bool on_one_host = job.local_world_size == job.world_size;
+      if (job.launcher == Launcher::kOpenMpi && on_one_host && directory) {
         // mpirun's session directory: of this user alone, of this job alone, removed with it.
         meeting.kind = Meeting::Kind::kFile;
         meeting.path = *directory + "/lockstep-" + env("PMIX_NAMESPACE").value_or("job");
@@ -54,11 +62,13 @@ Meeting from_launcher(const EnvLookup& env) {
       } else if (job.master) {
         meeting.kind = Meeting::Kind::kRankZero;
         meeting.address = *job.master;
+      } else if (job.launcher == Launcher::kOpenMpi) {
+        meeting.kind = Meeting::Kind::kMpi;
       } else {
-        throw InvalidArgument("started by " + std::string(to_string(job.launcher)) +
-                              ": set MASTER_ADDR and MASTER_PORT to where rank 0 shall listen, and "
-                              "LOCKSTEP_SECRET_FILE to a file that all ranks can read");
+        throw InvalidArgument(master_advice(job.launcher));
       }
+      // mpirun may deal out the ranks to the hosts one by one, without saying so.
+      meeting.topology_known = job.launcher != Launcher::kOpenMpi || on_one_host;
       break;
     }
   }
@@ -103,7 +113,78 @@ Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secr
   return result;
 }
 
+// The store at the first of the addresses that answers.
+std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
+                                   Deadline deadline) {
+  std::string last;
+  // Nobody may answer at an address that belongs to another network, so none gets all the time.
+  Deadline::Duration patience = std::chrono::milliseconds(500);
+  do {
+    for (const HostPort& address : addresses) {
+      try {
+        return std::make_shared<TcpStore>(
+            address, secret, Deadline::after(std::min(patience, deadline.remaining())));
+      } catch (const Error& error) {
+        last = error.what();
+      }
+    }
+    patience = std::min<Deadline::Duration>(2 * patience, std::chrono::seconds(8));
+  } while (!deadline.expired());
+  throw Timeout("rank 0 is not reached at any of its addresses, the last try: " + last +
+                "; LOCKSTEP_INTERFACE on its host chooses an interface");
+}
+
+// "secret address address".
+Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadline deadline) {
+  const bool one_host = place.local_size == place.size;
+  Rendezvous result;
+  std::string word;
+  if (place.rank == 0) {
+    const Offer offer =
+        make_offer(interface_addresses(), env("LOCKSTEP_INTERFACE").value_or(""), one_host);
+    const Secret secret = Secret::generate();
+    result = own_store(true, {offer.listen, 0}, secret, deadline);
+    const uint16_t port = std::static_pointer_cast<TcpStoreServer>(result.keep)->address().port;
+    word = secret.text();
+    for (const std::string& address : offer.addresses) {
+      const std::string next = " " + HostPort{address, port}.to_string();
+      if (word.size() + next.size() <= mpi::kMaxWord) word += next;
+    }
+  }
+  try {
+    word = mpi::word_of_rank_zero(word, place.rank, place.size, deadline);
+  } catch (const LaunchError& error) {
+    throw InvalidArgument(master_advice(Launcher::kOpenMpi) +
+                          " (or make Open MPI loadable: " + error.what() + ")");
+  }
+  if (place.rank == 0) return result;
+  std::istringstream words(word);
+  std::string secret, address;
+  std::vector<HostPort> addresses;
+  words >> secret;
+  while (words >> address) addresses.push_back(parse_host_port(address));
+  if (addresses.empty()) throw StoreError("rank 0 named no store through MPI");
+  result.store = reach_store(addresses, Secret::from_text(secret), deadline);
+  return result;
+}
+
 }  // namespace
+
+Offer make_offer(const std::vector<InterfaceAddress>& all, const std::string& wanted,
+                 bool one_host) {
+  if (one_host && wanted.empty()) return {"127.0.0.1", {"127.0.0.1"}};
+  std::vector<std::string> addresses = candidate_addresses(all, wanted);
+  if (addresses.empty())
+    throw InvalidArgument("rank 0's host has no address that other hosts could reach");
+  if (!wanted.empty()) return {addresses.front(), {addresses.front()}};
+  // Of one family, so that one socket hears them all.
+  const auto is_v6 = [](const std::string& address) {
+    return address.find(':') != std::string::npos;
+  };
+  const bool v6 = std::all_of(addresses.begin(), addresses.end(), is_v6);
+  std::erase_if(addresses, [&](const std::string& address) { return is_v6(address) != v6; });
+  return {v6 ? "::" : "0.0.0.0", addresses};
+}
 
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env) {
   const std::string& method = options.init_method;
@@ -169,6 +250,8 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
       return own_store(
           rank_zero, meeting.address,
           need_secret(options, env, "rank 0's store at " + meeting.address.to_string()), deadline);
+    case Meeting::Kind::kMpi:
+      return meet_through_mpi(meeting.topology, env, deadline);
     case Meeting::Kind::kFile: {
       auto file = std::make_shared<FileStore>(meeting.path);
       if (rank_zero && !meeting.own_file && file->add("lockstep/jobs", 1) > 1) {

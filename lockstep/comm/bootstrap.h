@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
+#include "lockstep/core/interfaces.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/store/store.h"
 
@@ -22,6 +24,7 @@ struct Meeting {
     kTorch,     // rank 0 publishes its own store in the TCPStore at `address`
     kRankZero,  // rank 0 serves the store at `address`
     kFile,      // a FileStore at `path`
+    kMpi,       // rank 0 serves the store, and tells where through MPI
   };
   Kind kind = Kind::kAlone;
   HostPort address;
@@ -34,6 +37,15 @@ struct Meeting {
 };
 // Pure. Throws InvalidArgument.
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);
+
+// Where rank 0 serves a store whose address the others get by word, not from the user.
+struct Offer {
+  std::string listen;                  // a numeric address of its host
+  std::vector<std::string> addresses;  // by which the others may reach it, the likeliest first
+};
+// `wanted`: LOCKSTEP_INTERFACE, an interface or its address, or "". Pure. Throws InvalidArgument.
+Offer make_offer(const std::vector<InterfaceAddress>& all, const std::string& wanted,
+                 bool one_host);
 
 // A store of this job, and what must stay alive with it.
 struct Rendezvous {

@@ -73,6 +73,57 @@ TEST(Bootstrap, EveryLauncherHasItsMeeting) {
   EXPECT_EQ(mpi.path, "/tmp/session/lockstep-7");
 }
 
+std::map<std::string, std::string, std::less<>> rank_of_mpirun_on_two_hosts() {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"PMIX_SERVER_TMPDIR", "/tmp/s"},    {"PMIX_NAMESPACE", "7"}};
+}
+
+TEST(Bootstrap, MpirunOnSeveralHostsMeetsThroughMpiUnlessToldWhere) {
+  auto variables = rank_of_mpirun_on_two_hosts();
+  const Meeting mpi = decide_meeting({}, environment(variables));
+  EXPECT_EQ(mpi.kind, Kind::kMpi);
+  EXPECT_FALSE(mpi.topology_known) << "mpirun --map-by node";
+  variables["MASTER_ADDR"] = "10.0.0.1";
+  variables["MASTER_PORT"] = "29500";
+  EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kRankZero);
+}
+
+// Here no mpirun started the process; where Open MPI is missing it is the same.
+TEST(Bootstrap, WithoutMpiTheAdviceIsToSayWhere) {
+  if (process_env()("OMPI_COMM_WORLD_SIZE") || process_env()("PMIX_RANK") ||
+      process_env()("PMI_RANK")) {
+    GTEST_SKIP() << "runs under mpirun or srun itself";
+  }
+  const EnvLookup env = environment(rank_of_mpirun_on_two_hosts());
+  try {
+    open_store(decide_meeting({}, env), {}, env, Deadline::seconds(5));
+    FAIL() << "no InvalidArgument";
+  } catch (const InvalidArgument& error) {
+    const std::string text = error.what();
+    EXPECT_THAT(text, HasSubstr("set MASTER_ADDR and MASTER_PORT"));
+    EXPECT_THAT(text, HasSubstr("LOCKSTEP_SECRET_FILE"));
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+}
+
+TEST(Bootstrap, RankZeroOffersWhatOthersMayReach) {
+  const std::vector<InterfaceAddress> all = {{"lo", "127.0.0.1", true},
+                                             {"docker0", "172.17.0.1", false},
+                                             {"eth0", "10.0.0.5", false},
+                                             {"eth0", "fd00::5", false}};
+  using Addresses = std::vector<std::string>;
+  const Offer any = make_offer(all, "", false);
+  EXPECT_EQ(any.listen, "0.0.0.0");
+  EXPECT_EQ(any.addresses, (Addresses{"10.0.0.5", "172.17.0.1"}));
+  EXPECT_EQ(make_offer(all, "eth0", false).listen, "10.0.0.5");
+  EXPECT_EQ(make_offer(all, "fd00::5", false).addresses, Addresses{"fd00::5"});
+  EXPECT_EQ(make_offer({{"eth0", "fd00::5", false}}, "", false).listen, "::");
+  EXPECT_EQ(make_offer(all, "", true).addresses, Addresses{"127.0.0.1"});
+  EXPECT_THROW(make_offer({{"lo", "127.0.0.1", true}}, "", false), InvalidArgument);
+  EXPECT_THROW(make_offer(all, "eth7", false), InvalidArgument);
+}
+
 TEST(Bootstrap, MethodsWithoutALauncher) {
   const Meeting tcp = decide_meeting(
       {.init_method = "tcp://10.0.0.1:2345", .rank = 1, .world_size = 3}, environment({}));

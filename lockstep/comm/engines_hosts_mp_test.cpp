@@ -1,4 +1,5 @@
-// gloo and mpi over several hosts, which are network namespaces that the test makes.
+// gloo and mpi over several hosts, and mpirun's ranks over other engines; the hosts are network
+// namespaces that the test makes.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
@@ -95,7 +96,37 @@ void until_the_cable_is_cut(Communicator& comm) {
   }
 }
 
+// mpirun deals out the ranks one by one: no two neighbours share a host.
+void dealt_out(Communicator& comm) {
+  EXPECT_EQ(comm.capabilities().backend, "hierarchical");
+  EXPECT_EQ(comm.local_rank(), comm.rank() / kHosts);
+  EXPECT_EQ(comm.node_rank(), comm.rank() % kHosts);
+  all_operations(comm);
+  Communicator again = init();
+  const at::Tensor t = at::full({3}, 1.0);
+  again.all_reduce(t);
+  EXPECT_EQ(t.sum().item<double>(), 3.0 * kRanks);
+}
+
+// The last rank does not come.
+void incomplete() {
+  if (*env_int(process_env(), "OMPI_COMM_WORLD_RANK") == kRanks - 1) {
+    say("all right");
+  } else {
+    try {
+      init({.timeout = std::chrono::seconds(3)});
+    } catch (const Timeout& error) {
+      const std::string text = error.what();
+      const bool told = text.find("a rank of this mpirun has not called init()") != text.npos;
+      say(told ? "all right" : text);
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(5));  // mpirun ends all when one ends
+  std::_Exit(0);
+}
+
 void be_a_rank(const std::string& backend, const std::string& role) {
+  if (role == "incomplete") return incomplete();
   InitOptions options{.backend = backend, .timeout = std::chrono::seconds(60)};
   const EnvLookup env = process_env();
   if (backend == "gloo") {
@@ -107,6 +138,7 @@ void be_a_rank(const std::string& backend, const std::string& role) {
   Communicator comm = init(options);
   if (role == "operations") all_operations(comm);
   if (role == "mismatch") mismatch(comm);
+  if (role == "dealt-out") dealt_out(comm);
   if (role == "cut") {
     until_the_cable_is_cut(comm);
     std::_Exit(0);  // MPI and gloo could wait for the other host
@@ -161,7 +193,8 @@ class Hosts : public ::testing::Test {
   }
 
   // mpirun on host 0; its daemons on the others are started by a script in the place of ssh.
-  void start_mpi(const std::string& role) {
+  // `told`: where rank 0 serves the store.
+  void start_mpi(const std::string& role, bool told, const std::vector<std::string>& flags = {}) {
     const std::string shell = *scratch_ / "shell";
     {
       std::ofstream script(shell);
@@ -176,14 +209,20 @@ class Hosts : public ::testing::Test {
     for (int host = 0; host < kHosts; ++host)
       hosts += (host == 0 ? "" : ",") + network_->address(host) + ":" + std::to_string(kLocal);
     std::vector<std::string> words = {"-H", hosts, "--mca", "plm_rsh_agent", shell};
+    words.insert(words.end(), flags.begin(), flags.end());
     for (const char* layer : {"oob_tcp_if_include", "btl_tcp_if_include"}) {
       for (const std::string& word :
            {std::string("--mca"), std::string(layer), std::string("eth0")})
         words.push_back(word);
     }
-    for (const std::string& variable :
-         {std::string(kRole) + "=" + role, std::string("MASTER_ADDR=10.77.0.1"),
-          std::string("MASTER_PORT=") + kPort, std::string("LOCKSTEP_SECRET=of the test")}) {
+    std::vector<std::string> variables = {std::string(kRole) + "=" + role};
+    if (told) {
+      for (const std::string& variable :
+           {std::string("MASTER_ADDR=10.77.0.1"), std::string("MASTER_PORT=") + kPort,
+            std::string("LOCKSTEP_SECRET=of the test")})
+        variables.push_back(variable);
+    }
+    for (const std::string& variable : variables) {
       words.emplace_back("-x");
       words.push_back(variable);
     }
@@ -242,6 +281,18 @@ class Hosts : public ::testing::Test {
   std::vector<std::string> names_;
 };
 
+class MpirunHosts : public Hosts {
+ protected:
+  void SetUp() override {
+    try {
+      find_program("mpirun");
+    } catch (const LaunchError&) {
+      GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
+    }
+    Hosts::SetUp();
+  }
+};
+
 TEST_F(Hosts, EveryOperationOverGloo) {
   if (is_rank("gloo")) return;
   start_gloo("operations");
@@ -262,25 +313,34 @@ TEST_F(Hosts, ACutCableEndsTheWaitsOverGloo) {
   expect_all_right(finish(std::chrono::seconds(20)));
 }
 
-TEST_F(Hosts, EveryOperationOverMpi) {
+TEST_F(MpirunHosts, EveryOperationOverMpi) {
   if (is_rank("mpi")) return;
-  try {
-    find_program("mpirun");
-  } catch (const LaunchError&) {
-    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
-  }
-  start_mpi("operations");
+  start_mpi("operations", true);
   expect_all_right(finish(std::chrono::seconds(120)));
 }
 
-TEST_F(Hosts, DifferentCallsOverMpiAreNamedOnAllHosts) {
+TEST_F(MpirunHosts, DifferentCallsOverMpiAreNamedOnAllHosts) {
   if (is_rank("mpi")) return;
-  try {
-    find_program("mpirun");
-  } catch (const LaunchError&) {
-    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
-  }
-  start_mpi("mismatch");
+  start_mpi("mismatch", true);
+  expect_all_right(finish(std::chrono::seconds(60)));
+}
+
+TEST_F(MpirunHosts, MpirunNeedsNoAddressNorSecret) {
+  if (is_rank("")) return;
+  start_mpi("dealt-out", false, {"--map-by", "node"});
+  expect_all_right(finish(std::chrono::seconds(120)));
+  EXPECT_TRUE(running_.front()->poll()->ok()) << "MPI is finalised at the end";
+}
+
+TEST_F(MpirunHosts, MpiAndItsStoreNeedNoAddressNorSecret) {
+  if (is_rank("mpi")) return;
+  start_mpi("mismatch", false);
+  expect_all_right(finish(std::chrono::seconds(60)));
+}
+
+TEST_F(MpirunHosts, MpirunsRanksDoNotWaitForEverForOneThatDoesNotCome) {
+  if (is_rank("")) return;
+  start_mpi("incomplete", false);
   expect_all_right(finish(std::chrono::seconds(60)));
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/call_board.h"
@@ -110,6 +111,13 @@ Communicator init(const InitOptions& options) {
                                 topology.size, reason);
       };
     }
+  }
+  if (meeting.kind == Meeting::Kind::kMpi) {
+    // MPI is initialised, and at exit MPI_Finalize would wait for ranks that are gone.
+    communicator.on_broken = [then = std::move(communicator.on_broken)](const std::string& reason) {
+      if (then) then(reason);
+      mpi::give_up_finalizing();
+    };
   }
 
   std::shared_ptr<Store> store;

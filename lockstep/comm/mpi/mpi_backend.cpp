@@ -115,13 +115,6 @@ bool all_equal(const std::vector<int64_t>& counts) {
   return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
 }
 
-// The processes' calls into MPI, one at a time: it is asked for no more than MPI_THREAD_SERIALIZED,
-// and two communicators may belong to two threads.
-std::mutex& mpi_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
 class MpiBackend final : public Backend {
  public:
   MpiBackend(const Library& library, mpi::Comm comm, const MpiOptions& options)
@@ -134,7 +127,7 @@ class MpiBackend final : public Backend {
   // Frees what is this process's: in Open MPI that tells the peers nothing.
   ~MpiBackend() override {
     if (!mpi::usable()) return;
-    const std::lock_guard lock(mpi_mutex());
+    const std::lock_guard lock(mpi::call_mutex());
     if (std::all_of(pending_.begin(), pending_.end(), [](const auto& op) { return op->done; }))
       mpi_.call.comm_free(&comm_);
     else
@@ -146,14 +139,14 @@ class MpiBackend final : public Backend {
   std::unique_ptr<Request> start(const Call& call) override {
     auto op = std::make_shared<MpiOperation>();
     op->text = "#" + std::to_string(call.sequence) + " " + describe(call) + " over mpi";
-    const std::lock_guard lock(mpi_mutex());
+    const std::lock_guard lock(mpi::call_mutex());
     submit(call, *op);
     pending_.push_back(op);
     return std::make_unique<MpiRequest>(*this, std::move(op));
   }
 
   void progress() override {
-    const std::lock_guard lock(mpi_mutex());
+    const std::lock_guard lock(mpi::call_mutex());
     for (const auto& op : pending_) advance(*op);
     pending_.remove_if([](const auto& op) { return op->done; });
   }
@@ -183,7 +176,7 @@ class MpiBackend final : public Backend {
     double warn_at = 10;
     for (int64_t turn = 1; !op.done; ++turn) {
       {
-        const std::lock_guard lock(mpi_mutex());
+        const std::lock_guard lock(mpi::call_mutex());
         advance(op);
       }
       if (op.done) break;
@@ -202,12 +195,12 @@ class MpiBackend final : public Backend {
       }
       if (elapsed > kSleepAfterSeconds) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    const std::lock_guard lock(mpi_mutex());
+    const std::lock_guard lock(mpi::call_mutex());
     pending_.remove_if([](const auto& pending) { return pending->done; });
     if (op.error) std::rethrow_exception(op.error);
   }
 
-  // With mpi_mutex() held.
+  // With mpi::call_mutex() held.
   void advance(MpiOperation& op) {
     while (!op.done && !op.requests.empty()) {
       int flag = 0;
@@ -420,7 +413,7 @@ std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& option
   if (store != nullptr) store_barrier(*store, "mpi", options.size, deadline);
   const Library& library = mpi::initialise(whole_job ? options.rank : options.world_rank,
                                            whole_job ? options.size : options.world_size);
-  const std::lock_guard lock(mpi_mutex());
+  const std::lock_guard lock(mpi::call_mutex());
   mpi::Comm comm =
       whole_job ? duplicate_world(library, deadline) : create_group(library, options.members);
   library.call.comm_set_errhandler(comm, library.handle.errors_return);

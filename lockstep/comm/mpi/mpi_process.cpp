@@ -13,6 +13,7 @@ namespace {
 // The one state that MPI itself imposes on a process.
 struct Process {
   std::mutex mutex;
+  std::mutex calls;
   std::unique_ptr<const Library> library;  // guarded by mutex until set, then constant
   std::atomic<bool> broken{false};
 };
@@ -72,6 +73,10 @@ const Library& initialise(int rank, int size) {
                    std::to_string(mpi_size) + "; start all ranks by one mpirun");
   }
   return library;
+}
+
+std::mutex& call_mutex() {
+  return process().calls;
 }
 
 void give_up_finalizing() {

@@ -2,6 +2,8 @@
 // header.
 #pragma once
 
+#include <mutex>
+
 #include "lockstep/comm/mpi/mpi_library.h"
 #include "lockstep/core/env.h"
 
@@ -19,6 +21,10 @@ bool started_by_mpi_launcher(const EnvLookup& env);
 // atexit() later. With any other status it does not: it would wait for ranks that wait for this
 // one. mpirun then ends the job and names this rank.
 const Library& initialise(int rank, int size);
+
+// This process's calls into MPI, one at a time: it is asked for no more than MPI_THREAD_SERIALIZED,
+// and two communicators may belong to two threads.
+std::mutex& call_mutex();
 
 // After a failed operation MPI_Finalize could wait for ever: the process ends without it.
 void give_up_finalizing();
