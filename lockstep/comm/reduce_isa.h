@@ -171,8 +171,6 @@ constexpr int kWidth = 4;
 #endif
 typedef float Floats __attribute__((vector_size(kWidth * 4)));
 typedef uint32_t Words __attribute__((vector_size(kWidth * 4)));
-typedef int32_t Mask __attribute__((vector_size(kWidth * 4)));
-typedef uint16_t Halves __attribute__((vector_size(kWidth * 2)));
 
 template <typename V>
 inline V load(const void* from) {
@@ -185,118 +183,146 @@ inline void store(void* to, V v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
+// How a type is added: `Value` holds kCount elements as floats.
 struct AsFloat {
   static constexpr int kBytes = 4;
-  static Floats read(const void* from) { return load<Floats>(from); }
-  static void write(void* to, Floats v) { store(to, v); }
+  static constexpr int kCount = kWidth;
+  using Value = Floats;
+  static Value read(const void* from) { return load<Floats>(from); }
+  static Value add(Value a, Value b) { return a + b; }
+  static Value divide(Value a, float by) { return a / by; }
+  static void write(void* to, Value v) { store(to, v); }
 };
 
+// Two elements lie in every 32-bit lane: a bfloat16 is the upper half of a float, so they are taken
+// apart by a shift and a mask, without any widening or packing.
 struct AsBf16 {
   static constexpr int kBytes = 2;
-#if defined(__AVX512BW__)
-  static Floats read(const void* from) {
-    const __m256i halves = _mm256_loadu_si256(static_cast<const __m256i*>(from));
-    return reinterpret_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  static constexpr int kCount = 2 * kWidth;
+  struct Value {
+    Floats low;
+    Floats high;
+  };
+  static Value read(const void* from) {
+    const Words pairs = load<Words>(from);
+    return {reinterpret_cast<Floats>(pairs << 16), reinterpret_cast<Floats>(pairs & 0xffff0000)};
   }
-  static void write(void* to, Floats v) {
-    const auto floats = reinterpret_cast<__m512>(v);
-    const auto bits = reinterpret_cast<__m512i>(v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, up), 16);
-    const __mmask16 nan = _mm512_cmp_ps_mask(floats, floats, _CMP_UNORD_Q);
-    const __m512i result = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
-    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(result));
-  }
-#elif defined(__AVX2__)
-  static Floats read(const void* from) {
-    const __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
-    return reinterpret_cast<Floats>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-  }
-  static void write(void* to, Floats v) {
-    const auto floats = reinterpret_cast<__m256>(v);
-    const auto bits = reinterpret_cast<__m256i>(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
-    const auto nan = reinterpret_cast<__m256i>(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
-    const __m256i result = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
-    const __m256i packed = _mm256_packus_epi32(result, result);  // within each half
-    _mm_storeu_si128(static_cast<__m128i*>(to),
-                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
-  }
-#else
-  static Floats read(const void* from) {
-    const Words words = __builtin_convertvector(load<Halves>(from), Words) << 16;
-    return reinterpret_cast<Floats>(words);
-  }
-  static void write(void* to, Floats v) {
+  static Value add(Value a, Value b) { return {a.low + b.low, a.high + b.high}; }
+  static Value divide(Value a, float by) { return {a.low / by, a.high / by}; }
+  static Words rounded(Floats v) {
     const Words bits = reinterpret_cast<Words>(v);
-    const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Mask nan = v != v;
-    const Words result = reinterpret_cast<Words>(nan) & 0x7fc0;
-    store(to, __builtin_convertvector(result | (rounded & ~reinterpret_cast<Words>(nan)), Halves));
+    const Words nan = Words{} + 0x7fc00000;
+    return v != v ? nan : bits + 0x7fff + ((bits >> 16) & 1);
   }
-#endif
+  static void write(void* to, Value v) {
+    store(to, (rounded(v.low) >> 16) | (rounded(v.high) & 0xffff0000));
+  }
 };
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first of a pair is the low half");
 
 struct AsFp16 {
   static constexpr int kBytes = 2;
+#if defined(__F16C__)
 #if defined(__AVX512F__)
-  static Floats read(const void* from) {
+  static constexpr int kHalf = 16;
+  static Floats widen(const void* from) {
     return reinterpret_cast<Floats>(
         _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from))));
   }
-  static void write(void* to, Floats v) {
+  static void narrow(void* to, Floats v) {
     _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(reinterpret_cast<__m512>(v), 0));
   }
-#elif defined(__F16C__)
-  static Floats read(const void* from) {
+#else
+  static constexpr int kHalf = 8;
+  static Floats widen(const void* from) {
     return reinterpret_cast<Floats>(
         _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from))));
   }
-  static void write(void* to, Floats v) {
+  static void narrow(void* to, Floats v) {
     _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_cvtps_ph(reinterpret_cast<__m256>(v), 0));
   }
+#endif
 #else
-  static Floats read(const void* from) {
+  static constexpr int kHalf = kWidth;
+  static Floats widen(const void* from) {
     Fp16 in[kWidth];
     __builtin_memcpy(in, from, sizeof in);
     Floats v = {};
     for (int i = 0; i < kWidth; ++i) v[i] = to_float(in[i]);
     return v;
   }
-  static void write(void* to, Floats v) {
+  static void narrow(void* to, Floats v) {
     Fp16 out[kWidth];
     for (int i = 0; i < kWidth; ++i) out[i] = to_fp16(v[i]);
     __builtin_memcpy(to, out, sizeof out);
   }
 #endif
+  static constexpr int kCount = 2 * kHalf;
+  struct Value {
+    Floats first;
+    Floats second;
+  };
+  static Value read(const void* from) {
+    return {widen(from), widen(static_cast<const char*>(from) + kHalf * kBytes)};
+  }
+  static Value add(Value a, Value b) { return {a.first + b.first, a.second + b.second}; }
+  static Value divide(Value a, float by) { return {a.first / by, a.second / by}; }
+  static void write(void* to, Value v) {
+    narrow(to, v.first);
+    narrow(static_cast<char*>(to) + kHalf * kBytes, v.second);
+  }
 };
 
-// kInputs and kOutputs 0: as many as there are.
-template <typename As, bool kAvg, int kInputs, int kOutputs>
-int64_t add_vectors(const ReduceArguments& a) {
-  const int inputs = kInputs != 0 ? kInputs : a.input_count;
-  const int outputs = kOutputs != 0 ? kOutputs : a.output_count;
-  const float ranks = static_cast<float>(a.input_count);
-  const int64_t whole = a.count / kWidth * kWidth;
-  for (int64_t i = 0; i < whole; i += kWidth) {
-    const int64_t at = i * As::kBytes;
-    Floats sum = As::read(a.inputs[0] + at);
-    for (int k = 1; k < inputs; ++k) sum = sum + As::read(a.inputs[k] + at);
-    if constexpr (kAvg) sum = sum / ranks;
-    for (int k = 0; k < outputs; ++k) As::write(a.outputs[k] + at, sum);
+template <typename As, bool kAvg>
+int64_t add_any(const ReduceArguments& a) {
+  const int64_t whole = a.count / As::kCount * As::kCount * As::kBytes;
+  for (int64_t at = 0; at < whole; at += As::kCount * As::kBytes) {
+    typename As::Value sum = As::read(a.inputs[0] + at);
+    for (int k = 1; k < a.input_count; ++k) sum = As::add(sum, As::read(a.inputs[k] + at));
+    if constexpr (kAvg) sum = As::divide(sum, static_cast<float>(a.input_count));
+    for (int k = 0; k < a.output_count; ++k) As::write(a.outputs[k] + at, sum);
   }
-  return whole;
+  return whole / As::kBytes;
+}
+
+// Far enough ahead that a peer's line has come over when it is added. 16-bit kernels need it: their
+// window of instructions in flight holds too few loads. float32 is faster without.
+constexpr int64_t kAhead = 2048;
+
+// The same for two inputs, with the pointers in registers: the compiler must assume that what is
+// stored may be the pointers themselves.
+template <typename As, bool kAvg, int kOutputs>
+int64_t add_two(const ReduceArguments& a) {
+  constexpr int64_t kStep = As::kCount * As::kBytes;
+  const int64_t whole = a.count / As::kCount * kStep;
+  const unsigned char* const left = a.inputs[0];
+  const unsigned char* const right = a.inputs[1];
+  unsigned char* const out = a.outputs[0];
+  unsigned char* const also = a.outputs[kOutputs - 1];
+  const auto step = [=](int64_t at) __attribute__((always_inline)) {
+    typename As::Value sum = As::add(As::read(left + at), As::read(right + at));
+    if constexpr (kAvg) sum = As::divide(sum, 2.0f);
+    As::write(out + at, sum);
+    if constexpr (kOutputs == 2) As::write(also + at, sum);
+  };
+  int64_t at = 0;
+  if constexpr (As::kBytes == 2) {
+    // Not beyond the end: the next line is another rank's share.
+    for (; at < whole - kAhead; at += kStep) {
+      __builtin_prefetch(left + at + kAhead);
+      __builtin_prefetch(right + at + kAhead);
+      step(at);
+    }
+  }
+  for (; at < whole; at += kStep) step(at);
+  return whole / As::kBytes;
 }
 
 template <typename As, bool kAvg>
 int64_t add_vectors(const ReduceArguments& a) {
-  if (a.input_count == 2 && a.output_count == 1) return add_vectors<As, kAvg, 2, 1>(a);
-  if (a.input_count == 2 && a.output_count == 2) return add_vectors<As, kAvg, 2, 2>(a);
-  if (a.input_count == 4 && a.output_count == 4) return add_vectors<As, kAvg, 4, 4>(a);
-  return add_vectors<As, kAvg, 0, 0>(a);
+  if (a.input_count == 2 && a.output_count == 1) return add_two<As, kAvg, 1>(a);
+  if (a.input_count == 2 && a.output_count == 2) return add_two<As, kAvg, 2>(a);
+  return add_any<As, kAvg>(a);
 }
 
 // ---- dispatch ----

@@ -49,7 +49,7 @@ Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuni
       reach_(reach),
       is_dead_(std::move(is_dead)),
       tuning_(tuning),
-      spins_(region.size() <= usable_cpu_count() ? 2000 : 50),
+      spins_(region.size() <= usable_cpu_count() ? 2000 : 0),
       channels_(region, rank),
       lines_(region, rank),
       doorbell_(region, rank),
@@ -98,8 +98,9 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   const bool at_once = queue_.empty() && op.through_lines && op.posted;
   if (at_once) {
     show_lines(op);
-    for (int i = 0; i < spins_; ++i) {
+    for (int i = 0;; ++i) {
       if (exchange_lines(op)) return;
+      if (i == spins_) break;
       cpu_pause();
     }
   }
