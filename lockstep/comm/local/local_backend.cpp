@@ -1,5 +1,6 @@
 #include "lockstep/comm/local/local_backend.h"
 
+#include <cstring>
 #include <new>
 
 #include "lockstep/comm/rounds/rounds_backend.h"
@@ -8,7 +9,8 @@
 namespace lockstep {
 namespace {
 
-// Threads share all of their memory.
+// Threads share all of their memory. Copies, which they never need, let tests with threads go the
+// way of processes.
 class SameProcess final : public rounds::Reach {
  public:
   std::optional<rounds::Window> find(const std::byte* memory, int64_t) const override {
@@ -18,9 +20,13 @@ class SameProcess final : public rounds::Reach {
     return reinterpret_cast<std::byte*>(window.offset);
   }
   SymmetricMemory allocate(int64_t) override { return {}; }
-  bool copies() const override { return false; }
-  void read(int, uint64_t, std::byte*, int64_t) const override {}
-  void write(int, uint64_t, const std::byte*, int64_t) const override {}
+  bool copies() const override { return true; }
+  void read(int, uint64_t address, std::byte* to, int64_t bytes) const override {
+    std::memcpy(to, reinterpret_cast<const void*>(address), static_cast<size_t>(bytes));
+  }
+  void write(int, uint64_t address, const std::byte* from, int64_t bytes) const override {
+    std::memcpy(reinterpret_cast<void*>(address), from, static_cast<size_t>(bytes));
+  }
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "lockstep/comm/rounds/direct.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "lockstep/comm/reduce_kernels.h"
+#include "lockstep/comm/rounds/stream_copy.h"
 
 namespace lockstep::rounds {
 namespace {
@@ -11,6 +11,8 @@ namespace {
 // Large enough to drown the system call, small enough that what was copied is still in the second
 // level cache when it is added.
 constexpr int64_t kCopyBytes = 256 * 1024;
+// A chunk that goes to several outputs is still in the second level cache for the next one.
+constexpr int64_t kPushBytes = 128 * 1024;
 constexpr int64_t kShareAlignment = 64;  // a cache line belongs to one share
 
 struct Share {
@@ -47,7 +49,8 @@ class Moved {
 
 }  // namespace
 
-void take_mapped(const Call& call, const Pieces& pieces, std::span<const std::byte* const> offers) {
+void take_mapped(const Call& call, const Pieces& pieces, int rank,
+                 std::span<const std::byte* const> offers) {
   if (is_reduction(call.op)) {
     const Piece piece = pieces.taken_from(0);  // the same of all sources
     if (piece.bytes == 0) return;
@@ -56,10 +59,12 @@ void take_mapped(const Call& call, const Pieces& pieces, std::span<const std::by
                    call.dtype, call.reduce);
     return;
   }
-  for (size_t r = 0; r < offers.size(); ++r) {
-    const Piece piece = pieces.taken_from(static_cast<int>(r));
+  const int size = static_cast<int>(offers.size());
+  for (int step = 0; step < size; ++step) {
+    const int r = (rank + step) % size;
+    const Piece piece = pieces.taken_from(r);
     if (piece.bytes == 0) continue;
-    std::memcpy(call.output + piece.to, offers[r] + piece.from, static_cast<size_t>(piece.bytes));
+    copy(call.output + piece.to, offers[static_cast<size_t>(r)] + piece.from, piece.bytes);
   }
 }
 
@@ -76,14 +81,15 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
                  std::span<const uint64_t> addresses, const Reach& reach,
                  std::vector<std::byte>& scratch) {
   if (!is_reduction(call.op)) {
-    for (size_t r = 0; r < addresses.size(); ++r) {
-      const Piece piece = pieces.taken_from(static_cast<int>(r));
+    const int size = static_cast<int>(addresses.size());
+    for (int step = 0; step < size; ++step) {
+      const int r = (rank + step) % size;
+      const Piece piece = pieces.taken_from(r);
       if (piece.bytes == 0) continue;
-      if (static_cast<int>(r) == rank)
-        std::memcpy(call.output + piece.to, pieces.own() + piece.from,
-                    static_cast<size_t>(piece.bytes));
+      if (r == rank)
+        copy(call.output + piece.to, pieces.own() + piece.from, piece.bytes);
       else
-        reach.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(piece.from),
+        reach.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.from),
                    call.output + piece.to, piece.bytes);
     }
     return;
@@ -135,6 +141,75 @@ void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> add
       if (static_cast<int>(r) != rank)
         reach.write(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(at), own, bytes);
     }
+  }
+}
+
+void push_copied(const Call& call, const Pieces& pieces, int rank,
+                 std::span<const uint64_t> targets, const Reach& reach) {
+  const int size = static_cast<int>(targets.size());
+  int64_t longest = 0;
+  for (int r = 0; r < size; ++r) longest = std::max(longest, pieces.given_to(r).bytes);
+  // By chunks where all take the same.
+  const int64_t chunk = call.op == Op::kAllGather ? kPushBytes : std::max<int64_t>(longest, 1);
+  for (int64_t at = 0; at < longest; at += chunk) {
+    for (int step = 0; step < size; ++step) {
+      const int r = (rank + step) % size;
+      const Piece piece = pieces.given_to(r);
+      const int64_t bytes = std::min(chunk, piece.bytes - at);
+      if (bytes <= 0) continue;
+      const std::byte* from = pieces.own() + piece.from + at;
+      if (r == rank)
+        copy_part(call.output + piece.to + at, from, bytes, piece.bytes);
+      else
+        reach.write(r, targets[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.to + at), from,
+                    bytes);
+    }
+  }
+}
+
+namespace {
+
+// What the root pushes; everybody else takes what lies before it.
+Share pushed_share(const Call& call, size_t size) {
+  return share_of(call.count * element_bytes(call), static_cast<int>(size) - 1,
+                  static_cast<int>(size));
+}
+
+// Calls put(rank, at, bytes) for all but the root, chunk by chunk.
+template <typename Put>
+void push_share(const Call& call, size_t size, const Put& put) {
+  const Share share = pushed_share(call, size);
+  for (int64_t at = share.begin; at < share.end; at += kPushBytes) {
+    for (size_t step = 1; step < size; ++step) {
+      const size_t r = (static_cast<size_t>(call.root) + step) % size;
+      put(r, at, std::min(kPushBytes, share.end - at));
+    }
+  }
+}
+
+}  // namespace
+
+void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
+                      std::span<const uint64_t> targets, const Reach& reach) {
+  if (rank == call.root) {
+    push_share(call, targets.size(), [&](size_t r, int64_t at, int64_t bytes) {
+      reach.write(static_cast<int>(r), targets[r] + static_cast<uint64_t>(at), call.output + at,
+                  bytes);
+    });
+  } else if (const int64_t bytes = pushed_share(call, targets.size()).begin; bytes > 0) {
+    reach.read(call.root, addresses[static_cast<size_t>(call.root)], call.output, bytes);
+  }
+}
+
+void broadcast_mapped(const Call& call, int rank, std::span<std::byte* const> buffers) {
+  const int64_t whole = call.count * element_bytes(call);
+  if (rank == call.root) {
+    push_share(call, buffers.size(), [&](size_t r, int64_t at, int64_t bytes) {
+      copy_part(buffers[r] + at, call.output + at, bytes, whole);
+    });
+  } else {
+    copy_part(call.output, buffers[static_cast<size_t>(call.root)],
+              pushed_share(call, buffers.size()).begin, whole);
   }
 }
 

@@ -17,7 +17,8 @@ namespace lockstep::rounds {
 
 // Puts this rank's pieces of the peers' offers into the call's output, combined in rank order where
 // the call is a reduction. offers[r]: what rank r offers, null where that is nothing.
-void take_mapped(const Call& call, const Pieces& pieces, std::span<const std::byte* const> offers);
+void take_mapped(const Call& call, const Pieces& pieces, int rank,
+                 std::span<const std::byte* const> offers);
 
 // all_reduce in place: this rank combines its share of all buffers and stores the result into all
 // of them, in one pass. Every element belongs to one rank's share.
@@ -30,5 +31,17 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
                  std::vector<std::byte>& scratch);
 void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
                        const Reach& reach, std::vector<std::byte>& scratch);
+
+// The other way round: this rank puts what it gives into the outputs of those who take it.
+// targets[r]: of rank r's output in its address space.
+void push_copied(const Call& call, const Pieces& pieces, int rank,
+                 std::span<const uint64_t> targets, const Reach& reach);
+
+// A broadcast in which the root does not look on: it puts the last of `size` equal shares into the
+// outputs, and everybody takes the others. addresses[root] or buffers[root]: its data; the others':
+// their outputs.
+void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
+                      std::span<const uint64_t> targets, const Reach& reach);
+void broadcast_mapped(const Call& call, int rank, std::span<std::byte* const> buffers);
 
 }  // namespace lockstep::rounds

@@ -15,8 +15,6 @@
 namespace lockstep::rounds {
 namespace {
 
-constexpr auto kQuiesceAtMost = std::chrono::seconds(2);
-
 uint64_t mixed(uint64_t history, uint64_t fingerprint) {
   return (history ^ fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
 }
@@ -53,7 +51,10 @@ Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuni
       channels_(region, rank),
       lines_(region, rank),
       doorbell_(region, rank),
-      offers_(static_cast<size_t>(region.size())) {
+      offers_(static_cast<size_t>(region.size())),
+      buffers_(static_cast<size_t>(region.size())),
+      addresses_(static_cast<size_t>(region.size())),
+      targets_(static_cast<size_t>(region.size())) {
   LOCKSTEP_CHECK(tuning.lines_up_to <= kLineCapacity, "lines hold what goes through them");
 }
 
@@ -147,9 +148,13 @@ void Engine::enroll(Operation& op) {
     const bool copies =
         offered && reach_ != nullptr && reach_->copies() && largest >= tuning_.copies_from;
     const bool mapped = offered && reach_ != nullptr && tuning_.mapped;
-    if (offer > 0) {
+    const bool parts = call.op == Op::kAllGather || call.op == Op::kAllToAll;
+    op.shows_target = call.op == Op::kBroadcast
+                          ? (copies || mapped) && largest >= tuning_.copies_from
+                          : copies && parts && largest >= tuning_.pushes_from;
+    if (offer > 0 || (op.shows_target && call.op == Op::kBroadcast)) {
       std::optional<Window> window;
-      if (mapped) window = reach_->find(op.pieces.own(), offer);
+      if (mapped) window = reach_->find(shown_memory(op), std::max(offer, largest));
       if (window) {
         op.memory = Memory::kMapped;
         op.window = *window;
@@ -184,6 +189,7 @@ bool Engine::post(Operation& op) {
   post.rounds = op.own_rounds;
   post.address = 0;
   if (op.memory != Memory::kStaged) post.address = reinterpret_cast<uint64_t>(op.pieces.own());
+  post.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
   post.record = op.record;
   if (op.through_lines) {
     // Nobody waits for this one: the lines say that it is there.
@@ -279,95 +285,9 @@ bool Engine::exchange_lines(Operation& op) {
           : r == rank_ ? op.pieces.own()
                        : lines_.read(r, bytes, scratch_.data() + r * kLineCapacity);
     }
-    take_mapped(op.call, op.pieces, offers_);
+    take_mapped(op.call, op.pieces, rank_, offers_);
   }
   lines_.end();
-  finish(op);
-  return true;
-}
-
-// Waits for the posts of those who offer something, and goes the way that they allow.
-bool Engine::meet(Operation& op) {
-  const int size = region_.size();
-  for (int r = 0; r < size; ++r) {
-    if (r == rank_ || op.pieces.offer(r) == 0) continue;
-    if (!has_posted(op, r)) return false;
-    check_post(op, r);
-  }
-  bool all_mapped = true;
-  bool all_reachable = true;
-  for (int r = 0; r < size; ++r) {
-    if (op.pieces.offer(r) == 0) continue;
-    const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
-    all_mapped &= memory == Memory::kMapped;
-    all_reachable &= memory != Memory::kStaged;
-  }
-  const bool copies = all_reachable && reach_ != nullptr && reach_->copies() &&
-                      op.pieces.largest_offer() >= tuning_.copies_from;
-  if (all_mapped || copies) {
-    execute(op, !all_mapped);
-    op.phase = Operation::Phase::kLeaving;
-    return true;
-  }
-  op.program = make_program(op.call, rank_, region_);
-  op.own_rounds = op.program->rounds;
-  op.phase = Operation::Phase::kStaged;
-  return true;
-}
-
-// Moves this rank's share, without any help of the peers.
-void Engine::execute(Operation& op, bool copied) {
-  const int size = region_.size();
-  // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
-  own_.inside.store(1, std::memory_order_seq_cst);
-  if (region_.header().failure.any()) {
-    own_.inside.store(0, std::memory_order_release);
-    return;  // the next check throws
-  }
-  std::string problem;
-  int lost = -1;
-  try {
-    if (copied) {
-      std::vector<uint64_t> addresses(static_cast<size_t>(size));
-      for (int r = 0; r < size; ++r)
-        if (op.pieces.offer(r) > 0 && r != rank_)
-          addresses[static_cast<size_t>(r)] = region_.post(r, op.number).address;
-      if (op.call.op == Op::kAllReduce)
-        all_reduce_copied(op.call, rank_, addresses, *reach_, scratch_);
-      else
-        take_copied(op.call, op.pieces, rank_, addresses, *reach_, scratch_);
-    } else {
-      std::vector<std::byte*> buffers(static_cast<size_t>(size));
-      for (int r = 0; r < size; ++r) {
-        if (op.pieces.offer(r) == 0) continue;
-        const Post& post = region_.post(r, op.number);
-        buffers[static_cast<size_t>(r)] = r == rank_ ? const_cast<std::byte*>(op.pieces.own())
-                                                     : reach_->peer(r, {post.window, post.offset});
-        LOCKSTEP_CHECK(buffers[static_cast<size_t>(r)] != nullptr, "a posted window is mapped");
-      }
-      if (op.call.op == Op::kAllReduce)
-        all_reduce_mapped(op.call, rank_, buffers);
-      else
-        take_mapped(op.call, op.pieces, {buffers.data(), buffers.size()});
-    }
-  } catch (const PeerLost& error) {
-    problem = error.what();
-    lost = error.rank();
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  own_.inside.store(0, std::memory_order_release);
-  if (!problem.empty()) fail(Failure::kPeerLost, lost, problem);
-  own_.executed.store(op.number, std::memory_order_seq_cst);
-  doorbell_.ring();
-}
-
-// Waits until nobody needs this rank's memory any more.
-bool Engine::leave(Operation& op) {
-  for (int r = 0; r < region_.size(); ++r) {
-    if (r == rank_ || !op.pieces.gives_to(r)) continue;
-    if (region_.rank(r).executed.load(std::memory_order_acquire) < op.number) return false;
-  }
   finish(op);
   return true;
 }
@@ -459,19 +379,6 @@ bool Engine::consume(Operation& op) {
   own_.consumed.store(round + 1, std::memory_order_seq_cst);
   doorbell_.ring();
   return true;
-}
-
-// After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
-// not waited for longer than kQuiesceAtMost.
-void Engine::quiesce() noexcept {
-  const Deadline deadline = Deadline::after(kQuiesceAtMost);
-  for (int r = 0; r < region_.size(); ++r) {
-    if (r == rank_) continue;
-    while (region_.rank(r).inside.load(std::memory_order_seq_cst) != 0 && !deadline.expired()) {
-      if (is_dead_ && is_dead_(r)) break;
-      ::sched_yield();
-    }
-  }
 }
 
 }  // namespace lockstep::rounds

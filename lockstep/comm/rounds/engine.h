@@ -9,6 +9,8 @@
 //            all_reduce in one fused pass
 //   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory
 //   staged   in rounds through the slots (program.h), for everything else
+// A large broadcast is moved from both sides, by the root and the takers; a large copied all_gather
+// or all_to_all by whoever has the data, which is in its cache.
 // Mapped and copied calls touch a peer's memory without its help, so a rank that gives up waits
 // until nobody is inside before it lets go of its memory.
 #pragma once
@@ -41,6 +43,7 @@ struct Tuning {
   int64_t lines_up_to = 1024;  // at most kLineCapacity; negative: never
   bool mapped = true;
   int64_t copies_from = 48 * 1024;
+  int64_t pushes_from = 512 * 1024;  // copied all_gather and all_to_all: by whoever has the data
 };
 
 // One thread at a time. Collectives run one after another, in the order in which they were started;
@@ -76,15 +79,22 @@ class Engine {
   bool advance(Operation& op);
   void show_lines(Operation& op);
   bool exchange_lines(Operation& op);
-  bool meet(Operation& op);
   bool stage(Operation& op);
   bool produce(Operation& op);
   bool consume(Operation& op);
-  bool leave(Operation& op);
   void finish(Operation& op);
   bool slot_is_free(uint64_t round);
   bool reads(const Operation& op, int rank) const;
-  void execute(Operation& op, bool copied);
+
+  // engine_execute.cpp: calls in which ranks touch each other's memory.
+  bool meet(Operation& op);
+  void execute(Operation& op);
+  void execute_mapped(Operation& op);
+  void execute_copied(Operation& op);
+  bool leave(Operation& op);
+  const std::byte* shown_memory(const Operation& op) const;
+  bool meets(const Operation& op, int rank) const;
+  bool touched_by(const Operation& op, int rank) const;
   void quiesce() noexcept;
 
   // engine_wait.cpp: waiting, and what can go wrong.
@@ -122,7 +132,11 @@ class Engine {
   uint64_t slowest_ = 0;     // a lower bound of every rank's consumed
   int probes_ = 0;
   std::vector<std::byte> scratch_;
+  // Kept for their memory; of the call that is being executed.
   std::vector<const std::byte*> offers_;
+  std::vector<std::byte*> buffers_;
+  std::vector<uint64_t> addresses_;
+  std::vector<uint64_t> targets_;
   std::exception_ptr broken_;  // what broke this engine
 };
 

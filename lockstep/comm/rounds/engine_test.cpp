@@ -8,7 +8,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -16,12 +18,14 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/rounds/stream_copy.h"
 #include "lockstep/testing/exact.h"
 
 namespace lockstep::rounds_engine_test {
 namespace {
 
 constexpr int64_t kNever = -1;
+constexpr int64_t kNoCopies = std::numeric_limits<int64_t>::max();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSlow = true;
 #else
@@ -37,8 +41,11 @@ const std::vector<Way>& ways() {
       {"default", {}},
       {"no lines", {.lines_up_to = kNever}},
       {"lines to the brim", {.lines_up_to = rounds::kLineCapacity}},
-      {"staged", {.lines_up_to = kNever, .mapped = false}},
-      {"lines and staged", {.mapped = false}},
+      {"staged", {.lines_up_to = kNever, .mapped = false, .copies_from = kNoCopies}},
+      {"lines and staged", {.mapped = false, .copies_from = kNoCopies}},
+      {"copied", {.lines_up_to = kNever, .mapped = false, .copies_from = 1}},
+      {"copied and pushed",
+       {.lines_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
   };
   return kWays;
 }
@@ -183,6 +190,53 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
           then();
         }
       });
+    }
+  }
+}
+
+// Several chunks of every way.
+TEST(RoundsEngine, LargeTensors) {
+  constexpr int64_t kCount = 300'007;
+  for (const int size : {2, 3}) {
+    for (const Way& way : ways()) {
+      run(size, way.tuning, [&](Communicator& comm) {
+        std::vector<at::Tensor> inputs;
+        for (int r = 0; r < size; ++r) inputs.push_back(rough(r, kCount, at::kFloat));
+        const at::Tensor& mine = inputs[static_cast<size_t>(comm.rank())];
+        const std::string where = std::string(way.name) + ", " + std::to_string(size) + " ranks";
+        at::Tensor tensor = mine.clone();
+        comm.all_reduce(tensor);
+        EXPECT_TRUE(at::equal(tensor, serial_sum(size, kCount, at::kFloat, false))) << where;
+        for (int root = 0; root < size; ++root) {
+          tensor.copy_(mine);
+          comm.broadcast(tensor, root);
+          EXPECT_TRUE(at::equal(tensor, inputs[static_cast<size_t>(root)])) << where;
+        }
+        EXPECT_TRUE(at::equal(comm.all_gather(mine), at::cat(inputs))) << where;
+        const int64_t part = kCount / size;
+        std::vector<at::Tensor> parts;
+        for (const at::Tensor& input : inputs)
+          parts.push_back(input.narrow(0, comm.rank() * part, part));
+        EXPECT_TRUE(at::equal(comm.all_to_all(mine.narrow(0, 0, part * size)), at::cat(parts)))
+            << where;
+      });
+    }
+  }
+}
+
+TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
+  std::vector<std::byte> from(100'000), to(100'000);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
+  for (const int64_t bytes : {0, 1, 63, 64, 16'383, 16'384, 16'500, 70'001}) {
+    for (const int64_t offset : {0, 1, 17, 64}) {
+      std::fill(to.begin(), to.end(), std::byte{0xee});
+      rounds::copy_part(to.data() + offset, from.data() + 3, bytes, rounds::kStreamFrom);
+      for (int64_t i = 0; i < static_cast<int64_t>(to.size()); ++i) {
+        const bool inside = i >= offset && i < offset + bytes;
+        const std::byte expected =
+            inside ? from[static_cast<size_t>(i - offset + 3)] : std::byte{0xee};
+        ASSERT_EQ(to[static_cast<size_t>(i)], expected) << bytes << " bytes at " << offset;
+      }
     }
   }
 }

@@ -168,7 +168,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
         waits = !lines_.ready(r, op.pieces.offer(r));
         break;
       case Phase::kMeeting:
-        waits = op.pieces.offer(r) > 0 && !has_posted(op, r);
+        waits = meets(op, r) && !has_posted(op, r);
         break;
       case Phase::kStaged:
         waits = (reads(op, r) && (!has_posted(op, r) ||
@@ -177,7 +177,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
                                    op.base + static_cast<uint64_t>(op.produced));
         break;
       case Phase::kLeaving:
-        waits = op.pieces.gives_to(r) && state.executed.load(std::memory_order_acquire) < op.number;
+        waits = touched_by(op, r) && state.executed.load(std::memory_order_acquire) < op.number;
         break;
     }
     if (waits) ranks.push_back(r);

@@ -29,6 +29,9 @@ struct Engine::Operation {
   bool through_lines = false;
   Memory memory = Memory::kStaged;
   Window window;
+  bool shows_target = false;   // the post says where this rank's output lies
+  bool copied = false;         // executed by copies
+  bool pushed = false;         // executed by putting parts into each other's outputs
   bool surely_staged = false;  // whatever the peers post
 
   // Staged.

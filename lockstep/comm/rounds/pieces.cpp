@@ -89,6 +89,10 @@ Piece Pieces::taken_from(int source) const {
   return piece(source, rank_);
 }
 
+Piece Pieces::given_to(int taker) const {
+  return piece(rank_, taker);
+}
+
 bool Pieces::gives_to(int taker) const {
   return piece(rank_, taker).bytes > 0;
 }

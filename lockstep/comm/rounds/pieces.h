@@ -34,6 +34,8 @@ class Pieces {
   // What this rank takes from `source`, itself included; nothing: 0 bytes. In a reduction every
   // source's piece is combined with the others'.
   Piece taken_from(int source) const;
+  // What this rank gives to `taker`, in its own offer and in the taker's output.
+  Piece given_to(int taker) const;
   // Whether `taker` takes anything from this rank.
   bool gives_to(int taker) const;
 

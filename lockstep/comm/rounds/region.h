@@ -44,7 +44,8 @@ struct Post {
   uint64_t history;      // a hash of all earlier fingerprints
   uint64_t offset;
   uint64_t address;
-  int64_t rounds;  // that this rank needs to stage what it sends
+  uint64_t target;  // where peers may put what this rank takes, in its address space; or 0
+  int64_t rounds;   // that this rank needs to stage what it sends
   uint32_t window;
   Memory memory;
   launch::CallRecord record;

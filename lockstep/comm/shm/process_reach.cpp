@@ -11,6 +11,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/core/ticks.h"
 
 namespace lockstep::shm {
 namespace {
@@ -50,7 +51,8 @@ ProcessReach::ProcessReach(rounds::Region region, int rank, std::shared_ptr<Aren
     : rank_(rank),
       arena_(std::move(arena)),
       hung_up_(std::move(hung_up)),
-      pids_(static_cast<size_t>(region.size())) {
+      pids_(static_cast<size_t>(region.size())),
+      seen_alive_(static_cast<size_t>(region.size())) {
   // A word that a wrong process, in another PID namespace, would not have at that address.
   const uint64_t word = random_word();
   rounds::RankState& own = region.rank(rank);
@@ -125,8 +127,19 @@ void ProcessReach::check_alive(int rank, int error) const {
     throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);
 }
 
-void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
+// To ask costs a system call. A number is not given to another process within microseconds: its
+// owner must die, be waited for, and all other numbers come round first.
+void ProcessReach::check_alive_soon(int rank) const {
+  constexpr uint64_t kTicks = 50'000;
+  uint64_t& seen = seen_alive_[static_cast<size_t>(rank)];
+  const uint64_t now = ticks();
+  if (now - seen < kTicks) return;
   check_alive(rank);
+  seen = now;
+}
+
+void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
+  check_alive_soon(rank);
   if (transfer_all(::process_vm_readv, pids_[static_cast<size_t>(rank)], to, address, bytes))
     return;
   const int error = errno;
@@ -135,7 +148,7 @@ void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes
 }
 
 void ProcessReach::write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const {
-  check_alive(rank);
+  check_alive_soon(rank);
   if (transfer_all(::process_vm_writev, pids_[static_cast<size_t>(rank)],
                    const_cast<std::byte*>(from), address, bytes))
     return;

@@ -31,11 +31,13 @@ class ProcessReach final : public rounds::Reach {
   void await_step(rounds::Region region, uint32_t step, Deadline deadline) const;
   bool probe(rounds::Region region) const;
   void check_alive(int rank, int error = 0) const;
+  void check_alive_soon(int rank) const;
 
   int rank_;
   std::shared_ptr<Arena> arena_;
   std::function<bool(int)> hung_up_;
   std::vector<int> pids_;
+  mutable std::vector<uint64_t> seen_alive_;  // ticks()
   bool copies_ = false;
 };
 

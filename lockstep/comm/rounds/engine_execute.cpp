@@ -1,0 +1,157 @@
+// Engine: calls in which ranks touch each other's memory: who meets whom, which way they go, and
+// when they are through.
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/comm/rounds/direct.h"
+#include "lockstep/comm/rounds/operation.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::rounds {
+namespace {
+
+constexpr auto kQuiesceAtMost = std::chrono::seconds(2);
+
+}  // namespace
+
+// What this rank lets its peers map: what it offers, or where it takes a broadcast.
+const std::byte* Engine::shown_memory(const Operation& op) const {
+  return op.call.op == Op::kBroadcast ? op.call.output : op.pieces.own();
+}
+
+// Whether the call can only be executed once `rank` has posted: it offers something, or is given
+// something where it says.
+bool Engine::meets(const Operation& op, int rank) const {
+  return rank != rank_ && (op.pieces.offer(rank) > 0 || op.shows_target);
+}
+
+// Whether `rank` touches this rank's memory in a call that is executed.
+bool Engine::touched_by(const Operation& op, int rank) const {
+  return rank != rank_ &&
+         (op.pieces.gives_to(rank) || (op.pushed && op.pieces.taken_from(rank).bytes > 0));
+}
+
+// Waits for the posts, and goes the way that they allow.
+bool Engine::meet(Operation& op) {
+  const int size = region_.size();
+  for (int r = 0; r < size; ++r) {
+    if (!meets(op, r)) continue;
+    if (!has_posted(op, r)) return false;
+    check_post(op, r);
+  }
+  bool offers_mapped = true;
+  bool offers_reachable = true;
+  bool all_mapped = true;
+  for (int r = 0; r < size; ++r) {
+    const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
+    all_mapped &= memory == Memory::kMapped;
+    if (op.pieces.offer(r) == 0) continue;
+    offers_mapped &= memory == Memory::kMapped;
+    offers_reachable &= memory != Memory::kStaged;
+  }
+  const bool copies = offers_reachable && reach_ != nullptr && reach_->copies() &&
+                      op.pieces.largest_offer() >= tuning_.copies_from;
+  const bool half_mapped =  // the root's side of a broadcast only: better copied, from both sides
+      op.shows_target && op.call.op == Op::kBroadcast && !all_mapped;
+  if (offers_mapped || copies) {
+    op.copied = copies && (!offers_mapped || half_mapped);
+    op.pushed = op.shows_target && (op.copied || (op.call.op == Op::kBroadcast && all_mapped));
+    execute(op);
+    op.phase = Operation::Phase::kLeaving;
+    return true;
+  }
+  op.program = make_program(op.call, rank_, region_);
+  op.own_rounds = op.program->rounds;
+  op.phase = Operation::Phase::kStaged;
+  return true;
+}
+
+// Moves this rank's share, without any help of the peers.
+void Engine::execute(Operation& op) {
+  // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
+  own_.inside.store(1, std::memory_order_seq_cst);
+  if (region_.header().failure.any()) {
+    own_.inside.store(0, std::memory_order_release);
+    return;  // the next check throws
+  }
+  std::string problem;
+  int lost = -1;
+  try {
+    if (op.copied)
+      execute_copied(op);
+    else
+      execute_mapped(op);
+  } catch (const PeerLost& error) {
+    problem = error.what();
+    lost = error.rank();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  own_.inside.store(0, std::memory_order_release);
+  if (!problem.empty()) fail(Failure::kPeerLost, lost, problem);
+  own_.executed.store(op.number, std::memory_order_seq_cst);
+  doorbell_.ring();
+}
+
+void Engine::execute_mapped(Operation& op) {
+  for (int r = 0; r < region_.size(); ++r) {
+    std::byte*& buffer = buffers_[static_cast<size_t>(r)];
+    buffer = nullptr;
+    if (op.pieces.offer(r) == 0 && !op.pushed) continue;
+    const Post& post = region_.post(r, op.number);
+    buffer = r == rank_ ? const_cast<std::byte*>(shown_memory(op))
+                        : reach_->peer(r, {post.window, post.offset});
+    LOCKSTEP_CHECK(buffer != nullptr, "a posted window is mapped");
+  }
+  if (op.call.op == Op::kAllReduce)
+    all_reduce_mapped(op.call, rank_, buffers_);
+  else if (op.pushed)
+    broadcast_mapped(op.call, rank_, buffers_);
+  else
+    take_mapped(op.call, op.pieces, rank_, {buffers_.data(), buffers_.size()});
+}
+
+void Engine::execute_copied(Operation& op) {
+  for (int r = 0; r < region_.size(); ++r) {
+    if (!meets(op, r)) continue;
+    const Post& post = region_.post(r, op.number);
+    addresses_[static_cast<size_t>(r)] = post.address;
+    targets_[static_cast<size_t>(r)] = post.target;
+  }
+  if (op.call.op == Op::kAllReduce)
+    all_reduce_copied(op.call, rank_, addresses_, *reach_, scratch_);
+  else if (op.call.op == Op::kBroadcast)
+    broadcast_copied(op.call, rank_, addresses_, targets_, *reach_);
+  else if (op.pushed)
+    push_copied(op.call, op.pieces, rank_, targets_, *reach_);
+  else
+    take_copied(op.call, op.pieces, rank_, addresses_, *reach_, scratch_);
+}
+
+// Waits until nobody touches this rank's memory any more.
+bool Engine::leave(Operation& op) {
+  for (int r = 0; r < region_.size(); ++r) {
+    if (!touched_by(op, r)) continue;
+    if (region_.rank(r).executed.load(std::memory_order_acquire) < op.number) return false;
+  }
+  finish(op);
+  return true;
+}
+
+// After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
+// not waited for longer than kQuiesceAtMost.
+void Engine::quiesce() noexcept {
+  const Deadline deadline = Deadline::after(kQuiesceAtMost);
+  for (int r = 0; r < region_.size(); ++r) {
+    if (r == rank_) continue;
+    while (region_.rank(r).inside.load(std::memory_order_seq_cst) != 0 && !deadline.expired()) {
+      if (is_dead_ && is_dead_(r)) break;
+      ::sched_yield();
+    }
+  }
+}
+
+}  // namespace lockstep::rounds

@@ -1,0 +1,59 @@
+#include "lockstep/comm/rounds/stream_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace lockstep::rounds {
+namespace {
+
+#if defined(__SSE2__)
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kPage = 4096;
+constexpr int64_t kPages = 4;  // written side by side: memory's banks work in parallel
+
+void stream_line(std::byte* to, const std::byte* from) {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* target = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(source);
+  const __m128i b = _mm_loadu_si128(source + 1);
+  const __m128i c = _mm_loadu_si128(source + 2);
+  const __m128i d = _mm_loadu_si128(source + 3);
+  _mm_stream_si128(target, a);
+  _mm_stream_si128(target + 1, b);
+  _mm_stream_si128(target + 2, c);
+  _mm_stream_si128(target + 3, d);
+}
+
+void stream(std::byte* to, const std::byte* from, int64_t bytes) {
+  const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLineBytes);
+  const int64_t head = std::min(bytes, misaligned == 0 ? 0 : kLineBytes - misaligned);
+  std::memcpy(to, from, static_cast<size_t>(head));
+  int64_t at = head;
+  for (; at + kPages * kPage <= bytes; at += kPages * kPage) {
+    for (int64_t line = 0; line < kPage; line += kLineBytes) {
+      for (int64_t page = 0; page < kPages; ++page)
+        stream_line(to + at + page * kPage + line, from + at + page * kPage + line);
+    }
+  }
+  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
+  _mm_sfence();  // streaming stores are not ordered by later releases
+}
+#endif
+
+}  // namespace
+
+void copy_part(std::byte* to, const std::byte* from, int64_t bytes, int64_t whole) {
+  if (bytes == 0) return;
+#if defined(__SSE2__)
+  if (whole >= kStreamFrom) return stream(to, from, bytes);
+#else
+  (void)whole;
+#endif
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+}  // namespace lockstep::rounds
