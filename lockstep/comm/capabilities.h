@@ -1,6 +1,8 @@
 // What a backend can do, as data: read by dispatch, tests, benches and docs.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -18,7 +20,9 @@ const char* to_string(Support support);
 
 // The engine's own abilities; Communicator derives Support from them (compose.h).
 struct Capabilities {
-  std::string backend;         // "local", "shm", "gloo"
+  std::string backend;  // "local", "shm", "gloo"
+  c10::Device device{
+      c10::kCPU};              // whose memory it moves; Communicator copies others' to it and back
   bool deterministic = false;  // reductions give the same bits on every rank and in every run
   bool rank_order = false;     // ... and add in rank order, whatever the size
   bool float32_accumulation = false;   // float16 and bfloat16 are summed in float32, rounded once

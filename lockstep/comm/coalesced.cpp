@@ -124,7 +124,7 @@ void broadcast_coalesced(Communicator& comm, std::span<const at::Tensor> tensors
     int64_t total = 0;
     for (const at::Tensor& tensor : members) total += tensor.numel();
     const at::Tensor flat = is_root ? flatten(tensors, group)
-                                    : at::empty({total}, at::TensorOptions(members[0].dtype()));
+                                    : at::empty({total}, members[0].options());
     works.push_back(comm.ibroadcast(flat, root, site));
     if (!is_root) flattened.push_back({flat, members});
   }

@@ -1,23 +1,20 @@
 // Communicator: a group of ranks and the operations among them.
 //
 // Common to all operations:
-//   Collective    every rank of the group calls the same operation, with the same arguments but for
-//   the data, in the same order. Tensors       dense, on device(), of a dtype of
-//   is_supported_dtype(); empty and non-contiguous ones are fine (the latter
-//                 are copied). "Parts" are taken along dim 0. Outputs never alias inputs unless
-//                 said so.
-//   Reductions    see ReduceOp. float16 and bfloat16 are summed in float32. On backends whose
-//   capabilities say
-//                 `deterministic`, the result has the same bits on every rank and in every run.
-//   Blocking      the plain forms return when this rank's part is done: results may be read, inputs
-//   reused. The i-forms never
-//                 block; what is pending progresses inside every later call and wait on this
-//                 communicator.
-//   Errors        InvalidArgument before anything is sent, leaving the communicator as it was.
-//   Timeout, PeerLost and Mismatch
-//                 break the communicator: see core/errors.h.
-//   Threads       one thread at a time; a second one inside a call gets InvalidArgument.
-//   Site          the last argument is the caller's source line, for error messages. Leave it out.
+// - Collective: every rank of the group calls the same operation, with the same arguments but for
+//   the data, in the same order.
+// - Tensors are dense, of a dtype of is_supported_dtype(). Empty and non-contiguous ones are fine;
+//   the latter are copied, and so are those that are not on device(). "Parts" are taken along dim
+//   0. Outputs never alias inputs unless said so.
+// - Reductions: see ReduceOp. float16 and bfloat16 are summed in float32. On backends whose
+//   capabilities say `deterministic`, the result has the same bits on every rank and in every run.
+// - The plain forms block: they return when this rank's part is done; results may be read, inputs
+//   reused. The i-forms never block; what is pending progresses inside every later call and wait on
+//   this communicator, and neither inputs nor outputs may be touched until the wait is over.
+// - Errors: InvalidArgument comes before anything is sent and leaves the communicator as it was;
+//   Timeout, PeerLost and Mismatch break it (core/errors.h).
+// - Threads: one at a time; a second one inside a call gets InvalidArgument.
+// - Site: the last argument is the caller's source line, for error messages. Leave it out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -91,8 +88,9 @@ class Communicator final {
   int local_rank() const;  // among the ranks of this host
   int local_size() const;
   int node_rank() const;  // which host
-  // The device whose tensors this communicator carries. Follows from the backend and the local
-  // rank, never the global one.
+  // The device whose tensors this communicator carries as they are: the CPU, but for nccl, where it
+  // follows from the local rank, never the global one. Tensors on another CPU or CUDA device are
+  // copied to it and back.
   at::Device device() const;
   const Capabilities& capabilities() const;
   // How an operation is done here: by the engine, composed, or not at all. `v_form`: with unequal

@@ -28,16 +28,16 @@ std::byte* mutable_data_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
 
-// The tensor's elements in the wire's dtype, contiguous: the tensor itself where that is possible.
-at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan) {
-  if (plan.cast)
-    return tensor.to(plan.wire, /*non_blocking=*/false, /*copy=*/true,
-                     at::MemoryFormat::Contiguous);
-  return tensor.contiguous();
+bool usable_as_is(const at::Tensor& tensor, const Plan& plan, at::Device device) {
+  return tensor.is_contiguous() && !plan.cast && tensor.device() == device;
 }
 
-bool usable_as_is(const at::Tensor& tensor, const Plan& plan) {
-  return tensor.is_contiguous() && !plan.cast;
+// The tensor's elements on the engine's device, in the wire's dtype, contiguous: the tensor itself
+// where that is possible.
+at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan, at::Device device) {
+  if (usable_as_is(tensor, plan, device)) return tensor;
+  return tensor.to(device, plan.cast ? plan.wire : tensor.scalar_type(), /*non_blocking=*/false,
+                   /*copy=*/true, at::MemoryFormat::Contiguous);
 }
 
 // Parts in rank order, one after another, into equal frames of `frame` elements, and back.
@@ -96,6 +96,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
       }
     }
   }
+  device_ = capabilities().device;
   if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
   if (options_.origin)
     group_ = static_cast<uint32_t>(std::hash<std::string>()(options_.origin->name));
@@ -111,17 +112,16 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
   const bool reads_output = ask.op == Op::kBroadcast && rank == ask.root;
 
   at::Tensor input, output;  // as the engine sees them
-  if (ask.input.defined()) input = to_wire(ask.input, plan);
+  if (ask.input.defined()) input = to_wire(ask.input, plan, device_);
   if (ask.output.defined()) {
     if (in_place)
       output = input;
-    else if (usable_as_is(ask.output, plan))
-      output = ask.output;
-    else if (reads_output)
-      output = to_wire(ask.output, plan);
+    else if (reads_output || usable_as_is(ask.output, plan, device_))
+      output = to_wire(ask.output, plan, device_);
     else
       output =
           at::empty(ask.output.sizes(), ask.output.options()
+                                            .device(device_)
                                             .dtype(plan.cast ? plan.wire : ask.output.scalar_type())
                                             .memory_format(at::MemoryFormat::Contiguous));
   }
@@ -195,10 +195,10 @@ Plan Communicator::Impl::check(const Ask& ask) const {
   if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
   for (const at::Tensor* tensor : {&ask.input, &ask.output}) {
     if (!tensor->defined()) continue;
-    if (tensor->layout() != at::kStrided || !tensor->device().is_cpu()) {
+    if (tensor->layout() != at::kStrided || !(tensor->is_cpu() || tensor->is_cuda())) {
       throw InvalidArgument("backend " + capabilities().backend +
-                            " carries dense CPU tensors, not " + tensor->toString() + " on " +
-                            tensor->device().str());
+                            " carries dense tensors on the CPU or CUDA devices, not " +
+                            tensor->toString() + " on " + tensor->device().str());
     }
   }
   if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output)) {
@@ -293,7 +293,9 @@ void Communicator::Impl::run(const Ask& ask) {
 
 void Communicator::Impl::run_inside(const Ask& ask) {
   const Plan plan = check(ask);
-  const auto ready = [](const at::Tensor& t) { return !t.defined() || t.is_contiguous(); };
+  const auto ready = [this](const at::Tensor& t) {
+    return !t.defined() || (t.is_contiguous() && t.device() == device_);
+  };
   if (plan.support != Support::kNative || !ready(ask.input) || !ready(ask.output)) {
     wait_inside(*launch(ask, plan), Deadline::after(options_.timeout));
     return;
@@ -313,7 +315,7 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
   const at::ScalarType dtype = tensor.scalar_type();
   const bool as_it_is =
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
-      tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.is_contiguous();
+      tensor.layout() == at::kStrided && tensor.device() == device_ && tensor.is_contiguous();
   if (!as_it_is) {
     Ask ask;
     ask.op = op;
@@ -443,7 +445,7 @@ at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::Scalar
         "symmetric_empty: another rank could not get its " + std::to_string(bytes) + " bytes",
         ENOMEM);
   }
-  const auto options = at::TensorOptions().dtype(dtype);
+  const auto options = at::TensorOptions().dtype(dtype).device(device_);
   if (memory.data == nullptr) return at::empty(shape, options);
   memory.warm();
   return at::from_blob(memory.data, shape, [owner = std::move(memory.owner)](void*) {}, options);

@@ -88,6 +88,7 @@ class Communicator::Impl {
   uint64_t collectives_ = 0;
   uint64_t messages_ = 0;
   uint32_t group_ = 0;                              // in the records
+  at::Device device_{at::kCPU};                     // the backend's
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) as it is
   std::atomic<bool> busy_{false};
   std::exception_ptr broken_;

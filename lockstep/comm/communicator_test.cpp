@@ -1,10 +1,13 @@
 #include "lockstep/comm/communicator.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,6 +55,24 @@ TEST(Communicator, ShapesFollowTheHeader) {
   });
 }
 
+// What is on another device than the engine's goes there and back.
+TEST(Communicator, CarriesCudaTensorsByCopies) {
+  if (c10::impl::device_guard_impl_registry[static_cast<size_t>(at::kCUDA)].load() == nullptr)
+    GTEST_SKIP() << "no CUDA in this libtorch";
+  if (c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  testing::run_threads(2, [](Communicator& comm) {
+    const at::Tensor sum = at::full({3}, comm.rank() + 1.0).to(at::kCUDA);
+    comm.all_reduce(sum);
+    EXPECT_TRUE(at::equal(sum.cpu(), at::full({3}, 3.0)));
+    const at::Tensor all = comm.all_gather(at::full({2}, comm.rank()).to(at::kCUDA));
+    EXPECT_TRUE(all.is_cuda());
+    EXPECT_EQ(all.sum().item<double>(), 2);
+    const at::Tensor sent = at::full({4}, 7.0).to(at::kCUDA);
+    comm.broadcast(comm.rank() == 0 ? sent : sent.zero_(), 0);
+    EXPECT_EQ(sent.sum().item<double>(), 28);
+  });
+}
+
 // Every mistake is one line that names the operation, and leaves the communicator usable.
 TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
   testing::run_threads(2, [](Communicator& comm) {
@@ -67,6 +88,8 @@ TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
                 HasSubstr("bit_and is not defined on float32"));
     EXPECT_THAT(refused([&] { comm.all_reduce(at::ones({2}, at::kComplexFloat)); }),
                 HasSubstr("dtype"));
+    EXPECT_THAT(refused([&] { comm.all_reduce(at::empty({2}, at::Device(at::kMeta))); }),
+                HasSubstr("on the CPU or CUDA devices"));
     EXPECT_THAT(refused([&] { comm.reduce_scatter(at::ones({3})); }),
                 HasSubstr("does not divide by 2 ranks"));
     EXPECT_THAT(refused([&] { comm.scatterv(at::ones({1}), {}, std::vector<int64_t>{1}, 0); }),

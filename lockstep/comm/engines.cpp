@@ -3,6 +3,7 @@
 #include "lockstep/comm/gloo/gloo_backend.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/mpi/mpi_backend.h"
+#include "lockstep/comm/nccl/nccl_backend.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/side_channel/checked_backend.h"
 #include "lockstep/comm/side_channel/shared_channel.h"
@@ -16,11 +17,12 @@ namespace lockstep {
 namespace {
 
 // An engine that does not compare the ranks' calls itself, behind a side channel that does: memory
-// on one host, a second engine across hosts. `make` makes one that meets in the given store.
-template <typename Make>
+// on one host, a second engine across hosts, which `make_twin` makes. Both makers make one that
+// meets in the given store.
+template <typename Make, typename MakeTwin>
 std::unique_ptr<Backend> make_checked(const EngineRequest& request,
                                       const std::shared_ptr<Store>& store, Deadline deadline,
-                                      const Make& make) {
+                                      const Make& make, const MakeTwin& make_twin) {
   const Topology& place = request.topology;
   if (place.size == 1) return make(store);
   const auto own = std::make_shared<PrefixStore>("check", store);
@@ -28,11 +30,17 @@ std::unique_ptr<Backend> make_checked(const EngineRequest& request,
   if (place.local_size == place.size) {
     channel = side_channel::make_shared_channel(*own, place.rank, place.size, deadline);
   } else {
-    auto twin = make(std::make_shared<PrefixStore>("twin", own));
+    auto twin = make_twin(std::make_shared<PrefixStore>("twin", own));
     channel = side_channel::make_twin_channel(std::move(twin), own, place.rank, place.size);
   }
   return make_checked_backend(make(store), std::move(channel), place.rank,
                               place.local_size <= usable_cpu_count());
+}
+template <typename Make>
+std::unique_ptr<Backend> make_checked(const EngineRequest& request,
+                                      const std::shared_ptr<Store>& store, Deadline deadline,
+                                      const Make& make) {
+  return make_checked(request, store, deadline, make, make);
 }
 
 }  // namespace
@@ -80,6 +88,19 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
     return make_checked(request, store, deadline, [&](const std::shared_ptr<Store>& meeting) {
       return make_gloo_backend(meeting, options);
     });
+  }
+  if (request.backend == "nccl") {
+    // The twin carries words of the host's memory.
+    return make_checked(
+        request, store, deadline,
+        [&](const std::shared_ptr<Store>& meeting) {
+          return make_nccl_backend(
+              *meeting, {.rank = place.rank, .size = place.size, .device = request.job.local_rank},
+              deadline);
+        },
+        [&](const std::shared_ptr<Store>& meeting) {
+          return make_tcp_backend(*meeting, {.rank = place.rank, .size = place.size}, deadline);
+        });
   }
   throw InvalidArgument("backend " + request.backend + " joins no processes");
 }

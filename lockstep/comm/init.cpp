@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kBackends[] = {"local", "shm", "tcp", "hierarchical", "gloo", "mpi"};
+constexpr const char* kBackends[] = {"local", "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl"};
 
 // Asked for > LOCKSTEP_BACKEND > what fits: "" where that takes a look at the other hosts.
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
@@ -32,8 +32,9 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
   if (name.empty())
     return topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "";
   if (std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends)) {
-    throw InvalidArgument("backend '" + name +
-                          "' is not known; there are local, shm, tcp, hierarchical, gloo and mpi");
+    throw InvalidArgument(
+        "backend '" + name +
+        "' is not known; there are local, shm, tcp, hierarchical, gloo, mpi and nccl");
   }
   if (name == "local" && topology.size > 1) {
     throw InvalidArgument("backend local joins threads of one process; for " +

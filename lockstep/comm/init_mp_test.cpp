@@ -61,6 +61,18 @@ void expect_sum_of_ranks(Communicator& comm) {
   EXPECT_EQ(t[99].item<double>(), comm.size() * (comm.size() + 1) / 2.0);
 }
 
+TEST(Init, NcclJoinsTheDevicesOrSaysWhatIsMissing) {
+  testing::expect_ranks(2, [](Communicator&) {
+    try {
+      Communicator comm = init({.backend = "nccl"});
+      EXPECT_TRUE(comm.device().is_cuda());
+      expect_sum_of_ranks(comm);
+    } catch (const LaunchError& error) {
+      EXPECT_EQ(std::string(error.what()).rfind("backend nccl", 0), 0u) << error.what();
+    }
+  });
+}
+
 // A port of rank 0 that was free a moment ago, known to all.
 int agree_on_port(Communicator& comm) {
   const at::Tensor port = at::zeros({1}, at::kInt);

@@ -3,12 +3,14 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -251,21 +253,25 @@ int run_bench_rank(const BenchArguments& arguments) {
     if (arguments.symmetric && name == "shm") bench.add(make_comm_contender(comm, true));
   }
   const std::vector<BenchRow> rows = bench.run();
-  if (referee.rank() == 0) report_rows(arguments, rows);
+  if (referee.rank() == 0) {
+    if (arguments.rows_to.empty())
+      report_rows(arguments, rows);
+    else
+      std::ofstream(arguments.rows_to) << bench_json(rows);
+  }
   referee.barrier();
   return 0;
 }
 
 // ---- the parent ----
 
-int start_bench_ranks(const BenchArguments& parsed, const Arguments& arguments) {
-  std::vector<std::string> command = {self().string(), "bench", "collectives"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
+int run_bench_ranks(const BenchArguments& parsed, int nproc,
+                    const std::vector<std::string>& command) {
   if (!needs_mpirun(parsed)) {
     launch::LaunchOptions options;
     options.command = command;
     options.program = command[0];
-    options.nproc = parsed.nproc;
+    options.nproc = nproc;
     options.threads_per_rank = 1;
     options.pin = false;  // the ranks do it, as under mpirun
     return launch::launch(options).exit_code;
@@ -274,9 +280,32 @@ int start_bench_ranks(const BenchArguments& parsed, const Arguments& arguments) 
   const Terminal terminal = find_terminal(STDERR_FILENO, process_env());
   if (terminal.interactive)  // the ranks' stderr is a pipe of mpirun's
     env = {{"LOCKSTEP_TTY", "1"}, {"LOCKSTEP_COLUMNS", std::to_string(terminal.columns)}};
-  Subprocess mpirun(launch::mpirun_process(parsed.nproc, command, env));
+  Subprocess mpirun(launch::mpirun_process(nproc, command, env));
   const ExitStatus status = mpirun.wait(Deadline::after(Deadline::Duration::max()));
   return status.signal != 0 ? 128 + status.signal : status.exit_code;
+}
+
+// Each number of ranks in turn; the rows come back through memory without a name, so that nothing
+// is left behind.
+int start_bench_ranks(const BenchArguments& parsed, const Arguments& arguments) {
+  std::vector<std::string> command = {self().string(), "bench", "collectives"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  if (parsed.nprocs.size() == 1) return run_bench_ranks(parsed, parsed.nprocs[0], command);
+  std::vector<BenchRow> rows;
+  for (const int nproc : parsed.nprocs) {
+    const UniqueFd memory(::memfd_create("lockstep-bench", MFD_CLOEXEC));
+    if (!memory) throw system_error("memfd_create for the rows of the bench", errno);
+    const std::string path =
+        "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(memory.get());
+    std::vector<std::string> one = command;
+    one.insert(one.end(), {"--nproc", std::to_string(nproc), "--rows-to", path});
+    if (const int code = run_bench_ranks(parsed, nproc, one); code != 0) return code;
+    std::ifstream file(path);
+    for (BenchRow& row : read_bench_json(nlohmann::json::parse(file)))
+      rows.push_back(std::move(row));
+  }
+  report_rows(parsed, rows);
+  return 0;
 }
 
 }  // namespace
@@ -288,7 +317,7 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
       "lockstep bench collectives");
   BenchArguments result;
   std::string ops = "all_reduce", backends = "shm,gloo", sizes = "4,1K,64K,1M,25M,100M",
-              dtypes = "float32";
+              dtypes = "float32", nprocs = "2";
   app.add_option("--ops", ops,
                  "all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, "
                  "scatter, barrier, send (half a round trip) [all_reduce]");
@@ -297,20 +326,21 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
                  "[shm,gloo]; times are compared with the first one's");
   app.add_option("--sizes", sizes, "bytes, of all parts together [4,1K,64K,1M,25M,100M]");
   app.add_option("--dtypes", dtypes, "[float32]");
-  app.add_option("--nproc", result.nproc, "ranks on this host [2]");
+  app.add_option("--nproc", nprocs, "ranks on this host, or several numbers of them: 2,4 [2]")
+      ->take_last();
   app.add_flag("--symmetric", result.symmetric, "backend shm also with symmetric tensors");
   app.add_option("--rounds", result.rounds, "how often the backends take turns [9]");
   app.add_option("--block-ms", result.block_ms, "how long a turn is, about [40]");
   app.add_option("--json", result.json, "write the rows to this file");
   app.add_option("--fit", result.fit, "write alpha and beta of each operation to this file");
   app.add_option("--svg", result.svg, "draw bandwidth against size to this file");
+  app.add_option("--rows-to", result.rows_to)->group("");
   parse(app, arguments);
   result.ops = parse_ops(ops);
   result.backends = parse_names("--backends", backends);
   result.sizes = parse_byte_sizes(sizes);
   result.dtypes = parse_dtypes(dtypes);
-  if (result.nproc < 1 || result.nproc > 1024)
-    throw InvalidArgument("--nproc is " + std::to_string(result.nproc) + "; give 1 to 1024");
+  result.nprocs = parse_nprocs(nprocs);
   if (result.rounds < 1)
     throw InvalidArgument("--rounds is " + std::to_string(result.rounds) + "; give 1 or more");
   if (!(result.block_ms > 0)) throw InvalidArgument("--block-ms must be above 0");

@@ -222,9 +222,21 @@ std::vector<at::ScalarType> parse_dtypes(const std::string& text) {
                        [](at::ScalarType dtype) { return dtype_name(dtype); });
 }
 
+std::vector<int> parse_nprocs(const std::string& text) {
+  std::vector<int> nprocs;
+  for (const std::string& item : parse_names("--nproc", text)) {
+    const auto value = parse_int(item, 1, 1024);
+    if (!value)
+      throw InvalidArgument("--nproc has '" + item + "'; give 1 to 1024, or several with commas");
+    nprocs.push_back(static_cast<int>(*value));
+  }
+  return nprocs;
+}
+
 std::string bench_table(const std::vector<BenchRow>& rows) {
   if (rows.empty()) return "";
-  Table table({{"operation", Align::kLeft},
+  Table table({{"ranks"},
+               {"operation", Align::kLeft},
                {"dtype", Align::kLeft},
                {"size"},
                {"backend", Align::kLeft},
@@ -237,10 +249,11 @@ std::string bench_table(const std::vector<BenchRow>& rows) {
   const BenchRow* above = nullptr;
   for (const BenchRow& row : rows) {
     const bool repeats = above != nullptr && same_case(*above, row);
-    table.add({repeats ? "" : to_string(row.op), repeats ? "" : dtype_name(row.dtype),
-               repeats ? "" : byte_text(row.bytes), label(row.backend, row.symmetric),
-               short_number(row.mean_us), short_number(row.p50_us), short_number(row.p95_us),
-               fixed(row.algbw_gbps, 3), fixed(row.busbw_gbps, 3), fixed(row.times_first, 2)});
+    table.add({repeats ? "" : std::to_string(row.nproc), repeats ? "" : to_string(row.op),
+               repeats ? "" : dtype_name(row.dtype), repeats ? "" : byte_text(row.bytes),
+               label(row.backend, row.symmetric), short_number(row.mean_us),
+               short_number(row.p50_us), short_number(row.p95_us), fixed(row.algbw_gbps, 3),
+               fixed(row.busbw_gbps, 3), fixed(row.times_first, 2)});
     above = &row;
   }
   return table.str();
@@ -248,15 +261,17 @@ std::string bench_table(const std::vector<BenchRow>& rows) {
 
 std::string fit_table(const std::vector<BenchFit>& fits) {
   if (fits.empty()) return "";
-  Table table({{"operation", Align::kLeft},
+  Table table({{"ranks"},
+               {"operation", Align::kLeft},
                {"dtype", Align::kLeft},
                {"backend", Align::kLeft},
                {"alpha us"},
                {"beta us/MiB"},
                {"limit GB/s"}});
   for (const BenchFit& fit : fits) {
-    table.add({to_string(fit.op), dtype_name(fit.dtype), label(fit.backend, fit.symmetric),
-               short_number(fit.alpha_us), fixed(fit.beta_us_per_mib, 2),
+    table.add({std::to_string(fit.nproc), to_string(fit.op), dtype_name(fit.dtype),
+               label(fit.backend, fit.symmetric), short_number(fit.alpha_us),
+               fixed(fit.beta_us_per_mib, 2),
                fit.beta_us_per_mib > 0 ? fixed(kMiB / fit.beta_us_per_mib / 1e3, 2) : "-"});
   }
   return table.str();
@@ -266,7 +281,8 @@ std::string bench_svg(const std::vector<BenchRow>& rows) {
   std::vector<ChartPanel> panels;
   for (const BenchRow& row : rows) {
     if (row.bytes == 0) continue;
-    const std::string title = std::string(to_string(row.op)) + " " + dtype_name(row.dtype);
+    const std::string title = std::string(to_string(row.op)) + " " + dtype_name(row.dtype) + ", " +
+                              std::to_string(row.nproc) + (row.nproc == 1 ? " rank" : " ranks");
     auto panel =
         std::find_if(panels.begin(), panels.end(), [&](const auto& p) { return p.title == title; });
     if (panel == panels.end()) {
@@ -287,8 +303,7 @@ std::string bench_svg(const std::vector<BenchRow>& rows) {
     series->x.push_back(std::log2(static_cast<double>(row.bytes)));
     series->y.push_back(row.busbw_gbps);
   }
-  const std::string ranks = rows.empty() ? "" : std::to_string(rows[0].nproc);
-  return svg_line_chart(panels, {.title = "Collectives, " + ranks + " ranks"});
+  return svg_line_chart(panels, {.title = "Collectives"});
 }
 
 nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows) {
@@ -311,6 +326,30 @@ nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows) {
                     {"size", row.asked}});
   }
   return json;
+}
+
+std::vector<BenchRow> read_bench_json(const nlohmann::json& json) {
+  std::vector<BenchRow> rows;
+  for (const nlohmann::json& from : json) {
+    BenchRow row;
+    row.op = parse_ops(from.at("op")).front();
+    row.backend = from.at("backend");
+    row.symmetric = from.at("symmetric");
+    row.dtype = parse_dtypes(from.at("dtype")).front();
+    row.nproc = from.at("nproc");
+    row.asked = from.at("size");
+    row.bytes = from.at("bytes");
+    row.operations = from.at("operations");
+    row.mean_us = from.at("mean_us");
+    row.p50_us = from.at("p50_us");
+    row.p95_us = from.at("p95_us");
+    row.algbw_gbps = from.at("algbw_GBps");
+    row.busbw_gbps = from.at("busbw_GBps");
+    row.times_first = from.at("times_first");
+    row.others_cpus = from.at("others_cpus");
+    rows.push_back(row);
+  }
+  return rows;
 }
 
 nlohmann::ordered_json fit_json(const std::vector<BenchFit>& fits) {

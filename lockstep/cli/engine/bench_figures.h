@@ -79,12 +79,14 @@ std::string byte_text(int64_t bytes);  // "64 KiB"
 // Names with commas. Throw InvalidArgument that names the choices.
 std::vector<Op> parse_ops(const std::string& text);
 std::vector<at::ScalarType> parse_dtypes(const std::string& text);
+std::vector<int> parse_nprocs(const std::string& text);
 std::vector<std::string> parse_names(const std::string& option, const std::string& text);
 
 std::string bench_table(const std::vector<BenchRow>& rows);
 std::string fit_table(const std::vector<BenchFit>& fits);
 std::string bench_svg(const std::vector<BenchRow>& rows);
 nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows);
+std::vector<BenchRow> read_bench_json(const nlohmann::json& json);  // of bench_json()
 nlohmann::ordered_json fit_json(const std::vector<BenchFit>& fits);
 
 }  // namespace lockstep::engine

@@ -110,5 +110,18 @@ TEST(BenchFigures, JsonHasTheFieldsThatScriptsRead) {
   EXPECT_EQ(json[0]["symmetric"], true);
 }
 
+TEST(BenchFigures, RowsComeBackFromJson) {
+  const std::vector<BenchRow> rows = {
+      make_row({Op::kAllReduce, at::kFloat, 4, 2}, "shm", true, {1, 2, 9}, 100),
+      make_row({Op::kBarrier, at::kByte, 0, 4}, "gloo", false, {3.5}, 1)};
+  EXPECT_EQ(bench_json(read_bench_json(bench_json(rows))), bench_json(rows));
+}
+
+TEST(BenchFigures, SeveralNumbersOfRanks) {
+  EXPECT_EQ(parse_nprocs("2,4"), (std::vector<int>{2, 4}));
+  for (const char* bad : {"", "0", "2,,4", "2,x", "1025"})
+    EXPECT_THROW(parse_nprocs(bad), InvalidArgument) << bad;
+}
+
 }  // namespace
 }  // namespace lockstep::bench_figures_test

@@ -90,6 +90,21 @@ TEST(BenchCollectives, BesideMpiTheRanksAreMpiruns) {
   expect_rows(rows, {"shm", "mpi", "mpi-raw"});
 }
 
+TEST(BenchCollectives, SeveralNumbersOfRanksMakeOneTable) {
+  const TestDirectory dir;
+  const Ended ended = run_bench(dir, {"--backends", "shm,gloo", "--sizes", "64", "--nproc", "1,2,3",
+                                      "--json", dir / "rows.json"});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
+  const auto rows = nlohmann::json::parse(dir.read("rows.json"));
+  ASSERT_EQ(rows.size(), 6u);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].at("nproc"), i / 2 + 1);
+  size_t heads = 0;
+  for (size_t at = ended.out.find("times shm"); at != std::string::npos;
+       at = ended.out.find("times shm", at + 1))
+    ++heads;
+  EXPECT_EQ(heads, 1u) << ended.out;
+}
+
 TEST(BenchCollectives, BadArgumentsAreOneLineAndExitTwo) {
   const TestDirectory dir;
   for (const auto& [arguments, word] : {

@@ -22,9 +22,10 @@ namespace {
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
 constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
 
-Capabilities nccl_capabilities() {
+Capabilities nccl_capabilities(at::Device device) {
   Capabilities c;
   c.backend = "nccl";
+  c.device = device;
   c.processes = true;
   c.ops.fill(true);
   for (const Op op : {Op::kGather, Op::kScatter, Op::kAllToAll})
@@ -84,7 +85,7 @@ class NcclBackend final : public Backend {
  public:
   NcclBackend(std::shared_ptr<const nccl::Library> library, c10::Device device,
               const NcclOptions& options)
-      : capabilities_(nccl_capabilities()),
+      : capabilities_(nccl_capabilities(device)),
         nccl_(std::move(library)),
         device_(device),
         rank_(options.rank),

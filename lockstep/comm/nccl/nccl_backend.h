@@ -4,8 +4,6 @@
 // had been given when they were started. An operation is over once the device is done with it: the
 // host looks, so that every wait has its deadline. NCCL neither authenticates its peers nor
 // promises an order of additions.
-//
-// Communicator carries CPU tensors only so far, so init() does not offer this backend yet.
 #pragma once
 
 #include <memory>
