@@ -7,8 +7,8 @@
 // In every collective a rank first posts what it calls. Its data then goes through lines (up to
 // kLineCapacity bytes), straight from the peers' memory (reach.h), or in rounds through its kSlots
 // slots. Messages go through channels: one byte ring for every ordered pair of ranks. Each protocol
-// has counters of its own. Everything is written by one rank only, but for the report of a failure; what a
-// counter covers is published by a release store and read after an acquire load.
+// has counters of its own. Everything is written by one rank only, but for the report of a failure;
+// what a counter covers is published by a release store and read after an acquire load.
 #pragma once
 
 #include <atomic>
