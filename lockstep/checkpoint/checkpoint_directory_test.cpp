@@ -10,8 +10,8 @@
 #include <chrono>
 #include <thread>
 
-#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::checkpoint_directory_test {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::safetensors_test {
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lockstep/cli/cli_test_support.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::cli {
 namespace cli_mp_test {
@@ -73,7 +74,7 @@ TEST(LockstepRun, NoUseEnvPassesTheLocalRank) {
 
 TEST(LockstepRun, TheLaunchLineOfTutorialThree) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3";
-  const Folder folder;
+  const TestDirectory folder;
   const std::string script =
       folder.write("multi-gpu-distributed-cls.py",
                    "import os, sys\nprint(os.environ['LOCAL_RANK'], *sys.argv[1:])\n");
@@ -121,7 +122,7 @@ TEST(BesideTorchrun, TheSameVariables) {
 TEST(BesideTorchrun, AnOrdinaryPyTorchScriptRuns) {
   const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
-  const Folder folder;
+  const TestDirectory folder;
   const std::string script = folder.write("script.py",
                                           "import torch, torch.distributed as dist\n"
                                           "dist.init_process_group('gloo')\n"
@@ -139,7 +140,7 @@ TEST(BesideTorchrun, AnOrdinaryPyTorchScriptRuns) {
 TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
   const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
-  const Folder folder;
+  const TestDirectory folder;
   const std::string script =
       folder.write("script.py",
                    "import os\n"

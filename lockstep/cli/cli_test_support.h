@@ -1,12 +1,9 @@
-// What the tests of the command have in common: starting it, files for it, and a Python with torch.
+// What the tests of the command have in common: starting it, and a Python with torch.
 #pragma once
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -23,6 +20,7 @@ using launch::launch_test_support::Ended;
 using launch::launch_test_support::lines_of;
 using launch::launch_test_support::pids_in;
 using launch::launch_test_support::Running;
+using launch::launch_test_support::Started;
 using Words = std::vector<std::string>;
 
 inline std::string lockstep_program() {
@@ -43,25 +41,6 @@ inline Ended lockstep(Words words) {
   words.insert(words.begin(), lockstep_program());
   return run(words);
 }
-
-class Folder {
- public:
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-cli-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // A Python that has torch: LOCKSTEP_TEST_PYTHON, .venv of `source_dir`, or python3; "" if none
 // has.

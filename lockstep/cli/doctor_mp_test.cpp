@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "lockstep/cli/cli_test_support.h"
 #include "lockstep/cli/doctor_peer.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
@@ -16,69 +17,42 @@
 namespace lockstep::cli {
 namespace doctor_mp_test {
 
+using cli_test_support::Ended;
+using cli_test_support::lockstep_program;
+using cli_test_support::Started;
+using cli_test_support::Words;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::Not;
-using Words = std::vector<std::string>;
-
-struct Ended {
-  int code = 0;
-  std::string out;  // and stderr
-};
 
 // A started `lockstep doctor`.
 class Doctor {
  public:
   explicit Doctor(Words words, const std::string& secret = "the secret of this test")
-      : pipe_(make_pipe()), process_(options(std::move(words), secret)) {
-    pipe_.write.reset();
-  }
-  // Reads until `text` was there.
-  void await(const std::string& text) {
-    const Deadline deadline = Deadline::seconds(20);
-    while (out_.find(text) == std::string::npos && !deadline.expired() && read()) {
-    }
-    EXPECT_THAT(out_, HasSubstr(text));
-  }
+      : started_(command(std::move(words)), {{"LOCKSTEP_SECRET", secret}}) {}
+  void await(const std::string& text) { started_.await(text); }
+  // `out` has stderr, too.
   Ended finish() {
-    while (read()) {
-    }
-    const ExitStatus status = process_.wait(Deadline::seconds(30));
-    return {status.signal == 0 ? status.exit_code : 128 + status.signal, out_};
+    Ended ended;
+    ended.code = started_.finish();
+    ended.out = started_.said;
+    return ended;
   }
   // The port of "... --peer ADDRESS:PORT".
   std::string port() const {
-    const auto colon = out_.rfind(':');
-    return out_.substr(colon + 1, out_.find_first_not_of("0123456789", colon + 1) - colon - 1);
+    const std::string& said = started_.said;
+    const auto colon = said.rfind(':');
+    return said.substr(colon + 1, said.find_first_not_of("0123456789", colon + 1) - colon - 1);
   }
 
  private:
-  SubprocessOptions options(Words words, const std::string& secret) const {
-    words.insert(
-        words.begin(),
-        {(std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lockstep")
-             .string(),
-         "doctor"});
-    SubprocessOptions options;
-    options.command = words;
-    options.stdout_fd = options.stderr_fd = pipe_.write.get();
-    options.env =
-        launch::merge_environment(launch::current_environment(), {{"LOCKSTEP_SECRET", secret}});
-    return options;
-  }
-  bool read() {
-    pollfd waiting{pipe_.read.get(), POLLIN, 0};
-    ::poll(&waiting, 1, 30000);
-    char buffer[65536];
-    const ssize_t n = ::read(pipe_.read.get(), buffer, sizeof buffer);
-    if (n > 0) out_.append(buffer, static_cast<size_t>(n));
-    return n > 0;
+  static Words command(Words words) {
+    words.insert(words.begin(), {lockstep_program(), "doctor"});
+    return words;
   }
 
-  Pipe pipe_;
-  Subprocess process_;
-  std::string out_;
+  Started started_;
 };
 
 TEST(LockstepDoctor, LooksAtThisHost) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/cli/cli_test_support.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/network_namespaces.h"
 
 namespace lockstep::cli {
@@ -83,7 +84,7 @@ class RunNodes : public ::testing::Test {
     return words;
   }
 
-  Folder folder_;
+  TestDirectory folder_;
   std::string ssh_;
   std::unique_ptr<NetworkNamespaces> network_;
 };
@@ -148,7 +149,7 @@ TEST_F(RunNodes, ByEndpointTheFirstOnAHostServes) {
 
 TEST_F(RunNodes, OverSshTheRanksFollowTheHosts) {
   folder_.write("here.txt", "found\n");
-  Words command = {"sh", "-c", "cd " + folder_.path() + " && exec \"$@\"", "sh"};
+  Words command = {"sh", "-c", "cd " + folder_.path().string() + " && exec \"$@\"", "sh"};
   const Words prefix = network_->prefix(0);
   command.insert(command.end(), prefix.begin(), prefix.end());
   command.insert(

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::communicator_test {
@@ -29,18 +30,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename E>
-std::string message(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another exception: ") + error.what();
-  }
-  return "no exception";
-}
 
 TEST(Communicator, ShapesFollowTheHeader) {
   testing::run_threads(3, [](Communicator& comm) {
@@ -77,7 +66,7 @@ TEST(Communicator, CarriesCudaTensorsByCopies) {
 TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
   testing::run_threads(2, [](Communicator& comm) {
     const auto refused = [](const std::function<void()>& call) {
-      return message<InvalidArgument>(call);
+      return message_of<InvalidArgument>(call);
     };
     EXPECT_THAT(refused([&] { comm.broadcast(at::zeros({2}), 2); }),
                 HasSubstr("broadcast: root 2 is not a rank of this group (0 to 1)"));
@@ -247,7 +236,7 @@ TEST(Communicator, ARankMaySendToItself) {
 }
 
 TEST(Communicator, AMessageOfAnotherShapeIsAMismatch) {
-  const std::string text = message<Mismatch>([] {
+  const std::string text = message_of<Mismatch>([] {
     testing::run_threads(2, [](Communicator& comm) {
       if (comm.rank() == 0)
         comm.send(at::ones({4}), 1);
@@ -295,14 +284,14 @@ TEST(Communicator, DifferentCallsAreNamedOnEveryRank) {
     std::vector<std::string> texts;
     testing::run_threads(2, [&](Communicator& comm) {
       comm.barrier();
-      const std::string text = message<Mismatch>([&] {
+      const std::string text = message_of<Mismatch>([&] {
         one.call(comm);
         comm.barrier();
         comm.barrier();
       });
       const std::lock_guard lock(mutex);
       texts.push_back(text);
-      EXPECT_THAT(message<Mismatch>([&] { comm.barrier(); }), ::testing::Ne("no exception"))
+      EXPECT_THAT(message_of<Mismatch>([&] { comm.barrier(); }), ::testing::Ne("no exception"))
           << "the communicator is broken";
     });
     for (const std::string& text : texts) {
@@ -327,7 +316,7 @@ TEST(Communicator, ALateRankIsATimeoutThatNamesIt) {
                            return;
                          }
                          const std::string text =
-                             message<Timeout>([&] { comm.all_reduce(at::ones({8})); });
+                             message_of<Timeout>([&] { comm.all_reduce(at::ones({8})); });
                          const std::lock_guard lock(mutex);
                          texts.push_back(text);
                          ++timed_out;
@@ -360,7 +349,7 @@ TEST(Communicator, ADepartedRankIsPeerLostButItsLastWordsCount) {
 }
 
 TEST(Communicator, AThrowingRankEndsTheOthersWaits) {
-  const std::string text = message<std::runtime_error>([] {
+  const std::string text = message_of<std::runtime_error>([] {
     testing::run_threads(3, [](Communicator& comm) {
       if (comm.rank() == 2) throw std::runtime_error("out of cheese");
       comm.barrier();
@@ -379,7 +368,7 @@ TEST(Communicator, RefusesASecondThread) {
     std::string text;
     std::thread second([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      text = message<InvalidArgument>([&] { comm.progress(); });
+      text = message_of<InvalidArgument>([&] { comm.progress(); });
     });
     comm.barrier();
     second.join();

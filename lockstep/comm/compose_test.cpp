@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/operation_suite.h"
 
 namespace lockstep::compose_test {
@@ -88,20 +87,15 @@ class PoorBackend final : public Backend {
 TEST(Compose, APoorEngineGivesTheSameResults) {
   constexpr int kSize = 3;
   auto backends = make_local_backends(kSize);
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kSize; ++rank) {
-    threads.emplace_back(
-        [&, rank, backend = std::make_unique<PoorBackend>(std::move(backends[rank]))]() mutable {
-          Communicator comm(std::move(backend), {rank, kSize, rank, kSize, 0},
-                            {.timeout = std::chrono::seconds(30)});
-          const auto report = testing::run_operation_suite(comm, {.long_bytes = 5003});
-          const std::lock_guard lock(mutex);
-          EXPECT_GT(report.checked, 1000);
-          for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-        });
-  }
-  for (auto& thread : threads) thread.join();
+  const auto make = [&](int rank) {
+    return std::pair(std::make_unique<PoorBackend>(std::move(backends[rank])),
+                     Topology{rank, kSize, rank, kSize, 0});
+  };
+  testing::run_engines(kSize, make, [](Communicator& comm, PoorBackend&) {
+    const auto report = testing::run_operation_suite(comm, {.long_bytes = 5003});
+    EXPECT_GT(report.checked, 1000);
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  });
 }
 
 }  // namespace

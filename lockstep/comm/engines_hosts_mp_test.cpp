@@ -4,7 +4,6 @@
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/testing/network_namespaces.h"
@@ -31,24 +31,6 @@ constexpr int kLocal = 2;  // ranks a host
 constexpr int kRanks = kHosts * kLocal;
 constexpr const char* kPort = "29541";
 constexpr const char* kRole = "LOCKSTEP_TEST_ROLE";  // what a rank does; unset in the parent
-
-class Scratch {
- public:
-  Scratch() {
-    std::string name = fs::temp_directory_path() / "lockstep-hosts-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path_ / name);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  fs::path path_;
-};
 
 // ---- what a rank does ----
 
@@ -153,7 +135,7 @@ class Hosts : public ::testing::Test {
     if (const auto role = process_env()(kRole)) return;
     if (const std::string why = testing::NetworkNamespaces::unavailable(); !why.empty())
       GTEST_SKIP() << why;
-    scratch_ = std::make_unique<Scratch>();
+    scratch_ = std::make_unique<TestDirectory>();
     network_ = std::make_unique<testing::NetworkNamespaces>(kHosts);
   }
 
@@ -275,7 +257,7 @@ class Hosts : public ::testing::Test {
     ADD_FAILURE() << "the ranks did not get as far as '" << word << "'";
   }
 
-  std::unique_ptr<Scratch> scratch_;  // of the parent
+  std::unique_ptr<TestDirectory> scratch_;  // of the parent
   std::unique_ptr<testing::NetworkNamespaces> network_;
   std::vector<std::unique_ptr<Subprocess>> running_;
   std::vector<std::string> names_;

@@ -17,6 +17,7 @@
 #include "lockstep/comm/group_plan.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/lone_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 #include "lockstep/testing/thread_ranks.h"
@@ -26,18 +27,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <typename E>
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another exception: ") + error.what();
-  }
-  return "no exception";
-}
 
 double sum_of(Communicator& comm, double mine) {
   const at::Tensor t = at::full({3}, mine, at::kDouble);
@@ -156,12 +145,12 @@ TEST(Groups, ABrokenGroupLeavesTheOthersAsTheyWere) {
   testing::run_threads(3, [](Communicator& comm) {
     Communicator broken = comm.duplicate();
     Communicator whole = comm.duplicate();
-    EXPECT_THAT(error_of<Mismatch>([&] {
+    EXPECT_THAT(message_of<Mismatch>([&] {
                   broken.all_reduce(at::ones({comm.rank() == 1 ? 4 : 5}));
                   broken.barrier();
                 }),
                 HasSubstr("#1 all_reduce sum float32 x 4"));
-    EXPECT_THAT(error_of<Mismatch>([&] { broken.barrier(); }), HasSubstr("float32 x"));
+    EXPECT_THAT(message_of<Mismatch>([&] { broken.barrier(); }), HasSubstr("float32 x"));
     EXPECT_EQ(sum_of(whole, 1), 3);
     EXPECT_EQ(sum_of(comm, 1), 3);
     Communicator next = comm.duplicate();
@@ -185,15 +174,15 @@ TEST(Groups, DroppedGroupsGiveEverythingBack) {
 
 TEST(Groups, MistakesAreRefusedOnAllRanksAndTheParentStays) {
   testing::run_threads(2, [](Communicator& comm) {
-    EXPECT_THAT(error_of<InvalidArgument>([&] { comm.subgroup({0, 2}); }),
+    EXPECT_THAT(message_of<InvalidArgument>([&] { comm.subgroup({0, 2}); }),
                 HasSubstr("subgroup: 2 is not a rank of this group (0 to 1)"));
-    EXPECT_THAT(error_of<InvalidArgument>([&] { comm.subgroup({0, 0}); }), HasSubstr("twice"));
-    EXPECT_THAT(error_of<InvalidArgument>([&] { comm.subgroup({}); }), HasSubstr("empty"));
-    EXPECT_THAT(error_of<InvalidArgument>([&] {
+    EXPECT_THAT(message_of<InvalidArgument>([&] { comm.subgroup({0, 0}); }), HasSubstr("twice"));
+    EXPECT_THAT(message_of<InvalidArgument>([&] { comm.subgroup({}); }), HasSubstr("empty"));
+    EXPECT_THAT(message_of<InvalidArgument>([&] {
                   comm.subgroup(comm.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0});
                 }),
                 HasSubstr("the same with other arguments"));
-    EXPECT_THAT(error_of<InvalidArgument>([&] {
+    EXPECT_THAT(message_of<InvalidArgument>([&] {
                   if (comm.rank() == 0)
                     comm.split(0);
                   else
@@ -212,7 +201,7 @@ TEST(Shrink, NobodyGoneGivesEverybody) {
     EXPECT_EQ(all.size(), 3);
     EXPECT_EQ(all.rank(), comm.rank());
     EXPECT_EQ(sum_of(all, comm.rank()), 3);
-    EXPECT_THAT(error_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("shrink"));
+    EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("shrink"));
     Communicator again = all.shrink(Deadline::seconds(20));
     EXPECT_EQ(sum_of(again, 1), 3);
   });
@@ -222,7 +211,7 @@ TEST(Shrink, TheRestGoesOnInOrder) {
   testing::run_threads(4, [](Communicator& comm) {
     comm.barrier();
     if (comm.rank() == 1) return;  // leaves
-    EXPECT_THAT(error_of<PeerLost>([&] {
+    EXPECT_THAT(message_of<PeerLost>([&] {
                   while (true) comm.all_reduce(at::ones({4}));
                 }),
                 HasSubstr("rank 1"));
@@ -249,10 +238,10 @@ TEST(Shrink, WhateverErrorEachSaw) {
       case 3:
         return;
       case 0:
-        error_of<Error>([&] { comm.all_reduce(at::ones({3})); });
+        message_of<Error>([&] { comm.all_reduce(at::ones({3})); });
         break;
       case 1:
-        error_of<Error>([&] { comm.all_gather(at::ones({5})); });
+        message_of<Error>([&] { comm.all_gather(at::ones({5})); });
         break;
       default:
         break;  // comes straight to shrink
@@ -268,7 +257,7 @@ TEST(Shrink, ALateRankIsLeftOutAndToldSo) {
     comm.barrier();
     if (comm.rank() == 2) {
       while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      EXPECT_THAT(error_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
+      EXPECT_THAT(message_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
                   HasSubstr("goes on as old ranks 0 1 without this one, rank 2"));
       return;
     }
@@ -287,14 +276,14 @@ TEST(Shrink, NoSecondGroupBesideTheFirst) {
     if (comm.rank() == 2) {
       while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       for (const char* expected : {"without this one", "was shrunk before", "was shrunk before"}) {
-        EXPECT_THAT(error_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
+        EXPECT_THAT(message_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
                     HasSubstr(expected));
       }
       return;
     }
     Communicator rest = comm.shrink(Deadline::seconds(1));
     rest.barrier();
-    EXPECT_THAT(error_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
+    EXPECT_THAT(message_of<PeerLost>([&] { comm.shrink(Deadline::seconds(5)); }),
                 HasSubstr("use what that call returned"));
     EXPECT_EQ(sum_of(rest, 1), 2);
     done = true;
@@ -312,9 +301,9 @@ TEST(Shrink, DownToOne) {
 
 TEST(Shrink, NeedsAWayToMakeGroups) {
   Communicator bare(std::move(make_local_backends(1).front()), Topology{}, {});
-  EXPECT_THAT(error_of<InvalidArgument>([&] { bare.shrink(Deadline::seconds(1)); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { bare.shrink(Deadline::seconds(1)); }),
               HasSubstr("use one from init()"));
-  EXPECT_THAT(error_of<InvalidArgument>([&] { bare.split(0); }), HasSubstr("split"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { bare.split(0); }), HasSubstr("split"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::aside_file_test {
 namespace {
@@ -18,22 +19,10 @@ namespace fs = std::filesystem;
 
 class AsideFileTest : public ::testing::Test {
  protected:
-  AsideFileTest() {
-    std::string name = (fs::temp_directory_path() / "lockstep-aside-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
-    dir_ = name;
-  }
-  ~AsideFileTest() override { fs::remove_all(dir_); }
+  std::string read(const std::string& name) const { return dir_.read(name); }
+  size_t entries() const { return dir_.names().size(); }
 
-  std::string read(const std::string& name) const {
-    std::ifstream file(dir_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  auto entries() const {
-    return std::distance(fs::directory_iterator(dir_), fs::directory_iterator());
-  }
-
-  fs::path dir_;
+  TestDirectory dir_;
 };
 
 TEST_F(AsideFileTest, ReplacesWholeFilesAndLeavesNothingElse) {
@@ -45,7 +34,7 @@ TEST_F(AsideFileTest, ReplacesWholeFilesAndLeavesNothingElse) {
   EXPECT_EQ(read("file"), "first, and longer") << "not before commit()";
   second.commit();
   EXPECT_EQ(read("file"), "second");
-  EXPECT_EQ(entries(), 1);
+  EXPECT_EQ(entries(), 1u);
   struct stat info{};
   ASSERT_EQ(::stat((dir_ / "file").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0600U, 0600U);
@@ -59,7 +48,7 @@ TEST_F(AsideFileTest, WithoutCommitNothingHappens) {
     dropped.write("new");
   }
   EXPECT_EQ(read("file"), "old");
-  EXPECT_EQ(entries(), 1);
+  EXPECT_EQ(entries(), 1u);
 }
 
 TEST_F(AsideFileTest, TwoWritersDoNotMeet) {
@@ -69,7 +58,7 @@ TEST_F(AsideFileTest, TwoWritersDoNotMeet) {
   two.commit();
   one.commit();
   EXPECT_EQ(read("file"), "one");
-  EXPECT_EQ(entries(), 1);
+  EXPECT_EQ(entries(), 1u);
 }
 
 TEST_F(AsideFileTest, FailureNamesThePathAndLeavesTheOldFile) {
@@ -81,7 +70,7 @@ TEST_F(AsideFileTest, FailureNamesThePathAndLeavesTheOldFile) {
   } catch (const SystemError& error) {
     EXPECT_NE(std::string(error.what()).find("taken"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(entries(), 1);
+  EXPECT_EQ(entries(), 1u);
 }
 
 }  // namespace

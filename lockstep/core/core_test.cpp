@@ -14,6 +14,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/subprocess.h"
 
@@ -28,16 +29,6 @@ EnvLookup lookup(std::map<std::string, std::string> variables) {
     const auto it = variables.find(std::string(name));
     return it == variables.end() ? std::nullopt : std::optional(it->second);
   };
-}
-
-template <typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Env, ParsesWholeNumbersOnly) {
@@ -62,9 +53,9 @@ TEST(Env, IntegersNameTheVariableItsValueAndTheRange) {
   const EnvLookup env = lookup({{"N", "12"}, {"WORD", "twelve"}});
   EXPECT_EQ(env_int(env, "N", 0, 20), 12);
   EXPECT_EQ(env_int(env, "ABSENT"), std::nullopt);
-  EXPECT_THAT(error_of([&] { env_int(env, "WORD", 0, 20); }),
+  EXPECT_THAT(message_of<Error>([&] { env_int(env, "WORD", 0, 20); }),
               AllOf(HasSubstr("WORD=twelve"), HasSubstr("from 0 to 20")));
-  EXPECT_THAT(error_of([&] { env_int(env, "N", 13); }),
+  EXPECT_THAT(message_of<Error>([&] { env_int(env, "N", 13); }),
               AllOf(HasSubstr("N=12"), HasSubstr("at least 13")));
 }
 
@@ -74,7 +65,7 @@ TEST(Env, Switches) {
   for (const char* no : {"0", "false", "no", "off", "OFF"})
     EXPECT_FALSE(env_flag(lookup({{"F", no}}), "F", true)) << no;
   EXPECT_TRUE(env_flag(lookup({}), "F", true));
-  EXPECT_THAT(error_of([] { env_flag(lookup({{"F", "maybe"}}), "F", true); }),
+  EXPECT_THAT(message_of<Error>([] { env_flag(lookup({{"F", "maybe"}}), "F", true); }),
               HasSubstr("F=maybe"));
 }
 
@@ -124,7 +115,7 @@ TEST(Errors, SystemErrorsHaveTheReason) {
 TEST(Check, NamesTheConditionAndThePlace) {
   EXPECT_NO_THROW(LOCKSTEP_CHECK(1 + 1 == 2, "arithmetic holds"));
   EXPECT_THAT(
-      error_of([] { LOCKSTEP_CHECK(1 + 1 == 3, "arithmetic holds"); }),
+      message_of<Error>([] { LOCKSTEP_CHECK(1 + 1 == 3, "arithmetic holds"); }),
       AllOf(HasSubstr("core_test.cpp:"), HasSubstr("1 + 1 == 3"), HasSubstr("arithmetic holds")));
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep {
 namespace net_test {
@@ -20,22 +21,12 @@ Deadline soon() {
   return Deadline::seconds(20);
 }
 
-template <typename E, typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no such error";
-}
-
 TEST(HostPort, ParsesAndPrints) {
   EXPECT_EQ(parse_host_port("127.0.0.1:29500").to_string(), "127.0.0.1:29500");
   EXPECT_EQ(parse_host_port("[::1]:0").to_string(), "[::1]:0");
   EXPECT_EQ(parse_host_port("host.example:65535").host, "host.example");
   for (const char* wrong : {"", "host", "host:", ":1", "host:65536", "host:-1", "host:1x"}) {
-    EXPECT_THAT(error_of<InvalidArgument>([&] { parse_host_port(wrong); }), HasSubstr(wrong));
+    EXPECT_THAT(message_of<InvalidArgument>([&] { parse_host_port(wrong); }), HasSubstr(wrong));
   }
 }
 
@@ -43,7 +34,7 @@ TEST(Resolve, NumericStaysAndNamesAreLookedUp) {
   EXPECT_EQ(resolve("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(resolve("::1"), "::1");
   EXPECT_EQ(resolve("localhost"), "127.0.0.1") << "IPv4 first";
-  EXPECT_THAT(error_of<InvalidArgument>([] { resolve("no-such-host.invalid"); }),
+  EXPECT_THAT(message_of<InvalidArgument>([] { resolve("no-such-host.invalid"); }),
               AllOf(HasSubstr("no-such-host.invalid"), HasSubstr("does not resolve")));
 }
 
@@ -73,9 +64,9 @@ TEST(Sockets, WholeTransfersWhateverTheSize) {
 TEST(Sockets, ReadingEndsAtTheDeadline) {
   Pair pair;
   char byte;
-  EXPECT_THAT(
-      error_of<Timeout>([&] { read_exact(pair.server.get(), &byte, 1, Deadline::seconds(0.02)); }),
-      HasSubstr("0.02 s"));
+  EXPECT_THAT(message_of<Timeout>(
+                  [&] { read_exact(pair.server.get(), &byte, 1, Deadline::seconds(0.02)); }),
+              HasSubstr("0.02 s"));
 }
 
 TEST(Sockets, WritingEndsAtTheDeadline) {
@@ -98,7 +89,7 @@ TEST(Sockets, AClosedPeerIsPeerLost) {
 TEST(Sockets, APortInUseNamesItsOwner) {
   const UniqueFd first = listen_tcp({"127.0.0.1", 0});
   const HostPort address = local_address(first.get());
-  EXPECT_THAT(error_of<SystemError>([&] { listen_tcp(address); }),
+  EXPECT_THAT(message_of<SystemError>([&] { listen_tcp(address); }),
               AllOf(HasSubstr(address.to_string()),
                     HasSubstr("held by process " + std::to_string(::getpid()))));
   EXPECT_EQ(port_owner(1), "");
@@ -110,7 +101,7 @@ TEST(Sockets, ConnectingWaitsForTheServerUntilTheDeadline) {
     const UniqueFd free = listen_tcp({"127.0.0.1", 0});
     address = local_address(free.get());
   }
-  EXPECT_THAT(error_of<Timeout>([&] { connect_tcp(address, Deadline::seconds(0.05)); }),
+  EXPECT_THAT(message_of<Timeout>([&] { connect_tcp(address, Deadline::seconds(0.05)); }),
               HasSubstr(address.to_string()));
   UniqueFd late;
   std::thread server([&] {

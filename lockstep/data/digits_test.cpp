@@ -9,7 +9,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/internal/test_dir.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/mnist.h"
 
 namespace lockstep::data {
@@ -76,7 +76,7 @@ TEST(Digits, AreLearnableAndNotTrivial) {
 }
 
 TEST(Digits, WritesADataSetOnce) {
-  const TestDir dir;
+  const TestDirectory dir;
   const auto set = dir / "a/b";
   EXPECT_TRUE(generate_digits(set, {.train = 30, .test = 20, .seed = 5}));
   const auto files = [&] { return std::distance(std::filesystem::directory_iterator(set), {}); };
@@ -101,19 +101,19 @@ TEST(Digits, WritesADataSetOnce) {
 }
 
 TEST(Digits, LeavesOtherPeoplesFilesAlone) {
-  const TestDir dir;
+  const TestDirectory dir;
   dir.write("train-images-idx3-ubyte.gz", "precious");
   const auto line =
       message_of<InvalidArgument>([&] { generate_digits(dir.path(), {.train = 3, .test = 2}); });
   EXPECT_NE(line.find("train-images-idx3-ubyte.gz"), std::string::npos) << line;
   EXPECT_EQ(dir.read("train-images-idx3-ubyte.gz"), "precious");
-  EXPECT_EQ(dir.entries(), 1U);
+  EXPECT_EQ(dir.names().size(), 1U);
   EXPECT_THROW(generate_digits(dir / "new", {.train = 0}), InvalidArgument);
   EXPECT_FALSE(std::filesystem::exists(dir / "new"));
 }
 
 TEST(Digits, SeveralMayAskAtOnce) {
-  const TestDir dir;
+  const TestDirectory dir;
   std::vector<std::future<bool>> calls;
   for (int i = 0; i < 4; ++i) {
     calls.push_back(std::async(std::launch::async, [&] {

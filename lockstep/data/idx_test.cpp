@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/internal/test_dir.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::data {
 namespace idx_test {
@@ -44,7 +44,7 @@ IdxArray parse(const std::string& bytes) {
 // The file as every reader sees it: parse_idx, read_idx and check_idx must all refuse it, in the
 // same words.
 std::string refusal(const std::string& bytes) {
-  const TestDir dir;
+  const TestDirectory dir;
   dir.write("file.idx", bytes);
   const std::string parsed = message_of<DataError>([&] { parse(bytes); });
   const std::string prefix = dir.path().string() + "/";
@@ -73,7 +73,7 @@ TEST(Idx, ReadsPlainAndGzip) {
 }
 
 TEST(Idx, WritesWhatItReads) {
-  const TestDir dir;
+  const TestDirectory dir;
   std::vector<uint8_t> values(3 * 256);
   std::iota(values.begin(), values.end(), uint8_t{0});
   const std::vector<int64_t> dims = {3, 256};
@@ -124,7 +124,7 @@ TEST(Idx, RefusesCorruptGzip) {
 }
 
 TEST(Idx, MissingFilesAndDirectories) {
-  const TestDir dir;
+  const TestDirectory dir;
   EXPECT_NE(message_of<DataError>([&] { read_idx(dir / "none"); }).find("none: cannot be opened"),
             std::string::npos);
   EXPECT_NE(message_of<DataError>([&] { check_idx(dir.path()); }).find("not a regular file"),

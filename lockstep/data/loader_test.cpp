@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/image_dataset.h"
-#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace loader_test {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/idx.h"
-#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace mnist_test {
@@ -42,7 +42,7 @@ void expect_refusal(const fs::path& dir, const std::string& part) {
 TEST(Mnist, LoadsTheFourFilesInAnySpellingAndPlace) {
   for (const std::string place : {"", "MNIST/raw"}) {
     for (const char separator : {'-', '.'}) {
-      const TestDir dir;
+      const TestDirectory dir;
       write_pair(dir / place, "train", 12, separator);
       write_pair(dir / place, "t10k", 3, separator);
       const Mnist sets = mnist(dir.path());
@@ -59,7 +59,7 @@ TEST(Mnist, LoadsTheFourFilesInAnySpellingAndPlace) {
 }
 
 TEST(Mnist, LoadsOnlyWhatIsAskedFor) {
-  const TestDir dir;
+  const TestDirectory dir;
   write_pair(dir.path(), "t10k", 3);
   EXPECT_EQ(mnist(dir.path(), {.load_train = false}).train.size(), 0);
   EXPECT_EQ(mnist(dir.path(), {.load_train = false}).test.size(), 3);
@@ -68,7 +68,7 @@ TEST(Mnist, LoadsOnlyWhatIsAskedFor) {
 }
 
 TEST(Mnist, RefusesWhatIsNotMnist) {
-  const TestDir dir;
+  const TestDirectory dir;
   expect_refusal(dir / "none", "none: no such directory");
   dir.write("file", "");
   expect_refusal(dir / "file", "file: not a directory");

@@ -1,5 +1,6 @@
 // Expected values: the class DataPartitioner of the tutorial, CPython 3.11.
 #include "lockstep/data/partition.h"
+#include "lockstep/core/internal/test_support.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +9,6 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/data/internal/test_dir.h"
 
 namespace lockstep::data {
 namespace partition_test {

@@ -6,22 +6,13 @@
 #include <algorithm>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::launch {
 namespace host_list_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(HostList, HostsWithTheirSlots) {
   EXPECT_THAT(parse_hosts("a:2,b:3,c"),
@@ -34,7 +25,8 @@ TEST(HostList, HostsWithTheirSlots) {
 
 TEST(HostList, WrongListsAreQuoted) {
   for (const char* text : {"", "a,", "a:0", "a:x", ":2", "-oProxyCommand=x", "[::1]2"}) {
-    EXPECT_THAT(error_of([&] { parse_hosts(text); }), HasSubstr("'" + std::string(text) + "'"));
+    EXPECT_THAT(message_of<InvalidArgument>([&] { parse_hosts(text); }),
+                HasSubstr("'" + std::string(text) + "'"));
   }
 }
 
@@ -42,7 +34,7 @@ TEST(HostList, RanksFillTheHostsInOrder) {
   const auto hosts = parse_hosts("a:2,b:2,c:2");
   EXPECT_THAT(fill_hosts(hosts, 3), ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 1}));
   EXPECT_EQ(fill_hosts(hosts, 6).size(), 3u);
-  EXPECT_THAT(error_of([&] { fill_hosts(hosts, 7); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { fill_hosts(hosts, 7); }),
               HasSubstr("7 ranks do not fit -H, which has 6"));
 }
 
@@ -56,7 +48,7 @@ TEST(HostList, SlurmNodes) {
 
 TEST(HostList, WrongSlurmNodesAreQuoted) {
   for (const char* text : {"", "n[1-", "n[3-1]", "n[a]", "a,,b", "n[1-99999999999]"}) {
-    EXPECT_THAT(error_of([&] { expand_slurm_nodes(text); }),
+    EXPECT_THAT(message_of<InvalidArgument>([&] { expand_slurm_nodes(text); }),
                 HasSubstr("'" + std::string(text) + "'"));
   }
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/core/subprocess.h"
+#include "lockstep/launch/rank_environment.h"
 
 namespace lockstep::launch {
 namespace launch_test_support {
@@ -83,6 +84,52 @@ class Running {
   }
 
   Pipe out_, err_;
+  Subprocess process_;
+};
+
+// A started program, and what it says on stdout and stderr together.
+class Started {
+ public:
+  explicit Started(const Words& words, const Variables& variables = {})
+      : pipe_(make_pipe()), process_(options(words, variables)) {
+    pipe_.write.reset();
+  }
+  // Reads until `text` was there.
+  void await(const std::string& text) {
+    const Deadline deadline = Deadline::seconds(60);
+    while (said.find(text) == std::string::npos && !deadline.expired() && read()) {
+    }
+    EXPECT_THAT(said, ::testing::HasSubstr(text));
+  }
+  // Reads to the end; the exit code, or 128 + signal.
+  int finish() {
+    while (read()) {
+    }
+    const ExitStatus status = process_.wait(Deadline::seconds(60));
+    return status.signal == 0 ? status.exit_code : 128 + status.signal;
+  }
+  Subprocess& process() { return process_; }
+
+  std::string said;
+
+ private:
+  SubprocessOptions options(const Words& words, const Variables& variables) const {
+    SubprocessOptions options;
+    options.command = words;
+    options.stdout_fd = options.stderr_fd = pipe_.write.get();
+    options.env = merge_environment(current_environment(), variables);
+    return options;
+  }
+  bool read() {
+    pollfd waiting{pipe_.read.get(), POLLIN, 0};
+    ::poll(&waiting, 1, 60000);
+    char buffer[65536];
+    const ssize_t n = ::read(pipe_.read.get(), buffer, sizeof buffer);
+    if (n > 0) said.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
+
+  Pipe pipe_;
   Subprocess process_;
 };
 

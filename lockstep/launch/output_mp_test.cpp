@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/launch_test_support.h"
 
 namespace lockstep::launch {
@@ -100,22 +101,17 @@ TEST(AgentOutput, OnATerminalRankZeroIsToldAndBarsAreWipedForLines) {
 
 class LogFiles : public testing::Test {
  protected:
-  LogFiles() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-agent-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-  }
-  ~LogFiles() override { std::filesystem::remove_all(folder_); }
   // The text of attempt_0/<file> of the only run.
   std::string text(const std::string& file) const {
-    std::ifstream stream(std::filesystem::directory_iterator(folder_)->path() / "attempt_0" / file);
+    std::ifstream stream(std::filesystem::directory_iterator(folder_.path())->path() / "attempt_0" /
+                         file);
     return stream ? std::string(std::istreambuf_iterator<char>(stream), {}) : "(none)";
   }
   Ended run_logged(Words words, const std::string& script) {
-    words.insert(words.end(), {"nproc", "2", "log-dir", folder_.string()});
+    words.insert(words.end(), {"nproc", "2", "log-dir", folder_.path().string()});
     return run_shell(words, script);
   }
-  std::filesystem::path folder_;
+  TestDirectory folder_;
 };
 
 TEST_F(LogFiles, RedirectsAndTeeHaveTorchrunsLayout) {

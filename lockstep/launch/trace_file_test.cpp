@@ -7,31 +7,12 @@
 #include <fstream>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::launch {
 namespace trace_file_test {
 
 using testing::HasSubstr;
-
-class TraceFolder {
- public:
-  TraceFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-trace-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path = name;
-  }
-  ~TraceFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
-
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 CallRecord full_record() {
   CallRecord call;
@@ -55,12 +36,12 @@ CallRecord full_record() {
 }
 
 TEST(TraceFile, ComesBackAsItWas) {
-  TraceFolder folder;
+  const TestDirectory folder;
   CallBoard board = CallBoard::create(2);
   board.enter(1, 42);
   board.begin(1, full_record());
   const TraceFile written = trace_of(board, 1, 5, 8, "rank 3 was killed by SIGKILL");
-  const auto path = write_trace(folder.path / "new" / "folder", written);
+  const auto path = write_trace(folder / "new/folder", written);
   EXPECT_EQ(path.filename(), "rank5.json");
   const TraceFile read = read_trace(path);
   EXPECT_EQ(read.rank, 5);
@@ -102,7 +83,7 @@ TEST(TraceFile, SaysWhatIsWrongWithAFile) {
   trace.calls = {full_record()};
   const std::string text = format_trace(trace);
   const auto error = [](const std::string& broken) {
-    return message_of([&] { parse_trace(broken, "a/rank0.json"); });
+    return message_of<DataError>([&] { parse_trace(broken, "a/rank0.json"); });
   };
   const auto replaced = [&](const std::string& what, const std::string& with) {
     std::string result = text;
@@ -121,22 +102,25 @@ TEST(TraceFile, SaysWhatIsWrongWithAFile) {
 }
 
 TEST(TraceFile, AFolderIsReadByRank) {
-  TraceFolder folder;
-  EXPECT_THAT(message_of([&] { read_traces(folder.path); }), HasSubstr("has no rank*.json"));
-  EXPECT_THAT(message_of([&] { read_traces(folder.path / "none"); }), HasSubstr("cannot be read"));
+  const TestDirectory folder;
+  EXPECT_THAT(message_of<DataError>([&] { read_traces(folder.path()); }),
+              HasSubstr("has no rank*.json"));
+  EXPECT_THAT(message_of<DataError>([&] { read_traces(folder / "none"); }),
+              HasSubstr("cannot be read"));
   for (const int rank : {10, 2, 0}) {
     TraceFile trace;
     trace.rank = rank;
     trace.world_size = 11;
-    write_trace(folder.path, trace);
+    write_trace(folder.path(), trace);
   }
-  std::ofstream(folder.path / "ranks.json") << "something else";
-  const std::vector<TraceFile> traces = read_traces(folder.path);
+  std::ofstream(folder / "ranks.json") << "something else";
+  const std::vector<TraceFile> traces = read_traces(folder.path());
   ASSERT_EQ(traces.size(), 3u);
   EXPECT_EQ(traces[1].rank, 2);
   EXPECT_EQ(traces[2].rank, 10);
-  std::filesystem::copy(folder.path / "rank2.json", folder.path / "rank3.json");
-  EXPECT_THAT(message_of([&] { read_traces(folder.path); }), HasSubstr("it is of rank 2"));
+  std::filesystem::copy(folder / "rank2.json", folder / "rank3.json");
+  EXPECT_THAT(message_of<DataError>([&] { read_traces(folder.path()); }),
+              HasSubstr("it is of rank 2"));
 }
 
 }  // namespace trace_file_test

@@ -1,6 +1,7 @@
 // Traces that the agent writes of real ranks.
 #include <signal.h>
 
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/launch_test_support.h"
 #include "lockstep/launch/trace_file.h"
 
@@ -13,21 +14,13 @@ using testing::Not;
 
 class TraceMpTest : public testing::Test {
  protected:
-  TraceMpTest() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-traces-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-    ::setenv("LOCKSTEP_TRACE_DIR", (folder_ / "traces").c_str(), 1);
-  }
-  ~TraceMpTest() override {
-    ::unsetenv("LOCKSTEP_TRACE_DIR");
-    std::filesystem::remove_all(folder_);
-  }
+  TraceMpTest() { ::setenv("LOCKSTEP_TRACE_DIR", (folder_ / "traces").c_str(), 1); }
+  ~TraceMpTest() override { ::unsetenv("LOCKSTEP_TRACE_DIR"); }
   std::vector<TraceFile> traces() const { return read_traces(folder_ / "traces"); }
   bool any() const { return std::filesystem::exists(folder_ / "traces"); }
 
  private:
-  std::filesystem::path folder_;
+  TestDirectory folder_;
 };
 
 TEST_F(TraceMpTest, AKilledRankLeavesItsTraceAndTheOthersDo) {

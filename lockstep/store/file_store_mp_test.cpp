@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/store/file_store.h"
 
@@ -24,12 +25,6 @@ Deadline soon() {
 
 class FileStoreProcesses : public testing::Test {
  protected:
-  FileStoreProcesses() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-file-store-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-  }
-  ~FileStoreProcesses() override { std::filesystem::remove_all(folder_); }
   std::string path() const { return folder_ / "store"; }
   Subprocess participant(const std::string& name) const {
     ::setenv("LOCKSTEP_TEST_STORE", path().c_str(), 1);
@@ -40,7 +35,7 @@ class FileStoreProcesses : public testing::Test {
     return Subprocess(options);
   }
 
-  std::filesystem::path folder_;
+  TestDirectory folder_;
 };
 
 FileStore participants_store() {

@@ -1,5 +1,6 @@
 // What is particular to FileStore: foreign files, torn records, several openings of one file.
 #include "lockstep/store/file_store.h"
+#include "lockstep/core/internal/test_support.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,14 +19,6 @@ using testing::HasSubstr;
 
 class FileStoreTest : public testing::Test {
  protected:
-  FileStoreTest() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-file-store-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-    path_ = folder_ / "store";
-  }
-  ~FileStoreTest() override { std::filesystem::remove_all(folder_); }
-
   void append(const std::string& bytes) {
     std::ofstream(path_, std::ios::app | std::ios::binary) << bytes;
   }
@@ -38,7 +31,8 @@ class FileStoreTest : public testing::Test {
     return "no error";
   }
 
-  std::filesystem::path folder_, path_;
+  TestDirectory folder_;
+  const std::filesystem::path path_ = folder_ / "store";
 };
 
 TEST_F(FileStoreTest, TheFileIsItsOwnersAlone) {
@@ -56,9 +50,9 @@ TEST_F(FileStoreTest, AForeignFileIsNamedAndLeftAsItIs) {
 }
 
 TEST_F(FileStoreTest, MissingFoldersAndFoldersAreNamed) {
-  EXPECT_THAT(error_of_opening(folder_ / "no" / "store"),
+  EXPECT_THAT(error_of_opening(folder_ / "no/store"),
               AllOf(HasSubstr("no/store"), HasSubstr("No such file")));
-  EXPECT_THAT(error_of_opening(folder_), HasSubstr(folder_.string()));
+  EXPECT_THAT(error_of_opening(folder_.path()), HasSubstr(folder_.path().string()));
 }
 
 TEST_F(FileStoreTest, ARecordCutShortIsCutOff) {

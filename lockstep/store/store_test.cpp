@@ -1,5 +1,6 @@
 // What every store does, run over all of them.
 #include "lockstep/store/store.h"
+#include "lockstep/core/internal/test_support.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,14 +52,8 @@ struct TcpShared : Tcp {
 };
 
 struct File : Service {
-  File() {
-    std::string name = std::filesystem::temp_directory_path() / "lockstep-store-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    folder = name;
-  }
-  ~File() override { std::filesystem::remove_all(folder); }
   std::shared_ptr<Store> join() override { return std::make_shared<FileStore>(folder / "store"); }
-  std::filesystem::path folder;
+  TestDirectory folder;
 };
 
 struct Prefix : Tcp {

@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 
 namespace lockstep::engine::bench_mp_test {

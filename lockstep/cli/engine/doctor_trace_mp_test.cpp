@@ -1,19 +1,18 @@
 // Traces of real jobs, from the first call to what `lockstep doctor --trace` says of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "lockstep/checkpoint/internal/test_directory.h"
-#include "lockstep/core/subprocess.h"
-#include "lockstep/launch/rank_environment.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/launch/launch_test_support.h"
 
 namespace lockstep::engine::doctor_trace_mp_test {
 
+using launch::launch_test_support::Started;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -25,53 +24,10 @@ std::string tests_folder() {
 std::string program() {
   return tests_folder() + "/doctor_test_program";
 }
+
 std::string lockstep() {
   return std::filesystem::path(tests_folder()).parent_path() / "lockstep";
 }
-
-// A started program, and what it says on stdout and stderr.
-class Started {
- public:
-  explicit Started(const Words& words, const launch::Variables& variables = {})
-      : pipe_(make_pipe()), process_(options(words, variables)) {
-    pipe_.write.reset();
-  }
-  void await(const std::string& text) {
-    const Deadline deadline = Deadline::seconds(60);
-    while (said.find(text) == std::string::npos && !deadline.expired() && read()) {
-    }
-    EXPECT_THAT(said, HasSubstr(text));
-  }
-  int finish() {
-    while (read()) {
-    }
-    const ExitStatus status = process_.wait(Deadline::seconds(60));
-    return status.signal == 0 ? status.exit_code : 128 + status.signal;
-  }
-  Subprocess& process() { return process_; }
-
-  std::string said;
-
- private:
-  SubprocessOptions options(const Words& words, const launch::Variables& variables) const {
-    SubprocessOptions options;
-    options.command = words;
-    options.stdout_fd = options.stderr_fd = pipe_.write.get();
-    options.env = launch::merge_environment(launch::current_environment(), variables);
-    return options;
-  }
-  bool read() {
-    pollfd waiting{pipe_.read.get(), POLLIN, 0};
-    ::poll(&waiting, 1, 60000);
-    char buffer[65536];
-    const ssize_t n = ::read(pipe_.read.get(), buffer, sizeof buffer);
-    if (n > 0) said.append(buffer, static_cast<size_t>(n));
-    return n > 0;
-  }
-
-  Pipe pipe_;
-  Subprocess process_;
-};
 
 Started job(const TestDirectory& dir, const std::string& behaviour) {
   return Started(

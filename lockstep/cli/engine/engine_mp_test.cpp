@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/data/digits.h"
 

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/idx.h"
 
 namespace lockstep::engine::image_file_test {
@@ -12,16 +12,6 @@ namespace lockstep::engine::image_file_test {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(ImageFile, Pgm) {
   EXPECT_THAT(parse_pgm("P2 # text\n2 2\n# more\n10\n0 5 10 10\n", "f").pixels,
@@ -33,7 +23,7 @@ TEST(ImageFile, Pgm) {
   for (const char* bad : {"", "P6 1 1 1\n1", "P5", "P5 1 1 0\n1", "P5 0 1 1\n",
                           "P5 65536 65536 255\n", "P5 2 1 255\n1", "P2 2 1 9\n1", "P2 1 1 9\n10",
                           "P2 1 1 9\nx", "P2 99999999999999999999 1 1\n1"}) {
-    EXPECT_THAT(error_of([&] { parse_pgm(bad, "f"); }), StartsWith("f: ")) << bad;
+    EXPECT_THAT(message_of<DataError>([&] { parse_pgm(bad, "f"); }), StartsWith("f: ")) << bad;
   }
 }
 
@@ -42,17 +32,20 @@ TEST(ImageFile, IdxByIndex) {
   const std::vector<uint8_t> values{1, 2, 3, 4, 5, 6, 7, 8};
   data::write_idx(dir / "many", std::vector<int64_t>{2, 2, 2}, values);
   EXPECT_THAT(read_image(dir / "many", 1).pixels, ElementsAre(5, 6, 7, 8));
-  EXPECT_THAT(error_of([&] { read_image(dir / "many", 2); }),
+  EXPECT_THAT(message_of<DataError>([&] { read_image(dir / "many", 2); }),
               HasSubstr("has 2 pictures, so there is no number 2"));
   data::write_idx(dir / "one", std::vector<int64_t>{2, 4}, values);
   EXPECT_EQ(read_image(dir / "one", 0).width, 4);
   data::write_idx(dir / "flat", std::vector<int64_t>{8}, values);
-  EXPECT_THAT(error_of([&] { read_image(dir / "flat", 0); }), HasSubstr("1 dims"));
+  EXPECT_THAT(message_of<DataError>([&] { read_image(dir / "flat", 0); }), HasSubstr("1 dims"));
   dir.write("a.pgm", "P2 1 1 255 9");
   EXPECT_THAT(read_image(dir / "a.pgm", 0).pixels, ElementsAre(9));
-  EXPECT_THAT(error_of([&] { read_image(dir / "a.pgm", 1); }), HasSubstr("one picture"));
-  EXPECT_THAT(error_of([&] { read_image(dir / "none", 0); }), HasSubstr("none: cannot be read"));
-  EXPECT_THAT(error_of([&] { read_image(dir.path(), 0); }), HasSubstr("cannot be read"));
+  EXPECT_THAT(message_of<DataError>([&] { read_image(dir / "a.pgm", 1); }),
+              HasSubstr("one picture"));
+  EXPECT_THAT(message_of<DataError>([&] { read_image(dir / "none", 0); }),
+              HasSubstr("none: cannot be read"));
+  EXPECT_THAT(message_of<DataError>([&] { read_image(dir.path(), 0); }),
+              HasSubstr("cannot be read"));
 }
 
 TEST(ImageFile, DrawnWithoutItsMargin) {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/checkpoint/internal/test_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine::train_arguments_test {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "lockstep/comm/foreign_capabilities.h"
 #include "lockstep/comm/gloo/store_adapter.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/env.h"
@@ -19,22 +20,10 @@ namespace lockstep {
 namespace {
 
 Capabilities gloo_capabilities() {
-  Capabilities c;
-  c.backend = "gloo";
+  Capabilities c = foreign_capabilities("gloo");
   c.deterministic = true;  // every element is reduced by one rank, in ring order
-  c.processes = true;
-  c.tags = true;
-  c.ops.fill(true);
   c.v_ops[static_cast<int>(Op::kAllToAll)] = true;
-  c.move_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kInt) |
-                  bit(at::kLong) | bit(at::kChar) | bit(at::kByte);
-  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kInt) | bit(at::kLong) |
-                    bit(at::kChar) | bit(at::kByte);
-  const uint32_t arithmetic =
-      bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
-  c.float_reduce_ops = arithmetic;
-  c.integer_reduce_ops =
-      arithmetic | bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor);
+  c.move_dtypes = c.reduce_dtypes | bit(at::kHalf);
   return c;
 }
 

@@ -15,6 +15,7 @@
 #include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/store/hash_store.h"
+#include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/operation_suite.h"
 
@@ -33,31 +34,17 @@ void run_hosts(const std::vector<int>& node_of,
   for (const std::vector<int>& host : make_host_map(node_of, 0).hosts)
     insides.push_back(make_local_backends(static_cast<int>(host.size())));
   HashStore store;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        HostMap map = make_host_map(node_of, rank);
-        std::unique_ptr<Backend> inside;
-        if (map.mate_count() > 1) inside = std::move(insides[map.host()][map.index()]);
-        const Topology topology{rank, size, map.index(), map.mate_count(), map.host()};
-        auto backend = std::make_unique<HierarchicalBackend>(
-            std::move(map), std::move(inside),
-            make_tcp_engine(store, {.rank = rank, .size = size}, Deadline::after(timeout)));
-        HierarchicalBackend& engine = *backend;
-        Communicator comm(std::move(backend), topology, {.timeout = timeout});
-        try {
-          fn(comm, engine);
-        } catch (const std::exception& error) {
-          comm.abort("rank " + std::to_string(rank) + " threw: " + error.what());
-          throw;
-        }
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto make = [&](int rank) {
+    HostMap map = make_host_map(node_of, rank);
+    std::unique_ptr<Backend> inside;
+    if (map.mate_count() > 1) inside = std::move(insides[map.host()][map.index()]);
+    const Topology topology{rank, size, map.index(), map.mate_count(), map.host()};
+    auto between = make_tcp_engine(store, {.rank = rank, .size = size}, Deadline::after(timeout));
+    return std::pair(std::make_unique<HierarchicalBackend>(std::move(map), std::move(inside),
+                                                           std::move(between)),
+                     topology);
+  };
+  testing::run_engines(size, make, fn, timeout);
 }
 
 TEST(HostMap, OrdersHostsByTheirFirstRank) {

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "lockstep/comm/foreign_capabilities.h"
 #include "lockstep/comm/mpi/mpi_library.h"
 #include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/check.h"
@@ -29,23 +30,13 @@ constexpr int64_t kMostElements = std::numeric_limits<int>::max();
 constexpr int64_t kChunk = int64_t{1} << 30;  // elements of one of the messages of a longer one
 
 Capabilities mpi_capabilities() {
-  Capabilities c;
-  c.backend = "mpi";
-  c.processes = true;
-  c.tags = true;
-  c.ops.fill(true);
+  Capabilities c = foreign_capabilities("mpi");
   for (const Op op :
        {Op::kGather, Op::kAllGather, Op::kScatter, Op::kReduceScatter, Op::kAllToAll}) {
     c.v_ops[static_cast<int>(op)] = true;
   }
   c.move_dtypes = all_dtypes();
-  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kChar) | bit(at::kByte) |
-                    bit(at::kShort) | bit(at::kInt) | bit(at::kLong);
-  const uint32_t arithmetic =
-      bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
-  c.float_reduce_ops = arithmetic;
-  c.integer_reduce_ops =
-      arithmetic | bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor);
+  c.reduce_dtypes |= bit(at::kShort);
   return c;
 }
 

@@ -15,6 +15,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/store/hash_store.h"
+#include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/operation_suite.h"
 
@@ -32,27 +33,12 @@ struct Ranks {
 void run_tcp(int size, const std::function<void(Communicator&, TcpBackend&)>& fn,
              const Ranks& options = {}) {
   HashStore store;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        auto backend = make_tcp_backend(store, {.rank = rank, .size = size, .sizes = options.sizes},
-                                        Deadline::after(options.timeout));
-        TcpBackend& engine = *backend;
-        Communicator comm(std::move(backend), Topology{rank, size, rank, size, 0},
-                          {.timeout = options.timeout});
-        try {
-          fn(comm, engine);
-        } catch (const std::exception& error) {
-          comm.abort("rank " + std::to_string(rank) + " threw: " + error.what());
-          throw;
-        }
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto make = [&](int rank) {
+    return std::pair(make_tcp_backend(store, {.rank = rank, .size = size, .sizes = options.sizes},
+                                      Deadline::after(options.timeout)),
+                     Topology{rank, size, rank, size, 0});
+  };
+  testing::run_engines(size, make, fn, options.timeout);
 }
 
 class TcpOperations : public ::testing::TestWithParam<std::tuple<int, tcp::ScheduleSizes>> {};

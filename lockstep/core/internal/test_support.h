@@ -1,23 +1,26 @@
-// For tests: a directory that goes with its owner.
+// What the tests of all rooms share: a directory that goes with its owner, and an error as text.
 #pragma once
 
-#include <unistd.h>
+#include <stdlib.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <iterator>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
 
+// Empty at first; removed with all that is in it.
 class TestDirectory {
  public:
   TestDirectory() {
     std::string name = (std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
     path_ = name;
   }
   TestDirectory(const TestDirectory&) = delete;
@@ -29,14 +32,14 @@ class TestDirectory {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  // "" where there is no such file.
   std::string read(const std::string& name) const {
     std::ifstream file(path_ / name, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
+    return {std::istreambuf_iterator<char>(file), {}};
   }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
+  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return path_ / name;
   }
   // Of the directory itself, sorted.
   std::vector<std::string> names() const {
@@ -50,5 +53,18 @@ class TestDirectory {
  private:
   std::filesystem::path path_;
 };
+
+// The message of the E that `call` throws; of another exception, or of none, one that says so.
+template <typename E, typename Call>
+std::string message_of(Call&& call) {
+  try {
+    std::forward<Call>(call)();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another exception: ") + error.what();
+  }
+  return "no exception";
+}
 
 }  // namespace lockstep
