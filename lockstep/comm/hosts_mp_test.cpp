@@ -149,9 +149,7 @@ TEST_P(HostFaults, EverySurvivorGetsTheRightErrorInTime) {
       {0, 0, 1},
       [&backend = backend, &fault = fault] {
         Communicator comm = init({.backend = backend, .timeout = testing::fault_timeout(fault)});
-        // A rank of another host sees only its own partner, which waits for the late rank.
-        const bool names_late = std::string(backend) != "hierarchical";
-        EXPECT_EQ(testing::run_fault(comm, fault, {.names_late = names_late}), "");
+        EXPECT_EQ(testing::run_fault(comm, fault, {}), "");
       },
       ends);
 }

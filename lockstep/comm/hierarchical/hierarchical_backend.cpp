@@ -31,8 +31,9 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   std::vector<int> awaited() const override {
     const Operation& front = backend_.queue_.empty() ? *this : *backend_.queue_.front();
     if (!front.planned_ || front.at_ == front.stages_.list.size() || front.is_inside()) return {};
-    const tcp::Exchange& exchange =
-        *front.exchanges_[static_cast<size_t>(front.stages_.list[front.at_].exchange)];
+    const auto index = static_cast<size_t>(front.stages_.list[front.at_].exchange);
+    if (index >= front.exchanges_.size()) return {};  // asked on the way from one to the next
+    const tcp::Exchange& exchange = *front.exchanges_[index];
     return exchange.active() ? exchange.awaited() : exchange.members();
   }
   std::vector<int> late() const override {
@@ -151,12 +152,18 @@ HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_
 
 HierarchicalBackend::~HierarchicalBackend() = default;
 
+void HierarchicalBackend::hear_between() {
+  between_->check_broken();
+  for (int turn = 0; turn < 100 && between_->advance(0); ++turn) {
+  }
+}
+
 void HierarchicalBackend::guarded(const Call& call, const std::function<void()>& fn) {
   const bool message = call.op == Op::kSend || call.op == Op::kRecv;
   try {
     fn();
   } catch (const Mismatch& error) {
-    between_->check_broken();
+    hear_between();
     if (!message) between_->fail_mismatch(call.sequence, error.what());
     std::string places;
     for (const int r : map_.mates()) places += (places.empty() ? "" : ", ") + std::to_string(r);
@@ -164,7 +171,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::function<void()>&
         Failure::kMismatch, -1,
         std::string(error.what()) + " (ranks counted inside the host of ranks " + places + ")");
   } catch (const PeerLost& error) {
-    between_->check_broken();
+    hear_between();
     // The engine inside may have met the end of a process before it knew whose.
     int place = error.rank();
     const Deadline soon = Deadline::seconds(0.2);

@@ -52,6 +52,9 @@ class HierarchicalBackend final : public Backend {
   bool advance(Operation& op);
   // Makes an error of the engine inside, which counts ranks by places, one of the group.
   void guarded(const Call& call, const std::function<void()>& fn);
+  // A rank that leaves a broken group has passed on why before it leaves its host's engine: throws
+  // that, if it is here.
+  void hear_between();
 
   Capabilities capabilities_;
   hierarchical::HostMap map_;

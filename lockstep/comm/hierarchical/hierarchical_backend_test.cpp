@@ -132,9 +132,6 @@ TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, std::vector<int>{0, 1, 1}}) {
     for (const testing::Fault& fault : testing::faults()) {
       if (fault.needs_process) continue;
-      // All deadlines end together, on both levels: who speaks first, and what it knows, is a
-      // matter of microseconds. HostFaults tries lateness with processes.
-      if (fault.error == testing::FaultError::kTimeout) continue;
       ++tried;
       run_hosts(
           nodes,
@@ -145,7 +142,46 @@ TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
           testing::fault_timeout(fault));
     }
   }
-  EXPECT_GE(tried, 16);
+  EXPECT_GE(tried, 18);
+}
+
+// A rank that waits for one of another host, which itself waits inside its host, says for whom.
+TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
+  constexpr int kLate = 4;
+  const std::vector<std::function<void(Communicator&)>> calls = {
+      [](Communicator& c) { c.barrier(); },
+      [](Communicator& c) { c.all_reduce(at::zeros({100'000})); },
+      [](Communicator& c) { c.broadcast(at::zeros({10}), kLate); },
+      [](Communicator& c) { c.all_gather(at::zeros({10})); },
+  };
+  for (const std::vector<int>& nodes :
+       {std::vector<int>{0, 0, 0, 1, 1, 1}, std::vector<int>{0, 1, 1, 1, 1}}) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      run_hosts(
+          nodes,
+          [&](Communicator& comm, HierarchicalBackend&) {
+            comm.barrier();
+            if (comm.rank() == kLate) {
+              std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+              return;
+            }
+            try {
+              calls[i](comm);
+              comm.barrier();
+              ADD_FAILURE() << "no error was thrown";
+            } catch (const Timeout& error) {
+              const std::string text = error.what();
+              const size_t late = text.find("not arrived:");
+              EXPECT_EQ(text.find("not arrived: rank 4, "), late) << text;
+              EXPECT_EQ(text.find("; rank ", late) == std::string::npos ||
+                            text.find(" that too;", late) != std::string::npos,
+                        true)
+                  << text;
+            }
+          },
+          std::chrono::seconds(1));
+    }
+  }
 }
 
 }  // namespace

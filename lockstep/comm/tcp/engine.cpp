@@ -41,7 +41,10 @@ Engine::Engine(std::vector<UniqueFd> links, int rank, const ScheduleSizes& sizes
 Engine::~Engine() {
   for (Peer& peer : peers_) {
     if (!peer.link) continue;
-    if (!broken_) {
+    if (adopted_) {
+      // The first word may still be on its way to a peer that sees this connection end.
+      push_abort(peer, *adopted_, false);
+    } else if (!broken_) {
       FrameHeader bye;
       bye.type = FrameType::kBye;
       peer.link->push(bye, {});
@@ -151,8 +154,8 @@ void Engine::send_call(int peer, const Exchange& exchange, uint64_t amount) {
     header.fingerprint = mine->fingerprint;
     header.history = mine->history;
     // Later exchanges of one collective need no text again.
-    if (peers_[peer].told != mine->sequence) text = mine->text;
-    peers_[peer].told = mine->sequence;
+    if (peers_[peer].told_sequence != mine->sequence) text = mine->text;
+    peers_[peer].told_sequence = mine->sequence;
   }
   link_for(peer)->push(header, text);
 }
@@ -177,12 +180,17 @@ std::byte* Engine::begin_frame(int peer, const FrameHeader& header, std::string_
       hear_answer(peer, header, text);
       return nullptr;
     case FrameType::kWhere:
-      answer(peer, sequence_of(header.key));
+      if (header.kind == kWhereNow)
+        push_here(peer, kHereNow);
+      else
+        answer(peer, sequence_of(header.key));
       return nullptr;
     case FrameType::kAbort:
       raise({failure_of(header.kind).value_or(Failure::kOther),
              header.tag >= 0 && header.tag < size_ ? header.tag : peer,
-             "rank " + std::to_string(peer) + " reported: " + std::string(text), 0, false, true});
+             (header.amount == kFirstHand ? "rank " + std::to_string(peer) + " reported: " : "") +
+                 std::string(text),
+             0, false, true});
       return nullptr;
     case FrameType::kBye:
       from.departed = true;

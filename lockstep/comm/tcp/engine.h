@@ -51,6 +51,8 @@ class Pending {
   virtual bool advance() { return false; }
   // False while the engine alone decides how it goes on: then a wait may sleep in it.
   virtual bool needs_advance() const { return false; }
+  // Then: whether it would lose by being asked only once a millisecond.
+  virtual bool is_impatient() const { return false; }
 };
 
 // One thread at a time. Any number of exchanges are under way in the order of their keys, a few of
@@ -108,7 +110,7 @@ class Engine final : private FrameListener, private Wire {
     uint64_t fingerprint = 0;
     uint64_t history = 0;
     std::string text;
-    std::string waits_for = {};  // of a peer, where it said so: "rank 1, 2"
+    std::vector<int> waits_for = {};  // of a peer, where it said so
   };
   struct ParkedData {
     uint64_t key = 0;
@@ -130,8 +132,23 @@ class Engine final : private FrameListener, private Wire {
     bool parking = false;               // the frame at hand goes to parked.back()
     bool junk = false;                  // ... goes nowhere
     std::vector<std::byte> junk_memory;
-    uint64_t told = 0;  // the last sequence that it was told in full
+    uint64_t told_sequence = 0;  // the last that it was told in full
     std::optional<Record> answer;
+    bool told = false;  // since it was asked, where it is now
+  };
+  // What a rank is waiting for while it asks the engine, so that it can tell others.
+  class Waiting {
+   public:
+    Waiting(Engine& engine, const Pending& pending) : engine_(engine), before_(engine.waiting_) {
+      engine_.waiting_ = &pending;
+    }
+    ~Waiting() { engine_.waiting_ = before_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Engine& engine_;
+    const Pending* before_;
   };
   struct Trouble {
     Failure kind;
@@ -140,6 +157,11 @@ class Engine final : private FrameListener, private Wire {
     uint64_t sequence = 0;  // of a difference that all ranks must be asked about
     bool earlier = false;   // ... in some collective before
     bool reported = false;  // another rank reported it to all
+  };
+  struct Word {  // why the group is broken, as other ranks are told
+    Failure kind;
+    int lost_rank;
+    std::string text;
   };
 
   std::byte* begin_frame(int peer, const FrameHeader& header, std::string_view text) override;
@@ -162,7 +184,13 @@ class Engine final : private FrameListener, private Wire {
   [[noreturn]] void mismatch(uint64_t sequence, bool earlier, const std::string& otherwise);
   bool ask_all(uint64_t sequence, Deadline deadline);
   [[noreturn]] void break_with(Failure kind, int rank, const std::string& text);
-  void announce(Pending& pending);
+  void push_abort(Peer& peer, const Word& word, bool first_hand);
+  void announce();
+  void push_here(int peer, uint8_t kind);
+  void ask_where();
+  bool has_told(const Pending& pending) const;
+  std::vector<int> culprits(const Pending& pending) const;
+  [[noreturn]] void time_out(const Pending& pending, Deadline deadline);
 
   void activate();
   Exchange* find(uint64_t key) const;
@@ -192,8 +220,10 @@ class Engine final : private FrameListener, private Wire {
   uint64_t entered_ = 0;                         // the last sequence
   uint64_t history_ = 0;
 
+  const Pending* waiting_ = nullptr;
   std::optional<Trouble> trouble_;
   bool asking_ = false;  // all ranks what they called
+  std::optional<Word> adopted_;  // heard from another rank
   std::exception_ptr broken_;
 };
 

@@ -10,6 +10,7 @@
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/tcp/engine.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
@@ -25,12 +26,38 @@ constexpr uint64_t kLookBack = 16;  // collectives, for the first that differs
 constexpr double kYieldSeconds = 0.002;
 constexpr int kYields = 1000;  // before a wait for what the engine does not see sleeps
 constexpr int kAdvanceMs = 1;  // between two turns of what the engine does not see
+constexpr auto kNap = std::chrono::microseconds(100);  // the same for what is impatient
+
+// So long before the deadline a rank asks the others where they are.
+Deadline::Duration time_to_ask(Deadline deadline) {
+  constexpr Deadline::Duration kLeast = std::chrono::milliseconds(20);
+  constexpr Deadline::Duration kMost = std::chrono::milliseconds(250);
+  return std::clamp(deadline.timeout() / 8, kLeast, kMost);
+}
+
+std::string joined(const std::vector<int>& ranks, const char* separator) {
+  std::string text;
+  for (const int r : ranks) text += (text.empty() ? "" : separator) + std::to_string(r);
+  return text;
+}
+
+std::vector<int> parse_ranks(std::string_view text, int size) {
+  std::vector<int> ranks;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const auto rank = parse_int(std::string(text.substr(0, comma)), 0, size - 1);
+    if (rank) ranks.push_back(static_cast<int>(*rank));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return ranks;
+}
 
 }  // namespace
 
 bool Engine::poll(Pending& pending) {
   if (pending.done()) return true;
   check_broken();
+  const Waiting waiting(*this, pending);
   bool moved = pending.advance();
   if (pending.done()) return true;
   moved |= advance(0, &pending);
@@ -47,6 +74,9 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   double still_since = deadline.elapsed_seconds();
   double announce_after = kAnnounceSeconds;
   double warn_at = kWarnSeconds;
+  const Waiting waiting(*this, pending);
+  const Deadline::Duration grace = time_to_ask(deadline);
+  std::optional<Deadline> answers;  // when they must be here
   while (!pending.done()) {
     check_broken();
     bool moved = pending.advance();
@@ -73,15 +103,15 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       still_since = now;
       announce_after = kAnnounceSeconds;
     }
-    if (deadline.expired()) {
-      std::ostringstream text;
-      text << "#" << call.sequence << " " << describe(call) << " on rank " << rank_ << " waited "
-           << deadline.timeout_seconds() << " s; not arrived:";
-      for (const int r : pending.late()) text << " " << whereabouts(r) << ";";
-      fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
+    const Deadline::Duration left = deadline.remaining();
+    if (!answers && left <= grace) {
+      ask_where();
+      answers = Deadline::after(grace);
     }
+    const bool expired = left == Deadline::Duration::zero();
+    if (expired && (has_told(pending) || answers->expired())) time_out(pending, deadline);
     if (now - still_since > announce_after) {
-      announce(pending);
+      announce();
       announce_after += kAnnounceAgain;
     }
     if (now > warn_at) {
@@ -92,9 +122,77 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       log_warning(text.str());
       warn_at *= 3;
     }
-    if (advance(deadline.poll_ms(pending.needs_advance() ? kAdvanceMs : 100), &pending))
-      still_since = -1;
+    int sleep_ms = pending.needs_advance() ? kAdvanceMs : 100;
+    if (pending.needs_advance() && pending.is_impatient()) {
+      std::this_thread::sleep_for(std::min<Deadline::Duration>(kNap, left));
+      sleep_ms = 0;
+    } else if (expired) {
+      sleep_ms = answers->poll_ms(sleep_ms);
+    } else {
+      sleep_ms = deadline.poll_ms(sleep_ms);
+      if (!answers) sleep_ms = std::min(sleep_ms, Deadline::after(left - grace).poll_ms() + 1);
+    }
+    if (advance(sleep_ms, &pending)) still_since = -1;
   }
+}
+
+// Everybody, since the chain of those who wait for each other may lead anywhere.
+void Engine::ask_where() {
+  for (int r = 0; r < size_; ++r) {
+    Peer& peer = peers_[r];
+    peer.told = false;
+    if (!peer.link || !peer.link->lost().empty() || peer.departed) continue;
+    FrameHeader where;
+    where.type = FrameType::kWhere;
+    where.kind = kWhereNow;
+    link_for(r)->push(where, {});
+  }
+}
+
+// Whether all ranks on the way to those that are late have said where they are: then the late ones
+// are known without waiting for more.
+bool Engine::has_told(const Pending& pending) const {
+  const std::vector<int> ends = culprits(pending);
+  return std::all_of(ends.begin(), ends.end(), [this](int r) { return peers_[r].told; });
+}
+
+// The ranks at whom the waiting ends: those that this rank waits for, or, where they wait as well,
+// those that they wait for, and so on. Where everybody waits for somebody, this rank's own.
+std::vector<int> Engine::culprits(const Pending& pending) const {
+  const std::vector<int> late = pending.late();
+  std::vector<int> open = late;
+  std::vector<int> ends;
+  std::vector<bool> seen(static_cast<size_t>(size_), false);
+  seen[static_cast<size_t>(rank_)] = true;
+  while (!open.empty()) {
+    const int r = open.back();
+    open.pop_back();
+    if (seen[static_cast<size_t>(r)]) continue;
+    seen[static_cast<size_t>(r)] = true;
+    const Peer& peer = peers_[r];
+    if (peer.told && !peer.last.waits_for.empty())
+      open.insert(open.end(), peer.last.waits_for.begin(), peer.last.waits_for.end());
+    else
+      ends.push_back(r);
+  }
+  std::sort(ends.begin(), ends.end());
+  return ends.empty() ? late : ends;
+}
+
+void Engine::time_out(const Pending& pending, Deadline deadline) {
+  const Call& call = pending.call();
+  const std::vector<int> late = culprits(pending);
+  std::ostringstream text;
+  text << "#" << call.sequence << " " << describe(call) << " on rank " << rank_ << " waited "
+       << deadline.timeout_seconds() << " s; not arrived:";
+  for (const int r : late) text << " " << whereabouts(r) << ";";
+  std::vector<int> between;
+  for (const int r : pending.late()) {
+    if (std::find(late.begin(), late.end(), r) == late.end()) between.push_back(r);
+  }
+  if (between.size() == 1) text << " rank " << between[0] << " waits for that too;";
+  if (between.size() > 1) text << " ranks " << joined(between, ", ") << " wait for that too;";
+  fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
 }
 
 std::string Engine::whereabouts(int rank) const {
@@ -102,7 +200,8 @@ std::string Engine::whereabouts(int rank) const {
   std::string text = "rank " + std::to_string(rank);
   if (last.sequence == 0) return text + ", of which no collective is known here yet";
   text += ", whose last known collective was #" + std::to_string(last.sequence) + " " + last.text;
-  if (!last.waits_for.empty()) text += ", where it waited for " + last.waits_for;
+  if (!last.waits_for.empty())
+    text += ", where it waited for rank " + joined(last.waits_for, ", ");
   return text;
 }
 
@@ -139,23 +238,28 @@ bool Engine::lost(int peer) const {
 
 // Tells all where this rank waits: two ranks that wait for each other in different calls, neither
 // having sent anything, learn of it so.
-void Engine::announce(Pending& pending) {
+void Engine::announce() {
   if (entered_ == 0) return;
-  const Record& mine = latest();
-  std::string text = mine.text + "\n";
-  for (const int r : pending.late())
-    text += (text.back() == '\n' ? "rank " : ", ") + std::to_string(r);
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     if (!peer.link || !peer.link->lost().empty() || peer.departed || peer.link->is_receiving())
       continue;
-    FrameHeader header;
-    header.type = FrameType::kHere;
-    header.key = collective_key(mine.sequence, 0);
-    header.fingerprint = mine.fingerprint;
-    header.history = mine.history;
-    link_for(r)->push(header, text);
+    push_here(r, kHereUnasked);
   }
+}
+
+// Where this rank is, and for whom it waits.
+void Engine::push_here(int peer, uint8_t kind) {
+  const Record& mine = latest();
+  FrameHeader header;
+  header.type = FrameType::kHere;
+  header.kind = kind;
+  header.key = collective_key(mine.sequence, 0);
+  header.fingerprint = mine.fingerprint;
+  header.history = mine.history;
+  link_for(peer)->push(
+      header,
+      mine.text + "\n" + (waiting_ != nullptr ? joined(waiting_->late(), ",") : std::string()));
 }
 
 // `theirs` is of a collective that this rank has entered.
@@ -172,7 +276,7 @@ void Engine::answer(int peer, uint64_t sequence) {
   if (mine == nullptr) mine = &latest();
   FrameHeader header;
   header.type = FrameType::kHere;
-  header.kind = 1;
+  header.kind = kHereCalled;
   header.key = collective_key(mine->sequence, 0);
   header.fingerprint = mine->fingerprint;
   header.history = mine->history;
@@ -183,11 +287,14 @@ void Engine::hear_answer(int peer, const FrameHeader& header, std::string_view t
   const size_t line = std::min(text.find('\n'), text.size());
   Record theirs{sequence_of(header.key), header.fingerprint, header.history,
                 std::string(text.substr(0, line)),
-                std::string(text.substr(std::min(line + 1, text.size())))};
+                parse_ranks(text.substr(std::min(line + 1, text.size())), size_)};
   Peer& from = peers_[peer];
-  if (theirs.sequence > 0 && theirs.sequence >= from.last.sequence) from.last = theirs;
-  if (header.kind == 1) {
+  if (theirs.sequence >= from.last.sequence) from.last = theirs;
+  if (header.kind == kHereNow) from.told = true;
+  if (header.kind == kHereCalled) {
     from.answer = std::move(theirs);
+  } else if (theirs.sequence == 0) {
+    return;
   } else if (theirs.sequence > entered_) {
     from.ahead.push_back(std::move(theirs));
   } else {
@@ -213,6 +320,7 @@ void Engine::adopt(Trouble trouble) {
   for (Peer& peer : peers_) {
     if (peer.link) peer.link->drop_output();
   }
+  adopted_ = Word{trouble.kind, trouble.rank, trouble.text};
   break_with(trouble.kind, trouble.rank, trouble.text);
 }
 
@@ -285,21 +393,26 @@ void Engine::fail_mismatch(uint64_t sequence, const std::string& text) {
 void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcept {
   if (broken_) return;
   try {
-    FrameHeader header;
-    header.type = FrameType::kAbort;
-    header.kind = static_cast<uint8_t>(kind);
-    header.tag = lost_rank;
     for (Peer& peer : peers_) {
       if (!peer.link || !peer.link->lost().empty()) continue;
       peer.link->stop_receiving();
       peer.link->drop_output();
-      peer.link->push(header, text);
+      push_abort(peer, {kind, lost_rank, text}, true);
       peer.link->flush();
     }
     break_with(kind, lost_rank >= 0 ? lost_rank : rank_, text);
   } catch (...) {
     // broken_ is set, or memory ran out and the connections' end must tell.
   }
+}
+
+void Engine::push_abort(Peer& peer, const Word& word, bool first_hand) {
+  FrameHeader header;
+  header.type = FrameType::kAbort;
+  header.kind = static_cast<uint8_t>(word.kind);
+  header.tag = word.lost_rank;
+  header.amount = first_hand ? kFirstHand : kPassedOn;
+  peer.link->push(header, word.text);
 }
 
 void Engine::fail(Failure kind, int lost_rank, const std::string& text) {

@@ -27,16 +27,30 @@ enum class FrameType : uint8_t {
 
 struct FrameHeader {
   FrameType type = FrameType::kBye;
-  uint8_t kind = 0;          // messages: the dtype; kAbort: Failure; kHere: 1 for an answer
+  uint8_t kind = 0;          // messages: the dtype; kAbort: Failure; kHere, kWhere: see below
   uint16_t text_bytes = 0;   // that follow the header
   int32_t tag = 0;           // messages: the tag; kAbort: the lost rank
   uint64_t key = 0;          // collectives: collective_key(); messages: the sender's number of it
   uint64_t bytes = 0;        // of payload that follow the text
   uint64_t fingerprint = 0;  // kCall, kHere
   uint64_t history = 0;      // kCall, kHere: of all earlier collectives
-  uint64_t amount = 0;       // kCall: payload bytes that will follow; kMessage, kAsk: elements
+  uint64_t amount = 0;       // kCall: payload bytes that will follow; kMessage, kAsk: elements;
+                             // kAbort: see below
 };
 static_assert(sizeof(FrameHeader) == 48);
+
+// amount of a kAbort: whether the text is the sender's own, or says itself whose it is
+inline constexpr uint64_t kFirstHand = 0;
+inline constexpr uint64_t kPassedOn = 1;
+
+// kinds of kWhere: what was called as the key's collective, or where is the rank now
+inline constexpr uint8_t kWhereCalled = 0;
+inline constexpr uint8_t kWhereNow = 1;
+// kinds of kHere: unasked, or an answer to a kWhere of either kind. All but kHereCalled have a
+// second line, the ranks that the rank waits for: "1,2".
+inline constexpr uint8_t kHereUnasked = 0;
+inline constexpr uint8_t kHereCalled = 1;
+inline constexpr uint8_t kHereNow = 2;
 
 inline constexpr size_t kMaxText = 4000;
 inline constexpr size_t kMaxPayload = size_t{1} << 20;
