@@ -194,7 +194,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
       options.env[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   if (!flags.backend.empty()) options.env["LOCKSTEP_BACKEND"] = flags.backend;
-  plan.by_mpirun = flags.backend == "mpi";
+  plan.by_mpirun = flags.backend == "mpi" || flags.backend == "hierarchical:mpi";
   if (plan.by_mpirun) check_mpi_flags(flags, plan);
   if (!flags.numa_binding.empty()) {
     plan.notes.push_back(

@@ -1,5 +1,7 @@
 #include "lockstep/comm/engines.h"
 
+#include <algorithm>
+
 #include "lockstep/comm/gloo/gloo_backend.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/mpi/mpi_backend.h"
@@ -43,19 +45,56 @@ std::unique_ptr<Backend> make_checked(const EngineRequest& request,
   return make_checked(request, store, deadline, make, make);
 }
 
+MpiOptions mpi_options(const EngineRequest& request, int rank, std::vector<int> members) {
+  const auto size = static_cast<int>(members.size());
+  if (size == request.job.size) members.clear();
+  return {.rank = rank,
+          .size = size,
+          .local_size = request.topology.local_size,
+          .world_rank = request.job.rank,
+          .world_size = request.job.size,
+          .members = std::move(members)};
+}
+
+GlooOptions gloo_options(const EngineRequest& request, int rank, int size, bool one_host) {
+  return {.rank = rank,
+          .size = size,
+          .one_host = one_host,
+          .timeout = std::chrono::ceil<std::chrono::milliseconds>(request.timeout)};
+}
+
+std::unique_ptr<Backend> make_hierarchical(const EngineRequest& request,
+                                           std::shared_ptr<Store> store, Deadline deadline) {
+  const Topology& place = request.topology;
+  HierarchicalOptions options{.rank = place.rank, .size = place.size, .node = place.node_rank};
+  const size_t colon = request.backend.find(':');
+  if (colon != std::string::npos) options.carrier = request.backend.substr(colon + 1);
+  options.make_carrier = [&](std::shared_ptr<Store> meeting, const std::vector<int>& members) {
+    const auto it = std::find(members.begin(), members.end(), place.rank);
+    const auto rank = static_cast<int>(it - members.begin());
+    if (options.carrier == "gloo") {
+      return make_gloo_backend(
+          std::move(meeting), gloo_options(request, rank, static_cast<int>(members.size()), false));
+    }
+    std::vector<int> in_job;
+    for (const int r : members) in_job.push_back(request.members[static_cast<size_t>(r)]);
+    return make_mpi_backend(meeting.get(), mpi_options(request, rank, std::move(in_job)), deadline);
+  };
+  return make_hierarchical_backend(std::move(store), options, deadline);
+}
+
 }  // namespace
+
+bool is_hierarchical(const std::string& backend) {
+  return backend == "hierarchical" || backend == "hierarchical:gloo" ||
+         backend == "hierarchical:mpi";
+}
 
 std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_ptr<Store> store,
                                      Deadline deadline) {
   const Topology& place = request.topology;
   if (request.backend == "mpi") {
-    const bool whole_job = place.size == request.job.size;
-    const MpiOptions options = {.rank = place.rank,
-                                .size = place.size,
-                                .local_size = place.local_size,
-                                .world_rank = request.job.rank,
-                                .world_size = request.job.size,
-                                .members = whole_job ? std::vector<int>() : request.members};
+    const MpiOptions options = mpi_options(request, place.rank, request.members);
     return make_checked(request, store, deadline, [&](const std::shared_ptr<Store>& meeting) {
       return make_mpi_backend(meeting.get(), options, deadline);
     });
@@ -66,7 +105,7 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
   }
   // A group of a job on several hosts may lie on one.
   const bool part_on_one_host = place.local_size == place.size && place.size < request.job.size;
-  if (request.backend == "shm" || (request.backend == "hierarchical" && part_on_one_host))
+  if (request.backend == "shm" || (is_hierarchical(request.backend) && part_on_one_host))
     return make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline);
   if (request.backend == "tcp") {
     return make_tcp_backend(
@@ -74,17 +113,11 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
         {.rank = place.rank, .size = place.size, .one_host = place.local_size == place.size},
         deadline);
   }
-  if (request.backend == "hierarchical") {
-    return make_hierarchical_backend(
-        std::move(store), {.rank = place.rank, .size = place.size, .node = place.node_rank},
-        deadline);
-  }
+  if (is_hierarchical(request.backend))
+    return make_hierarchical(request, std::move(store), deadline);
   if (request.backend == "gloo") {
-    const GlooOptions options = {
-        .rank = place.rank,
-        .size = place.size,
-        .one_host = place.local_size == place.size,
-        .timeout = std::chrono::ceil<std::chrono::milliseconds>(request.timeout)};
+    const GlooOptions options =
+        gloo_options(request, place.rank, place.size, place.local_size == place.size);
     return make_checked(request, store, deadline, [&](const std::shared_ptr<Store>& meeting) {
       return make_gloo_backend(meeting, options);
     });

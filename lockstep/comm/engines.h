@@ -23,6 +23,10 @@ struct EngineRequest {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
 };
 
+// "hierarchical", or with what carries its data between hosts: "hierarchical:gloo",
+// "hierarchical:mpi".
+bool is_hierarchical(const std::string& backend);
+
 // Makes this rank's engine. `store` is new to this group (a PrefixStore); null for a rank alone.
 // Collective over the group. Throws InvalidArgument for a backend that is not known, Timeout,
 // StoreError, PeerLost.

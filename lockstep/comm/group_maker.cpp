@@ -75,7 +75,7 @@ class ProcessGroups final : public GroupMaker {
                                 const std::vector<int>& members, Deadline deadline) override {
     std::shared_ptr<Store> store = std::make_shared<PrefixStore>(name, store_);
     // Of other engines it is not known that they leave the store alone later.
-    if (job_.backend == "shm" || job_.backend == "tcp" || job_.backend == "hierarchical" ||
+    if (job_.backend == "shm" || job_.backend == "tcp" || is_hierarchical(job_.backend) ||
         job_.backend == "gloo") {
       auto recorder = std::make_shared<RecordingStore>(std::move(store));
       {

@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kBackends[] = {"local", "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl"};
+constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl"};
 
 // Asked for > LOCKSTEP_BACKEND > what fits: "" where that takes a look at the other hosts.
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
@@ -31,7 +31,14 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
       options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
   if (name.empty())
     return topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "";
-  if (std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends)) {
+  if (name == "hierarchical:tcp") name = "hierarchical";
+  if (name.starts_with("hierarchical:") && !is_hierarchical(name)) {
+    throw InvalidArgument("backend '" + name +
+                          "': between its hosts hierarchical uses tcp, gloo or mpi "
+                          "(hierarchical, hierarchical:gloo, hierarchical:mpi)");
+  }
+  if (!is_hierarchical(name) &&
+      std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends)) {
     throw InvalidArgument(
         "backend '" + name +
         "' is not known; there are local, shm, tcp, hierarchical, gloo, mpi and nccl");
@@ -70,7 +77,7 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
   auto origin = std::make_shared<GroupOrigin>();
   origin->members.resize(static_cast<size_t>(topology.size));
   std::iota(origin->members.begin(), origin->members.end(), 0);
-  if (name == "local" || ((name == "gloo" || name == "tcp" || name == "hierarchical") && !store)) {
+  if (name == "local" || ((name == "gloo" || name == "tcp" || is_hierarchical(name)) && !store)) {
     backend = std::move(make_local_backends(1).front());
     origin->maker = make_local_groups();
   } else {

@@ -10,7 +10,9 @@
 namespace lockstep {
 
 struct InitOptions {
-  // "shm", "tcp", "hierarchical", "gloo", "mpi" (under mpirun or srun), "local" (a world of one).
+  // "shm", "tcp", "gloo", "mpi" (under mpirun or srun), "local" (a world of one), "hierarchical":
+  // shm inside a host and tcp between hosts, or, as "hierarchical:gloo" and "hierarchical:mpi",
+  // those.
   // "": LOCKSTEP_BACKEND, else local when alone, shm on one host, and over several hosts
   // hierarchical, or tcp where no two ranks share one.
   std::string backend = {};

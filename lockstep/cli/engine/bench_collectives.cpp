@@ -48,7 +48,9 @@ double microseconds_since(Clock::time_point start) {
 
 bool needs_mpirun(const BenchArguments& arguments) {
   return std::any_of(arguments.backends.begin(), arguments.backends.end(),
-                     [](const std::string& name) { return name == "mpi" || name == kRawMpi; });
+                     [](const std::string& name) {
+                       return name == "mpi" || name == "hierarchical:mpi" || name == kRawMpi;
+                     });
 }
 
 // ---- a rank ----

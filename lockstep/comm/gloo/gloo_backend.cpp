@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "lockstep/comm/foreign_capabilities.h"
 #include "lockstep/comm/gloo/store_adapter.h"
@@ -68,8 +70,13 @@ at::Tensor view(const std::byte* data, int64_t count, at::ScalarType dtype) {
 
 class GlooRequest final : public Request {
  public:
-  GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, bool message)
-      : work_(std::move(work)), call_(std::move(call)), message_(message) {}
+  // `finish` runs once the work is over.
+  GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, bool message,
+              std::function<void()> finish)
+      : work_(std::move(work)),
+        call_(std::move(call)),
+        message_(message),
+        finish_(std::move(finish)) {}
   ~GlooRequest() override {
     if (waiter_.joinable()) waiter_.detach();
   }
@@ -79,6 +86,7 @@ class GlooRequest final : public Request {
       if (!message_) {
         if (!work_->isCompleted()) return false;
         work_->wait();
+        finish();
         return true;
       }
       // gloo's messages have no test, only a wait that gives up the connection at its time-out: a
@@ -97,6 +105,7 @@ class GlooRequest final : public Request {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
       if (!outcome_) {
         work_->wait(std::max(left, std::chrono::milliseconds(1)));
+        finish();
         return;
       }
       while (!outcome_->done.load(std::memory_order_acquire)) {
@@ -114,6 +123,9 @@ class GlooRequest final : public Request {
     std::atomic<bool> done{false};
     std::exception_ptr error;  // before done
   };
+  void finish() {
+    if (finish_) std::exchange(finish_, nullptr)();
+  }
   void start_waiter() {
     outcome_ = std::make_shared<Outcome>();
     waiter_ = std::thread([outcome = outcome_, work = work_] {
@@ -129,6 +141,7 @@ class GlooRequest final : public Request {
   c10::intrusive_ptr<c10d::Work> work_;
   std::string call_;
   bool message_;
+  std::function<void()> finish_;
   std::shared_ptr<Outcome> outcome_;
   std::thread waiter_;
 };
@@ -144,8 +157,10 @@ class GlooBackend final : public Backend {
     const std::string text =
         "#" + std::to_string(call.sequence) + " " + describe(call) + " over gloo";
     try {
-      return std::make_unique<GlooRequest>(submit(call), text,
-                                           call.op == Op::kSend || call.op == Op::kRecv);
+      std::function<void()> finish;
+      auto work = submit(call, finish);
+      return std::make_unique<GlooRequest>(
+          std::move(work), text, call.op == Op::kSend || call.op == Op::kRecv, std::move(finish));
     } catch (const std::exception& error) {
       rethrow(error, text);
     }
@@ -158,7 +173,7 @@ class GlooBackend final : public Backend {
   void abort(const std::string&) noexcept override {}
 
  private:
-  c10::intrusive_ptr<c10d::Work> submit(const Call& call) {
+  c10::intrusive_ptr<c10d::Work> submit(const Call& call, std::function<void()>& finish) {
     const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
     const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv &&
                        call.count == 0 && total == 0;
@@ -213,11 +228,18 @@ class GlooBackend final : public Backend {
         return group_->scatter(outputs, inputs, options);
       }
       case Op::kReduceScatter: {
-        at::Tensor output = view(call.output, part, call.dtype);
-        at::Tensor input = view(call.input, total, call.dtype);
-        c10d::ReduceScatterOptions options;
+        // An all_reduce of a copy, as ProcessGroupGloo's own, whose work cannot be asked whether
+        // it is over.
+        const at::Tensor whole = view(call.input, total, call.dtype).clone();
+        const int64_t begin =
+            std::accumulate(call.counts.begin(), call.counts.begin() + options_.rank, int64_t{0});
+        finish = [from = whole.narrow(0, begin, part), to = view(call.output, part, call.dtype)] {
+          to.copy_(from);
+        };
+        std::vector<at::Tensor> tensors{whole};
+        c10d::AllreduceOptions options;
         options.reduceOp = to_c10d(call.reduce);
-        return group_->_reduce_scatter_base(output, input, options);
+        return group_->allreduce(tensors, options);
       }
       case Op::kAllToAll: {
         std::vector<int64_t> send_counts = call.counts;

@@ -5,15 +5,23 @@
 #include <thread>
 
 #include "lockstep/comm/rounds/rounds_backend.h"
-#include "lockstep/comm/shm/shm_backend.h"
-#include "lockstep/comm/tcp/tcp_backend.h"
-#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
 
 using hierarchical::Stage;
+
+// What passes between hosts.
+struct HierarchicalBackend::Crossing {
+  std::shared_ptr<tcp::Exchange> exchange;  // of the data; with a carrier, a barrier before it
+  Backend* carrier = nullptr;
+  Call call = {};  // for the carrier
+  std::unique_ptr<Request> request = nullptr;
+  bool over = false;
+
+  bool done() const { return carrier != nullptr ? over : exchange->done(); }
+  bool is_carried() const { return carrier != nullptr && exchange->done() && !over; }
+};
 
 // A collective under way.
 class HierarchicalBackend::Operation final : public tcp::Pending {
@@ -25,22 +33,32 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   bool advance() override { return backend_.advance(); }
   bool needs_advance() const override {
     if (*backend_.local_messages_ > 0) return true;
-    return !backend_.queue_.empty() && backend_.queue_.front()->is_inside();
+    if (backend_.queue_.empty()) return false;
+    return backend_.queue_.front()->is_inside() || is_impatient();
+  }
+  bool is_impatient() const override {
+    return !backend_.queue_.empty() && backend_.queue_.front()->is_carried();
   }
   // What happens inside the host, its own engine watches.
   std::vector<int> awaited() const override {
     const Operation& front = backend_.queue_.empty() ? *this : *backend_.queue_.front();
-    if (!front.planned_ || front.at_ == front.stages_.list.size() || front.is_inside()) return {};
-    const auto index = static_cast<size_t>(front.stages_.list[front.at_].exchange);
-    if (index >= front.exchanges_.size()) return {};  // asked on the way from one to the next
-    const tcp::Exchange& exchange = *front.exchanges_[index];
-    return exchange.active() ? exchange.awaited() : exchange.members();
+    const Crossing* crossing = front.crossing();
+    if (crossing == nullptr) return {};
+    if (crossing->is_carried()) {
+      // Who has left may have done its part: the carrier knows.
+      std::vector<int> dead = crossing->exchange->members();
+      std::erase_if(dead, [this](int r) { return !backend_.between_->died(r); });
+      return dead;
+    }
+    return crossing->exchange->active() ? crossing->exchange->awaited()
+                                        : crossing->exchange->members();
   }
   std::vector<int> late() const override {
     const Operation& front = backend_.queue_.empty() ? *this : *backend_.queue_.front();
-    if (!front.is_inside()) return awaited();
+    const Crossing* crossing = front.crossing();
+    if (!front.is_inside() && (crossing == nullptr || !crossing->is_carried())) return awaited();
     std::vector<int> others;
-    for (const int r : backend_.map_.mates()) {
+    for (const int r : front.is_inside() ? backend_.map_.mates() : crossing->exchange->members()) {
       if (r != backend_.map_.rank) others.push_back(r);
     }
     return others;
@@ -52,6 +70,17 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
     return planned_ && at_ < stages_.list.size() && stages_.list[at_].kind == Stage::Kind::kInside;
   }
 
+  // Which is awaited now.
+  const Crossing* crossing() const {
+    if (!planned_ || at_ == stages_.list.size() || is_inside()) return nullptr;
+    const auto index = static_cast<size_t>(stages_.list[at_].exchange);
+    return index < crossings_.size() ? &crossings_[index] : nullptr;
+  }
+  // Whether a carrier has something that waits for this rank to ask it.
+  bool is_carried() const {
+    return carried_ < crossings_.size() && crossings_[carried_].is_carried();
+  }
+
   HierarchicalBackend& backend_;
   tcp::KeptCall call_;
   bool planned_ = false;
@@ -59,7 +88,8 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   hierarchical::Stages stages_;
   size_t at_ = 0;
   std::unique_ptr<Request> inside_;  // of the stage at hand
-  std::vector<std::shared_ptr<tcp::Exchange>> exchanges_;
+  std::vector<Crossing> crossings_;
+  size_t carried_ = 0;  // those before it need no carrier any more
 };
 
 // A send or receive between two ranks of this host. May outlive the backend, unused.
@@ -124,30 +154,59 @@ class HierarchicalBackend::RemoteMessage final : public tcp::Pending {
 template <typename P>
 class HierarchicalBackend::PendingRequest final : public Request {
  public:
-  PendingRequest(tcp::Engine& engine, std::shared_ptr<P> pending)
-      : engine_(engine), pending_(std::move(pending)) {}
-  bool poll() override { return engine_.poll(*pending_); }
-  void wait(Deadline deadline) override { engine_.wait(*pending_, deadline); }
+  PendingRequest(HierarchicalBackend& backend, std::shared_ptr<P> pending)
+      : backend_(backend), pending_(std::move(pending)) {}
+  bool poll() override {
+    bool over = false;
+    or_give_up([&] { over = backend_.between_->poll(*pending_); });
+    return over;
+  }
+  void wait(Deadline deadline) override {
+    or_give_up([&] { backend_.between_->wait(*pending_, deadline); });
+  }
 
  private:
-  tcp::Engine& engine_;
+  void or_give_up(const std::function<void()>& fn) {
+    try {
+      fn();
+    } catch (...) {
+      backend_.give_up();
+      throw;
+    }
+  }
+
+  HierarchicalBackend& backend_;
   std::shared_ptr<P> pending_;
 };
 
 HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_ptr<Backend> inside,
-                                         std::unique_ptr<tcp::Engine> between)
+                                         std::unique_ptr<tcp::Engine> between, Carriers carriers)
     : capabilities_(rounds::engine_capabilities()),
       map_(std::move(map)),
       inside_(std::move(inside)),
+      carriers_(std::move(carriers)),
       between_(std::move(between)) {
-  capabilities_.backend = "hierarchical";
-  capabilities_.rank_order = false;  // host by host
-  // A host's sum is rounded before it travels: 16-bit floats are sent as float32, averages divided
-  // at the end.
-  capabilities_.float32_accumulation = false;
-  capabilities_.float_reduce_ops &= ~bit(ReduceOp::kAvg);
-  capabilities_.authenticated = true;
-  capabilities_.processes = true;
+  Capabilities& c = capabilities_;
+  c.backend = "hierarchical";
+  c.rank_order = false;  // host by host
+  c.authenticated = true;
+  c.processes = true;
+  if (!carriers_.name.empty()) c.backend += ":" + carriers_.name;
+  if (!carriers_.everybody) return;
+  // What it lacks is made of what it has, for all levels at once; but the stages move anything as
+  // bytes, widen 16-bit floats and divide averages themselves.
+  const Capabilities& carrier = carriers_.everybody->capabilities();
+  c.deterministic = carrier.deterministic;
+  c.authenticated = carrier.authenticated;
+  for (size_t op = 0; op < c.ops.size(); ++op) {
+    if (op == static_cast<size_t>(Op::kSend) || op == static_cast<size_t>(Op::kRecv)) continue;
+    c.ops[op] = c.ops[op] && carrier.ops[op];
+    c.v_ops[op] = c.v_ops[op] && carrier.v_ops[op];
+  }
+  c.reduce_dtypes &= carrier.reduce_dtypes | bit(at::kHalf) | bit(at::kBFloat16);
+  c.float_reduce_ops &= carrier.float_reduce_ops | bit(ReduceOp::kAvg);
+  c.integer_reduce_ops &= carrier.integer_reduce_ops;
+  c.bool_reduce_ops &= carrier.bool_reduce_ops;
 }
 
 HierarchicalBackend::~HierarchicalBackend() = default;
@@ -189,13 +248,53 @@ void HierarchicalBackend::guarded(const Call& call, const std::function<void()>&
   }
 }
 
+void HierarchicalBackend::guarded(const Call& call, const std::vector<int>& members,
+                                  const std::function<void()>& fn) {
+  const std::string heading = "#" + std::to_string(call.sequence) + " " + describe(call);
+  try {
+    fn();
+  } catch (const Timeout& error) {
+    hear_between();
+    between_->fail(Failure::kTimeout, -1,
+                   heading + ": all have called it, but the data did not arrive: " + error.what());
+  } catch (const Mismatch& error) {
+    hear_between();
+    between_->fail(Failure::kMismatch, -1, heading + ": " + error.what());
+  } catch (const PeerLost& error) {
+    // Who is gone, the connections tell.
+    const Deadline soon = Deadline::seconds(0.5);
+    int lost = -1;
+    while (lost < 0 && !soon.expired()) {
+      hear_between();
+      for (const int r : members) {
+        if (r != map_.rank && between_->lost(r)) lost = r;
+      }
+      if (lost < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    hear_between();
+    between_->fail(Failure::kPeerLost, lost,
+                   heading + " needs " +
+                       (lost >= 0 ? "rank " + std::to_string(lost) + ", which is gone: "
+                                  : "a rank that does not answer: ") +
+                       error.what());
+  }
+}
+
+void HierarchicalBackend::give_up() noexcept {
+  if (given_up_) return;
+  given_up_ = true;
+  for (const auto& carrier : {carriers_.everybody.get(), carriers_.line.get()}) {
+    if (carrier != nullptr) carrier->abort("the group is broken");
+  }
+}
+
 std::unique_ptr<Request> HierarchicalBackend::start(const Call& call) {
   between_->check_broken();
   const bool message = call.op == Op::kSend || call.op == Op::kRecv;
   if (message && (inside_ == nullptr || map_.host_of[call.peer] != map_.host())) {
     auto pending = std::make_shared<RemoteMessage>(*this, between_->message(call));
     progress();
-    return std::make_unique<PendingRequest<RemoteMessage>>(*between_, std::move(pending));
+    return std::make_unique<PendingRequest<RemoteMessage>>(*this, std::move(pending));
   }
   if (message) {
     Call local = call;
@@ -206,13 +305,13 @@ std::unique_ptr<Request> HierarchicalBackend::start(const Call& call) {
     guarded(call, [&] { request = inside_->start(local); });
     auto pending = std::make_shared<LocalMessage>(*this, call, std::move(request));
     progress();
-    return std::make_unique<PendingRequest<LocalMessage>>(*between_, std::move(pending));
+    return std::make_unique<PendingRequest<LocalMessage>>(*this, std::move(pending));
   }
   between_->enter(call);
   auto operation = std::make_shared<Operation>(*this, call);
   queue_.push_back(operation);
   progress();
-  return std::make_unique<PendingRequest<Operation>>(*between_, std::move(operation));
+  return std::make_unique<PendingRequest<Operation>>(*this, std::move(operation));
 }
 
 bool HierarchicalBackend::advance() {
@@ -227,12 +326,53 @@ bool HierarchicalBackend::advance() {
   return moved;
 }
 
+bool HierarchicalBackend::carry(Operation& op) {
+  bool moved = false;
+  for (size_t i = op.carried_; i < op.crossings_.size(); ++i) {
+    Crossing& crossing = op.crossings_[i];
+    if (crossing.carrier == nullptr || crossing.over) {
+      if (i == op.carried_) ++op.carried_;
+      continue;
+    }
+    if (!crossing.request && !crossing.exchange->done()) break;  // all members in one order
+    guarded(op.call(), crossing.exchange->members(), [&] {
+      if (!crossing.request) crossing.request = crossing.carrier->start(crossing.call);
+      crossing.over = crossing.request->poll();
+    });
+    if (!crossing.over) continue;
+    crossing.request.reset();
+    moved = true;
+    if (i == op.carried_) ++op.carried_;
+  }
+  return moved;
+}
+
+void HierarchicalBackend::begin_crossing(Operation& op, Stage& stage) {
+  Crossing crossing;
+  // A barrier moves nothing: meeting is all.
+  if (carriers_.everybody && stage.call.op != Op::kBarrier) {
+    const bool all = static_cast<int>(stage.members.size()) == map_.size();
+    crossing.carrier = all ? carriers_.everybody.get() : carriers_.line.get();
+    crossing.call = stage.call;
+    stage.call = Call();
+    stage.call.sequence = op.call().sequence;
+  }
+  crossing.exchange = between_->exchange(stage.call, std::move(stage.members),
+                                         tcp::collective_key(op.call().sequence, stage.exchange));
+  op.crossings_.push_back(std::move(crossing));
+}
+
 bool HierarchicalBackend::advance(Operation& op) {
   if (!op.planned_) {
-    op.stages_ = hierarchical::make_stages(op.call(), map_, scratch_);
+    const Backend* carrier = carriers_.everybody.get();
+    op.stages_ = hierarchical::make_stages(
+        op.call(), map_, scratch_,
+        {.carrier = carrier != nullptr ? &carrier->capabilities() : nullptr,
+         // Of gloo's it is an all_reduce.
+         .scatters_well = carriers_.name != "gloo"});
     op.planned_ = true;
   }
-  bool moved = false;
+  bool moved = carry(op);
   for (; op.at_ < op.stages_.list.size(); ++op.at_) {
     Stage& stage = op.stages_.list[op.at_];
     switch (stage.kind) {
@@ -250,14 +390,15 @@ bool HierarchicalBackend::advance(Operation& op) {
         break;
       }
       case Stage::Kind::kStart:
-        op.exchanges_.push_back(
-            between_->exchange(stage.call, std::move(stage.members),
-                               tcp::collective_key(op.call().sequence, stage.exchange)));
+        begin_crossing(op, stage);
         between_->progress();
         break;
-      case Stage::Kind::kAwait:
-        if (!op.exchanges_[static_cast<size_t>(stage.exchange)]->done()) return moved;
+      case Stage::Kind::kAwait: {
+        const auto index = static_cast<size_t>(stage.exchange);
+        if (!op.crossings_[index].done()) carry(op);
+        if (!op.crossings_[index].done()) return moved;
         break;
+      }
       case Stage::Kind::kWork:
         stage.work();
         break;
@@ -298,41 +439,12 @@ Probe HierarchicalBackend::probe(int src, int tag) {
 }
 
 void HierarchicalBackend::abort(const std::string& reason) noexcept {
+  give_up();
   between_->abort(Failure::kOther, -1, reason);
 }
 
 uint64_t HierarchicalBackend::payload_sent(int peer) const {
   return between_->payload_sent(peer);
-}
-
-std::vector<int> exchange_nodes(Store& store, const HierarchicalOptions& options,
-                                Deadline deadline) {
-  store.set("node/" + std::to_string(options.rank), std::to_string(options.node));
-  std::vector<int> nodes;
-  for (int r = 0; r < options.size; ++r) {
-    const auto node = parse_int(store.get("node/" + std::to_string(r), deadline));
-    if (!node) throw StoreError("rank " + std::to_string(r) + " shows no number of its host");
-    nodes.push_back(static_cast<int>(*node));
-  }
-  return nodes;
-}
-
-std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(std::shared_ptr<Store> store,
-                                                               const HierarchicalOptions& options,
-                                                               Deadline deadline) {
-  hierarchical::HostMap map =
-      hierarchical::make_host_map(exchange_nodes(*store, options, deadline), options.rank);
-  PrefixStore mesh("between", store);
-  auto between = make_tcp_engine(
-      mesh, {.rank = options.rank, .size = options.size, .one_host = map.host_count() == 1},
-      deadline);
-  std::unique_ptr<Backend> inside;
-  if (map.mate_count() > 1) {
-    PrefixStore host("host" + std::to_string(map.host()), store);
-    inside = make_shm_backend(host, map.index(), rounds::default_shape(map.mate_count()), deadline);
-  }
-  return std::make_unique<HierarchicalBackend>(std::move(map), std::move(inside),
-                                               std::move(between));
 }
 
 }  // namespace lockstep

@@ -5,12 +5,15 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
+#include "lockstep/comm/gloo/gloo_backend.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/core/errors.h"
@@ -25,23 +28,33 @@ namespace {
 using hierarchical::HostMap;
 using hierarchical::make_host_map;
 
-// Ranks as threads; node_of[r] says on which pretended host rank r is.
+// Ranks as threads; node_of[r] says on which pretended host rank r is. `carrier`: "" or "gloo".
 void run_hosts(const std::vector<int>& node_of,
                const std::function<void(Communicator&, HierarchicalBackend&)>& fn,
-               std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
+               std::chrono::nanoseconds timeout = std::chrono::seconds(30),
+               const std::string& carrier = "") {
   const auto size = static_cast<int>(node_of.size());
   std::vector<std::vector<std::unique_ptr<Backend>>> insides;
   for (const std::vector<int>& host : make_host_map(node_of, 0).hosts)
     insides.push_back(make_local_backends(static_cast<int>(host.size())));
-  HashStore store;
+  const auto store = std::make_shared<HashStore>();
   const auto make = [&](int rank) {
     HostMap map = make_host_map(node_of, rank);
     std::unique_ptr<Backend> inside;
     if (map.mate_count() > 1) inside = std::move(insides[map.host()][map.index()]);
     const Topology topology{rank, size, map.index(), map.mate_count(), map.host()};
-    auto between = make_tcp_engine(store, {.rank = rank, .size = size}, Deadline::after(timeout));
+    HierarchicalOptions options{.rank = rank, .size = size, .carrier = carrier};
+    options.make_carrier = [&](std::shared_ptr<Store> meeting, const std::vector<int>& members) {
+      const auto at = std::find(members.begin(), members.end(), rank) - members.begin();
+      return make_gloo_backend(std::move(meeting),
+                               {.rank = static_cast<int>(at),
+                                .size = static_cast<int>(members.size()),
+                                .timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout)});
+    };
+    auto between = make_tcp_engine(*store, {.rank = rank, .size = size}, Deadline::after(timeout));
+    Carriers carriers = make_carriers(store, options, map);
     return std::pair(std::make_unique<HierarchicalBackend>(std::move(map), std::move(inside),
-                                                           std::move(between)),
+                                                           std::move(between), std::move(carriers)),
                      topology);
   };
   testing::run_engines(size, make, fn, timeout);
@@ -61,28 +74,41 @@ TEST(HostMap, OrdersHostsByTheirFirstRank) {
   EXPECT_TRUE(unequal.contiguous);
 }
 
-class HierarchicalOperations : public ::testing::TestWithParam<std::vector<int>> {};
+class HierarchicalOperations
+    : public ::testing::TestWithParam<std::tuple<const char*, std::vector<int>>> {};
 
 TEST_P(HierarchicalOperations, AgreeWithTheOracle) {
   std::mutex mutex;
   int64_t checked = 0;
-  run_hosts(GetParam(), [&](Communicator& comm, HierarchicalBackend&) {
-    const testing::SuiteReport report =
-        testing::run_operation_suite(comm, {.long_bytes = 100'003, .every_root = comm.size() < 4});
-    const std::lock_guard lock(mutex);
-    checked += report.checked;
-    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-  });
+  const auto& [carrier, nodes] = GetParam();
+  run_hosts(
+      nodes,
+      [&](Communicator& comm, HierarchicalBackend&) {
+        const testing::SuiteReport report = testing::run_operation_suite(
+            comm, {.long_bytes = 100'003, .every_root = comm.size() < 6});
+        const std::lock_guard lock(mutex);
+        checked += report.checked;
+        for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+      },
+      std::chrono::seconds(60), carrier);
   EXPECT_GT(checked, 1000);
 }
 
-INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalOperations,
-                         ::testing::Values(std::vector<int>{0, 0, 1, 1},     // equal
-                                           std::vector<int>{0, 1, 0, 1},     // ... and interleaved
-                                           std::vector<int>{0, 0, 1},        // unequal
-                                           std::vector<int>{1, 0, 0, 1, 1},  // ... and interleaved
-                                           std::vector<int>{0, 1, 2},        // one rank a host
-                                           std::vector<int>{0, 0}));         // one host
+INSTANTIATE_TEST_SUITE_P(
+    Hosts, HierarchicalOperations,
+    ::testing::Combine(::testing::Values("", "gloo"),
+                       ::testing::Values(std::vector<int>{0, 0, 1, 1},     // equal
+                                         std::vector<int>{0, 1, 0, 1},     // ... and interleaved
+                                         std::vector<int>{0, 0, 1},        // unequal
+                                         std::vector<int>{1, 0, 0, 1, 1},  // ... and interleaved
+                                         std::vector<int>{0, 1, 2},        // one rank a host
+                                         std::vector<int>{0, 0})),         // one host
+    [](const auto& info) {
+      const std::string carrier = std::get<0>(info.param);
+      std::string name = carrier.empty() ? "tcp" : carrier;
+      for (const int node : std::get<1>(info.param)) name += std::to_string(node);
+      return name;
+    });
 
 // Blocks of 4 MiB: several are under way. The order of adding is host by host.
 TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
@@ -127,9 +153,67 @@ TEST(HierarchicalBackend, AnAllReduceSendsEachByteOnceOverTheLink) {
   }
 }
 
+// 16-bit floats are summed in float32, host by host, and rounded once, whatever the size and
+// whoever carries the sums.
+TEST(HierarchicalBackend, SixteenBitFloatsAreRoundedOnce) {
+  for (const char* carrier : {"", "gloo"}) {
+    for (const std::vector<int>& nodes :
+         {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 0, 1}}) {
+      for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+        for (const int64_t count : {int64_t{3}, int64_t{100'001}, int64_t{3'500'003}}) {
+          std::vector<at::Tensor> inputs, wide;
+          for (int r = 0; r < 4; ++r) {
+            inputs.push_back(at::randn({count}).mul_(r % 2 == 1 ? 100 : 1).to(dtype));
+            wide.push_back(inputs.back().to(at::kFloat));
+          }
+          const at::Tensor sums = nodes[2] == 1 ? wide[0].add(wide[1]).add(wide[2].add(wide[3]))
+                                                : wide[0].add(wide[1]).add(wide[2]).add(wide[3]);
+          run_hosts(
+              nodes,
+              [&](Communicator& comm, HierarchicalBackend&) {
+                at::Tensor t = inputs[comm.rank()].clone();
+                comm.all_reduce(t);
+                EXPECT_TRUE(t.equal(sums.to(dtype))) << carrier << " " << dtype << " " << count;
+                t = inputs[comm.rank()].clone();
+                comm.all_reduce(t, ReduceOp::kAvg);
+                EXPECT_TRUE(t.equal(sums.div(4.0).to(dtype)))
+                    << carrier << " average " << dtype << " " << count;
+              },
+              std::chrono::seconds(30), carrier);
+        }
+      }
+    }
+  }
+}
+
+// What is to be added travels as float32, what is finished as 16 bits; nothing but 16 bits where
+// every host has one rank.
+TEST(HierarchicalBackend, FinishedSixteenBitSumsTravelAsTheyAre) {
+  const int64_t count = 1'179'648;
+  for (const std::vector<int>& nodes :
+       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1, 1, 2, 2}, std::vector<int>{0, 0, 1},
+        std::vector<int>{0, 1}}) {
+    const HostMap map = make_host_map(nodes, 0);
+    const auto hosts = static_cast<uint64_t>(map.host_count());
+    std::mutex mutex;
+    std::vector<uint64_t> sent(hosts);
+    run_hosts(nodes, [&](Communicator& comm, HierarchicalBackend& backend) {
+      comm.all_reduce(at::zeros({count}, at::kBFloat16));
+      const std::lock_guard lock(mutex);
+      for (int r = 0; r < comm.size(); ++r)
+        sent[static_cast<size_t>(map.host_of[comm.rank()])] += backend.payload_sent(r);
+    });
+    const uint64_t width = map.host_count() == map.size() ? 2 + 2 : 4 + 2;
+    for (const uint64_t bytes : sent)
+      EXPECT_EQ(bytes, (hosts - 1) * static_cast<uint64_t>(count) * width / hosts);
+  }
+}
+
 TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
   int tried = 0;
-  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, std::vector<int>{0, 1, 1}}) {
+  for (const auto& [carrier, nodes] :
+       std::initializer_list<std::pair<const char*, std::vector<int>>>{
+           {"", {0, 0, 1}}, {"", {0, 1, 1}}, {"gloo", {0, 0, 1}}}) {
     for (const testing::Fault& fault : testing::faults()) {
       if (fault.needs_process) continue;
       ++tried;
@@ -137,12 +221,12 @@ TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
           nodes,
           [&](Communicator& comm, HierarchicalBackend&) {
             EXPECT_EQ(testing::run_fault(comm, fault, {}), "")
-                << fault.name << ", rank " << comm.rank();
+                << carrier << " " << fault.name << ", rank " << comm.rank();
           },
-          testing::fault_timeout(fault));
+          testing::fault_timeout(fault), carrier);
     }
   }
-  EXPECT_GE(tried, 18);
+  EXPECT_GE(tried, 27);
 }
 
 // A rank that waits for one of another host, which itself waits inside its host, says for whom.
@@ -157,12 +241,15 @@ TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
   for (const std::vector<int>& nodes :
        {std::vector<int>{0, 0, 0, 1, 1, 1}, std::vector<int>{0, 1, 1, 1, 1}}) {
     for (size_t i = 0; i < calls.size(); ++i) {
+      std::atomic<size_t> ended = 0;
       run_hosts(
           nodes,
           [&](Communicator& comm, HierarchicalBackend&) {
             comm.barrier();
             if (comm.rank() == kLate) {
-              std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+              const Deadline deadline = Deadline::seconds(300);
+              while (ended < nodes.size() - 1 && !deadline.expired())
+                std::this_thread::sleep_for(std::chrono::milliseconds(10));
               return;
             }
             try {
@@ -178,6 +265,7 @@ TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
                         true)
                   << text;
             }
+            ++ended;
           },
           std::chrono::seconds(1));
     }

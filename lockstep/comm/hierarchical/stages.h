@@ -2,17 +2,21 @@
 // from the call and the map alone; carried out by HierarchicalBackend.
 //
 //   all_reduce      reduce_scatter inside the host; all_reduce of the slice among the ranks of
-//   equal
-//                   place on all hosts; all_gather inside the host. In blocks: while a block is
-//                   between the hosts, the next one is reduced inside them.
-//   reduce          reduce inside the host, to the root or the first rank; among those, to the root
-//   broadcast       from the root to the first ranks of the other hosts; inside the hosts
+//                   equal place on all hosts; all_gather inside the host. In blocks: while a block
+//                   is between the hosts, the next one is reduced inside them.
+//   reduce          inside the host, to the rank of the root's place; among those, to the root
+//   broadcast       from the root to the ranks of its place on the other hosts; inside the hosts
 //   all_gather      among the ranks of equal place; then inside the host
 //   reduce_scatter  inside the host, to the ranks of the receivers' places; among equal places
 //   barrier         inside, between the first ranks, inside
 //   gather, scatter, all_to_all: directly, every part crosses the link once
-// Where the hosts have different numbers of ranks, the first rank of each stands for its host in
-// all_reduce, all_gather and reduce_scatter.
+// Where the hosts have different numbers of ranks, the first rank of each stands for its host. So
+// one group of ranks, besides that of all, is enough between the hosts: an engine that knows only
+// fixed groups can carry the data there.
+//
+// float16 and bfloat16 are widened to float32 and rounded once, at the end. Between the hosts the
+// sums of all_reduce, once they are complete, travel as 16 bits; what is still to be added travels
+// as float32, unless there is one rank a host.
 //
 // Sums are made host by host, in the order of the ranks inside each, and then over the hosts: the
 // same bits on every rank and in every run, but others than those of a backend that adds in rank
@@ -23,6 +27,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/comm/capabilities.h"
 #include "lockstep/comm/hierarchical/host_map.h"
 #include "lockstep/comm/tcp/exchange.h"
 #include "lockstep/comm/types.h"
@@ -43,13 +48,20 @@ struct Stage {
   std::function<void()> work = {};
 };
 
+struct StageOptions {
+  int64_t block_bytes = 4 << 20;  // of an all_reduce that is under way at a time
+  // Of the engine that carries the data between the hosts; null: tcp::Exchange, which can do all.
+  const Capabilities* carrier = nullptr;
+  // Its reduce_scatter moves half as much as its all_reduce.
+  bool scatters_well = true;
+};
+
 struct Stages {
   std::vector<Stage> list;
   std::vector<tcp::ScratchPool::Block> scratch;  // that the stages use
 };
 
-// `block_bytes`: of an all_reduce that is under way at a time.
 Stages make_stages(const Call& call, const HostMap& map, tcp::ScratchPool& pool,
-                   int64_t block_bytes = 4 << 20);
+                   const StageOptions& options = {});
 
 }  // namespace lockstep::hierarchical

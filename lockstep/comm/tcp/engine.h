@@ -100,6 +100,11 @@ class Engine final : private FrameListener, private Wire {
 
   // The peer's end is closed. Callable in any state.
   bool lost(int peer) const;
+  // The connection has ended, and the peer did not say goodbye before. Known once it was read.
+  bool died(int peer) const {
+    const Peer& p = peers_[peer];
+    return p.link && !p.link->lost().empty() && !p.departed;
+  }
 
   // Payload bytes that were written to `peer`.
   uint64_t payload_sent(int peer) const;
@@ -222,7 +227,7 @@ class Engine final : private FrameListener, private Wire {
 
   const Pending* waiting_ = nullptr;
   std::optional<Trouble> trouble_;
-  bool asking_ = false;  // all ranks what they called
+  bool asking_ = false;          // all ranks what they called
   std::optional<Word> adopted_;  // heard from another rank
   std::exception_ptr broken_;
 };

@@ -200,8 +200,7 @@ std::string Engine::whereabouts(int rank) const {
   std::string text = "rank " + std::to_string(rank);
   if (last.sequence == 0) return text + ", of which no collective is known here yet";
   text += ", whose last known collective was #" + std::to_string(last.sequence) + " " + last.text;
-  if (!last.waits_for.empty())
-    text += ", where it waited for rank " + joined(last.waits_for, ", ");
+  if (!last.waits_for.empty()) text += ", where it waited for rank " + joined(last.waits_for, ", ");
   return text;
 }
 
