@@ -196,5 +196,24 @@ TEST(Bootstrap, RankZeroLeavesTheStoreLast) {
   EXPECT_NO_THROW(leave_store(orphan, 1, 2, Deadline::seconds(5)));
 }
 
+TEST(Init, ABackendThatIsNotThereGetsOneLineThatSaysWhatIs) {
+  const auto refused = [](const std::string& backend) -> std::string {
+    try {
+      init({.backend = backend});
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refused("teleport"), HasSubstr("backend 'teleport' is not known; there are local"));
+  for (const char* name : {"hierarchical:teleport", "hierarchical:", "hierarchical:shm"}) {
+    EXPECT_THAT(refused(name), HasSubstr(std::string("backend '") + name + "': between its hosts"));
+    EXPECT_THAT(refused(name), HasSubstr("hierarchical:mpi"));
+  }
+  // One process alone needs no hosts.
+  EXPECT_EQ(refused("hierarchical:tcp"), "");
+  EXPECT_EQ(refused("hierarchical:gloo"), "");
+}
+
 }  // namespace
 }  // namespace lockstep::bootstrap_test

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <thread>
@@ -19,6 +20,12 @@ namespace lockstep::hosts_mp_test {
 namespace {
 
 using testing::NetworkNamespaces;
+
+// As part of a test's name.
+std::string word(std::string backend) {
+  std::replace(backend.begin(), backend.end(), ':', '_');
+  return backend;
+}
 
 // `per_host` ranks on each of `hosts`.
 std::vector<int> places(int hosts, int per_host) {
@@ -82,12 +89,12 @@ TEST_P(HostOperations, AgreeWithTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, HostOperations,
                          ::testing::Values(Case{"tcp", 2, 2}, Case{"hierarchical", 2, 2},
-                                           Case{"gloo", 2, 2}, Case{"tcp", 3, 1},
-                                           Case{"hierarchical", 4, 2}),
+                                           Case{"hierarchical:gloo", 2, 2}, Case{"gloo", 2, 2},
+                                           Case{"tcp", 3, 1}, Case{"hierarchical", 4, 2},
+                                           Case{"hierarchical:gloo", 3, 2}),
                          [](const auto& info) {
-                           return std::string(info.param.backend) +
-                                  std::to_string(info.param.hosts) + "x" +
-                                  std::to_string(info.param.per_host);
+                           return word(info.param.backend) + std::to_string(info.param.hosts) +
+                                  "x" + std::to_string(info.param.per_host);
                          });
 
 TEST_F(HostsTest, TheDefaultIsHierarchicalOrTcp) {
@@ -154,12 +161,11 @@ TEST_P(HostFaults, EverySurvivorGetsTheRightErrorInTime) {
       ends);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HostFaults,
-                         ::testing::Combine(::testing::Values("tcp", "hierarchical"),
-                                            ::testing::ValuesIn(testing::faults())),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + std::get<1>(info.param).name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Backends, HostFaults,
+    ::testing::Combine(::testing::Values("tcp", "hierarchical", "hierarchical:gloo"),
+                       ::testing::ValuesIn(testing::faults())),
+    [](const auto& info) { return word(std::get<0>(info.param)) + std::get<1>(info.param).name; });
 
 // The cable of host 1 is pulled while an endless loop of large sums goes over it.
 class CutLink : public HostsTest, public ::testing::WithParamInterface<const char*> {};
@@ -198,8 +204,9 @@ TEST_P(CutLink, EndsEveryWaitByTheDeadline) {
   if (cutter.joinable()) cutter.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CutLink, ::testing::Values("tcp", "hierarchical"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, CutLink,
+                         ::testing::Values("tcp", "hierarchical", "hierarchical:gloo", "gloo"),
+                         [](const auto& info) { return word(info.param); });
 
 }  // namespace
 }  // namespace lockstep::hosts_mp_test

@@ -10,9 +10,9 @@
 namespace lockstep {
 
 struct InitOptions {
-  // "shm", "tcp", "gloo", "mpi" (under mpirun or srun), "local" (a world of one), "hierarchical":
-  // shm inside a host and tcp between hosts, or, as "hierarchical:gloo" and "hierarchical:mpi",
-  // those.
+  // "shm", "tcp", "hierarchical" (shm inside a host, tcp between hosts; "hierarchical:gloo" and
+  // "hierarchical:mpi": those between hosts), "gloo", "mpi" (under mpirun or srun), "nccl", "local"
+  // (a world of one).
   // "": LOCKSTEP_BACKEND, else local when alone, shm on one host, and over several hosts
   // hierarchical, or tcp where no two ranks share one.
   std::string backend = {};
