@@ -215,8 +215,9 @@ class Hosts : public ::testing::Test {
            {std::string("--mca"), std::string(layer), std::string("eth0")})
         words.push_back(word);
     }
-    std::vector<std::string> variables = {std::string(kRole) + "=" + role,
-                                          std::string(kNotes) + "=" + (*scratch_ / "notes")};
+    std::vector<std::string> variables = {
+        std::string(kRole) + "=" + role,
+        std::string(kNotes) + "=" + (*scratch_ / "notes").string()};
     if (told) {
       for (const std::string& variable :
            {std::string("MASTER_ADDR=10.77.0.1"), std::string("MASTER_PORT=") + kPort,
