@@ -54,6 +54,12 @@ void all_operations(Communicator& comm) {
       {.dtypes = {at::kFloat, at::kHalf, at::kBool}, .sizes = {0, 1009}, .every_root = false});
   for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
   EXPECT_GT(report.checked, 100);
+  // A group across the hosts, with more ranks on one of them.
+  if (auto some = comm.split(comm.rank() == 0 ? -1 : 0, -comm.rank())) {
+    const at::Tensor t = at::full({1000}, comm.rank());
+    some->all_reduce(t);
+    EXPECT_EQ(t[999].item<int64_t>(), kRanks * (kRanks - 1) / 2);
+  }
   if (!::testing::Test::HasFailure()) say("all right");
 }
 

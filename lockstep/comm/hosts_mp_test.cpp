@@ -84,6 +84,11 @@ TEST_P(HostOperations, AgreeWithTheOracle) {
                .every_root = comm.size() <= 4});
     for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
     EXPECT_GT(report.checked, 200);
+    // A group across the hosts.
+    Communicator column = *comm.split(comm.local_rank(), comm.rank());
+    const at::Tensor t = at::ones({1000});
+    column.all_reduce(t);
+    EXPECT_EQ(t[999].item<float>(), c.hosts);
   });
 }
 
