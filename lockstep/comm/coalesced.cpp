@@ -123,8 +123,8 @@ void broadcast_coalesced(Communicator& comm, std::span<const at::Tensor> tensors
     const std::vector<at::Tensor> members = pick(tensors, group);
     int64_t total = 0;
     for (const at::Tensor& tensor : members) total += tensor.numel();
-    const at::Tensor flat = is_root ? flatten(tensors, group)
-                                    : at::empty({total}, members[0].options());
+    const at::Tensor flat =
+        is_root ? flatten(tensors, group) : at::empty({total}, members[0].options());
     works.push_back(comm.ibroadcast(flat, root, site));
     if (!is_root) flattened.push_back({flat, members});
   }
