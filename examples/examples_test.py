@@ -113,6 +113,14 @@ def ddp_linear(job):
                  [f"rank {r} of {ranks}: loss #, parameters equal on all ranks" for r in range(ranks)])
 
 
+def mixed_precision(job):
+    ranks = job.ranks or 2
+    losses = re.findall(r"loss (\d\.\d\d) to (\d\.\d\d)", job.output("mixed_precision"))
+    expect("lines", len(losses), 2 * ranks)
+    for before, after in losses:
+        expect(f"the loss falls from {before} to {after}", float(after) < 0.7 * float(before), True)
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -178,7 +186,7 @@ def missing(options, way):
 
 
 def main():
-    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, ddp_linear,
+    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, ddp_linear, mixed_precision,
                                         checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

@@ -1,6 +1,8 @@
 // Everything that a training program needs. Narrower headers compile faster; see docs/building.md.
 #pragma once
 
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/comm/algorithms/ring.h"
 #include "lockstep/comm/coalesced.h"

@@ -281,7 +281,7 @@ void judge_backends(const HostFacts& facts, std::vector<Finding>& findings) {
                       "built in: ranks of several hosts, which prove the job's secret" + reach,
                       ""});
   findings.push_back({Level::kOk, "backend hierarchical",
-                      "built in: shm inside a host, tcp between hosts" + reach, ""});
+                      "built in: shm inside a host; tcp, gloo or MPI between hosts" + reach, ""});
   findings.push_back(
       {Level::kOk, "backend gloo", "built in (libtorch's): ranks of several hosts" + reach, ""});
   if (facts.mpi.error.empty()) {

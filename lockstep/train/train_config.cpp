@@ -1,6 +1,7 @@
 #include "lockstep/train/train_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -24,7 +25,7 @@ void visit_fields(Config& config, Visit&& visit) {
         config.data);
   visit("output", "directory for checkpoints, metrics and the report", config.output);
   visit("nproc", "ranks to start", config.nproc);
-  visit("backend", "shm or gloo; empty: chosen", config.backend);
+  visit("backend", "shm, tcp, hierarchical or gloo; empty: chosen", config.backend);
   visit("device", "cpu", config.device);
   visit("strategy", "how gradients are averaged: ddp, average, ring or naive-ring",
         config.strategy);
@@ -202,12 +203,12 @@ TrainConfig resolved(const TrainConfig& config) {
   }
   if (config.device != "cpu")
     refuse("device", "'" + config.device + "'", "cpu, the device that the backends carry so far");
-  if (!config.backend.empty() && config.backend != "shm" && config.backend != "gloo" &&
-      config.backend != "local") {
-    refuse("backend", "'" + config.backend + "'", "shm or gloo");
-  }
+  constexpr std::array<std::string_view, 6> kBackends = {"",     "shm",  "tcp", "hierarchical",
+                                                         "gloo", "local"};
+  if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
+    refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical or gloo");
   if (config.backend == "local" && config.nproc > 1)
-    refuse("backend", "'local'", "shm or gloo: local is for one rank");
+    refuse("backend", "'local'", "shm, tcp, hierarchical or gloo: local is for one rank");
   at_least("epochs", config.epochs, 1);
   at_least("batch_size", config.batch_size, 0);
   at_least("max_steps", config.max_steps, 0);

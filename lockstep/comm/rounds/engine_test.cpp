@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <random>
@@ -243,17 +244,20 @@ TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
 
 // A rank that leaves with a call under way takes its memory along: no peer may touch it afterwards.
 TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
-  run(2, {}, [](Communicator& comm) {
+  std::atomic<bool> gave_up = false, tried = false;
+  run(2, {}, [&](Communicator& comm) {
     if (comm.rank() == 0) {
       at::Tensor tensor = at::zeros({100'000});
       Work work = comm.iall_reduce(tensor);
       EXPECT_THROW(work.wait(Deadline::after(std::chrono::milliseconds(30))), Timeout);
       const at::Tensor before = tensor.clone();
-      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      gave_up = true;
+      while (!tried) std::this_thread::yield();
       EXPECT_TRUE(at::equal(tensor, before));
     } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      while (!gave_up) std::this_thread::yield();
       EXPECT_THROW(comm.all_reduce(at::full({100'000}, 1.0f)), Timeout);
+      tried = true;
     }
   });
 }
