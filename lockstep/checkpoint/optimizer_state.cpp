@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
-#include <typeinfo>
 
+#include "lockstep/checkpoint/optimizer_kind.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
@@ -78,7 +78,7 @@ struct Kind {
 
 template <class T>
 bool is_a(const Optimizer& optimizer) {
-  return typeid(optimizer) == typeid(T);
+  return dynamic_cast<const T*>(&optimizer) != nullptr;
 }
 
 void add(NamedTensors* out, const std::string& name, const at::Tensor& tensor) {
@@ -178,7 +178,15 @@ const Kind& kind_of(const Optimizer& optimizer) {
   for (const Kind& kind : kKinds) {
     if (kind.is(optimizer)) return kind;
   }
-  throw InvalidArgument("optimizer_state: only torch::optim::SGD, Adam and AdamW can be saved");
+  throw InvalidArgument(
+      "optimizer_state: only torch::optim::SGD, Adam and AdamW, and what derives from them, can be "
+      "saved");
+}
+
+// What a file calls the optimizer.
+std::string name_of(const Optimizer& optimizer, const Kind& kind) {
+  const auto* own = dynamic_cast<const OptimizerKind*>(&optimizer);
+  return own != nullptr ? own->kind() : kind.name;
 }
 
 std::string group_key(size_t group) {
@@ -189,9 +197,9 @@ void check_header(const Optimizer& optimizer, const Kind& kind, const Metadata& 
                   const std::string& source) {
   const auto recorded = metadata.find("optimizer");
   if (recorded == metadata.end()) throw CheckpointError(source + ": holds no optimizer");
-  if (recorded->second != kind.name) {
+  if (recorded->second != name_of(optimizer, kind)) {
     throw CheckpointError(source + ": was saved from " + recorded->second +
-                          ", but the optimizer is " + kind.name);
+                          ", but the optimizer is " + name_of(optimizer, kind));
   }
   const size_t groups = optimizer.param_groups().size();
   if (metadata.count(group_key(groups)) != 0 ||
@@ -230,7 +238,7 @@ std::vector<std::unique_ptr<OptimizerOptions>> read_options(const Optimizer& opt
 Safetensors optimizer_state(const Optimizer& optimizer) {
   const Kind& kind = kind_of(optimizer);
   Safetensors result;
-  result.metadata["optimizer"] = kind.name;
+  result.metadata["optimizer"] = name_of(optimizer, kind);
   size_t index = 0, group_index = 0;
   for (const auto& group : optimizer.param_groups()) {
     json options = kind.save_options(group.options());

@@ -1,0 +1,18 @@
+// For an optimizer that keeps the options and the state of a torch::optim kind, but takes another
+// step.
+#pragma once
+
+#include <string>
+
+namespace lockstep {
+
+// An optimizer that derives from torch::optim::SGD, Adam or AdamW is saved and loaded as that kind,
+// and its files are exchanged with it freely. If it implements this as well, its files carry kind()
+// in place of the base's name, and only files with that name are loaded.
+class OptimizerKind {
+ public:
+  virtual ~OptimizerKind() = default;
+  virtual std::string kind() const = 0;
+};
+
+}  // namespace lockstep

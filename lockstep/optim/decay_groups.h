@@ -1,0 +1,57 @@
+// Which parameters weight decay is for: matrices and filters, not biases and the scales of
+// normalisation layers, as BERT's and most transformers' recipes have it.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/flat/named_tensors.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace lockstep::optim {
+
+struct NoDecay {
+  bool biases = true;  // the last part of the name contains "bias": "fc.bias", "in_proj_bias"
+  // Every parameter that belongs directly to a module whose type's name ends in "Norm" or
+  // "Norm<digit>d" (but for "Impl"): torch's LayerNorm, BatchNorm1d/2d/3d, GroupNorm,
+  // InstanceNorm1d/2d/3d, Lockstep's SyncBatchNorm, a user's RmsNorm.
+  bool norms = true;
+  bool one_dimensional = false;         // every parameter of at most one dimension
+  std::vector<std::string> names = {};  // whose name contains one of these, e.g. "embeddings"
+};
+
+struct DecayGroups {
+  NamedTensors decay;
+  NamedTensors no_decay;
+};
+
+// Parameters that require a gradient, in the module's order, each once: one that several modules
+// share goes by its first name. Pure: the module is not changed. The tensors are the module's own.
+DecayGroups split_by_decay(const torch::nn::Module& module, const NoDecay& rule = {});
+
+// The same as parameter groups for an optimizer: first those with `options` as they are, then those
+// with weight decay 0; a group without parameters is left out. Options is
+// torch::optim::AdamWOptions, AdamOptions or SGDOptions.
+template <typename Options>
+std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Module& module,
+                                                            const Options& options,
+                                                            const NoDecay& rule = {}) {
+  const DecayGroups split = split_by_decay(module, rule);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  const auto add = [&groups](const NamedTensors& named, const Options& group_options) {
+    if (named.empty()) return;
+    std::vector<at::Tensor> tensors;
+    for (const auto& entry : named) tensors.push_back(entry.second);
+    groups.emplace_back(std::move(tensors), std::make_unique<Options>(group_options));
+  };
+  add(split.decay, options);
+  add(split.no_decay, Options(options).weight_decay(0));
+  return groups;
+}
+
+}  // namespace lockstep::optim

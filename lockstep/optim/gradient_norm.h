@@ -1,0 +1,27 @@
+// The norm of gradients: what clipping by global norm (Pascanu et al., arXiv:1211.5063) measures.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace lockstep::optim {
+
+// The sum of the squares of all elements. Dense floating-point tensors of any strides; undefined
+// ones count as zero. Local: where a model is split over ranks, sum_of_squares of the parts add up
+// to the whole's.
+//
+// Deterministic: accumulated in float64 in an order that depends on the tensors' sizes and the
+// order of the list alone, not on threads, alignment, or where the tensors lie. (On devices other
+// than the CPU, as deterministic as at::_foreach_norm.) Infinite or NaN if an element is. Runs on
+// the calling thread, at about the speed of memory; waits for the device where there is one. Throws
+// InvalidArgument for a tensor that is sparse or not floating-point.
+double sum_of_squares(at::TensorList tensors);
+
+// sqrt(sum_of_squares()): torch::nn::utils::clip_grad_norm_'s norm of order 2, to 1e-6.
+double global_norm(at::TensorList tensors);
+
+// The gradients of those parameters that have one.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
+
+}  // namespace lockstep::optim

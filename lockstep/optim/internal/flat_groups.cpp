@@ -1,0 +1,182 @@
+#include "lockstep/optim/internal/flat_groups.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/flat/bucket_plan.h"
+
+namespace lockstep::optim::internal {
+namespace {
+
+std::string place(size_t group, int64_t index) {
+  return "parameter " + std::to_string(index) + " of group " + std::to_string(group);
+}
+
+void check_kind(const at::Tensor& param, size_t group, int64_t index) {
+  if (!param.defined() || param.layout() != at::kStrided ||
+      !at::isFloatingType(param.scalar_type())) {
+    throw InvalidArgument(
+        "fused optimizer: " + place(group, index) +
+        " is undefined, sparse or not floating-point; give it to another optimizer");
+  }
+  if (!param.is_leaf()) {
+    throw InvalidArgument("fused optimizer: " + place(group, index) +
+                          " is the result of a computation; optimizers take leaves");
+  }
+}
+
+// Bytes that a tensor spans in memory.
+std::pair<uintptr_t, uintptr_t> span_of(const at::Tensor& tensor) {
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return {begin, begin + static_cast<uintptr_t>((last + 1) * tensor.element_size())};
+}
+
+}  // namespace
+
+// Not as_strided(): Optimizer::zero_grad(false) calls detach_(), which autograd forbids on views.
+at::Tensor Block::shaped(const at::Tensor& buffer, const Slot& slot) {
+  return at::empty({0}, buffer.options())
+      .set_(buffer.storage(), slot.offset, slot.param.sizes(), slot.param.strides());
+}
+
+const at::Tensor& Block::state(size_t which) {
+  while (states.size() <= which) states.push_back(at::zeros({numel}, weights.options()));
+  return states[which];
+}
+
+FlatGroups::FlatGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                       bool flat_gradients)
+    : flat_gradients_(flat_gradients) {
+  check_new(groups, 0);
+  for (size_t group = 0; group < groups.size(); ++group) add_group(group, groups[group].params());
+}
+
+void FlatGroups::check_new(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                           size_t first) const {
+  using Span = std::tuple<uintptr_t, uintptr_t, size_t, int64_t>;
+  std::vector<Span> spans;
+  for (size_t group = first; group < groups.size(); ++group) {
+    int64_t index = 0;
+    for (const at::Tensor& param : groups[group].params()) {
+      check_kind(param, group, index);
+      if (param.numel() > 0) {
+        const auto [begin, end] = span_of(param);
+        spans.emplace_back(begin, end, group, index);
+      }
+      ++index;
+    }
+  }
+  for (const Block& block : blocks_) {
+    for (const Slot& slot : block.slots) {
+      const auto [begin, end] = span_of(slot.param);
+      if (slot.numel > 0) spans.emplace_back(begin, end, block.group, slot.index);
+    }
+  }
+  std::sort(spans.begin(), spans.end());
+  for (size_t i = 1; i < spans.size(); ++i) {
+    if (std::get<0>(spans[i]) < std::get<1>(spans[i - 1])) {
+      throw InvalidArgument(
+          "fused optimizer: " + place(std::get<2>(spans[i - 1]), std::get<3>(spans[i - 1])) +
+          " and " + place(std::get<2>(spans[i]), std::get<3>(spans[i])) +
+          " share memory; give a shared tensor once, as one tensor");
+    }
+  }
+}
+
+void FlatGroups::add_group(size_t group, const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  group_sizes_.push_back(parameters.size());
+  std::map<std::string, std::vector<int64_t>> devices;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    devices[parameters[i].device().str()].push_back(static_cast<int64_t>(i));
+  for (const auto& [device, indices] : devices) {
+    std::vector<flat::TensorSpec> specs;
+    for (const int64_t index : indices) {
+      const at::Tensor& param = parameters[static_cast<size_t>(index)];
+      specs.push_back({param.numel(), param.scalar_type()});
+    }
+    // One block a dtype. The plan's order and alignment are those of DDP's buckets, so that
+    // gradients there lie in the same way as the parameters here.
+    constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+    for (const flat::Bucket& bucket : flat::plan_buckets(specs, {kNoLimit, kNoLimit})) {
+      Block block;
+      block.group = group;
+      block.numel = bucket.numel;
+      const auto& first = parameters[static_cast<size_t>(indices[bucket.slots.front().tensor])];
+      block.weights = at::zeros({bucket.numel}, first.detach().options());
+      if (flat_gradients_) block.gradients = at::zeros({bucket.numel}, block.weights.options());
+      for (const auto& place : bucket.slots) {
+        Slot slot;
+        slot.index = indices[place.tensor];
+        slot.param = parameters[static_cast<size_t>(slot.index)];
+        slot.offset = place.offset;
+        slot.numel = slot.param.numel();
+        const at::Tensor values = slot.param.detach();
+        const at::Tensor home =
+            values.is_non_overlapping_and_dense()
+                ? block.weights.as_strided(values.sizes(), values.strides(), slot.offset)
+                : Block::stretch(block.weights, slot.offset, slot.numel).view(values.sizes());
+        home.copy_(values);
+        slot.param.set_data(home);
+        block.slots.push_back(std::move(slot));
+      }
+      blocks_.push_back(std::move(block));
+    }
+  }
+}
+
+void FlatGroups::follow(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  for (size_t group = 0; group < groups.size() && group < group_sizes_.size(); ++group) {
+    if (groups[group].params().size() != group_sizes_[group]) {
+      throw InvalidArgument("fused optimizer: group " + std::to_string(group) +
+                            " has other parameters than when it was made; add a group instead");
+    }
+  }
+  for (const Block& block : blocks_) {
+    const auto begin = reinterpret_cast<uintptr_t>(block.weights.const_data_ptr());
+    const auto element = static_cast<uintptr_t>(block.weights.element_size());
+    for (const Slot& slot : block.slots) {
+      const bool there = reinterpret_cast<uintptr_t>(slot.param.const_data_ptr()) ==
+                             begin + static_cast<uintptr_t>(slot.offset) * element &&
+                         slot.param.scalar_type() == block.weights.scalar_type() &&
+                         slot.param.numel() == slot.numel;
+      if (!there && slot.numel > 0) {
+        throw InvalidArgument("fused optimizer: " + place(block.group, slot.index) +
+                              " has been moved since the optimizer was made; make it after "
+                              "model->to(...), and only one fused optimizer a parameter");
+      }
+    }
+  }
+  if (groups.size() > group_sizes_.size()) {
+    check_new(groups, group_sizes_.size());
+    for (size_t group = group_sizes_.size(); group < groups.size(); ++group)
+      add_group(group, groups[group].params());
+  }
+}
+
+void FlatGroups::zero_gradients() {
+  const at::NoGradGuard no_grad;
+  for (Block& block : blocks_) {
+    if (!block.gradients.defined()) continue;
+    block.gradients.zero_();
+    for (Slot& slot : block.slots) {
+      at::Tensor& gradient = slot.param.mutable_grad();
+      if (!gradient.defined() || !gradient.is_alias_of(block.gradients))
+        gradient = Block::shaped(block.gradients, slot);
+    }
+  }
+}
+
+}  // namespace lockstep::optim::internal

@@ -1,0 +1,61 @@
+// Where the parameters of an optimizer lie: flat buffers, one a group, dtype and device, and beside
+// each its state's.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::optim::internal {
+
+// A parameter's place.
+struct Slot {
+  at::Tensor param;   // the module's tensor, whose memory is in the block
+  int64_t index = 0;  // in its group, for messages
+  int64_t offset = 0;
+  int64_t numel = 0;
+};
+
+struct Block {
+  size_t group = 0;
+  int64_t numel = 0;  // padding included
+  std::vector<Slot> slots;
+  at::Tensor weights;
+  std::vector<at::Tensor> states;  // allocated when first asked for
+  at::Tensor gradients;            // undefined without flat gradients
+
+  // A stretch of one of the buffers, one-dimensional.
+  static at::Tensor stretch(const at::Tensor& buffer, int64_t offset, int64_t numel) {
+    return buffer.narrow(0, offset, numel);
+  }
+  // A slot's part of one of the buffers, with the parameter's sizes and strides; no view in
+  // autograd's eyes.
+  static at::Tensor shaped(const at::Tensor& buffer, const Slot& slot);
+  const at::Tensor& state(size_t which);
+};
+
+class FlatGroups {
+ public:
+  // Moves the parameters. Throws InvalidArgument, before anything has moved, as adam.h says.
+  FlatGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups, bool flat_gradients);
+
+  // Takes in groups that were added since. Throws InvalidArgument where a group's list of
+  // parameters has changed, or a parameter no longer lies where it was put.
+  void follow(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+  std::vector<Block>& blocks() { return blocks_; }
+  bool flat_gradients() const { return flat_gradients_; }
+  // Zeroes the flat gradients and makes them the parameters' grad().
+  void zero_gradients();
+
+ private:
+  void add_group(size_t group, const std::vector<at::Tensor>& parameters);
+  void check_new(const std::vector<torch::optim::OptimizerParamGroup>& groups, size_t first) const;
+
+  bool flat_gradients_;
+  std::vector<size_t> group_sizes_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace lockstep::optim::internal

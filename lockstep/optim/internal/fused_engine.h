@@ -1,0 +1,55 @@
+// A step of any of the fused optimizers: what is the same for all of them.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/internal/flat_groups.h"
+
+namespace lockstep::optim::internal {
+
+// Parameters of one group, dtype and device, as lists for one kernel call: stretches of flat memory
+// that their gradients divide them into.
+struct Launch {
+  const torch::optim::OptimizerOptions* options = nullptr;
+  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> gradients;
+  std::vector<std::vector<at::Tensor>> states;  // by kind of state, then as weights
+  std::vector<at::Tensor> steps;                // one float32 each: this step's number, from 1
+  bool first = false;                           // states hold nothing yet
+  std::optional<at::Tensor> divisor;            // of the gradients, one float32
+};
+
+// How a kind of optimizer keeps its state in torch's objects.
+class StateKind {
+ public:
+  virtual ~StateKind() = default;
+  virtual size_t count(const torch::optim::OptimizerOptions& options) const = 0;
+  virtual std::unique_ptr<torch::optim::OptimizerParamState> make() const = 0;
+  // A reference into the state's object.
+  virtual at::Tensor& tensor(torch::optim::OptimizerParamState& state, size_t which) const = 0;
+  // Steps done, where they are counted.
+  virtual int64_t steps(const torch::optim::OptimizerParamState&) const { return 0; }
+  virtual void set_steps(torch::optim::OptimizerParamState&, int64_t) const {}
+};
+
+struct EngineOptions {
+  bool one_parameter_a_stretch = false;
+};
+
+// `optimizer` is the one that `flat` was made for. Calls `kernel` for every launch, without
+// gradients being recorded.
+StepResult fused_step(torch::optim::Optimizer& optimizer, FlatGroups& flat, const StateKind& kind,
+                      const StepOptions& options, const std::function<void(Launch&)>& kernel,
+                      EngineOptions engine = {});
+
+// torch's step(closure): the closure's loss, under enabled gradients, then `step`.
+at::Tensor step_with_closure(const torch::optim::Optimizer::LossClosure& closure,
+                             const std::function<void()>& step);
+
+}  // namespace lockstep::optim::internal

@@ -1,0 +1,50 @@
+// LAMB for large batches: You et al., "Large Batch Optimization for Deep Learning: Training BERT in
+// 76 minutes", arXiv:1904.00962, algorithm 2.
+//
+// For each parameter tensor x, with Adam's moments m and v, both bias-corrected:
+//   u = m / (sqrt(v) + eps) + weight_decay * x
+//   x = x - lr * (|x| / |u|) * u      (ratio 1 where either norm is 0; phi is the identity)
+// The authors also clip the gradients' global norm to 1: step({.max_norm = 1.0}).
+//
+// Options and state are AdamW's (amsgrad is refused), memory and errors as adam.h says; files name
+// the optimizer "LAMB". The moments are one fused kernel a tensor; scratch memory is that of the
+// largest parameter.
+#pragma once
+
+#include <torch/optim/adamw.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/optimizer_kind.h"
+#include "lockstep/optim/fused_options.h"
+#include "lockstep/optim/fused_step.h"
+
+namespace lockstep::optim {
+
+namespace internal {
+class FlatGroups;
+}  // namespace internal
+
+class Lamb final : public torch::optim::AdamW, public FusedStep, public OptimizerKind {
+ public:
+  // eps is 1e-6 in the paper's experiments.
+  explicit Lamb(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options,
+                FusedOptions fused = {});
+  explicit Lamb(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                torch::optim::AdamWOptions defaults, FusedOptions fused = {});
+  ~Lamb() override;
+  Lamb(const Lamb&) = delete;
+  Lamb& operator=(const Lamb&) = delete;
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+  StepResult step(const StepOptions& options) override;
+  void zero_grad(bool set_to_none = true);
+  std::string kind() const override { return "LAMB"; }
+
+ private:
+  std::unique_ptr<internal::FlatGroups> flat_;
+};
+
+}  // namespace lockstep::optim
