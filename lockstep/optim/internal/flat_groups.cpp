@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <limits>
@@ -43,6 +43,24 @@ std::pair<uintptr_t, uintptr_t> span_of(const at::Tensor& tensor) {
   return {begin, begin + static_cast<uintptr_t>((last + 1) * tensor.element_size())};
 }
 
+// A step walks through four buffers at once: with large pages it spends less on finding them. The
+// advice covers whole large pages inside the buffer, so it costs no memory; a kernel that does not
+// take it changes nothing but speed.
+at::Tensor zeros_in_large_pages(int64_t numel, const at::TensorOptions& options) {
+  at::Tensor tensor = at::empty({numel}, options);
+  if (tensor.is_cpu()) {
+    constexpr uintptr_t kPage = uintptr_t{2} << 20;
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+    const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
+    const uintptr_t last = (begin + tensor.nbytes()) / kPage * kPage;
+    if (first < last) {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): an address inside the buffer
+      (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+    }
+  }
+  return tensor.zero_();
+}
+
 }  // namespace
 
 // Not as_strided(): Optimizer::zero_grad(false) calls detach_(), which autograd forbids on views.
@@ -52,7 +70,7 @@ at::Tensor Block::shaped(const at::Tensor& buffer, const Slot& slot) {
 }
 
 const at::Tensor& Block::state(size_t which) {
-  while (states.size() <= which) states.push_back(at::zeros({numel}, weights.options()));
+  while (states.size() <= which) states.push_back(zeros_in_large_pages(numel, weights.options()));
   return states[which];
 }
 
@@ -115,8 +133,9 @@ void FlatGroups::add_group(size_t group, const std::vector<at::Tensor>& paramete
       block.group = group;
       block.numel = bucket.numel;
       const auto& first = parameters[static_cast<size_t>(indices[bucket.slots.front().tensor])];
-      block.weights = at::zeros({bucket.numel}, first.detach().options());
-      if (flat_gradients_) block.gradients = at::zeros({bucket.numel}, block.weights.options());
+      block.weights = zeros_in_large_pages(bucket.numel, first.detach().options());
+      if (flat_gradients_)
+        block.gradients = zeros_in_large_pages(bucket.numel, block.weights.options());
       for (const auto& place : bucket.slots) {
         Slot slot;
         slot.index = indices[place.tensor];
