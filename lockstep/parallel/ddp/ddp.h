@@ -20,7 +20,7 @@ namespace lockstep {
 struct DdpOptions {
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's statistics) to all, before each
-                                  // forward in training mode
+                                  // forward in training mode whose backward communicates
 };
 
 // Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
@@ -62,7 +62,8 @@ class DistributedDataParallel {
   template <typename... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward(module_->is_training());
-    if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty())
+    if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty() &&
+        reducer_->communicates())
       broadcast_tensors(comm_, buffers_);
     auto output = module_->forward(std::forward<Args>(args)...);
     watch(output);
@@ -74,6 +75,24 @@ class DistributedDataParallel {
   const M& module() const { return module_; }
   auto operator->() { return &*module_; }
   auto operator->() const { return &*module_; }
+
+  // While the guard lives, backward() does not communicate: gradients add up on this rank, and the
+  // first backward after it averages all of them. All ranks must do so in the same backwards.
+  //
+  //   {
+  //     const auto guard = model.no_sync();
+  //     loss(model(first)).backward();
+  //   }
+  //   loss(model(second)).backward();  // averages both
+  NoSync no_sync() { return NoSync(*reducer_); }
+  // The same by counting: of every `steps` backwards only the last communicates. The gradients are
+  // the sum over the steps (and the average over the ranks): divide the loss by `steps` for their
+  // mean. A parameter that was used in an early one only is averaged too. The count starts anew
+  // here: accumulate(rest) makes a shorter last group of an epoch. Throws InvalidArgument unless
+  // steps is 1 or more. The same on all ranks.
+  void accumulate(int64_t steps) { reducer_->accumulate(steps); }
+  // Whether the next backward communicates, and the optimizer is to take a step after it.
+  bool communicates() const { return reducer_->communicates(); }
 
   Communicator& comm() { return comm_; }
   size_t bucket_count() const { return reducer_->bucket_count(); }

@@ -11,6 +11,7 @@
 #include <torch/utils.h>
 
 #include <mutex>
+#include <optional>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
@@ -232,6 +233,81 @@ struct CheckpointedImpl : torch::nn::Module {
   }
   Linear inner{nullptr}, middle{nullptr}, outer{nullptr};
 };
+
+// What one process has after the same micro-batches of all ranks; `spare`: in which of them the
+// spare layer is used, by rank 1's part.
+std::vector<torch::Tensor> accumulated_by_one_process(int micros, int spare) {
+  Net one = make_net();
+  for (int micro = 0; micro < micros; ++micro) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto part = batch(4 * micros).chunk(micros)[micro].chunk(2)[rank];
+      (one(part, rank == 1 && micro == spare).pow(2).mean() / 2).backward();
+    }
+  }
+  return gradients(one);
+}
+
+TEST(Ddp, AccumulatesWithoutCommunicating) {
+  constexpr int kMicros = 3;
+  // The spare layer is used by one rank only, in the first, or in the last micro-step.
+  for (const int spare : {-1, 0, 2}) {
+    const auto expected = accumulated_by_one_process(kMicros, spare);
+    for (const bool counted : {false, true}) {
+      testing::run_threads(2, [&](Communicator& comm) {
+        DistributedDataParallel model(make_net(), comm,
+                                      {.bucket_sizes = {.first = 64, .rest = 128}});
+        torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+        if (counted) model.accumulate(kMicros);
+        for (int round = 0; round < 2; ++round) {  // the second like the first
+          optimizer.zero_grad(round == 0);
+          for (int micro = 0; micro < kMicros; ++micro) {
+            const bool last = micro + 1 == kMicros;
+            const auto before = comm.stats().collectives;
+            std::optional<NoSync> guard;
+            if (!counted && !last) guard.emplace(model.no_sync());
+            EXPECT_EQ(model.communicates(), last);
+            const auto part = batch(4 * kMicros).chunk(kMicros)[micro].chunk(2)[comm.rank()];
+            model(part, comm.rank() == 1 && micro == spare).pow(2).mean().backward();
+            EXPECT_EQ(comm.stats().collectives > before, last);
+          }
+          const auto got = gradients(model.module());
+          for (size_t i = 0; i < got.size(); ++i) {
+            // Gradients that were set to zero instead of none stay defined.
+            if (round == 1 && !expected[i].defined()) continue;
+            expect_close(got[i], expected[i],
+                         "spare in " + std::to_string(spare) + ", gradient " + std::to_string(i));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Ddp, AGroupOfMicroStepsMayBeShorterAndMayFail) {
+  testing::run_threads(2, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm);
+    const auto part = batch(4).chunk(2)[comm.rank()];
+    model.accumulate(4);
+    model(part).pow(2).mean().backward();
+    model.accumulate(1);
+    EXPECT_TRUE(model.communicates());
+    model(part).pow(2).mean().backward();
+    EXPECT_THROW(model.accumulate(0), InvalidArgument);
+    for (auto& p : model->parameters()) p.mutable_grad() = torch::Tensor();
+    {
+      const auto outer = model.no_sync();
+      const auto inner = model.no_sync();
+      auto y = model(part);
+      y.register_hook([](const torch::Tensor&) -> torch::Tensor { throw DataError("mine"); });
+      EXPECT_THROW(y.pow(2).mean().backward(), std::exception);
+    }
+    for (auto& p : model->parameters()) p.mutable_grad() = torch::Tensor();
+    model(part).pow(2).mean().backward();
+    Net one = reference(4);
+    for (size_t i = 0; i < 4; ++i)
+      expect_close(gradients(model.module())[i], gradients(one)[i], "after a failure");
+  });
+}
 
 TEST(Ddp, NestedBackwardsAndStructuredOutputsAreReducedOnce) {
   const auto make = [] {

@@ -26,6 +26,9 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   void install_hooks();
   void forget_failed_backward();
   void count_forward() { ++forwards_; }
+  void accumulate(int64_t steps);
+  bool communicates() const { return silencers_ == 0 && quiet_backwards_ + 1 >= accumulate_; }
+  void silence(int by) { silencers_ += by; }
   void arm(bool outermost);
   void gradient_arrived(size_t index);
   size_t bucket_count() const { return buckets_.size(); }
@@ -37,6 +40,7 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
     at::Tensor view;  // of its bucket, in the parameter's shape
     size_t bucket = 0;
     bool arrived = false;  // in this backward
+    bool earlier = false;  // in a quiet one since the last that communicated
     at::Tensor before;     // its gradient before the reduction, if it was not used but had one
     decltype(torch::autograd::impl::grad_accumulator(
         at::Tensor())) accumulator;  // the tensor holds it weakly
@@ -52,6 +56,7 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   void start_ready_buckets();
   void prepare_unused();
   void finish();
+  void finish_quietly();
   void settle();
   void reset();
 
@@ -62,10 +67,14 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   uint64_t forwards_ = 0;  // counted ones
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
-  at::Tensor used_;          // one bit a parameter
-  size_t started_ = 0;       // buckets whose reduction was started
-  int task_ = kNoGraphTask;  // the graph task at whose end finish() runs
-  bool armed_ = false;       // finish() will run at the end of this backward
+  at::Tensor used_;              // one bit a parameter
+  size_t started_ = 0;           // buckets whose reduction was started
+  int task_ = kNoGraphTask;      // the graph task at whose end finish() runs
+  bool armed_ = false;           // finish() will run at the end of this backward
+  bool quiet_ = false;           // this backward does not communicate
+  int silencers_ = 0;            // NoSync guards that live
+  int64_t accumulate_ = 1;       // of so many backwards the last communicates
+  int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under a NoSync
 };
 
 namespace {
@@ -142,13 +151,27 @@ void Reducer::State::arm(bool outermost) {
   torch::autograd::Engine::get_default_engine().queue_callback(
       [state = shared_from_this()] { state->finish(); });
   armed_ = true;
+  quiet_ = !communicates();
   task_ = task;
+}
+
+void Reducer::State::accumulate(int64_t steps) {
+  if (steps < 1) {
+    throw InvalidArgument("accumulate(" + std::to_string(steps) +
+                          "): give 1 or more backwards, of which the last communicates");
+  }
+  accumulate_ = steps;
+  quiet_backwards_ = 0;
 }
 
 void Reducer::State::gradient_arrived(size_t index) {
   try {
     arm(/*outermost=*/false);
     Parameter& parameter = parameters_[index];
+    if (quiet_) {
+      parameter.earlier = true;
+      return;
+    }
     if (parameter.arrived) {
       throw InvalidArgument("the gradient of parameter '" + parameter.name +
                             "' arrived twice in one backward; its bucket may be reduced already. "
@@ -206,13 +229,13 @@ void Reducer::State::prepare_unused() {
   auto* bits = used_.mutable_data_ptr<uint8_t>();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    if (parameter.arrived) {
-      bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | (1u << (i % 8)));
-      continue;
-    }
-    if (parameter.tensor.grad().defined()) {
+    const bool defined = parameter.tensor.grad().defined();
+    const bool used = parameter.arrived || (parameter.earlier && defined);
+    if (used) bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | (1u << (i % 8)));
+    if (parameter.arrived) continue;
+    if (defined) {
       put_into_bucket(parameter);
-      parameter.before = parameter.view.clone();
+      if (!used) parameter.before = parameter.view.clone();
     } else {
       parameter.view.zero_();
     }
@@ -220,7 +243,14 @@ void Reducer::State::prepare_unused() {
   }
 }
 
+// What this rank has used is kept for the backward that communicates.
+void Reducer::State::finish_quietly() {
+  if (silencers_ == 0) ++quiet_backwards_;
+  armed_ = false;
+}
+
 void Reducer::State::finish() {
+  if (quiet_) return finish_quietly();
   try {
     prepare_unused();
     start_ready_buckets();
@@ -240,6 +270,7 @@ void Reducer::State::finish() {
     reset();
     throw;
   }
+  quiet_backwards_ = 0;
   reset();
 }
 
@@ -253,6 +284,7 @@ void Reducer::State::settle() {
 void Reducer::State::reset() {
   for (Parameter& parameter : parameters_) {
     parameter.arrived = false;
+    parameter.earlier = false;
     parameter.before.reset();
   }
   for (Bucket& bucket : buckets_) {
@@ -282,8 +314,24 @@ void Reducer::watch(const at::Tensor& output) {
   });
 }
 
+void Reducer::accumulate(int64_t steps) {
+  state_->accumulate(steps);
+}
+
+bool Reducer::communicates() const {
+  return state_->communicates();
+}
+
 size_t Reducer::bucket_count() const {
   return state_->bucket_count();
+}
+
+NoSync::NoSync(Reducer& reducer) : state_(reducer.state_) {
+  state_->silence(1);
+}
+
+NoSync::~NoSync() {
+  if (state_) state_->silence(-1);
 }
 
 }  // namespace lockstep

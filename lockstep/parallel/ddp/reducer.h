@@ -40,11 +40,33 @@ class Reducer {
   // nested backwards, or none. Tensors without a gradient are ignored.
   void watch(const at::Tensor& output);
 
+  // Quiet backwards do not communicate: gradients add up on this rank, and the next backward that
+  // does communicate averages all of them. A parameter counts as used if any of these backwards
+  // used it. Of every `steps` backwards the last communicates; the count starts anew here. Throws
+  // InvalidArgument unless steps is 1 or more.
+  void accumulate(int64_t steps);
+  // Whether a backward that began now would communicate.
+  bool communicates() const;
+
   size_t bucket_count() const;
 
  private:
+  friend class NoSync;
   class State;
   std::shared_ptr<State> state_;
+};
+
+// While it lives, all backwards are quiet, and are not counted by accumulate(). May be nested, and
+// outlive the reducer.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(Reducer& reducer);
+  ~NoSync();
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+
+ private:
+  std::shared_ptr<Reducer::State> state_;
 };
 
 }  // namespace lockstep
