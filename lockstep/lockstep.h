@@ -24,4 +24,5 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/parallel/ddp/ddp.h"

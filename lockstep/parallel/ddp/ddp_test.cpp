@@ -15,6 +15,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::ddp_test {
@@ -382,6 +383,79 @@ TEST(Ddp, BuffersFollowRankZero) {
     model->steps.fill_(comm.rank() + 5.0);
     model(batch(2));
     EXPECT_EQ(model->steps.item<float>(), 5.0f);
+  });
+}
+
+TEST(Ddp, ParametersThatDriftApartAreNamed) {
+  testing::run_threads(3, [](Communicator& comm) {
+    DistributedDataParallel model(make_net(), comm, {.check_every = 2});
+    const auto forward = [&] { model(batch(4)); };
+    for (int i = 0; i < 4; ++i) forward();
+    if (comm.rank() == 2) {
+      const torch::NoGradGuard no_grad;
+      model->second->bias[3] += 1e-6;
+    }
+    forward();  // not looked at
+    try {
+      forward();
+      ADD_FAILURE() << "no Mismatch";
+    } catch (const Mismatch& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find("'second.bias' is one thing on ranks 0, 1 and another on ranks 2"),
+                std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST(AverageParameters, IsTheAverageAndKeepsGradients) {
+  testing::run_threads(3, [](Communicator& comm) {
+    Net net = make_net(comm.rank() + 1.0);
+    Net first = make_net(1), second = make_net(2), third = make_net(3);
+    net(batch(4)).sum().backward();
+    const auto before = net->first->weight.grad().clone();
+    average_parameters(net, comm);
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      const auto expected =
+          (first->parameters()[i] + second->parameters()[i] + third->parameters()[i]) / 3.0;
+      expect_close(net->parameters()[i], expected, std::to_string(i));
+    }
+    EXPECT_TRUE(torch::equal(net->first->weight.grad(), before));
+    EXPECT_TRUE(net->first->weight.requires_grad());
+  });
+}
+
+// Plain SGD: a step by own gradients and an average of parameters is a step by averaged gradients.
+TEST(AverageParameters, AtEveryStepOfPlainSgdEqualsDdp) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Net local = make_net();
+    DistributedDataParallel model(make_net(), comm);
+    torch::optim::SGD mine(local->parameters(), torch::optim::SGDOptions(0.1));
+    torch::optim::SGD theirs(model->parameters(), torch::optim::SGDOptions(0.1));
+    PeriodicAverager averager(comm, 1);
+    for (int step = 0; step < 5; ++step) {
+      const auto part = batch(8).chunk(2)[comm.rank()];
+      mine.zero_grad();
+      local(part).pow(2).mean().backward();
+      mine.step();
+      EXPECT_TRUE(averager.step(local));
+      theirs.zero_grad();
+      model(part).pow(2).mean().backward();
+      theirs.step();
+    }
+    for (size_t i = 0; i < local->parameters().size(); ++i)
+      expect_close(local->parameters()[i], model->parameters()[i], std::to_string(i));
+  });
+}
+
+TEST(AverageParameters, EveryPeriodAfterTheWarmUp) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Net net = make_net();
+    PeriodicAverager averager(comm, 3, 2);
+    std::string averaged;
+    for (int step = 0; step < 9; ++step) averaged += averager.step(net) ? 'a' : '.';
+    EXPECT_EQ(averaged, "aa..a..a.");
+    EXPECT_THROW(PeriodicAverager(comm, 0), InvalidArgument);
   });
 }
 

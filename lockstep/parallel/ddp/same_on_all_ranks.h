@@ -17,6 +17,11 @@ namespace lockstep {
 // Collective.
 void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors);
 
+// Compares the tensors' values, bit for bit, by 8 bytes a rank; shapes must agree already. Throws
+// Mismatch, on all ranks alike, that names the first tensor that differs and the ranks on each
+// side. Collective.
+void check_equal_values(Communicator& comm, const NamedTensors& tensors);
+
 // Copies rank 0's values into everybody's. Collective.
 void broadcast_tensors(Communicator& comm, const NamedTensors& tensors, int root = 0);
 
