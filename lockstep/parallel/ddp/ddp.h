@@ -25,6 +25,7 @@ struct DdpOptions {
   int64_t check_every = 0;  // at every so-manieth forward in training (with gradients enabled) the
                             // ranks' parameters are compared, by 8 bytes, and Mismatch names the
                             // first that has drifted apart; 0: never
+  std::shared_ptr<CommHook> hook = nullptr;  // averages the buckets; this wrapper's alone
 };
 
 // Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
@@ -47,7 +48,7 @@ template <typename M>
 class DistributedDataParallel {
  public:
   explicit DistributedDataParallel(M module, Communicator comm, DdpOptions options = {})
-      : module_(std::move(module)), comm_(std::move(comm)), options_(options) {
+      : module_(std::move(module)), comm_(std::move(comm)), options_(std::move(options)) {
     NamedTensors parameters = named(module_->named_parameters());
     NamedTensors everything = parameters;
     buffers_ = named(module_->named_buffers());
@@ -56,7 +57,8 @@ class DistributedDataParallel {
     broadcast_tensors(comm_, everything);
     parameters_ = parameters;
     std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
-    reducer_ = std::make_unique<Reducer>(std::move(parameters), comm_, options_.bucket_sizes);
+    reducer_ = std::make_unique<Reducer>(std::move(parameters), comm_, options_.bucket_sizes,
+                                         options_.hook);
   }
 
   // The module's forward().

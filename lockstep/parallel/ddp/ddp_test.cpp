@@ -10,6 +10,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <mutex>
 #include <optional>
 
@@ -383,6 +384,77 @@ TEST(Ddp, BuffersFollowRankZero) {
     model->steps.fill_(comm.rank() + 5.0);
     model(batch(2));
     EXPECT_EQ(model->steps.item<float>(), 5.0f);
+  });
+}
+
+// Gradients in 16 bits are those of one process, but for the rounding of each rank's and of the
+// average; and they are the same on all ranks.
+TEST(Ddp, SixteenBitHooksRoundAndNothingElse) {
+  for (const auto& [dtype, error] :
+       {std::pair{torch::kBFloat16, std::ldexp(1.0, -8)}, {torch::kHalf, std::ldexp(1.0, -11)}}) {
+    Net one = reference(12);
+    testing::run_threads(3, [&](Communicator& comm) {
+      DistributedDataParallel model(
+          make_net(), comm,
+          {.bucket_sizes = {.first = 64, .rest = 128}, .hook = make_16_bit_hook(dtype)});
+      for (int round = 0; round < 2; ++round) {
+        for (auto& p : model->parameters()) p.mutable_grad() = torch::Tensor();
+        model(batch(12).chunk(3)[comm.rank()]).pow(2).mean().backward();
+        const auto got = gradients(model.module()), expected = gradients(one);
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(got[i].defined(), expected[i].defined()) << i;
+          if (!got[i].defined()) continue;
+          // Ranks' gradients may be larger than their average: bound by the largest.
+          const double bound = 4 * error * expected[i].abs().max().item<double>() + 1e-6;
+          EXPECT_LE((got[i] - expected[i]).abs().max().item<double>(), bound) << i;
+          const auto all = comm.all_gather(got[i].contiguous().view({1, -1}));
+          EXPECT_TRUE(all.eq(all[0]).all().item<bool>()) << i;
+        }
+      }
+    });
+  }
+  EXPECT_THROW(make_16_bit_hook(torch::kFloat), InvalidArgument);
+}
+
+// A hook of the user's own: sums instead of averages, and looks at what it is given.
+class SumHook final : public CommHook {
+ public:
+  void prepare(Communicator&, std::span<const GradBucket> buckets) override {
+    buckets_ = buckets.size();
+  }
+  Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) override {
+    int64_t elements = 0;
+    for (const auto& gradient : bucket.gradients) {
+      EXPECT_TRUE(gradient.is_alias_of(bucket.flat));
+      elements += gradient.numel();
+    }
+    EXPECT_LE(elements, bucket.flat.numel());  // padded
+    EXPECT_EQ(bucket.index, started_++ % buckets_);
+    return comm.iall_reduce(bucket.flat, ReduceOp::kSum, note);
+  }
+  void finish(Communicator&, const GradBucket& bucket, const CallNote&) override {
+    bucket.flat.mul_(10);
+  }
+
+ private:
+  size_t buckets_ = 0;
+  size_t started_ = 0;
+};
+
+TEST(Ddp, AUsersHookDecidesWhatTheOptimizerSees) {
+  Net one = reference(12);
+  testing::run_threads(2, [&](Communicator& comm) {
+    DistributedDataParallel model(
+        make_net(), comm,
+        {.bucket_sizes = {.first = 64, .rest = 128}, .hook = std::make_shared<SumHook>()});
+    {
+      const auto guard = model.no_sync();
+      model(batch(12).chunk(2)[comm.rank()]).pow(2).mean().backward();
+    }
+    model(batch(12).chunk(2)[comm.rank()]).pow(2).mean().backward();
+    const auto got = gradients(model.module()), expected = gradients(one);
+    for (size_t i = 0; i < 4; ++i)
+      expect_close(got[i], expected[i] * 2 * 2 * 10, std::to_string(i));  // ranks, micro-steps
   });
 }
 

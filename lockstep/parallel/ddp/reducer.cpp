@@ -22,7 +22,8 @@ constexpr int kNoGraphTask = -1;
 // Owned by the Reducer; hooks hold it weakly, a backward under way strongly.
 class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
  public:
-  State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes);
+  State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
+        std::shared_ptr<CommHook> hook);
   void install_hooks();
   void forget_failed_backward();
   void count_forward() { ++forwards_; }
@@ -48,6 +49,7 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   struct Bucket {
     at::Tensor flat;
     std::vector<size_t> parameters;
+    std::string note;  // of the reduction under way
     size_t missing = 0;
     Work work;
   };
@@ -60,20 +62,22 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   void settle();
   void reset();
 
-  Work reduce(const at::Tensor& tensor, ReduceOp op, const std::string& what);
+  std::string note_of(const std::string& what) const;
 
   Communicator comm_;
   uint64_t id_;            // of this reducer among the communicator's: equal on all ranks
   uint64_t forwards_ = 0;  // counted ones
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
-  at::Tensor used_;              // one bit a parameter
-  size_t started_ = 0;           // buckets whose reduction was started
-  int task_ = kNoGraphTask;      // the graph task at whose end finish() runs
-  bool armed_ = false;           // finish() will run at the end of this backward
-  bool quiet_ = false;           // this backward does not communicate
-  int silencers_ = 0;            // NoSync guards that live
-  int64_t accumulate_ = 1;       // of so many backwards the last communicates
+  std::shared_ptr<CommHook> hook_;
+  std::vector<GradBucket> hooked_;  // for the hook
+  at::Tensor used_;                 // one bit a parameter
+  size_t started_ = 0;              // buckets whose reduction was started
+  int task_ = kNoGraphTask;         // the graph task at whose end finish() runs
+  bool armed_ = false;              // finish() will run at the end of this backward
+  bool quiet_ = false;              // this backward does not communicate
+  int silencers_ = 0;               // NoSync guards that live
+  int64_t accumulate_ = 1;          // of so many backwards the last communicates
   int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under a NoSync
 };
 
@@ -83,6 +87,11 @@ namespace {
 // detach_(), which autograd forbids on what it knows as a view.
 at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape) {
   return at::empty({0}, flat.options()).set_(flat.storage(), offset, shape);
+}
+
+// Lives as long as the text.
+CallNote call_note(const std::string& text) {
+  return {std::hash<std::string>()(text) | 1, text.c_str()};
 }
 
 class ArrivalHook final : public torch::autograd::FunctionPostHook {
@@ -100,8 +109,9 @@ class ArrivalHook final : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes)
-    : comm_(std::move(comm)), id_(comm_.stats().collectives) {
+Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
+                      std::shared_ptr<CommHook> hook)
+    : comm_(std::move(comm)), id_(comm_.stats().collectives), hook_(std::move(hook)) {
   std::vector<flat::TensorSpec> specs;
   for (auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad() || !tensor.is_leaf())
@@ -120,8 +130,13 @@ Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSi
       bucket.parameters.push_back(slot.tensor);
     }
     bucket.missing = bucket.parameters.size();
+    if (hook_) {
+      GradBucket& shown = hooked_.emplace_back(GradBucket{buckets_.size(), bucket.flat, {}});
+      for (const size_t i : bucket.parameters) shown.gradients.push_back(parameters_[i].view);
+    }
     buckets_.push_back(std::move(bucket));
   }
+  if (hook_) hook_->prepare(comm_, hooked_);
   used_ = at::zeros({static_cast<int64_t>((parameters_.size() + 7) / 8)}, at::kByte);
 }
 
@@ -209,17 +224,18 @@ void Reducer::State::put_into_bucket(Parameter& parameter) {
 void Reducer::State::start_ready_buckets() {
   while (started_ < buckets_.size() && buckets_[started_].missing == 0) {
     Bucket& bucket = buckets_[started_];
-    bucket.work = reduce(bucket.flat, ReduceOp::kAvg, "bucket " + std::to_string(started_));
+    bucket.note = note_of("bucket " + std::to_string(started_));
+    const at::NoGradGuard no_grad;
+    bucket.work = hook_ ? hook_->start(comm_, hooked_[started_], call_note(bucket.note))
+                        : comm_.iall_reduce(bucket.flat, ReduceOp::kAvg, call_note(bucket.note));
     ++started_;
   }
 }
 
-// A call that says which of the reducer's it is: ranks out of step get Mismatch, though operation
-// and shape may be the same.
-Work Reducer::State::reduce(const at::Tensor& tensor, ReduceOp op, const std::string& what) {
-  const std::string text =
-      what + " of forward " + std::to_string(forwards_) + ", reducer " + std::to_string(id_);
-  return comm_.iall_reduce(tensor, op, CallNote{std::hash<std::string>()(text) | 1, text.c_str()});
+// Says which of the reducer's calls one is: ranks out of step get Mismatch, though operation and
+// shape may be the same.
+std::string Reducer::State::note_of(const std::string& what) const {
+  return what + " of forward " + std::to_string(forwards_) + ", reducer " + std::to_string(id_);
 }
 
 // Every parameter that got no gradient here still takes part: another rank may have used it.
@@ -254,9 +270,13 @@ void Reducer::State::finish() {
   try {
     prepare_unused();
     start_ready_buckets();
-    reduce(used_, ReduceOp::kBitOr, "used parameters").wait();
-    for (Bucket& bucket : buckets_) bucket.work.wait();
+    const std::string note = note_of("used parameters");
+    comm_.iall_reduce(used_, ReduceOp::kBitOr, call_note(note)).wait();
     const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      buckets_[i].work.wait();
+      if (hook_) hook_->finish(comm_, hooked_[i], call_note(buckets_[i].note));
+    }
     const auto* bits = used_.const_data_ptr<uint8_t>();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = parameters_[i];
@@ -295,8 +315,10 @@ void Reducer::State::reset() {
   armed_ = false;
 }
 
-Reducer::Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes)
-    : state_(std::make_shared<State>(std::move(parameters), std::move(comm), sizes)) {
+Reducer::Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
+                 std::shared_ptr<CommHook> hook)
+    : state_(
+          std::make_shared<State>(std::move(parameters), std::move(comm), sizes, std::move(hook))) {
   state_->install_hooks();
 }
 

@@ -18,6 +18,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/bucket_plan.h"
+#include "lockstep/parallel/ddp/comm_hook.h"
 #include "lockstep/parallel/ddp/same_on_all_ranks.h"
 
 namespace lockstep {
@@ -26,7 +27,9 @@ class Reducer {
  public:
   // `parameters` require gradients, are dense, and are the same on all ranks
   // (check_same_on_all_ranks). Hooks are put on them; they do nothing once the reducer is gone.
-  Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes);
+  // `hook` averages each bucket; null: a plain all_reduce.
+  Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
+          std::shared_ptr<CommHook> hook = nullptr);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
