@@ -26,6 +26,7 @@ struct DdpOptions {
                             // ranks' parameters are compared, by 8 bytes, and Mismatch names the
                             // first that has drifted apart; 0: never
   std::shared_ptr<CommHook> hook = nullptr;  // averages the buckets; this wrapper's alone
+  Unused unused = Unused::kLeave;            // parameters that no rank used
 };
 
 // Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
@@ -58,7 +59,7 @@ class DistributedDataParallel {
     parameters_ = parameters;
     std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
     reducer_ = std::make_unique<Reducer>(std::move(parameters), comm_, options_.bucket_sizes,
-                                         options_.hook);
+                                         options_.hook, options_.unused);
   }
 
   // The module's forward().

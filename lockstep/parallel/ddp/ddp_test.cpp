@@ -151,6 +151,37 @@ TEST(Ddp, UnusedParametersKeepUndefinedGradientsUnlessAnotherRankUsedThem) {
   });
 }
 
+TEST(Ddp, ParametersThatNobodyUsedFollowThePolicy) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto backward = [&](auto& model, bool use_spare) {
+      model(batch(4).chunk(2)[comm.rank()], use_spare).pow(2).mean().backward();
+    };
+    DistributedDataParallel zero(make_net(), comm, {.unused = Unused::kZero});
+    backward(zero, false);
+    EXPECT_TRUE(torch::equal(zero->spare->weight.grad(), torch::zeros({4, 4})));
+    backward(zero, true);
+    const auto before = zero->spare->weight.grad().clone();
+    EXPECT_GT(before.abs().max().item<double>(), 0);
+    backward(zero, false);
+    EXPECT_TRUE(torch::equal(zero->spare->weight.grad(), before));
+
+    DistributedDataParallel strict(make_net(), comm, {.unused = Unused::kThrow});
+    backward(strict, true);
+    backward(strict, comm.rank() == 1);  // one rank is enough
+    for (auto& p : strict->parameters()) p.mutable_grad() = torch::Tensor();
+    try {
+      backward(strict, false);
+      ADD_FAILURE() << "no error";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("'spare.weight', 'spare.bias'"), std::string::npos)
+          << error.what();
+    }
+    Net one = reference(4);
+    expect_close(strict->first->weight.grad(), one->first->weight.grad(), "the others");
+    backward(strict, true);
+  });
+}
+
 TEST(Ddp, GradientsAreViewsOfFlatBuckets) {
   testing::run_threads(2, [](Communicator& comm) {
     DistributedDataParallel model(make_net(), comm);

@@ -23,7 +23,7 @@ constexpr int kNoGraphTask = -1;
 class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
  public:
   State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
-        std::shared_ptr<CommHook> hook);
+        std::shared_ptr<CommHook> hook, Unused unused);
   void install_hooks();
   void forget_failed_backward();
   void count_forward() { ++forwards_; }
@@ -70,6 +70,7 @@ class Reducer::State : public std::enable_shared_from_this<Reducer::State> {
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   std::shared_ptr<CommHook> hook_;
+  Unused unused_;
   std::vector<GradBucket> hooked_;  // for the hook
   at::Tensor used_;                 // one bit a parameter
   size_t started_ = 0;              // buckets whose reduction was started
@@ -110,8 +111,11 @@ class ArrivalHook final : public torch::autograd::FunctionPostHook {
 }  // namespace
 
 Reducer::State::State(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
-                      std::shared_ptr<CommHook> hook)
-    : comm_(std::move(comm)), id_(comm_.stats().collectives), hook_(std::move(hook)) {
+                      std::shared_ptr<CommHook> hook, Unused unused)
+    : comm_(std::move(comm)),
+      id_(comm_.stats().collectives),
+      hook_(std::move(hook)),
+      unused_(unused) {
   std::vector<flat::TensorSpec> specs;
   for (auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad() || !tensor.is_leaf())
@@ -278,13 +282,25 @@ void Reducer::State::finish() {
       if (hook_) hook_->finish(comm_, hooked_[i], call_note(buckets_[i].note));
     }
     const auto* bits = used_.const_data_ptr<uint8_t>();
+    std::string missing;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = parameters_[i];
       const bool used_somewhere = (bits[i / 8] >> (i % 8) & 1) != 0;
-      if (used_somewhere)
+      if (used_somewhere) {
         parameter.tensor.mutable_grad() = parameter.view;
-      else if (parameter.before.defined())
+        continue;
+      }
+      if (parameter.before.defined())
         parameter.view.copy_(parameter.before);
+      else if (unused_ == Unused::kZero)
+        parameter.tensor.mutable_grad() = parameter.view.zero_();
+      if (unused_ == Unused::kThrow)
+        missing += (missing.empty() ? "'" : ", '") + parameter.name + "'";
+    }
+    if (!missing.empty()) {
+      throw InvalidArgument("no rank's backward reached " + missing +
+                            "; leave it out of the loss on purpose with Unused::kLeave, or mend "
+                            "the model");
     }
   } catch (...) {
     reset();
@@ -316,9 +332,9 @@ void Reducer::State::reset() {
 }
 
 Reducer::Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
-                 std::shared_ptr<CommHook> hook)
-    : state_(
-          std::make_shared<State>(std::move(parameters), std::move(comm), sizes, std::move(hook))) {
+                 std::shared_ptr<CommHook> hook, Unused unused)
+    : state_(std::make_shared<State>(std::move(parameters), std::move(comm), sizes, std::move(hook),
+                                     unused)) {
   state_->install_hooks();
 }
 

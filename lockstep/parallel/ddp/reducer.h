@@ -8,12 +8,12 @@
 // Data Parallel Training" (VLDB 2020).
 //
 // A parameter that a rank did not use in a backward contributes what its gradient held before (zero
-// if it was undefined); one that no rank used is left alone: its gradient stays undefined, or as it
-// was.
+// if it was undefined); for one that no rank used see Unused.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "lockstep/comm/communicator.h"
@@ -23,13 +23,20 @@
 
 namespace lockstep {
 
+// What becomes of a parameter that no rank used in the backwards that a reduction covers.
+enum class Unused : uint8_t {
+  kLeave,  // its gradient stays as it was: undefined, or with what it held
+  kZero,   // an undefined gradient becomes zero
+  kThrow,  // InvalidArgument that names it, on all ranks; the other gradients are averaged
+};
+
 class Reducer {
  public:
   // `parameters` require gradients, are dense, and are the same on all ranks
   // (check_same_on_all_ranks). Hooks are put on them; they do nothing once the reducer is gone.
   // `hook` averages each bucket; null: a plain all_reduce.
   Reducer(NamedTensors parameters, Communicator comm, flat::BucketSizes sizes,
-          std::shared_ptr<CommHook> hook = nullptr);
+          std::shared_ptr<CommHook> hook = nullptr, Unused unused = Unused::kLeave);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
