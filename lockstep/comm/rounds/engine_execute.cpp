@@ -46,6 +46,7 @@ bool Engine::meet(Operation& op) {
   bool offers_reachable = true;
   bool all_mapped = true;
   for (int r = 0; r < size; ++r) {
+    if (r != rank_ && !meets(op, r)) continue;  // its post may be under way
     const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
     all_mapped &= memory == Memory::kMapped;
     if (op.pieces.offer(r) == 0) continue;
