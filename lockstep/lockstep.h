@@ -16,6 +16,7 @@
 #include "lockstep/data/partition.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/decay_groups.h"
