@@ -20,6 +20,12 @@ concept Dataset = requires(const D& dataset, std::span<const int64_t> indices) {
   dataset.batch(indices);
 };
 
+// A data set whose samples differ from epoch to epoch, as augmented ones do: the loader calls
+// batch(indices, epoch) with its sampler's epoch. Everything said of batch() holds for this one.
+template <class D>
+concept EpochDataset = Dataset<D> && requires(const D& dataset, std::span<const int64_t> indices,
+                                              int64_t epoch) { dataset.batch(indices, epoch); };
+
 template <Dataset D>
 using BatchOf = decltype(std::declval<const D&>().batch(std::declval<std::span<const int64_t>>()));
 

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/digit_strokes.h"
+#include "lockstep/data/internal/split_mix.h"
 
 namespace lockstep::data {
 namespace {
@@ -16,22 +17,10 @@ namespace {
 constexpr int kSide = 28;
 constexpr int kStepsPerSpan = 6;  // lines that a curve is drawn with between two of its points
 
-// SplitMix64 (Steele, Lea, Flood 2014): a hash of (seed, split, sample) starts each sample's own
-// sequence.
-class Pen {
+// What a sample is drawn with.
+class Pen : public SplitMix {
  public:
-  Pen(uint64_t seed, uint64_t split, uint64_t sample) : state_(seed) {
-    state_ = next() ^ split;
-    state_ = next() ^ sample;
-  }
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15U);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
-  }
-  // 0..n-1; the bias of 2^-32 does not matter here.
-  size_t below(size_t n) { return static_cast<size_t>(((next() >> 32) * n) >> 32); }
+  using SplitMix::SplitMix;
   float uniform(float low, float high) {
     return low + (high - low) * (static_cast<float>(next() >> 40) * (1.0F / 16777216.0F));
   }
@@ -42,9 +31,6 @@ class Pen {
                                         ((bits >> 32) & 0xffff) + (bits >> 48));
     return (sum - 131070.0F) * (1.0F / 37837.0F);
   }
-
- private:
-  uint64_t state_;
 };
 
 // A wave of period 1 and height 1, made of parabolas.

@@ -1,21 +1,13 @@
 #include "lockstep/data/idx.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <string>
 
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/unique_fd.h"
+#include "lockstep/data/internal/packed_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -23,11 +15,7 @@ namespace {
 constexpr size_t kMaxDims = 4;
 constexpr size_t kMaxHeader = 4 + 4 * kMaxDims;
 constexpr unsigned char kUint8Type = 0x08;
-constexpr const char* kFetchAgain = "; download or copy the file again";
-
-[[noreturn]] void fail(std::string_view name, const std::string& what) {
-  throw DataError(std::string(name) + ": " + what);
-}
+constexpr const char* kGiveIdxFile = "give an idx file";
 
 unsigned byte_at(std::span<const std::byte> bytes, size_t i) {
   return std::to_integer<unsigned>(bytes[i]);
@@ -59,8 +47,9 @@ class IdxDecoder {
 
   IdxArray finish() {
     if (header_size_ < header_needed_) {
-      fail(name_, "truncated: ends in the header, after byte " + std::to_string(header_size_) +
-                      " of " + std::to_string(header_needed_) + kFetchAgain);
+      refuse_file(name_, "truncated: ends in the header, after byte " +
+                             std::to_string(header_size_) + " of " +
+                             std::to_string(header_needed_) + kFetchAgain);
     }
     if (seen_ < expected_) truncated("has ", seen_);
     return std::move(array_);
@@ -76,16 +65,18 @@ class IdxDecoder {
   void read_magic() {
     const unsigned type = byte_at(header_, 2), rank = byte_at(header_, 3);
     if (byte_at(header_, 0) != 0 || byte_at(header_, 1) != 0) {
-      fail(name_,
-           "not an idx file: byte 0 and 1 must be 0; give the idx files of an MNIST-like data set");
+      refuse_file(
+          name_,
+          "not an idx file: byte 0 and 1 must be 0; give the idx files of an MNIST-like data set");
     }
     if (type != kUint8Type) {
-      fail(name_, "element type " + std::to_string(type) +
-                      " at byte 2, expected 8 (uint8); convert the file to uint8");
+      refuse_file(name_, "element type " + std::to_string(type) +
+                             " at byte 2, expected 8 (uint8); convert the file to uint8");
     }
     if (rank < 1 || rank > kMaxDims) {
-      fail(name_, std::to_string(rank) + " dims at byte 3, expected 1 to " +
-                      std::to_string(kMaxDims) + "; give the idx files of an MNIST-like data set");
+      refuse_file(name_, std::to_string(rank) + " dims at byte 3, expected 1 to " +
+                             std::to_string(kMaxDims) +
+                             "; give the idx files of an MNIST-like data set");
     }
     header_needed_ = 4 + 4 * rank;
   }
@@ -100,8 +91,8 @@ class IdxDecoder {
       overflow |= __builtin_mul_overflow(expected_, dim, &expected_);
     }
     if (overflow) {
-      fail(name_, "the header at byte 4 promises " + dims_text(array_.dims) +
-                      " values, more than any file holds" + kFetchAgain);
+      refuse_file(name_, "the header at byte 4 promises " + dims_text(array_.dims) +
+                             " values, more than any file holds" + kFetchAgain);
     }
     const uint64_t room = ceiling_ - std::min<uint64_t>(ceiling_, header_needed_);
     if (expected_ > room) truncated(packed_ ? "can hold at most " : "has ", room);
@@ -111,15 +102,15 @@ class IdxDecoder {
   }
 
   [[noreturn]] void truncated(const char* verb, uint64_t have) const {
-    fail(name_, "truncated: the header promises " + dims_text(array_.dims) + " = " +
-                    std::to_string(expected_) + " bytes after byte " +
-                    std::to_string(header_needed_) + ", the file " + verb + std::to_string(have) +
-                    kFetchAgain);
+    refuse_file(name_, "truncated: the header promises " + dims_text(array_.dims) + " = " +
+                           std::to_string(expected_) + " bytes after byte " +
+                           std::to_string(header_needed_) + ", the file " + verb +
+                           std::to_string(have) + kFetchAgain);
   }
   [[noreturn]] void trailing(uint64_t extra) const {
-    fail(name_, std::to_string(extra) + " or more bytes after the last value, at byte " +
-                    std::to_string(header_needed_ + expected_) + ": the header promises " +
-                    dims_text(array_.dims) + kFetchAgain);
+    refuse_file(name_, std::to_string(extra) + " or more bytes after the last value, at byte " +
+                           std::to_string(header_needed_ + expected_) + ": the header promises " +
+                           dims_text(array_.dims) + kFetchAgain);
   }
 
   std::string_view name_;
@@ -131,97 +122,10 @@ class IdxDecoder {
   IdxArray array_;
 };
 
-bool is_gzip(std::span<const std::byte> bytes) {
-  return bytes.size() >= 2 && byte_at(bytes, 0) == 0x1f && byte_at(bytes, 1) == 0x8b;
-}
-
-// Deflate cannot pack more than 1032 bytes into one.
-uint64_t gzip_ceiling(uint64_t packed) {
-  uint64_t ceiling;
-  return __builtin_mul_overflow(packed, uint64_t{1032}, &ceiling)
-             ? std::numeric_limits<uint64_t>::max()
-             : ceiling;
-}
-
-struct InflateEnd {
-  void operator()(z_stream* stream) const { ::inflateEnd(stream); }
-};
-
-// Inflates one or more gzip members into `decoder`. zlib checks each member's CRC and length.
-void gunzip(std::span<const std::byte> packed, std::string_view name, IdxDecoder& decoder) {
-  z_stream stream{};
-  if (::inflateInit2(&stream, 15 + 16) != Z_OK)
-    throw Error("zlib: cannot start inflating (out of memory)");
-  const std::unique_ptr<z_stream, InflateEnd> guard(&stream);
-  std::vector<std::byte> piece(256 * 1024);
-  size_t position = 0;
-  int status = Z_OK;
-  while (true) {
-    const size_t slice = std::min<size_t>(packed.size() - position, 1 << 30);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(packed.data() + position));
-    stream.avail_in = static_cast<uInt>(slice);
-    stream.next_out = reinterpret_cast<Bytef*>(piece.data());
-    stream.avail_out = static_cast<uInt>(piece.size());
-    status = ::inflate(&stream, Z_NO_FLUSH);
-    position += slice - stream.avail_in;
-    const size_t produced = piece.size() - stream.avail_out;
-    if (status == Z_MEM_ERROR) throw Error("zlib: out of memory");
-    if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
-      fail(name, "corrupt gzip data near byte " + std::to_string(position) + " (" +
-                     (stream.msg ? stream.msg : "unknown error") + ")" + kFetchAgain);
-    }
-    decoder.feed(std::span(piece).first(produced));
-    if (status == Z_STREAM_END) {
-      if (position == packed.size()) return;
-      ::inflateReset(&stream);  // another member follows
-    } else if (produced == 0 && position == packed.size()) {
-      fail(name, "truncated: the gzip data end at byte " + std::to_string(position) +
-                     ", in the middle" + kFetchAgain);
-    }
-  }
-}
-
-struct OpenFile {
-  UniqueFd fd;
-  uint64_t size = 0;
-};
-
-OpenFile open_file(const std::filesystem::path& path) {
-  OpenFile file{UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
-  if (!file.fd) {
-    fail(path.string(),
-         std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
-  }
-  struct stat info{};
-  if (::fstat(file.fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    fail(path.string(), "not a regular file; give an idx file");
-  }
-  file.size = static_cast<uint64_t>(info.st_size);
-  return file;
-}
-
-// The first `count` bytes, or fewer where the file is shorter (it may shrink while it is read).
-std::vector<std::byte> read_bytes(const OpenFile& file, uint64_t count, std::string_view name) {
-  std::vector<std::byte> bytes(std::min(count, file.size));
-  size_t have = 0;
-  while (have < bytes.size()) {
-    const ssize_t n =
-        ::pread(file.fd.get(), bytes.data() + have, bytes.size() - have, static_cast<off_t>(have));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      fail(name, "cannot be read: " + std::string(std::strerror(errno)) + " at byte " +
-                     std::to_string(have));
-    if (n == 0) break;
-    have += static_cast<size_t>(n);
-  }
-  bytes.resize(have);
-  return bytes;
-}
-
 IdxArray decode(std::span<const std::byte> bytes, std::string_view name, bool keep) {
   if (is_gzip(bytes)) {
     IdxDecoder decoder(name, gzip_ceiling(bytes.size()), true, keep);
-    gunzip(bytes, name, decoder);
+    gunzip(bytes, name, [&](std::span<const std::byte> piece) { decoder.feed(piece); });
     return decoder.finish();
   }
   IdxDecoder decoder(name, bytes.size(), false, keep);
@@ -245,13 +149,13 @@ IdxArray parse_idx(std::span<const std::byte> bytes, std::string_view name) {
 }
 
 IdxArray read_idx(const std::filesystem::path& path) {
-  const OpenFile file = open_file(path);
+  const OpenFile file = open_file(path, kGiveIdxFile);
   return decode(read_bytes(file, file.size, path.string()), path.string(), true);
 }
 
 std::vector<int64_t> check_idx(const std::filesystem::path& path) {
   const std::string name = path.string();
-  const OpenFile file = open_file(path);
+  const OpenFile file = open_file(path, kGiveIdxFile);
   const auto start = read_bytes(file, kMaxHeader, name);
   if (is_gzip(start)) return decode(read_bytes(file, file.size, name), name, false).dims;
   IdxDecoder decoder(name, file.size, false, false);

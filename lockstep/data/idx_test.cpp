@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <numeric>
 #include <random>
@@ -11,6 +10,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/data/internal/test_gzip.h"
 
 namespace lockstep::data {
 namespace idx_test {
@@ -21,20 +21,6 @@ std::string header(std::initializer_list<uint32_t> dims, char type = 8) {
     for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(dim >> shift);
   }
   return bytes;
-}
-
-std::string gzip(const std::string& plain) {
-  z_stream stream{};
-  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string packed(deflateBound(&stream, plain.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(plain.data()));
-  stream.avail_in = static_cast<uInt>(plain.size());
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = static_cast<uInt>(packed.size());
-  deflate(&stream, Z_FINISH);
-  packed.resize(packed.size() - stream.avail_out);
-  deflateEnd(&stream);
-  return packed;
 }
 
 IdxArray parse(const std::string& bytes) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -56,7 +57,7 @@ ImageDataset::ImageDataset(at::Tensor images, at::Tensor labels, std::vector<dou
   }
 }
 
-Batch ImageDataset::batch(std::span<const int64_t> indices) const {
+Batch ImageDataset::make_batch(std::span<const int64_t> indices) const {
   for (const int64_t index : indices) {
     if (index < 0 || index >= size_) {
       throw InvalidArgument("ImageDataset::batch: index " + std::to_string(index) +
@@ -68,18 +69,63 @@ Batch ImageDataset::batch(std::span<const int64_t> indices) const {
   const auto count = static_cast<int64_t>(indices.size());
   Batch batch{at::empty({count, channels_, images_.size(2), images_.size(3)}, at::kFloat),
               at::empty({count}, at::kLong)};
-  // A table look-up a pixel, and no tensor operation: those would start a team of OpenMP threads in
-  // each loader thread.
-  const uint8_t* images = images_.const_data_ptr<uint8_t>();
   const int64_t* labels = labels_.const_data_ptr<int64_t>();
-  float* out = batch.input.mutable_data_ptr<float>();
   int64_t* target = batch.target.mutable_data_ptr<int64_t>();
+  for (const int64_t index : indices) *target++ = labels[index];
+  return batch;
+}
+
+// A table look-up a pixel, and no tensor operation: those would start a team of OpenMP threads in
+// each loader thread.
+Batch ImageDataset::batch(std::span<const int64_t> indices) const {
+  Batch batch = make_batch(indices);
+  const uint8_t* images = images_.const_data_ptr<uint8_t>();
+  float* out = batch.input.mutable_data_ptr<float>();
   for (const int64_t index : indices) {
     const uint8_t* pixel = images + index * channels_ * pixels_;
     for (const auto& table : normalised_) {
       for (int64_t i = 0; i < pixels_; ++i) *out++ = table[*pixel++];
     }
-    *target++ = labels[index];
+  }
+  return batch;
+}
+
+Batch ImageDataset::batch(std::span<const int64_t> indices,
+                          std::span<const Placement> placements) const {
+  if (placements.size() != indices.size()) {
+    throw InvalidArgument("ImageDataset::batch: " + std::to_string(placements.size()) +
+                          " placements for " + std::to_string(indices.size()) + " indices");
+  }
+  Batch batch = make_batch(indices);
+  const uint8_t* images = images_.const_data_ptr<uint8_t>();
+  float* out = batch.input.mutable_data_ptr<float>();
+  const int64_t height = images_.size(2), width = images_.size(3);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const auto& [down, right, flip] = placements[i];
+    // Columns first..end-1 of a row, counted before it is mirrored, come from the image.
+    const int64_t first = std::clamp<int64_t>(right, 0, width),
+                  end = std::clamp<int64_t>(width + right, 0, width);
+    const uint8_t* plane = images + indices[i] * channels_ * pixels_;
+    for (const auto& table : normalised_) {
+      for (int64_t y = 0; y < height; ++y, out += width) {
+        const int64_t from = y - down;
+        if (from < 0 || from >= height || first >= end) {
+          std::fill(out, out + width, table[0]);
+          continue;
+        }
+        const uint8_t* row = plane + from * width;
+        if (flip) {
+          std::fill(out, out + (width - end), table[0]);
+          std::fill(out + (width - first), out + width, table[0]);
+          for (int64_t x = first; x < end; ++x) out[width - 1 - x] = table[row[x - right]];
+        } else {
+          std::fill(out, out + first, table[0]);
+          std::fill(out + end, out + width, table[0]);
+          for (int64_t x = first; x < end; ++x) out[x] = table[row[x - right]];
+        }
+      }
+      plane += pixels_;
+    }
   }
   return batch;
 }

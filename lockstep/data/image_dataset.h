@@ -12,6 +12,15 @@
 
 namespace lockstep::data {
 
+// How an image is laid down: moved by whole pixels, 0 coming in from outside before normalisation,
+// then mirrored left to right if `flip`.
+struct Placement {
+  int64_t down = 0;   // pixels; may be negative
+  int64_t right = 0;  // the same
+  bool flip = false;
+  bool operator==(const Placement&) const = default;
+};
+
 // Cheap to copy: copies share the tensors. All methods are const and may be called from any thread.
 class ImageDataset {
  public:
@@ -30,12 +39,18 @@ class ImageDataset {
   // operation rounded to float32: bit for bit what torchvision's ToTensor and Normalize give.
   // Throws InvalidArgument for a bad index.
   Batch batch(std::span<const int64_t> indices) const;
+  // The same with the image of indices[i] laid down by placements[i]. Throws InvalidArgument also
+  // where the two differ in length.
+  Batch batch(std::span<const int64_t> indices, std::span<const Placement> placements) const;
 
   // As stored: uint8 [N, C, H, W] and int64 [N]; undefined tensors when the set is empty.
   const at::Tensor& images() const { return images_; }
   const at::Tensor& labels() const { return labels_; }
 
  private:
+  // Empty, with the labels of `indices`.
+  Batch make_batch(std::span<const int64_t> indices) const;
+
   at::Tensor images_, labels_;
   int64_t size_ = 0, channels_ = 0, pixels_ = 0;    // pixels of one channel
   std::vector<std::array<float, 256>> normalised_;  // by channel, by pixel value

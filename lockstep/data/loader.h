@@ -36,10 +36,11 @@ void check_loader_options(const LoaderOptions& options, int64_t samples);
 // Batches in an epoch of `samples` samples.
 int64_t batch_count(const LoaderOptions& options, int64_t samples);
 
-// Each begin() is one epoch: it takes the sampler's indices of that moment and starts the workers;
-// leaving the loop, by its end, `break` or an exception, stops and joins them. Batches come in the
-// sampler's order and are the same whatever the number of workers. What the data set throws in a
-// worker is thrown by the loop, after the batches before it.
+// Each begin() is one epoch: it takes the sampler's epoch and indices of that moment (the epoch
+// goes to an EpochDataset) and starts the workers; leaving the loop, by its end, `break` or an
+// exception, stops and joins them. Batches come in the sampler's order and are the same whatever
+// the number of workers. What the data set throws in a worker is thrown by the loop, after the
+// batches before it.
 //
 // Lifetime: the data set and the sampler must outlive the loader, the loader its loops; a batch is
 // the loop body's until the next one is asked for (its tensors may be kept or moved away).
@@ -93,6 +94,7 @@ template <Dataset D>
 struct Loader<D>::Run {
   explicit Run(Loader& owner)
       : loader(owner),
+        epoch(owner.sampler_.epoch()),
         indices(owner.sampler_.indices()),
         shape{.first = std::exchange(owner.skip_, 0),
               .count = batch_count(owner.options_, static_cast<int64_t>(indices.size())),
@@ -111,11 +113,16 @@ struct Loader<D>::Run {
     const auto begin = static_cast<size_t>(batch * loader.options_.batch_size);
     const auto size =
         std::min(static_cast<size_t>(loader.options_.batch_size), indices.size() - begin);
-    slots[slot].emplace(
-        loader.dataset_.batch(std::span<const int64_t>(indices).subspan(begin, size)));
+    const auto part = std::span<const int64_t>(indices).subspan(begin, size);
+    if constexpr (EpochDataset<D>) {
+      slots[slot].emplace(loader.dataset_.batch(part, epoch));
+    } else {
+      slots[slot].emplace(loader.dataset_.batch(part));
+    }
   }
 
   Loader& loader;
+  const int64_t epoch;
   const std::vector<int64_t> indices;
   const PrefetchRing::Shape shape;
   std::vector<std::optional<Batch>> slots;

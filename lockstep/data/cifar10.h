@@ -1,0 +1,59 @@
+// CIFAR-10's binary version, and data sets made in its form: generate_shapes().
+//
+// A file is a row of records without a header: 1 byte label (0..9), then 1,024 bytes red, 1,024
+// green, 1,024 blue, each 32x32 row by row. Source of the format:
+// https://www.cs.toronto.edu/~kriz/cifar.html (A. Krizhevsky).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/image_dataset.h"
+
+namespace lockstep::data {
+
+inline constexpr int64_t kCifar10Side = 32;
+inline constexpr int64_t kCifar10Classes = 10;
+inline constexpr int64_t kCifar10Record = 1 + 3 * kCifar10Side * kCifar10Side;  // bytes
+
+struct Cifar10Options {
+  // Of each channel's pixels scaled to 0..1, over CIFAR-10's training images.
+  std::vector<double> mean = {0.4914, 0.4822, 0.4465};
+  std::vector<double> stddev = {0.2470, 0.2435, 0.2616};
+  bool load_train = true;  // false: .train is empty and its files need not be there
+  bool load_test = true;   // false: the same for .test
+};
+
+struct Cifar10 {
+  ImageDataset train;  // images [N, 3, 32, 32], labels 0..9
+  ImageDataset test;
+  std::vector<std::string> classes;  // ten names
+};
+
+// Loads a directory or a file; all files may be plain or gzip (.gz), the plain one is taken where
+// both are there.
+// - CIFAR-10 as published: data_batch_1.bin to data_batch_5.bin and test_batch.bin, in `path` or in
+//   its cifar-10-batches-bin.
+// - Otherwise all train*.bin of the directory, in order of their names, and all test*.bin.
+// - One file: its last tenth (rounded up) is the test set. Where only one of the two sets is to be
+//   loaded, the whole file is that set.
+// batches.meta.txt, ten class names a line each, is optional. Throws DataError that names the file:
+// missing, truncated, empty, corrupt gzip, a label outside 0..9 (with its record).
+Cifar10 cifar10(const std::filesystem::path& path, const Cifar10Options& options = {});
+
+struct Cifar10Sizes {
+  int64_t train = 0;
+  int64_t test = 0;
+};
+
+// Finds what cifar10() would throw, without keeping the images: reads every file once.
+Cifar10Sizes validate_cifar10(const std::filesystem::path& path,
+                              const Cifar10Options& options = {});
+
+// The names of CIFAR-10's classes.
+const std::vector<std::string>& cifar10_classes();
+
+}  // namespace lockstep::data

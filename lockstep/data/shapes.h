@@ -1,0 +1,32 @@
+// A built-in data set in the form of CIFAR-10: pictures of ten simple shapes and patterns in random
+// colours, drawn by this code. For trying things out without a download.
+//
+// Method: each sample draws two colours that differ enough, a place and a size, covers the pixels
+// of its class, and adds a gradient of light and noise. Integer arithmetic only: the bytes depend
+// on the options, not on the machine.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace lockstep::data {
+
+struct ShapesOptions {
+  int64_t train = 5000;  // samples
+  int64_t test = 1000;
+  int64_t seed = 1234;
+};
+
+enum class ShapesSplit { kTrain, kTest };
+
+// `count` samples of a split as CIFAR-10's records (cifar10.h). Sample i depends on seed, split and
+// i alone. Thread-safe. Throws InvalidArgument for a negative count.
+std::vector<uint8_t> render_shapes(int64_t count, int64_t seed, ShapesSplit split);
+
+// Makes `directory` (and its parents) where needed, and in it train.bin, test.bin and
+// batches.meta.txt, which cifar10() reads, and shapes.txt, which records how they were made.
+// Otherwise as generate_digits().
+bool generate_shapes(const std::filesystem::path& directory, const ShapesOptions& options = {});
+
+}  // namespace lockstep::data
