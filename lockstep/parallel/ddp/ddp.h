@@ -15,6 +15,7 @@
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/ddp/same_on_all_ranks.h"
+#include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
 namespace lockstep {
 
@@ -57,6 +58,7 @@ class DistributedDataParallel {
     check_same_on_all_ranks(comm_, everything);
     broadcast_tensors(comm_, everything);
     parameters_ = parameters;
+    sync_batch_norms_ = SyncBatchNormWatch(*module_);
     std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
     reducer_ = std::make_unique<Reducer>(std::move(parameters), comm_, options_.bucket_sizes,
                                          options_.hook, options_.unused);
@@ -69,6 +71,7 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
+    sync_batch_norms_.check();
     reducer_->before_forward(module_->is_training());
     if (options_.check_every > 0 && module_->is_training() && at::GradMode::is_enabled() &&
         ++forwards_ % options_.check_every == 0)
@@ -133,6 +136,7 @@ class DistributedDataParallel {
   DdpOptions options_;
   NamedTensors parameters_;
   NamedTensors buffers_;
+  SyncBatchNormWatch sync_batch_norms_;
   int64_t forwards_ = 0;  // in training
   std::unique_ptr<Reducer> reducer_;
 };

@@ -1,0 +1,82 @@
+// SyncBatchNorm: batch normalisation over the whole batch, all ranks' parts together, instead of
+// each rank's own. Forward, backward and running statistics are those of one process with the
+// concatenated batch. The parts may differ in size; a rank may have no rows at all.
+//
+// An existing model is converted as it is: its layers stay torch::nn::BatchNorm1d, 2d or 3d, and so
+// do their names, parameters and buffers, but in training the ranks exchange statistics.
+//
+//   Net net;
+//   lockstep::convert_sync_batch_norm(net, comm);
+//   lockstep::DistributedDataParallel model(net, comm);
+//
+// How: forward() of a C++ module is not virtual, so a layer cannot be replaced by another type.
+// Instead its running statistics (its weight, where it keeps none) carry a mark, a dispatch key
+// beside the tensor's own, which makes torch::batch_norm call Lockstep's; all other operations pass
+// it by. The mark lives in the tensor, so it survives Module::to(), clone(), torch::load(),
+// lockstep::load(), copy_() and zero_(). It is lost when somebody puts another tensor in its place
+// (Tensor::set_data(), or an assignment to layer->running_mean): SyncBatchNormWatch, which
+// DistributedDataParallel keeps, notices that. A layer with neither weights nor running statistics
+// is not converted in clones.
+//
+// In training mode, forward and backward of each layer are one all_gather each, of about 16 bytes a
+// channel: all ranks must run the same layers in the same order, and Mismatch names the layers
+// where they do not. The backward of a layer whose input needs no gradient does not communicate. In
+// eval mode nothing is communicated. A world of one rank computes plain batch normalisation. There
+// are no second derivatives: backward with create_graph throws InvalidArgument.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <cstdint>
+#include <ostream>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
+
+namespace lockstep {
+
+// Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d inside `model` (itself included) one over
+// all ranks of `comm`, of which the layers keep a handle, and returns how many there are. A layer
+// that was converted before gets the new communicator. Call it before DistributedDataParallel, on
+// all ranks; it does not communicate. Where ranks may use different parameters, give the layers
+// comm.duplicate(): DistributedDataParallel's buckets may then be reduced in between.
+//
+// A local batch of a single value a channel is refused by torch::nn::BatchNorm itself, whatever the
+// other ranks have; SyncBatchNorm below takes it. Throws InvalidArgument if `model` has no such
+// layer.
+int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
+template <typename Holder>
+  requires requires(Holder& holder) { holder->named_modules(); }
+int64_t convert_sync_batch_norm(Holder& model, const Communicator& comm) {
+  return convert_sync_batch_norm(*model, comm);
+}
+
+// Whether a BatchNorm layer was converted, and still is.
+bool is_sync_batch_norm(const torch::nn::Module& layer);
+
+// The layer for new models: inputs of [rows, channels] or [rows, channels, ...], options as those
+// of torch::nn::BatchNorm. Parameters and buffers have the same names and defaults.
+class SyncBatchNormImpl
+    : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
+ public:
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Communicator comm);
+
+  at::Tensor forward(const at::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override;
+
+ private:
+  Communicator comm_;
+};
+TORCH_MODULE(SyncBatchNorm);
+
+// All that SyncBatchNorm communicates: this rank's row [k], float64; returns all ranks' rows,
+// [size, k], in rank order. k is 2 + 2 * channels in a forward and 1 + 2 * channels in a backward.
+// A row of zeros adds nothing to the other ranks' statistics and gradients, so a rank that has run
+// out of data can stand in for these calls. Collective.
+at::Tensor exchange_statistics(Communicator& comm, const at::Tensor& row);
+
+}  // namespace lockstep
