@@ -244,19 +244,33 @@ echo '[ RUN      ] Env.Last'
 $1
 """
 
-    def summary(self, last, tests=""):
+    def write_program(self, last, name="program"):
+        """A folder as ctest sees it, whose program's last case ends with these shell commands."""
         root = tempfile.mkdtemp(prefix="lockstep-summary-")
         self.addCleanup(shutil.rmtree, root)
-        program = os.path.join(root, "program")
+        program = os.path.join(root, "bin", "tests", name)
+        os.makedirs(os.path.dirname(program))
         with open(program, "w", encoding="utf-8") as f:
             f.write(self.PROGRAM.replace("$1", last))
         os.chmod(program, 0o755)
         with open(os.path.join(root, "CTestTestfile.cmake"), "w", encoding="utf-8") as f:
-            f.write(f'add_test(program "{program}")\nset_tests_properties(program PROPERTIES TIMEOUT 2)\n{tests}')
+            f.write(f'add_test({name} "{program}")\nset_tests_properties({name} PROPERTIES TIMEOUT 2)\n')
+        return root
+
+    def run_ctest(self, root):
         subprocess.run(["ctest", "--output-junit", os.path.join(root, "ctest.xml")], cwd=root, capture_output=True, check=False)
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib/summarise_tests.py"), f"p={root}"],
+
+    def run_script(self, name, *arguments):
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib", name), *arguments],
                               capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
+
+    def summary(self, last, tests=""):
+        root = self.write_program(last)
+        with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
+            f.write(tests)
+        self.run_ctest(root)
+        return self.run_script("summarise_tests.py", f"p={root}")
 
     def test_cases_are_counted(self):
         tests = ('add_test(check "sh" "-c" "echo clang-format is not here; exit 77")\n'
@@ -276,13 +290,32 @@ $1
         self.assertEqual(self.summary("echo '[       OK ] Env.Last (1 ms)'", 'add_test(gone "/nonexistent")\n'),
                          (1, f"{skipped}FAILED   p: gone\n2 passed, 1 failed, 1 skipped\n"))
 
+    def test_a_failure_is_shown_and_a_process_test_tried_again(self):
+        # Fails the first time only, with a line of its own. Asked for one case, GoogleTest says PASSED with the count.
+        last = ("if [ -e $0.ran ]; then echo '[       OK ] Env.Last (1 ms)'; echo '[  PASSED  ] 1 test.'; exit 0; fi\n"
+                "touch $0.ran; echo 'the peer was late'; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1")
+        root = self.write_program(last, "some_mp_test")
+        self.run_ctest(root)
+        status, text = self.run_script("failed_tests.py", root)
+        self.assertEqual(status, 0, text)
+        self.assertIn("---- failed: some_mp_test: Env.Last\nthe peer was late\n---- end", text)
+        self.assertNotIn("needs mpirun", text)
+        self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
+                         (0, "skipped  p: some_mp_test: Env.Skip: needs mpirun\n"
+                             "unsteady p: some_mp_test: Env.Last: failed beside the others, passed when run again alone\n"
+                             "2 passed, 0 failed, 1 skipped\n"))
+
+        # Once more it fails, or the test starts no processes: it stays failed.
+        for name, end in (("some_mp_test", "echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"), ("some_test", last)):
+            root = self.write_program(end, name)
+            self.run_ctest(root)
+            self.assertEqual(self.run_script("failed_tests.py", root)[0], 1)
+            self.assertIn(f"FAILED   p: {name}: Env.Last\n", self.run_script("summarise_tests.py", f"p={root}")[1])
+
     def test_nothing_ran(self):
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib/summarise_tests.py")],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stdout), (1, "no test ran\n0 passed, 0 failed, 0 skipped\n"))
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib/summarise_tests.py"), "--failed-stages", "build x"],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stdout), (1, "FAILED   build x\n0 passed, 1 failed, 0 skipped\n"))
+        self.assertEqual(self.run_script("summarise_tests.py"), (1, "no test ran\n0 passed, 0 failed, 0 skipped\n"))
+        self.assertEqual(self.run_script("summarise_tests.py", "--failed-stages", "build x"),
+                         (1, "FAILED   build x\n0 passed, 1 failed, 0 skipped\n"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""What ctest's own files say of the test cases of one build folder: read by summarise_tests.py and failed_tests.py."""
+import collections
+import json
+import os
+import re
+import xml.etree.ElementTree
+
+# failed: labels; skipped: (label, reason); texts: {label of a failure: its own lines}
+Result = collections.namedtuple("Result", "passed failed skipped texts")
+
+START = re.compile(r"^\d+/\d+ Testing: (.+)$")
+
+
+def read_outputs(log):
+    """ctest's LastTest.log -> {test name: its output, as lines}."""
+    outputs, name, inside = {}, None, False
+    for line in log.splitlines():
+        start = START.match(line)
+        if start:
+            name, inside = start.group(1), False
+            outputs[name] = []
+        elif name and not inside and line == "Output:":
+            inside = True
+        elif inside and line == "<end of output>":
+            inside = False
+        elif inside:
+            outputs[name].append(line)
+    return outputs
+
+
+def read_outcomes(junit):
+    """ctest's JUnit file -> {test name: "passed", "failed" or "skipped"}. It shortens outputs, hence the log."""
+    outcomes = {}
+    for case in xml.etree.ElementTree.fromstring(junit).iter("testcase"):
+        status = case.get("status")
+        message = case.find("skipped").get("message", "") if case.find("skipped") is not None else ""
+        if status == "run":
+            outcomes[case.get("name")] = "passed"
+        elif status == "disabled" or message.startswith(("SKIP_RETURN_CODE", "SKIP_REGULAR")):
+            outcomes[case.get("name")] = "skipped"
+        else:  # failed, or could not be started
+            outcomes[case.get("name")] = "failed"
+    return outcomes
+
+
+def count(name, output, outcome):
+    """One ctest test -> Result."""
+    ran = [m for m in (re.match(r"^\[==========\] (\d+) tests? from .* ran\.", line) for line in output) if m]
+    case = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \(\d+ ms\)$")
+    results = {}
+    texts = {}
+    started, reason = None, []
+    for line in output:
+        run = re.match(r"^\[ RUN      \] (\S+)$", line)
+        match = case.match(line)
+        if run:
+            started, reason = run.group(1), []
+        elif match:
+            results[match.group(2)] = (match.group(1), " ".join(line.strip() for line in reason))
+            texts[match.group(2)] = reason
+            started = None
+        elif started:
+            reason.append(line)
+    if results or ran or started:
+        failed = {f"{name}: {case_name}": texts[case_name] for case_name, (what, _) in results.items() if what == "FAILED"}
+        skipped = [(f"{name}: {case_name}", skip_reason(why)) for case_name, (what, why) in results.items()
+                   if what == "SKIPPED"]
+        passed = sum(what == "OK" for what, _ in results.values())
+        if outcome == "failed":
+            if started:
+                failed[f"{name}: {started} (did not end)"] = reason
+            elif not failed:
+                failed[f"{name}: ended with an error after its cases"] = output
+        return Result(passed, list(failed), skipped, failed)
+    if outcome == "passed":
+        return Result(1, [], [], {})
+    if outcome == "skipped":
+        return Result(0, [], [(name, " ".join(line.strip() for line in output[1:]))], {})
+    return Result(0, [name], [], {name: output})
+
+
+def skip_reason(text):
+    return re.sub(r"^.*?: Skipped\s*", "", text).strip()
+
+
+def read_results(folder):
+    """The results of a build folder's last ctest run, in its order; none if ctest did not run there."""
+    log = os.path.join(folder, "Testing", "Temporary", "LastTest.log")
+    junit = os.path.join(folder, "ctest.xml")
+    if not os.path.exists(log) or not os.path.exists(junit):
+        return []
+    with open(log, encoding="utf-8", errors="replace") as f:
+        outputs = read_outputs(f.read())
+    with open(junit, encoding="utf-8", errors="replace") as f:
+        outcomes = read_outcomes(f.read())
+    return [count(name, outputs.get(name, []), outcome) for name, outcome in outcomes.items()]
+
+
+def second_tries(folder):
+    """Where failed_tests.py keeps the labels of the cases that passed when they were run again."""
+    return os.path.join(folder, "second_tries.json")
+
+
+def read_second_tries(folder):
+    try:
+        with open(second_tries(folder), encoding="utf-8") as f:
+            return json.load(f)
+    except FileNotFoundError:
+        return []
