@@ -47,6 +47,24 @@ class Moved {
   std::vector<T*> pointers_;
 };
 
+// What the root pushes; everybody else takes what lies before it.
+Share pushed_share(const Call& call, size_t size) {
+  return share_of(call.count * element_bytes(call), static_cast<int>(size) - 1,
+                  static_cast<int>(size));
+}
+
+// Calls put(rank, at, bytes) for all but the root, chunk by chunk.
+template <typename Put>
+void push_share(const Call& call, size_t size, const Put& put) {
+  const Share share = pushed_share(call, size);
+  for (int64_t at = share.begin; at < share.end; at += kPushBytes) {
+    for (size_t step = 1; step < size; ++step) {
+      const size_t r = (static_cast<size_t>(call.root) + step) % size;
+      put(r, at, std::min(kPushBytes, share.end - at));
+    }
+  }
+}
+
 }  // namespace
 
 void take_mapped(const Call& call, const Pieces& pieces, int rank,
@@ -166,28 +184,6 @@ void push_copied(const Call& call, const Pieces& pieces, int rank,
     }
   }
 }
-
-namespace {
-
-// What the root pushes; everybody else takes what lies before it.
-Share pushed_share(const Call& call, size_t size) {
-  return share_of(call.count * element_bytes(call), static_cast<int>(size) - 1,
-                  static_cast<int>(size));
-}
-
-// Calls put(rank, at, bytes) for all but the root, chunk by chunk.
-template <typename Put>
-void push_share(const Call& call, size_t size, const Put& put) {
-  const Share share = pushed_share(call, size);
-  for (int64_t at = share.begin; at < share.end; at += kPushBytes) {
-    for (size_t step = 1; step < size; ++step) {
-      const size_t r = (static_cast<size_t>(call.root) + step) % size;
-      put(r, at, std::min(kPushBytes, share.end - at));
-    }
-  }
-}
-
-}  // namespace
 
 void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
                       std::span<const uint64_t> targets, const Reach& reach) {

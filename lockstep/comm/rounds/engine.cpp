@@ -154,7 +154,7 @@ void Engine::enroll(Operation& op) {
                           : copies && parts && largest >= tuning_.pushes_from;
     if (offer > 0 || (op.shows_target && call.op == Op::kBroadcast)) {
       std::optional<Window> window;
-      if (mapped) window = reach_->find(shown_memory(op), std::max(offer, largest));
+      if (mapped) window = reach_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
       if (window) {
         op.memory = Memory::kMapped;
         op.window = *window;
@@ -236,9 +236,7 @@ bool Engine::advance(Operation& op) {
       case Phase::kWaitingTurn:
         if (!op.posted && !post(op)) return moved;
         if (op.through_lines) {
-          lines_.write(op.record.fingerprint ^ op.history, op.pieces.own(), op.pieces.offer(rank_));
-          doorbell_.ring();
-          op.phase = Phase::kLines;
+          show_lines(op);
         } else if (op.surely_staged) {
           op.phase = Phase::kStaged;
         } else {
