@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/core/text.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::cli {
@@ -21,12 +22,6 @@ std::string bytes_text(uint64_t bytes) {
 
 std::string limit_text(const std::optional<uint64_t>& bytes) {
   return bytes ? bytes_text(*bytes) : "unlimited";
-}
-
-std::string joined_words(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 bool has(const std::vector<InterfaceAddress>& all, const std::string& address) {
@@ -59,7 +54,7 @@ Finding judge_interfaces(const HostFacts& facts) {
                     (mtu == facts.mtu.end() ? "" : " (MTU " + std::to_string(mtu->second) + ")"));
   }
   const auto candidates = candidate_addresses(facts.interfaces);
-  Finding finding{Level::kOk, "interfaces", joined_words(words), ""};
+  Finding finding{Level::kOk, "interfaces", joined(words), ""};
   if (facts.interfaces.empty()) {
     finding = {Level::kProblem, "interfaces", "none is up, not even the loopback one",
                "ip link set lo up; ranks of one host meet there"};
@@ -102,7 +97,7 @@ Finding judge_names(const HostFacts& facts) {
         "/etc/hosts";
     return finding;
   }
-  finding.found += " resolves to " + joined_words(facts.resolved);
+  finding.found += " resolves to " + joined(facts.resolved);
   const bool elsewhere =
       std::none_of(facts.resolved.begin(), facts.resolved.end(), [&](const std::string& address) {
         return is_loopback(address) || has(facts.interfaces, address);
@@ -255,7 +250,7 @@ Finding judge_leftovers(const HostFacts& facts) {
     (process.left_behind ? left : running).push_back(text);
   }
   if (!left.empty()) {
-    return {Level::kWarning, "processes", "ranks whose launcher is gone: " + joined_words(left),
+    return {Level::kWarning, "processes", "ranks whose launcher is gone: " + joined(left),
             "end them: kill PID; they hold memory and processors"};
   }
   if (running.empty()) return {Level::kOk, "processes", "no job of this user runs here", ""};
@@ -264,7 +259,7 @@ Finding judge_leftovers(const HostFacts& facts) {
     running.resize(8);
     running.push_back("and " + std::to_string(more) + " more");
   }
-  return {Level::kOk, "processes", "running jobs: " + joined_words(running), ""};
+  return {Level::kOk, "processes", "running jobs: " + joined(running), ""};
 }
 
 void judge_backends(const HostFacts& facts, std::vector<Finding>& findings) {
@@ -310,7 +305,7 @@ std::vector<Finding> judge(const HostFacts& facts) {
   if (!facts.variables.empty()) {
     std::vector<std::string> words;
     for (const auto& [name, value] : facts.variables) words.push_back(name + "=" + value);
-    findings.push_back({Level::kOk, "environment", joined_words(words), ""});
+    findings.push_back({Level::kOk, "environment", joined(words), ""});
   }
   return findings;
 }

@@ -4,15 +4,10 @@
 #include <optional>
 
 #include "lockstep/cli/usage.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep::cli {
 namespace {
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
 
 const Flag& find_long(const std::string& written, const std::vector<Flag>& known) {
   std::string name = written;

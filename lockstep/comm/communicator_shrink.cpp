@@ -8,6 +8,7 @@
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/group_plan.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
@@ -16,12 +17,6 @@ namespace {
 constexpr auto kFirstPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(20);
 constexpr const char* kMade = "made";  // the outcome of a shrink that went well
-
-std::string join_ranks(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int r : ranks) text += (text.empty() ? "" : " ") + std::to_string(r);
-  return text;
-}
 
 std::vector<int> parse_ranks(const std::string& text) {
   std::istringstream words(text);
@@ -71,7 +66,7 @@ class Shrinking {
         if (!announced[r] && !lost) waiting = true;
       }
       if (!waiting || deadline.expired())
-        return parse_ranks(store_.compare_set("members", "", join_ranks(survivors)));
+        return parse_ranks(store_.compare_set("members", "", joined(survivors, " ")));
       pauses.pause();
     }
   }
@@ -96,7 +91,7 @@ class Shrinking {
           return give_up("rank " + std::to_string(r) + " died while the group was being made");
       }
       if (deadline.expired())
-        return give_up("rank " + join_ranks(missing) + " had no engine at the deadline");
+        return give_up("rank " + joined(missing, " ") + " had no engine at the deadline");
       pauses.pause();
     }
   }
@@ -148,7 +143,7 @@ Communicator Communicator::shrink(Deadline deadline) {
     Shrinking shrinking(store, impl_->backend(), impl_->topology());
     const std::vector<int> members = shrinking.agree_on_members(announce);
     if (std::find(members.begin(), members.end(), rank()) == members.end()) {
-      throw PeerLost("shrink: the group goes on as old ranks " + join_ranks(members) +
+      throw PeerLost("shrink: the group goes on as old ranks " + joined(members, " ") +
                          " without this one, rank " + std::to_string(rank()) +
                          ", which came too late or was taken for dead; end this process",
                      rank());
@@ -169,7 +164,7 @@ Communicator Communicator::shrink(Deadline deadline) {
     }
     maker.settle(name);
     if (outcome != kMade) {
-      throw PeerLost("shrink: the members, old ranks " + join_ranks(members) +
+      throw PeerLost("shrink: the members, old ranks " + joined(members, " ") +
                          ", could not make their group: " + outcome + "; call shrink again",
                      -1);
     }

@@ -17,6 +17,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep {
 namespace core_test {
@@ -142,6 +143,13 @@ TEST(Log, WritesWholeLinesWithTheRank) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "[lockstep] rank 3: warning: careful\n[lockstep] rank 3: debug: shown\n[lockstep] "
             "error: bad\n");
+}
+
+TEST(Joined, ItemsStandBetweenSeparators) {
+  EXPECT_EQ(joined(std::vector<int>{}), "");
+  EXPECT_EQ(joined(std::vector<std::string>{"a"}), "a");
+  EXPECT_EQ(joined(std::vector<int>{0, 2, 3}), "0, 2, 3");
+  EXPECT_EQ(joined(std::vector<std::string>{"", "b"}, "; "), "; b");
 }
 
 }  // namespace core_test

@@ -154,7 +154,8 @@ void Engine::enroll(Operation& op) {
                           : copies && parts && largest >= tuning_.pushes_from;
     if (offer > 0 || (op.shows_target && call.op == Op::kBroadcast)) {
       std::optional<Window> window;
-      if (mapped) window = reach_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
+      if (mapped)
+        window = reach_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
       if (window) {
         op.memory = Memory::kMapped;
         op.window = *window;

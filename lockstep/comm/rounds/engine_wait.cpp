@@ -10,6 +10,7 @@
 #include "lockstep/comm/rounds/operation.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
 
 namespace lockstep::rounds {
@@ -23,15 +24,6 @@ constexpr double kWarnAfterSeconds = 10;
 constexpr auto kPatience = std::chrono::milliseconds(200);
 // How far back a difference in the calls' history is looked for.
 constexpr uint64_t kLookBack = 8;
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!text.empty()) text += "; ";
-    text += part;
-  }
-  return text;
-}
 
 using lockstep::numbered;
 std::string numbered(const Call& call) {
@@ -109,7 +101,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       std::vector<std::string> late;
       for (const int r : awaited(call)) late.push_back(whereabouts(r));
       log_warning(numbered(call) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
-                  " s for " + joined(late));
+                  " s for " + joined(late, "; "));
       warn_at *= 3;
     }
     doorbell_.announce();
@@ -138,7 +130,7 @@ void Engine::time_out(const Call& call, Deadline deadline) {
   for (const int r : awaited(call)) late.push_back(whereabouts(r));
   std::ostringstream text;
   text << numbered(call) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
-       << " s; not arrived: " << joined(late) << "; raise the time-out if they are only slow";
+       << " s; not arrived: " << joined(late, "; ") << "; raise the time-out if they are only slow";
   fail(Failure::kTimeout, -1, text.str());
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -30,12 +31,6 @@ constexpr double kSideWarnAfterSeconds = 10;
 
 bool is_message(const Call& call) {
   return call.op == Op::kSend || call.op == Op::kRecv;
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += " " + part + ";";
-  return text;
 }
 
 class CheckedBackend final : public Backend {
@@ -268,7 +263,7 @@ class CheckedBackend final : public Backend {
       if (deadline.expired()) fail_late(front, op, deadline);
       if (deadline.elapsed_seconds() > warn_at) {
         log_warning(text_of(front) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
-                    " s for" + joined(channel_->missing(front.number)));
+                    " s for " + joined(channel_->missing(front.number), "; "));
         warn_at *= 3;
       }
       std::this_thread::sleep_for(std::min<Deadline::Duration>(sleep, deadline.remaining()));
@@ -308,7 +303,7 @@ class CheckedBackend final : public Backend {
       text << "all ranks have called it, but the data did not arrive: a rank or the network is "
               "stopped, or slow;";
     } else {
-      text << "not arrived:" << joined(missing);
+      text << "not arrived: " << joined(missing, "; ") << ';';
     }
     fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
   }

@@ -13,6 +13,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -33,12 +34,6 @@ Deadline::Duration time_to_ask(Deadline deadline) {
   constexpr Deadline::Duration kLeast = std::chrono::milliseconds(20);
   constexpr Deadline::Duration kMost = std::chrono::milliseconds(250);
   return std::clamp(deadline.timeout() / 8, kLeast, kMost);
-}
-
-std::string joined(const std::vector<int>& ranks, const char* separator) {
-  std::string text;
-  for (const int r : ranks) text += (text.empty() ? "" : separator) + std::to_string(r);
-  return text;
 }
 
 std::vector<int> parse_ranks(std::string_view text, int size) {

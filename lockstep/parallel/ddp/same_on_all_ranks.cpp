@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -81,13 +82,12 @@ uint64_t hash_values(const at::Tensor& tensor) {
 }
 
 std::string ranks_with(const at::Tensor& hashes, int64_t column, int64_t value) {
-  std::string ranks;
+  std::vector<int64_t> ranks;
   const int64_t* data = hashes.const_data_ptr<int64_t>();
   for (int64_t r = 0; r < hashes.size(0); ++r) {
-    if (data[r * hashes.size(1) + column] != value) continue;
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    if (data[r * hashes.size(1) + column] == value) ranks.push_back(r);
   }
-  return ranks;
+  return joined(ranks);
 }
 
 }  // namespace
