@@ -65,11 +65,9 @@ std::string differences(const NamedTensors& module, const std::map<std::string, 
 }  // namespace
 
 NamedTensors module_state(const torch::nn::Module& module) {
-  NamedTensors state;
-  for (const auto& item : module.named_parameters()) state.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) state.emplace_back(item.key(), item.value());
-  }
+  NamedTensors state = to_named_tensors(module.named_parameters());
+  const NamedTensors buffers = to_named_tensors(module.named_buffers());
+  state.insert(state.end(), buffers.begin(), buffers.end());
   return state;
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -66,6 +67,12 @@ class Loader {
   int64_t batches() const { return batch_count(options_, sampler_.size()); }
   const LoaderOptions& options() const { return options_; }
 
+  // A count of the batches that loops have given out so far, over all epochs; it may be asked after
+  // the loader is gone. For DistributedDataParallel::follow().
+  std::function<int64_t()> batches_taken() const {
+    return [taken = taken_] { return *taken; };
+  }
+
   // The next loop, and only that one, begins at batch `batches` of its epoch; the batches before it
   // are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done). Throws
   // InvalidArgument outside 0..batches().
@@ -81,6 +88,7 @@ class Loader {
   const D& dataset_;
   const Sampler& sampler_;
   LoaderOptions options_;
+  std::shared_ptr<int64_t> taken_ = std::make_shared<int64_t>(0);
   int64_t skip_ = 0;
   bool running_ = false;
 };
@@ -155,6 +163,7 @@ class Loader<D>::Iterator {
     current_ = nullptr;
     if (const auto slot = run_->ring.next()) {
       current_ = &*run_->slots[*slot];
+      ++*run_->loader.taken_;
     } else {
       run_.reset();  // the end: join the workers now
     }

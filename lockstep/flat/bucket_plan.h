@@ -1,6 +1,7 @@
 // Which parameters share a flat buffer, and where: a pure decision.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstddef>
@@ -13,6 +14,7 @@ namespace lockstep::flat {
 struct TensorSpec {
   int64_t numel = 0;
   at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
 };
 
 // Bytes; as in PyTorch's DistributedDataParallel: a small first bucket, so that communication
@@ -28,14 +30,19 @@ struct Bucket {
     int64_t offset = 0;  // of the tensor's first element in the bucket, in elements
   };
   at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
   int64_t numel = 0;  // padding included
   std::vector<Slot> slots;
 };
 
-// Puts every tensor into one bucket, in reverse order (that in which backward tends to produce
-// gradients), tensors of one dtype a bucket; a bucket is full once it has reached its size. Tensors
-// start at multiples of 64 bytes. Buckets are ordered by the tensor that fills them, so that the
-// order of reduction follows backward. Equal input gives equal output on all ranks.
+// Puts every tensor of `order` (indices, each at most once) into one bucket, in that order, tensors
+// of one dtype and device a bucket; a bucket is full once it has reached its size. Tensors start at
+// multiples of 64 bytes. Buckets are ordered by the tensor that fills them, so that the order of
+// reduction follows backward if `order` is that of the gradients. Equal input gives equal output on
+// all ranks.
+std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, std::span<const size_t> order,
+                                 BucketSizes sizes = {});
+// All tensors in reverse order: that in which backward tends to produce gradients.
 std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, BucketSizes sizes = {});
 
 }  // namespace lockstep::flat

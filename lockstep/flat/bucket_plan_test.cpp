@@ -57,6 +57,20 @@ TEST(BucketPlan, KeepsDtypesApartAndLosesNothing) {
   EXPECT_EQ(seen.size(), specs.size());
 }
 
+TEST(BucketPlan, FollowsAnOrderAndKeepsDevicesApart) {
+  std::vector<TensorSpec> specs = floats({16, 16, 16, 16});
+  specs[2].device = at::Device(at::kCUDA, 1);
+  const std::vector<size_t> order{2, 0, 3};  // 1 is left out
+  const auto buckets = plan_buckets(specs, order, {.first = 64, .rest = 128});
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].device, specs[2].device);
+  ASSERT_EQ(buckets[0].slots.size(), 1u);
+  EXPECT_EQ(buckets[0].slots[0].tensor, 2u);
+  ASSERT_EQ(buckets[1].slots.size(), 2u);
+  EXPECT_EQ(buckets[1].slots[0].tensor, 0u);
+  EXPECT_EQ(buckets[1].slots[1].tensor, 3u);
+}
+
 TEST(BucketPlan, TakesNothingAndRefusesNonsense) {
   EXPECT_TRUE(plan_buckets({}).empty());
   EXPECT_THROW(plan_buckets(floats({1}), {.first = 0}), InvalidArgument);

@@ -39,11 +39,9 @@ class AveragedModel {
       ddp_.emplace(model_, comm_);
       return;
     }
-    NamedTensors everything;
-    for (const auto& item : model_->named_parameters())
-      everything.emplace_back(item.key(), item.value());
-    for (const auto& item : model_->named_buffers())
-      everything.emplace_back(item.key(), item.value());
+    NamedTensors everything = parameters_of(model_);
+    const NamedTensors buffers = to_named_tensors(model_->named_buffers());
+    everything.insert(everything.end(), buffers.begin(), buffers.end());
     check_same_on_all_ranks(comm_, everything);
     broadcast_tensors(comm_, everything);
   }

@@ -20,21 +20,11 @@ void average_gradients(const NamedTensors& parameters, Communicator& comm,
                        AverageOptions options = {},
                        Communicator::Site site = Communicator::Site::current());
 
-// The same for a module (anything with named_parameters()) or a holder of one.
-template <typename Module>
-  requires requires(Module& module) { module.named_parameters(); }
-void average_gradients(Module& module, Communicator& comm, AverageOptions options = {},
+// The same for a module, or a holder of one.
+template <ModuleOrHolder M>
+void average_gradients(M& module, Communicator& comm, AverageOptions options = {},
                        Communicator::Site site = Communicator::Site::current()) {
-  NamedTensors parameters;
-  for (const auto& item : module.named_parameters())
-    parameters.emplace_back(item.key(), item.value());
-  average_gradients(parameters, comm, options, site);
-}
-template <typename Holder>
-  requires requires(Holder& holder) { holder->named_parameters(); }
-void average_gradients(Holder& holder, Communicator& comm, AverageOptions options = {},
-                       Communicator::Site site = Communicator::Site::current()) {
-  average_gradients(*holder, comm, options, site);
+  average_gradients(parameters_of(module), comm, options, site);
 }
 
 }  // namespace lockstep

@@ -19,21 +19,11 @@ namespace lockstep {
 void average_parameters(const NamedTensors& parameters, Communicator& comm,
                         Communicator::Site site = Communicator::Site::current());
 
-// The same for a module (anything with named_parameters()) or a holder of one.
-template <typename Module>
-  requires requires(Module& module) { module.named_parameters(); }
-void average_parameters(Module& module, Communicator& comm,
+// The same for a module, or a holder of one.
+template <ModuleOrHolder M>
+void average_parameters(M& module, Communicator& comm,
                         Communicator::Site site = Communicator::Site::current()) {
-  NamedTensors parameters;
-  for (const auto& item : module.named_parameters())
-    parameters.emplace_back(item.key(), item.value());
-  average_parameters(parameters, comm, site);
-}
-template <typename Holder>
-  requires requires(Holder& holder) { holder->named_parameters(); }
-void average_parameters(Holder& holder, Communicator& comm,
-                        Communicator::Site site = Communicator::Site::current()) {
-  average_parameters(*holder, comm, site);
+  average_parameters(parameters_of(module), comm, site);
 }
 
 // Averages at every `period`-th step from step `warmup` on; before, at every step: that keeps the

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <tuple>
@@ -12,23 +12,14 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/flat/bucket_plan.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
+#include "lockstep/parallel/ddp/internal/replica.h"
+#include "lockstep/parallel/ddp/join.h"
 #include "lockstep/parallel/ddp/reducer.h"
-#include "lockstep/parallel/ddp/same_on_all_ranks.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
 namespace lockstep {
-
-struct DdpOptions {
-  flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
-  bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's statistics) to all, before each
-                                  // forward in training mode whose backward communicates
-  int64_t check_every = 0;  // at every so-manieth forward in training (with gradients enabled) the
-                            // ranks' parameters are compared, by 8 bytes, and Mismatch names the
-                            // first that has drifted apart; 0: never
-  std::shared_ptr<CommHook> hook = nullptr;  // averages the buckets; this wrapper's alone
-  Unused unused = Unused::kLeave;            // parameters that no rank used
-};
 
 // Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
 // with any forward().
@@ -50,19 +41,13 @@ template <typename M>
 class DistributedDataParallel {
  public:
   explicit DistributedDataParallel(M module, Communicator comm, DdpOptions options = {})
-      : module_(std::move(module)), comm_(std::move(comm)), options_(std::move(options)) {
-    NamedTensors parameters = named(module_->named_parameters());
-    NamedTensors everything = parameters;
-    buffers_ = named(module_->named_buffers());
-    everything.insert(everything.end(), buffers_.begin(), buffers_.end());
-    check_same_on_all_ranks(comm_, everything);
-    broadcast_tensors(comm_, everything);
-    parameters_ = parameters;
-    sync_batch_norms_ = SyncBatchNormWatch(*module_);
-    std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
-    reducer_ = std::make_unique<Reducer>(std::move(parameters), comm_, options_.bucket_sizes,
-                                         options_.hook, options_.unused);
-  }
+      : module_(std::move(module)),
+        sync_batch_norms_(*module_),
+        replica_(std::make_shared<internal::Replica>(parameters_of(module_),
+                                                     to_named_tensors(module_->named_buffers()),
+                                                     std::move(comm), std::move(options))) {}
+  DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
+  DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept = default;
 
   // The module's forward().
   template <typename... Args>
@@ -72,13 +57,7 @@ class DistributedDataParallel {
   template <typename... Args>
   auto forward(Args&&... args) {
     sync_batch_norms_.check();
-    reducer_->before_forward(module_->is_training());
-    if (options_.check_every > 0 && module_->is_training() && at::GradMode::is_enabled() &&
-        ++forwards_ % options_.check_every == 0)
-      check_equal_values(comm_, parameters_);
-    if (options_.broadcast_buffers && module_->is_training() && !buffers_.empty() &&
-        reducer_->communicates())
-      broadcast_tensors(comm_, buffers_);
+    replica_->before_forward(module_->is_training(), rows_of(args...));
     auto output = module_->forward(std::forward<Args>(args)...);
     watch(output);
     return output;
@@ -98,30 +77,50 @@ class DistributedDataParallel {
   //     loss(model(first)).backward();
   //   }
   //   loss(model(second)).backward();  // averages both
-  NoSync no_sync() { return NoSync(*reducer_); }
+  NoSync no_sync() { return NoSync(reducer()); }
   // The same by counting: of every `steps` backwards only the last communicates. The gradients are
   // the sum over the steps (and the average over the ranks): divide the loss by `steps` for their
   // mean. A parameter that was used in an early one only is averaged too. The count starts anew
   // here: accumulate(rest) makes a shorter last group of an epoch. Throws InvalidArgument unless
   // steps is 1 or more. The same on all ranks.
-  void accumulate(int64_t steps) { reducer_->accumulate(steps); }
+  void accumulate(int64_t steps) { reducer().accumulate(steps); }
   // Whether the next backward communicates, and the optimizer is to take a step after it.
-  bool communicates() const { return reducer_->communicates(); }
+  bool communicates() const { return reducer().communicates(); }
 
-  Communicator& comm() { return comm_; }
-  size_t bucket_count() const { return reducer_->bucket_count(); }
+  // Where ranks have unequal numbers of batches: see join.h. Throws InvalidArgument if the last one
+  // was not finished. On all ranks.
+  Join join() { return Join(replica_); }
 
- private:
-  template <typename Dict>
-  static NamedTensors named(const Dict& dict) {
-    NamedTensors result;
-    for (const auto& item : dict) result.emplace_back(item.key(), item.value());
-    return result;
+  // Makes a rank that has skipped a whole step known: from now on each bucket's call carries the
+  // number of batches taken from `loader` (batches_taken(), a function that counts them), and ranks
+  // that average different ones get Mismatch. Without it, a rank that skips a step before its
+  // forward averages its next batch with the others' present one, unnoticed until it runs out
+  // early. The loader's counter is kept, not the loader.
+  template <typename Loader>
+  void follow(const Loader& loader) {
+    reducer().follow(loader.batches_taken());
   }
 
-  void watch(const at::Tensor& output) { reducer_->watch(output); }
+  Communicator& comm() { return replica_->comm(); }
+  // 0 before the first backward that communicates.
+  size_t bucket_count() const { return reducer().bucket_count(); }
+
+ private:
+  Reducer& reducer() const { return replica_->reducer(); }
+
+  // The samples of a forward: the rows of its first tensor.
+  static int64_t rows_of() { return 0; }
+  template <typename First, typename... Rest>
+  static int64_t rows_of(const First& first, const Rest&... rest) {
+    if constexpr (std::derived_from<First, at::Tensor>) {
+      if (first.defined() && first.dim() > 0) return first.size(0);
+    }
+    return rows_of(rest...);
+  }
+
+  void watch(const at::Tensor& output) { reducer().watch(output); }
   void watch(const std::vector<at::Tensor>& outputs) {
-    for (const at::Tensor& output : outputs) reducer_->watch(output);
+    for (const at::Tensor& output : outputs) reducer().watch(output);
   }
   template <typename... Ts>
   void watch(const std::tuple<Ts...>& outputs) {
@@ -132,13 +131,8 @@ class DistributedDataParallel {
   }  // an output of another kind: the parameters' own hooks suffice, but for nested backwards
 
   M module_;
-  Communicator comm_;
-  DdpOptions options_;
-  NamedTensors parameters_;
-  NamedTensors buffers_;
   SyncBatchNormWatch sync_batch_norms_;
-  int64_t forwards_ = 0;  // in training
-  std::unique_ptr<Reducer> reducer_;
+  std::shared_ptr<internal::Replica> replica_;
 };
 
 template <typename M>

@@ -1,0 +1,220 @@
+// The end of a backward.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/parallel/ddp/internal/reducer_state.h"
+#include "lockstep/parallel/ddp/internal/sparse_sum.h"
+
+namespace lockstep::internal {
+
+void ReducerState::finish() {
+  if (quiet_) return finish_quietly();
+  try {
+    if (!buckets_.made()) make_buckets(ask_for_layout());
+    take_unused_along();
+    start_ready_buckets();
+    complete();
+  } catch (...) {
+    reset();
+    throw;
+  }
+  quiet_backwards_ = 0;
+  reset();
+}
+
+// What this rank has used is kept for the backward that communicates.
+void ReducerState::finish_quietly() {
+  if (silencers_ == 0) ++quiet_backwards_;
+  armed_ = false;
+}
+
+// The rank whose order counts: the lowest that has data.
+int ReducerState::ask_for_layout() {
+  return roll_call_ ? roll_call_->call({.step = Step::kLayout}, Communicator::Site::current()).first
+                    : 0;
+}
+
+// In the order of the source's arrivals; what it did not use comes last. Sparse is what is so on
+// any rank.
+void ReducerState::make_buckets(int source) {
+  const at::NoGradGuard no_grad;
+  std::vector<Gradient>& gradients = buckets_.gradients();
+  const auto n = static_cast<int64_t>(gradients.size());
+  const at::Tensor sparse = at::zeros({n}, at::kByte);
+  const at::Tensor order = at::empty({n}, at::kLong);
+  for (size_t i = gradients.size(); i-- > 0;) {
+    const at::Tensor& gradient = gradients[i].parameter.grad();
+    sparse.mutable_data_ptr<uint8_t>()[i] = gradient.defined() && gradient.is_sparse();
+    if (gradients[i].arrivals == 0) order_.push_back(i);
+  }
+  for (size_t k = 0; k < order_.size(); ++k)
+    order.mutable_data_ptr<int64_t>()[k] = static_cast<int64_t>(order_[k]);
+  const std::string note = note_of("layout");
+  comm_.iall_reduce(sparse, ReduceOp::kBitOr, call_note(note)).wait();
+  comm_.broadcast(order, source);
+
+  for (size_t k = 0; k < order_.size(); ++k) {
+    order_[k] = static_cast<size_t>(order.const_data_ptr<int64_t>()[k]);
+    gradients[k].sparse = sparse.const_data_ptr<uint8_t>()[k] != 0;
+  }
+  buckets_.make(comm_, order_, options_.bucket_sizes);
+  if (options_.hook) {
+    shown_ = buckets_.shown();
+    options_.hook->prepare(comm_, shown_);
+  }
+  for (Gradient& gradient : gradients) {
+    if (gradient.arrivals > 0 && !gradient.sparse) bucket_one_more(gradient);
+    if (options_.static_graph && !shadowing_) gradient.expected = gradient.arrivals;
+  }
+}
+
+// Every parameter that got no gradient here still takes part: another rank may have used it.
+void ReducerState::take_unused_along() {
+  const at::NoGradGuard no_grad;
+  std::vector<Gradient>& gradients = buckets_.gradients();
+  if (!knows_used_) used_.zero_();
+  auto* bits = used_.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Gradient& gradient = gradients[i];
+    const bool defined = gradient.parameter.grad().defined();
+    const bool used = gradient.arrivals > 0 || (gradient.earlier && defined);
+    if (used && !knows_used_) bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | (1u << (i % 8)));
+    if (gradient.sparse || (gradient.arrivals > 0 && gradient.complete())) continue;
+    if (defined) {
+      bucket_one_more(gradient);
+      if (!used) gradient.before = gradient.view.clone();
+    } else {
+      gradient.view.zero_();
+      --buckets_.buckets()[gradient.bucket].missing;
+    }
+  }
+}
+
+void ReducerState::complete() {
+  announce(Step::kFinish);
+  const at::NoGradGuard no_grad;
+  if (!knows_used_) {
+    const std::string note = note_of("used parameters");
+    comm_.iall_reduce(used_, ReduceOp::kBitOr, call_note(note)).wait();
+    knows_used_ = options_.static_graph;
+  }
+  const double weights = weighed() ? sum_of_weights() : comm_.size();
+  settle_dense(weights);
+  if (roll_call_) roll_call_->settle();
+  settle_sparse(weights);
+  settle_unused();
+  if (options_.static_graph && !shadowing_) check_static();
+}
+
+double ReducerState::sum_of_weights() {
+  const at::Tensor weights = at::full({1}, weight(), at::kDouble);
+  const std::string note = note_of("weights");
+  comm_.iall_reduce(weights, ReduceOp::kSum, call_note(note)).wait();
+  return *weights.const_data_ptr<double>();
+}
+
+void ReducerState::settle_dense(double weights) {
+  std::vector<Bucket>& buckets = buckets_.buckets();
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    buckets[i].work.wait();
+    if (options_.hook) options_.hook->finish(comm_, shown_[i], call_note(buckets[i].note));
+    if (weights != comm_.size() && weights > 0) buckets[i].flat.mul_(comm_.size() / weights);
+  }
+}
+
+void ReducerState::settle_sparse(double weights) {
+  for (Gradient& gradient : buckets_.gradients()) {
+    if (!gradient.sparse) continue;
+    at::Tensor own;
+    if (gradient.arrivals > 0 || gradient.earlier) own = gradient.parameter.grad();
+    if (own.defined() && !own.is_sparse()) own = own.to_sparse(1);
+    if (own.defined() && weighed() && weight() != 1) own = own.mul(weight());
+    const at::Tensor sum =
+        sum_sparse(comm_, own, gradient.parameter.sizes(), gradient.parameter.scalar_type());
+    if (sum.defined() && weights > 0) gradient.parameter.mutable_grad() = sum.div_(weights);
+  }
+}
+
+bool ReducerState::used_somewhere(size_t index) const {
+  return (used_.const_data_ptr<uint8_t>()[index / 8] >> (index % 8) & 1) != 0;
+}
+
+void ReducerState::settle_unused() {
+  std::string missing;
+  std::vector<Gradient>& gradients = buckets_.gradients();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Gradient& gradient = gradients[i];
+    if (used_somewhere(i)) {
+      if (!gradient.sparse) gradient.parameter.mutable_grad() = gradient.view;
+      continue;
+    }
+    if (options_.unused == Unused::kThrow)
+      missing += (missing.empty() ? "'" : ", '") + gradient.name + "'";
+    if (gradient.sparse) continue;
+    if (gradient.before.defined())
+      gradient.view.copy_(gradient.before);
+    else if (options_.unused == Unused::kZero)
+      gradient.parameter.mutable_grad() = gradient.view.zero_();
+  }
+  if (!missing.empty()) {
+    throw InvalidArgument("no rank's backward reached " + missing +
+                          "; leave it out of the loss on purpose with Unused::kLeave, or mend the "
+                          "model");
+  }
+}
+
+void ReducerState::check_static() const {
+  for (const Gradient& gradient : buckets_.gradients()) {
+    if (gradient.arrivals == gradient.expected) continue;
+    throw InvalidArgument("the gradient of parameter '" + gradient.name + "' arrived " +
+                          std::to_string(gradient.arrivals) + " times in this backward and " +
+                          std::to_string(gradient.expected) +
+                          " times in the first: the graph is not static; leave static_graph out");
+  }
+}
+
+// A rank without data: it adds its gradients of backwards that did not communicate, if there are
+// any, else nothing.
+void ReducerState::begin_shadow() {
+  if (shadowing_) return;
+  forget_failed_backward();
+  shadowing_ = true;
+  for (Gradient& gradient : buckets_.gradients()) {
+    if (!gradient.earlier) gradient.parameter.mutable_grad().reset();
+  }
+  if (buckets_.made()) take_unused_along();
+}
+
+bool ReducerState::shadow(const Roll& roll) {
+  if (roll.step.step == Step::kForward) {
+    forwards_ = roll.step.detail[0];
+    batch_ = roll.step.detail[1];
+    return false;
+  }
+  try {
+    begin_shadow();
+    if (roll.step.step == Step::kLayout) {
+      make_buckets(roll.first);
+      take_unused_along();
+    } else if (roll.step.step == Step::kBucket) {
+      start_bucket();
+    } else if (roll.step.step == Step::kFinish) {
+      complete();
+      quiet_backwards_ = 0;
+      reset();
+      return true;
+    }
+  } catch (...) {
+    reset();
+    throw;
+  }
+  return false;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,193 @@
+#include "lockstep/parallel/ddp/internal/reducer_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::internal {
+
+using torch::autograd::get_current_graph_task_id;
+
+namespace {
+
+constexpr int kNoGraphTask = -1;
+
+class ArrivalHook final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ArrivalHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    arrived_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> arrived_;
+};
+
+}  // namespace
+
+CallNote call_note(const std::string& text) {
+  return {std::hash<std::string>()(text) | 1, text.c_str()};
+}
+
+ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOptions options)
+    : comm_(std::move(comm)),
+      options_(std::move(options)),
+      id_(comm_.stats().collectives),
+      buckets_(std::move(parameters)),
+      used_(at::zeros({static_cast<int64_t>((buckets_.gradients().size() + 7) / 8)}, at::kByte)),
+      task_(kNoGraphTask) {}
+
+void ReducerState::install_hooks() {
+  std::vector<Gradient>& gradients = buckets_.gradients();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    gradients[i].accumulator->add_post_hook(
+        std::make_unique<ArrivalHook>([weak = weak_from_this(), i] {
+          if (const auto state = weak.lock()) state->gradient_arrived(i);
+        }));
+  }
+}
+
+// A backward that threw outside of our hooks never came to finish(). Called where no backward runs.
+void ReducerState::forget_failed_backward() {
+  if (armed_ && get_current_graph_task_id() == kNoGraphTask) settle_failed();
+}
+
+void ReducerState::count_forward(int64_t samples) {
+  ++forwards_;
+  samples_ += samples;
+  if (batches_) batch_ = batches_();
+}
+
+// The callback belongs to the graph task that runs now. It is queued by the first event of a
+// backward: the output's gradient, which always comes in the outermost task, or else a parameter's,
+// which may come in a nested one.
+void ReducerState::arm(bool outermost) {
+  const int task = get_current_graph_task_id();
+  if (armed_ && outermost && task != task_) settle_failed();  // left over from one that threw
+  if (armed_) return;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [state = shared_from_this()] { state->finish(); });
+  armed_ = true;
+  quiet_ = !communicates();
+  task_ = task;
+}
+
+void ReducerState::accumulate(int64_t steps) {
+  if (steps < 1) {
+    throw InvalidArgument("accumulate(" + std::to_string(steps) +
+                          "): give 1 or more backwards, of which the last communicates");
+  }
+  accumulate_ = steps;
+  quiet_backwards_ = 0;
+}
+
+void ReducerState::gradient_arrived(size_t index) {
+  try {
+    arm(/*outermost=*/false);
+    Gradient& gradient = buckets_.gradients()[index];
+    if (quiet_) {
+      gradient.earlier = true;
+      return;
+    }
+    ++gradient.arrivals;
+    check_arrival(gradient);
+    if (!buckets_.made()) {
+      if (gradient.arrivals == 1) order_.push_back(index);
+      return;
+    }
+    if (!gradient.complete() || gradient.sparse) return;
+    bucket_one_more(gradient);
+    start_ready_buckets();
+    comm_.progress();
+  } catch (...) {
+    reset();
+    throw;
+  }
+}
+
+void ReducerState::check_arrival(const Gradient& gradient) const {
+  const bool counts_first = options_.static_graph && !buckets_.made();
+  if (gradient.arrivals <= gradient.expected || counts_first) return;
+  const std::string what = "the gradient of parameter '" + gradient.name + "' arrived ";
+  if (options_.static_graph) {
+    throw InvalidArgument(what + "more often than in the first backward (" +
+                          std::to_string(gradient.expected) +
+                          " times): the graph is not static; leave static_graph out");
+  }
+  throw InvalidArgument(what +
+                        "twice in one backward; its bucket may be reduced already. Use it in one "
+                        "checkpointed part only, or set static_graph if every step is the same");
+}
+
+void ReducerState::bucket_one_more(Gradient& gradient) {
+  gradient.place();
+  --buckets_.buckets()[gradient.bucket].missing;
+}
+
+void ReducerState::start_ready_buckets() {
+  const std::vector<Bucket>& buckets = buckets_.buckets();
+  while (started_ < buckets.size() && buckets[started_].missing == 0) start_bucket();
+}
+
+void ReducerState::start_bucket() {
+  announce(Step::kBucket, static_cast<int64_t>(started_));
+  Bucket& bucket = buckets_.buckets()[started_];
+  bucket.note = note_of("bucket " + std::to_string(started_));
+  const at::NoGradGuard no_grad;
+  if (weighed() && weight() != 1) bucket.flat.mul_(weight());
+  bucket.work = options_.hook
+                    ? options_.hook->start(comm_, shown_[started_], call_note(bucket.note))
+                    : comm_.iall_reduce(bucket.flat, ReduceOp::kAvg, call_note(bucket.note));
+  ++started_;
+}
+
+// What this rank's gradient counts in the average, if not all count alike.
+double ReducerState::weight() const {
+  if (shadowing_) {
+    bool any = false;
+    for (const Gradient& gradient : buckets_.gradients()) any |= gradient.earlier;
+    if (!any) return 0;
+  }
+  return options_.divide_by == DivideBy::kSamples ? static_cast<double>(samples_) : 1.0;
+}
+
+void ReducerState::announce(Step step, int64_t detail) {
+  if (roll_call_ && !shadowing_) roll_call_->start({step, {detail, 0, 0}});
+}
+
+// Says which of the reducer's calls one is: ranks out of step get Mismatch, though operation and
+// shape may be the same.
+std::string ReducerState::note_of(const std::string& what) const {
+  return what + " of forward " + std::to_string(forwards_) +
+         (batches_ ? " (batch " + std::to_string(batch_) + ")" : "") + ", reducer " +
+         std::to_string(id_);
+}
+
+// Ends what a backward that threw had started: its buckets may not be written while they are being
+// reduced.
+void ReducerState::settle_failed() {
+  for (size_t i = 0; i < started_; ++i) buckets_.buckets()[i].work.wait();
+  if (roll_call_) roll_call_->settle();
+  reset();
+}
+
+void ReducerState::reset() {
+  buckets_.reset();
+  order_.clear();
+  started_ = 0;
+  samples_ = 0;
+  armed_ = false;
+  shadowing_ = false;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,94 @@
+// The Reducer's inside. Not used directly.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/ddp/internal/gradient_buckets.h"
+#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/reducer.h"
+
+namespace lockstep::internal {
+
+// Owned by the Reducer; hooks hold it weakly, a backward under way strongly.
+class ReducerState : public std::enable_shared_from_this<ReducerState> {
+ public:
+  ReducerState(NamedTensors parameters, Communicator comm, ReducerOptions options);
+  void install_hooks();
+
+  void forget_failed_backward();
+  void count_forward(int64_t samples);
+  int64_t forwards() const { return forwards_; }
+  int64_t batch() const { return batch_; }
+  void follow(std::function<int64_t()> batches) { batches_ = std::move(batches); }
+  void accumulate(int64_t steps);
+  bool communicates() const { return silencers_ == 0 && quiet_backwards_ + 1 >= accumulate_; }
+  void silence(int by) { silencers_ += by; }
+  void arm(bool outermost);
+  size_t bucket_count() const { return buckets_.buckets().size(); }
+
+  void set_roll_call(std::shared_ptr<RollCall> roll_call) { roll_call_ = std::move(roll_call); }
+  bool shadow(const Roll& roll);
+
+ private:
+  void gradient_arrived(size_t index);
+  void check_arrival(const Gradient& gradient) const;
+  void bucket_one_more(Gradient& gradient);
+  void start_ready_buckets();
+  void start_bucket();
+  bool weighed() const { return roll_call_ != nullptr || options_.divide_by == DivideBy::kSamples; }
+  double weight() const;
+  void announce(Step step, int64_t detail = 0);
+
+  // The end of a backward, reducer_finish.cpp.
+  void finish();
+  void finish_quietly();
+  int ask_for_layout();
+  void make_buckets(int source);
+  void take_unused_along();
+  void complete();
+  double sum_of_weights();
+  void settle_dense(double weights);
+  void settle_sparse(double weights);
+  void settle_unused();
+  void check_static() const;
+  bool used_somewhere(size_t index) const;
+  void begin_shadow();
+  void settle_failed();
+  void reset();
+
+  std::string note_of(const std::string& what) const;
+
+  Communicator comm_;
+  ReducerOptions options_;
+  uint64_t id_;  // of this reducer among the communicator's: equal on all ranks
+  GradientBuckets buckets_;
+  std::vector<GradBucket> shown_;  // for the hook
+  std::vector<size_t> order_;      // in which gradients arrived, in the backward that is watched
+  at::Tensor used_;                // one bit a parameter
+  bool knows_used_ = false;        // a static graph's bits are there
+  size_t started_ = 0;             // buckets whose reduction was started
+  int64_t forwards_ = 0;           // counted ones
+  int64_t batch_ = 0;              // that batches_ told of at the last of them
+  std::function<int64_t()> batches_;
+  int64_t samples_ = 0;  // of the forwards since the last reduction
+  std::shared_ptr<RollCall> roll_call_;
+  bool shadowing_ = false;       // this rank adds nothing to the reduction under way
+  int task_;                     // the graph task at whose end finish() runs
+  bool armed_ = false;           // finish() will run at the end of this backward
+  bool quiet_ = false;           // this backward does not communicate
+  int silencers_ = 0;            // NoSync guards that live
+  int64_t accumulate_ = 1;       // of so many backwards the last communicates
+  int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under NoSync
+};
+
+// Lives as long as the text.
+CallNote call_note(const std::string& text);
+
+}  // namespace lockstep::internal

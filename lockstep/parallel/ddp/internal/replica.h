@@ -1,0 +1,44 @@
+// What DistributedDataParallel does whatever the module's type. Not used directly.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
+#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/reducer.h"
+
+namespace lockstep::internal {
+
+class Replica {
+ public:
+  // Collective: compares the ranks' tensors, then rank 0's go to all.
+  Replica(NamedTensors parameters, NamedTensors buffers, Communicator comm, DdpOptions options);
+
+  void before_forward(bool training, int64_t samples);
+  Reducer& reducer() { return reducer_; }
+  Communicator& comm() { return comm_; }
+
+  // See join.h.
+  void begin_join();
+  void finish_join(const std::function<void()>& after_backward, Communicator::Site site);
+  void leave_join();
+
+ private:
+  void exchange_buffers(int source, int contributing, bool own_counts);
+  void note(const Roll& roll);
+
+  Communicator comm_;
+  DdpOptions options_;
+  NamedTensors parameters_;  // those without gradients included
+  NamedTensors buffers_;
+  Reducer reducer_;
+  std::shared_ptr<RollCall> roll_call_;
+  bool uneven_ = false;  // since begin_join(), a rank was without data at another's forward
+  int last_source_ = 0;  // a rank that had data at the last forward
+};
+
+}  // namespace lockstep::internal
