@@ -140,9 +140,15 @@ class TwinChannel final : public SideChannel {
 
   bool agreed(uint64_t number) override {
     if (number <= agreed_) return true;
+    if (twin_late_) return false;
     Shown& front = *shown_.front();
     try {
       if (!front.request->poll()) return false;
+    } catch (const Timeout&) {
+      // The twin's own clock, which may be a little ahead of the wait's: that one knows who is
+      // late.
+      twin_late_ = true;
+      return false;
     } catch (const PeerLost&) {
       // Whoever gave up has said why, or is about to.
       const Deadline deadline = Deadline::after(kTwinTalk / 3);
@@ -326,6 +332,7 @@ class TwinChannel final : public SideChannel {
   std::vector<std::optional<Place>> places_;  // of the others, by rank, as last heard
   std::future<News> news_;                    // asked for
   Place last_;                                // shown
+  bool twin_late_ = false;                    // the twin has given up
   uint64_t agreed_ = 0;
   uint64_t said_ = 0;  // the number that this rank left in the store
   Clock::time_point looked_;

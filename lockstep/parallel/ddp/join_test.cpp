@@ -183,8 +183,7 @@ TEST(Join, ACollectiveOfTheUsersOwnIsNamed) {
     for (int step = 0; step < 1 + comm.rank(); ++step) {
       model(batch(comm.rank(), step, 2)).sum().backward();
       if (step == 0) continue;
-      const std::string text =
-          message_of<Mismatch>([&] { comm.all_reduce(torch::ones({3})); });
+      const std::string text = message_of<Mismatch>([&] { comm.all_reduce(torch::ones({3})); });
       EXPECT_NE(text.find("join_test.cpp"), std::string::npos) << text;
       return;
     }
