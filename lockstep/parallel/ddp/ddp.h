@@ -42,10 +42,9 @@ class DistributedDataParallel {
  public:
   explicit DistributedDataParallel(M module, Communicator comm, DdpOptions options = {})
       : module_(std::move(module)),
-        sync_batch_norms_(*module_),
-        replica_(std::make_shared<internal::Replica>(parameters_of(module_),
-                                                     to_named_tensors(module_->named_buffers()),
-                                                     std::move(comm), std::move(options))) {}
+        replica_(std::make_shared<internal::Replica>(
+            parameters_of(module_), to_named_tensors(module_->named_buffers()),
+            SyncBatchNormWatch(*module_), std::move(comm), std::move(options))) {}
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept = default;
 
@@ -56,9 +55,9 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    sync_batch_norms_.check();
-    replica_->before_forward(module_->is_training(), rows_of(args...));
+    const double weight = replica_->before_forward(module_->is_training(), rows_of(args...));
     auto output = module_->forward(std::forward<Args>(args)...);
+    if (weight != 1) weigh(output, weight);
     watch(output);
     return output;
   }
@@ -130,8 +129,22 @@ class DistributedDataParallel {
   void watch(const T&) {
   }  // an output of another kind: the parameters' own hooks suffice, but for nested backwards
 
+  static void weigh(at::Tensor& output, double weight) {
+    output = internal::weigh_gradient(output, weight);
+  }
+  static void weigh(std::vector<at::Tensor>& outputs, double weight) {
+    for (at::Tensor& output : outputs) weigh(output, weight);
+  }
+  template <typename... Ts>
+  static void weigh(std::tuple<Ts...>& outputs, double weight) {
+    std::apply([weight](auto&... output) { (weigh(output, weight), ...); }, outputs);
+  }
+  template <typename T>
+  static void weigh(T&, double) {
+    internal::throw_cannot_weigh();
+  }
+
   M module_;
-  SyncBatchNormWatch sync_batch_norms_;
   std::shared_ptr<internal::Replica> replica_;
 };
 

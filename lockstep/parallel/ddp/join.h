@@ -15,7 +15,7 @@
 //   }
 //   join.finish([&] { optimizer.step(); });
 //
-// It costs one call of 32 bytes a rank more before each of those calls.
+// It costs one call of 40 bytes a rank more before each of those calls.
 #pragma once
 
 #include <functional>

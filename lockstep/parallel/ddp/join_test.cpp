@@ -1,6 +1,7 @@
 #include "lockstep/parallel/ddp/join.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -12,6 +13,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::join_test {
@@ -169,8 +171,9 @@ TEST(Join, LeftoverMicroStepsCount) {
     EXPECT_EQ(reductions, comm.rank() == 0 ? 1 : 0);
 
     Net one;
-    (one(batch(0, 0, 2)).sum() / 2).backward();
-    for (int i = 0; i < 2; ++i) (one(batch(1, i, 2)).sum() / 2).backward();
+    // Two micro-steps: the mean of both ranks' losses, then rank 1's.
+    for (int r = 0; r < 2; ++r) (one(batch(r, 0, 2)).sum() / 2).backward();
+    one(batch(1, 1, 2)).sum().backward();
     for (size_t i = 0; i < one->parameters().size(); ++i)
       EXPECT_TRUE(torch::allclose(model->parameters()[i].grad(), one->parameters()[i].grad())) << i;
   });
@@ -206,10 +209,60 @@ TEST(Join, MayBeUsedAgainAndNotTwiceAtOnce) {
   });
 }
 
+// The layers' statistics and gradients are those of the batches that are there.
+TEST(Join, SyncBatchNormIsShadowedToo) {
+  struct NormedImpl : torch::nn::Module {
+    NormedImpl() {
+      linear = register_module("linear", Linear(3, 4));
+      norm = register_module("norm", torch::nn::BatchNorm1d(4));
+      to(torch::kDouble);
+      const torch::NoGradGuard no_grad;
+      linear->weight.copy_(torch::linspace(-1, 2, 12, torch::kDouble).view({4, 3}));
+      linear->bias.fill_(0.5);
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return norm(torch::tanh(linear(x))); }
+    Linear linear{nullptr};
+    torch::nn::BatchNorm1d norm{nullptr};
+  };
+  const std::vector<int> steps{1, 3, 2};
+  const auto target = [](int64_t rows) {
+    return torch::linspace(0, 1, rows * 4, torch::kDouble).view({rows, 4});
+  };
+  NormedImpl one;
+  torch::optim::SGD one_step(one.parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<torch::Tensor> rows, targets;
+    for (int r = 0; r < 3; ++r) {
+      if (step >= steps[static_cast<size_t>(r)]) continue;
+      rows.push_back(batch(r, step, 2 + r));
+      targets.push_back(target(2 + r));
+    }
+    one_step.zero_grad();
+    (one.forward(torch::cat(rows)) - torch::cat(targets)).pow(2).mean().backward();
+    one_step.step();
+  }
+  testing::run_threads(3, [&](Communicator& comm) {
+    const auto net = std::make_shared<NormedImpl>();
+    convert_sync_batch_norm(net, comm);
+    DistributedDataParallel model(net, comm, {.divide_by = DivideBy::kSamples});
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    auto join = model.join();
+    for (int step = 0; step < steps[static_cast<size_t>(comm.rank())]; ++step) {
+      optimizer.zero_grad();
+      const auto rows = batch(comm.rank(), step, 2 + comm.rank());
+      (model(rows) - target(rows.size(0))).pow(2).mean().backward();
+      optimizer.step();
+    }
+    join.finish([&] { optimizer.step(); });
+    EXPECT_TRUE(torch::allclose(net->linear->weight, one.linear->weight, 1e-10, 1e-12));
+    EXPECT_TRUE(torch::allclose(net->norm->weight, one.norm->weight, 1e-10, 1e-12));
+    EXPECT_TRUE(torch::allclose(net->norm->running_var, one.norm->running_var, 1e-10, 1e-12));
+  });
+}
+
 TEST(RollCall, TheLowestRankWithDataSpeaks) {
   using namespace lockstep::internal;  // NOLINT
-  const std::vector<Announcement> said{
-      {}, {Step::kBucket, {4, 0, 0}}, {}, {Step::kBucket, {4, 0, 0}}};
+  const std::vector<Announcement> said{{}, {Step::kBucket, {4}}, {}, {Step::kBucket, {4}}};
   const Roll roll = read_roll(said);
   EXPECT_EQ(roll.contributing, 2);
   EXPECT_EQ(roll.first, 1);

@@ -14,10 +14,10 @@ Reducer::Reducer(NamedTensors parameters, Communicator comm, ReducerOptions opti
 
 Reducer::~Reducer() = default;
 
-bool Reducer::before_forward(bool counts, int64_t samples) {
+bool Reducer::before_forward(bool counts) {
   state_->forget_failed_backward();
   if (!counts || !at::GradMode::is_enabled()) return false;
-  state_->count_forward(samples);
+  state_->count_forward();
   return true;
 }
 

@@ -40,19 +40,10 @@ enum class Unused : uint8_t {
   kThrow,  // InvalidArgument that names it, on all ranks; the other gradients are averaged
 };
 
-// What the sum of the ranks' gradients is divided by.
-enum class DivideBy : uint8_t {
-  kRanks,    // those that contribute: all, but for ranks that have run out of data (join.h)
-  kSamples,  // each rank's gradient counts as often as it had samples: of losses that are means,
-             // this is what one process computes on the whole batch, also where ranks have unequal
-             // ones. With several backwards to a reduction: if their batches are equal on a rank.
-};
-
 struct ReducerOptions {
   flat::BucketSizes bucket_sizes = {};       // bytes: the first bucket, the others
   std::shared_ptr<CommHook> hook = nullptr;  // averages each bucket; null: a plain all_reduce
   Unused unused = Unused::kLeave;
-  DivideBy divide_by = DivideBy::kRanks;
   // Promises that every backward uses the same parameters, each equally often, as the first that
   // communicates. Then the ranks need not tell each other which they used, and a gradient may
   // arrive several times in one backward (from nested ones). Broken promises are InvalidArgument.
@@ -69,10 +60,10 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   // To be called before a forward: forgets a backward that ended in an exception half-way. Forwards
-  // of a model in training, with gradients enabled, are counted (`counts`), and so are their
-  // samples: the count of forwards is part of each bucket's call, so a rank that skipped a step is
-  // told apart from one that did not. Returns whether it counted.
-  bool before_forward(bool counts = true, int64_t samples = 0);
+  // of a model in training, with gradients enabled, are counted (`counts`): the count is part of
+  // each bucket's call, so a rank that skipped a step is told apart from one that did not. Returns
+  // whether it counted.
+  bool before_forward(bool counts = true);
   int64_t forwards() const;  // counted ones
   int64_t batch() const;     // what follow()'s function returned at the last of them
   // What this returns becomes part of each bucket's call too: the number of batches taken from a

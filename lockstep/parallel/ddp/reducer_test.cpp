@@ -220,6 +220,51 @@ TEST(Ddp, UnequalBatchesDividedBySamplesAreOneBatch) {
   });
 }
 
+// One output is made of another: its gradient must not be weighed twice.
+TEST(Ddp, OutputsOfSeveralTensorsAreWeighedOnce) {
+  struct TwoImpl : torch::nn::Module {
+    TwoImpl() {
+      first = register_module("first", Linear(3, 3));
+      to(torch::kDouble);
+      const torch::NoGradGuard no_grad;
+      first->weight.copy_(leaf({3, 3}));
+      first->bias.zero_();
+    }
+    std::tuple<at::Tensor, std::vector<at::Tensor>> forward(const at::Tensor& x) {
+      const auto hidden = first(x);
+      return {hidden.tanh(), {hidden}};
+    }
+    Linear first{nullptr};
+  };
+  const auto loss = [](const std::tuple<at::Tensor, std::vector<at::Tensor>>& outputs) {
+    return std::get<0>(outputs).pow(2).mean() + std::get<1>(outputs)[0].pow(2).mean();
+  };
+  const auto rows = leaf({5, 3}).detach();
+  TwoImpl one;
+  loss(one.forward(rows)).backward();
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto two = std::make_shared<TwoImpl>();
+    DistributedDataParallel model(two, comm, {.divide_by = DivideBy::kSamples});
+    loss(model(comm.rank() == 0 ? rows.slice(0, 0, 1) : rows.slice(0, 1))).backward();
+    EXPECT_TRUE(torch::allclose(two->first->weight.grad(), one.first->weight.grad(), 1e-12, 1e-12));
+  });
+
+  struct Named {
+    at::Tensor logits;
+  };
+  struct OtherImpl : torch::nn::Module {
+    OtherImpl() { first = register_module("first", Linear(3, 3)); }
+    Named forward(const at::Tensor& x) { return {first(x)}; }
+    Linear first{nullptr};
+  };
+  testing::run_threads(2, [&](Communicator& comm) {
+    DistributedDataParallel model(std::make_shared<OtherImpl>(), comm,
+                                  {.divide_by = DivideBy::kSamples});
+    (void)model(torch::ones({2, 3}));  // all count alike
+    EXPECT_THROW((void)model(torch::ones({2 + comm.rank(), 3})), InvalidArgument);
+  });
+}
+
 TEST(Ddp, BuffersMayBeAveragedOrLeftAlone) {
   struct CountersImpl : torch::nn::Module {
     CountersImpl() {

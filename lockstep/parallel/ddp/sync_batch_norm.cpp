@@ -12,7 +12,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <sstream>
 
@@ -21,8 +23,17 @@
 #include "lockstep/parallel/ddp/sync_batch_norm_math.h"
 
 namespace lockstep {
+
+// The layers that were converted together, or a SyncBatchNorm.
+struct internal::SyncLayers {
+  Communicator comm;
+  std::vector<std::string> names;
+  std::function<void(int64_t numbers)> before_exchange;
+};
+
 namespace {
 
+using internal::SyncLayers;
 namespace math = sync_batch_norm;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -32,37 +43,31 @@ using OptionalTensor = std::optional<at::Tensor>;
 // initialisation of modules, which does not go together with tensors that have values.
 constexpr auto kMark = c10::DispatchKey::DeferredInit;
 
-// The layers that were converted together.
-struct Conversion {
-  Communicator comm;
-  std::vector<std::string> names;
-};
-
-// Which layer; layers that were not converted have no conversion.
+// Which layer.
 struct Layer {
-  std::shared_ptr<Conversion> conversion;
+  std::shared_ptr<SyncLayers> layers;
   size_t index = 0;
 };
 
 // Tags tell layers and directions apart; 0 is a rank that only stands in.
 double forward_tag(const Layer& layer) {
-  return layer.conversion ? 2.0 + static_cast<double>(layer.index) : 1.0;
+  return 1.0 + static_cast<double>(layer.index);
 }
 double backward_tag(const Layer& layer) {
   return -forward_tag(layer);
 }
 std::string tag_text(const Layer& layer, double tag) {
   std::string text = tag < 0 ? "the backward of " : "the forward of ";
-  const double index = std::abs(tag) - 2;
-  if (!layer.conversion || index < 0) return text + "a SyncBatchNorm";
-  const auto& names = layer.conversion->names;
+  const double index = std::abs(tag) - 1;
+  const auto& names = layer.layers->names;
   return text + (index < static_cast<double>(names.size())
                      ? "'" + names[static_cast<size_t>(index)] + "'"
                      : "a layer that this rank does not have");
 }
 
-at::Tensor exchange(Communicator& comm, const Layer& layer, const at::Tensor& row,
-                    int64_t tag_column) {
+at::Tensor exchange(const Layer& layer, const at::Tensor& row, int64_t tag_column) {
+  Communicator& comm = layer.layers->comm;
+  if (layer.layers->before_exchange) layer.layers->before_exchange(row.numel());
   at::Tensor rows = exchange_statistics(comm, row);
   if (!rows.is_cpu()) return rows;  // a look would wait for the device
   const auto values = rows.accessor<double, 2>();
@@ -82,7 +87,6 @@ struct Call {
   at::Tensor running_mean, running_var;  // may be undefined
   double momentum = 0;
   double eps = 0;
-  Communicator comm;
   Layer layer;
 };
 
@@ -93,7 +97,7 @@ class Function : public torch::autograd::Function<Function> {
                             const std::shared_ptr<Call>& call) {
     const c10::impl::ExcludeDispatchKeyGuard as_they_are(c10::autocast_dispatch_keyset);
     const at::Tensor rows =
-        exchange(call->comm, call->layer, math::forward_row(input, forward_tag(call->layer)),
+        exchange(call->layer, math::forward_row(input, forward_tag(call->layer)),
                  /*tag_column=*/1);
     const math::Statistics statistics = math::combine_forward(rows, input);
     if (rows.is_cpu() && statistics.count.item<double>() == 1) {
@@ -132,7 +136,7 @@ class Function : public torch::autograd::Function<Function> {
     variable_list result(4);
     if (ctx->needs_input_grad(0)) {
       const at::Tensor rows =
-          exchange(call.comm, call.layer, math::backward_row(sums, backward_tag(call.layer)),
+          exchange(call.layer, math::backward_row(sums, backward_tag(call.layer)),
                    /*tag_column=*/0);
       result[0] = math::input_gradient(grad, input, weight, statistics, rows, call.eps);
     }
@@ -151,8 +155,8 @@ class Function : public torch::autograd::Function<Function> {
 at::Tensor normalize_in_training(const at::Tensor& input, const OptionalTensor& weight,
                                  const OptionalTensor& bias, const at::Tensor& running_mean,
                                  const at::Tensor& running_var, double momentum, double eps,
-                                 const Communicator& comm, const Layer& layer) {
-  if (comm.size() == 1) {
+                                 const Layer& layer) {
+  if (layer.layers->comm.size() == 1) {
     return at::batch_norm(input, weight, bias, running_mean, running_var, /*training=*/true,
                           momentum, eps, at::globalContext().userEnabledCuDNN());
   }
@@ -164,7 +168,6 @@ at::Tensor normalize_in_training(const at::Tensor& input, const OptionalTensor& 
                                                      .running_var = running_var,
                                                      .momentum = momentum,
                                                      .eps = eps,
-                                                     .comm = comm,
                                                      .layer = layer}));
 }
 
@@ -212,7 +215,7 @@ at::Tensor marked_batch_norm(const at::Tensor& input, const OptionalTensor& weig
   if (mark == nullptr || !training)
     return at::batch_norm(input, weight, bias, mean, running_var, training, momentum, eps, cudnn);
   return normalize_in_training(input, weight, bias, value_or_none(mean), value_or_none(running_var),
-                               momentum, eps, mark->layer.conversion->comm, mark->layer);
+                               momentum, eps, mark->layer);
 }
 
 at::Tensor passed_on(const at::Tensor& from, at::Tensor to) {
@@ -269,10 +272,12 @@ LayerTensors tensors_of(torch::nn::Module& module) {
   return {};
 }
 
-bool is_marked(const LayerTensors& tensors) {
-  return tensors.weight != nullptr &&
-         (mark_of(*tensors.running_mean) != nullptr || mark_of(*tensors.running_var) != nullptr ||
-          mark_of(*tensors.weight) != nullptr);
+const MarkMeta* mark_of(const LayerTensors& tensors) {
+  for (const at::Tensor* tensor : {tensors.running_mean, tensors.running_var, tensors.weight}) {
+    if (tensor == nullptr) continue;
+    if (const MarkMeta* mark = mark_of(*tensor)) return mark;
+  }
+  return nullptr;
 }
 
 void mark_layer(const LayerTensors& tensors, const Layer& layer) {
@@ -305,29 +310,54 @@ at::Tensor exchange_statistics(Communicator& comm, const at::Tensor& row) {
 
 int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm) {
   register_kernels();
-  auto conversion = std::make_shared<Conversion>(Conversion{.comm = comm, .names = {}});
+  const auto layers =
+      std::make_shared<SyncLayers>(SyncLayers{.comm = comm, .names = {}, .before_exchange = {}});
   for (const auto& item : model.named_modules()) {
     const LayerTensors tensors = tensors_of(*item.value());
     if (tensors.weight == nullptr) continue;
-    mark_layer(tensors, {.conversion = conversion, .index = conversion->names.size()});
-    conversion->names.push_back(item.key().empty() ? item.value()->name() : item.key());
+    mark_layer(tensors, {.layers = layers, .index = layers->names.size()});
+    layers->names.push_back(item.key().empty() ? item.value()->name() : item.key());
   }
-  if (conversion->names.empty()) {
+  if (layers->names.empty()) {
     throw InvalidArgument("convert_sync_batch_norm: " + model.name() +
                           " has no torch::nn::BatchNorm1d, BatchNorm2d or BatchNorm3d; is it the "
                           "right model, and are its layers registered?");
   }
-  return static_cast<int64_t>(conversion->names.size());
+  return static_cast<int64_t>(layers->names.size());
 }
 
 bool is_sync_batch_norm(const torch::nn::Module& layer) {
-  return is_marked(tensors_of(const_cast<torch::nn::Module&>(layer)));
+  return mark_of(tensors_of(const_cast<torch::nn::Module&>(layer))) != nullptr;
 }
 
 SyncBatchNormWatch::SyncBatchNormWatch(const torch::nn::Module& model) {
   for (const auto& item : model.named_modules()) {
-    if (is_sync_batch_norm(*item.value())) layers_.emplace_back(item.key(), item.value());
+    std::shared_ptr<SyncLayers> group;
+    if (const auto* own = dynamic_cast<const SyncBatchNormImpl*>(item.value().get())) {
+      group = own->layers_;
+    } else if (const MarkMeta* mark = mark_of(tensors_of(*item.value()))) {
+      group = mark->layer.layers;
+      layers_.emplace_back(item.key(), item.value());
+    }
+    if (group && std::find(groups_.begin(), groups_.end(), group) == groups_.end())
+      groups_.push_back(group);
   }
+}
+
+void SyncBatchNormWatch::before_exchange(
+    const std::function<void(int64_t numbers, int64_t group)>& call) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i]->before_exchange = nullptr;
+    if (!call) continue;
+    groups_[i]->before_exchange = [call, i](int64_t numbers) {
+      call(numbers, static_cast<int64_t>(i));
+    };
+  }
+}
+
+void SyncBatchNormWatch::stand_in(int64_t numbers, int64_t group) {
+  exchange_statistics(groups_.at(static_cast<size_t>(group))->comm,
+                      at::zeros({numbers}, at::kDouble));
 }
 
 void SyncBatchNormWatch::check() const {
@@ -343,7 +373,9 @@ void SyncBatchNormWatch::check() const {
 }
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Communicator comm)
-    : NormImplBase(options), comm_(std::move(comm)) {}
+    : NormImplBase(options),
+      layers_(std::make_shared<SyncLayers>(SyncLayers{
+          .comm = std::move(comm), .names = {"SyncBatchNorm"}, .before_exchange = {}})) {}
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
   if (input.dim() < 2 || input.size(1) != options.num_features()) {
@@ -368,7 +400,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();  // the plain mean
   }
   return normalize_in_training(input, weight, bias, running_mean, running_var, momentum,
-                               options.eps(), comm_, {});
+                               options.eps(), {.layers = layers_, .index = 0});
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {

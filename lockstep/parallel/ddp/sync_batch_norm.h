@@ -29,12 +29,17 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <cstdint>
+#include <memory>
 #include <ostream>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
 namespace lockstep {
+
+namespace internal {
+struct SyncLayers;
+}
 
 // Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d inside `model` (itself included) one over
 // all ranks of `comm`, of which the layers keep a handle, and returns how many there are. A layer
@@ -69,7 +74,8 @@ class SyncBatchNormImpl
   void _check_input_dim(const at::Tensor& input) override;
 
  private:
-  Communicator comm_;
+  friend class SyncBatchNormWatch;
+  std::shared_ptr<internal::SyncLayers> layers_;  // this one
 };
 TORCH_MODULE(SyncBatchNorm);
 

@@ -1,6 +1,8 @@
 // SyncBatchNormWatch: notices a conversion to SyncBatchNorm that was undone by accident.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,7 +14,11 @@ class Module;
 
 namespace lockstep {
 
-// Remembers which layers of a model were converted when it was made.
+namespace internal {
+struct SyncLayers;
+}
+
+// Remembers which layers of a model were converted when it was made, and which are SyncBatchNorm.
 class SyncBatchNormWatch {
  public:
   SyncBatchNormWatch() = default;
@@ -20,7 +26,14 @@ class SyncBatchNormWatch {
   // Throws InvalidArgument that names the layers which are not converted any more. Cheap.
   void check() const;
 
+  // For join.h. `call` precedes each of the layers' exchanges, with the length of the row and the
+  // number of the layers' group (those converted together); null: nothing does. stand_in() makes
+  // such an exchange as a rank without rows.
+  void before_exchange(const std::function<void(int64_t numbers, int64_t group)>& call);
+  void stand_in(int64_t numbers, int64_t group);
+
  private:
+  std::vector<std::shared_ptr<internal::SyncLayers>> groups_;  // each once, in the model's order
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> layers_;
 };
 

@@ -1,7 +1,6 @@
 // The end of a backward.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <string>
@@ -104,40 +103,30 @@ void ReducerState::complete() {
     comm_.iall_reduce(used_, ReduceOp::kBitOr, call_note(note)).wait();
     knows_used_ = options_.static_graph;
   }
-  const double weights = weighed() ? sum_of_weights() : comm_.size();
-  settle_dense(weights);
+  settle_dense();
   if (roll_call_) roll_call_->settle();
-  settle_sparse(weights);
+  settle_sparse();
   settle_unused();
   if (options_.static_graph && !shadowing_) check_static();
 }
 
-double ReducerState::sum_of_weights() {
-  const at::Tensor weights = at::full({1}, weight(), at::kDouble);
-  const std::string note = note_of("weights");
-  comm_.iall_reduce(weights, ReduceOp::kSum, call_note(note)).wait();
-  return *weights.const_data_ptr<double>();
-}
-
-void ReducerState::settle_dense(double weights) {
+void ReducerState::settle_dense() {
   std::vector<Bucket>& buckets = buckets_.buckets();
   for (size_t i = 0; i < buckets.size(); ++i) {
     buckets[i].work.wait();
     if (options_.hook) options_.hook->finish(comm_, shown_[i], call_note(buckets[i].note));
-    if (weights != comm_.size() && weights > 0) buckets[i].flat.mul_(comm_.size() / weights);
   }
 }
 
-void ReducerState::settle_sparse(double weights) {
+void ReducerState::settle_sparse() {
   for (Gradient& gradient : buckets_.gradients()) {
     if (!gradient.sparse) continue;
     at::Tensor own;
     if (gradient.arrivals > 0 || gradient.earlier) own = gradient.parameter.grad();
     if (own.defined() && !own.is_sparse()) own = own.to_sparse(1);
-    if (own.defined() && weighed() && weight() != 1) own = own.mul(weight());
     const at::Tensor sum =
         sum_sparse(comm_, own, gradient.parameter.sizes(), gradient.parameter.scalar_type());
-    if (sum.defined() && weights > 0) gradient.parameter.mutable_grad() = sum.div_(weights);
+    if (sum.defined()) gradient.parameter.mutable_grad() = sum.div_(comm_.size());
   }
 }
 

@@ -62,9 +62,8 @@ void ReducerState::forget_failed_backward() {
   if (armed_ && get_current_graph_task_id() == kNoGraphTask) settle_failed();
 }
 
-void ReducerState::count_forward(int64_t samples) {
+void ReducerState::count_forward() {
   ++forwards_;
-  samples_ += samples;
   if (batches_) batch_ = batches_();
 }
 
@@ -144,25 +143,14 @@ void ReducerState::start_bucket() {
   Bucket& bucket = buckets_.buckets()[started_];
   bucket.note = note_of("bucket " + std::to_string(started_));
   const at::NoGradGuard no_grad;
-  if (weighed() && weight() != 1) bucket.flat.mul_(weight());
   bucket.work = options_.hook
                     ? options_.hook->start(comm_, shown_[started_], call_note(bucket.note))
                     : comm_.iall_reduce(bucket.flat, ReduceOp::kAvg, call_note(bucket.note));
   ++started_;
 }
 
-// What this rank's gradient counts in the average, if not all count alike.
-double ReducerState::weight() const {
-  if (shadowing_) {
-    bool any = false;
-    for (const Gradient& gradient : buckets_.gradients()) any |= gradient.earlier;
-    if (!any) return 0;
-  }
-  return options_.divide_by == DivideBy::kSamples ? static_cast<double>(samples_) : 1.0;
-}
-
 void ReducerState::announce(Step step, int64_t detail) {
-  if (roll_call_ && !shadowing_) roll_call_->start({step, {detail, 0, 0}});
+  if (roll_call_ && !shadowing_) roll_call_->start({step, {detail}});
 }
 
 // Says which of the reducer's calls one is: ranks out of step get Mismatch, though operation and
@@ -185,7 +173,6 @@ void ReducerState::reset() {
   buckets_.reset();
   order_.clear();
   started_ = 0;
-  samples_ = 0;
   armed_ = false;
   shadowing_ = false;
 }

@@ -23,7 +23,7 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   void install_hooks();
 
   void forget_failed_backward();
-  void count_forward(int64_t samples);
+  void count_forward();
   int64_t forwards() const { return forwards_; }
   int64_t batch() const { return batch_; }
   void follow(std::function<int64_t()> batches) { batches_ = std::move(batches); }
@@ -42,8 +42,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   void bucket_one_more(Gradient& gradient);
   void start_ready_buckets();
   void start_bucket();
-  bool weighed() const { return roll_call_ != nullptr || options_.divide_by == DivideBy::kSamples; }
-  double weight() const;
   void announce(Step step, int64_t detail = 0);
 
   // The end of a backward, reducer_finish.cpp.
@@ -53,9 +51,8 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   void make_buckets(int source);
   void take_unused_along();
   void complete();
-  double sum_of_weights();
-  void settle_dense(double weights);
-  void settle_sparse(double weights);
+  void settle_dense();
+  void settle_sparse();
   void settle_unused();
   void check_static() const;
   bool used_somewhere(size_t index) const;
@@ -77,7 +74,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   int64_t forwards_ = 0;           // counted ones
   int64_t batch_ = 0;              // that batches_ told of at the last of them
   std::function<int64_t()> batches_;
-  int64_t samples_ = 0;  // of the forwards since the last reduction
   std::shared_ptr<RollCall> roll_call_;
   bool shadowing_ = false;       // this rank adds nothing to the reduction under way
   int task_;                     // the graph task at whose end finish() runs

@@ -1,7 +1,8 @@
 #include "lockstep/parallel/ddp/internal/replica.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/full.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/ddp/join.h"
@@ -23,12 +24,13 @@ NamedTensors both(NamedTensors first, const NamedTensors& second) {
 
 }  // namespace
 
-Replica::Replica(NamedTensors parameters, NamedTensors buffers, Communicator comm,
-                 DdpOptions options)
+Replica::Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
+                 Communicator comm, DdpOptions options)
     : comm_(std::move(comm)),
       options_(std::move(options)),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
+      sync_batch_norms_(std::move(sync_batch_norms)),
       reducer_((check_same_on_all_ranks(comm_, both(parameters_, buffers_)),
                 broadcast_tensors(comm_, both(parameters_, buffers_)),
                 those_with_gradients(parameters_)),
@@ -36,22 +38,37 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, Communicator com
                {.bucket_sizes = options_.bucket_sizes,
                 .hook = options_.hook,
                 .unused = options_.unused,
-                .divide_by = options_.divide_by,
                 .static_graph = options_.static_graph}) {}
 
-void Replica::before_forward(bool training, int64_t samples) {
-  if (!reducer_.before_forward(training, samples)) return;
+double Replica::before_forward(bool training, int64_t samples) {
+  sync_batch_norms_.check();
+  if (!reducer_.before_forward(training)) return 1;
   const bool communicates = reducer_.communicates();
-  Roll roll{.contributing = comm_.size(), .first = 0, .step = {}};
-  if (roll_call_ && communicates) {
-    roll = roll_call_->call({Step::kForward, {reducer_.forwards(), reducer_.batch(), 0}},
-                            Communicator::Site::current());
-    note(roll);
-  }
-  if (options_.check_every > 0 && reducer_.forwards() % options_.check_every == 0 &&
-      roll.contributing == comm_.size() && !uneven_)
+  const Roll roll = call_forward(samples, communicates);
+  if (options_.check_every > 0 && reducer_.forwards() % options_.check_every == 0 && !uneven_)
     check_equal_values(comm_, parameters_);
   if (communicates) exchange_buffers(roll.first, roll.contributing, /*own_counts=*/true);
+  if (options_.divide_by == DivideBy::kRanks || roll.samples == 0)
+    return static_cast<double>(comm_.size()) / roll.contributing;
+  return static_cast<double>(samples * comm_.size()) / static_cast<double>(roll.samples);
+}
+
+// Whose forward it is, and with how many samples.
+Roll Replica::call_forward(int64_t samples, bool communicates) {
+  if (roll_call_) {
+    const Roll roll = roll_call_->call(
+        {Step::kForward, {reducer_.forwards(), reducer_.batch(), samples, communicates}},
+        Communicator::Site::current());
+    note(roll);
+    return roll;
+  }
+  Roll all{.contributing = comm_.size(), .first = 0, .step = {}};
+  if (options_.divide_by == DivideBy::kSamples) {
+    const at::Tensor sum = at::full({1}, samples, at::kLong);
+    comm_.all_reduce(sum);
+    all.samples = *sum.const_data_ptr<int64_t>();
+  }
+  return all;
 }
 
 void Replica::exchange_buffers(int source, int contributing, bool own_counts) {
@@ -81,10 +98,14 @@ void Replica::begin_join() {
   if (roll_call_) throw InvalidArgument("join(): the model's last Join has not been finished");
   roll_call_ = std::make_shared<RollCall>(comm_);
   reducer_.set_roll_call(roll_call_);
+  sync_batch_norms_.before_exchange([this](int64_t numbers, int64_t group) {
+    roll_call_->start({Step::kStatistics, {numbers, group}});
+  });
   uneven_ = false;
 }
 
 void Replica::leave_join() {
+  sync_batch_norms_.before_exchange(nullptr);
   roll_call_.reset();
   reducer_.set_roll_call(nullptr);
 }
@@ -95,7 +116,12 @@ void Replica::finish_join(const std::function<void()>& after_backward, Communica
     if (roll.contributing == 0) break;
     if (roll.step.step == Step::kForward) {
       note(roll);
-      exchange_buffers(roll.first, roll.contributing, /*own_counts=*/false);
+      if (roll.step.detail[3] != 0)
+        exchange_buffers(roll.first, roll.contributing, /*own_counts=*/false);
+    }
+    if (roll.step.step == Step::kStatistics) {
+      sync_batch_norms_.stand_in(roll.step.detail[0], roll.step.detail[1]);
+      continue;
     }
     if (reducer_.shadow(roll) && after_backward) after_backward();
   }
@@ -105,6 +131,33 @@ void Replica::finish_join(const std::function<void()>& after_backward, Communica
   if (!uneven) return;
   broadcast_tensors(comm_, buffers_, last_source_);
   if (!after_backward) broadcast_tensors(comm_, parameters_, last_source_);
+}
+
+namespace {
+
+struct Weigh : torch::autograd::Function<Weigh> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& output,
+                            double weight) {
+    ctx->saved_data["weight"] = weight;
+    return output.view_as(output);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0].mul(ctx->saved_data["weight"].toDouble()), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor weigh_gradient(const at::Tensor& output, double weight) {
+  if (weight == 1 || !output.defined() || !output.requires_grad()) return output;
+  return Weigh::apply(output, weight);
+}
+
+void throw_cannot_weigh() {
+  throw InvalidArgument(
+      "the ranks' losses count differently (unequal batches, or a rank without data), and this "
+      "model's output cannot be weighed: return a tensor, or a vector or tuple of tensors");
 }
 
 }  // namespace internal

@@ -1,6 +1,8 @@
 // What DistributedDataParallel does whatever the module's type. Not used directly.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,15 +12,18 @@
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/ddp/internal/roll_call.h"
 #include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
 namespace lockstep::internal {
 
 class Replica {
  public:
   // Collective: compares the ranks' tensors, then rank 0's go to all.
-  Replica(NamedTensors parameters, NamedTensors buffers, Communicator comm, DdpOptions options);
+  Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
+          Communicator comm, DdpOptions options);
 
-  void before_forward(bool training, int64_t samples);
+  // Returns what this rank's loss counts, where all alike is 1.
+  double before_forward(bool training, int64_t samples);
   Reducer& reducer() { return reducer_; }
   Communicator& comm() { return comm_; }
 
@@ -29,16 +34,22 @@ class Replica {
 
  private:
   void exchange_buffers(int source, int contributing, bool own_counts);
+  Roll call_forward(int64_t samples, bool communicates);
   void note(const Roll& roll);
 
   Communicator comm_;
   DdpOptions options_;
   NamedTensors parameters_;  // those without gradients included
   NamedTensors buffers_;
+  SyncBatchNormWatch sync_batch_norms_;
   Reducer reducer_;
   std::shared_ptr<RollCall> roll_call_;
   bool uneven_ = false;  // since begin_join(), a rank was without data at another's forward
   int last_source_ = 0;  // a rank that had data at the last forward
 };
+
+// The same values, whose gradients are multiplied by `weight` on their way back.
+at::Tensor weigh_gradient(const at::Tensor& output, double weight);
+[[noreturn]] void throw_cannot_weigh();
 
 }  // namespace lockstep::internal

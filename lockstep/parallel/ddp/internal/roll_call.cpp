@@ -21,6 +21,7 @@ Roll read_roll(std::span<const Announcement> said) {
   Roll roll;
   for (size_t r = 0; r < said.size(); ++r) {
     if (said[r].step == Step::kNothing) continue;
+    if (said[r].step == Step::kForward) roll.samples += said[r].detail[2];
     if (roll.contributing++ == 0) {
       roll.first = static_cast<int>(r);
       roll.step = said[r];
@@ -31,6 +32,7 @@ Roll read_roll(std::span<const Announcement> said) {
 
 Roll RollCall::call(const Announcement& own, Communicator::Site site) {
   const at::Tensor all = comm_.all_gather(to_tensor(own), site);
+  settle();  // over since then
   std::vector<Announcement> said(static_cast<size_t>(comm_.size()));
   std::memcpy(said.data(), all.const_data_ptr(), said.size() * sizeof(Announcement));
   return read_roll(said);

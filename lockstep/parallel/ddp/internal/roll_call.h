@@ -13,8 +13,8 @@ namespace lockstep::internal {
 // What the ranks with data are about to do together.
 enum class Step : int64_t {
   kNothing,     // this rank has no data left
-  kForward,     // detail: the count of forwards, the batch, whether buffers are exchanged
-  kStatistics,  // SyncBatchNorm's. detail: numbers, dtype
+  kForward,     // detail: the count of forwards, the batch, samples, whether buffers are exchanged
+  kStatistics,  // SyncBatchNorm's. detail: numbers, group of layers
   kLayout,      // the buckets are made
   kBucket,      // one bucket's reduction starts; detail: which
   kFinish,      // the reductions end
@@ -22,7 +22,7 @@ enum class Step : int64_t {
 
 struct Announcement {
   Step step = Step::kNothing;
-  int64_t detail[3] = {};
+  int64_t detail[4] = {};
 };
 
 // What everybody said.
@@ -30,6 +30,7 @@ struct Roll {
   int contributing = 0;  // ranks that have data
   int first = -1;        // the lowest of them; -1: none
   Announcement step;     // its announcement
+  int64_t samples = 0;   // of all ranks' forwards
 };
 Roll read_roll(std::span<const Announcement> said);  // by rank
 
@@ -39,7 +40,7 @@ class RollCall {
 
   // Collective. The blocking form tells what the others said.
   Roll call(const Announcement& own, Communicator::Site site);
-  void start(const Announcement& own);  // by those that need no answer
+  void start(const Announcement& own);  // for those that need no answer
   void settle();                        // waits for what was started
 
  private:
