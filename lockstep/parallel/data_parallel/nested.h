@@ -1,0 +1,86 @@
+// Tensors inside nested values: arguments and results of a forward().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace lockstep::data_parallel {
+
+template <typename F>
+void for_each_tensor(at::Tensor& tensor, const F& f) {
+  f(tensor);
+}
+
+// Anything else: has no tensors.
+template <typename T, typename F>
+void for_each_tensor(T&, const F&) {}
+
+template <typename T, typename F>
+void for_each_tensor(std::vector<T>& values, const F& f);
+template <typename T, size_t N, typename F>
+void for_each_tensor(std::array<T, N>& values, const F& f);
+template <typename T, typename F>
+void for_each_tensor(std::optional<T>& value, const F& f);
+template <typename A, typename B, typename F>
+void for_each_tensor(std::pair<A, B>& values, const F& f);
+template <typename... Ts, typename F>
+void for_each_tensor(std::tuple<Ts...>& values, const F& f);
+template <typename K, typename V, typename F>
+void for_each_tensor(std::map<K, V>& values, const F& f);
+// In whatever order it has; copies of it have the same.
+template <typename K, typename V, typename F>
+void for_each_tensor(std::unordered_map<K, V>& values, const F& f);
+
+// Calls f(tensor) for each tensor in `values`, in order; f may replace it.
+template <typename T, typename F>
+void for_each_tensor(std::vector<T>& values, const F& f) {
+  for (auto&& value : values) for_each_tensor(value, f);
+}
+template <typename T, size_t N, typename F>
+void for_each_tensor(std::array<T, N>& values, const F& f) {
+  for (T& value : values) for_each_tensor(value, f);
+}
+template <typename T, typename F>
+void for_each_tensor(std::optional<T>& value, const F& f) {
+  if (value) for_each_tensor(*value, f);
+}
+template <typename A, typename B, typename F>
+void for_each_tensor(std::pair<A, B>& values, const F& f) {
+  for_each_tensor(values.first, f);
+  for_each_tensor(values.second, f);
+}
+template <typename... Ts, typename F>
+void for_each_tensor(std::tuple<Ts...>& values, const F& f) {
+  std::apply([&f](auto&... value) { (for_each_tensor(value, f), ...); }, values);
+}
+template <typename K, typename V, typename F>
+void for_each_tensor(std::map<K, V>& values, const F& f) {
+  for (auto& [key, value] : values) for_each_tensor(value, f);
+}
+template <typename K, typename V, typename F>
+void for_each_tensor(std::unordered_map<K, V>& values, const F& f) {
+  for (auto& [key, value] : values) for_each_tensor(value, f);
+}
+
+template <typename T>
+std::vector<at::Tensor> tensors_of(T& values) {
+  std::vector<at::Tensor> tensors;
+  for_each_tensor(values, [&tensors](at::Tensor& tensor) { tensors.push_back(tensor); });
+  return tensors;
+}
+
+// Puts `tensors` in place of those of `values`, which are as many.
+template <typename T>
+void set_tensors(T& values, const std::vector<at::Tensor>& tensors) {
+  size_t next = 0;
+  for_each_tensor(values, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
+}
+
+}  // namespace lockstep::data_parallel

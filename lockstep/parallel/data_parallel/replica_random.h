@@ -1,0 +1,48 @@
+// A random generator for each replica, so that dropout does not depend on how threads interleave.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace lockstep::data_parallel {
+
+// The seeds of one forward. The first random operation of any replica draws a number from the
+// default CPU generator, so torch::manual_seed() governs all, and a forward without random
+// operations leaves that generator alone. Any thread may call.
+class ForwardSeeds {
+ public:
+  uint64_t of(size_t replica);
+
+ private:
+  std::once_flag once_;
+  uint64_t base_ = 0;
+};
+
+// While it lives, random operations of this thread that name no generator, dropout among them, use
+// one of this replica's. Of CPU tensors only: do not make it for replicas on other devices, whose
+// generators are their own.
+class ReplicaRandom {
+ public:
+  ReplicaRandom(ForwardSeeds& seeds, size_t replica);
+  ~ReplicaRandom();
+  ReplicaRandom(const ReplicaRandom&) = delete;
+  ReplicaRandom& operator=(const ReplicaRandom&) = delete;
+
+  const at::Generator& generator();
+
+ private:
+  class Mode;
+  ForwardSeeds& seeds_;
+  size_t replica_;
+  std::optional<at::Generator> generator_;
+  std::unique_ptr<Mode> mode_;
+};
+
+// Once a process; ReplicaRandom needs it. Takes some milliseconds.
+void register_replica_random();
+
+}  // namespace lockstep::data_parallel

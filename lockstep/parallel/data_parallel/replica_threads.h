@@ -1,0 +1,42 @@
+// Threads for the replicas of a model, one each, for as long as it lives.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lockstep::data_parallel {
+
+class ReplicaThreads {
+ public:
+  // Each thread gets its share of the intra-op threads that the caller has now (at least one), so
+  // that together they do not have more.
+  explicit ReplicaThreads(size_t count);
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  // Runs task(i) on thread i for each i < count, and waits for all. The threads have the caller's
+  // thread-local state of libtorch meanwhile: grad mode, autocast, and the like. Returns the
+  // exception of each, null for those that ended well.
+  std::vector<std::exception_ptr> run(size_t count, const std::function<void(size_t)>& task);
+
+ private:
+  void loop(size_t index, int intra_op_threads);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t round_ = 0;  // grows with each run
+  bool ending_ = false;
+  size_t active_ = 0;                                  // threads that take part in this round
+  size_t running_ = 0;                                 // of them, those not done yet
+  const std::function<void(size_t)>* task_ = nullptr;  // of this round
+  std::vector<std::exception_ptr> errors_;             // by thread
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep::data_parallel

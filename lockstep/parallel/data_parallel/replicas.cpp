@@ -1,0 +1,546 @@
+#include "lockstep/parallel/data_parallel/replicas.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/cuda.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "lockstep/parallel/data_parallel/replica_random.h"
+#include "lockstep/parallel/data_parallel/replica_threads.h"
+
+namespace lockstep::data_parallel {
+
+// A tensor of the module and its counterparts in the replicas.
+struct Shared {
+  std::string name;
+  at::Tensor own;
+  Tensors copies;
+};
+
+// How an output was joined.
+struct Joined {
+  bool is_stacked = false;       // of tensors without dimensions
+  std::vector<int64_t> lengths;  // each replica's part, along dim
+};
+
+namespace {
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+}
+
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
+  return bytes;
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << tensor.sizes() << ' ' << tensor.dtype().name();
+  return out.str();
+}
+
+// Throws unless the replicas have the same ones, by name, in the same order.
+template <typename Dict>
+std::vector<Shared> match(const Dict& own, const std::vector<Dict>& copies, const char* kind) {
+  std::vector<Shared> result;
+  for (size_t i = 0; i < own.size(); ++i) {
+    Shared shared{.name = own[i].key(), .own = own[i].value(), .copies = {}};
+    for (const Dict& copy : copies) {
+      const bool same =
+          copy.size() == own.size() && copy[i].key() == own[i].key() &&
+          copy[i].value().defined() == own[i].value().defined() &&
+          (!own[i].value().defined() || copy[i].value().sizes() == own[i].value().sizes());
+      if (!same) {
+        throw InvalidArgument(std::string("DataParallel: the replicas differ from the model at ") +
+                              kind + " '" + own[i].key() +
+                              "'; is the function that makes them given the model's options?");
+      }
+      shared.copies.push_back(copy[i].value());
+    }
+    if (shared.own.defined()) result.push_back(std::move(shared));
+  }
+  return result;
+}
+
+// Gives `copy` the memory of `source`, but not its place in the graph. Also its version counter, so
+// that autograd notices a parameter that was changed between forward and backward.
+void share_memory(at::Tensor& copy, const at::Tensor& source) {
+  if (copy.is_alias_of(source) && copy.scalar_type() == source.scalar_type() &&
+      copy.sizes() == source.sizes() && copy.strides() == source.strides() &&
+      copy.storage_offset() == source.storage_offset()) {
+    return;
+  }
+  copy.mutable_grad().reset();  // of another type or device, maybe
+  copy.set_data(source.detach());
+  copy.unsafeGetTensorImpl()->set_version_counter(source.unsafeGetTensorImpl()->version_counter());
+}
+
+// Gives `copy` memory of its own with the values of `source`.
+void copy_values(at::Tensor& copy, const at::Tensor& source, const at::Device& device) {
+  const bool fits = copy.device() == device && copy.scalar_type() == source.scalar_type() &&
+                    copy.sizes() == source.sizes() && !copy.is_alias_of(source);
+  if (fits) {
+    copy.copy_(source, /*non_blocking=*/true);
+  } else {
+    copy.mutable_grad().reset();
+    copy.set_data(source.detach().to(device, /*non_blocking=*/true, /*copy=*/true));
+  }
+}
+
+// Rethrows the first replica's exception as a ReplicaError.
+void rethrow(const std::vector<std::exception_ptr>& errors, const std::vector<at::Device>& devices,
+             const char* what) {
+  for (size_t r = 0; r < errors.size(); ++r) {
+    if (!errors[r]) continue;
+    std::string text = "DataParallel: " + std::string(what) + " of replica " + std::to_string(r) +
+                       " (" + devices[r].str() + ") failed: ";
+    try {
+      std::rethrow_exception(errors[r]);
+    } catch (const c10::Error& error) {
+      std::throw_with_nested(
+          ReplicaError(text + error.what_without_backtrace(), static_cast<int>(r)));
+    } catch (const std::exception& error) {
+      std::throw_with_nested(ReplicaError(text + error.what(), static_cast<int>(r)));
+    } catch (...) {
+      std::throw_with_nested(ReplicaError(text + "unknown exception", static_cast<int>(r)));
+    }
+  }
+}
+
+}  // namespace
+
+class Replicas::State {
+ public:
+  State(ModulePtr module, std::vector<ModulePtr> copies, std::vector<at::Device> devices,
+        const DataParallelOptions& options);
+
+  struct Step;
+  class Join;
+
+  std::vector<Tensors> scatter(const Tensors& inputs) const;
+  void refresh(size_t used);
+  // Runs task(r) for each replica, on its thread.
+  void run(const std::vector<bool>& wanted, const std::function<void(size_t)>& task,
+           const char* what);
+  Tensors gather(const std::vector<Tensors>& outputs, std::vector<Joined>& joined) const;
+  Tensors backward(Step& step, const Tensors& grads);
+  int64_t parameter_bytes() const;
+
+  ModulePtr module_;
+  std::vector<ModulePtr> copies_;
+  std::vector<at::Device> devices_;
+  at::Device output_device_;
+  int64_t dim_;
+  std::vector<std::pair<torch::nn::Module*, std::vector<torch::nn::Module*>>> modes_;
+  std::vector<Shared> parameters_, buffers_;
+  DataParallelTraffic traffic_;
+  ReplicaThreads threads_;
+};
+
+// One forward, kept until its graph goes.
+struct Replicas::State::Step : torch::CustomClassHolder {
+  std::shared_ptr<State> state;
+  std::vector<size_t> parameters;  // that require gradients, by place in parameters_
+  std::vector<size_t> inputs;      // the same, of the inputs
+  Tensors whole_inputs;            // shapes only: undefined but for those in `inputs`
+  std::vector<Tensors> parts;      // of the inputs, by replica: leaves
+  std::vector<Tensors> outputs;    // by replica, with their graphs
+  std::vector<Joined> joined;      // by output
+  std::vector<size_t> tracked;     // outputs that lead back, by place
+};
+
+// The node between the replicas' graphs and the caller's.
+class Replicas::State::Join : public torch::autograd::Function<Join> {
+ public:
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
+                                                at::TensorList /*tracked*/,
+                                                const c10::intrusive_ptr<Step>& step,
+                                                const Tensors* outputs) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["step"] = c10::IValue::make_capsule(step);
+    return *outputs;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    if (at::GradMode::is_enabled()) {
+      throw InvalidArgument(
+          "DataParallel has no second derivatives: call backward() without create_graph");
+    }
+    const auto step = c10::static_intrusive_pointer_cast<Step>(ctx->saved_data["step"].toCapsule());
+    torch::autograd::variable_list result = step->state->backward(*step, grads);
+    result.resize(result.size() + 2);  // of the other arguments
+    return result;
+  }
+};
+
+Replicas::State::State(ModulePtr module, std::vector<ModulePtr> copies,
+                       std::vector<at::Device> devices, const DataParallelOptions& options)
+    : module_(std::move(module)),
+      copies_(std::move(copies)),
+      devices_(std::move(devices)),
+      output_device_(options.output_device.value_or(devices_[0])),
+      dim_(options.dim),
+      threads_(devices_.size()) {
+  register_replica_random();
+  using Dict = torch::OrderedDict<std::string, at::Tensor>;
+  std::vector<Dict> parameters, buffers;
+  std::vector<std::vector<ModulePtr>> modules;
+  for (const ModulePtr& copy : copies_) {
+    parameters.push_back(copy->named_parameters());
+    buffers.push_back(copy->named_buffers());
+    modules.push_back(copy->modules());
+  }
+  parameters_ = match(module_->named_parameters(), parameters, "parameter");
+  buffers_ = match(module_->named_buffers(), buffers, "buffer");
+  const std::vector<ModulePtr> own = module_->modules();
+  for (size_t i = 0; i < own.size(); ++i) {
+    std::vector<torch::nn::Module*> others;
+    for (const auto& copy : modules) {
+      if (copy.size() != own.size())
+        throw InvalidArgument("DataParallel: a replica has other submodules than the model");
+      others.push_back(copy[i].get());
+    }
+    modes_.emplace_back(own[i].get(), std::move(others));
+  }
+}
+
+int64_t Replicas::State::parameter_bytes() const {
+  int64_t bytes = 0;
+  for (const Shared& parameter : parameters_) bytes += bytes_of(parameter.own);
+  return bytes;
+}
+
+std::vector<Tensors> Replicas::State::scatter(const Tensors& inputs) const {
+  const auto is_cut = [](const at::Tensor& input) { return input.defined() && input.dim() > 0; };
+  std::vector<Tensors> cut(inputs.size());
+  size_t parts = 0;
+  const at::Tensor* first = nullptr;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_cut(inputs[i])) continue;
+    if (dim_ >= inputs[i].dim()) {
+      throw InvalidArgument("DataParallel: an input of shape " + shape_of(inputs[i]) +
+                            " has no dimension " + std::to_string(dim_) + " to be cut along");
+    }
+    cut[i] = inputs[i].detach().chunk(static_cast<int64_t>(devices_.size()), dim_);
+    if (first == nullptr) {
+      first = &inputs[i];
+      parts = cut[i].size();
+    } else if (cut[i].size() != parts) {
+      throw InvalidArgument(
+          "DataParallel: inputs of shapes " + shape_of(*first) + " and " + shape_of(inputs[i]) +
+          " divide into " + std::to_string(parts) + " and " + std::to_string(cut[i].size()) +
+          " parts for " + std::to_string(devices_.size()) +
+          " replicas; give all the same length along dimension " + std::to_string(dim_));
+    }
+  }
+  if (first == nullptr) parts = 1;  // nothing to share out
+  std::vector<Tensors> result(parts);
+  for (size_t r = 0; r < parts; ++r) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const at::Tensor& part = is_cut(inputs[i]) ? cut[i][r] : inputs[i];
+      if (!part.defined()) {
+        result[r].emplace_back();
+        continue;
+      }
+      at::Tensor leaf = part.detach().to(devices_[r], /*non_blocking=*/true);
+      if (inputs[i].requires_grad() && at::GradMode::is_enabled()) leaf.requires_grad_();
+      result[r].push_back(std::move(leaf));
+    }
+  }
+  return result;
+}
+
+void Replicas::State::refresh(size_t used) {
+  const at::NoGradGuard no_grad;
+  // Parents come before their children, so what train() passes down is corrected there.
+  for (const auto& [own, copies] : modes_) {
+    for (torch::nn::Module* copy : copies) {
+      if (copy->is_training() != own->is_training()) copy->train(own->is_training());
+    }
+  }
+  for (size_t r = 0; r < used; ++r) {
+    for (Shared& parameter : parameters_) {
+      at::Tensor& copy = parameter.copies[r];
+      if (devices_[r] == parameter.own.device())
+        share_memory(copy, parameter.own);
+      else
+        copy_values(copy, parameter.own, devices_[r]);
+      if (copy.requires_grad() != parameter.own.requires_grad())
+        copy.requires_grad_(parameter.own.requires_grad());
+      if (r > 0) traffic_.replicated += bytes_of(copy);
+    }
+    for (Shared& buffer : buffers_) {
+      // The first replica's changes are to be kept, the others' not to be seen.
+      if (r == 0)
+        share_memory(buffer.copies[r], buffer.own);
+      else
+        copy_values(buffer.copies[r], buffer.own, devices_[r]);
+      if (r > 0) traffic_.replicated += bytes_of(buffer.own);
+    }
+  }
+}
+
+void Replicas::State::run(const std::vector<bool>& wanted, const std::function<void(size_t)>& task,
+                          const char* what) {
+  rethrow(threads_.run(wanted.size(),
+                       [&](size_t r) {
+                         if (wanted[r]) task(r);
+                       }),
+          devices_, what);
+}
+
+Tensors Replicas::State::gather(const std::vector<Tensors>& outputs,
+                                std::vector<Joined>& joined) const {
+  const size_t count = outputs[0].size();
+  for (size_t r = 0; r < outputs.size(); ++r) {
+    if (outputs[r].size() != count) {
+      throw InvalidArgument("DataParallel: forward() returned " + std::to_string(count) +
+                            " tensors in replica 0 and " + std::to_string(outputs[r].size()) +
+                            " in replica " + std::to_string(r));
+    }
+  }
+  const at::NoGradGuard no_grad;
+  Tensors result(count);
+  joined.resize(count);
+  for (size_t k = 0; k < count; ++k) {
+    if (!outputs[0][k].defined()) continue;
+    Tensors parts;
+    joined[k].is_stacked = outputs[0][k].dim() == 0;
+    for (const Tensors& own : outputs) {
+      parts.push_back(own[k].detach().to(output_device_, /*non_blocking=*/true));
+      joined[k].lengths.push_back(joined[k].is_stacked ? 1 : own[k].size(dim_));
+    }
+    result[k] = joined[k].is_stacked ? at::stack(parts) : at::cat(parts, dim_);
+  }
+  return result;
+}
+
+Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
+  const size_t used = step.outputs.size();
+  const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
+  std::vector<Tensors> roots(used), root_grads(used);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    const size_t k = step.tracked[i];
+    int64_t offset = 0;
+    for (size_t r = 0; r < used; ++r) {
+      const Joined& joined = step.joined[k];
+      const at::Tensor part = joined.is_stacked ? grads[i][static_cast<int64_t>(r)]
+                                                : grads[i].narrow(dim_, offset, joined.lengths[r]);
+      offset += joined.lengths[r];
+      if (!step.outputs[r][k].requires_grad()) continue;
+      roots[r].push_back(step.outputs[r][k]);
+      root_grads[r].push_back(part.to(devices_[r], /*non_blocking=*/true));
+      if (r > 0) traffic_.scattered_gradients += bytes_of(part);
+    }
+  }
+
+  // Each replica's private gradients, taken at once, so that the next backward finds none.
+  std::vector<Tensors> private_grads(used);
+  const auto forget = [&](size_t r) {
+    for (const size_t p : step.parameters) parameters_[p].copies[r].mutable_grad().reset();
+    for (const size_t i : step.inputs) step.parts[r][i].mutable_grad().reset();
+  };
+  const auto take = [&](size_t r) {
+    for (const size_t p : step.parameters)
+      private_grads[r].push_back(std::move(parameters_[p].copies[r].mutable_grad()));
+    for (const size_t i : step.inputs)
+      private_grads[r].push_back(std::move(step.parts[r][i].mutable_grad()));
+    forget(r);
+  };
+  std::vector<bool> on_threads;
+  Tensors together, together_grads;
+  for (size_t r = 0; r < used; ++r) {
+    forget(r);
+    on_threads.push_back(devices_[r].is_cpu() && !roots[r].empty());
+    if (devices_[r].is_cpu()) continue;
+    together.insert(together.end(), roots[r].begin(), roots[r].end());
+    together_grads.insert(together_grads.end(), root_grads[r].begin(), root_grads[r].end());
+  }
+  // On the CPU a backward runs on the thread that calls it. Every other device has a thread of the
+  // engine, one of which may be this very one: a single nested backward lets it go on with its own
+  // device's part, while those of the other devices run beside it.
+  if (!together.empty()) torch::autograd::backward(together, together_grads, keep_graph);
+  try {
+    run(
+        on_threads,
+        [&](size_t r) { torch::autograd::backward(roots[r], root_grads[r], keep_graph); },
+        "backward");
+  } catch (...) {
+    for (size_t r = 0; r < used; ++r) forget(r);
+    throw;
+  }
+  for (size_t r = 0; r < used; ++r) take(r);
+
+  ++traffic_.backwards;
+  int64_t incoming = 0;
+  Tensors result;
+  for (size_t i = 0; i < step.parameters.size() + step.inputs.size(); ++i) {
+    const bool is_parameter = i < step.parameters.size();
+    const at::Tensor whole =
+        is_parameter ? at::Tensor() : step.whole_inputs[step.inputs[i - step.parameters.size()]];
+    const bool is_sum = is_parameter || whole.dim() == 0;
+    const at::Device target =
+        is_parameter ? parameters_[step.parameters[i]].own.device() : whole.device();
+    at::Tensor sum;
+    Tensors parts;
+    bool any = false;
+    for (size_t r = 0; r < used; ++r) {
+      at::Tensor grad = std::move(private_grads[r][i]);
+      any = any || grad.defined();
+      if (r > 0) {
+        traffic_.reduced += bytes_of(grad);
+        if (is_parameter) incoming = std::max(incoming, bytes_of(grad));
+      }
+      if (!is_sum) {
+        if (!grad.defined())
+          grad = at::zeros_like(step.parts[r][step.inputs[i - step.parameters.size()]]);
+        parts.push_back(grad.to(target));
+      } else if (grad.defined()) {
+        grad = grad.to(target);
+        sum = sum.defined() ? sum.add_(grad) : grad;
+      }
+    }
+    if (is_sum)
+      result.push_back(sum);
+    else
+      result.push_back(any ? at::cat(parts, dim_) : at::Tensor());
+  }
+
+  const int64_t parameters = parameter_bytes();
+  int64_t buffers = 0;
+  for (const Shared& buffer : buffers_) buffers += bytes_of(buffer.own);
+  const auto hold = [&](int64_t inputs, int64_t outputs, int64_t extra) {
+    return 2 * parameters + buffers + inputs + 2 * outputs + extra;
+  };
+  int64_t all_inputs = 0, all_outputs = 0;
+  for (size_t r = 0; r < used; ++r) {
+    const int64_t inputs = bytes_of(step.parts[r]), outputs = bytes_of(step.outputs[r]);
+    all_inputs += inputs;
+    all_outputs += outputs;
+    if (r > 0)
+      traffic_.other_device_bytes = std::max(traffic_.other_device_bytes, hold(inputs, outputs, 0));
+  }
+  traffic_.output_device_bytes =
+      std::max(traffic_.output_device_bytes, hold(all_inputs, all_outputs, incoming));
+  return result;
+}
+
+std::vector<at::Device> devices_for(const torch::nn::Module& module,
+                                    const DataParallelOptions& options) {
+  std::vector<at::Device> devices = options.devices;
+  std::optional<at::Device> own;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (!own) own = parameter.device();
+  }
+  if (devices.empty() && own && own->is_cuda()) {
+    // The model's first: it is the one that has it.
+    devices.push_back(*own);
+    for (c10::DeviceIndex i = 0; i < torch::cuda::device_count(); ++i) {
+      if (own->index() != i) devices.emplace_back(at::kCUDA, i);
+    }
+  } else if (devices.empty()) {
+    if (options.replicas < 1) {
+      throw InvalidArgument("DataParallel: " + std::to_string(options.replicas) +
+                            " replicas; at least 1");
+    }
+    devices.assign(static_cast<size_t>(options.replicas), at::Device(at::kCPU));
+  }
+  if (options.dim < 0) {
+    throw InvalidArgument("DataParallel: dimension " + std::to_string(options.dim) +
+                          "; count from the front, from 0");
+  }
+  const auto on_first = [&](const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.device() == devices[0];
+  };
+  for (const auto& item : module.named_parameters()) {
+    if (!on_first(item.value())) {
+      throw InvalidArgument("DataParallel: parameter '" + item.key() + "' is on " +
+                            item.value().device().str() + ", the first device is " +
+                            devices[0].str() + "; move the model there first");
+    }
+  }
+  return devices;
+}
+
+Replicas::Replicas(ModulePtr module, std::vector<ModulePtr> copies, std::vector<at::Device> devices,
+                   const DataParallelOptions& options)
+    : state_(std::make_shared<State>(std::move(module), std::move(copies), std::move(devices),
+                                     options)) {}
+
+Replicas::~Replicas() = default;
+
+const DataParallelTraffic& Replicas::traffic() const {
+  return state_->traffic_;
+}
+
+Tensors Replicas::run(const Tensors& inputs, const Forward& forward) {
+  State& state = *state_;
+  auto step = c10::make_intrusive<State::Step>();
+  step->parts = state.scatter(inputs);
+  const size_t used = step->parts.size();
+  state.refresh(used);
+
+  ForwardSeeds seeds;
+  step->outputs.resize(used);
+  state.run(
+      std::vector<bool>(used, true),
+      [&](size_t r) {
+        std::optional<ReplicaRandom> random;
+        if (state.devices_[r].is_cpu()) random.emplace(seeds, r);
+        step->outputs[r] = forward(r, step->parts[r]);
+      },
+      "forward");
+
+  Tensors outputs = state.gather(step->outputs, step->joined);
+  ++state.traffic_.forwards;
+  std::vector<bool> differentiable(outputs.size(), false);
+  for (size_t r = 0; r < used; ++r) {
+    if (r > 0) {
+      state.traffic_.scattered += bytes_of(step->parts[r]);
+      state.traffic_.gathered += bytes_of(step->outputs[r]);
+    }
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const at::Tensor& output = step->outputs[r][k];
+      differentiable[k] = differentiable[k] || (output.defined() && output.requires_grad());
+    }
+  }
+  Tensors leading;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    if (!differentiable[k]) continue;
+    step->tracked.push_back(k);
+    leading.push_back(outputs[k]);
+  }
+  if (leading.empty()) return outputs;
+
+  Tensors tracked;
+  for (size_t p = 0; p < state.parameters_.size(); ++p) {
+    if (!state.parameters_[p].own.requires_grad()) continue;
+    step->parameters.push_back(p);
+    tracked.push_back(state.parameters_[p].own);
+  }
+  step->whole_inputs.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+    step->inputs.push_back(i);
+    step->whole_inputs[i] = inputs[i].detach();
+    tracked.push_back(inputs[i]);
+  }
+  step->state = state_;
+  const Tensors joined = State::Join::apply(at::TensorList(tracked), step, &leading);
+  for (size_t i = 0; i < joined.size(); ++i) outputs[step->tracked[i]] = joined[i];
+  return outputs;
+}
+
+}  // namespace lockstep::data_parallel
