@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "lockstep/cli/engine/bench_collectives.h"
+#include "lockstep/cli/engine/bench_step.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine {
@@ -10,13 +11,16 @@ namespace lockstep::engine {
 int bench_command(const Arguments& arguments) {
   const std::string kind = arguments.empty() ? "" : arguments[0];
   if (kind == "collectives") return bench_collectives({arguments.begin() + 1, arguments.end()});
+  if (kind == "step") return bench_step({arguments.begin() + 1, arguments.end()});
   return run_guarded("bench", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
-      std::cout << "Usage: lockstep bench collectives [options]\n\n'lockstep bench collectives "
-                   "--help' says more.\n";
+      std::cout
+          << "Usage: lockstep bench collectives|step [options]\n\nMeasures collectives, or whole "
+             "training steps. 'lockstep bench collectives --help' and 'lockstep bench step "
+             "--help' say more.\n";
       return 0;
     }
-    throw InvalidArgument("there is no benchmark '" + kind + "'; choose collectives");
+    throw InvalidArgument("there is no benchmark '" + kind + "'; choose collectives or step");
   });
 }
 

@@ -5,7 +5,7 @@
 
 namespace lockstep::engine {
 
-// KIND: collectives.
+// KIND: collectives, step.
 int bench_command(const Arguments& arguments);
 
 }  // namespace lockstep::engine

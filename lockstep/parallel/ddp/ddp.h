@@ -101,6 +101,8 @@ class DistributedDataParallel {
   }
 
   Communicator& comm() { return replica_->comm(); }
+  // Where the time of backward goes.
+  ReducerTimes times() const { return reducer().times(); }
   // 0 before the first backward that communicates.
   size_t bucket_count() const { return reducer().bucket_count(); }
 

@@ -48,6 +48,10 @@ bool Reducer::communicates() const {
   return state_->communicates();
 }
 
+ReducerTimes Reducer::times() const {
+  return state_->times();
+}
+
 size_t Reducer::bucket_count() const {
   return state_->bucket_count();
 }

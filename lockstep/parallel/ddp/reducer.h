@@ -50,6 +50,13 @@ struct ReducerOptions {
   bool static_graph = false;
 };
 
+// Seconds of this rank's backwards that went into averaging, since the wrapper was made.
+struct ReducerTimes {
+  double during = 0;   // while gradients came: putting them into buckets, starting and moving on
+                       // reductions
+  double waiting = 0;  // at the end of backward, for what was not over yet
+};
+
 class Reducer {
  public:
   // `parameters` require gradients and are the same on all ranks (check_same_on_all_ranks). Hooks
@@ -82,6 +89,7 @@ class Reducer {
   // Whether a backward that began now would communicate.
   bool communicates() const;
 
+  ReducerTimes times() const;
   size_t bucket_count() const;  // 0 before the first backward that communicates
 
   // For ranks that run out of data (join.h). While a roll call is set, it precedes every call that

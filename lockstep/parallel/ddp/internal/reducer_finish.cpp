@@ -14,6 +14,7 @@ namespace lockstep::internal {
 
 void ReducerState::finish() {
   if (quiet_) return finish_quietly();
+  const Stopwatch watch(times_.waiting);
   try {
     if (!buckets_.made()) make_buckets(ask_for_layout());
     take_unused_along();

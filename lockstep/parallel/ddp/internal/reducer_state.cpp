@@ -105,6 +105,7 @@ void ReducerState::gradient_arrived(size_t index) {
       return;
     }
     if (!gradient.complete() || gradient.sparse) return;
+    const Stopwatch watch(times_.during);
     bucket_one_more(gradient);
     start_ready_buckets();
     comm_.progress();

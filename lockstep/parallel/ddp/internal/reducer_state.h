@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   bool communicates() const { return silencers_ == 0 && quiet_backwards_ + 1 >= accumulate_; }
   void silence(int by) { silencers_ += by; }
   void arm(bool outermost);
+  const ReducerTimes& times() const { return times_; }
   size_t bucket_count() const { return buckets_.buckets().size(); }
 
   void set_roll_call(std::shared_ptr<RollCall> roll_call) { roll_call_ = std::move(roll_call); }
@@ -74,6 +76,7 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   int64_t forwards_ = 0;           // counted ones
   int64_t batch_ = 0;              // that batches_ told of at the last of them
   std::function<int64_t()> batches_;
+  ReducerTimes times_;
   std::shared_ptr<RollCall> roll_call_;
   bool shadowing_ = false;       // this rank adds nothing to the reduction under way
   int task_;                     // the graph task at whose end finish() runs
@@ -82,6 +85,21 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   int silencers_ = 0;            // NoSync guards that live
   int64_t accumulate_ = 1;       // of so many backwards the last communicates
   int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under NoSync
+};
+
+// Adds the seconds of its life to a sum.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  std::chrono::steady_clock::time_point start_;
 };
 
 // Lives as long as the text.

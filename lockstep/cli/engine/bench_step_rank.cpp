@@ -1,0 +1,177 @@
+#include "lockstep/cli/engine/bench_step_rank.h"
+
+#include <ATen/Parallel.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "lockstep/cli/engine/bench_step_figures.h"
+#include "lockstep/cli/engine/bench_turns.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/model/resnet.h"
+#include "lockstep/model/simple_cnn.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/ddp.h"
+
+namespace lockstep::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
+
+constexpr int64_t kBatches = 4;  // different ones
+constexpr int kSeed = 123;
+
+double ms_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+// This process's proportional set size; 0 where the kernel does not tell.
+double pss_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  double kilobytes = 0;
+  while (file >> word) {
+    if (word == "Pss:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// A model, its data and its optimizer, averaged by one of the strategies.
+class Contest {
+ public:
+  virtual ~Contest() = default;
+  virtual StepParts step(int64_t number) = 0;
+};
+
+template <typename M>
+class ModelContest final : public Contest {
+ public:
+  ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
+               torch::optim::SGDOptions options, const StepWork& work)
+      : model_(std::move(model)),
+        loss_(std::move(loss)),
+        data_(std::move(data)),
+        labels_(std::move(labels)) {
+    if (work.strategy == "ddp" || work.strategy == "average") comm_ = init({});
+    if (work.strategy == "ddp") ddp_.emplace(model_, *comm_);
+    if (work.fused)
+      optimizer_ = std::make_unique<optim::FusedSGD>(model_->parameters(), options);
+    else
+      optimizer_ = std::make_unique<torch::optim::SGD>(model_->parameters(), options);
+  }
+
+  StepParts step(int64_t number) override {
+    StepParts parts;
+    const auto start = Clock::now();
+    const at::Tensor data = data_[number % kBatches], label = labels_[number % kBatches];
+    const auto ready = Clock::now();
+    optimizer_->zero_grad();
+    const at::Tensor loss = loss_(ddp_ ? (*ddp_)(data) : model_->forward(data), label);
+    const auto forward = Clock::now();
+    const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
+    loss.backward();
+    const auto backward = Clock::now();
+    if (comm_ && !ddp_) average_gradients(model_, *comm_);
+    const auto averaged = Clock::now();
+    optimizer_->step();
+    (void)loss.item<double>();  // as a training loop looks at its loss
+    const auto end = Clock::now();
+    parts.data = ms_between(start, ready);
+    parts.forward = ms_between(ready, forward);
+    parts.backward = ms_between(forward, backward);
+    parts.wait = ms_between(backward, averaged);
+    parts.optimizer = ms_between(averaged, end);
+    if (ddp_) {
+      const ReducerTimes after = ddp_->times();
+      parts.averaging = (after.during - before.during) * 1e3;
+      parts.wait += (after.waiting - before.waiting) * 1e3;
+      parts.backward -= parts.averaging + (after.waiting - before.waiting) * 1e3;
+    }
+    return parts;
+  }
+
+ private:
+  M model_;
+  Loss loss_;
+  at::Tensor data_, labels_;
+  std::optional<Communicator> comm_;
+  std::optional<DistributedDataParallel<M>> ddp_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+template <typename M>
+std::unique_ptr<Contest> contest(M model, Loss loss, at::Tensor data, at::Tensor labels,
+                                 const torch::optim::SGDOptions& options, const StepWork& work) {
+  return std::make_unique<ModelContest<M>>(std::move(model), std::move(loss), std::move(data),
+                                           std::move(labels), options, work);
+}
+
+// The models, losses, shapes and optimizers of bench_step.py.
+std::unique_ptr<Contest> make_contest(const StepWork& work) {
+  const auto classes = [&] { return torch::randint(0, 10, {kBatches, work.batch}, torch::kLong); };
+  const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
+    return torch::nn::functional::cross_entropy(output, label);
+  };
+  if (work.model == "simple-cnn") {
+    return contest(
+        SimpleCnn(),
+        [](const at::Tensor& output, const at::Tensor& label) {
+          return torch::nll_loss(output, label);
+        },
+        torch::randn({kBatches, work.batch, 1, 28, 28}), classes(),
+        torch::optim::SGDOptions(0.01).momentum(0.5), work);
+  }
+  if (work.model == "resnet18" || work.model == "resnet18-cifar") {
+    const ResNet model(
+        ResNetOptions{.stem = work.model == "resnet18" ? ResNetStem::kImageNet : ResNetStem::kCifar,
+                      .num_classes = 10});
+    return contest(model, cross_entropy, torch::randn({kBatches, work.batch, 3, 32, 32}), classes(),
+                   torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work);
+  }
+  if (work.model == "linear") {
+    constexpr int64_t kWide = 3162;
+    torch::nn::Sequential model;
+    for (int i = 0; i < 10; ++i) model->push_back(torch::nn::Linear(kWide, kWide));
+    return contest(
+        model,
+        [](const at::Tensor& output, const at::Tensor& label) {
+          return torch::mse_loss(output, label);
+        },
+        torch::randn({kBatches, work.batch, kWide}), torch::randn({kBatches, work.batch, kWide}),
+        torch::optim::SGDOptions(0.01), work);
+  }
+  throw InvalidArgument("there is no model '" + work.model + "' to measure");
+}
+
+}  // namespace
+
+void run_step_rank(const StepWork& work) {
+  at::set_num_threads(work.threads);
+  const auto rank = static_cast<int>(env_int(process_env(), "LOCAL_RANK").value_or(0));
+  torch::manual_seed(kSeed + rank);
+  TurnTaker turns(work.turns, rank);
+  const std::unique_ptr<Contest> contest = make_contest(work);
+  int64_t number = 0;
+  while (const int steps = turns.take()) {
+    StepTurn turn;
+    (void)contest->step(number++);  // caches are another's
+    for (int i = 0; i < steps; ++i) turn.steps.push_back(contest->step(number++));
+    turn.pss_bytes = pss_bytes();
+    turns.answer(to_line(turn));
+  }
+}
+
+}  // namespace lockstep::engine
