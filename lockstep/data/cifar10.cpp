@@ -247,6 +247,10 @@ Cifar10Sizes validate_cifar10(const fs::path& path, const Cifar10Options& option
   return sizes;
 }
 
+fs::path cifar10_test_file(const fs::path& path) {
+  return find_layout(path, {.load_train = false}).test.front();
+}
+
 const std::vector<std::string>& cifar10_classes() {
   static const std::vector<std::string> names{"airplane", "automobile", "bird",  "cat",  "deer",
                                               "dog",      "frog",       "horse", "ship", "truck"};

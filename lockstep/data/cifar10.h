@@ -53,6 +53,9 @@ struct Cifar10Sizes {
 Cifar10Sizes validate_cifar10(const std::filesystem::path& path,
                               const Cifar10Options& options = {});
 
+// The (first) file that the test set of `path` comes from. Throws DataError.
+std::filesystem::path cifar10_test_file(const std::filesystem::path& path);
+
 // The names of CIFAR-10's classes.
 const std::vector<std::string>& cifar10_classes();
 

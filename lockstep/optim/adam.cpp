@@ -28,7 +28,8 @@ FusedAdamW::FusedAdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOp
 FusedAdamW::FusedAdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                        torch::optim::AdamWOptions defaults, FusedOptions fused)
     : torch::optim::AdamW(groups, std::move(defaults)),
-      flat_(std::make_unique<internal::FlatGroups>(param_groups(), fused.flat_gradients)) {
+      flat_(std::make_unique<internal::FlatGroups>(internal::keep_options(param_groups(), groups),
+                                                   fused.flat_gradients)) {
   flat_->zero_gradients();
 }
 
@@ -59,7 +60,8 @@ FusedAdam::FusedAdam(std::vector<at::Tensor> parameters, torch::optim::AdamOptio
 FusedAdam::FusedAdam(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      torch::optim::AdamOptions defaults, FusedOptions fused)
     : torch::optim::Adam(groups, std::move(defaults)),
-      flat_(std::make_unique<internal::FlatGroups>(param_groups(), fused.flat_gradients)) {
+      flat_(std::make_unique<internal::FlatGroups>(internal::keep_options(param_groups(), groups),
+                                                   fused.flat_gradients)) {
   flat_->zero_gradients();
 }
 

@@ -36,7 +36,9 @@ DecayGroups split_by_decay(const torch::nn::Module& module, const NoDecay& rule 
 
 // The same as parameter groups for an optimizer: first those with `options` as they are, then those
 // with weight decay 0; a group without parameters is left out. Options is
-// torch::optim::AdamWOptions, AdamOptions or SGDOptions.
+// torch::optim::AdamWOptions, AdamOptions or SGDOptions. Lockstep's optimizers take the groups as
+// they are. torch::optim::SGD and Adam (2.13) take a group's 0 for not set and put their defaults'
+// weight decay there: give those defaults with a weight decay of 0.
 template <typename Options>
 std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Module& module,
                                                             const Options& options,

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/optim/adam.h"
+#include "lockstep/optim/sgd.h"
 
 namespace lockstep::optim::decay_groups_test {
 
@@ -103,6 +104,22 @@ TEST(DecayGroups, GoIntoAnOptimizer) {
   optimizer.step();  // with gradients of zero, decay alone moves
   EXPECT_TRUE(model->conv->bias.equal(bias));
   EXPECT_TRUE(model->conv->weight.equal(weight * 0.875));
+}
+
+// libtorch would take the 0, which is also the class's default, for not set.
+TEST(DecayGroups, AWeightDecayOfZeroIsKept) {
+  const auto decays = [](const torch::optim::Optimizer& optimizer, auto options) {
+    std::vector<double> values;
+    for (const auto& group : optimizer.param_groups())
+      values.push_back(static_cast<const decltype(options)&>(group.options()).weight_decay());
+    return values;
+  };
+  Model model;
+  const std::vector<double> expected{0.25, 0.0};
+  const auto sgd = torch::optim::SGDOptions(0.5).weight_decay(0.25);
+  EXPECT_EQ(decays(FusedSGD(decay_groups(*model, sgd), sgd), sgd), expected);
+  const auto adam = torch::optim::AdamOptions(0.5).weight_decay(0.25);
+  EXPECT_EQ(decays(FusedAdam(decay_groups(*model, adam), adam), adam), expected);
 }
 
 TEST(DecayGroups, LeaveAnEmptyGroupOut) {

@@ -46,7 +46,8 @@ Lamb::Lamb(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions option
 Lamb::Lamb(const std::vector<torch::optim::OptimizerParamGroup>& groups,
            torch::optim::AdamWOptions defaults, FusedOptions fused)
     : torch::optim::AdamW(groups, std::move(defaults)),
-      flat_(std::make_unique<internal::FlatGroups>(param_groups(), fused.flat_gradients)) {
+      flat_(std::make_unique<internal::FlatGroups>(internal::keep_options(param_groups(), groups),
+                                                   fused.flat_gradients)) {
   for (const auto& group : param_groups()) {
     if (static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad())
       throw InvalidArgument("Lamb: amsgrad is not part of LAMB");

@@ -39,7 +39,8 @@ FusedSGD::FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions 
 FusedSGD::FusedSGD(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    torch::optim::SGDOptions defaults, FusedOptions fused)
     : torch::optim::SGD(groups, std::move(defaults)),
-      flat_(std::make_unique<internal::FlatGroups>(param_groups(), fused.flat_gradients)) {
+      flat_(std::make_unique<internal::FlatGroups>(internal::keep_options(param_groups(), groups),
+                                                   fused.flat_gradients)) {
   flat_->zero_gradients();
 }
 

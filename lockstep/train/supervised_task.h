@@ -8,8 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/trainer.h"
@@ -29,6 +31,10 @@ class SupervisedTask {
     data::Sampler& sampler;
     data::Loader<D>& loader;
     Loss loss;  // mean over the batch
+    // The rate for the step that is the step-th of the run (from 0), whether resumed or not; empty:
+    // the optimizer's own throughout.
+    std::function<double(int64_t step)> learning_rate = {};
+    std::optional<amp::AutocastSettings> autocast = {};  // under which forward and loss compute
   };
 
   explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {}
@@ -51,21 +57,32 @@ class SupervisedTask {
     parts_.loader.skip(first_step);
     batches_.emplace(parts_.loader.begin());
     first_ = true;
+    step_ = epoch * parts_.loader.batches() + first_step;
     parts_.model.module()->train();
   }
 
   StepResult step() {
     if (!std::exchange(first_, false)) ++*batches_;
     const auto& batch = **batches_;
+    if (parts_.learning_rate)
+      optim::set_learning_rate(parts_.optimizer, parts_.learning_rate(step_));
+    ++step_;
     parts_.optimizer.zero_grad();
-    const at::Tensor loss = parts_.loss(parts_.model.forward(batch.input), batch.target);
+    const at::Tensor loss = compute_loss(batch);
     loss.backward();
     parts_.model.average();
     parts_.optimizer.step();
     return {.loss = loss.template item<double>(), .samples = batch.target.size(0)};
   }
 
+  at::Tensor compute_loss(const data::BatchOf<D>& batch) {
+    std::optional<amp::Autocast> autocast;
+    if (parts_.autocast) autocast.emplace(*parts_.autocast);
+    return parts_.loss(parts_.model.forward(batch.input), batch.target);
+  }
+
   Parts parts_;
+  int64_t step_ = 0;  // the next one, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
   bool first_ = false;
 };

@@ -6,9 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <type_traits>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/model/image_model.h"
+#include "lockstep/train/recipes.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep {
@@ -19,9 +22,13 @@ using nlohmann::ordered_json;
 // Every field once: name, help, member.
 template <class Config, class Visit>
 void visit_fields(Config& config, Visit&& visit) {
+  const bool cifar = config.recipe == "cifar";
+  const Recipe* recipe = find_recipe(config.recipe);
   visit("recipe", "the recipe", config.recipe);
   visit("data",
-        "directory of MNIST's four idx files (plain or .gz), or 'digits': the built-in digits",
+        recipe == nullptr ? "the data"
+                          : "directory of " + recipe->files + " (plain or .gz), or '" +
+                                recipe->built_in + "': the built-in data set",
         config.data);
   visit("output", "directory for checkpoints, metrics and the report", config.output);
   visit("nproc", "ranks to start", config.nproc);
@@ -32,15 +39,31 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("sampler",
         "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
         config.sampler);
+  if (cifar) {
+    visit("model", "resnet18, resnet50 or simple-cnn", config.model);
+    visit("sync_batch_norm", "BatchNorm's statistics over all ranks' batches",
+          config.sync_batch_norm);
+  }
   visit("epochs", "passes over the training data", config.epochs);
   visit("batch_size", "samples a rank and step; 0: 128 / nproc", config.batch_size);
-  visit("lr", "learning rate", config.lr);
+  visit("lr", cifar ? "learning rate; 0: 0.1 for ResNets, 0.02 for simple-cnn" : "learning rate",
+        config.lr);
   visit("momentum", "momentum of SGD", config.momentum);
+  visit("weight_decay", "weight decay, but of biases and normalisation layers",
+        config.weight_decay);
+  visit("schedule", "the learning rate after the warm-up: constant, linear or cosine",
+        config.schedule);
+  visit("warmup", "epochs in which the learning rate rises from 0", config.warmup);
+  if (cifar) visit("augment", "random crops with a padding of 4, and mirroring", config.augment);
+  visit("amp", "none, or bf16: forward computes in bfloat16 where that is safe", config.amp);
   visit("seed", "of parameters and shuffling; dropout uses seed + rank", config.seed);
-  visit("dropout1", "dropout before the first linear layer", config.dropout1);
-  visit("dropout2", "dropout before the second linear layer", config.dropout2);
-  visit("mean", "subtracted from pixels scaled to 0..1", config.mean);
-  visit("stddev", "by which they are then divided", config.stddev);
+  const std::string whose = cifar ? "simple-cnn: " : "";
+  visit("dropout1", whose + "dropout before the first linear layer", config.dropout1);
+  visit("dropout2", whose + "dropout before the second linear layer", config.dropout2);
+  if (!cifar) {
+    visit("mean", "subtracted from pixels scaled to 0..1", config.mean);
+    visit("stddev", "by which they are then divided", config.stddev);
+  }
   visit("max_steps", "stop after so many optimizer steps; 0: no limit", config.max_steps);
   visit("log_every", "steps between lines of metrics.jsonl", config.log_every);
   visit("save_every", "steps between checkpoints within an epoch; 0: after each epoch only",
@@ -50,16 +73,21 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("timeout", "seconds that a rank waits for the others", config.timeout);
 }
 
-// Fields that a resumed run may change.
-const std::set<std::string, std::less<>>& changeable() {
+// Whether a run begun with `config` may be resumed with another value of the field.
+bool changeable(const TrainConfig& config, std::string_view name) {
   static const std::set<std::string, std::less<>> names{
       "data",      "output",     "backend", "device",  "epochs",   "max_steps",
       "log_every", "save_every", "workers", "timeout", "init_from"};
-  return names;
+  // A schedule that falls is one of all epochs.
+  if (name == "epochs" && config.schedule != "constant") return false;
+  return names.count(name) != 0;
 }
 
 std::string as_text(const std::string& value) {
   return value;
+}
+std::string as_text(bool value) {
+  return value ? "true" : "false";
 }
 std::string as_text(int64_t value) {
   return std::to_string(value);
@@ -76,6 +104,12 @@ std::string as_text(double value) {
 void parse_into(const std::string&, const std::string& text, std::string& value) {
   value = text;
 }
+void parse_into(const std::string& name, const std::string& text, bool& value) {
+  const bool yes = text.empty() || text == "true" || text == "1" || text == "on" || text == "yes";
+  const bool no = text == "false" || text == "0" || text == "off" || text == "no";
+  if (!yes && !no) refuse(name, "'" + text + "'", "true or false");
+  value = yes;
+}
 void parse_into(const std::string& name, const std::string& text, int64_t& value) {
   const auto parsed = parse_int(text);
   if (!parsed) refuse(name, "'" + text + "'", "a whole number");
@@ -90,6 +124,10 @@ void parse_into(const std::string& name, const std::string& text, double& value)
 void read_into(const ordered_json& json, const std::string& where, std::string& value) {
   if (!json.is_string()) refuse(where, json.dump(), "a string");
   value = json.get<std::string>();
+}
+void read_into(const ordered_json& json, const std::string& where, bool& value) {
+  if (!json.is_boolean()) refuse(where, json.dump(), "true or false");
+  value = json.get<bool>();
 }
 void read_into(const ordered_json& json, const std::string& where, int64_t& value) {
   const bool fits =
@@ -117,17 +155,27 @@ size_t edits(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-std::string hint_for(const std::string& name) {
-  const auto& fields = config_fields();
+std::string hint_for(const TrainConfig& config, const std::string& name) {
+  const auto fields = config_fields(config.recipe);
   const auto best = std::min_element(
       fields.begin(), fields.end(),
       [&](const auto& a, const auto& b) { return edits(a.name, name) < edits(b.name, name); });
-  return edits(best->name, name) <= 3 ? "; did you mean '" + best->name + "'?"
-                                      : "; `lockstep train --help` lists them";
+  return edits(best->name, name) <= 3
+             ? "; did you mean '" + best->name + "'?"
+             : "; `lockstep train " + config.recipe + " --help` lists them";
 }
 
 void at_least(const char* name, int64_t value, int64_t least) {
   if (value < least) refuse(name, std::to_string(value), std::to_string(least) + " or more");
+}
+
+void check_choice(const char* name, const std::string& value,
+                  const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  std::string text;
+  for (size_t i = 0; i < choices.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + choices[i];
+  refuse(name, "'" + value + "'", text);
 }
 
 void check_dropout(const char* name, double value) {
@@ -136,37 +184,51 @@ void check_dropout(const char* name, double value) {
 
 }  // namespace
 
-const std::vector<ConfigField>& config_fields() {
-  static const std::vector<ConfigField> fields = [] {
-    std::vector<ConfigField> list;
-    const TrainConfig defaults;
-    visit_fields(defaults, [&](const char* name, const char* help, const auto& value) {
-      list.push_back({name, help, as_text(value)});
-    });
-    return list;
-  }();
-  return fields;
+TrainConfig default_config(const std::string& recipe) {
+  TrainConfig config;
+  config.recipe = recipe_of(recipe).name;
+  if (recipe != "cifar") return config;
+  config.output = "runs/cifar";
+  config.model = "resnet18";
+  config.epochs = 30;
+  config.lr = 0;
+  config.momentum = 0.9;
+  config.weight_decay = 5e-4;
+  config.schedule = "cosine";
+  config.warmup = 1;
+  config.augment = true;
+  return config;
+}
+
+std::vector<ConfigField> config_fields(const std::string& recipe) {
+  std::vector<ConfigField> list;
+  const TrainConfig defaults = default_config(recipe);
+  visit_fields(defaults, [&](const char* name, const std::string& help, const auto& value) {
+    constexpr bool kSwitch = std::is_same_v<std::decay_t<decltype(value)>, bool>;
+    list.push_back({name, help, as_text(value), kSwitch});
+  });
+  return list;
 }
 
 void set_field(TrainConfig& config, const std::string& name, const std::string& text) {
   bool found = false;
-  visit_fields(config, [&](const char* field, const char*, auto& value) {
+  visit_fields(config, [&](const char* field, const std::string&, auto& value) {
     if (name != field) return;
     found = true;
     parse_into(name, text, value);
   });
-  if (!found) throw InvalidArgument("there is no setting '" + name + "'" + hint_for(name));
+  if (!found) throw InvalidArgument("there is no setting '" + name + "'" + hint_for(config, name));
 }
 
 std::string to_json(const TrainConfig& config) {
   ordered_json json;
-  visit_fields(config,
-               [&](const char* name, const char*, const auto& value) { json[name] = value; });
+  visit_fields(
+      config, [&](const char* name, const std::string&, const auto& value) { json[name] = value; });
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
-                                   const TrainConfig& base) {
+                                   const std::optional<TrainConfig>& base) {
   ordered_json json;
   try {
     json = ordered_json::parse(text);
@@ -174,27 +236,37 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
     throw InvalidArgument(source + ": is not JSON (at byte " + std::to_string(error.byte) + ")");
   }
   if (!json.is_object()) throw InvalidArgument(source + ": is not a JSON object of settings");
-  TrainConfig config = base;
+  std::string recipe = base ? base->recipe : "mnist";
+  if (json.contains("recipe")) read_into(json["recipe"], source + ": recipe", recipe);
+  if (find_recipe(recipe) == nullptr)
+    refuse(source + ": recipe", "'" + recipe + "'", recipe_names_text());
+  if (base && base->recipe != recipe)
+    refuse(source + ": recipe", "'" + recipe + "'", "a file for '" + base->recipe + "'");
+  TrainConfig config = base ? *base : default_config(recipe);
   for (const auto& [key, value] : json.items()) {
     bool found = false;
     const std::string name = key;
     const ordered_json& from = value;
-    visit_fields(config, [&](const char* field, const char*, auto& into) {
+    visit_fields(config, [&](const char* field, const std::string&, auto& into) {
       if (name != field) return;
       found = true;
       read_into(from, source + ": " + name, into);
     });
-    if (!found) throw InvalidArgument(source + ": unknown key '" + name + "'" + hint_for(name));
+    if (!found)
+      throw InvalidArgument(source + ": unknown key '" + name + "'" + hint_for(config, name));
   }
   return config;
 }
 
 TrainConfig resolved(const TrainConfig& config) {
   constexpr int64_t kTutorialBatch = 128;
+  constexpr double kResNetRate = 0.1, kSimpleCnnRate = 0.02;  // with BatchNorm, and without
   TrainConfig result = config;
-  if (config.recipe != "mnist") refuse("recipe", "'" + config.recipe + "'", "mnist");
-  if (config.data.empty())
-    refuse("data", "", "a directory with MNIST's four idx files, or 'digits'");
+  const Recipe* recipe = find_recipe(config.recipe);
+  if (recipe == nullptr) refuse("recipe", "'" + config.recipe + "'", recipe_names_text());
+  if (config.data.empty()) {
+    refuse("data", "", "a directory with " + recipe->files + ", or '" + recipe->built_in + "'");
+  }
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
   parse_strategy(config.strategy);
@@ -216,7 +288,18 @@ TrainConfig resolved(const TrainConfig& config) {
   at_least("save_every", config.save_every, 0);
   at_least("workers", config.workers, 0);
   if (config.workers > 64) refuse("workers", std::to_string(config.workers), "64 or fewer");
-  if (!(config.lr > 0) || !std::isfinite(config.lr))
+  check_choice("model", config.model, image_model_names());
+  check_choice("schedule", config.schedule, {"constant", "linear", "cosine"});
+  check_choice("amp", config.amp, {"none", "bf16"});
+  if (!(config.weight_decay >= 0) || !std::isfinite(config.weight_decay))
+    refuse("weight_decay", as_text(config.weight_decay), "0 or more");
+  if (!(config.warmup >= 0 && config.warmup <= static_cast<double>(config.epochs)))
+    refuse("warmup", as_text(config.warmup), "0 to " + std::to_string(config.epochs) + " epochs");
+  if (config.sync_batch_norm && config.model == "simple-cnn")
+    refuse("sync_batch_norm", "true", "false: simple-cnn has no BatchNorm");
+  if (config.lr == 0 && config.recipe == "cifar")
+    result.lr = config.model == "simple-cnn" ? kSimpleCnnRate : kResNetRate;
+  if (!(result.lr > 0) || !std::isfinite(result.lr))
     refuse("lr", as_text(config.lr), "a number above 0");
   if (!(config.momentum >= 0 && config.momentum < 1)) {
     refuse("momentum", as_text(config.momentum), "0 or more, and less than 1");
@@ -253,9 +336,9 @@ void check_against_data(const TrainConfig& config, int64_t train_samples, int64_
 
 void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
   std::string differences;
-  visit_fields(recorded, [&](const char* name, const char*, const auto& before) {
-    if (changeable().count(name) != 0) return;
-    visit_fields(now, [&](const char* other, const char*, const auto& after) {
+  visit_fields(recorded, [&](const char* name, const std::string&, const auto& before) {
+    if (changeable(recorded, name)) return;
+    visit_fields(now, [&](const char* other, const std::string&, const auto& after) {
       if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
       differences += (differences.empty() ? "" : ", ");
       differences.append(name)

@@ -1,16 +1,18 @@
-// TrainConfig: everything that decides what `lockstep train mnist` does, as a value with JSON.
+// TrainConfig: everything that decides what `lockstep train RECIPE` does, as a value with JSON.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace lockstep {
 
-// The defaults are those of tutorial 000.
+// The defaults are those of tutorial 000; default_config() has each recipe's. A field that is for
+// some recipes only keeps its default in the others.
 struct TrainConfig {
   std::string recipe = "mnist";
-  std::string data;  // directory of the four idx files
+  std::string data;  // directory or file, as the recipe takes it
   std::string output = "runs/mnist";
   int64_t nproc = 1;    // ranks
   std::string backend;  // "": chosen by init()
@@ -18,14 +20,21 @@ struct TrainConfig {
   std::string strategy = "ddp";         // strategy_names()
   std::string sampler = "distributed";  // "distributed": a new deal every epoch; "partition": the
                                         // tutorial's fixed parts
+  std::string model = "simple-cnn";     // image_model_names(); cifar only
+  bool sync_batch_norm = false;         // statistics over all ranks' batches; cifar only
   int64_t epochs = 10;
   int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down
-  double lr = 0.01;
+  double lr = 0.01;        // cifar: 0 is 0.1 for ResNets, 0.02 for simple-cnn
   double momentum = 0.5;
-  int64_t seed = 1234;  // parameters and shuffling; dropout draws from seed + rank
+  double weight_decay = 0;            // of all but biases and normalisation layers
+  std::string schedule = "constant";  // of the learning rate: "constant", "linear", "cosine"
+  double warmup = 0;                  // epochs in which the learning rate rises from 0
+  bool augment = false;               // random crops and mirroring; cifar only
+  std::string amp = "none";           // "bf16": autocast in forward
+  int64_t seed = 1234;                // parameters and shuffling; dropout draws from seed + rank
   double dropout1 = 0.25;
   double dropout2 = 0.5;
-  double mean = 0.1307;  // of pixels scaled to 0..1
+  double mean = 0.1307;  // of pixels scaled to 0..1; this and stddev: mnist only
   double stddev = 0.3081;
   int64_t max_steps = 0;   // optimizer steps in all; 0: no limit
   int64_t log_every = 50;  // steps
@@ -38,27 +47,33 @@ struct TrainConfig {
   bool operator==(const TrainConfig&) const = default;
 };
 
-// The names of the fields in order, as in JSON ("batch_size"). What each is, as one line for
+// A recipe's defaults. Throws InvalidArgument for an unknown one.
+TrainConfig default_config(const std::string& recipe);
+
+// The names of a recipe's fields in order, as in JSON ("batch_size"). What each is, as one line for
 // --help.
 struct ConfigField {
   std::string name;
   std::string help;
   std::string fallback;  // the default as text
+  bool is_switch;        // true or false; given without a value: true
 };
-const std::vector<ConfigField>& config_fields();
+std::vector<ConfigField> config_fields(const std::string& recipe);
 
 // Sets one field from text, as a command line gives it. Throws InvalidArgument that names the
 // field, the text and what it takes.
 void set_field(TrainConfig& config, const std::string& name, const std::string& text);
 
 std::string to_json(const TrainConfig& config);
-// Fields that are absent keep their value of `base`. Throws InvalidArgument of one line that begins
-// with `source`: not JSON, an unknown key (with the nearest known one), a value of another type.
+// Fields that are absent keep their value of `base`, or the default of the recipe that the JSON
+// names (mnist where it names none). Throws InvalidArgument of one line that begins with `source`:
+// not JSON, an unknown key (with the nearest known one), a value of another type, another recipe
+// than base's.
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
-                                   const TrainConfig& base = {});
+                                   const std::optional<TrainConfig>& base = std::nullopt);
 
-// The configuration with batch_size filled in. Throws InvalidArgument that names the first field
-// that makes no sense. Pure: looks at no file.
+// The configuration with batch_size and lr filled in. Throws InvalidArgument that names the first
+// field that makes no sense. Pure: looks at no file.
 TrainConfig resolved(const TrainConfig& config);
 
 // Checks a resolved configuration against the data. Throws InvalidArgument: more ranks than
@@ -66,8 +81,8 @@ TrainConfig resolved(const TrainConfig& config);
 void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples);
 
 // A resumed run goes on with the settings that it was begun with. Throws InvalidArgument that lists
-// the fields that would change its course; others (epochs, max_steps, output, log_every, ...) may
-// differ.
+// the fields that would change its course; others (max_steps, output, log_every, ..., and epochs
+// where the schedule is constant) may differ.
 void check_resumable(const TrainConfig& recorded, const TrainConfig& now);
 
 }  // namespace lockstep

@@ -53,6 +53,30 @@ TEST(TrainConfig, JsonComesBack) {
   EXPECT_EQ(train_config_from_json(R"({"lr": 1})", "c.json").lr, 1.0);
 }
 
+TEST(TrainConfig, RecipesHaveTheirOwnFields) {
+  TrainConfig config = default_config("cifar");
+  config.data = "d";
+  config.augment = false;
+  config.amp = "bf16";
+  const std::string json = to_json(config);
+  EXPECT_EQ(train_config_from_json(json, "c.json"), config);
+  EXPECT_THAT(json, AllOf(HasSubstr("\"augment\": false"), Not(HasSubstr("stddev"))));
+  EXPECT_THAT(to_json(valid()), AllOf(HasSubstr("stddev"), Not(HasSubstr("augment"))));
+  EXPECT_EQ(train_config_from_json(R"({"recipe": "cifar"})", "c.json").momentum, 0.9);
+  const auto from = [](const char* text, const TrainConfig& base) {
+    return error_of([&] { train_config_from_json(text, "c.json", base); });
+  };
+  EXPECT_THAT(from(json.c_str(), valid()), HasSubstr("c.json: recipe is 'cifar'; give a file for"));
+  EXPECT_THAT(from(R"({"recipe": "x"})", valid()), HasSubstr("give mnist or cifar"));
+  EXPECT_THAT(from(R"({"augment": 1})", config), HasSubstr("true or false"));
+  EXPECT_THAT(from(R"({"mean": 1})", config), HasSubstr("unknown key 'mean'"));
+  EXPECT_EQ(resolved(config).lr, 0.1);
+  config.model = "simple-cnn";
+  EXPECT_EQ(resolved(config).lr, 0.02);
+  config.sync_batch_norm = true;
+  EXPECT_THAT(error_of([&] { resolved(config); }), HasSubstr("simple-cnn has no BatchNorm"));
+}
+
 TEST(TrainConfig, BadJsonIsOneClearLine) {
   const auto from = [](const char* text) {
     return error_of([&] { train_config_from_json(text, "c.json"); });
@@ -96,24 +120,13 @@ TEST(TrainConfig, NonsenseIsNamed) {
   EXPECT_THAT(with("nproc", "129"), HasSubstr("nproc is 129, which leaves nothing"));
   EXPECT_THAT(with("strategy", "x"),
               HasSubstr("strategy 'x' is unknown; choose ddp, average, ring or naive-ring"));
-  for (const auto& [field, text] :
-       std::initializer_list<std::pair<const char*, const char*>>{{"recipe", "x"},
-                                                                  {"data", ""},
-                                                                  {"output", ""},
-                                                                  {"sampler", "x"},
-                                                                  {"device", "cuda"},
-                                                                  {"backend", "x"},
-                                                                  {"epochs", "0"},
-                                                                  {"batch_size", "-1"},
-                                                                  {"max_steps", "-1"},
-                                                                  {"log_every", "0"},
-                                                                  {"save_every", "-1"},
-                                                                  {"workers", "65"},
-                                                                  {"lr", "0"},
-                                                                  {"momentum", "1"},
-                                                                  {"stddev", "0"},
-                                                                  {"timeout", "0"},
-                                                                  {"dropout1", "1"}}) {
+  for (const auto& [field, text] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"recipe", "x"},     {"data", ""},       {"output", ""},       {"sampler", "x"},
+           {"device", "cuda"},  {"backend", "x"},   {"epochs", "0"},      {"batch_size", "-1"},
+           {"max_steps", "-1"}, {"log_every", "0"}, {"save_every", "-1"}, {"workers", "65"},
+           {"lr", "0"},         {"momentum", "1"},  {"stddev", "0"},      {"weight_decay", "-1"},
+           {"schedule", "x"},   {"warmup", "11"},   {"amp", "fp16"},      {"timeout", "0"},
+           {"dropout1", "1"}}) {
     EXPECT_THAT(with(field, text), HasSubstr(std::string(field) + " is ")) << field;
   }
   EXPECT_EQ(with("strategy", "naive_ring"), "no error");
@@ -133,6 +146,10 @@ TEST(TrainConfig, ResumeKeepsItsCourse) {
   now.epochs = 99;
   now.output = "elsewhere";
   EXPECT_EQ(error_of([&] { check_resumable(before, now); }), "no error");
+  before.schedule = now.schedule = "cosine";
+  EXPECT_THAT(error_of([&] { check_resumable(before, now); }),
+              HasSubstr("epochs was 10 and is now 99"));
+  before.schedule = now.schedule = "constant";
   now.lr = 0.5;
   now.nproc = 2;
   EXPECT_THAT(error_of([&] { check_resumable(before, now); }),

@@ -48,7 +48,12 @@ TEST(TrainSummary, SaysWhereThingsAre) {
   config.nproc = 2;
   TrainResult result;
   result.state.accuracy = 0.9735;
-  const std::string text = train_summary(result, config, "shm", true, "bin/lockstep");
+  const std::string text = train_summary({.result = result,
+                                          .config = config,
+                                          .backend = "shm",
+                                          .built_in = true,
+                                          .example = "/d/t10k-images-idx3-ubyte",
+                                          .command = "bin/lockstep"});
   EXPECT_THAT(text, HasSubstr("Trained on 2 ranks (shm, ddp)"));
   EXPECT_THAT(text, HasSubstr("Test accuracy 97.35 %"));
   EXPECT_THAT(text, HasSubstr("  best checkpoint   runs/x/checkpoints/best\n"));

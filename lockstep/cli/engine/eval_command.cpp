@@ -6,9 +6,9 @@
 
 #include "lockstep/cli/engine/saved_model.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/data/mnist.h"
 #include "lockstep/report/table.h"
-#include "lockstep/train/mnist_recipe.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/recipes.h"
 #include "lockstep/train/supervised_task.h"
 
 namespace lockstep::engine {
@@ -39,11 +39,16 @@ std::vector<ClassRow> by_class(const Evaluation& evaluation) {
   return rows;
 }
 
-void print(const Evaluation& evaluation, const std::vector<ClassRow>& rows) {
+std::string class_name(const ImageData& data, size_t index) {
+  return index < data.classes.size() ? data.classes[index] : std::to_string(index);
+}
+
+void print(const Evaluation& evaluation, const std::vector<ClassRow>& rows, const ImageData& data) {
   Table table({{"class"}, {"samples"}, {"correct"}, {"accuracy"}, {"precision"}});
   for (size_t i = 0; i < rows.size(); ++i) {
-    table.add({std::to_string(i), std::to_string(rows[i].samples), std::to_string(rows[i].correct),
-               percent(rows[i].accuracy(), 2), percent(rows[i].precision(), 2)});
+    table.add({class_name(data, i), std::to_string(rows[i].samples),
+               std::to_string(rows[i].correct), percent(rows[i].accuracy(), 2),
+               percent(rows[i].precision(), 2)});
   }
   std::cout << table.str() << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
             << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " samples\n"
@@ -60,27 +65,24 @@ int eval_command(const Arguments& arguments) {
     app.add_option("--checkpoint", checkpoint,
                    "checkpoint, or the output directory of a training run")
         ->required();
-    app.add_option("--data", data_path,
-                   "directory of MNIST's idx files [the one it was trained on]");
+    app.add_option("--data", data_path, "data as for `lockstep train` [those it was trained on]");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
     check_writable(json_path);
     SavedModel saved = load_model(checkpoint);
     if (data_path.empty()) data_path = saved.config.data;
-    const auto test =
-        data::mnist(data_path,
-                    {.mean = saved.config.mean, .stddev = saved.config.stddev, .load_train = false})
-            .test;
+    const ImageData data = load_image_data(saved.config, data_path, ImageParts::kTest);
     Communicator comm = init();
     constexpr int64_t kBatch = 500;
-    const Evaluation evaluation =
-        evaluate_classifier(saved.model, test, comm, kMnistClasses, kBatch);
+    const Evaluation evaluation = evaluate_classifier(
+        saved.model, data.test, comm, recipe_of(saved.config.recipe).classes, kBatch);
     if (comm.rank() != 0) return 0;
     const auto rows = by_class(evaluation);
-    print(evaluation, rows);
+    print(evaluation, rows, data);
     nlohmann::ordered_json classes = nlohmann::ordered_json::array();
     for (size_t i = 0; i < rows.size(); ++i) {
       classes.push_back({{"class", i},
+                         {"name", class_name(data, i)},
                          {"samples", rows[i].samples},
                          {"correct", rows[i].correct},
                          {"accuracy", rows[i].accuracy()},

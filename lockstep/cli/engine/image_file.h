@@ -1,4 +1,4 @@
-// Grey pictures from files, and on a terminal.
+// Pictures from files, and on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,24 @@
 
 namespace lockstep::engine {
 
-struct GreyImage {
+struct Picture {
   int64_t height = 0;
   int64_t width = 0;
-  std::vector<uint8_t> pixels;  // row by row, 0: background
+  std::vector<uint8_t> pixels;  // channel by channel, each row by row; 0: dark
+  int64_t channels = 1;         // 1: grey; 3: red, green, blue
 };
 
-// Picture `index` of a file: an idx file of one picture or many (plain or gzip), or a PGM file (P2
-// or P5, index 0; values are scaled to 0..255). Throws DataError that names the file: missing,
-// another format, damaged, no picture of that index.
-GreyImage read_image(const std::filesystem::path& path, int64_t index);
+// Picture `index` of a file: an idx file of one picture or many, CIFAR-10's records (a name that
+// ends in .bin), each plain or gzip, or a PGM or PPM file (P2, P5, P3, P6; index 0; values are
+// scaled to 0..255). Throws DataError that names the file: missing, another format, damaged, no
+// picture of that index.
+Picture read_image(const std::filesystem::path& path, int64_t index);
 
-// The bytes of a PGM file. Throws as above; never takes more memory than the bytes have pixels.
-GreyImage parse_pgm(std::string_view bytes, const std::string& file);
+// The bytes of a PGM or PPM file. Throws as above; never takes more memory than the bytes have
+// pixels.
+Picture parse_pnm(std::string_view bytes, const std::string& file);
 
-// The picture in characters, two a pixel, without its empty margin; lines end with '\n'.
-std::string draw_image(const GreyImage& image);
+// The picture in characters, two a pixel, without its dark margin; lines end with '\n'.
+std::string draw_image(const Picture& image);
 
 }  // namespace lockstep::engine

@@ -13,23 +13,30 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/recipes.h"
 
 namespace lockstep::engine {
 namespace {
 
-constexpr int64_t kSide = 28;
+std::string shape_text(int64_t channels, int64_t height, int64_t width) {
+  return std::string(channels == 1 ? "grey" : "colour") + " and " + std::to_string(height) + "x" +
+         std::to_string(width);
+}
 
-// The logits: for this model log-probabilities.
-std::vector<double> logits_of(SavedModel& saved, const GreyImage& image, const std::string& file) {
-  if (image.height != kSide || image.width != kSide) {
-    throw DataError(file + ": the picture is " + std::to_string(image.height) + "x" +
-                    std::to_string(image.width) + "; the model takes 28x28");
+// The logits: for these models log-probabilities.
+std::vector<double> logits_of(SavedModel& saved, const Picture& image, const std::string& file) {
+  const Recipe& recipe = recipe_of(saved.config.recipe);
+  if (image.channels != recipe.channels || image.height != recipe.side ||
+      image.width != recipe.side) {
+    throw DataError(file + ": the picture is " +
+                    shape_text(image.channels, image.height, image.width) + "; the model takes " +
+                    shape_text(recipe.channels, recipe.side, recipe.side));
   }
-  const at::Tensor pixels = at::empty({1, 1, kSide, kSide}, at::kByte);
+  const at::Tensor pixels = at::empty({1, image.channels, image.height, image.width}, at::kByte);
   std::copy(image.pixels.begin(), image.pixels.end(), pixels.mutable_data_ptr<uint8_t>());
   // The training data's own way of preprocessing, so that both round alike.
-  const data::ImageDataset dataset(pixels, at::empty({1}, at::kLong).zero_(), {saved.config.mean},
-                                   {saved.config.stddev});
+  const data::ImageDataset dataset = preprocessed(saved.config, pixels);
   const at::NoGradGuard no_grad;
   const at::Tensor output = saved.model->forward(dataset.batch(std::vector<int64_t>{0}).input)
                                 .to(at::kDouble)
@@ -57,14 +64,16 @@ int predict_command(const Arguments& arguments) {
     app.add_option("--checkpoint", checkpoint,
                    "checkpoint, or the output directory of a training run")
         ->required();
-    app.add_option("--file", file, "a picture of 28x28: an idx file (plain or .gz) or a PGM file")
+    app.add_option("--file", file,
+                   "a picture of the size the model takes: an idx or CIFAR-10 file (plain or .gz), "
+                   "PGM or PPM")
         ->required();
-    app.add_option("--index", index, "which picture of an idx file, from 0 [0]");
+    app.add_option("--index", index, "which picture of an idx or CIFAR-10 file, from 0 [0]");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
     check_writable(json_path);
     SavedModel saved = load_model(checkpoint);
-    const GreyImage image = read_image(file, index);
+    const Picture image = read_image(file, index);
     const auto logits = logits_of(saved, image, file);
     const auto probabilities = softmax(logits);
     const auto label = std::max_element(logits.begin(), logits.end()) - logits.begin();

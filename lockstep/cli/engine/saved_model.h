@@ -3,14 +3,14 @@
 
 #include <filesystem>
 
-#include "lockstep/model/simple_cnn.h"
+#include "lockstep/model/image_model.h"
 #include "lockstep/train/train_config.h"
 
 namespace lockstep::engine {
 
 struct SavedModel {
-  SimpleCnn model;     // in evaluation mode
-  TrainConfig config;  // it was trained by; mean and stddev are its preprocessing
+  ImageModel model = nullptr;  // in evaluation mode
+  TrainConfig config;          // it was trained by, its preprocessing included
   std::filesystem::path path;
 };
 

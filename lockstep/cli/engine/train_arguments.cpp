@@ -8,15 +8,13 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/data/digits.h"
-#include "lockstep/data/mnist.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/recipes.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr const char* kDigits = "digits";
 
 TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   if (!arguments.config_file.empty()) {
@@ -33,6 +31,15 @@ TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   return config;
 }
 
+// The recipe decides which options there are, so it is looked for before they are parsed. Where no
+// argument is a recipe's name: the first one, whose options are those of --help.
+const Recipe& recipe_among(const Arguments& arguments) {
+  for (const std::string& argument : arguments) {
+    if (const Recipe* recipe = find_recipe(argument)) return *recipe;
+  }
+  return recipes().front();
+}
+
 }  // namespace
 
 bool TrainArguments::gives(const std::string& field) const {
@@ -41,25 +48,30 @@ bool TrainArguments::gives(const std::string& field) const {
 }
 
 TrainArguments parse_train_arguments(const Arguments& arguments) {
+  const Recipe& likely = recipe_among(arguments);
   CLI::App app(
-      "Trains a small convolutional network on pictures of digits, on one or several ranks.",
+      "Trains a convolutional network on pictures, on one or several ranks. The options "
+      "below are those of the recipe " +
+          likely.name + ".",
       "lockstep train");
   TrainArguments result;
-  std::string recipe, dropout;
-  app.add_option("recipe", recipe, "what to train: mnist")->required();
+  std::string dropout;
+  app.add_option("recipe", result.recipe, "what to train: " + recipe_names_text())->required();
   struct Slot {
     const ConfigField* field;
     std::string text;
     CLI::Option* option;
   };
   std::deque<Slot> slots;
-  for (const ConfigField& field : config_fields()) {
+  const auto fields = config_fields(likely.name);
+  for (const ConfigField& field : fields) {
     if (field.name == "recipe") continue;
     Slot& slot = slots.emplace_back(Slot{&field, {}, nullptr});
     const std::string fallback = field.fallback.empty() ? "" : " [" + field.fallback + "]";
     slot.option = app.add_option(option_name(field.name), slot.text, field.help + fallback)
                       ->take_last()
                       ->type_name("VALUE");
+    if (field.is_switch) slot.option->expected(0, 1);
   }
   const auto* dropout_option =
       app.add_option("--dropout", dropout, "both dropouts at once; 0: none")->take_last();
@@ -69,7 +81,10 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   app.add_flag("--resume", result.resume, "go on from OUTPUT/checkpoints/last");
   app.add_flag("--quiet", result.quiet, "no summary at the end");
   parse(app, arguments);
-  if (recipe != "mnist") throw InvalidArgument("there is no recipe '" + recipe + "'; choose mnist");
+  if (&recipe_of(result.recipe) != &likely) {
+    throw InvalidArgument("the recipe is " + result.recipe + ", but '" + likely.name +
+                          "' comes before it; give the recipe first");
+  }
   if (dropout_option->count() > 0) {
     result.settings.emplace_back("dropout1", dropout);
     result.settings.emplace_back("dropout2", dropout);
@@ -83,8 +98,10 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
 TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks) {
   TrainPlan plan;
   TrainConfig recorded;
+  plan.config = default_config(arguments.recipe);
+  const Recipe& recipe = recipe_of(arguments.recipe);
   if (arguments.resume) {
-    const RunFolder folder{apply({}, arguments).output};
+    const RunFolder folder{apply(plan.config, arguments).output};
     if (!checkpoint_exists(folder.last())) {
       throw CheckpointError(
           folder.root.string() +
@@ -93,6 +110,11 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     const std::string source = (folder.last() / "config.json").string();
     recorded = train_config_from_json(
         read_checkpoint(folder.last(), CheckpointParts::kModelAndConfig).config_json, source);
+    if (recorded.recipe != recipe.name) {
+      throw InvalidArgument("cannot resume: " + folder.root.string() +
+                            " holds a run of the recipe " + recorded.recipe + ", not " +
+                            recipe.name + "; give that recipe");
+    }
     plan.config = recorded;
     plan.config.output = folder.root.string();
   }
@@ -106,12 +128,11 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     plan.config.nproc = *ranks;
   }
   if (plan.config.data.empty()) {
-    throw InvalidArgument(
-        "--data is missing; give a directory with MNIST's four idx files, or 'digits' for the "
-        "built-in ones");
+    throw InvalidArgument("--data is missing; give a directory with " + recipe.files + ", or '" +
+                          recipe.built_in + "' for the built-in data set");
   }
-  plan.digits = plan.config.data == kDigits;
-  if (plan.digits) plan.config.data = (fs::path(plan.config.output) / "data").string();
+  plan.built_in = plan.config.data == recipe.built_in;
+  if (plan.built_in) plan.config.data = (fs::path(plan.config.output) / "data").string();
   plan.config.data = fs::absolute(plan.config.data).lexically_normal().string();
   plan.config = resolved(plan.config);
   if (arguments.resume) check_resumable(recorded, plan.config);
@@ -122,15 +143,15 @@ void check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
   prepare_run_folder({config.output});
   check_writable(arguments.json);
-  provide_digits(plan);
-  const auto sizes = data::validate_mnist(config.data);
+  provide_data(plan);
+  const ImageCounts sizes = validate_image_data(config);
   check_against_data(config, sizes.train, sizes.test);
   if (!config.init_from.empty()) read_safetensors(config.init_from);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
 }
 
-void provide_digits(const TrainPlan& plan) {
-  if (plan.digits) data::generate_digits(plan.config.data);
+void provide_data(const TrainPlan& plan) {
+  if (plan.built_in) generate_image_data(plan.config.recipe, plan.config.data);
 }
 
 }  // namespace lockstep::engine

@@ -1,4 +1,4 @@
-// The arguments of `lockstep train mnist`, as a configuration.
+// The arguments of `lockstep train RECIPE`, as a configuration.
 #pragma once
 
 #include <optional>
@@ -12,6 +12,7 @@
 namespace lockstep::engine {
 
 struct TrainArguments {
+  std::string recipe;
   std::vector<std::pair<std::string, std::string>>
       settings;  // fields of TrainConfig that were given, as text
   std::string config_file;
@@ -26,8 +27,8 @@ struct TrainArguments {
 TrainArguments parse_train_arguments(const Arguments& arguments);
 
 struct TrainPlan {
-  TrainConfig config;   // resolved
-  bool digits = false;  // config.data is where the built-in digits go
+  TrainConfig config;     // resolved
+  bool built_in = false;  // config.data is where the recipe's built-in data set goes
 };
 
 // The configuration: the defaults (on --resume: what the run was begun with), then --config, then
@@ -36,11 +37,11 @@ struct TrainPlan {
 TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks);
 
 // Checks what only the file system can tell: data, checkpoints, where output goes; makes the
-// built-in digits where they are asked for. Throws InvalidArgument, DataError, CheckpointError.
+// built-in data set where it is asked for. Throws InvalidArgument, DataError, CheckpointError.
 void check_train_input(const TrainPlan& plan, const TrainArguments& arguments);
 
-// Makes the built-in digits if the plan is to train on them. Any number of processes may call at
+// Makes the built-in data set if the plan is to train on it. Any number of processes may call at
 // once.
-void provide_digits(const TrainPlan& plan);
+void provide_data(const TrainPlan& plan);
 
 }  // namespace lockstep::engine

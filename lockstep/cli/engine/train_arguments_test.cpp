@@ -40,7 +40,7 @@ TEST(TrainArguments, OptionsWinOverTheFileTheFileOverDefaults) {
   EXPECT_EQ(made.config.dropout1, 0);
   EXPECT_EQ(made.config.dropout2, 0);
   EXPECT_EQ(made.config.data, (std::filesystem::current_path() / "d").string());
-  EXPECT_FALSE(made.digits);
+  EXPECT_FALSE(made.built_in);
 }
 
 TEST(TrainArguments, TheLastOfAnOptionCounts) {
@@ -49,14 +49,34 @@ TEST(TrainArguments, TheLastOfAnOptionCounts) {
 
 TEST(TrainArguments, DigitsLieUnderTheOutput) {
   const TrainPlan made = plan({"mnist", "--data", "digits", "--output", "/o"});
-  EXPECT_TRUE(made.digits);
+  EXPECT_TRUE(made.built_in);
   EXPECT_EQ(made.config.data, "/o/data");
+}
+
+TEST(TrainArguments, EachRecipeHasItsDefaults) {
+  const TrainConfig made = plan({"cifar", "--data", "shapes", "--output", "/o"}).config;
+  EXPECT_EQ(made.data, "/o/data");
+  EXPECT_EQ(made.model, "resnet18");
+  EXPECT_EQ(made.lr, 0.1);
+  EXPECT_EQ(made.schedule, "cosine");
+  EXPECT_TRUE(made.augment);
+  EXPECT_FALSE(plan({"cifar", "--data", "d", "--augment=false"}).config.augment);
+  EXPECT_TRUE(plan({"cifar", "--data", "d", "--augment", "--epochs", "2"}).config.augment);
+  EXPECT_EQ(plan({"cifar", "--data", "d", "--model", "simple-cnn"}).config.lr, 0.02);
+  EXPECT_EQ(plan({"mnist", "--data", "d"}).config.schedule, "constant");
 }
 
 TEST(TrainArguments, MistakesAreOneLine) {
   const auto from = [](Arguments arguments) { return error_of([&] { plan(arguments); }); };
   EXPECT_THAT(from({}), HasSubstr("see lockstep train --help"));
-  EXPECT_THAT(from({"cifar"}), HasSubstr("no recipe 'cifar'"));
+  EXPECT_THAT(from({"cifer"}), HasSubstr("no recipe 'cifer'; choose mnist or cifar"));
+  EXPECT_THAT(from({"--output", "cifar", "mnist"}), HasSubstr("give the recipe first"));
+  EXPECT_THAT(from({"mnist", "--augment"}), HasSubstr("--augment"));
+  EXPECT_THAT(from({"cifar", "--data", "d", "--mean", "0"}), HasSubstr("--mean"));
+  EXPECT_THAT(from({"cifar", "--data", "d", "--augment=maybe"}), HasSubstr("true or false"));
+  EXPECT_THAT(from({"cifar", "--data", "d", "--model", "vgg"}),
+              HasSubstr("simple-cnn, resnet18 or resnet50"));
+  EXPECT_THAT(from({"cifar"}), HasSubstr("give a directory with CIFAR-10's .bin files, or"));
   EXPECT_THAT(from({"mnist"}), HasSubstr("--data is missing"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epochs", "x"}), HasSubstr("--epochs is 'x'"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epohcs", "1"}), HasSubstr("--epohcs"));
@@ -93,6 +113,8 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   Arguments more = resume;
   more.insert(more.end(), {"--epochs", "20"});
   EXPECT_EQ(plan(more).config.epochs, 20);
+  EXPECT_THAT(error_of([&] { plan({"cifar", "--output", dir.path(), "--resume"}); }),
+              HasSubstr("holds a run of the recipe mnist, not cifar"));
   more.insert(more.end(), {"--lr", "0.5"});
   EXPECT_THAT(error_of([&] { plan(more); }),
               HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));

@@ -13,27 +13,33 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
-#include "lockstep/train/mnist_recipe.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/image_training.h"
 
 namespace lockstep::engine {
 namespace {
 
 // One rank, from joining the job to the summary.
 int run_rank(const TrainPlan& plan, const TrainArguments& arguments) {
-  provide_digits(plan);
+  provide_data(plan);
   const TrainConfig& config = plan.config;
   const std::chrono::duration<double> timeout(config.timeout);
   Communicator comm =
       init({.backend = config.backend,
             .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)});
-  const TrainResult result = train_mnist(
+  const TrainResult result = train_images(
       comm, config,
       {.resume = arguments.resume, .terminal = find_terminal(STDERR_FILENO, process_env())});
   const std::string& backend = comm.capabilities().backend;
   on_root(comm, [&] {
     write_json(arguments.json, nlohmann::ordered_json::parse(to_json(result, config, backend)));
     if (!arguments.quiet) {
-      std::cout << train_summary(result, config, backend, plan.digits, lockstep_command())
+      std::cout << train_summary({.result = result,
+                                  .config = config,
+                                  .backend = backend,
+                                  .built_in = plan.built_in,
+                                  .example = example_file(config).string(),
+                                  .command = lockstep_command()})
                 << std::flush;
     }
   });

@@ -1,6 +1,7 @@
 #include "lockstep/cli/engine/train_summary.h"
 
 #include "lockstep/report/table.h"
+#include "lockstep/train/recipes.h"
 
 namespace lockstep::engine {
 namespace {
@@ -14,8 +15,8 @@ std::string entry(const std::string& left, const std::string& right) {
 
 }  // namespace
 
-std::string train_summary(const TrainResult& result, const TrainConfig& config,
-                          const std::string& backend, bool digits, const std::string& command) {
+std::string train_summary(const TrainSummary& summary) {
+  const auto& [result, config, backend, built_in, example, command] = summary;
   const RunFolder folder{config.output};
   const std::string ranks = config.nproc == 1 ? "1 rank" : std::to_string(config.nproc) + " ranks";
   std::string text = "\nTrained on " + ranks + " (" + backend + ", " + config.strategy + "): ";
@@ -40,13 +41,15 @@ std::string train_summary(const TrainResult& result, const TrainConfig& config,
       .append(config.output)
       .append("\n");
   text.append("  ").append(command).append(" predict --checkpoint ").append(config.output);
-  text.append(" --file ").append(config.data).append("/t10k-images-idx3-ubyte --index 7\n");
-  text.append("  ").append(command).append(" compare --scaling 1,2 --epochs 1 --data ");
-  text.append(digits ? "digits" : config.data).append("\n");
-  if (digits) {
-    text.append("  ").append(command).append(
-        " train mnist --nproc 2 --data DIR    with MNIST's or Fashion-MNIST's four ");
-    text.append("idx files in DIR\n");
+  text.append(" --file ").append(example).append(" --index 7\n");
+  const Recipe& recipe = recipe_of(config.recipe);
+  if (recipe.name == "mnist") {
+    text.append("  ").append(command).append(" compare --scaling 1,2 --epochs 1 --data ");
+    text.append(built_in ? recipe.built_in : config.data).append("\n");
+  }
+  if (built_in) {
+    text.append("  ").append(command).append(" train ").append(recipe.name);
+    text.append(" --nproc 2 --data DIR    with ").append(recipe.files).append(" in DIR\n");
   }
   return text;
 }

@@ -3,13 +3,20 @@
 
 #include <string>
 
-#include "lockstep/train/mnist_recipe.h"
+#include "lockstep/train/image_training.h"
 
 namespace lockstep::engine {
 
-// Several lines: how it went, where things are, what to try next. `command`: how the user calls
-// lockstep. Pure.
-std::string train_summary(const TrainResult& result, const TrainConfig& config,
-                          const std::string& backend, bool digits, const std::string& command);
+struct TrainSummary {
+  const TrainResult& result;
+  const TrainConfig& config;
+  std::string backend;
+  bool built_in;        // trained on the recipe's built-in data set
+  std::string example;  // a file that predict takes
+  std::string command;  // how the user calls lockstep
+};
+
+// Several lines: how it went, where things are, what to try next. Pure.
+std::string train_summary(const TrainSummary& summary);
 
 }  // namespace lockstep::engine

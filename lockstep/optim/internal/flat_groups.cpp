@@ -198,4 +198,13 @@ void FlatGroups::zero_gradients() {
   }
 }
 
+std::vector<torch::optim::OptimizerParamGroup>& keep_options(
+    std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const std::vector<torch::optim::OptimizerParamGroup>& given) {
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i].has_options()) groups[i].set_options(given[i].options().clone());
+  }
+  return groups;
+}
+
 }  // namespace lockstep::optim::internal

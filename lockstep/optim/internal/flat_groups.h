@@ -58,4 +58,11 @@ class FlatGroups {
   std::vector<Block> blocks_;
 };
 
+// Gives each of an optimizer's groups the very options that it was made with, and returns the
+// groups. libtorch (2.13) puts the optimizer's defaults in place of every value that equals its
+// class's own default, so that a group's weight decay of 0 would be lost.
+std::vector<torch::optim::OptimizerParamGroup>& keep_options(
+    std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const std::vector<torch::optim::OptimizerParamGroup>& given);
+
 }  // namespace lockstep::optim::internal

@@ -1,24 +1,31 @@
-#include "lockstep/train/mnist_recipe.h"
+#include "lockstep/train/image_training.h"
 
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/mnist.h"
+#include "lockstep/data/augment.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/model/simple_cnn.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/recipes.h"
 #include "lockstep/train/supervised_task.h"
 
 namespace lockstep {
@@ -56,19 +63,50 @@ std::unique_ptr<data::Sampler> make_sampler(const TrainConfig& config, int64_t s
 // The parameters are rank 0's draw from `seed`. It draws while the others wait, for ranks that are
 // threads share one generator; they receive its parameters later, what they draw themselves does
 // not count.
-SimpleCnn make_model(const TrainConfig& config, Communicator& comm) {
-  const SimpleCnnOptions options{.dropout1 = config.dropout1, .dropout2 = config.dropout2};
+ImageModel draw_model(const TrainConfig& config, Communicator& comm) {
   if (comm.rank() != 0) comm.barrier();
   torch::manual_seed(static_cast<uint64_t>(config.seed));
-  SimpleCnn model(options);
+  ImageModel model = make_image_model(config);
   if (comm.rank() == 0) comm.barrier();
   if (!config.init_from.empty()) load(model, config.init_from);
   torch::manual_seed(static_cast<uint64_t>(config.seed + comm.rank()));
+  if (config.sync_batch_norm) convert_sync_batch_norm(model, comm);
   return model;
 }
 
+// Weight decay is for filters and matrices; without it there is one group, in the model's order.
+std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
+    const torch::nn::Module& model, const torch::optim::SGDOptions& options) {
+  if (options.weight_decay() != 0) return optim::decay_groups(model, options);
+  return {torch::optim::OptimizerParamGroup(model.parameters())};
+}
+
+// The learning rate of each step; empty: the optimizer's own throughout.
+std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t steps_per_epoch) {
+  if (config.schedule == "constant" && config.warmup == 0) return {};
+  const optim::ScheduleOptions options{
+      .total_steps = config.epochs * steps_per_epoch,
+      .warmup = {.steps = static_cast<int64_t>(
+                     std::llround(config.warmup * static_cast<double>(steps_per_epoch)))}};
+  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
+                        : config.schedule == "linear" ? optim::linear(options)
+                                                      : optim::constant(options);
+  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+}
+
+// Evaluates what a checkpoint would hold: ranks have BatchNorm statistics of their own, and rank
+// 0's are those that are saved.
+Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communicator& comm,
+                    int64_t classes) {
+  constexpr int64_t kBatch = 500;
+  NamedTensors buffers;
+  for (const auto& item : model->named_buffers()) buffers.emplace_back(item.key(), item.value());
+  if (!buffers.empty()) broadcast_tensors(comm, buffers);
+  return evaluate_classifier(model, test, comm, classes, kBatch);
+}
+
 void start_folder(const RunFolder& folder, const std::string& config_json,
-                  const MnistRunOptions& options) {
+                  const TrainRunOptions& options) {
   prepare_run_folder(folder);
   if (!options.resume && move_former_run_aside(folder) && options.progress) {
     write_all(STDERR_FILENO,
@@ -79,40 +117,47 @@ void start_folder(const RunFolder& folder, const std::string& config_json,
 
 }  // namespace
 
-TrainResult train_mnist(Communicator comm, const TrainConfig& config,
-                        const MnistRunOptions& options) {
+TrainResult train_images(Communicator comm, const TrainConfig& config,
+                         const TrainRunOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (config.nproc != comm.size() || config.batch_size < 1) {
-    throw InvalidArgument("train_mnist: the configuration is for " + std::to_string(config.nproc) +
+    throw InvalidArgument("train_images: the configuration is for " + std::to_string(config.nproc) +
                           " ranks and not resolved for the " + std::to_string(comm.size()) +
                           " that there are");
   }
-  const auto mnist = data::mnist(config.data, {.mean = config.mean, .stddev = config.stddev});
-  check_against_data(config, mnist.train.size(), mnist.test.size());
-  const auto sampler = make_sampler(config, mnist.train.size(), comm);
+  const Recipe& recipe = recipe_of(config.recipe);
+  const ImageData data = load_image_data(config, config.data);
+  check_against_data(config, data.train.size(), data.test.size());
+  const auto sampler = make_sampler(config, data.train.size(), comm);
+  constexpr int64_t kPadding = 4;
+  const data::AugmentedImages train(
+      data.train,
+      {.crop_padding = config.augment ? kPadding : 0, .flip = config.augment, .seed = config.seed});
   data::Loader loader(
-      mnist.train, *sampler,
+      train, *sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
-  AveragedModel model(make_model(config, comm), comm, parse_strategy(config.strategy));
-  torch::optim::SGD optimizer(model.module()->parameters(),
-                              torch::optim::SGDOptions(config.lr).momentum(config.momentum));
-  SupervisedTask<SimpleCnn, data::ImageDataset> task(
+  AveragedModel model(draw_model(config, comm), comm, parse_strategy(config.strategy));
+  const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
+                                  .momentum(config.momentum)
+                                  .weight_decay(config.weight_decay);
+  optim::FusedSGD optimizer(parameter_groups(*model.module(), options_of_sgd), options_of_sgd);
+  SupervisedTask<ImageModel, data::AugmentedImages> task(
       {.model = model,
        .optimizer = optimizer,
        .sampler = *sampler,
        .loader = loader,
-       .loss = [](const at::Tensor& output, const at::Tensor& target) {
-         return torch::nll_loss(output, target);
-       }});
-  constexpr int64_t kTestBatch = 500;
-  Trainer trainer(comm, task.task([&] {
-    return evaluate_classifier(model.module(), mnist.test, comm, kMnistClasses, kTestBatch);
-  }),
-                  {.epochs = config.epochs,
-                   .max_steps = config.max_steps,
-                   .log_every = config.log_every,
-                   .save_every = config.save_every});
+       .loss = [](const at::Tensor& output,
+                  const at::Tensor& target) { return torch::nll_loss(output, target); },
+       .learning_rate = learning_rates(config, loader.batches()),
+       .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
+                                        : std::nullopt});
+  Trainer trainer(
+      comm, task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
+      {.epochs = config.epochs,
+       .max_steps = config.max_steps,
+       .log_every = config.log_every,
+       .save_every = config.save_every});
 
   const TrainingRun run{comm, *model.module(), optimizer, trainer};
   const RunFolder folder{config.output};
@@ -144,17 +189,29 @@ TrainResult train_mnist(Communicator comm, const TrainConfig& config,
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   on_root(comm, [&] {
     write_file_aside(folder.report(),
-                     run_report_svg(folder.metrics(), "SimpleCnn, " + std::to_string(comm.size()) +
+                     run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +
+                                                          std::to_string(comm.size()) +
                                                           (comm.size() == 1 ? " rank" : " ranks")));
     write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
   });
   return result;
 }
 
+ImageModel make_image_model(const TrainConfig& config) {
+  const Recipe& recipe = recipe_of(config.recipe);
+  return ImageModel(ImageModelOptions{.name = config.model,
+                                      .channels = recipe.channels,
+                                      .side = recipe.side,
+                                      .classes = recipe.classes,
+                                      .dropout1 = config.dropout1,
+                                      .dropout2 = config.dropout2});
+}
+
 std::string to_json(const TrainResult& result, const TrainConfig& config,
                     const std::string& backend) {
   const RunFolder folder{config.output};
   const nlohmann::ordered_json json{{"recipe", config.recipe},
+                                    {"model", config.model},
                                     {"accuracy", result.state.accuracy},
                                     {"loss", result.loss},
                                     {"test_loss", result.evaluation.loss},

@@ -1,11 +1,12 @@
-// The recipe of tutorial 000: SimpleCnn on MNIST and on data sets in its form, on one or several
-// ranks.
+// The recipes that classify images, on one or several ranks: mnist, which is tutorial 000's, and
+// cifar.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/model/image_model.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/run_folder.h"
@@ -14,9 +15,7 @@
 
 namespace lockstep {
 
-inline constexpr int64_t kMnistClasses = 10;
-
-struct MnistRunOptions {
+struct TrainRunOptions {
   bool resume = false;     // go on from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr
   Terminal terminal = {};  // that stderr goes to
@@ -35,11 +34,14 @@ struct TrainResult {
 // leaves in config.output what run_folder.h names. A former run there is moved aside unless it is
 // resumed. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
 // later what the communicator and the checkpoint's writer throw.
-TrainResult train_mnist(Communicator comm, const TrainConfig& config,
-                        const MnistRunOptions& options = {});
+TrainResult train_images(Communicator comm, const TrainConfig& config,
+                         const TrainRunOptions& options = {});
 
-// The result as JSON (result.json, --json): recipe, accuracy, loss, best_accuracy, best_step,
-// epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
+// The untrained model of a configuration. Throws InvalidArgument.
+ImageModel make_image_model(const TrainConfig& config);
+
+// The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy,
+// best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
 // checkpoint_best, checkpoint_last, metrics, report.
 std::string to_json(const TrainResult& result, const TrainConfig& config,
                     const std::string& backend);

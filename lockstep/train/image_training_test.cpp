@@ -1,19 +1,22 @@
-#include "lockstep/train/mnist_recipe.h"
+#include "lockstep/train/image_training.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numbers>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/digits.h"
+#include "lockstep/data/shapes.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::mnist_recipe_test {
+namespace lockstep::image_training_test {
 
 // Without dropout: ranks that are threads share one generator.
 TrainConfig small(const TestDirectory& dir, const std::string& output, int64_t nproc) {
@@ -33,7 +36,7 @@ TrainResult train(const TrainConfig& config, bool resume = false) {
   TrainResult result;
   std::mutex mutex;
   testing::run_threads(static_cast<int>(config.nproc), [&](Communicator& comm) {
-    const auto mine = train_mnist(comm, config, {.resume = resume, .progress = false});
+    const auto mine = train_images(comm, config, {.resume = resume, .progress = false});
     const std::lock_guard lock(mutex);
     result = mine;
   });
@@ -141,6 +144,105 @@ TEST(MnistRecipe, RefusesBeforeTheFirstStep) {
   EXPECT_THROW(train(config), DataError);
 }
 
+// Forty pictures, in batches of twenty.
+TrainConfig small_cifar(const TestDirectory& dir, const std::string& output, int64_t nproc) {
+  data::generate_shapes(dir / "shapes", {.train = 40, .test = 21});
+  TrainConfig config = default_config("cifar");
+  config.data = dir / "shapes";
+  config.output = dir / output;
+  config.nproc = nproc;
+  config.model = "simple-cnn";
+  config.batch_size = 20 / nproc;
+  config.epochs = 3;
+  config.dropout1 = config.dropout2 = 0;
+  config.log_every = 1;
+  config.timeout = 60;
+  return resolved(config);
+}
+
+void expect_close(const std::vector<double>& found, const std::vector<double>& expected,
+                  double tolerance, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], tolerance * expected[i]) << what << ", step " << i;
+}
+
+TEST(CifarRecipe, RanksFollowTheSingleProcessAugmentationIncluded) {
+  const TestDirectory dir;
+  const TrainConfig alone = small_cifar(dir, "alone", 1);
+  EXPECT_EQ(train(alone).evaluation.samples, 21);
+  const auto expected = losses(alone);
+  ASSERT_EQ(expected.size(), 6u);
+  TrainConfig two = small_cifar(dir, "two", 2);
+  two.workers = 3;
+  train(two);
+  expect_close(losses(two), expected, 1e-5, "two ranks");
+  TrainConfig plain = small_cifar(dir, "plain", 1);
+  plain.augment = false;
+  train(plain);
+  EXPECT_GT(std::abs(losses(plain)[0] - expected[0]), 1e-5);  // augmentation was there at all
+}
+
+TEST(CifarRecipe, ResumedEqualsUninterruptedBitForBit) {
+  const TestDirectory dir;
+  const TrainConfig whole = small_cifar(dir, "whole", 2);
+  train(whole);
+  TrainConfig parts = whole;
+  parts.output = dir / "parts";
+  for (const int64_t stop : {1, 4, 0}) {  // within epochs: the schedule and the augmentation go on
+    parts.max_steps = stop;
+    train(parts, stop != 1);
+  }
+  expect_same(RunFolder{whole.output}.last(), RunFolder{parts.output}.last());
+  EXPECT_EQ(losses(whole), losses(parts));
+}
+
+TEST(CifarRecipe, TheScheduleIsTheOptimizers) {
+  const TestDirectory dir;
+  TrainConfig config = small_cifar(dir, "run", 1);
+  config.max_steps = 4;  // of 6; the warm-up is the first epoch's 2
+  train(config);
+  const auto optimizer = read_checkpoint(RunFolder{config.output}.last()).optimizer;
+  const auto group = nlohmann::json::parse(optimizer.metadata.at("group.0"));
+  const double factor = (1 + std::cos(std::numbers::pi * 1 / 4)) / 2;  // step 3
+  EXPECT_NEAR(group.at("lr").get<double>(), 0.02 * factor, 1e-12);
+  EXPECT_EQ(group.at("weight_decay").get<double>(), 5e-4);
+  EXPECT_EQ(nlohmann::json::parse(optimizer.metadata.at("group.1")).at("weight_decay"), 0.0);
+}
+
+TEST(CifarRecipe, SyncBatchNormFollowsTheSingleProcess) {
+  const TestDirectory dir;
+  TrainConfig alone = small_cifar(dir, "alone", 1);
+  alone.model = "resnet18";
+  alone.epochs = 1;
+  alone.lr = 0.01;
+  train(alone);
+  TrainConfig two = small_cifar(dir, "two", 2);
+  two.model = alone.model;
+  two.epochs = alone.epochs;
+  two.lr = alone.lr;
+  two.sync_batch_norm = true;
+  const TrainResult result = train(two);
+  EXPECT_EQ(result.evaluation.samples, 21);
+  expect_close(losses(two), losses(alone), 1e-4, "two ranks");
+  // Names are the model's own, as torchvision's.
+  const auto state = read_checkpoint(RunFolder{two.output}.last()).model;
+  EXPECT_NE(state.find("layer4.1.bn2.running_var"), nullptr);
+}
+
+TEST(CifarRecipe, Bfloat16FollowsFloat32Roughly) {
+  const TestDirectory dir;
+  TrainConfig config = small_cifar(dir, "float", 1);
+  train(config);
+  const auto expected = losses(config);
+  config.output = dir / "bf16";
+  config.amp = "bf16";
+  train(config);
+  const auto found = losses(config);
+  expect_close(found, expected, 0.05, "bf16");
+  EXPECT_NE(found, expected);
+}
+
 TEST(RunFolder, NamesWhatIsInTheWay) {
   const TestDirectory dir;
   dir.write("file", "x");
@@ -151,4 +253,4 @@ TEST(RunFolder, NamesWhatIsInTheWay) {
   EXPECT_TRUE(std::filesystem::is_empty(dir / "new" / "deep"));
 }
 
-}  // namespace lockstep::mnist_recipe_test
+}  // namespace lockstep::image_training_test

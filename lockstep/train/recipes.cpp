@@ -1,0 +1,46 @@
+#include "lockstep/train/recipes.h"
+
+#include <algorithm>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+
+const std::vector<Recipe>& recipes() {
+  static const std::vector<Recipe> all{
+      {.name = "mnist",
+       .files = "MNIST's four idx files",
+       .built_in = "digits",
+       .channels = 1,
+       .side = 28,
+       .classes = 10},
+      {.name = "cifar",
+       .files = "CIFAR-10's .bin files",
+       .built_in = "shapes",
+       .channels = 3,
+       .side = 32,
+       .classes = 10},
+  };
+  return all;
+}
+
+const Recipe* find_recipe(std::string_view name) {
+  const auto& all = recipes();
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Recipe& recipe) { return recipe.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const Recipe& recipe_of(std::string_view name) {
+  if (const Recipe* recipe = find_recipe(name)) return *recipe;
+  throw InvalidArgument("there is no recipe '" + std::string(name) + "'; choose " +
+                        recipe_names_text());
+}
+
+std::string recipe_names_text() {
+  std::string text;
+  for (const Recipe& recipe : recipes()) text += (text.empty() ? "" : " or ") + recipe.name;
+  return text;
+}
+
+}  // namespace lockstep
