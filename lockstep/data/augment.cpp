@@ -9,9 +9,16 @@
 #include "lockstep/data/internal/split_mix.h"
 
 namespace lockstep::data {
+namespace {
+
+// Generated data sets draw from the same kind of sequence by (seed, split, index). With the same
+// seed, epoch 1 would draw the very numbers that chose the labels, and a model could read them off.
+constexpr uint64_t kOwnSequence = 0x6175676d656e7421;  // "augment!"
+
+}  // namespace
 
 Placement draw_placement(const AugmentOptions& options, int64_t epoch, int64_t index) {
-  SplitMix random(static_cast<uint64_t>(options.seed), static_cast<uint64_t>(epoch),
+  SplitMix random(static_cast<uint64_t>(options.seed) ^ kOwnSequence, static_cast<uint64_t>(epoch),
                   static_cast<uint64_t>(index));
   const auto shift = [&] {
     const auto places = static_cast<size_t>(2 * options.crop_padding + 1);

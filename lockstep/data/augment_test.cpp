@@ -6,7 +6,9 @@
 #include <map>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/data/cifar10.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/shapes.h"
 
 namespace lockstep::data {
 namespace augment_test {
@@ -74,6 +76,20 @@ TEST(Augment, DependsOnSeedEpochAndSampleAlone) {
     swapped += one == draw_placement(options, i, 3);
   }
   for (const int matches : {same_epoch, same_sample, same_seed, swapped}) EXPECT_LT(matches, 8);
+}
+
+TEST(Augment, TellsNothingOfAGeneratedLabel) {
+  constexpr int64_t kSamples = 1000;
+  const auto records = render_shapes(kSamples, 7, ShapesSplit::kTrain);
+  for (int64_t epoch = 0; epoch < 4; ++epoch) {
+    int64_t as_if_drawn_from_label = 0;
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const int64_t label = records[static_cast<size_t>(i * kCifar10Record)];
+      const Placement placement = draw_placement({.crop_padding = 4, .seed = 7}, epoch, i);
+      as_if_drawn_from_label += (placement.down + 4) * 10 / 9 == label;
+    }
+    EXPECT_NEAR(as_if_drawn_from_label, kSamples / 10, 60) << epoch;
+  }
 }
 
 TEST(Augment, TheSameWhateverTheWorkersAndRanks) {
