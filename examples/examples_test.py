@@ -106,6 +106,27 @@ def groups(job):
     expect("groups", job.output("groups"), f"groups of {job.ranks or 4} ranks: as expected\n")
 
 
+def data_parallel(job):
+    lines = job.output("data_parallel").splitlines()
+    ranks = job.ranks or 1
+    # On one GPU or none: there is a line that says so. Ranks and replicas take no turns.
+    expect("lines", len(lines), 6 * ranks)
+    expect_lines("data_parallel", "\n".join(line for line in lines if not line.startswith("Fewer than two GPUs")), ranks * [
+        "You have 2 GPUs!",
+        "Outside: torch.Size([17, 2]) torch.Size([15, 3])",
+        "In Model: torch.Size([9, 2]) torch.Size([8, 3])",
+        "In Model: torch.Size([8, 2]) torch.Size([7, 3])",
+        "torch.Size([8, 10])"])
+
+
+def model_parallel(job):
+    ranks = job.ranks or 2
+    got = re.sub(r"on cuda:\d", "on cpu", job.output("model_parallel")).replace(" (too few GPUs)", "")
+    expect_lines("model_parallel", got,
+                 [f"rank {r} of {ranks}: net1 on cpu, net2 on cpu; alone and under DDP the same parameters"
+                  for r in range(ranks)])
+
+
 def ddp_linear(job):
     ranks = job.ranks or 2
     got = re.sub(r"loss \d\.\d{4}", "loss #", job.output("ddp_linear"))
@@ -186,7 +207,8 @@ def missing(options, way):
 
 
 def main():
-    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, ddp_linear, mixed_precision,
+    examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
+                                        ddp_linear, mixed_precision,
                                         checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

@@ -27,6 +27,8 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
