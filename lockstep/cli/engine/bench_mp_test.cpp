@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -19,17 +20,29 @@ struct Ended {
   std::string out, err;
 };
 
-Ended run_bench(const TestDirectory& dir, const std::vector<std::string>& arguments) {
+Ended run_command(const TestDirectory& dir, std::vector<std::string> command) {
   const UniqueFd out(::creat((dir / "stdout").c_str(), 0600));
   const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
   SubprocessOptions options;
-  options.command = {"lockstep", "bench", "collectives", "--rounds", "2", "--block-ms", "1"};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  options.command = std::move(command);
   options.program = LOCKSTEP_ENGINE;
   options.stdout_fd = out.get();
   options.stderr_fd = err.get();
   const ExitStatus status = Subprocess(options).wait(Deadline::seconds(180));
   return {status, dir.read("stdout"), dir.read("stderr")};
+}
+
+Ended run_bench(const TestDirectory& dir, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{"lockstep",   "bench", "collectives", "--rounds", "2",
+                                   "--block-ms", "1"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(dir, std::move(command));
+}
+
+Ended run_step(const TestDirectory& dir, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{"lockstep", "bench", "step"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(dir, std::move(command));
 }
 
 void expect_rows(const nlohmann::json& rows, const std::set<std::string>& backends) {
@@ -72,6 +85,53 @@ TEST(BenchCollectives, MeasuresEveryOperationAndChecksItsResults) {
   EXPECT_NE(ended.out.find("times shm"), std::string::npos) << ended.out;
   EXPECT_EQ(nlohmann::json::parse(dir.read("fit.json")).size(), 2u * 9 * 2);
   EXPECT_NE(dir.read("picture.svg").find("all_gather bfloat16"), std::string::npos);
+}
+
+// Each contender is a job of its own; PyTorch's takes part where there is one.
+TEST(BenchStep, ContendersTakeTurns) {
+  const TestDirectory dir;
+  const Ended ended = run_step(
+      dir, {"--strategy", "ddp,average,independent,single,pytorch-ddp", "--batch", "2", "--rounds",
+            "2", "--turn-ms", "1", "--json", dir / "rows.json", "--svg", dir / "picture.svg"});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
+  const auto rows = nlohmann::json::parse(dir.read("rows.json"));
+  const bool pytorch = ended.err.find("PyTorch is left out") == std::string::npos;
+  ASSERT_EQ(rows.size(), pytorch ? 5u : 4u) << ended.err;
+  for (const auto& row : rows) {
+    EXPECT_EQ(row.at("nproc"), row.at("strategy") == "single" ? 1 : 2);
+    EXPECT_EQ(row.at("steps"), 4);
+    EXPECT_GT(row.at("ms_per_step").get<double>(), 0);
+    EXPECT_GT(row.at("parts_ms").at("forward").get<double>(), 0);
+    EXPECT_GT(row.at("pss_bytes").get<double>(), 0);
+  }
+  EXPECT_GT(rows[0].at("parts_ms").at("wait").get<double>(), 0);
+  EXPECT_LT(rows[2].at("parts_ms").at("wait").get<double>(), 0.01);
+  EXPECT_NE(dir.read("picture.svg").find("independent"), std::string::npos);
+}
+
+TEST(BenchStep, EveryModelRuns) {
+  const TestDirectory dir;
+  for (const std::string model : {"resnet18", "resnet18-cifar", "linear"}) {
+    const Ended ended = run_step(dir, {"--model", model, "--strategy", "ddp", "--batch", "2",
+                                       "--rounds", "1", "--turn-ms", "1"});
+    EXPECT_TRUE(ended.status.ok()) << ended.err;
+    EXPECT_NE(ended.out.find("2 x 2"), std::string::npos) << ended.out;
+  }
+}
+
+TEST(BenchStep, RefusesWhatItDoesNotKnow) {
+  const TestDirectory dir;
+  for (const auto& [arguments, text] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--model", "vgg"}, "there is no model 'vgg' to measure; choose simple-cnn"},
+           {{"--strategy", "magic"}, "there is no strategy 'magic'"},
+           {{"--rounds", "0"}, "must be 1 or more"},
+           {{"--json", "/nonexistent/x.json"}, "/nonexistent"}}) {
+    const Ended ended = run_step(dir, arguments);
+    EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
+    EXPECT_NE(ended.err.find(text), std::string::npos) << ended.err;
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  }
 }
 
 TEST(BenchCollectives, BesideMpiTheRanksAreMpiruns) {

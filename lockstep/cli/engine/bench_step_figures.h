@@ -41,7 +41,7 @@ struct StepRow {
   int nproc = 1;
   int64_t batch = 1;
   int64_t steps = 0;       // timed, of each process
-  double ms_per_step = 0;  // median over the steps; a step is as long as on its slowest process
+  double ms_per_step = 0;  // median over the steps, each the mean over the processes
   double p95_ms = 0;
   double samples_per_s = 0;  // of all processes, from ms_per_step
   StepParts parts;           // means over steps and processes

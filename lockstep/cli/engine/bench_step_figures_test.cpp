@@ -30,10 +30,10 @@ TEST(StepFigures, ATurnSurvivesItsLine) {
   EXPECT_THROW(parse_turn_line("Traceback"), InvalidArgument);
 }
 
-TEST(StepFigures, AStepIsAsLongAsOnItsSlowestProcessAndRatiosAreOfRounds) {
+TEST(StepFigures, AStepIsTheMeanOverItsProcessesAndRatiosAreOfRounds) {
   // Two processes; the first contender's steps take 4, 4 and 8, 8.
   const StepSeries first{
-      "ddp", 2, 10, {{turn_of({1, 2}, 2), turn_of({2, 1}, 2)}, {turn_of({8, 8}), turn_of({2, 2})}}};
+      "ddp", 2, 10, {{turn_of({1, 3}, 2), turn_of({3, 1}, 2)}, {turn_of({8, 9}), turn_of({8, 7})}}};
   const StepSeries single{"single", 1, 10, {{turn_of({2, 2})}, {turn_of({8, 8})}}};
   const auto rows = make_step_rows({first, single});
   ASSERT_EQ(rows.size(), 2u);
