@@ -187,6 +187,26 @@ def mnist_ddp(job):
            sorted(f"{layer}.{kind}" for layer in ("conv1", "conv2", "fc1", "fc2") for kind in ("weight", "bias")))
 
 
+def trained_resnet18(job, example):
+    """Runs it on a few images; the lines before the last."""
+    got = job.output(example, "--limit", "48").splitlines()
+    expect("the last line", got[-1], "training finished, saving data")
+    names = tensor_names("000.safetensors")
+    expect("tensors", len(names), 62 + 60)
+    expect("a name as torchvision's", "layer2.0.downsample.1.running_var" in names, True)
+    return got[:-1]
+
+
+def cifar_mpi(job):
+    each = 48 // (job.ranks or 2)
+    expect("shapes", trained_resnet18(job, "cifar_mpi"),
+           [f"data torch.Size([{each}, 3, 32, 32])", f"output torch.Size([{each}, 1000])", f"target torch.Size([{each}])"])
+
+
+def cifar_ddp(job):
+    expect("lines", trained_resnet18(job, "cifar_ddp"), [])
+
+
 def tensor_names(path):
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
@@ -209,7 +229,7 @@ def missing(options, way):
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, mixed_precision,
-                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp)}
+                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--mpirun", default="")
