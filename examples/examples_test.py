@@ -50,6 +50,8 @@ class Job:
     def launcher(self):
         if self.way == "run":
             return [f"{self.options.bin}/lockstep", "run", "--nproc-per-node", str(self.ranks)]
+        if self.way == "hosts":
+            return [f"{self.options.bin}/lockstep", "run", "-np", str(self.ranks), "-H", f"localhost:{self.ranks}"]
         if self.way == "mpirun":
             root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
             return [self.options.mpirun, *root, "--oversubscribe", "-n", str(self.ranks)]
@@ -62,7 +64,7 @@ class Job:
         # One thread a rank, so that two ways to run the same ranks give the same numbers.
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
-        noise = done.stderr if self.way in ("alone", "run") else ""
+        noise = done.stderr if self.way in ("alone", "run", "hosts") else ""
         if done.returncode != 0 or noise:
             sys.exit(f"{' '.join(command)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -207,6 +209,36 @@ def cifar_ddp(job):
     expect("lines", trained_resnet18(job, "cifar_ddp"), [])
 
 
+def cifar_horovod(job):
+    expect("cifar_horovod", job.output("cifar_horovod", "--batch-size", "16", "--batches", "2"),
+           "training finished, saving data\n")
+    expect("names", len(tensor_names("horovod.safetensors")), 122)
+    if job.way == "run" and job.ranks == 2:  # horovodrun's habit
+        again = Job(job.options, "hosts", 2).output("cifar_horovod", "--batch-size", "16", "--batches", "1")
+        expect("cifar_horovod with -H", again, "training finished, saving data\n")
+
+
+def cooperation(job):
+    ranks = job.ranks or 2
+    expect_lines("cooperation", job.output("cooperation", "logs"),
+                 [f"rank {r} of {ranks}: from step 100, 4 steps, the same parameters" for r in range(ranks)])
+    expect("logs", sorted(n for n in os.listdir("logs") if n.endswith(".log")), [f"{r}.log" for r in range(ranks)])
+    for rank in range(ranks):
+        with open(f"logs/{rank}.log", encoding="utf-8") as f:
+            expect(f"steps of rank {rank}", [int(line.split()[1]) for line in f], [100, 101, 103, 104])
+    expect("event files", len(os.listdir("logs/tensorboard")), 1)
+
+
+def parameter_averaging(job):
+    ranks = job.ranks or 2
+    got = job.output("parameter_averaging")
+    losses = re.findall(r"loss (\d+\.\d\d) to (\d+\.\d\d)", got)
+    for before, after in losses:
+        expect(f"the loss falls from {before} to {after}", float(after) < 0.3 * float(before), True)
+    expect_lines("parameter_averaging", re.sub(r"\d+\.\d\d", "#", got),
+                 [f"rank {r} of {ranks}: loss # to #, 10 meetings, parameters equal on all ranks" for r in range(ranks)])
+
+
 def tensor_names(path):
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
@@ -229,7 +261,8 @@ def missing(options, way):
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, mixed_precision,
-                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp)}
+                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp, cifar_horovod, cooperation,
+                                        parameter_averaging)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--mpirun", default="")

@@ -32,3 +32,6 @@
 #include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
+#include "lockstep/parallel/horovod/adasum.h"
+#include "lockstep/parallel/horovod/broadcast.h"
+#include "lockstep/parallel/horovod/distributed_optimizer.h"

@@ -15,6 +15,7 @@
 
 #include "lockstep/comm/types.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/pending_gradients.h"
 
 namespace lockstep::amp {
 namespace {
@@ -66,6 +67,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 
 GradScaler::Progress& GradScaler::unscale_inside(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
+  if (auto* pending = dynamic_cast<PendingGradients*>(&optimizer)) pending->synchronize();
   std::map<Kind, std::vector<at::Tensor>, Before> gradients;
   for (auto& group : optimizer.param_groups()) {
     for (at::Tensor& parameter : group.params()) {

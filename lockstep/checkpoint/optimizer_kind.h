@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-// An optimizer that derives from torch::optim::SGD, Adam or AdamW is saved and loaded as that kind,
-// and its files are exchanged with it freely. If it implements this as well, its files carry kind()
-// in place of the base's name, and only files with that name are loaded.
+// An optimizer that derives from torch::optim::SGD, Adam, AdamW, RMSprop or Adagrad is saved and
+// loaded as that kind, and its files are exchanged with it freely. If it implements this as well,
+// its files carry kind() in place of the base's name, and only files with that name are loaded.
 class OptimizerKind {
  public:
   virtual ~OptimizerKind() = default;

@@ -3,8 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <nlohmann/json.hpp>
@@ -85,6 +87,10 @@ void add(NamedTensors* out, const std::string& name, const at::Tensor& tensor) {
   if (tensor.defined()) out->emplace_back(name, tensor);
 }
 
+void add_step(NamedTensors* out, const std::string& prefix, int64_t step) {
+  add(out, prefix + "step", at::scalar_tensor(step, at::TensorOptions().dtype(at::kLong)));
+}
+
 void save_sgd_param(const OptimizerParamState& state, const std::string& prefix,
                     NamedTensors* out) {
   add(out, prefix + "momentum_buffer",
@@ -122,7 +128,7 @@ void save_adam_param(const OptimizerParamState& base, const std::string& prefix,
   add(out, prefix + "exp_avg", state.exp_avg());
   add(out, prefix + "exp_avg_sq", state.exp_avg_sq());
   add(out, prefix + "max_exp_avg_sq", state.max_exp_avg_sq());
-  add(out, prefix + "step", at::scalar_tensor(state.step(), at::TensorOptions().dtype(at::kLong)));
+  add_step(out, prefix, state.step());
 }
 
 template <class State>
@@ -155,6 +161,76 @@ void load_adam_options(const json& from, OptimizerOptions* base) {
   options.amsgrad(from.at("amsgrad").get<bool>());
 }
 
+void save_rmsprop_param(const OptimizerParamState& base, const std::string& prefix,
+                        NamedTensors* out) {
+  const auto& state = static_cast<const torch::optim::RMSpropParamState&>(base);
+  add(out, prefix + "square_avg", state.square_avg());
+  add(out, prefix + "momentum_buffer", state.momentum_buffer());
+  add(out, prefix + "grad_avg", state.grad_avg());
+  add_step(out, prefix, state.step());
+}
+
+std::unique_ptr<OptimizerParamState> load_rmsprop_param(const ParamReader& reader) {
+  auto state = std::make_unique<torch::optim::RMSpropParamState>();
+  state->step(reader.integer("step"));
+  state->square_avg(reader.tensor("square_avg"));
+  state->momentum_buffer(reader.optional_tensor("momentum_buffer"));
+  state->grad_avg(reader.optional_tensor("grad_avg"));
+  return state;
+}
+
+json save_rmsprop_options(const OptimizerOptions& base) {
+  const auto& options = static_cast<const torch::optim::RMSpropOptions&>(base);
+  return {{"lr", options.lr()},
+          {"alpha", options.alpha()},
+          {"eps", options.eps()},
+          {"weight_decay", options.weight_decay()},
+          {"momentum", options.momentum()},
+          {"centered", options.centered()}};
+}
+
+void load_rmsprop_options(const json& from, OptimizerOptions* base) {
+  auto& options = static_cast<torch::optim::RMSpropOptions&>(*base);
+  options.lr(from.at("lr").get<double>());
+  options.alpha(from.at("alpha").get<double>());
+  options.eps(from.at("eps").get<double>());
+  options.weight_decay(from.at("weight_decay").get<double>());
+  options.momentum(from.at("momentum").get<double>());
+  options.centered(from.at("centered").get<bool>());
+}
+
+void save_adagrad_param(const OptimizerParamState& base, const std::string& prefix,
+                        NamedTensors* out) {
+  const auto& state = static_cast<const torch::optim::AdagradParamState&>(base);
+  add(out, prefix + "sum", state.sum());
+  add_step(out, prefix, state.step());
+}
+
+std::unique_ptr<OptimizerParamState> load_adagrad_param(const ParamReader& reader) {
+  auto state = std::make_unique<torch::optim::AdagradParamState>();
+  state->step(reader.integer("step"));
+  state->sum(reader.tensor("sum"));
+  return state;
+}
+
+json save_adagrad_options(const OptimizerOptions& base) {
+  const auto& options = static_cast<const torch::optim::AdagradOptions&>(base);
+  return {{"lr", options.lr()},
+          {"lr_decay", options.lr_decay()},
+          {"weight_decay", options.weight_decay()},
+          {"initial_accumulator_value", options.initial_accumulator_value()},
+          {"eps", options.eps()}};
+}
+
+void load_adagrad_options(const json& from, OptimizerOptions* base) {
+  auto& options = static_cast<torch::optim::AdagradOptions&>(*base);
+  options.lr(from.at("lr").get<double>());
+  options.lr_decay(from.at("lr_decay").get<double>());
+  options.weight_decay(from.at("weight_decay").get<double>());
+  options.initial_accumulator_value(from.at("initial_accumulator_value").get<double>());
+  options.eps(from.at("eps").get<double>());
+}
+
 template <class Adam, class Options, class State>
 constexpr Kind adam_kind(const char* name) {
   return {name,
@@ -172,6 +248,10 @@ constexpr Kind kKinds[] = {
     adam_kind<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>("Adam"),
     adam_kind<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
         "AdamW"),
+    {"RMSprop", is_a<torch::optim::RMSprop>, save_rmsprop_param, load_rmsprop_param, "square_avg",
+     save_rmsprop_options, load_rmsprop_options},
+    {"Adagrad", is_a<torch::optim::Adagrad>, save_adagrad_param, load_adagrad_param, "sum",
+     save_adagrad_options, load_adagrad_options},
 };
 
 const Kind& kind_of(const Optimizer& optimizer) {
@@ -179,8 +259,8 @@ const Kind& kind_of(const Optimizer& optimizer) {
     if (kind.is(optimizer)) return kind;
   }
   throw InvalidArgument(
-      "optimizer_state: only torch::optim::SGD, Adam and AdamW, and what derives from them, can be "
-      "saved");
+      "optimizer_state: only torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad, and what derives "
+      "from them, can be saved");
 }
 
 // What a file calls the optimizer.

@@ -1,9 +1,9 @@
 // The state of an optimizer as named tensors, so that training can go on where it stopped.
 //
-// Understood: torch::optim::SGD, Adam, AdamW, and optimizers that derive from them
-// (optimizer_kind.h). A parameter is known by its position:
-// "<index>.<name>", counted through all parameter groups in order, e.g. "3.momentum_buffer" (SGD),
-// "3.exp_avg", "3.exp_avg_sq", "3.step" (Adam, AdamW).
+// Understood: torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad, and optimizers that derive from
+// them (optimizer_kind.h). A parameter is known by its position: "<index>.<name>", counted through
+// all parameter groups in order, e.g. "3.momentum_buffer" (SGD), "3.exp_avg", "3.exp_avg_sq",
+// "3.step" (Adam, AdamW), "3.square_avg" (RMSprop), "3.sum" (Adagrad).
 #pragma once
 
 #include <filesystem>

@@ -73,6 +73,15 @@ TEST(OptimizerState, AdamW) {
   goes_on_bit_for_bit<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01));
 }
 
+TEST(OptimizerState, RmsProp) {
+  goes_on_bit_for_bit<torch::optim::RMSprop>(
+      torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+  goes_on_bit_for_bit<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01));
+}
+TEST(OptimizerState, Adagrad) {
+  goes_on_bit_for_bit<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.01).lr_decay(0.1));
+}
+
 TEST(OptimizerState, OthersAreRefusedAndTheOptimizerIsUnchanged) {
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.01).momentum(0.5);
   Training a = make<torch::optim::SGD>(sgd, 0.01);

@@ -33,7 +33,7 @@ namespace internal {
 class FlatGroups;
 }  // namespace internal
 
-class FusedAdamW final : public torch::optim::AdamW, public FusedStep {
+class FusedAdamW : public torch::optim::AdamW, public FusedStep {
  public:
   // Throw InvalidArgument for a parameter that occurs twice, shares memory with another, is sparse
   // or not floating-point.
@@ -54,7 +54,7 @@ class FusedAdamW final : public torch::optim::AdamW, public FusedStep {
   std::unique_ptr<internal::FlatGroups> flat_;
 };
 
-class FusedAdam final : public torch::optim::Adam, public FusedStep {
+class FusedAdam : public torch::optim::Adam, public FusedStep {
  public:
   explicit FusedAdam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions options = {},
                      FusedOptions fused = {});

@@ -27,7 +27,7 @@ namespace internal {
 class FlatGroups;
 }  // namespace internal
 
-class Lamb final : public torch::optim::AdamW, public FusedStep, public OptimizerKind {
+class Lamb : public torch::optim::AdamW, public FusedStep, public OptimizerKind {
  public:
   // eps is 1e-6 in the paper's experiments.
   explicit Lamb(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options,

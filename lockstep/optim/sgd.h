@@ -18,7 +18,7 @@ namespace internal {
 class FlatGroups;
 }  // namespace internal
 
-class FusedSGD final : public torch::optim::SGD, public FusedStep {
+class FusedSGD : public torch::optim::SGD, public FusedStep {
  public:
   explicit FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options,
                     FusedOptions fused = {});

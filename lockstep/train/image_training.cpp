@@ -27,6 +27,7 @@
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/recipes.h"
 #include "lockstep/train/supervised_task.h"
+#include "lockstep/train/tensorboard_callback.h"
 
 namespace lockstep {
 namespace {
@@ -173,6 +174,10 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
                         options.resume ? JsonlWriter::Mode::kAppend : JsonlWriter::Mode::kReplace);
     metrics.truncate(trainer.state().metrics_bytes);
     trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+    TensorBoardOptions resumed;
+    if (options.resume) resumed.resumed_at = trainer.state().step + 1;
+    trainer.add(
+        std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
   }
   if (comm.rank() == 0 && options.progress) {
     trainer.add(std::make_shared<ProgressCallback>(

@@ -36,7 +36,7 @@ void prepare_run_folder(const RunFolder& folder) {
 bool move_former_run_aside(const RunFolder& folder) {
   const fs::path previous = folder.root / "previous";
   const fs::path parts[] = {folder.checkpoints(), folder.metrics(), folder.config(),
-                            folder.result(), folder.report()};
+                            folder.result(),      folder.report(),  folder.tensorboard()};
   bool any = false;
   for (const fs::path& part : parts) any = any || fs::exists(part);
   if (!any) return false;

@@ -16,6 +16,7 @@ struct RunFolder {
   std::filesystem::path last() const { return checkpoints() / "last"; }
   std::filesystem::path result() const { return root / "result.json"; }
   std::filesystem::path report() const { return root / "report.svg"; }
+  std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };
 
 // Makes the folder and sees that files can be made in it. Throws InvalidArgument that names what is

@@ -7,8 +7,8 @@
 namespace lockstep {
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"ddp", "average", "ring",
-                                              "naive-ring"};  // in order of the enumerators
+  static const std::vector<std::string> names{"ddp", "average", "ring", "naive-ring",
+                                              "horovod"};  // in order of the enumerators
   return names;
 }
 
@@ -19,7 +19,7 @@ Strategy parse_strategy(std::string_view name) {
   const auto found = std::find(names.begin(), names.end(), wanted);
   if (found == names.end()) {
     throw InvalidArgument("strategy '" + std::string(name) +
-                          "' is unknown; choose ddp, average, ring or naive-ring");
+                          "' is unknown; choose ddp, average, ring, naive-ring or horovod");
   }
   return static_cast<Strategy>(found - names.begin());
 }

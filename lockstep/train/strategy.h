@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/horovod/distributed_gradients.h"
 
 namespace lockstep {
 
@@ -19,10 +21,11 @@ enum class Strategy {
   kAverage,    // average_gradients after backward, as tutorial 000 does it
   kRing,       // the same by the chunked ring over isend and irecv
   kNaiveRing,  // the same by the tutorial's ring
+  kHorovod,    // DistributedGradients: as they come, in an order that the ranks agree on
 };
 
-// "ddp", "average", "ring", "naive-ring"; "naive_ring" is taken too. Throws InvalidArgument with
-// the list of names.
+// "ddp", "average", "ring", "naive-ring", "horovod"; "naive_ring" is taken too. Throws
+// InvalidArgument with the list of names.
 Strategy parse_strategy(std::string_view name);
 const std::vector<std::string>& strategy_names();
 AverageOptions average_options(Strategy strategy);
@@ -44,6 +47,7 @@ class AveragedModel {
     everything.insert(everything.end(), buffers.begin(), buffers.end());
     check_same_on_all_ranks(comm_, everything);
     broadcast_tensors(comm_, everything);
+    if (strategy_ == Strategy::kHorovod) horovod_.emplace(parameters_of(model_), comm_);
   }
 
   M& module() { return model_; }
@@ -55,7 +59,10 @@ class AveragedModel {
   }
   // After backward: every rank's gradients are the average over the ranks. Collective.
   void average() {
-    if (!ddp_) average_gradients(model_, comm_, average_options(strategy_));
+    if (horovod_)
+      horovod_->synchronize();
+    else if (!ddp_)
+      average_gradients(model_, comm_, average_options(strategy_));
   }
 
  private:
@@ -63,6 +70,7 @@ class AveragedModel {
   Communicator comm_;
   Strategy strategy_;
   std::optional<DistributedDataParallel<M>> ddp_;
+  std::optional<DistributedGradients> horovod_;
 };
 
 }  // namespace lockstep

@@ -34,7 +34,7 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("nproc", "ranks to start", config.nproc);
   visit("backend", "shm, tcp, hierarchical or gloo; empty: chosen", config.backend);
   visit("device", "cpu", config.device);
-  visit("strategy", "how gradients are averaged: ddp, average, ring or naive-ring",
+  visit("strategy", "how gradients are averaged: ddp, average, ring, naive-ring or horovod",
         config.strategy);
   visit("sampler",
         "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",

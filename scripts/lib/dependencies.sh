@@ -207,13 +207,15 @@ ensure_python_headers() {
     (install_packages python3-dev) || say "Going on without python3-dev: the Python module lockstep_c10d is left out."
 }
 
-# What the tests of the Python module import, into .venv; without it they are skipped, by name.
+# What tests import, into .venv; without it they are skipped, by name. Of TensorBoard what reads its files, no server.
 ensure_python_test_packages() {
   local python="$ROOT/.venv/bin/python"
-  if [ ! -x "$python" ] || "$python" -c 'import expecttest, numpy' 2>/dev/null; then return; fi
+  local wants='expecttest, numpy, tensorboard.backend.event_processing.event_accumulator'
+  if [ ! -x "$python" ] || "$python" -c "import $wants" 2>/dev/null; then return; fi
   mkdir -p "$ROOT/build"
-  say "Installing expecttest and numpy into .venv, for the tests of the Python module"
-  pip_quietly install expecttest numpy || say "pip could not install them (log: build/pip.log)"
+  say "Installing expecttest, numpy and TensorBoard's reader into .venv, for the tests"
+  pip_quietly install expecttest numpy || say "pip could not install expecttest and numpy (log: build/pip.log)"
+  pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 
 # Everything that a build needs. Quick when it is all there: nothing but lookups, and not even those when the last

@@ -211,7 +211,8 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({}, "choose train, eval, predict, compare or bench");
   expect_line({"train"}, "recipe is required");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
-  expect_line(train(dir, "o", {"--strategy", "x"}), "choose ddp, average, ring or naive-ring");
+  expect_line(train(dir, "o", {"--strategy", "x"}),
+              "choose ddp, average, ring, naive-ring or horovod");
   expect_line(train(dir, "o", {"--nproc", "1025", "--batch-size", "1"}),
               "more ranks than the 1024 samples");
   expect_line(train(dir, "o", {"--no-such"}), "--no-such");

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/algorithms/ring.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/parallel/ddp/same_on_all_ranks.h"
+#include "lockstep/flat/named_tensors.h"
 
 namespace lockstep {
 

@@ -23,6 +23,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/unused.h"
 #include "lockstep/parallel/ddp/comm_hook.h"
 
 namespace lockstep {
@@ -32,13 +33,6 @@ class RollCall;
 struct Roll;
 class ReducerState;
 }  // namespace internal
-
-// What becomes of a parameter that no rank used in the backwards that a reduction covers.
-enum class Unused : uint8_t {
-  kLeave,  // its gradient stays as it was: undefined, or with what it held
-  kZero,   // an undefined gradient becomes zero
-  kThrow,  // InvalidArgument that names it, on all ranks; the other gradients are averaged
-};
 
 struct ReducerOptions {
   flat::BucketSizes bucket_sizes = {};       // bytes: the first bucket, the others

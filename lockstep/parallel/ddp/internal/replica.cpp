@@ -4,9 +4,9 @@
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/ddp/join.h"
-#include "lockstep/parallel/ddp/same_on_all_ranks.h"
 
 namespace lockstep {
 namespace internal {

@@ -8,21 +8,23 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/flat/named_tensors.h"
 
 namespace lockstep {
+
+// flat's NamedTensors, which this room is below of.
+using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks. Throws
 // Mismatch, on all ranks alike, that names the first difference and the ranks on each side.
 // Collective.
-void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors);
+void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors);
 
 // Compares the tensors' values, bit for bit, by 8 bytes a rank; shapes must agree already. Throws
 // Mismatch, on all ranks alike, that names the first tensor that differs and the ranks on each
 // side. Collective.
-void check_equal_values(Communicator& comm, const NamedTensors& tensors);
+void check_equal_values(Communicator& comm, const NamedTensorList& tensors);
 
 // Copies rank 0's values into everybody's. Collective.
-void broadcast_tensors(Communicator& comm, const NamedTensors& tensors, int root = 0);
+void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int root = 0);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/ddp/same_on_all_ranks.h"
+#include "lockstep/comm/same_on_all_ranks.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<std::string> describe_tensors(const NamedTensors& tensors) {
+std::vector<std::string> describe_tensors(const NamedTensorList& tensors) {
   std::vector<std::string> lines;
   for (const auto& [name, tensor] : tensors) {
     std::ostringstream line;
@@ -92,7 +92,7 @@ std::string ranks_with(const at::Tensor& hashes, int64_t column, int64_t value) 
 
 }  // namespace
 
-void check_equal_values(Communicator& comm, const NamedTensors& tensors) {
+void check_equal_values(Communicator& comm, const NamedTensorList& tensors) {
   const at::Tensor own = at::empty({1, static_cast<int64_t>(tensors.size())}, at::kLong);
   const at::Tensor all = at::empty({1, 1}, at::kLong);
   auto* hashes = own.mutable_data_ptr<int64_t>();
@@ -121,7 +121,7 @@ void check_equal_values(Communicator& comm, const NamedTensors& tensors) {
   }
 }
 
-void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors) {
+void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors) {
   const auto all = gather_lines(comm, describe_tensors(tensors));
   for (int r = 1; r < comm.size(); ++r) {
     if (all[r] == all[0]) continue;
@@ -139,7 +139,7 @@ void check_same_on_all_ranks(Communicator& comm, const NamedTensors& tensors) {
   }
 }
 
-void broadcast_tensors(Communicator& comm, const NamedTensors& tensors, int root) {
+void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int root) {
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
     if (is_supported_dtype(tensor.scalar_type())) {

@@ -1,0 +1,15 @@
+// For an optimizer whose gradients may still be on their way between ranks after backward.
+#pragma once
+
+namespace lockstep {
+
+// Found by dynamic_cast: whoever looks at an optimizer's gradients before its step(), such as
+// amp::GradScaler, calls synchronize() first.
+class PendingGradients {
+ public:
+  virtual ~PendingGradients() = default;
+  // Returns once all gradients are what step() is to see. Does nothing if they are. Collective.
+  virtual void synchronize() = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+// What becomes of a parameter that no rank used in the backwards that a reduction of gradients
+// covers.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+enum class Unused : uint8_t {
+  kLeave,  // its gradient stays as it was: undefined, or with what it held
+  kZero,   // an undefined gradient becomes zero
+  kThrow,  // InvalidArgument that names it, on all ranks; the other gradients are reduced
+};
+
+}  // namespace lockstep

@@ -1,0 +1,202 @@
+// DistributedOptimizer: an optimizer whose steps are those of all ranks together, Horovod's way:
+// the model stays as it is, and one line changes.
+//
+//   lockstep::broadcast_parameters(model, comm);
+//   lockstep::DistributedOptimizer<torch::optim::Adam> optimizer(
+//       comm, model->named_parameters(), {}, model->parameters(),
+//       torch::optim::AdamOptions(0.001));
+//   ...
+//   optimizer.zero_grad();
+//   loss.backward();   // gradients are reduced as they come
+//   optimizer.step();  // and are all there before the step is taken
+//
+// It is an O in all else: schedules, checkpoints, GradScaler and broadcast_optimizer_state() take
+// it. For an optimizer that is made already, or whose class is final: DistributedGradients.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/pending_gradients.h"
+#include "lockstep/optim/fused_step.h"
+#include "lockstep/parallel/horovod/adasum.h"
+#include "lockstep/parallel/horovod/distributed_gradients.h"
+
+namespace lockstep {
+
+// A module's named_parameters(), or a list.
+class NamedParameters {
+ public:
+  NamedParameters() = default;
+  NamedParameters(NamedTensors list) : list_(std::move(list)) {}
+  template <typename Dict>
+    requires requires(const Dict& dict) { dict.begin()->key(), dict.begin()->value(); }
+  NamedParameters(const Dict& dict) : list_(to_named_tensors(dict)) {}
+
+  // The groups' parameters by their names; by their places, "parameter 3", if there are no names at
+  // all. Throws InvalidArgument for one that has none.
+  NamedTensors of(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
+
+ private:
+  NamedTensors list_;
+};
+
+namespace horovod {
+
+// The step that takes StepOptions, where O has it.
+template <typename O>
+class AroundFusedStep : public O {
+ public:
+  using O::O;
+  using O::step;
+  optim::StepResult step(const optim::StepOptions& options) override {
+    optim::StepResult result;
+    around([&] { result = O::step(options); }, /*has_closure=*/false);
+    return result;
+  }
+
+ protected:
+  virtual void around(const std::function<void()>& take_step, bool has_closure) = 0;
+};
+
+template <typename O>
+class AroundStep : public O {
+ public:
+  using O::O;
+
+ protected:
+  virtual void around(const std::function<void()>& take_step, bool has_closure) = 0;
+};
+
+template <typename O>
+using Around =
+    std::conditional_t<std::is_base_of_v<optim::FusedStep, O>, AroundFusedStep<O>, AroundStep<O>>;
+
+}  // namespace horovod
+
+// O: torch::optim::SGD, Adam, ..., lockstep::optim::FusedAdamW, or any other class that derives
+// from torch::optim::Optimizer. Not copyable, not movable. One thread at a time.
+template <typename O>
+class DistributedOptimizer final : public horovod::Around<O>, public PendingGradients {
+ public:
+  using LossClosure = torch::optim::Optimizer::LossClosure;
+
+  // `arguments`: O's own. `names`: for messages; may be {}. All parameter groups must be given
+  // here. Collective; see DistributedGradients, whose options these are.
+  //
+  // With GradientOp::kAdasum each rank takes its own step and the steps are combined (AdasumStep):
+  // gradients are never reduced, synchronize() does nothing, the optimizer's state differs from
+  // rank to rank, and of the options none but `op` is looked at.
+  template <typename... Arguments>
+  DistributedOptimizer(Communicator comm, const NamedParameters& names,
+                       const DistributedGradientsOptions& options, Arguments&&... arguments)
+      : horovod::Around<O>(std::forward<Arguments>(arguments)...) {
+    const NamedTensors parameters = names.of(this->param_groups());
+    count_ = parameters.size();
+    if (options.op == GradientOp::kAdasum) {
+      std::vector<at::Tensor> tensors;
+      for (const auto& entry : parameters) tensors.push_back(entry.second);
+      adasum_ = std::make_unique<AdasumStep>(std::move(comm), std::move(tensors));
+    } else {
+      gradients_ = std::make_unique<DistributedGradients>(parameters, std::move(comm), options);
+    }
+  }
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
+  // synchronize(), then O's step. With a closure, after each of its evaluations instead.
+  // Collective.
+  using horovod::Around<O>::step;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss;
+    LossClosure evaluate = closure;
+    if (closure && gradients_) {
+      evaluate = [&] {
+        at::Tensor value = closure();
+        gradients_->synchronize();
+        return value;
+      };
+    }
+    around([&] { loss = O::step(evaluate); }, static_cast<bool>(closure));
+    return loss;
+  }
+
+  // Waits for the gradients, to look at them or clip them before step(). Collective.
+  void synchronize() override {
+    if (gradients_) gradients_->synchronize();
+  }
+
+  // While the guard lives, step() does not synchronize(): InvalidArgument if that was forgotten.
+  // step() does not reduce what is reduced already, so this is for programs that want to say so.
+  class [[nodiscard]] SkipSynchronize {
+   public:
+    explicit SkipSynchronize(bool& flag) : flag_(flag) { flag_ = true; }
+    ~SkipSynchronize() { flag_ = false; }
+    SkipSynchronize(const SkipSynchronize&) = delete;
+    SkipSynchronize& operator=(const SkipSynchronize&) = delete;
+
+   private:
+    bool& flag_;
+  };
+  SkipSynchronize skip_synchronize() { return SkipSynchronize(skip_); }
+
+  // O's. Throws InvalidArgument between backward and step() or synchronize(): the gradients are on
+  // their way. (Not through a torch::optim::Optimizer&, whose zero_grad() is not virtual.)
+  void zero_grad(bool set_to_none = true) {
+    if (gradients_ && gradients_->pending()) {
+      throw InvalidArgument(
+          "zero_grad() after backward() and before step() or synchronize(): gradients are on their "
+          "way to the other ranks; call it before backward");
+    }
+    O::zero_grad(set_to_none);
+  }
+
+  // Parameters that got no gradient on some ranks in the last step.
+  std::vector<MissingGradient> missing() const {
+    return gradients_ ? gradients_->missing() : std::vector<MissingGradient>();
+  }
+
+ private:
+  void around(const std::function<void()>& take_step, bool has_closure) override {
+    if (inside_) return take_step();  // one of O's step()s calls the other
+    size_t count = 0;
+    for (const auto& group : this->param_groups()) count += group.params().size();
+    if (count != count_) {
+      throw InvalidArgument(
+          "parameters were added to a DistributedOptimizer, which does not reduce their "
+          "gradients; give all parameter groups to its constructor");
+    }
+    struct Inside {
+      bool& flag;
+      explicit Inside(bool& f) : flag(f) { flag = true; }
+      ~Inside() { flag = false; }
+    } inside(inside_);
+    if (adasum_) {
+      adasum_->before();
+      take_step();
+      adasum_->after();
+      return;
+    }
+    if (skip_ && gradients_->pending())
+      throw InvalidArgument("step() under skip_synchronize() before synchronize()");
+    if (!skip_ && !has_closure) gradients_->synchronize();
+    take_step();
+    gradients_->stepped();
+  }
+
+  std::unique_ptr<DistributedGradients> gradients_;  // or
+  std::unique_ptr<AdasumStep> adasum_;
+  size_t count_ = 0;
+  bool inside_ = false;
+  bool skip_ = false;
+};
+
+}  // namespace lockstep

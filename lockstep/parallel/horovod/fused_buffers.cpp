@@ -1,0 +1,80 @@
+#include "lockstep/parallel/horovod/fused_buffers.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <functional>
+#include <utility>
+
+#include "lockstep/flat/bucket_plan.h"
+
+namespace lockstep::horovod {
+
+FusedBuffers::FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters,
+                           at::ScalarType wire, int64_t threshold, Reduction reduction)
+    : comm_(std::move(comm)),
+      parameters_(std::move(parameters)),
+      wire_(wire),
+      threshold_(threshold),
+      reduction_(reduction) {
+  std::vector<flat::TensorSpec> specs;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    specs.push_back({parameters_[i].numel(), travels_as(i)});
+  // However they are put together later, they take as much as each by itself.
+  std::map<at::ScalarType, int64_t> room;
+  for (const flat::Bucket& bucket : flat::plan_buckets(specs, {1, 1}))
+    room[bucket.dtype] += bucket.numel;
+  for (const auto& [dtype, numel] : room)
+    rooms_[dtype].memory = comm_.symmetric_empty({numel}, dtype);
+}
+
+at::ScalarType FusedBuffers::travels_as(size_t parameter) const {
+  const at::ScalarType own = parameters_[parameter].scalar_type();
+  const bool shorter =
+      wire_ != at::ScalarType::Undefined && c10::elementSize(own) > c10::elementSize(wire_);
+  return shorter ? wire_ : own;
+}
+
+void FusedBuffers::start(std::span<const size_t> parameters, const std::string& note) {
+  const at::NoGradGuard no_grad;
+  std::vector<flat::TensorSpec> specs;
+  for (const size_t i : parameters) specs.push_back({parameters_[i].numel(), travels_as(i)});
+  for (const flat::Bucket& plan : flat::plan_buckets(specs, {threshold_, threshold_})) {
+    Room& room = rooms_.at(plan.dtype);
+    Flight flight;
+    flight.buffer = room.memory.narrow(0, room.taken, plan.numel);
+    room.taken += plan.numel;
+    for (const auto& slot : plan.slots) {
+      const size_t i = parameters[slot.tensor];
+      const at::Tensor& parameter = parameters_[i];
+      at::Tensor part =
+          flight.buffer.narrow(0, slot.offset, parameter.numel()).view(parameter.sizes());
+      if (parameter.grad().defined())
+        part.copy_(parameter.grad());
+      else
+        part.zero_();
+      flight.parts.emplace_back(i, std::move(part));
+    }
+    if (reduction_.before != 1) flight.buffer.mul_(reduction_.before);
+    const CallNote call{std::hash<std::string>()(note) | 1, note.c_str()};
+    flight.work = comm_.iall_reduce(flight.buffer, reduction_.op, call);
+    flights_.push_back(std::move(flight));
+  }
+}
+
+void FusedBuffers::finish() {
+  const at::NoGradGuard no_grad;
+  for (Flight& flight : flights_) {
+    flight.work.wait();
+    if (reduction_.after != 1) flight.buffer.mul_(reduction_.after);
+    for (const auto& [i, part] : flight.parts) {
+      at::Tensor& gradient = parameters_[i].mutable_grad();
+      if (!gradient.defined()) gradient = at::empty_like(parameters_[i]);
+      gradient.copy_(part);
+    }
+  }
+  flights_.clear();
+  for (auto& [dtype, room] : rooms_) room.taken = 0;
+}
+
+}  // namespace lockstep::horovod

@@ -1,0 +1,62 @@
+// FusedBuffers: gradients of many parameters on their way between ranks, few buffers at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::horovod {
+
+// How gradients become one number.
+struct Reduction {
+  ReduceOp op = ReduceOp::kAvg;
+  double before = 1;  // factors
+  double after = 1;
+};
+
+// Room for one gradient of every parameter, in the type that travels, in memory that the ranks of a
+// host share where the backend has it. A start() lays the gradients one behind another in that
+// room; finish() copies them back and makes it free.
+class FusedBuffers {
+ public:
+  // `wire`: what floating-point gradients longer than it are rounded to; kUndefined: nothing.
+  // Collective.
+  FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters, at::ScalarType wire,
+               int64_t threshold, Reduction reduction);
+
+  // Starts to reduce the gradients of these parameters, in buffers that are full with `threshold`
+  // bytes; an undefined gradient counts as zero. Does not block. Collective, with the same
+  // parameters.
+  void start(std::span<const size_t> parameters, const std::string& note);
+  // Waits for all that were started and writes them back: into the gradient, or a new one.
+  void finish();
+
+ private:
+  struct Flight {
+    at::Tensor buffer;
+    std::vector<std::pair<size_t, at::Tensor>> parts;  // of the buffer, in the parameters' shapes
+    Work work;
+  };
+  struct Room {
+    at::Tensor memory;
+    int64_t taken = 0;  // elements
+  };
+
+  at::ScalarType travels_as(size_t parameter) const;
+
+  Communicator comm_;
+  std::vector<at::Tensor> parameters_;
+  at::ScalarType wire_;
+  int64_t threshold_;
+  Reduction reduction_;
+  std::map<at::ScalarType, Room> rooms_;
+  std::vector<Flight> flights_;
+};
+
+}  // namespace lockstep::horovod

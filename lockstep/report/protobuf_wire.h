@@ -1,0 +1,34 @@
+// Protobuf's wire format, as much of it as writing needs
+// (https://protobuf.dev/programming-guides/encoding/). Pure.
+//
+// By hand, since the library is a build dependency that clashes with the one inside other packages,
+// and what TensorBoard needs of it are four kinds of fields.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep::tensorboard {
+
+// A message under way; fields appear in the order of the calls.
+class Message {
+ public:
+  Message& integer(int field, int64_t value);  // int32, int64, enum
+  Message& number(int field, double value);
+  Message& number(int field, float value);
+  Message& bytes(int field, std::string_view value);  // string, bytes
+  Message& message(int field, const Message& value) { return bytes(field, value.data()); }
+  Message& packed(int field, std::span<const double> values);
+
+  const std::string& data() const { return data_; }
+
+ private:
+  void tag(int field, int wire_type);
+  void varint(uint64_t value);
+
+  std::string data_;
+};
+
+}  // namespace lockstep::tensorboard

@@ -1,0 +1,30 @@
+// TensorBoardCallback: a run's losses, accuracies and speed as TensorBoard shows them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+#include <utility>
+
+#include "lockstep/report/tensorboard.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep {
+
+// Writes, by optimizer step: loss/train and samples_per_s at each log; loss/test, accuracy/test and
+// loss/epoch (the mean over the epoch in training) at each epoch's end. For rank 0.
+class TensorBoardCallback final : public TrainCallback {
+ public:
+  explicit TensorBoardCallback(TensorBoardWriter writer) : writer_(std::move(writer)) {}
+  void on_log(const TrainerState& state, const LogEvent& event) override;
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override;
+
+ private:
+  TensorBoardWriter writer_;
+};
+
+// How a tensor's elements are spread; any device, dtype and strides.
+void add_histogram(TensorBoardWriter& writer, std::string_view tag, const at::Tensor& tensor,
+                   int64_t step);
+
+}  // namespace lockstep
