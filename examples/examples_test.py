@@ -210,12 +210,9 @@ def cifar_ddp(job):
 
 
 def cifar_horovod(job):
-    expect("cifar_horovod", job.output("cifar_horovod", "--batch-size", "16", "--batches", "2"),
-           "training finished, saving data\n")
-    expect("names", len(tensor_names("horovod.safetensors")), 122)
+    expect("lines", trained_resnet18(job, "cifar_horovod"), [])
     if job.way == "run" and job.ranks == 2:  # horovodrun's habit
-        again = Job(job.options, "hosts", 2).output("cifar_horovod", "--batch-size", "16", "--batches", "1")
-        expect("cifar_horovod with -H", again, "training finished, saving data\n")
+        expect("lines with -H", trained_resnet18(Job(job.options, "hosts", 2), "cifar_horovod"), [])
 
 
 def cooperation(job):
@@ -261,8 +258,8 @@ def missing(options, way):
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, mixed_precision,
-                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp, cifar_horovod, cooperation,
-                                        parameter_averaging)}
+                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
+                                        cifar_horovod, cooperation, parameter_averaging)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--mpirun", default="")

@@ -29,8 +29,9 @@ namespace {
 
 const std::vector<std::string> kModels{"simple-cnn", "resnet18", "resnet18-cifar", "linear"};
 const std::vector<std::string> kStrategies{
-    "ddp",         "average",         "independent",         "single",
-    "pytorch-ddp", "pytorch-average", "pytorch-independent", "pytorch-single"};
+    "ddp",           "average",     "horovod",         "independent",
+    "single",        "pytorch-ddp", "pytorch-average", "pytorch-independent",
+    "pytorch-single"};
 constexpr int kMostSteps = 1000;  // of a turn
 const auto kTurnTime = std::chrono::minutes(10);
 

@@ -24,6 +24,7 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/horovod/distributed_gradients.h"
 
 namespace lockstep::engine {
 namespace {
@@ -65,12 +66,14 @@ class ModelContest final : public Contest {
         loss_(std::move(loss)),
         data_(std::move(data)),
         labels_(std::move(labels)) {
-    if (work.strategy == "ddp" || work.strategy == "average") comm_ = init({});
+    if (work.strategy == "ddp" || work.strategy == "average" || work.strategy == "horovod")
+      comm_ = init({});
     if (work.strategy == "ddp") ddp_.emplace(model_, *comm_);
     if (work.fused)
       optimizer_ = std::make_unique<optim::FusedSGD>(model_->parameters(), options);
     else
       optimizer_ = std::make_unique<torch::optim::SGD>(model_->parameters(), options);
+    if (work.strategy == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
   }
 
   StepParts step(int64_t number) override {
@@ -84,7 +87,10 @@ class ModelContest final : public Contest {
     const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
     loss.backward();
     const auto backward = Clock::now();
-    if (comm_ && !ddp_) average_gradients(model_, *comm_);
+    if (horovod_)
+      horovod_->synchronize();
+    else if (comm_ && !ddp_)
+      average_gradients(model_, *comm_);
     const auto averaged = Clock::now();
     optimizer_->step();
     (void)loss.item<double>();  // as a training loop looks at its loss
@@ -109,6 +115,7 @@ class ModelContest final : public Contest {
   at::Tensor data_, labels_;
   std::optional<Communicator> comm_;
   std::optional<DistributedDataParallel<M>> ddp_;
+  std::optional<DistributedGradients> horovod_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 

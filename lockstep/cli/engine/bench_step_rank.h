@@ -8,7 +8,7 @@ namespace lockstep::engine {
 
 struct StepWork {
   std::string model;     // simple-cnn, resnet18, resnet18-cifar, linear
-  std::string strategy;  // ddp, average, independent, single
+  std::string strategy;  // ddp, average, horovod, independent, single
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;
   bool fused = true;  // Lockstep's SGD instead of torch::optim's
