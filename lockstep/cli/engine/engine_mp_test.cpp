@@ -19,6 +19,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/data/digits.h"
+#include "lockstep/data/shapes.h"
 
 namespace lockstep::engine::engine_mp_test {
 
@@ -150,6 +151,44 @@ TEST(Engine, EvalAndPredictUseTheCheckpoint) {
                 .exit_code,
             2);
   EXPECT_EQ(run(dir, {"eval", "--checkpoint", dir / "digits"}).exit_code, 2);
+}
+
+TEST(Engine, CifarFromTrainingToPrediction) {
+  const TestDirectory dir;
+  data::generate_shapes(dir / "shapes", {.train = 200, .test = 50});
+  const Arguments train{"train",    "cifar",      "--data",    dir / "shapes",
+                        "--output", dir / "c",    "--nproc",   "2",
+                        "--model",  "simple-cnn", "--epochs",  "2",
+                        "--amp",    "bf16",       "--workers", "2"};
+  const Ended first = run(dir, train);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("predict --checkpoint " + (dir / "c").string() + " --file " +
+                                   (dir / "shapes/test.bin").string()));
+  const auto result = nlohmann::json::parse(dir.read("c/result.json"));
+  EXPECT_EQ(result.at("recipe"), "cifar");
+  EXPECT_EQ(result.at("model"), "simple-cnn");
+
+  const Ended evaluated = run(dir, {"eval", "--checkpoint", dir / "c", "--json", dir / "e.json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_THAT(evaluated.out, HasSubstr("slanted stripes"));
+  const auto eval = nlohmann::json::parse(dir.read("e.json"));
+  EXPECT_EQ(eval.at("accuracy"), result.at("best_accuracy"));
+  EXPECT_EQ(eval.at("classes")[0].at("name"), "disc");
+
+  const Ended predicted = run(dir, {"predict", "--checkpoint", dir / "c", "--file",
+                                    dir / "shapes/test.bin", "--index", "49"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  dir.write("grey.pgm", "P2 1 1 255 9");
+  const Ended refused =
+      run(dir, {"predict", "--checkpoint", dir / "c", "--file", dir / "grey.pgm"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("is grey and 1x1; the model takes colour and 32x32"));
+
+  dir.write("shapes/test.bin", dir.read("shapes/test.bin").substr(1));
+  const Ended broken = run(dir, train);
+  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_THAT(broken.err, HasSubstr("test.bin: "));
+  EXPECT_EQ(std::count(broken.err.begin(), broken.err.end(), '\n'), 1) << broken.err;
 }
 
 TEST(Engine, CompareRunsTheExperiment) {
