@@ -144,6 +144,15 @@ def mixed_precision(job):
         expect(f"the loss falls from {before} to {after}", float(after) < 0.7 * float(before), True)
 
 
+def uneven_inputs(job):
+    ranks = job.ranks or 2
+    lines = re.findall(r"rank (\d): (\d+) batches, weight (\d\.\d+), bias (\d\.\d+)", job.output("uneven_inputs"))
+    expect("batches", sorted((int(r), int(n)) for r, n, _, _ in lines),
+           [(r, 40 * -(-max(1, 10 - 3 * r) // 4)) for r in range(ranks)])
+    expect("the same model everywhere", len({line[2:] for line in lines}), 1)
+    expect("weight and bias", [round(float(x)) for x in lines[0][2:]], [2, 1])
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -257,7 +266,7 @@ def missing(options, way):
 
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
-                                        ddp_linear, mixed_precision,
+                                        ddp_linear, uneven_inputs, mixed_precision,
                                         checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
