@@ -21,55 +21,40 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
-#include <memory>
+#include <utility>
 #include <vector>
 
-#include "lockstep/optim/fused_options.h"
-#include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/fused_optimizer.h"
 
 namespace lockstep::optim {
 
-namespace internal {
-class FlatGroups;
-}  // namespace internal
+extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
+extern template class FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions>;
 
-class FusedAdamW : public torch::optim::AdamW, public FusedStep {
+class FusedAdamW : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions> {
  public:
-  // Throw InvalidArgument for a parameter that occurs twice, shares memory with another, is sparse
-  // or not floating-point.
   explicit FusedAdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options = {},
-                      FusedOptions fused = {});
+                      FusedOptions fused = {})
+      : FusedOptimizer(std::move(parameters), std::move(options), fused) {}
   explicit FusedAdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                      torch::optim::AdamWOptions defaults = {}, FusedOptions fused = {});
-  ~FusedAdamW() override;
-  FusedAdamW(const FusedAdamW&) = delete;
-  FusedAdamW& operator=(const FusedAdamW&) = delete;
+                      torch::optim::AdamWOptions defaults = {}, FusedOptions fused = {})
+      : FusedOptimizer(groups, std::move(defaults), fused) {}
 
-  at::Tensor step(LossClosure closure = nullptr) override;
+  using FusedOptimizer::step;
   StepResult step(const StepOptions& options) override;
-  // With flat gradients, zeroes them and puts them back as grad(); otherwise torch's.
-  void zero_grad(bool set_to_none = true);
-
- private:
-  std::unique_ptr<internal::FlatGroups> flat_;
 };
 
-class FusedAdam : public torch::optim::Adam, public FusedStep {
+class FusedAdam : public FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
   explicit FusedAdam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions options = {},
-                     FusedOptions fused = {});
+                     FusedOptions fused = {})
+      : FusedOptimizer(std::move(parameters), std::move(options), fused) {}
   explicit FusedAdam(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                     torch::optim::AdamOptions defaults = {}, FusedOptions fused = {});
-  ~FusedAdam() override;
-  FusedAdam(const FusedAdam&) = delete;
-  FusedAdam& operator=(const FusedAdam&) = delete;
+                     torch::optim::AdamOptions defaults = {}, FusedOptions fused = {})
+      : FusedOptimizer(groups, std::move(defaults), fused) {}
 
-  at::Tensor step(LossClosure closure = nullptr) override;
+  using FusedOptimizer::step;
   StepResult step(const StepOptions& options) override;
-  void zero_grad(bool set_to_none = true);
-
- private:
-  std::unique_ptr<internal::FlatGroups> flat_;
 };
 
 }  // namespace lockstep::optim

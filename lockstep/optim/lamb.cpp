@@ -41,35 +41,27 @@ void launch_lamb(internal::Launch& launch) {
 
 Lamb::Lamb(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options,
            FusedOptions fused)
-    : Lamb({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(options), fused) {}
+    : FusedOptimizer(std::move(parameters), std::move(options), fused) {
+  check_options();
+}
 
 Lamb::Lamb(const std::vector<torch::optim::OptimizerParamGroup>& groups,
            torch::optim::AdamWOptions defaults, FusedOptions fused)
-    : torch::optim::AdamW(groups, std::move(defaults)),
-      flat_(std::make_unique<internal::FlatGroups>(internal::keep_options(param_groups(), groups),
-                                                   fused.flat_gradients)) {
+    : FusedOptimizer(groups, std::move(defaults), fused) {
+  check_options();
+}
+
+void Lamb::check_options() {
   for (const auto& group : param_groups()) {
     if (static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad())
       throw InvalidArgument("Lamb: amsgrad is not part of LAMB");
   }
-  flat_->zero_gradients();
-}
-
-Lamb::~Lamb() = default;
-
-at::Tensor Lamb::step(LossClosure closure) {
-  return internal::step_with_closure(closure, [this] { step(StepOptions{}); });
 }
 
 StepResult Lamb::step(const StepOptions& options) {
   const internal::AdamStateKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState> kind;
-  return internal::fused_step(*this, *flat_, kind, options, launch_lamb,
+  return internal::fused_step(*this, flat(), kind, options, launch_lamb,
                               {.one_parameter_a_stretch = true});
-}
-
-void Lamb::zero_grad(bool set_to_none) {
-  if (!flat_->flat_gradients()) return torch::optim::AdamW::zero_grad(set_to_none);
-  flat_->zero_gradients();
 }
 
 }  // namespace lockstep::optim

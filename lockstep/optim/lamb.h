@@ -13,38 +13,31 @@
 
 #include <torch/optim/adamw.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/checkpoint/optimizer_kind.h"
-#include "lockstep/optim/fused_options.h"
-#include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/fused_optimizer.h"
 
 namespace lockstep::optim {
 
-namespace internal {
-class FlatGroups;
-}  // namespace internal
+extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
 
-class Lamb : public torch::optim::AdamW, public FusedStep, public OptimizerKind {
+class Lamb : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>,
+             public OptimizerKind {
  public:
   // eps is 1e-6 in the paper's experiments.
   explicit Lamb(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options,
                 FusedOptions fused = {});
   explicit Lamb(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                 torch::optim::AdamWOptions defaults, FusedOptions fused = {});
-  ~Lamb() override;
-  Lamb(const Lamb&) = delete;
-  Lamb& operator=(const Lamb&) = delete;
 
-  at::Tensor step(LossClosure closure = nullptr) override;
+  using FusedOptimizer::step;
   StepResult step(const StepOptions& options) override;
-  void zero_grad(bool set_to_none = true);
   std::string kind() const override { return "LAMB"; }
 
  private:
-  std::unique_ptr<internal::FlatGroups> flat_;
+  void check_options();
 };
 
 }  // namespace lockstep::optim

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_fused_sgd.h>
 
+#include "lockstep/optim/internal/flat_groups.h"
 #include "lockstep/optim/internal/fused_engine.h"
 
 namespace lockstep::optim {
@@ -31,32 +32,8 @@ void launch_sgd(internal::Launch& launch) {
 
 }  // namespace
 
-FusedSGD::FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options,
-                   FusedOptions fused)
-    : FusedSGD({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(options),
-               fused) {}
-
-FusedSGD::FusedSGD(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   torch::optim::SGDOptions defaults, FusedOptions fused)
-    : torch::optim::SGD(groups, std::move(defaults)),
-      flat_(std::make_unique<internal::FlatGroups>(internal::keep_options(param_groups(), groups),
-                                                   fused.flat_gradients)) {
-  flat_->zero_gradients();
-}
-
-FusedSGD::~FusedSGD() = default;
-
-at::Tensor FusedSGD::step(LossClosure closure) {
-  return internal::step_with_closure(closure, [this] { step(StepOptions{}); });
-}
-
 StepResult FusedSGD::step(const StepOptions& options) {
-  return internal::fused_step(*this, *flat_, SgdStateKind(), options, launch_sgd);
-}
-
-void FusedSGD::zero_grad(bool set_to_none) {
-  if (!flat_->flat_gradients()) return torch::optim::SGD::zero_grad(set_to_none);
-  flat_->zero_gradients();
+  return internal::fused_step(*this, flat(), SgdStateKind(), options, launch_sgd);
 }
 
 }  // namespace lockstep::optim

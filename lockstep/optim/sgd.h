@@ -6,34 +6,26 @@
 
 #include <torch/optim/sgd.h>
 
-#include <memory>
+#include <utility>
 #include <vector>
 
-#include "lockstep/optim/fused_options.h"
-#include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/fused_optimizer.h"
 
 namespace lockstep::optim {
 
-namespace internal {
-class FlatGroups;
-}  // namespace internal
+extern template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>;
 
-class FusedSGD : public torch::optim::SGD, public FusedStep {
+class FusedSGD : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
   explicit FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options,
-                    FusedOptions fused = {});
+                    FusedOptions fused = {})
+      : FusedOptimizer(std::move(parameters), std::move(options), fused) {}
   explicit FusedSGD(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    torch::optim::SGDOptions defaults, FusedOptions fused = {});
-  ~FusedSGD() override;
-  FusedSGD(const FusedSGD&) = delete;
-  FusedSGD& operator=(const FusedSGD&) = delete;
+                    torch::optim::SGDOptions defaults, FusedOptions fused = {})
+      : FusedOptimizer(groups, std::move(defaults), fused) {}
 
-  at::Tensor step(LossClosure closure = nullptr) override;
+  using FusedOptimizer::step;
   StepResult step(const StepOptions& options) override;
-  void zero_grad(bool set_to_none = true);
-
- private:
-  std::unique_ptr<internal::FlatGroups> flat_;
 };
 
 }  // namespace lockstep::optim

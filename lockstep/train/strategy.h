@@ -57,6 +57,11 @@ class AveragedModel {
     return ddp_ ? (*ddp_)(std::forward<Args>(args)...)
                 : model_->forward(std::forward<Args>(args)...);
   }
+  // See DistributedDataParallel::follow(); nothing with another strategy.
+  template <typename Loader>
+  void follow(const Loader& loader) {
+    if (ddp_) ddp_->follow(loader);
+  }
   // After backward: every rank's gradients are the average over the ranks. Collective.
   void average() {
     if (horovod_)

@@ -37,7 +37,9 @@ class SupervisedTask {
     std::optional<amp::AutocastSettings> autocast = {};  // under which forward and loss compute
   };
 
-  explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {}
+  explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {
+    parts_.model.follow(parts_.loader);
+  }
   SupervisedTask(const SupervisedTask&) = delete;
   SupervisedTask& operator=(const SupervisedTask&) = delete;
 

@@ -15,11 +15,12 @@
 #include "lockstep/flat/bucket_plan.h"
 
 namespace lockstep::optim::internal {
-namespace {
 
 std::string place(size_t group, int64_t index) {
   return "parameter " + std::to_string(index) + " of group " + std::to_string(group);
 }
+
+namespace {
 
 void check_kind(const at::Tensor& param, size_t group, int64_t index) {
   if (!param.defined() || param.layout() != at::kStrided ||

@@ -5,9 +5,13 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace lockstep::optim::internal {
+
+// For messages: "parameter 3 of group 0".
+std::string place(size_t group, int64_t index);
 
 // A parameter's place.
 struct Slot {

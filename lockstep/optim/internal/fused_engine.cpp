@@ -18,10 +18,6 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
-std::string where(const Block& block, const Slot& slot) {
-  return "parameter " + std::to_string(slot.index) + " of group " + std::to_string(block.group);
-}
-
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   for (int64_t dim = 0; dim < a.dim(); ++dim) {
     if (a.size(dim) > 1 && a.stride(dim) != b.stride(dim)) return false;
@@ -34,12 +30,12 @@ const at::Tensor& gradient_of(const Block& block, Slot& slot) {
   at::Tensor& gradient = slot.param.mutable_grad();
   if (!gradient.defined()) return gradient;
   if (gradient.layout() != at::kStrided) {
-    throw InvalidArgument("fused optimizer: the gradient of " + where(block, slot) +
+    throw InvalidArgument("fused optimizer: the gradient of " + place(block.group, slot.index) +
                           " is sparse; give this parameter to another optimizer");
   }
   if (gradient.scalar_type() != slot.param.scalar_type() ||
       gradient.device() != slot.param.device() || gradient.sizes() != slot.param.sizes()) {
-    throw InvalidArgument("fused optimizer: the gradient of " + where(block, slot) +
+    throw InvalidArgument("fused optimizer: the gradient of " + place(block.group, slot.index) +
                           " has another dtype, device or shape than the parameter");
   }
   if (!same_layout(gradient, slot.param)) {
@@ -89,7 +85,7 @@ double norm_of(const std::vector<Located>& located) {
   std::string name = "no single one: their squares overflow";
   for (const Located& one : located) {
     if (!std::isfinite(sum_of_squares({one.gradient}))) {
-      name = where(*one.block, *one.slot);
+      name = place(one.block->group, one.slot->index);
       break;
     }
   }

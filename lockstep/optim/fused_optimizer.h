@@ -1,0 +1,45 @@
+// FusedOptimizer: what the optimizers over flat memory share; see adam.h for what users get.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/optim/fused_options.h"
+#include "lockstep/optim/fused_step.h"
+
+namespace lockstep::optim {
+
+namespace internal {
+class FlatGroups;
+}  // namespace internal
+
+// A torch::optim optimizer (Torch, made with Options) whose parameters lie in flat buffers.
+// Instantiated in fused_optimizer.cpp. What derives from it has the step itself.
+template <typename Torch, typename Options>
+class FusedOptimizer : public Torch, public FusedStep {
+ public:
+  // Throw InvalidArgument for a parameter that occurs twice, shares memory with another, is sparse
+  // or not floating-point.
+  explicit FusedOptimizer(std::vector<at::Tensor> parameters, Options options,
+                          FusedOptions fused = {});
+  explicit FusedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                          Options defaults, FusedOptions fused = {});
+  ~FusedOptimizer() override;
+  FusedOptimizer(const FusedOptimizer&) = delete;
+  FusedOptimizer& operator=(const FusedOptimizer&) = delete;
+
+  using FusedStep::step;
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
+  // With flat gradients, zeroes them and puts them back as grad(); otherwise torch's.
+  void zero_grad(bool set_to_none = true);
+
+ protected:
+  internal::FlatGroups& flat() { return *flat_; }
+
+ private:
+  std::unique_ptr<internal::FlatGroups> flat_;
+};
+
+}  // namespace lockstep::optim
