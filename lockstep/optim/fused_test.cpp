@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/internal/test_parameters.h"
 #include "lockstep/optim/learning_rate.h"
@@ -203,31 +204,23 @@ TEST(FusedOptimizer, AStepIsAChangeToAutograd) {
   EXPECT_THROW(loss.backward(), c10::Error);  // the graph saw the values before the step
 }
 
-template <typename Make>
-std::string error_of(Make make) {
-  try {
-    make();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(FusedOptimizer, SaysWhatItCannotTake) {
   auto parameter = torch::ones({4}).set_requires_grad(true);
   auto part = parameter.detach().narrow(0, 1, 2).set_requires_grad(true);
-  EXPECT_THAT(error_of([&] { FusedSGD({parameter, part}, SGDOptions(1)); }),
+  EXPECT_THAT(message_of<InvalidArgument>([&] { FusedSGD({parameter, part}, SGDOptions(1)); }),
               HasSubstr("parameter 0 of group 0 and parameter 1 of group 0 share memory"));
-  EXPECT_THAT(error_of([&] { FusedSGD({torch::ones({2}, at::kLong)}, SGDOptions(1)); }),
-              HasSubstr("not floating-point"));
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { FusedSGD({torch::ones({2}, at::kLong)}, SGDOptions(1)); }),
+      HasSubstr("not floating-point"));
 
   FusedSGD optimizer({parameter}, SGDOptions(1));
   parameter.mutable_grad() = torch::ones({4}).to_sparse();
-  EXPECT_THAT(error_of([&] { optimizer.step(); }), HasSubstr("is sparse"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step(); }), HasSubstr("is sparse"));
   parameter.mutable_grad() = torch::ones({4});
-  EXPECT_THAT(error_of([&] { optimizer.step({.max_norm = 0.0}); }), HasSubstr("max_norm"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step({.max_norm = 0.0}); }),
+              HasSubstr("max_norm"));
   const FusedSGD thief({parameter}, SGDOptions(1));
-  EXPECT_THAT(error_of([&] { optimizer.step(); }), HasSubstr("has been moved"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step(); }), HasSubstr("has been moved"));
 }
 
 }  // namespace lockstep::optim::fused_test

@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/internal/test_parameters.h"
 #include "lockstep/optim/lamb.h"
@@ -22,16 +23,10 @@ using torch::optim::SGDOptions;
 
 class Resume : public ::testing::Test {
  protected:
-  Resume() {
-    std::string name = (std::filesystem::temp_directory_path() / "lockstep_optim.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    dir_ = name;
-  }
-  ~Resume() override { std::filesystem::remove_all(dir_); }
   std::filesystem::path file() const { return dir_ / "optimizer.safetensors"; }
 
  private:
-  std::filesystem::path dir_;
+  TestDirectory dir_;
 };
 
 template <typename Optimizer>

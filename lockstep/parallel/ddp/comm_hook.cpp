@@ -22,7 +22,7 @@ class SixteenBits final : public CommHook {
 
   Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) override {
     const at::Tensor& rounded = rounded_[bucket.index];
-    if (!rounded.defined()) return comm.iall_reduce(bucket.flat, ReduceOp::kAvg, note);
+    if (!rounded.defined()) return CommHook::start(comm, bucket, note);
     rounded.copy_(bucket.flat);
     return comm.iall_reduce(rounded, ReduceOp::kAvg, note);
   }
@@ -39,6 +39,9 @@ class SixteenBits final : public CommHook {
 }  // namespace
 
 void CommHook::prepare(Communicator&, std::span<const GradBucket>) {}
+Work CommHook::start(Communicator& comm, const GradBucket& bucket, const CallNote& note) {
+  return comm.iall_reduce(bucket.flat, ReduceOp::kAvg, note);
+}
 void CommHook::finish(Communicator&, const GradBucket&, const CallNote&) {}
 
 std::unique_ptr<CommHook> make_16_bit_hook(at::ScalarType dtype) {

@@ -22,18 +22,19 @@ struct GradBucket {
   std::vector<at::Tensor> gradients;  // the same memory in the parameters' shapes
 };
 
-// One reducer's: a hook may keep state for each bucket. All calls come from the thread that runs
-// backward; what they throw ends the backward, on this rank.
+// This one is the plain all_reduce. One reducer's: a hook may keep state for each bucket. All calls
+// come from the thread that runs backward; what they throw ends the backward, on this rank.
 class CommHook {
  public:
   virtual ~CommHook() = default;
 
-  // Once, when the wrapper is made: the place for symmetric memory. Collective.
+  // Once, at the end of the first backward that communicates: the place for symmetric memory.
+  // Collective.
   virtual void prepare(Communicator& comm, std::span<const GradBucket> buckets);
   // The bucket's gradients are there: starts to reduce them, and returns without waiting. The note
   // tells the bucket's calls from others; give it to every collective. On all ranks the same
   // operations.
-  virtual Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) = 0;
+  virtual Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note);
   // After that Work, in the buckets' order, before backward ends. May communicate.
   virtual void finish(Communicator& comm, const GradBucket& bucket, const CallNote& note);
 };

@@ -63,7 +63,7 @@ class PowerSgd final : public CommHook {
 
   Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) override {
     Compressed& mine = buckets_[bucket.index];
-    if (!compresses(mine)) return comm.iall_reduce(bucket.flat, ReduceOp::kAvg, note);
+    if (!compresses(mine)) return CommHook::start(comm, bucket, note);
     if (!options_.warm_start) draw(mine, bucket.index);
     for (Factor& f : mine.factors) {
       if (options_.error_feedback) f.gradient.add_(f.error);

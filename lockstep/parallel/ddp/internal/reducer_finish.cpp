@@ -64,10 +64,8 @@ void ReducerState::make_buckets(int source) {
     gradients[k].sparse = sparse.const_data_ptr<uint8_t>()[k] != 0;
   }
   buckets_.make(comm_, order_, options_.bucket_sizes);
-  if (options_.hook) {
-    shown_ = buckets_.shown();
-    options_.hook->prepare(comm_, shown_);
-  }
+  shown_ = buckets_.shown();
+  options_.hook->prepare(comm_, shown_);
   for (Gradient& gradient : gradients) {
     if (gradient.arrivals > 0 && !gradient.sparse) bucket_one_more(gradient);
     if (options_.static_graph && !shadowing_) gradient.expected = gradient.arrivals;
@@ -115,7 +113,7 @@ void ReducerState::settle_dense() {
   std::vector<Bucket>& buckets = buckets_.buckets();
   for (size_t i = 0; i < buckets.size(); ++i) {
     buckets[i].work.wait();
-    if (options_.hook) options_.hook->finish(comm_, shown_[i], call_note(buckets[i].note));
+    options_.hook->finish(comm_, shown_[i], call_note(buckets[i].note));
   }
 }
 

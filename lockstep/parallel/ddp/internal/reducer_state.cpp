@@ -45,7 +45,9 @@ ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOp
       id_(comm_.stats().collectives),
       buckets_(std::move(parameters)),
       used_(at::zeros({static_cast<int64_t>((buckets_.gradients().size() + 7) / 8)}, at::kByte)),
-      task_(kNoGraphTask) {}
+      task_(kNoGraphTask) {
+  if (!options_.hook) options_.hook = std::make_shared<CommHook>();
+}
 
 void ReducerState::install_hooks() {
   std::vector<Gradient>& gradients = buckets_.gradients();
@@ -144,9 +146,7 @@ void ReducerState::start_bucket() {
   Bucket& bucket = buckets_.buckets()[started_];
   bucket.note = note_of("bucket " + std::to_string(started_));
   const at::NoGradGuard no_grad;
-  bucket.work = options_.hook
-                    ? options_.hook->start(comm_, shown_[started_], call_note(bucket.note))
-                    : comm_.iall_reduce(bucket.flat, ReduceOp::kAvg, call_note(bucket.note));
+  bucket.work = options_.hook->start(comm_, shown_[started_], call_note(bucket.note));
   ++started_;
 }
 
