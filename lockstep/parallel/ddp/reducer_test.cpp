@@ -8,6 +8,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 
@@ -191,6 +192,23 @@ TEST(Ddp, ASkippedStepIsNamedThroughTheLoader) {
     EXPECT_NE(text.find("of forward 6 (batch 6)"), std::string::npos) << text;
     EXPECT_NE(text.find("of forward 6 (batch 7)"), std::string::npos) << text;
   });
+}
+
+TEST(Ddp, ARankThatFailsInForwardIsNamedToTheOthers) {
+  const auto start = std::chrono::steady_clock::now();
+  testing::run_threads(3, [](Communicator& comm) {
+    DistributedDataParallel model(Linear(3, 1), comm);
+    model(torch::ones({2, 3})).sum().backward();
+    if (comm.rank() == 1) {
+      EXPECT_THROW((void)model(torch::ones({2, 4})), std::exception);  // and gives up
+      return;
+    }
+    const std::string text =
+        message_of<PeerLost>([&] { model(torch::ones({2, 3})).sum().backward(); });
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("all_reduce"), std::string::npos) << text;
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(Ddp, UnequalBatchesDividedBySamplesAreOneBatch) {
