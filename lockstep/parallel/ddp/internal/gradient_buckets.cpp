@@ -74,8 +74,11 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
       gradient.view = window(bucket.flat, slot.offset, gradient.parameter.sizes());
       gradient.bucket = buckets_.size();
       bucket.gradients.push_back(slot.tensor);
+      ++bucket.missing;
+      if (gradient.arrivals == 0) continue;
+      gradient.place();
+      --bucket.missing;
     }
-    bucket.missing = bucket.gradients.size();
     buckets_.push_back(std::move(bucket));
   }
   made_ = true;

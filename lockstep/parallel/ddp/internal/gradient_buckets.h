@@ -56,8 +56,9 @@ class GradientBuckets {
   // Throws InvalidArgument unless each parameter is a leaf that requires a gradient.
   explicit GradientBuckets(NamedTensors parameters);
 
-  // Makes the buckets, for gradients in this order of arrival; sparse ones get none. Collective,
-  // the same arguments on all ranks.
+  // Makes the buckets, for gradients in this order of arrival; sparse ones get none. Those that
+  // have arrived move in, bucket by bucket, so that no two copies of all are there at once.
+  // Collective, the same arguments on all ranks.
   void make(Communicator& comm, std::span<const size_t> order, flat::BucketSizes sizes);
   bool made() const { return made_; }
   std::vector<GradBucket> shown() const;  // for a hook

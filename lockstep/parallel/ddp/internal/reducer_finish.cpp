@@ -66,10 +66,8 @@ void ReducerState::make_buckets(int source) {
   buckets_.make(comm_, order_, options_.bucket_sizes);
   shown_ = buckets_.shown();
   options_.hook->prepare(comm_, shown_);
-  for (Gradient& gradient : gradients) {
-    if (gradient.arrivals > 0 && !gradient.sparse) bucket_one_more(gradient);
-    if (options_.static_graph && !shadowing_) gradient.expected = gradient.arrivals;
-  }
+  if (!options_.static_graph || shadowing_) return;
+  for (Gradient& gradient : gradients) gradient.expected = gradient.arrivals;
 }
 
 // Every parameter that got no gradient here still takes part: another rank may have used it.
