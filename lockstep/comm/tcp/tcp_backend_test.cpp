@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "lockstep/core/errors.h"
@@ -17,7 +16,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/fault_suite.h"
-#include "lockstep/testing/operation_suite.h"
+#include "lockstep/testing/gtest_suite.h"
 
 namespace lockstep::tcp_backend_test {
 namespace {
@@ -44,18 +43,14 @@ void run_tcp(int size, const std::function<void(Communicator&, TcpBackend&)>& fn
 class TcpOperations : public ::testing::TestWithParam<std::tuple<int, tcp::ScheduleSizes>> {};
 
 TEST_P(TcpOperations, AgreeWithTheOracle) {
-  std::mutex mutex;
-  int64_t checked = 0;
-  run_tcp(std::get<0>(GetParam()),
-          [&](Communicator& comm, TcpBackend&) {
-            const testing::SuiteReport report = testing::run_operation_suite(
-                comm, {.long_bytes = 100'003, .every_root = comm.size() < 4});
-            const std::lock_guard lock(mutex);
-            checked += report.checked;
-            for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-          },
-          {.sizes = std::get<1>(GetParam())});
-  EXPECT_GT(checked, 1000);
+  const auto& [size, sizes] = GetParam();
+  testing::expect_suite(
+      [&](const auto& fn) {
+        run_tcp(size, [&](Communicator& comm, TcpBackend&) { fn(comm); }, {.sizes = sizes});
+      },
+      [](const Communicator& comm) {
+        return testing::SuiteOptions{.long_bytes = 100'003, .every_root = comm.size() < 4};
+      });
 }
 
 // The second sizes make long tensors take many pieces and blocks.
