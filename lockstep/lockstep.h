@@ -31,6 +31,7 @@
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/ddp/power_sgd.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/parallel/horovod/adasum.h"
 #include "lockstep/parallel/horovod/broadcast.h"
