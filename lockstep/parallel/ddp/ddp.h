@@ -14,9 +14,9 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
-#include "lockstep/parallel/ddp/internal/replica.h"
 #include "lockstep/parallel/ddp/join.h"
 #include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/parallel/ddp/replica.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
 namespace lockstep {

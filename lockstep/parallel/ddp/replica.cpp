@@ -1,4 +1,4 @@
-#include "lockstep/parallel/ddp/internal/replica.h"
+#include "lockstep/parallel/ddp/replica.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -6,6 +6,7 @@
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/parallel/ddp/internal/roll_call.h"
 #include "lockstep/parallel/ddp/join.h"
 
 namespace lockstep {

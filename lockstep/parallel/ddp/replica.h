@@ -10,11 +10,13 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
-#include "lockstep/parallel/ddp/internal/roll_call.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
 namespace lockstep::internal {
+
+class RollCall;
+struct Roll;
 
 class Replica {
  public:
