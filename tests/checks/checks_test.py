@@ -98,6 +98,11 @@ class Checks(unittest.TestCase):
                                                                                              "DEPENDS low high"))
         self.assert_refused("check-arrows", "room comm depends on high, which the top CMakeLists.txt adds later")
 
+    def test_public_header_of_internal_one(self):
+        self.write(lockstep__low__a_dot_h='#include "lockstep/low/internal/x.h"\n', lockstep__low__internal__x_dot_h="")
+        self.assert_refused("check-arrows", "lockstep/low/a.h:1: a public header includes lockstep/low/internal/x.h, "
+                            "which is not installed")
+
     def test_neighbours_in_parallel(self):
         self.write(lockstep__parallel__right__CMakeLists_dot_txt="lockstep_room(NAME right SOURCES r.cpp DEPENDS left TORCH)")
         self.assert_refused("check-arrows", "room right depends on its neighbour left")
