@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <cstring>
+
 #include "lockstep/core/errors.h"
 
 namespace lockstep::internal {
@@ -13,6 +15,17 @@ namespace {
 // detach_(), which autograd forbids on what it knows as a view.
 at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape) {
   return at::empty({0}, flat.options()).set_(flat.storage(), offset, shape);
+}
+
+// Tensor::copy_ takes up to twice as long for what lies alike.
+void move_into(const at::Tensor& view, const at::Tensor& gradient) {
+  if (gradient.is_cpu() && view.is_cpu() && gradient.scalar_type() == view.scalar_type() &&
+      gradient.is_contiguous() && gradient.sizes() == view.sizes()) {
+    std::memmove(view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  view.copy_(gradient);
 }
 
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
@@ -37,8 +50,7 @@ void Gradient::place() {
                           "averaged; let that one reach it, on any rank");
   }
   if (in_place()) return;
-  const at::NoGradGuard no_grad;
-  view.copy_(gradient);
+  move_into(view, gradient);
   gradient = view;
 }
 
