@@ -119,6 +119,14 @@ TEST(RankEnvironment, ThreadsComeFromTheUserFirst) {
             "2");
 }
 
+TEST(RankEnvironment, FreedMemoryIsKeptUnlessTheUserSaysOtherwise) {
+  const AttemptPlan plan = two_ranks();
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("MALLOC_TRIM_THRESHOLD_"), "1073741824");
+  EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("MALLOC_MMAP_THRESHOLD_"), "33554432");
+  EXPECT_FALSE(rank_variables(plan, 0, "", lookup({{"MALLOC_TRIM_THRESHOLD_", "1"}}))
+                   .contains("MALLOC_TRIM_THRESHOLD_"));
+}
+
 TEST(RankEnvironment, OnlyRankZeroHearsOfTheTerminal) {
   AttemptPlan plan = two_ranks();
   EXPECT_EQ(rank_variables(plan, 0, "", lookup({})).at("LOCKSTEP_TTY"), "") << "removed";

@@ -70,7 +70,16 @@ std::vector<std::string> process_command(const StepArguments& arguments,
   const std::string batch = std::to_string(arguments.batch);
   const std::string threads = std::to_string(arguments.threads);
   if (is_python(strategy)) {
-    return {arguments.python, "-c", kStepScript, arguments.model, strategy, batch, threads, turns};
+    // As torchrun starts it: without what `lockstep run` adds for speed.
+    std::vector<std::string> command{"env"};
+    const EnvLookup env = process_env();
+    for (const char* name :
+         {"THP_MEM_ALLOC_ENABLE", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
+      if (!env(name)) command.insert(command.end(), {"-u", name});
+    }
+    command.insert(command.end(), {arguments.python, "-c", kStepScript, arguments.model, strategy,
+                                   batch, threads, turns});
+    return command;
   }
   return {self().string(),
           "bench",
