@@ -72,9 +72,11 @@ const at::Generator& ReplicaRandom::generator() {
 void register_replica_random() {
   // Never taken back: libtorch's own objects may go first at the end of the process.
   static const bool registered = [] {
-    auto* every = new torch::Library(torch::Library::IMPL, "_", kMode, __FILE__, __LINE__);
+    static auto* const every =
+        new torch::Library(torch::Library::IMPL, "_", kMode, __FILE__, __LINE__);
     every->fallback(torch::CppFunction::makeFallthrough());
-    auto* random = new torch::Library(torch::Library::IMPL, "aten", kMode, __FILE__, __LINE__);
+    static auto* const random =
+        new torch::Library(torch::Library::IMPL, "aten", kMode, __FILE__, __LINE__);
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
       if (name.getNamespace() != "aten") continue;

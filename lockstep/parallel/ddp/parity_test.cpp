@@ -1,4 +1,5 @@
 // Whole models, N ranks against one process on the whole batch.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
@@ -23,6 +24,7 @@ constexpr int kSteps = 10;
 std::mutex drawing;
 
 ResNet make_resnet(at::ScalarType dtype) {
+  at::set_num_threads(1);  // ranks with a pool each would wait for each other's
   const std::lock_guard lock(drawing);
   torch::manual_seed(1);
   ResNet net(ResNetOptions{.stem = ResNetStem::kCifar, .num_classes = 10});
@@ -107,6 +109,7 @@ TEST(Parity, ResNetsFirstGradientsAreOneProcesssInFloat32) {
 
 TEST(Parity, SimpleCnnIsOneProcessForTenStepsWhateverTheOptions) {
   const auto make = [] {
+    at::set_num_threads(1);
     const std::lock_guard lock(drawing);
     torch::manual_seed(2);
     SimpleCnn net(SimpleCnnOptions{.dropout1 = 0, .dropout2 = 0});

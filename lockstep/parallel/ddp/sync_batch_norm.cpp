@@ -242,9 +242,11 @@ at::Tensor marked_to_copy(const at::Tensor& self, std::optional<at::ScalarType> 
 // without SyncBatchNorm do not pay. Never taken back, since marked tensors may outlive anything.
 void register_kernels() {
   static const bool registered = [] {
-    auto* every = new torch::Library(torch::Library::IMPL, "_", kMark, __FILE__, __LINE__);
+    static auto* const every =
+        new torch::Library(torch::Library::IMPL, "_", kMark, __FILE__, __LINE__);
     every->fallback(torch::CppFunction::makeFallthrough());
-    auto* some = new torch::Library(torch::Library::IMPL, "aten", kMark, __FILE__, __LINE__);
+    static auto* const some =
+        new torch::Library(torch::Library::IMPL, "aten", kMark, __FILE__, __LINE__);
     some->impl("batch_norm", &marked_batch_norm);
     some->impl("clone", &marked_clone);
     some->impl("_to_copy", &marked_to_copy);
