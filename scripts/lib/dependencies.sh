@@ -210,12 +210,12 @@ ensure_python_headers() {
 # What tests import, into .venv; without it they are skipped, by name. Of TensorBoard what reads its files, no server.
 ensure_python_test_packages() {
   local python="$ROOT/.venv/bin/python"
-  local wants='expecttest, numpy, safetensors, tensorboard.backend.event_processing.event_accumulator'
+  local wants='expecttest, numpy, safetensors, sklearn, tensorboard.backend.event_processing.event_accumulator'
   if [ ! -x "$python" ] || "$python" -c "import $wants" 2>/dev/null; then return; fi
   mkdir -p "$ROOT/build"
-  say "Installing expecttest, numpy, safetensors and TensorBoard's reader into .venv, for the tests"
-  pip_quietly install expecttest numpy safetensors ||
-    say "pip could not install expecttest, numpy and safetensors (log: build/pip.log)"
+  say "Installing expecttest, numpy, safetensors, scikit-learn and TensorBoard's reader into .venv, for the tests"
+  pip_quietly install expecttest numpy safetensors scikit-learn ||
+    say "pip could not install expecttest, numpy, safetensors and scikit-learn (log: build/pip.log)"
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 

@@ -1,0 +1,70 @@
+// How well a classifier does, class by class: the confusion matrix and the report that
+// scikit-learn's sklearn.metrics.classification_report makes of it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// How often each true class was given each predicted class. Counts of several ranks add up: sum
+// counts() over them, and make one matrix of the result.
+class ConfusionMatrix {
+ public:
+  // All zero. Throws InvalidArgument without labels.
+  explicit ConfusionMatrix(std::vector<std::string> labels);
+  // counts: row by row, a row a true class; labels.size() squared of them, none negative. Throws
+  // InvalidArgument.
+  ConfusionMatrix(std::vector<std::string> labels, std::vector<int64_t> counts);
+
+  // One sample. Throws InvalidArgument for a class that is none.
+  void add(int64_t truth, int64_t predicted);
+
+  const std::vector<std::string>& labels() const { return labels_; }
+  const std::vector<int64_t>& counts() const { return counts_; }  // row by row
+  size_t classes() const { return labels_.size(); }
+  int64_t at(size_t truth, size_t predicted) const {
+    return counts_[truth * classes() + predicted];
+  }
+  int64_t total() const;
+  int64_t correct() const;
+
+ private:
+  std::vector<std::string> labels_;
+  std::vector<int64_t> counts_;
+};
+
+struct ClassScores {
+  double precision = 0;
+  double recall = 0;
+  double f1 = 0;
+  int64_t support = 0;  // samples that are truly of the class
+};
+
+struct ClassificationReport {
+  std::vector<std::string> labels;
+  std::vector<ClassScores> classes;  // one a label
+  double accuracy = 0;
+  ClassScores macro;     // mean over classes
+  ClassScores weighted;  // mean over classes, weighted by support
+};
+
+// `zero_division` (0, 1 or NaN) stands for a quotient whose divisor is 0, such as the precision of
+// a class that was never predicted; means leave NaN out. Digit for digit scikit-learn's numbers.
+ClassificationReport classification_report(const ConfusionMatrix& matrix, double zero_division = 0);
+
+// The text as scikit-learn prints it, with so many digits after the point (0 or more), byte for
+// byte where labels are ASCII; wide characters (Chinese) are aligned as they show, where
+// scikit-learn counts characters.
+std::string to_text(const ClassificationReport& report, int digits = 2);
+
+// The fields of scikit-learn's output_dict: an object a label, "accuracy", "macro avg" and
+// "weighted avg", each with precision, recall, f1-score and support. NaN becomes null.
+nlohmann::ordered_json to_json(const ClassificationReport& report);
+
+// The counts as a table of text: a row a true class, a column a predicted one.
+std::string to_text(const ConfusionMatrix& matrix);
+
+}  // namespace lockstep
