@@ -1,0 +1,25 @@
+// A batch of tokenised texts, as language models take it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace lockstep::data {
+
+// The tensors are on the CPU and belong to the batch alone.
+struct TextBatch {
+  at::Tensor input_ids;       // int64 [B, T]; packed: [N], all sequences end to end
+  at::Tensor attention_mask;  // int64 [B, T], 1 where a token is; undefined when packed
+  at::Tensor token_type_ids;  // int64, shaped as input_ids
+  at::Tensor lengths;         // int64 [B], the tokens of each sequence
+  at::Tensor labels;          // int64 [B]; -1 where unknown
+};
+
+enum class TextPadding {
+  kMaxLength,  // every sequence to CollateOptions::max_length
+  kLongest,    // to the longest of the batch
+  kPacked,     // no padding: sequences end to end
+};
+
+}  // namespace lockstep::data

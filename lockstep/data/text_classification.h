@@ -1,0 +1,88 @@
+// Labelled texts, or pairs of texts, from JSON, JSONL, TSV and CSV files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::data {
+
+// What is done to a text before it is tokenised. A checkpoint records it, so that prediction does
+// the same; a value without any of it leaves texts alone.
+struct TextPreprocessing {
+  bool remove_spaces = false;  // every U+0020, as Python's text.replace(" ", "")
+  bool strip = false;          // white space at both ends, as Python's text.strip(); comes second
+
+  std::string apply(std::string_view text) const;
+  bool operator==(const TextPreprocessing&) const = default;
+};
+// {"remove_spaces": true, "strip": true}. text_preprocessing() takes a missing key as false and
+// throws DataError for an unknown one or one that is not a boolean.
+nlohmann::ordered_json json_of(const TextPreprocessing& preprocessing);
+TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json);
+
+struct TextExample {
+  std::string text;                 // UTF-8, preprocessed
+  std::optional<std::string> pair;  // the second text of a pair
+  int64_t label = -1;               // 0..classes-1; -1 where unknown
+  bool operator==(const TextExample&) const = default;
+};
+
+struct TextDataOptions {
+  TextPreprocessing preprocessing;
+  std::vector<std::string> labels;  // the classes' names; empty: from the files, see below
+  int64_t limit = 0;                // only the first rows of the training file; 0: all
+  double train_part = 0.92;         // of a training file without a dev file or a split
+  int64_t split_seed = 123;         // of the same
+};
+
+struct TextClassification {
+  std::vector<TextExample> train;
+  std::vector<TextExample> dev;
+  std::vector<TextExample> test;    // empty where there is no test file
+  std::vector<std::string> labels;  // the name of each class, in order
+  TextPreprocessing preprocessing;
+  bool pairs = false;  // the examples have a second text; all of them have, or none
+
+  int64_t classes() const { return static_cast<int64_t>(labels.size()); }
+};
+
+// Loads a directory, or a single file.
+//
+// A directory has train.json, train.jsonl, train.tsv or train.csv; it may have dev.* and test.* of
+// the same forms, labels.txt or class.txt (one class name a line) and split_seed123.txt. A file is
+// read by its ending, and is the training file; nothing beside it is looked at.
+//
+// Rows
+//   .json   an array of [text, label] or [text, pair, label], or of objects as below
+//   .jsonl  one such array or object a line
+//           objects: the text under "text", "sentence", "content", "text_a" or "sentence1"; the
+//           pair under "text_b" or "sentence2"; the class under "label"; other keys are ignored
+//   .tsv    text, tab, label (or text, pair, label); no quotes, so no tabs or line ends in a text
+//   .csv    the same with commas and RFC 4180's quotes
+//           both: a first row of the names above (in any order) is a header
+// A label is a number 0..classes-1 or a class's name. Only a test file may lack them.
+//
+// The classes' names are, in this order: options.labels; labels.txt; class.txt; if the labels are
+// numbers, "0", "1", ... up to the greatest; else the labels of the training file sorted by their
+// bytes. The dev set is, in this order: dev.*; the last rows of split_seed123.txt (a row number of
+// the training file, from 0, a line; the first train_part of the lines is for training); the same
+// of the order that CPython's random.seed(split_seed); random.shuffle(rows) gives.
+//
+// Throws DataError that names the file and the line (or the row): missing, not UTF-8, malformed, a
+// label that no class has, rows without a text, an empty training or dev set. Thread-safe.
+TextClassification text_classification(const std::filesystem::path& path,
+                                       const TextDataOptions& options = {});
+
+// The rows of one file as above, labels where there are any: what `lockstep predict --file` and
+// `lockstep eval` read. `labels` are the classes' names; with `need_labels` a row without one is
+// refused. A .txt file gives one text a line, without labels.
+std::vector<TextExample> read_texts(const std::filesystem::path& file,
+                                    const std::vector<std::string>& labels,
+                                    const TextPreprocessing& preprocessing, bool need_labels);
+
+}  // namespace lockstep::data

@@ -1,0 +1,57 @@
+// Texts as token ids in memory: a Dataset whose batches are TextBatches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/data/text_batch.h"
+#include "lockstep/data/text_classification.h"
+#include "lockstep/tokenizers/bert_tokenizer.h"
+
+namespace lockstep::data {
+
+// How sequences become a batch.
+struct CollateOptions {
+  TextPadding padding = TextPadding::kLongest;
+  int64_t max_length = 128;     // tokens of a sequence, special ones included; longer are cut,
+                                // longest text first
+  int64_t pad_to_multiple = 1;  // T (kLongest), or N (kPacked is never padded: must be 1), is a
+                                // multiple of this; at most max_length
+};
+
+// Tokenises its texts when it is made and keeps the ids. Cheap to copy: copies share them. All
+// methods are const and may be called from any thread.
+class TokenizedTexts {
+ public:
+  // No texts.
+  TokenizedTexts() = default;
+
+  // The examples and the tokenizer are read now, not kept. `threads` tokenise; 0: as many as the
+  // machine has processors for this process. Throws InvalidArgument for options out of range.
+  TokenizedTexts(std::span<const TextExample> examples, const tokenizers::BertTokenizer& tokenizer,
+                 const CollateOptions& options = {}, int threads = 0);
+
+  int64_t size() const;
+  // Throws InvalidArgument for an index outside 0..size()-1, and for no indices.
+  TextBatch batch(std::span<const int64_t> indices) const;
+
+  // Tokens of each sequence after cutting, special ones included: for LengthGroupedSampler.
+  const std::vector<int64_t>& lengths() const;
+  // [size()]; -1 where unknown.
+  const std::vector<int64_t>& labels() const;
+  const CollateOptions& options() const;
+
+  // The same sequences in batches of another form. options.max_length must not exceed this one's
+  // where a sequence was cut to it; sequences are not cut again: InvalidArgument if one is longer
+  // than options.max_length.
+  TokenizedTexts with_padding(TextPadding padding, int64_t pad_to_multiple = 1) const;
+
+ private:
+  struct Sequences;
+  std::shared_ptr<const Sequences> sequences_;
+  CollateOptions options_;
+};
+
+}  // namespace lockstep::data

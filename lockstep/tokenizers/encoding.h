@@ -1,0 +1,56 @@
+// A tokenised text, and how texts are cut and padded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace lockstep::tokenizers {
+
+// The three vectors are equally long.
+struct Encoding {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> type_ids;        // 0: first text and its special tokens, 1: second
+  std::vector<int32_t> attention_mask;  // 1; 0 where padded
+
+  bool operator==(const Encoding&) const = default;
+};
+
+enum class Truncation {
+  kNone,
+  kLongestFirst,  // the longer text first, then both evenly
+  kOnlyFirst,
+  kOnlySecond,
+};
+
+enum class Padding {
+  kNone,
+  kLongest,    // to the longest of the batch
+  kMaxLength,  // to EncodeOptions::max_length
+};
+
+struct EncodeOptions {
+  int64_t max_length = 512;  // tokens, special ones included; used where cut or padded
+  Truncation truncation = Truncation::kLongestFirst;
+  bool special_tokens = true;  // [CLS] text [SEP] pair [SEP]
+};
+
+struct BatchOptions {
+  Padding padding = Padding::kNone;
+  int64_t pad_to_multiple = 1;  // lengths are padded further, to a multiple of this
+  int threads = 0;              // 0: as many as there are processors for this process
+};
+
+// How many tokens of each text remain where `first` and `second` (0 where there is no pair) must
+// share `room` tokens, as Hugging Face's tokenizers cut them. Throws InvalidArgument if the
+// strategy cannot do it: only the first (second) may be cut and it is not longer than what must go.
+std::pair<size_t, size_t> truncated_lengths(size_t first, size_t second, size_t room,
+                                            Truncation truncation);
+
+// Pads on the right with `pad_id`, type 0. `max_length` is for kMaxLength. Longer ones stay.
+void pad(std::span<Encoding> encodings, Padding padding, int64_t max_length,
+         int64_t pad_to_multiple, int32_t pad_id);
+
+}  // namespace lockstep::tokenizers
