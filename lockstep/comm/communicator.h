@@ -139,7 +139,8 @@ class Communicator final {
   // Collective.
   at::Tensor gather(const at::Tensor& tensor, int root, Site site = Site::current());
   at::Tensor all_gather(const at::Tensor& tensor, Site site = Site::current());
-  // `output` as returned by the forms above; ignored but on the root for gather.
+  // `output` as returned by the forms above; ignored but on the root for gather. iall_gather and
+  // iall_gatherv take as `tensor` also this rank's own part of `output`, for a gather in place.
   Work igather(const at::Tensor& output, const at::Tensor& tensor, int root,
                Site site = Site::current());
   Work iall_gather(const at::Tensor& output, const at::Tensor& tensor, Site site = Site::current());

@@ -62,6 +62,15 @@ void unpad_parts(const at::Tensor& padded, const at::Tensor& flat,
   }
 }
 
+// Whether all_gather's input is this rank's own part of its output, so that nothing is to be
+// copied.
+bool is_own_part(const Ask& ask, int rank) {
+  if (ask.op != Op::kAllGather || !ask.input.is_contiguous() || !ask.output.is_contiguous())
+    return false;
+  const int64_t before = std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
+  return data_of(ask.input) == data_of(ask.output) + before * ask.output.element_size();
+}
+
 }  // namespace
 
 // Refuses a second thread inside the communicator.
@@ -201,7 +210,8 @@ Plan Communicator::Impl::check(const Ask& ask) const {
                             tensor->toString() + " on " + tensor->device().str());
     }
   }
-  if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output)) {
+  if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output) &&
+      !is_own_part(ask, topology_.rank)) {
     const at::MemOverlapStatus overlap = at::get_overlap_status(ask.input, ask.output);
     if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
       throw InvalidArgument(std::string(to_string(ask.op)) +

@@ -91,7 +91,7 @@ TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
     EXPECT_THAT(refused([&] { comm.iall_gather(at::zeros({4}, at::kInt), at::zeros({2})).wait(); }),
                 HasSubstr("input is float32 but output is int32"));
     const at::Tensor whole = at::zeros({4});
-    EXPECT_THAT(refused([&] { comm.iall_gather(whole, whole.narrow(0, 0, 2)).wait(); }),
+    EXPECT_THAT(refused([&] { comm.iall_gather(whole, whole.narrow(0, 1, 2)).wait(); }),
                 HasSubstr("share memory"));
     const at::Tensor t = at::ones({2});
     comm.all_reduce(t);

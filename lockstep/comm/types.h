@@ -68,7 +68,7 @@ struct CallNote {
 //   reduce          input, count; output on the root only (may be input)
 //   all_reduce      input, output (may be the same), count
 //   gather          input, counts[r] = elements of rank r; output on the root: all parts in order
-//   all_gather      input, counts; output on every rank
+//   all_gather      input (may be the rank's own part of output), counts; output on every rank
 //   scatter         input on the root: all parts in order, counts; output: counts[rank] elements
 //   reduce_scatter  input: all parts in order, counts; output: counts[rank] elements
 //   all_to_all      input: counts[r] elements for rank r, in order; output: recv_counts[r] elements

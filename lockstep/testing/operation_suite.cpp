@@ -146,6 +146,11 @@ class Suite {
     }
     expect(comm_.all_gather(mine), together, "all_gather");
     expect(comm_.all_gather(strided(mine)), together, "all_gather strided");
+    const at::Tensor all_parts = at::zeros_like(together);
+    const at::Tensor own_part = all_parts.narrow(0, rank() * size_, size_);
+    own_part.copy_(mine);
+    comm_.iall_gather(all_parts, own_part).wait();
+    expect(all_parts, together, "iall_gather in place");
     // Row r of my input goes to rank r: rank r ends with everybody's row r.
     const at::Tensor whole = input(rank(), size_ * size()).view({size(), size_});
     std::vector<at::Tensor> expected;
@@ -175,6 +180,11 @@ class Suite {
     }
     int64_t begin = 0;
     for (int r = 0; r < rank(); ++r) begin += counts[r];
+    const at::Tensor all_parts = at::zeros_like(together);
+    const at::Tensor own_part = all_parts.narrow(0, begin, counts[rank()]);
+    own_part.copy_(mine);
+    comm_.iall_gatherv(all_parts, own_part, counts).wait();
+    expect(all_parts, together, "iall_gatherv in place");
     const at::Tensor sums = exact_reduction(inputs(total), ReduceOp::kSum);
     expect(comm_.reduce_scatterv(input(rank(), total), counts),
            sums.narrow(0, begin, counts[rank()]), "reduce_scatterv");

@@ -293,6 +293,16 @@ class MpiBackend final : public Backend {
     check(op, submit_parts(call, input, output, type, op));
   }
 
+  // Whether what this rank brings to a gathering lies where its part of the result belongs: MPI
+  // wants to be told.
+  bool is_own_part(const Call& call) const {
+    if (call.op == Op::kGather ? rank_ != call.root : call.op != Op::kAllGather) return false;
+    const int64_t before =
+        std::accumulate(call.counts.begin(), call.counts.begin() + rank_, int64_t{0});
+    return call.output != nullptr &&
+           call.input == call.output + before * static_cast<int64_t>(c10::elementSize(call.dtype));
+  }
+
   int submit_parts(const Call& call, const std::byte* input, std::byte* output, Datatype type,
                    MpiOperation& op) {
     const auto& f = mpi_.call;
@@ -312,12 +322,14 @@ class MpiBackend final : public Backend {
                             std::to_string(kMostElements) + " elements; send fewer at once");
     }
     const int n = static_cast<int>(part);
+    const void* gathered = input;
+    if (is_own_part(call)) gathered = mpi::kInPlace;
     if (all_equal(call.counts)) {
       switch (call.op) {
         case Op::kGather:
-          return f.igather(input, n, type, output, n, type, call.root, comm_, request);
+          return f.igather(gathered, n, type, output, n, type, call.root, comm_, request);
         case Op::kAllGather:
-          return f.iallgather(input, n, type, output, n, type, comm_, request);
+          return f.iallgather(gathered, n, type, output, n, type, comm_, request);
         case Op::kScatter:
           return f.iscatter(input, n, type, output, n, type, call.root, comm_, request);
         case Op::kReduceScatter:
@@ -333,9 +345,10 @@ class MpiBackend final : public Backend {
     const int* offsets = op.send_offsets.data();
     switch (call.op) {
       case Op::kGather:
-        return f.igatherv(input, n, type, output, counts, offsets, type, call.root, comm_, request);
+        return f.igatherv(gathered, n, type, output, counts, offsets, type, call.root, comm_,
+                          request);
       case Op::kAllGather:
-        return f.iallgatherv(input, n, type, output, counts, offsets, type, comm_, request);
+        return f.iallgatherv(gathered, n, type, output, counts, offsets, type, comm_, request);
       case Op::kScatter:
         return f.iscatterv(input, counts, offsets, type, output, n, type, call.root, comm_,
                            request);

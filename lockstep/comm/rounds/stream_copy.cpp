@@ -47,7 +47,7 @@ void stream(std::byte* to, const std::byte* from, int64_t bytes) {
 }  // namespace
 
 void copy_part(std::byte* to, const std::byte* from, int64_t bytes, int64_t whole) {
-  if (bytes == 0) return;
+  if (bytes == 0 || to == from) return;
 #if defined(__SSE2__)
   if (whole >= kStreamFrom) return stream(to, from, bytes);
 #else
