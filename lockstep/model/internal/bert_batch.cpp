@@ -1,0 +1,121 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/model/internal/bert_encoder.h"
+
+namespace lockstep::internal {
+namespace {
+
+[[noreturn]] void refuse_batch(const std::string& what) {
+  throw InvalidArgument("BertClassifier: " + what);
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  return "[" + joined(tensor.sizes()) + "]";
+}
+
+void check_like_ids(const at::Tensor& tensor, const at::Tensor& ids, const char* name) {
+  if (tensor.sizes() != ids.sizes())
+    refuse_batch(std::string(name) + " has shape " + shape_of(tensor) +
+                 "; it must be as the ids', " + shape_of(ids));
+}
+
+void check_length(const BertConfig& config, int64_t length) {
+  if (length < 1 || length > config.max_position_embeddings)
+    refuse_batch("a sequence has " + std::to_string(length) + " tokens; it must have 1 to " +
+                 std::to_string(config.max_position_embeddings));
+}
+
+// How many tokens each row of a mask begins with, or nothing where a row is not ones followed by
+// zeros.
+std::vector<int64_t> lengths_of(const at::Tensor& mask) {
+  const at::Tensor bits = mask.to(at::kBool).cpu().contiguous();
+  const bool* at = bits.const_data_ptr<bool>();
+  std::vector<int64_t> lengths;
+  for (int64_t row = 0; row < bits.size(0); ++row, at += bits.size(1)) {
+    const bool* end = std::find(at, at + bits.size(1), false);
+    if (std::find(end, at + bits.size(1), true) != at + bits.size(1)) return {};
+    lengths.push_back(end - at);
+  }
+  return lengths;
+}
+
+// What is added to the scores where a mask has holes.
+at::Tensor bias_of(const at::Tensor& mask) {
+  const at::Tensor hidden = mask.to(at::kBool).logical_not();
+  return at::full(mask.sizes(), 0.0, mask.options().dtype(at::kFloat))
+      .masked_fill_(hidden, std::numeric_limits<float>::lowest());
+}
+
+}  // namespace
+
+BertBatch padded_batch(const BertConfig& config, const at::Tensor& ids, const at::Tensor& mask,
+                       const at::Tensor& types) {
+  BertBatch batch;
+  batch.sequences = ids.size(0);
+  batch.length = ids.size(1);
+  check_length(config, batch.length);
+  batch.ids = ids.reshape({-1});
+  if (types.defined()) {
+    check_like_ids(types, ids, "token_type_ids");
+    batch.types = types.reshape({-1});
+  }
+  batch.first = at::arange(0, ids.numel(), batch.length, ids.options());
+  std::vector<int64_t> keys(static_cast<size_t>(batch.sequences), batch.length);
+  if (mask.defined()) {
+    check_like_ids(mask, ids, "attention_mask");
+    keys = lengths_of(mask);
+    if (keys.empty()) {
+      batch.layout.bias = bias_of(mask);
+      keys.assign(static_cast<size_t>(batch.sequences), batch.length);
+    }
+  }
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    // Where nothing may be looked at, transformers looks at everything alike.
+    const int64_t seen = keys[static_cast<size_t>(s)];
+    batch.layout.spans.push_back(
+        {s * batch.length, batch.length, s * batch.length, seen == 0 ? batch.length : seen});
+  }
+  return batch;
+}
+
+BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at::Tensor& types,
+                       const at::Tensor& lengths) {
+  if (!lengths.defined() || lengths.dim() != 1 || lengths.scalar_type() != at::kLong ||
+      !lengths.is_cpu())
+    refuse_batch("ids of one dimension are packed sequences; give `lengths`, int64 [B] on the CPU");
+  BertBatch batch;
+  batch.sequences = lengths.size(0);
+  batch.ids = ids;
+  if (types.defined()) {
+    check_like_ids(types, ids, "token_type_ids");
+    batch.types = types;
+  }
+  const at::Tensor counts = lengths.contiguous();
+  const at::Tensor positions = at::empty({ids.size(0)}, at::kLong),
+                   first = at::empty({batch.sequences}, at::kLong);
+  auto* position = positions.mutable_data_ptr<int64_t>();
+  int64_t begin = 0;
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    const int64_t count = counts.const_data_ptr<int64_t>()[s];
+    check_length(config, count);
+    if (begin + count > ids.size(0)) break;
+    for (int64_t i = 0; i < count; ++i) position[begin + i] = i;
+    first.mutable_data_ptr<int64_t>()[s] = begin;
+    batch.layout.spans.push_back({begin, count, begin, count});
+    begin += count;
+  }
+  if (begin != ids.size(0) || static_cast<int64_t>(batch.layout.spans.size()) != batch.sequences)
+    refuse_batch("the lengths do not add up to the " + std::to_string(ids.size(0)) + " ids");
+  batch.positions = positions.to(ids.device());
+  batch.first = first.to(ids.device());
+  return batch;
+}
+
+}  // namespace lockstep::internal

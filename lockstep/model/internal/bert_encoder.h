@@ -1,0 +1,83 @@
+// The parts of BertClassifier below its classifier; names of modules are transformers'.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/model/attention.h"
+#include "lockstep/model/bert_config.h"
+
+namespace lockstep::internal {
+
+// A checked batch: its tokens as rows, sequence after sequence.
+struct BertBatch {
+  at::Tensor ids, types;  // int64 [rows]; types may be undefined
+  at::Tensor positions;   // int64 [rows]; undefined where every sequence is `length` rows
+  int64_t sequences = 0;
+  int64_t length = 0;      // rows of every sequence; 0 if they differ
+  at::Tensor first;        // int64 [sequences]: the rows of the first tokens
+  AttentionLayout layout;  // every row looks at its sequence
+};
+
+// Throws InvalidArgument (see BertClassifier).
+BertBatch padded_batch(const BertConfig& config, const at::Tensor& ids, const at::Tensor& mask,
+                       const at::Tensor& types);
+BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at::Tensor& types,
+                       const at::Tensor& lengths);
+
+// dense, dropout, + residual, norm.
+class BertOutput : public torch::nn::Module {
+ public:
+  BertOutput(const BertConfig& config, int64_t inputs);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual);
+
+ private:
+  double dropout_;
+  torch::nn::Linear dense_;
+  torch::nn::LayerNorm norm_;
+};
+
+class BertLayer : public torch::nn::Module {
+ public:
+  explicit BertLayer(const BertConfig& config);
+  // x [rows, hidden_size] -> the same; with `first_only`, for the sequences' first rows alone.
+  at::Tensor forward(const at::Tensor& x, const BertBatch& batch, bool first_only);
+
+ private:
+  AttentionOptions attention_options() const;
+
+  BertConfig config_;
+  torch::nn::Linear query_, key_, value_, intermediate_;
+  std::shared_ptr<BertOutput> attention_output_, output_;
+};
+
+class BertEmbeddings : public torch::nn::Module {
+ public:
+  explicit BertEmbeddings(const BertConfig& config);
+  at::Tensor forward(const BertBatch& batch);
+
+ private:
+  double dropout_;
+  torch::nn::Embedding words_, positions_, types_;
+  torch::nn::LayerNorm norm_;
+};
+
+// Embeddings, layers, pooler -> [sequences, hidden_size].
+class BertEncoder : public torch::nn::Module {
+ public:
+  explicit BertEncoder(const BertConfig& config);
+  at::Tensor forward(const BertBatch& batch);
+
+ private:
+  std::shared_ptr<BertEmbeddings> embeddings_;
+  torch::nn::ModuleList layers_;
+  torch::nn::Linear pooler_;
+};
+
+}  // namespace lockstep::internal
