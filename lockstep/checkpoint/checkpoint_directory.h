@@ -1,13 +1,27 @@
 // A checkpoint: a directory with everything that training needs to go on, complete at every moment.
 //
-//   model.safetensors      parameters and buffers
+//   model.safetensors      parameters and buffers (a foreign one may be in several files,
+//                          sharded_safetensors.h)
 //   optimizer.safetensors  state and options of the optimizer
 //   ranks.safetensors      what differs from rank to rank, such as generators
 //   trainer.json           where training stood
 //   config.json            how it was set up
+//   checksums.json         of all the others (checksum.h)
+//
+// and whatever else a trainer gives under `tensors` and `files`. What a bit-identical resumption in
+// the midst of an epoch needs has these places:
+//
+//   parameters, buffers    model           module_state.h
+//   optimizer              optimizer       optimizer_state.h; the schedule's factor is in it
+//   random states          ranks           rng_state.h, a row a rank
+//   sums under way         ranks           a row a rank
+//   scaler                 files           "scaler.json", scaler_state.h
+//   step, epoch, sampler   trainer_json    schedules and samplers are functions of these
+//   vocabulary, labels     files           "vocab.txt", ...
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -20,6 +34,11 @@ struct Checkpoint {
   Safetensors ranks;
   std::string trainer_json;
   std::string config_json;
+  // Further parts. Tensors by name: "ema" is the file ema.safetensors. Small files by file name, as
+  // they are: "scaler.json", "vocab.txt". Names are plain (is_plain_file_name()), none of those
+  // above, and do not end in ".partial"; those of files do not end in ".safetensors".
+  std::map<std::string, Safetensors> tensors;
+  std::map<std::string, std::string> files;
 };
 
 // Writes `checkpoint` as the directory `path`, in place of a former one. The new directory is
@@ -28,17 +47,26 @@ struct Checkpoint {
 // `path`, whenever the writer was killed, finds one whole checkpoint. (Where the file system cannot
 // exchange directories, as NFS, there is a moment with the former one under "<path>.previous";
 // readers look there too.) Leftovers of a killed writer are removed. One writer a path at a time.
-// Throws SystemError; then `path` is as it was.
+// Throws SystemError, and InvalidArgument for a name that cannot be; then `path` is as it was.
 void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
 
-// What to read of a checkpoint.
+// What to read of a checkpoint. kModelAndConfig: the model, config.json and `files`.
 enum class CheckpointParts { kAll, kModelAndConfig };
 
-// Throws CheckpointError that names the file.
+// Reads the checkpoint; tensors are mapped (read_safetensors()), so that it may be replaced or
+// removed while they live, but not changed in place. Every file that is read is compared with its
+// checksum; a checkpoint without checksums.json, as others write them, is taken as it is, without
+// further parts. Throws CheckpointError of one line that names the file.
 Checkpoint read_checkpoint(const std::filesystem::path& path,
                            CheckpointParts parts = CheckpointParts::kAll);
 
 // True if there is a checkpoint at `path`.
 bool checkpoint_exists(const std::filesystem::path& path);
+
+// What a checkpoint's checksums.json says of a file in it.
+enum class FileVerdict { kGood, kDamaged, kMissing };
+// Reads every file that checksums.json lists. Empty if there is none. Throws CheckpointError if the
+// list itself is damaged.
+std::map<std::string, FileVerdict> verify_checkpoint(const std::filesystem::path& path);
 
 }  // namespace lockstep

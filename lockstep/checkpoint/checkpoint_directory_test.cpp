@@ -3,12 +3,6 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <thread>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -75,37 +69,75 @@ TEST(CheckpointDirectory, MissingAndDamagedAreNamed) {
   EXPECT_NO_THROW(read_checkpoint(dir / "last", CheckpointParts::kModelAndConfig));
 }
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define LOCKSTEP_NO_FORK 1
-#endif
-#elif defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define LOCKSTEP_NO_FORK 1
-#endif
-#if !defined(LOCKSTEP_NO_FORK)
-// A writer that is killed at any moment leaves a whole checkpoint, and the next writer can go on.
-TEST(CheckpointDirectory, KilledWriterLeavesAWholeCheckpoint) {
+TEST(CheckpointDirectory, FurtherPartsComeBack) {
   const TestDirectory dir;
-  write_checkpoint(dir / "last", numbered(0));
-  int last = 0;
-  for (int round = 0; round < 12; ++round) {
-    const pid_t child =
-        ::fork();  // the child only fills and writes tensors: few enough elements for one thread
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      for (int number = last + 1;; ++number) write_checkpoint(dir / "last", numbered(number));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(7 * round + 3));
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-    const int found = number_of(read_checkpoint(dir / "last"));
-    EXPECT_GE(found, last);
-    last = found;
+  Checkpoint checkpoint = numbered(3);
+  checkpoint.tensors["ema"].tensors = {{"w", at::full({3}, 5.0)}};
+  checkpoint.files = {{"scaler.json", "{\"scale\": 2}"}, {"vocab.txt", std::string("a\0\n", 3)}};
+  write_checkpoint(dir / "c", checkpoint);
+  const Checkpoint all = read_checkpoint(dir / "c");
+  EXPECT_EQ(all.files, checkpoint.files);
+  EXPECT_TRUE(all.tensors.at("ema").find("w")->eq(5).all().item<bool>());
+  EXPECT_EQ(all.tensors.size(), 1u);
+  const Checkpoint some = read_checkpoint(dir / "c", CheckpointParts::kModelAndConfig);
+  EXPECT_EQ(some.files, checkpoint.files);
+  EXPECT_TRUE(some.tensors.empty());
+  for (const char* name :
+       {"", "a/b", "..", "model.safetensors", "checksums.json", "x.partial", "t.safetensors"}) {
+    Checkpoint bad = numbered(4);
+    bad.files[name] = "";
+    EXPECT_THROW(write_checkpoint(dir / "c", bad), InvalidArgument) << name;
   }
-  write_checkpoint(dir / "last", numbered(-1));
-  EXPECT_EQ(number_of(read_checkpoint(dir / "last")), -1);
-  EXPECT_EQ(dir.names(), std::vector<std::string>{"last"});
+  Checkpoint bad = numbered(4);
+  bad.tensors["model"] = {};
+  EXPECT_THROW(write_checkpoint(dir / "c", bad), InvalidArgument);
+  EXPECT_EQ(number_of(read_checkpoint(dir / "c")), 3);
 }
-#endif
+
+// Whichever file a bit flips in, the read says which one.
+TEST(CheckpointDirectory, EveryFlippedBitIsFound) {
+  const TestDirectory dir;
+  Checkpoint checkpoint = numbered(1);
+  checkpoint.files["vocab.txt"] = "words";
+  write_checkpoint(dir / "c", checkpoint);
+  for (const auto& [name, verdict] : verify_checkpoint(dir / "c"))
+    EXPECT_EQ(verdict, FileVerdict::kGood) << name;
+  for (const std::string name : {"model.safetensors", "optimizer.safetensors", "ranks.safetensors",
+                                 "trainer.json", "config.json", "vocab.txt", "checksums.json"}) {
+    const std::string whole = dir.read("c/" + name);
+    for (const size_t at : {size_t{0}, whole.size() / 2, whole.size() - 1}) {
+      std::string bad = whole;
+      bad[at] = static_cast<char>(bad[at] ^ 4);
+      dir.write("c/" + name, bad);
+      const std::string message = message_of<CheckpointError>([&] { read_checkpoint(dir / "c"); });
+      EXPECT_THAT(message, ::testing::HasSubstr("damaged")) << name << ' ' << at;
+      EXPECT_THAT(message, ::testing::Not(::testing::HasSubstr("\n")));
+      if (name != "checksums.json") {
+        EXPECT_THAT(message, ::testing::StartsWith((dir / ("c/" + name)).string() + ": "));
+        EXPECT_EQ(verify_checkpoint(dir / "c").at(name), FileVerdict::kDamaged);
+      }
+    }
+    dir.write("c/" + name, whole);
+  }
+  EXPECT_EQ(number_of(read_checkpoint(dir / "c")), 1);
+}
+
+TEST(CheckpointDirectory, WithoutChecksumsIsTakenAsItIs) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "c", numbered(2));
+  std::filesystem::remove(dir / "c/checksums.json");
+  EXPECT_EQ(number_of(read_checkpoint(dir / "c")), 2);
+  EXPECT_TRUE(verify_checkpoint(dir / "c").empty());
+}
+
+TEST(CheckpointDirectory, TensorsOutliveTheirReplacement) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "c", numbered(1));
+  const Checkpoint before = read_checkpoint(dir / "c");
+  write_checkpoint(dir / "c", numbered(2));
+  EXPECT_EQ(number_of(before), 1);
+  std::filesystem::remove_all(dir / "c");
+  EXPECT_EQ(number_of(before), 1);
+}
 
 }  // namespace lockstep::checkpoint_directory_test

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -71,13 +72,26 @@ NamedTensors module_state(const torch::nn::Module& module) {
   return state;
 }
 
+bool strip_module_prefix(NamedTensors* state) {
+  const auto has_prefix = [](const auto& entry) { return entry.first.starts_with(kModulePrefix); };
+  if (state->empty() || !std::all_of(state->begin(), state->end(), has_prefix)) return false;
+  for (auto& [name, tensor] : *state) name.erase(0, kModulePrefix.size());
+  return true;
+}
+
 void set_module_state(torch::nn::Module& module, const NamedTensors& state,
                       const std::string& source) {
   const NamedTensors own = module_state(module);
-  const std::map<std::string, at::Tensor> values(state.begin(), state.end());
+  NamedTensors given = state;
+  const bool stripped =
+      std::none_of(own.begin(), own.end(),
+                   [](const auto& entry) { return entry.first.starts_with(kModulePrefix); }) &&
+      strip_module_prefix(&given);
+  const std::map<std::string, at::Tensor> values(given.begin(), given.end());
   const std::string difference = differences(own, values);
   if (!difference.empty()) {
-    throw CheckpointError(source + ": does not fit the model " + module.name() + ": " + difference +
+    throw CheckpointError(source + ": does not fit the model " + module.name() +
+                          (stripped ? " (a leading 'module.' left out): " : ": ") + difference +
                           "; load it into the model that it was saved from");
   }
   const at::NoGradGuard no_grad;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -22,9 +23,16 @@ namespace lockstep {
 // The module's parameters, then its buffers; the tensors are the module's own, not copies.
 NamedTensors module_state(const torch::nn::Module& module);
 
+// What wrapped modules (PyTorch's DistributedDataParallel and DataParallel) write before each name.
+inline constexpr std::string_view kModulePrefix = "module.";
+
+// Takes one leading "module." from every name, if every name has it, and says whether it did.
+bool strip_module_prefix(NamedTensors* state);
+
 // Copies `state` into the module's tensors, each on the device where it is. Names, shapes and
-// dtypes must be the same on both sides; otherwise throws one CheckpointError that begins with
-// `source` and lists what differs, and the module is unchanged.
+// dtypes must be the same on both sides, but for a leading "module." of all names of `state` where
+// no name of the module begins so: that is stripped. Otherwise throws one CheckpointError that
+// begins with `source` and lists what differs, and the module is unchanged.
 void set_module_state(torch::nn::Module& module, const NamedTensors& state,
                       const std::string& source);
 

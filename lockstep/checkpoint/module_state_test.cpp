@@ -77,4 +77,32 @@ TEST(ModuleState, DtypeIsCompared) {
   EXPECT_THROW(load(b, dir / "m"), CheckpointError);
 }
 
+TEST(ModuleState, PrefixOfAWrappedModelIsLeftOut) {
+  Small a, b;
+  NamedTensors state = module_state(*a);
+  for (auto& [name, tensor] : state) name = "module." + name;
+  set_module_state(*b, state, "m");
+  EXPECT_TRUE(torch::equal(a->linear->weight, b->linear->weight));
+  // One only, and only where every name has it.
+  NamedTensors twice = state;
+  for (auto& [name, tensor] : twice) name = "module." + name;
+  EXPECT_THAT(message_of<CheckpointError>([&] { set_module_state(*b, twice, "m"); }),
+              AllOf(HasSubstr("m: does not fit"), HasSubstr("(a leading 'module.' left out)"),
+                    HasSubstr("unexpected: module.linear.bias")));
+  NamedTensors mixed = state;
+  mixed.back().first = "x";
+  EXPECT_THAT(message_of<CheckpointError>([&] { set_module_state(*b, mixed, "m"); }),
+              AllOf(HasSubstr("unexpected: module.linear.bias"), Not(HasSubstr("left out"))));
+}
+
+// A model whose own names begin so keeps them.
+TEST(ModuleState, PrefixThatIsTheModelsOwnStays) {
+  struct Outer : torch::nn::Module {
+    Outer() { module = register_module("module", torch::nn::Linear(2, 2)); }
+    torch::nn::Linear module{nullptr};
+  } a, b;
+  set_module_state(b, module_state(a), "m");
+  EXPECT_TRUE(torch::equal(a.module->weight, b.module->weight));
+}
+
 }  // namespace lockstep::module_state_test

@@ -8,11 +8,13 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/checksum.h"
 #include "lockstep/flat/named_tensors.h"
 
 namespace lockstep {
@@ -31,12 +33,22 @@ struct Safetensors {
 // share memory) to a file that appears whole or not at all. Largest elements first, then by name,
 // so that each tensor is aligned to its dtype and equal input gives equal bytes. Throws
 // InvalidArgument for a name that is used twice, empty or "__metadata__", and a dtype that the
-// format lacks; SystemError when the file cannot be written.
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                       const Metadata& metadata = {});
+// format lacks; SystemError when the file cannot be written. Returns the file's checksum, which is
+// made on the way.
+FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                          const Metadata& metadata = {});
 
-// Reads all tensors into new memory on the CPU. Safe on hostile files: takes no more memory than a
-// few times the file's size. Throws CheckpointError of one line that names the file and the tensor.
-Safetensors read_safetensors(const std::filesystem::path& path);
+// Maps the file: the tensors are its bytes, read when they are used, and keep the map alive. They
+// may be written to; that changes this process's memory and never the file. While they live the
+// file may be replaced, as write_safetensors() does, but must not be changed in place
+// (mapped_file.h).
+// With `expected`, the whole file is read and compared first. Safe on hostile files: takes no more
+// memory than a few times the file's size. Throws CheckpointError of one line that names the file
+// and the tensor.
+Safetensors read_safetensors(const std::filesystem::path& path,
+                             const std::optional<FileSum>& expected = std::nullopt);
+
+// As Safetensors::tensors are.
+void sort_by_name(NamedTensors* tensors);
 
 }  // namespace lockstep

@@ -5,19 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
 namespace {
-
-// Text of a hostile file, made fit for one line of an error.
-std::string shown(std::string_view text) {
-  constexpr size_t kMost = 80;
-  std::string out = "'";
-  for (const char c : text.substr(0, kMost))
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return out + (text.size() > kMost ? "...'" : "'");
-}
 
 [[noreturn]] void fail(const std::string& file, const std::string& what) {
   throw CheckpointError(file + ": " + what + "; the file is damaged or not safetensors");
@@ -240,7 +232,12 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
     json[entry.name] = {
         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
-  std::string text = json.dump();
+  std::string text;
+  try {
+    text = json.dump();
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidArgument("a name or value for a safetensors file is not UTF-8");
+  }
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
 }

@@ -42,7 +42,8 @@ uint64_t safetensors_element_size(std::string_view dtype);
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
                                            const std::string& file);
 
-// The JSON of a header, padded with spaces so that the data begins at a multiple of 8 bytes.
+// The JSON of a header, padded with spaces so that the data begins at a multiple of 8 bytes. Throws
+// InvalidArgument for text that is not UTF-8.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 }  // namespace lockstep

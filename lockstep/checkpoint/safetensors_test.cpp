@@ -141,4 +141,55 @@ TEST(Safetensors, AnyFlippedHeaderByteIsHandled) {
   }
 }
 
+TEST(Safetensors, TensorsAreTheFileButWritesStayHere) {
+  const TestDirectory dir;
+  write_safetensors(dir / "a", {{"x", at::zeros({1000})}});
+  const std::string before = dir.read("a");
+  at::Tensor x;
+  {
+    const Safetensors file = read_safetensors(dir / "a");
+    x = *file.find("x");
+  }  // the map lives on with the tensor
+  x.fill_(7);
+  x.add_(1);
+  EXPECT_TRUE(x.eq(8).all().item<bool>());
+  EXPECT_EQ(dir.read("a"), before);
+  EXPECT_TRUE(read_safetensors(dir / "a").find("x")->eq(0).all().item<bool>());
+  std::filesystem::remove(dir / "a");
+  EXPECT_TRUE(x.eq(8).all().item<bool>());
+}
+
+TEST(Safetensors, MisalignedTensorsAreReadToo) {
+  const TestDirectory dir;
+  const std::string header =
+      R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})";
+  write_raw(dir / "a", header.size(),
+            header + std::string("\x05\x00\x00\xc0\x3f\x00\x00\x00\xc0", 9));
+  EXPECT_TRUE(at::equal(*read_safetensors(dir / "a").find("w"), at::tensor({1.5f, -2.0f})));
+}
+
+TEST(Safetensors, BooleansAreZeroOrOne) {
+  const TestDirectory dir;
+  const std::string header = R"({"flags":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})";
+  write_raw(dir / "a", header.size(), header + std::string("\x01\x02", 2));
+  EXPECT_THAT(error_of(dir / "a"), HasSubstr("'flags' has booleans other than 0 and 1"));
+}
+
+TEST(Safetensors, ChecksumIsTheFilesAndIsCompared) {
+  const TestDirectory dir;
+  const FileSum sum =
+      write_safetensors(dir / "a", {{"x", at::arange(200'000)}}, {{"format", "pt"}});
+  const std::string bytes = dir.read("a");
+  EXPECT_EQ(sum, checksum_of(bytes.data(), bytes.size()));
+  EXPECT_NO_THROW(read_safetensors(dir / "a", sum));
+  EXPECT_THROW(read_safetensors(dir / "a", FileSum{sum.bytes, sum.xxh3 ^ 1}), CheckpointError);
+  EXPECT_THROW(read_safetensors(dir / "a", FileSum{sum.bytes + 1, sum.xxh3}), CheckpointError);
+}
+
+TEST(Safetensors, NameThatIsNotUtf8IsRefused) {
+  const TestDirectory dir;
+  EXPECT_THROW(write_safetensors(dir / "a", {{"\xff", at::ones({1})}}), InvalidArgument);
+  EXPECT_THROW(write_safetensors(dir / "a", {}, {{"k", "\xff"}}), InvalidArgument);
+}
+
 }  // namespace lockstep::safetensors_test

@@ -9,6 +9,12 @@
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
+namespace {
+
+// The disk works while a large file is still being written, rather than all at the end.
+constexpr size_t kSend = 16 << 20;
+
+}  // namespace
 
 AsideFile::AsideFile(const std::filesystem::path& path) : path_(path.string()) {
   // The first name that nobody has: another writer of this path may be under way, here or
@@ -34,6 +40,12 @@ void AsideFile::write(const void* data, size_t size) {
     if (written < 0) throw system_error("cannot write " + path_, errno);
     next += written;
     size -= static_cast<size_t>(written);
+    unsent_ += static_cast<size_t>(written);
+    if (unsent_ >= kSend) {
+      // Offset 0 and length 0 mean the whole file. It only begins the work, so errors are fsync's.
+      ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+      unsent_ = 0;
+    }
   }
 }
 

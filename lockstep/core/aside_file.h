@@ -30,6 +30,7 @@ class AsideFile {
   std::string path_;
   std::string aside_;
   UniqueFd fd_;
+  size_t unsent_ = 0;  // bytes at the end that the disk was not yet asked to take
 };
 
 // The whole of `text` as the file `path`.

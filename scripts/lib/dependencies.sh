@@ -15,6 +15,7 @@ ninja-build          command ninja
 ccache               command ccache
 libssl-dev           header openssl/evp.h
 zlib1g-dev           header zlib.h
+libxxhash-dev        header xxhash.h
 nlohmann-json3-dev   header nlohmann/json.hpp
 libcli11-dev         header CLI/CLI.hpp
 libgtest-dev         header gtest/gtest.h

@@ -1,0 +1,57 @@
+// XXH3-64 (Yann Collet, https://xxhash.com), the checksum of a checkpoint's files: it finds damage
+// by accident, not by intent. `xxhsum -H3 FILE` prints the same number.
+//
+// A checkpoint directory holds its files' sums in checksums.json:
+//
+//   {"algorithm": "XXH3-64",
+//    "files": {"model.safetensors": {"bytes": 4096, "xxh3": "0123456789abcdef"}, ...}}
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// What is known of a file's bytes.
+struct FileSum {
+  uint64_t bytes = 0;
+  uint64_t xxh3 = 0;
+  friend bool operator==(const FileSum&, const FileSum&) = default;
+};
+
+// Of a file whose bytes come piece by piece. Not thread-safe.
+class Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+  void update(const void* data, size_t size);
+  FileSum sum() const;  // of what was given so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Of bytes that are all there.
+FileSum checksum_of(const void* data, size_t size);
+
+// 16 hexadecimal digits.
+std::string checksum_text(uint64_t xxh3);
+
+// checksums.json. By file name, which is that of a file in the same directory. Reading throws
+// CheckpointError of one line that begins with `source`.
+using FileSums = std::map<std::string, FileSum>;
+std::string format_checksums(const FileSums& sums);
+FileSums parse_checksums(std::string_view json, const std::string& source);
+
+// Throws CheckpointError that begins with `file` unless the two are equal.
+void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file);
+
+// True for the name of a file in the checkpoint's own directory: no '/', not hidden, printable.
+bool is_plain_file_name(std::string_view name);
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+// A process that saves checkpoints again and again is killed (SIGKILL) at random instants: what is
+// on the disk is always one whole checkpoint, and the next writer can go on.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_series.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::killed_writer_mp_test {
+
+namespace fs = std::filesystem;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// A checkpoint all of whose parts carry the same number, in several megabytes.
+Checkpoint numbered(int number) {
+  Checkpoint checkpoint;
+  const at::Tensor values = at::full({256, 1024}, number, at::kInt);
+  checkpoint.model.tensors = {{"a", values}, {"b", values}};
+  checkpoint.optimizer.tensors = {{"0.exp_avg", values}, {"1.exp_avg", values}};
+  checkpoint.ranks.tensors = {{"cpu_generator", at::full({2, 8}, number, at::kInt)}};
+  checkpoint.trainer_json = std::to_string(number);
+  checkpoint.config_json = "{}";
+  checkpoint.files = {{"scaler.json", std::to_string(number)}};
+  return checkpoint;
+}
+
+// read_checkpoint() compares every checksum.
+int number_of(const fs::path& path) {
+  const Checkpoint checkpoint = read_checkpoint(path);
+  const int number = std::stoi(checkpoint.trainer_json);
+  EXPECT_EQ(checkpoint.files.at("scaler.json"), checkpoint.trainer_json);
+  for (const Safetensors* part : {&checkpoint.model, &checkpoint.optimizer, &checkpoint.ranks}) {
+    for (const auto& [name, tensor] : part->tensors)
+      EXPECT_TRUE(tensor.eq(number).all().item<bool>()) << name;
+  }
+  return number;
+}
+
+// Forks a process that calls `write` with the numbers after `last`, and kills it after `life`.
+void write_and_kill(int last, microseconds life, const std::function<void(int)>& write) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (int number = last + 1;; ++number) write(number);
+  }
+  std::this_thread::sleep_for(life);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+class KilledWriter : public ::testing::Test {
+ protected:
+  // A child of fork has no other threads; one that computes on its own needs none.
+  void SetUp() override { at::set_num_threads(1); }
+
+  // Kills writers for some seconds, `check` after each; it returns the number that it found.
+  void kill_many(const std::function<void(int)>& write, const std::function<int()>& check) {
+    constexpr auto kTime = milliseconds(4000);
+    constexpr int kLeast = 20, kMost = 400;
+    int last = check();
+    // From hardly begun to several times done.
+    const auto begin = steady_clock::now();
+    write(++last);
+    const auto once = std::chrono::duration_cast<microseconds>(steady_clock::now() - begin);
+    std::mt19937 random(6);
+    std::uniform_int_distribution<int64_t> life(200, 3 * once.count() + 1000);
+    const auto end = steady_clock::now() + kTime;
+    const int first = last;
+    for (int round = 0; round < kMost && (round < kLeast || steady_clock::now() < end); ++round) {
+      write_and_kill(last, microseconds(life(random)), write);
+      const int found = check();
+      ASSERT_GE(found, last);
+      last = found;
+    }
+    EXPECT_GT(last, first) << "no writer lived long enough to save once";
+  }
+};
+
+TEST_F(KilledWriter, LeavesAWholeCheckpoint) {
+  const TestDirectory dir;
+  const fs::path path = dir / "last";
+  write_checkpoint(path, numbered(0));
+  kill_many([&](int number) { write_checkpoint(path, numbered(number)); },
+            [&] { return number_of(path); });
+  write_checkpoint(path, numbered(-1));
+  EXPECT_EQ(number_of(path), -1);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"last"});
+}
+
+// Best and last mean whole checkpoints throughout, and so are all that are kept.
+TEST_F(KilledWriter, LeavesAWholeSeries) {
+  const TestDirectory dir;
+  const auto write = [&](int number) {
+    write_checkpoint_of_step(dir.path(), number, numbered(number),
+                             {.best = number % 3 == 0, .limit = 3});
+  };
+  write(0);
+  kill_many(write, [&] {
+    for (const int64_t step : checkpoint_steps(dir.path()))
+      EXPECT_EQ(number_of(checkpoint_of_step(dir.path(), step)), step);
+    EXPECT_EQ(number_of(dir / "best") % 3, 0);
+    return number_of(dir / "last");
+  });
+  write(3'000'000);
+  EXPECT_EQ(number_of(dir / "best"), 3'000'000);
+  EXPECT_EQ(checkpoint_steps(dir.path()).size(), 3u);
+}
+
+}  // namespace lockstep::killed_writer_mp_test

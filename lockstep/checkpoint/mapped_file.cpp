@@ -1,0 +1,40 @@
+#include "lockstep/checkpoint/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+
+std::shared_ptr<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const std::string name = path.string();
+  const auto fail = [&name](const char* what) {
+    throw CheckpointError(system_error(std::string(what) + name, errno).what());
+  };
+  // Opening a pipe that nobody writes to would wait.
+  const UniqueFd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) fail("cannot open ");
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) fail("cannot read ");
+  if (!S_ISREG(info.st_mode))
+    throw CheckpointError(name + ": not a file; give the path of a file that holds tensors");
+  const auto size = static_cast<size_t>(info.st_size);
+  void* data = nullptr;
+  if (size > 0) {
+    data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd.get(), 0);
+    if (data == MAP_FAILED) fail("cannot map ");
+  }
+  return std::shared_ptr<MappedFile>(
+      new MappedFile(name, std::span(static_cast<std::byte*>(data), size)));
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace lockstep

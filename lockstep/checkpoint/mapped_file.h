@@ -1,0 +1,35 @@
+// A file's bytes as memory.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace lockstep {
+
+// Mapped for this process alone: pages are read when they are touched and shared with other readers
+// of the file; what is written to them stays in this process's memory and never reaches the file.
+// The file may be replaced by another while it is mapped (as AsideFile does), but whoever makes it
+// shorter in place ends the processes that read what is gone (SIGBUS).
+class MappedFile {
+ public:
+  // Throws CheckpointError that names the path, also for what is not a regular file.
+  static std::shared_ptr<MappedFile> open(const std::filesystem::path& path);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<std::byte> bytes() const { return bytes_; }  // at the start of a page
+  const std::string& name() const { return name_; }
+
+ private:
+  MappedFile(std::string name, std::span<std::byte> bytes)
+      : name_(std::move(name)), bytes_(bytes) {}
+
+  std::string name_;
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+// The state of a GradScaler as JSON, for a checkpoint's file "scaler.json".
+#pragma once
+
+#include <string>
+
+#include "lockstep/amp/grad_scaler.h"
+
+namespace lockstep {
+
+// With the members of Python's GradScaler.state_dict(): scale, growth_factor, backoff_factor,
+// growth_interval, _growth_tracker.
+std::string to_json(const amp::GradScalerState& state);
+// Throws CheckpointError that begins with `source` unless all are there.
+amp::GradScalerState scaler_state_from_json(const std::string& text, const std::string& source);
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+// Files that are read as a whole.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace lockstep {
+
+inline constexpr uintmax_t kLargestSmallFile = 64 << 20;
+
+// The bytes of a checkpoint's JSON, vocabulary or the like. Throws CheckpointError that names the
+// file, also if it is larger than 64 MiB or not a regular file.
+std::string read_small_file(const std::filesystem::path& path);
+
+}  // namespace lockstep
