@@ -152,5 +152,17 @@ TEST(Joined, ItemsStandBetweenSeparators) {
   EXPECT_EQ(joined(std::vector<std::string>{"", "b"}, "; "), "; b");
 }
 
+TEST(NearestName, IsFoundAcrossTyposAndNotInvented) {
+  EXPECT_EQ(edit_distance("batch", "bacth"), 1u);
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  const std::vector<std::string> names = {"lr", "betas", "train_batch_size",
+                                          "train_micro_batch_size_per_gpu"};
+  EXPECT_EQ(nearest_name("beta", names), "betas");
+  EXPECT_EQ(nearest_name("train_micro_batch_size", names), "train_micro_batch_size_per_gpu");
+  EXPECT_EQ(nearest_name("x", names), "");
+  EXPECT_EQ(nearest_name("momentum", names), "");
+  EXPECT_EQ(nearest_name(std::string(1 << 20, 'a'), names), "");
+}
+
 }  // namespace core_test
 }  // namespace lockstep

@@ -1,10 +1,13 @@
 // Words for messages.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <ranges>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -22,6 +25,42 @@ std::string joined(const Items& items, std::string_view separator = ", ") {
       text += item;
   }
   return text;
+}
+
+// Bytes put in, taken out or changed, and neighbours swapped, that turn one word into the other.
+inline size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replace = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replace});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+// The one of `names` that is nearest to a misspelt `name`, or nothing where none is near: more than
+// 3 edits away and more than a third of the longer one. One that begins with it is as near as can
+// be.
+template <std::ranges::input_range Names>
+std::string nearest_name(std::string_view name, const Names& names) {
+  constexpr size_t kLongest = 128;
+  if (name.size() > kLongest) return {};
+  std::string best;
+  size_t least = kLongest;
+  for (const std::string_view candidate : names) {
+    const size_t longer = std::max(name.size(), candidate.size());
+    const bool begun = name.size() > 3 && candidate.starts_with(name);
+    const size_t edits = begun ? 1 : edit_distance(name, candidate);
+    if (edits >= least || edits >= longer || edits > std::max<size_t>(3, longer / 3)) continue;
+    least = edits;
+    best = candidate;
+  }
+  return best;
 }
 
 }  // namespace lockstep

@@ -4,12 +4,12 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 #include <type_traits>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/train/recipes.h"
 #include "lockstep/train/strategy.h"
@@ -140,29 +140,12 @@ void read_into(const ordered_json& json, const std::string& where, double& value
   value = json.get<double>();
 }
 
-// Levenshtein's distance.
-size_t edits(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row.back();
-}
-
 std::string hint_for(const TrainConfig& config, const std::string& name) {
-  const auto fields = config_fields(config.recipe);
-  const auto best = std::min_element(
-      fields.begin(), fields.end(),
-      [&](const auto& a, const auto& b) { return edits(a.name, name) < edits(b.name, name); });
-  return edits(best->name, name) <= 3
-             ? "; did you mean '" + best->name + "'?"
-             : "; `lockstep train " + config.recipe + " --help` lists them";
+  std::vector<std::string> names;
+  for (const ConfigField& field : config_fields(config.recipe)) names.push_back(field.name);
+  const std::string nearest = nearest_name(name, names);
+  return nearest.empty() ? "; `lockstep train " + config.recipe + " --help` lists them"
+                         : "; did you mean '" + nearest + "'?";
 }
 
 void at_least(const char* name, int64_t value, int64_t least) {

@@ -1,0 +1,146 @@
+// zero::Engine: training in DeepSpeed's words, from a DeepSpeed-style JSON.
+//
+//   auto config = lockstep::zero::load_zero_config("ds_config.json");
+//   auto engine = lockstep::zero::initialize(model, comm, config);
+//   for (...) {
+//     const at::Tensor logits = engine.forward(x);
+//     const at::Tensor loss = torch::nn::functional::cross_entropy(logits, y);
+//     engine.backward(loss);
+//     engine.step();
+//   }
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/parallel/zero/engine_state.h"
+#include "lockstep/parallel/zero/zero_config.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+namespace lockstep::zero {
+
+// Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
+// with any forward(). Made by initialize().
+//
+// A step is gradient_accumulation_steps times forward(), backward() and step(); the last step() is
+// its boundary. Forward computes under autocast where the configuration says bf16 or fp16 (the
+// parameters stay float32, and so do gradients and state: they are the master weights), and outputs
+// of 16 bits are converted to float32, so that the loss is computed in that. With buffers
+// (BatchNorm's statistics), rank 0's are copied to all before the first forward of a step in
+// training.
+//
+// The module is shared, not copied. Not copyable; movable. One thread at a time. forward() of a
+// module without buffers is local; backward(), step(), save_checkpoint() and load_checkpoint() are
+// collective and throw what the communicator throws.
+template <typename M>
+class Engine {
+ public:
+  Engine(M module, Communicator comm, const ZeroConfig& config, const EngineOptions& options)
+      : module_(std::move(module)),
+        state_(std::make_shared<EngineState>(*module_, std::move(comm), config, options)) {}
+  Engine(Engine&&) noexcept = default;
+  Engine& operator=(Engine&&) noexcept = default;
+
+  // The module's forward().
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    state_->before_forward(module_->is_training());
+    auto output = [&] {
+      const auto autocast = state_->autocast();
+      return module_->forward(std::forward<Args>(args)...);
+    }();
+    widen(output);
+    return output;
+  }
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  // `loss` has one element, the mean over this rank's micro-batch: it is divided by
+  // gradient_accumulation_steps (and scaled, in fp16) before its backward(). Once a forward; throws
+  // InvalidArgument for a second one before step().
+  void backward(const at::Tensor& loss) { state_->backward(loss); }
+  // After every backward(). At the boundary: the gradients' average is clipped, the optimizer takes
+  // its step unless fp16 gradients have overflowed, on any rank, and the learning rate moves on.
+  // Before it: counts. Throws InvalidArgument without a backward() before it; Error (on all ranks)
+  // when gradients are clipped and not finite.
+  StepReport step() { return state_->step(); }
+  // Whether the next backward() and step() end the step.
+  bool is_gradient_accumulation_boundary() const { return state_->at_boundary(); }
+
+  // The wrapped module.
+  M& module() { return module_; }
+  const M& module() const { return module_; }
+  auto operator->() { return &*module_; }
+  auto operator->() const { return &*module_; }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+
+  ZeroOptimizer& optimizer() { return state_->optimizer(); }
+  Communicator& comm() { return state_->comm(); }
+  const ZeroConfig& config() const { return state_->config(); }  // resolved
+  int64_t train_batch_size() const { return config().train_batch_size; }
+  int64_t train_micro_batch_size() const { return config().train_micro_batch_size; }
+  int64_t gradient_accumulation_steps() const { return config().gradient_accumulation_steps; }
+
+  int64_t global_steps() const { return state_->progress().global_steps; }    // skipped included
+  int64_t skipped_steps() const { return state_->progress().skipped_steps; }  // fp16 overflow
+  int64_t micro_steps() const { return state_->progress().micro_steps; }      // calls of step()
+  int64_t global_samples() const { return global_steps() * train_batch_size(); }
+  double learning_rate() const { return state_->learning_rate(); }  // of the next step
+  double loss_scale() const { return state_->loss_scale(); }        // 1 but for fp16
+
+  // Writes DIR/TAG, a checkpoint directory (checkpoint_directory.h): module, optimizer, counters,
+  // every rank's generator and `client_state`, any text of the caller's; then DIR/latest, a file
+  // with the tag. Between steps only: InvalidArgument otherwise. An empty tag is
+  // "global_step<global_steps>". A writer killed at any instant leaves the former checkpoint whole.
+  // Throws SystemError on rank 0, CheckpointError elsewhere.
+  void save_checkpoint(const std::filesystem::path& dir, const std::string& tag = "",
+                       const std::string& client_state = "") {
+    state_->save(dir, tag, client_state);
+  }
+  // Takes over DIR/TAG, or without a tag the one that DIR/latest names. On as many ranks as wrote
+  // it, with the same configuration, the steps that follow are bit for bit those that would have
+  // followed. On another number, or from another configuration, generators stay as they are.
+  // Options of the optimizer are the configuration's, but the learning rate goes on where it was.
+  // Throws CheckpointError; then nothing has changed.
+  LoadedCheckpoint load_checkpoint(const std::filesystem::path& dir, const std::string& tag = "") {
+    return state_->load(dir, tag);
+  }
+
+ private:
+  static void widen(at::Tensor& output) { EngineState::widen(output); }
+  static void widen(std::vector<at::Tensor>& outputs) {
+    for (at::Tensor& output : outputs) widen(output);
+  }
+  template <typename... Ts>
+  static void widen(std::tuple<Ts...>& outputs) {
+    std::apply([](auto&... output) { (widen(output), ...); }, outputs);
+  }
+  template <typename T>
+  static void widen(T&) {}  // an output of another kind stays as it is
+
+  M module_;
+  std::shared_ptr<EngineState> state_;
+};
+
+// Collective, with the same configuration on all ranks: compares the ranks' models, copies rank 0's
+// parameters and buffers to all, and makes the optimizer. Frozen parameters stay out of it. Throws
+// Mismatch (models differ), InvalidArgument (resolved(), ZeroOptimizer).
+template <typename M>
+Engine<M> initialize(M module, Communicator comm, const ZeroConfig& config,
+                     const EngineOptions& options = {}) {
+  return Engine<M>(std::move(module), std::move(comm), config, options);
+}
+
+}  // namespace lockstep::zero

@@ -1,0 +1,95 @@
+// What zero::Engine does whatever the module's type. Not used directly: see engine.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/parallel/zero/loss_scaler.h"
+#include "lockstep/parallel/zero/zero_config.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::zero {
+
+// What the JSON does not say.
+struct EngineOptions {
+  // Parameters without weight decay; none: the optimizer's weight decay is everybody's.
+  std::optional<optim::NoDecay> no_decay = std::nullopt;
+  bool allow_lower_stage = false;  // stages 2 and 3 run as stage 1, with a warning
+};
+
+// What a call of step() did.
+struct StepReport {
+  bool boundary = false;  // a step of the optimizer was due
+  bool skipped = false;   // and left out, for float16 gradients had overflowed
+  // Before clipping; where clipping or float16 asked for it.
+  std::optional<double> grad_norm = std::nullopt;
+};
+
+struct EngineProgress {
+  int64_t micro_steps = 0;
+  int64_t global_steps = 0;
+  int64_t skipped_steps = 0;
+
+  bool operator==(const EngineProgress&) const = default;
+};
+
+struct LoadedCheckpoint {
+  std::string tag;
+  std::string client_state;
+};
+
+class EngineState {
+ public:
+  EngineState(torch::nn::Module& module, Communicator comm, const ZeroConfig& config,
+              const EngineOptions& options);
+  EngineState(const EngineState&) = delete;
+  EngineState& operator=(const EngineState&) = delete;
+
+  void before_forward(bool training);
+  amp::Autocast autocast() const;
+  void backward(const at::Tensor& loss);
+  StepReport step();
+  bool at_boundary() const;
+
+  void save(const std::filesystem::path& dir, std::string tag, const std::string& client_state);
+  LoadedCheckpoint load(const std::filesystem::path& dir, std::string tag);
+
+  ZeroOptimizer& optimizer() { return *optimizer_; }
+  Communicator& comm() { return comm_; }
+  const ZeroConfig& config() const { return config_; }
+  const EngineProgress& progress() const { return progress_; }
+  double learning_rate() const;
+  double loss_scale() const;
+
+  // A tensor of 16 bits becomes float32.
+  static void widen(at::Tensor& output);
+
+ private:
+  StepReport step_optimizer();
+  void follow_schedule();
+  std::string progress_json(const std::string& client_state) const;
+
+  torch::nn::Module& module_;
+  Communicator comm_;
+  ZeroConfig config_;
+  NamedTensors buffers_;
+  std::unique_ptr<ZeroOptimizer> optimizer_;
+  std::optional<LossScaler> scaler_;
+  EngineProgress progress_;
+  bool backward_done_ = false;  // since the last step()
+};
+
+}  // namespace lockstep::zero

@@ -1,0 +1,55 @@
+// One object of a DeepSpeed-style JSON, read key by key. No libtorch. Not used directly: see
+// zero_config.h.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::zero::internal {
+
+// The text as JSON. Throws InvalidArgument that begins with `source`: not JSON, or a key twice.
+nlohmann::json parse_config(const std::string& text, const std::string& source);
+
+// Every key that is asked for becomes a known one; finish() then names one that is not. All throw
+// InvalidArgument of one line: where, what, and what to give instead. Null counts as not given.
+// Refers to the JSON.
+class JsonSection {
+ public:
+  // `prefix` stands before a key in messages: "ds.json: ", "ds.json: optimizer.params.".
+  JsonSection(const nlohmann::json& object, std::string prefix);
+
+  const nlohmann::json* find(const std::string& key);
+  JsonSection section(const std::string& key);  // an empty one where the key is absent
+  bool flag(const std::string& key, bool fallback);
+  int64_t whole(const std::string& key, int64_t fallback, int64_t least);
+  // Within [least, most]; `takes` says so in words.
+  double number(const std::string& key, double fallback, double least, double most,
+                const char* takes);
+  std::string text(const std::string& key, const std::string& fallback);
+
+  // Keys that only tune what is done otherwise here: whatever they say is read over.
+  void read_over(std::initializer_list<const char*> keys);
+  // Keys of what is not here: refused unless their value is one of `harmless` (JSON texts).
+  void refuse_unless(std::initializer_list<const char*> keys,
+                     std::initializer_list<const char*> harmless, const std::string& instead = "");
+  // Sections of what is not here: refused if "enabled" is true.
+  void refuse_if_enabled(std::initializer_list<const char*> keys);
+
+  [[noreturn]] void refuse(const std::string& key, const nlohmann::json& value,
+                           const std::string& takes) const;
+  void finish() const;
+
+  std::string path(const std::string& key) const { return prefix_ + key; }
+
+ private:
+  const nlohmann::json* object_;
+  std::string prefix_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace lockstep::zero::internal
