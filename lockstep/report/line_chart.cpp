@@ -5,14 +5,11 @@
 #include <limits>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/report/table.h"
+#include "lockstep/report/svg.h"
 
 namespace lockstep {
 namespace {
 
-// Distinguishable by people with colour blindness (Okabe and Ito, 2008).
-constexpr const char* kColours[] = {"#0072B2", "#D55E00", "#009E73",
-                                    "#CC79A7", "#E69F00", "#56B4E9"};
 constexpr int kLeft = 68, kRight = 20, kTop = 40, kBottom = 52;
 
 struct Range {
@@ -24,58 +21,37 @@ struct Range {
   }
 };
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
+bool legend_is_below(const ChartPanel& panel) {
+  return panel.series.size() > 4;
+}
+
+// Where colours come round again, dots tell the lines apart.
+std::string stroke_of(const Series& series, size_t i) {
+  const char* dashes = series.dashed         ? " stroke-dasharray=\"6 4\""
+                       : i >= kSeriesColours ? " stroke-dasharray=\"2 3\""
+                                             : "";
+  return std::string(" stroke=\"") + series_colour(i) + "\" stroke-width=\"2\"" + dashes;
+}
+
+std::vector<LegendEntry> legend_entries(const ChartPanel& panel) {
+  std::vector<LegendEntry> entries;
+  for (size_t i = 0; i < panel.series.size(); ++i) {
+    entries.push_back({panel.series[i].name, "<line x1=\"0\" y1=\"6\" x2=\"22\" y2=\"6\"" +
+                                                 stroke_of(panel.series[i], i) + "/>"});
   }
-  return out;
+  return entries;
 }
 
-std::string number(double value) {
-  std::string text = fixed(value, 1);
-  if (text.size() > 2 && text.compare(text.size() - 2, 2, ".0") == 0) text.resize(text.size() - 2);
-  return text;
-}
-
-// As many digits as tell neighbouring ticks apart.
-std::string tick_text(double value, double step) {
-  const int digits =
-      step >= 1 ? 0 : std::min(12, static_cast<int>(std::ceil(-std::log10(step) - 1e-9)));
-  std::string text = fixed(value, digits);
-  return text == "-0" ? "0" : text;
-}
-
-std::string text_at(double x, double y, const std::string& anchor, const std::string& text,
-                    const char* more = "") {
-  return "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\" text-anchor=\"" + anchor + "\"" +
-         more + ">" + escaped(text) + "</text>\n";
-}
-
-std::string line_from(double x1, double y1, double x2, double y2, const char* colour) {
-  return "<line x1=\"" + number(x1) + "\" y1=\"" + number(y1) + "\" x2=\"" + number(x2) +
-         "\" y2=\"" + number(y2) + "\" stroke=\"" + colour + "\"/>\n";
+Legend legend_below(const ChartPanel& panel, const ChartOptions& options, double left, double top) {
+  return svg_legend(legend_entries(panel), left + 12, top, options.panel_width - 24);
 }
 
 class PanelDrawing {
  public:
   PanelDrawing(const ChartPanel& panel, double origin, double top, const ChartOptions& options)
       : panel_(panel),
+        options_(options),
+        origin_(origin),
         left_(origin + kLeft),
         right_(origin + options.panel_width - kRight),
         top_(top + kTop),
@@ -101,25 +77,24 @@ class PanelDrawing {
   }
 
   std::string str() const {
-    std::string out =
-        text_at((left_ + right_) / 2, top_ - 14, "middle", panel_.title, " font-weight=\"bold\"");
+    std::string out = svg_text((left_ + right_) / 2, top_ - 14, Anchor::kMiddle, panel_.title,
+                               " font-weight=\"bold\"");
     const double x_step = x_ticks_[1] - x_ticks_[0], y_step = y_ticks_[1] - y_ticks_[0];
     for (const double tick : y_ticks_) {
-      out += line_from(left_, y_of(tick), right_, y_of(tick), "#dddddd");
-      out += text_at(left_ - 8, y_of(tick) + 4, "end", tick_text(tick, y_step));
+      out += svg_grid_line(left_, y_of(tick), right_, y_of(tick));
+      out += svg_text(left_ - 8, y_of(tick) + 4, Anchor::kEnd, tick_text(tick, y_step));
     }
     for (const double tick : x_ticks_) {
-      out += line_from(x_of(tick), bottom_, x_of(tick), bottom_ + 5, "#333333");
-      out += text_at(x_of(tick), bottom_ + 20, "middle", tick_text(tick, x_step));
+      out += svg_axis_line(x_of(tick), bottom_, x_of(tick), bottom_ + 5);
+      out += svg_text(x_of(tick), bottom_ + 20, Anchor::kMiddle, tick_text(tick, x_step));
     }
-    out += line_from(left_, bottom_, right_, bottom_, "#333333") +
-           line_from(left_, top_, left_, bottom_, "#333333");
-    out += text_at((left_ + right_) / 2, bottom_ + 40, "middle", panel_.x_label);
-    const std::string turn = " transform=\"rotate(-90 " + number(left_ - 50) + " " +
-                             number((top_ + bottom_) / 2) + ")\"";
-    out += text_at(left_ - 50, (top_ + bottom_) / 2, "middle", panel_.y_label, turn.c_str());
-    for (size_t i = 0; i < panel_.series.size(); ++i)
-      out += line_of(panel_.series[i], kColours[i % std::size(kColours)]);
+    out +=
+        svg_axis_line(left_, bottom_, right_, bottom_) + svg_axis_line(left_, top_, left_, bottom_);
+    out += svg_text((left_ + right_) / 2, bottom_ + 40, Anchor::kMiddle, panel_.x_label);
+    const std::string turn = " transform=\"rotate(-90 " + svg_number(left_ - 50) + " " +
+                             svg_number((top_ + bottom_) / 2) + ")\"";
+    out += svg_text(left_ - 50, (top_ + bottom_) / 2, Anchor::kMiddle, panel_.y_label, turn);
+    for (size_t i = 0; i < panel_.series.size(); ++i) out += line_of(panel_.series[i], i);
     return out + legend();
   }
 
@@ -132,19 +107,19 @@ class PanelDrawing {
            (y - y_ticks_.front()) / (y_ticks_.back() - y_ticks_.front()) * (bottom_ - top_);
   }
 
-  std::string line_of(const Series& series, const char* colour) const {
+  std::string line_of(const Series& series, size_t i) const {
     constexpr size_t kMostMarks = 40;
     std::string points, marks;
-    for (size_t i = 0; i < series.x.size(); ++i) {
-      if (!std::isfinite(series.x[i]) || !std::isfinite(series.y[i])) continue;
-      const std::string x = number(x_of(series.x[i])), y = number(y_of(series.y[i]));
+    for (size_t p = 0; p < series.x.size(); ++p) {
+      if (!std::isfinite(series.x[p]) || !std::isfinite(series.y[p])) continue;
+      const std::string x = svg_number(x_of(series.x[p])), y = svg_number(y_of(series.y[p]));
       points += (points.empty() ? "" : " ") + x + "," + y;
       if (series.x.size() <= kMostMarks && !series.dashed) {
-        marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"3\" fill=\"" + colour + "\"/>\n";
+        marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"3\" fill=\"" + series_colour(i) +
+                 "\"/>\n";
       }
     }
-    return "<polyline fill=\"none\" stroke=\"" + std::string(colour) + "\" stroke-width=\"2\"" +
-           (series.dashed ? " stroke-dasharray=\"6 4\"" : "") + " points=\"" + points + "\"/>\n" +
+    return "<polyline fill=\"none\"" + stroke_of(series, i) + " points=\"" + points + "\"/>\n" +
            marks;
   }
 
@@ -161,61 +136,38 @@ class PanelDrawing {
     return count;
   }
 
-  // In the upper corner where the lines are not.
+  // In the upper corner where the lines are not, one entry a line; or below the labels.
   std::string legend() const {
     if (panel_.series.size() < 2) return {};
+    if (legend_is_below(panel_))
+      return legend_below(panel_, options_, origin_, bottom_ + kBottom).svg;
     constexpr double kWidth = 120;
     const double end = top_ + 18 * static_cast<double>(panel_.series.size() + 1);
     const bool on_the_right =
         points_above(left_, left_ + kWidth, end) > points_above(right_ - kWidth, right_, end);
     const double x = on_the_right ? right_ - kWidth : left_ + 12;
-    std::string out;
-    for (size_t i = 0; i < panel_.series.size(); ++i) {
-      const double y = top_ + 14 + 18 * static_cast<double>(i);
-      out += line_from(x, y - 4, x + 22, y - 4, kColours[i % std::size(kColours)]);
-      out += text_at(x + 28, y, "start", panel_.series[i].name);
-    }
-    return out;
+    return svg_legend(legend_entries(panel_), x, top_ + 4, 0).svg;
   }
 
   const ChartPanel& panel_;
-  double left_, right_, top_, bottom_;
+  const ChartOptions& options_;
+  double origin_, left_, right_, top_, bottom_;
   std::vector<double> x_ticks_, y_ticks_;
 };
 
 }  // namespace
 
-std::vector<double> axis_ticks(double low, double high, int count, bool integers) {
-  if (!(high > low)) {  // one value: room on both sides of it
-    const double room = integers ? 1 : std::max(std::abs(low) * 0.1, 1e-3);
-    low -= room;
-    high += room;
-  }
-  const double rough = (high - low) / std::max(count, 1);
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  double step = power * (rough <= power * 1.0001 ? 1
-                         : rough <= power * 2    ? 2
-                         : rough <= power * 5    ? 5
-                                                 : 10);
-  if (integers) step = std::max(1.0, std::round(step));
-  const double first = std::floor(low / step + 1e-9), last = std::ceil(high / step - 1e-9);
-  std::vector<double> ticks;
-  for (double i = first; i <= last; ++i) ticks.push_back(i * step);
-  if (ticks.size() < 2) ticks.push_back(ticks.back() + step);
-  return ticks;
-}
-
 std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOptions& options) {
   const int title_height = options.title.empty() ? 0 : 30;
   const int width = options.panel_width * static_cast<int>(std::max<size_t>(panels.size(), 1));
-  const int height = options.panel_height + title_height;
-  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + std::to_string(width) +
-                    "\" height=\"" + std::to_string(height) + "\" viewBox=\"0 0 " +
-                    std::to_string(width) + " " + std::to_string(height) +
-                    "\" font-family=\"sans-serif\" font-size=\"12\">\n"
-                    "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+  double below = 0;
+  for (const ChartPanel& panel : panels) {
+    if (legend_is_below(panel)) below = std::max(below, legend_below(panel, options, 0, 0).height);
+  }
+  const int height = options.panel_height + title_height + static_cast<int>(below);
+  std::string out = svg_open(width, height);
   if (!options.title.empty())
-    out += text_at(width / 2.0, 22, "middle", options.title, " font-size=\"16\"");
+    out += svg_text(width / 2.0, 22, Anchor::kMiddle, options.title, " font-size=\"16\"");
   double origin = 0;
   for (const ChartPanel& panel : panels) {
     out += PanelDrawing(panel, origin, title_height, options).str();

@@ -1,5 +1,5 @@
 // Line charts as SVG: a few panels side by side, each with axes, ticks, a legend and several lines.
-// Pure.
+// Up to four lines have their legend in a corner of the panel, more of them below it. Pure.
 #pragma once
 
 #include <string>
@@ -32,9 +32,5 @@ struct ChartOptions {
 
 // The whole file. Throws InvalidArgument for a series with different numbers of x and y.
 std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOptions& options = {});
-
-// Round numbers that cover low..high in about `count` equal steps of 1, 2 or 5 times a power of ten
-// (whole ones on request).
-std::vector<double> axis_ticks(double low, double high, int count, bool integers = false);
 
 }  // namespace lockstep

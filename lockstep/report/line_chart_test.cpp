@@ -9,21 +9,8 @@
 
 namespace lockstep::line_chart_test {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-TEST(AxisTicks, AreRoundAndCover) {
-  EXPECT_THAT(axis_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
-  EXPECT_THAT(axis_ticks(1, 4, 6, true), ElementsAre(1, 2, 3, 4));
-  EXPECT_THAT(axis_ticks(3, 3, 6, true), ElementsAre(2, 3, 4));
-  for (const double high : {1e-7, 0.3, 1.0, 17.0, 123456.0}) {
-    const auto ticks = axis_ticks(-high / 3, high, 6);
-    EXPECT_LE(ticks.front(), -high / 3);
-    EXPECT_GE(ticks.back(), high * (1 - 1e-9));
-    EXPECT_LE(ticks.size(), 10u);
-  }
-}
 
 TEST(LineChart, DrawsPanelsSeriesAndLegend) {
   ChartPanel time{.title = "time <s>", .x_label = "ranks", .y_label = "seconds", .series = {}};
@@ -36,6 +23,19 @@ TEST(LineChart, DrawsPanelsSeriesAndLegend) {
   EXPECT_THAT(svg, HasSubstr("Scaling"));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_THAT(svg, HasSubstr("</svg>"));
+}
+
+TEST(LineChart, ManyLinesHaveTheirLegendBelowAndDotsWhereColoursRepeat) {
+  ChartPanel panel;
+  for (int i = 0; i < 4; ++i) panel.series.push_back({"line " + std::to_string(i), {1, 2}, {1, 2}});
+  const std::string four = svg_line_chart({panel});
+  EXPECT_THAT(four, HasSubstr("height=\"340\""));
+  for (int i = 4; i < 9; ++i) panel.series.push_back({"line " + std::to_string(i), {1, 2}, {1, 2}});
+  const std::string nine = svg_line_chart({panel});
+  EXPECT_THAT(nine, Not(HasSubstr("height=\"340\"")));
+  EXPECT_THAT(nine, HasSubstr("line 8"));
+  EXPECT_THAT(four, Not(HasSubstr("stroke-dasharray")));
+  EXPECT_THAT(nine, HasSubstr("stroke-dasharray=\"2 3\""));
 }
 
 TEST(LineChart, RefusesUnevenSeries) {

@@ -1,0 +1,210 @@
+#include "lockstep/report/comparison.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/report/comparison_cells.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json method_json(const Comparison& comparison, const ComparedMethod& method) {
+  Json json{{"method", method.method}, {"tutorial", method.tutorial}};
+  if (!method.result) {
+    json["failure"] = method.failure;
+    return json;
+  }
+  json.update(to_json(*method.result));
+  json["method"] = method.method;
+  if (const auto times = speedup(comparison, *method.result)) json["speedup"] = *times;
+  json["peak_memory_mib_by_rank"] = method.result->peak_memory_mib;
+  const auto peak = peak_memory_mib(*method.result);
+  json["peak_memory_mib"] = peak ? Json(*peak) : Json();
+  json["first_losses"] = first_losses(*method.result);
+  return json;
+}
+
+Json scaling_json(const ScalingSeries& series) {
+  Json runs = Json::array();
+  for (const RunResult& run : series.runs) {
+    const RunResult& first = series.runs.front();
+    const double times = first.samples_per_s > 0 ? run.samples_per_s / first.samples_per_s : 0;
+    runs.push_back({{"nproc", run.nproc},
+                    {"steps", run.steps},
+                    {"samples", run.samples},
+                    {"seconds", run.seconds},
+                    {"samples_per_s", run.samples_per_s},
+                    {"speedup", times},
+                    {"efficiency",
+                     times * static_cast<double>(first.nproc) / static_cast<double>(run.nproc)}});
+  }
+  return {{"method", series.method}, {"runs", runs}};
+}
+
+ComparedMethod parse_method(Json json, const std::string& where) {
+  ComparedMethod method;
+  method.method = json.at("method");
+  method.tutorial = json.value("tutorial", "");
+  const std::string here = where + ": " + method.method;
+  if (json.contains("failure")) {
+    method.failure = json.at("failure");
+    return method;
+  }
+  if (json.contains("peak_memory_mib_by_rank"))
+    json["peak_memory_mib"] = json.at("peak_memory_mib_by_rank");
+  method.result = run_result_of(json, here);
+  return method;
+}
+
+ScalingSeries parse_scaling(const Json& json, const std::string& where) {
+  ScalingSeries series{.method = json.at("method"), .runs = {}};
+  for (Json run : json.at("runs")) {
+    run["method"] = series.method;
+    run["losses"] = Json::array();
+    series.runs.push_back(run_result_of(run, where + ": scaling of " + series.method));
+  }
+  return series;
+}
+
+std::string markdown_row(const std::vector<std::string>& cells) {
+  std::string line = "|";
+  for (const std::string& cell : cells) {
+    line += ' ';
+    for (const char c : cell) {
+      if (c == '|') line += '\\';
+      line += c == '\n' ? ' ' : c;
+    }
+    line += " |";
+  }
+  return line + "\n";
+}
+
+std::string markdown_table(const std::vector<Column>& columns,
+                           const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::string> titles;
+  std::string rule = "|";
+  for (const Column& column : columns) {
+    titles.push_back(column.title);
+    rule += column.align == Align::kRight ? "---:|" : "---|";
+  }
+  std::string text = markdown_row(titles) + rule + "\n";
+  for (const auto& row : rows) text += markdown_row(row);
+  return text;
+}
+
+}  // namespace
+
+const RunResult* find_result(const Comparison& comparison, const std::string& method) {
+  for (const ComparedMethod& one : comparison.methods) {
+    if (one.method == method) return one.result ? &*one.result : nullptr;
+  }
+  return nullptr;
+}
+
+std::optional<double> speedup(const Comparison& comparison, const RunResult& result) {
+  const RunResult* single = find_result(comparison, "single");
+  if (single == nullptr || !(single->samples_per_s > 0)) return std::nullopt;
+  return result.samples_per_s / single->samples_per_s;
+}
+
+std::optional<double> peak_memory_mib(const RunResult& result) {
+  if (result.peak_memory_mib.empty()) return std::nullopt;
+  return *std::max_element(result.peak_memory_mib.begin(), result.peak_memory_mib.end());
+}
+
+std::vector<double> first_losses(const RunResult& result, size_t count) {
+  const auto end = std::min(count, result.losses.size());
+  return {result.losses.begin(), result.losses.begin() + static_cast<ptrdiff_t>(end)};
+}
+
+std::string comparison_table(const Comparison& comparison) {
+  Table table({{"method", Align::kLeft},
+               {"minutes"},
+               {"speed-up"},
+               {"samples/s"},
+               {"steps"},
+               {"MiB a rank"},
+               {"dev accuracy"},
+               {"macro F1"}});
+  for (const ComparedMethod& method : comparison.methods) {
+    const MethodCells cells = method_cells(comparison, method);
+    table.add({cells.method, cells.minutes, cells.speedup, cells.samples_per_s, cells.steps,
+               cells.peak_memory, cells.dev_accuracy, cells.macro_f1});
+  }
+  return table.str();
+}
+
+nlohmann::ordered_json to_json(const Comparison& comparison) {
+  Json methods = Json::array(), scaling = Json::array();
+  for (const ComparedMethod& method : comparison.methods)
+    methods.push_back(method_json(comparison, method));
+  for (const ScalingSeries& series : comparison.scaling) scaling.push_back(scaling_json(series));
+  Json json{{"model", comparison.model},
+            {"data", comparison.data},
+            {"recipe", comparison.recipe},
+            {"nproc", comparison.nproc},
+            {"threads_per_rank", comparison.threads_per_rank},
+            {"processors", comparison.processors},
+            {"processor", comparison.processor},
+            {"date", comparison.date},
+            {"methods", methods}};
+  if (!comparison.scaling.empty()) json["scaling"] = scaling;
+  return json;
+}
+
+Comparison parse_comparison(const std::string& text, const std::string& where) {
+  try {
+    const Json json = Json::parse(text);
+    Comparison comparison{.model = json.at("model"),
+                          .data = json.at("data"),
+                          .recipe = json.at("recipe"),
+                          .nproc = json.at("nproc"),
+                          .threads_per_rank = json.at("threads_per_rank"),
+                          .processors = json.at("processors"),
+                          .processor = json.at("processor"),
+                          .date = json.at("date"),
+                          .methods = {},
+                          .scaling = {}};
+    for (const Json& method : json.at("methods"))
+      comparison.methods.push_back(parse_method(method, where));
+    for (const Json& series : json.value("scaling", Json::array()))
+      comparison.scaling.push_back(parse_scaling(series, where));
+    return comparison;
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(where + " is no comparison: " + error.what());
+  }
+}
+
+std::string comparison_markdown(const Comparison& comparison) {
+  std::vector<std::vector<std::string>> rows, losses;
+  std::string failures;
+  for (const ComparedMethod& method : comparison.methods) {
+    const MethodCells c = method_cells(comparison, method);
+    rows.push_back({c.method, method.tutorial, c.minutes, c.speedup, c.samples_per_s, c.steps,
+                    c.peak_memory, c.dev_accuracy, c.macro_f1});
+    if (method.result)
+      losses.push_back({c.method, c.first_losses});
+    else
+      failures += "\n" + method.method + " failed: " + method.failure + "\n";
+  }
+  const ComparisonWords words = comparison_words(comparison);
+  return "# " + words.title.en + "\n\n" + words.settings.en + "\n\n" +
+         markdown_table({{"method", Align::kLeft},
+                         {"in the tutorial", Align::kLeft},
+                         {"minutes"},
+                         {"speed-up"},
+                         {"samples/s"},
+                         {"steps"},
+                         {"MiB a rank"},
+                         {"dev accuracy"},
+                         {"macro F1"}},
+                        rows) +
+         failures + "\n" + words.remarks.en + "\n\n" +
+         markdown_table({{"method", Align::kLeft}, {"first losses", Align::kLeft}}, losses);
+}
+
+}  // namespace lockstep

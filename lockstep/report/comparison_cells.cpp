@@ -1,0 +1,121 @@
+#include "lockstep/report/comparison_cells.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/report/table.h"
+
+namespace lockstep {
+namespace {
+
+std::string optional_cell(const std::optional<double>& value, int digits) {
+  return value && std::isfinite(*value) ? fixed(*value, digits) : "-";
+}
+
+std::string or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
+std::string plural(int64_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+const ComparedMethod* fastest(const Comparison& comparison) {
+  const ComparedMethod* best = nullptr;
+  for (const ComparedMethod& method : comparison.methods) {
+    if (!method.result) continue;
+    if (best == nullptr || method.result->samples_per_s > best->result->samples_per_s)
+      best = &method;
+  }
+  return best;
+}
+
+// Whether minutes cannot be compared: --max-steps counts steps, and more ranks take more samples a
+// step.
+bool samples_differ(const Comparison& comparison) {
+  int64_t least = INT64_MAX, most = 0;
+  for (const ComparedMethod& method : comparison.methods) {
+    if (!method.result) continue;
+    least = std::min(least, method.result->samples);
+    most = std::max(most, method.result->samples);
+  }
+  return static_cast<double>(most) > 1.05 * static_cast<double>(least);
+}
+
+Words settings(const Comparison& c) {
+  Words words{"Model " + c.model + ", " + plural(c.nproc, "rank") + " of " +
+                  plural(c.threads_per_rank, "thread") + ", data " + c.data + ", " +
+                  (c.recipe.empty() ? "the default recipe" : "recipe " + c.recipe) + ".",
+              "模型 " + c.model + "，" + std::to_string(c.nproc) + " 个 rank，每个 " +
+                  std::to_string(c.threads_per_rank) + " 个线程，数据 " + c.data + "，" +
+                  (c.recipe.empty() ? "默认配方" : "配方 " + c.recipe) + "。"};
+  if (c.processors > 0) {
+    const bool named = !c.processor.empty();
+    words.en += " " + plural(c.processors, "processor") + (named ? " (" + c.processor + ")." : ".");
+    words.zh += std::to_string(c.processors) + " 个处理器" +
+                (named ? "（" + c.processor + "）。" : "。");
+  }
+  if (!c.date.empty()) {
+    words.en += " " + c.date + ".";
+    words.zh += c.date + "。";
+  }
+  return words;
+}
+
+Words remarks(const Comparison& comparison) {
+  const ComparedMethod* best = fastest(comparison);
+  if (best == nullptr) return {"No method has a result.", "没有任何方法得到结果。"};
+  const std::string rate = fixed(best->result->samples_per_s, 1);
+  Words words{"Fastest: " + best->method + ", " + rate + " samples/s",
+              "最快：" + best->method + "，每秒 " + rate + " 个样本"};
+  if (const auto times = speedup(comparison, *best->result)) {
+    words.en += ", " + fixed(*times, 2) + "× single";
+    words.zh += "，是 single 的 " + fixed(*times, 2) + " 倍";
+  }
+  words.en += ".";
+  words.zh += "。";
+  if (samples_differ(comparison)) {
+    words.en +=
+        " The methods did not train on the same number of samples, so compare samples/s, not "
+        "minutes.";
+    words.zh += "各方法训练的样本数不同，请比较每秒样本数，不要比较分钟数。";
+  }
+  return words;
+}
+
+}  // namespace
+
+MethodCells method_cells(const Comparison& comparison, const ComparedMethod& method) {
+  if (!method.result) {
+    return {method.method, "failed", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"};
+  }
+  const RunResult& result = *method.result;
+  MethodCells cells;
+  cells.method = method.method;
+  cells.minutes = fixed(result.seconds / 60, 4);
+  cells.speedup = optional_cell(speedup(comparison, result), 2);
+  cells.samples_per_s = fixed(result.samples_per_s, 1);
+  cells.steps = std::to_string(result.steps);
+  cells.peak_memory = optional_cell(peak_memory_mib(result), 0);
+  cells.dev_accuracy = optional_cell(result.dev_accuracy, 4);
+  cells.macro_f1 = optional_cell(result.macro_f1, 4);
+  cells.startup = optional_cell(result.startup_s, 2);
+  cells.dtype = or_dash(result.dtype);
+  cells.padding = or_dash(result.padding);
+  for (const double loss : first_losses(result)) {
+    cells.first_losses += cells.first_losses.empty() ? "" : " ";
+    cells.first_losses += std::isfinite(loss) ? fixed(loss, 6) : "nan";
+  }
+  cells.first_losses = or_dash(cells.first_losses);
+  return cells;
+}
+
+ComparisonWords comparison_words(const Comparison& comparison) {
+  const auto count = static_cast<int64_t>(comparison.methods.size());
+  return {.title = {plural(count, "way") + " to train BERT",
+                    "训练 BERT 的 " + std::to_string(count) + " 种方法"},
+          .settings = settings(comparison),
+          .remarks = remarks(comparison)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,240 @@
+#include "lockstep/report/comparison_page.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/report/bar_chart.h"
+#include "lockstep/report/comparison_cells.h"
+#include "lockstep/report/line_chart.h"
+
+namespace lockstep {
+namespace {
+
+constexpr ChartOptions kPanel{.title = {}, .panel_width = 480, .panel_height = 330};
+
+// A picture in English and in Chinese; draw(word) is given the choice between the two texts.
+template <typename Draw>
+Words both(Draw draw) {
+  return {draw([](const char* en, const char*) { return std::string(en); }),
+          draw([](const char*, const char* zh) { return std::string(zh); })};
+}
+
+// Running means over a twentieth of the run, against samples; thinned to what a picture can show.
+Series loss_curve(const RunResult& result, const std::string& name) {
+  constexpr size_t kMostPoints = 240;
+  const size_t steps = result.losses.size();
+  const size_t window = std::max<size_t>(1, steps / 20);
+  const size_t stride = steps / kMostPoints + 1;
+  const double samples_a_step =
+      steps == 0 ? 0 : static_cast<double>(result.samples) / static_cast<double>(steps);
+  Series series{.name = name, .x = {}, .y = {}};
+  for (size_t i = 0; i < steps; ++i) {
+    if (i % stride != 0 && i + 1 != steps) continue;
+    double sum = 0, count = 0;
+    for (size_t k = i + 1 > window ? i + 1 - window : 0; k <= i; ++k) {
+      if (!std::isfinite(result.losses[k])) continue;
+      sum += result.losses[k];
+      ++count;
+    }
+    series.x.push_back(static_cast<double>(i + 1) * samples_a_step);
+    series.y.push_back(sum / count);  // NaN where there is none: left out
+  }
+  return series;
+}
+
+double milliseconds_a_step(double seconds, const RunResult& result) {
+  return result.steps > 0 ? 1000 * seconds / static_cast<double>(result.steps) : 0;
+}
+
+PageTable figures_table(const Comparison& comparison) {
+  PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
+                              {{"minutes", "分钟"}},
+                              {{"speed-up", "加速比"}},
+                              {{"samples/s", "样本/秒"}},
+                              {{"steps", "步数"}},
+                              {{"MiB a rank", "每 rank 内存 MiB"}},
+                              {{"dev accuracy", "验证准确率"}},
+                              {{"macro F1", "宏平均 F1"}},
+                              {{"in the tutorial", "教程中的名字"}, Align::kLeft}},
+                  .rows = {}};
+  for (const ComparedMethod& method : comparison.methods) {
+    const MethodCells c = method_cells(comparison, method);
+    table.rows.push_back({c.method, method.result ? c.minutes : "-", c.speedup, c.samples_per_s,
+                          c.steps, c.peak_memory, c.dev_accuracy, c.macro_f1,
+                          method.tutorial.empty() ? "-" : method.tutorial});
+  }
+  return table;
+}
+
+// What else is known of each run, and its first losses.
+PageTable runs_table(const Comparison& comparison) {
+  PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
+                              {{"dtype", "数值类型"}, Align::kLeft},
+                              {{"padding", "填充"}, Align::kLeft},
+                              {{"start (s)", "启动（秒）"}}},
+                  .rows = {}};
+  size_t most = 1;
+  for (const ComparedMethod& method : comparison.methods) {
+    if (method.result) most = std::max(most, first_losses(*method.result).size());
+  }
+  const size_t columns = table.columns.size() + most;
+  for (size_t i = 1; i <= most; ++i) {
+    const std::string number = std::to_string(i);
+    table.columns.push_back({{"loss " + number, "损失 " + number}});
+  }
+  for (const ComparedMethod& method : comparison.methods) {
+    if (!method.result) continue;
+    const MethodCells c = method_cells(comparison, method);
+    std::vector<std::string> row{c.method, c.dtype, c.padding, c.startup};
+    for (const double loss : first_losses(*method.result))
+      row.push_back(std::isfinite(loss) ? fixed(loss, 6) : "nan");
+    row.resize(columns, "-");
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+void put_reports(HtmlPage& page, const Comparison& comparison) {
+  bool headed = false;
+  for (const ComparedMethod& method : comparison.methods) {
+    if (!method.result || !method.result->confusion) continue;
+    if (!headed) page.heading({"Class by class", "各类别的结果"});
+    headed = true;
+    const ConfusionMatrix& matrix = *method.result->confusion;
+    page.folded(same_words(method.method),
+                to_text(classification_report(matrix)) + "\n" + to_text(matrix));
+  }
+}
+
+void put_terms(HtmlPage& page) {
+  page.heading({"How to read it", "怎样读这一页"});
+  page.terms(
+      {{{"minutes", "分钟"},
+        {"from the first step's start to the last one's end, without evaluations",
+         "从第一步开始到最后一步结束，不含评估"}},
+       {{"speed-up", "加速比"},
+        {"samples a second over those of single", "每秒样本数与 single 之比"}},
+       {{"MiB a rank", "每 rank 内存"},
+        {"the most memory that one rank has held", "占用最多的那个 rank 的内存峰值"}},
+       {{"dev accuracy, macro F1", "验证准确率、宏平均 F1"},
+        {"on the dev set at the end, each sample counted once",
+         "训练结束时在验证集上的结果，每个样本只计一次"}},
+       {{"start", "启动"},
+        {"from the command to the first step's start", "从执行命令到第一步开始"}},
+       {{"waiting", "等待通信"},
+        {"what backward did not hide of the ranks' communication, and of their waiting for each "
+         "other",
+         "反向传播没能掩盖的通信时间，以及各 rank 互相等待的时间"}}});
+}
+
+}  // namespace
+
+Words time_picture(const Comparison& comparison) {
+  return both([&](auto word) {
+    BarChart chart{.title = word("Training time", "训练时间"),
+                   .x_label = word("minutes", "分钟"),
+                   .parts = {""},
+                   .bars = {}};
+    for (const ComparedMethod& method : comparison.methods) {
+      if (!method.result) continue;
+      const auto times = speedup(comparison, *method.result);
+      const double minutes = method.result->seconds / 60;
+      chart.bars.push_back({.label = method.method,
+                            .parts = {minutes},
+                            .note = fixed(minutes, minutes < 1 ? 3 : 2) +
+                                    (times ? " (" + fixed(*times, 2) + "×)" : "")});
+    }
+    return svg_bar_chart(chart);
+  });
+}
+
+Words loss_picture(const Comparison& comparison) {
+  return both([&](auto word) {
+    ChartPanel panel{.title = word("Training loss (running mean)", "训练损失（滑动平均）"),
+                     .x_label = word("samples trained on", "已训练的样本数"),
+                     .y_label = word("loss", "损失"),
+                     .series = {},
+                     .y_from_zero = false};
+    for (const ComparedMethod& method : comparison.methods) {
+      if (method.result) panel.series.push_back(loss_curve(*method.result, method.method));
+    }
+    return svg_line_chart({panel}, kPanel);
+  });
+}
+
+Words parts_picture(const Comparison& comparison) {
+  return both([&](auto word) {
+    BarChart chart{
+        .title = word("Where a step's time goes", "一步的时间花在哪里"),
+        .x_label = word("milliseconds a step (rank 0)", "每步毫秒数（rank 0）"),
+        .parts = {word("data", "数据"), word("forward", "前向"), word("backward", "反向"),
+                  word("waiting", "等待通信"), word("optimizer", "优化器")},
+        .bars = {}};
+    for (const ComparedMethod& method : comparison.methods) {
+      if (!method.result || !method.result->parts_s) continue;
+      Bar bar{.label = method.method, .parts = {}, .note = {}};
+      double sum = 0;
+      for (const double seconds : *method.result->parts_s) {
+        bar.parts.push_back(milliseconds_a_step(seconds, *method.result));
+        sum += bar.parts.back();
+      }
+      bar.note = fixed(sum, sum < 100 ? 1 : 0);
+      chart.bars.push_back(std::move(bar));
+    }
+    return svg_bar_chart(chart);
+  });
+}
+
+Words scaling_picture(const Comparison& comparison) {
+  return both([&](auto word) {
+    ChartPanel panel{.title = word("Time against ranks", "时间随 rank 数的变化"),
+                     .x_label = word("ranks", "rank 数"),
+                     .y_label = word("seconds for 1000 samples", "每 1000 个样本的秒数"),
+                     .series = {}};
+    panel.x_integers = true;
+    for (const ScalingSeries& series : comparison.scaling) {
+      Series measured{.name = series.method, .x = {}, .y = {}}, ideal = measured;
+      ideal.name = comparison.scaling.size() == 1 ? word("ideal", "理想")
+                                                  : series.method + word(", ideal", "，理想");
+      ideal.dashed = true;
+      for (const RunResult& run : series.runs) {
+        const RunResult& first = series.runs.front();
+        for (Series* one : {&measured, &ideal}) one->x.push_back(static_cast<double>(run.nproc));
+        measured.y.push_back(1000 / run.samples_per_s);
+        ideal.y.push_back(1000 / first.samples_per_s * static_cast<double>(first.nproc) /
+                          static_cast<double>(run.nproc));
+      }
+      panel.series.push_back(std::move(measured));
+      panel.series.push_back(std::move(ideal));
+    }
+    return svg_line_chart({panel}, kPanel);
+  });
+}
+
+std::string comparison_page(const Comparison& comparison) {
+  const ComparisonWords words = comparison_words(comparison);
+  HtmlPage page(words.title);
+  page.paragraph(words.settings);
+  page.paragraph(words.remarks);
+  page.table(figures_table(comparison));
+  for (const ComparedMethod& method : comparison.methods) {
+    if (method.result) continue;
+    page.paragraph(
+        {method.method + " failed: " + method.failure, method.method + " 失败：" + method.failure});
+  }
+  std::vector<Words> pictures;
+  const bool any = std::any_of(comparison.methods.begin(), comparison.methods.end(),
+                               [](const ComparedMethod& m) { return m.result.has_value(); });
+  if (any) {
+    pictures = {time_picture(comparison), loss_picture(comparison), parts_picture(comparison)};
+    if (!comparison.scaling.empty()) pictures.push_back(scaling_picture(comparison));
+    page.pictures(pictures);
+    page.heading({"The runs, and their first losses", "各次运行与最初几步的损失"});
+    page.table(runs_table(comparison));
+  }
+  put_reports(page, comparison);
+  put_terms(page);
+  return page.str();
+}
+
+}  // namespace lockstep

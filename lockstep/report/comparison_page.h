@@ -1,0 +1,20 @@
+// The comparison as pictures, and as one HTML page that holds them. Pure.
+#pragma once
+
+#include <string>
+
+#include "lockstep/report/comparison.h"
+#include "lockstep/report/html_page.h"
+
+namespace lockstep {
+
+// SVG in both languages. Methods that failed are left out.
+Words time_picture(const Comparison& comparison);     // minutes of each method
+Words loss_picture(const Comparison& comparison);     // means over a few steps, against samples
+Words parts_picture(const Comparison& comparison);    // where a step's time goes
+Words scaling_picture(const Comparison& comparison);  // time for the same samples, against ranks
+
+// comparison.html.
+std::string comparison_page(const Comparison& comparison);
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// What the pictures share: colours, escaping, shapes, axes. Pure.
+//
+// A picture stands alone in light colours. Where a page includes it, the page's CSS may repaint
+// what has a class: "paper" (the background), "grid", "axis", and text; marks keep their colours.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+// Of the i-th series; so many, then from the start. Distinguishable by people with colour
+// blindness.
+inline constexpr size_t kSeriesColours = 6;
+const char* series_colour(size_t i);
+
+// For SVG and HTML, attributes included: & < > " become entities, control characters '?'.
+std::string escaped_markup(std::string_view text);
+
+// A length for an attribute: one digit after the point, none if it is 0.
+std::string svg_number(double value);
+
+enum class Anchor { kStart, kMiddle, kEnd };
+// `more`: further attributes, with a space before them.
+std::string svg_text(double x, double y, Anchor anchor, std::string_view text,
+                     std::string_view more = "");
+std::string svg_rect(double x, double y, double width, double height, std::string_view colour);
+std::string svg_grid_line(double x1, double y1, double x2, double y2);
+std::string svg_axis_line(double x1, double y1, double x2, double y2);
+
+// "<svg ...>" with its background, in a sans-serif font of 12 pixels. Ends with "</svg>\n".
+std::string svg_open(int width, int height);
+
+// About how wide a text of that font is.
+double svg_text_width(std::string_view text);
+
+struct LegendEntry {
+  std::string name;
+  std::string mark;  // drawn at (0, 0) with room of 22 x 12 to the right and below
+};
+// The entries in as many lines as `width` needs, from (x, y) down.
+struct Legend {
+  std::string svg;
+  double height = 0;
+};
+Legend svg_legend(const std::vector<LegendEntry>& entries, double x, double y, double width);
+
+// Round numbers that cover low..high in about `count` equal steps of 1, 2 or 5 times a power of ten
+// (whole ones on request).
+std::vector<double> axis_ticks(double low, double high, int count, bool integers = false);
+
+// With as many digits as tell ticks `step` apart from each other.
+std::string tick_text(double value, double step);
+
+}  // namespace lockstep
