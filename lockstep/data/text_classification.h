@@ -26,18 +26,18 @@ nlohmann::ordered_json json_of(const TextPreprocessing& preprocessing);
 TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json);
 
 struct TextExample {
-  std::string text;                 // UTF-8, preprocessed
-  std::optional<std::string> pair;  // the second text of a pair
-  int64_t label = -1;               // 0..classes-1; -1 where unknown
+  std::string text = {};                 // UTF-8, preprocessed
+  std::optional<std::string> pair = {};  // the second text of a pair
+  int64_t label = -1;                    // 0..classes-1; -1 where unknown
   bool operator==(const TextExample&) const = default;
 };
 
 struct TextDataOptions {
-  TextPreprocessing preprocessing;
-  std::vector<std::string> labels;  // the classes' names; empty: from the files, see below
-  int64_t limit = 0;                // only the first rows of the training file; 0: all
-  double train_part = 0.92;         // of a training file without a dev file or a split
-  int64_t split_seed = 123;         // of the same
+  TextPreprocessing preprocessing = {};
+  std::vector<std::string> labels = {};  // the classes' names; empty: from the files, see below
+  int64_t limit = 0;                     // only the first rows of the training file; 0: all
+  double train_part = 0.92;              // of a training file without a dev file or a split
+  int64_t split_seed = 123;              // of the same
 };
 
 struct TextClassification {
@@ -45,7 +45,7 @@ struct TextClassification {
   std::vector<TextExample> dev;
   std::vector<TextExample> test;    // empty where there is no test file
   std::vector<std::string> labels;  // the name of each class, in order
-  TextPreprocessing preprocessing;
+  TextPreprocessing preprocessing = {};
   bool pairs = false;  // the examples have a second text; all of them have, or none
 
   int64_t classes() const { return static_cast<int64_t>(labels.size()); }

@@ -23,10 +23,10 @@
 namespace lockstep::tokenizers {
 
 struct BertTokenizerOptions {
-  bool lowercase = true;              // false: a cased vocabulary
-  std::optional<bool> strip_accents;  // absent: as lowercase
-  bool chinese_characters = true;     // each is a word of its own
-  bool clean_text = true;             // control characters go, white space becomes spaces
+  bool lowercase = true;                             // false: a cased vocabulary
+  std::optional<bool> strip_accents = std::nullopt;  // absent: as lowercase
+  bool chinese_characters = true;                    // each is a word of its own
+  bool clean_text = true;  // control characters go, white space becomes spaces
   // Special tokens, looked up in the vocabulary by these names.
   std::string unk_token = "[UNK]";
   std::string sep_token = "[SEP]";

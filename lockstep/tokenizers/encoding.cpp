@@ -21,6 +21,7 @@ size_t cut(const char* which, size_t length, size_t excess) {
 std::pair<size_t, size_t> truncated_lengths(size_t first, size_t second, size_t room,
                                             Truncation truncation) {
   if (truncation == Truncation::kNone || first + second <= room) return {first, second};
+  if (room == 0) return {0, 0};
   const size_t excess = first + second - room;
   if (truncation == Truncation::kOnlyFirst) return {cut("first", first, excess), second};
   if (truncation == Truncation::kOnlySecond) return {first, cut("second", second, excess)};

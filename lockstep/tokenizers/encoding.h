@@ -11,9 +11,9 @@ namespace lockstep::tokenizers {
 
 // The three vectors are equally long.
 struct Encoding {
-  std::vector<int32_t> ids;
-  std::vector<int32_t> type_ids;        // 0: first text and its special tokens, 1: second
-  std::vector<int32_t> attention_mask;  // 1; 0 where padded
+  std::vector<int32_t> ids = {};
+  std::vector<int32_t> type_ids = {};        // 0: first text and its special tokens, 1: second
+  std::vector<int32_t> attention_mask = {};  // 1; 0 where padded
 
   bool operator==(const Encoding&) const = default;
 };

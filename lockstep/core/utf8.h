@@ -1,0 +1,31 @@
+// UTF-8, as Unicode 15 section 3.9 defines it (no surrogates, nothing overlong).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+inline constexpr char32_t kReplacementCharacter = 0xfffd;
+
+struct Utf8Character {
+  char32_t code = 0;
+  uint32_t length = 0;  // bytes, at least 1
+  bool valid = true;    // false: code is U+FFFD, length that of the malformed sequence
+};
+
+// The character that starts at `text[0]`; `text` must not be empty. A malformed sequence is as long
+// as Python's bytes.decode(errors="replace") takes it: its longest part that could still have been
+// a character.
+Utf8Character utf8_character(std::string_view text);
+
+// Where the first malformed sequence starts.
+std::optional<size_t> malformed_utf8(std::string_view text);
+
+// Appends the character (a code of a character, so at most U+10FFFF).
+void append_utf8(std::string& text, char32_t code);
+
+}  // namespace lockstep

@@ -1,0 +1,123 @@
+// parts_of_tokenizer_json(): which tokenizer.json is a BERT tokenizer, and what it says.
+#include <array>
+#include <string>
+
+#include "lockstep/tokenizers/internal/bert_parts.h"
+#include "lockstep/tokenizers/internal/json_reader.h"
+#include "lockstep/tokenizers/internal/text_file.h"
+
+namespace lockstep::tokenizers {
+namespace {
+
+using nlohmann::json;
+
+void read_normalizer(const JsonObject& normalizer, BertTokenizerOptions& options) {
+  normalizer.require_type("BertNormalizer");
+  options.clean_text = normalizer.flag("clean_text", true);
+  options.chinese_characters = normalizer.flag("handle_chinese_chars", true);
+  options.lowercase = normalizer.flag("lowercase", true);
+  options.strip_accents.reset();
+  if (normalizer.find("strip_accents") != nullptr)
+    options.strip_accents = normalizer.flag("strip_accents", false);
+}
+
+void read_model(const JsonObject& model, BertParts& parts) {
+  if (model.find("type") != nullptr) model.require_type("WordPiece");
+  parts.options.unk_token = model.text("unk_token");
+  parts.continuation = model.text("continuing_subword_prefix", "##");
+  parts.longest_word =
+      static_cast<size_t>(model.number("max_input_chars_per_word", 100, 1, 1'000'000));
+  parts.tokens = vocabulary_of(model);
+  parts.model_tokens = parts.tokens.size();
+}
+
+// One item of TemplateProcessing, such as "[CLS]:0" or "$A:0".
+std::string template_item(const JsonObject& item) {
+  const bool special = item.find("SpecialToken") != nullptr;
+  const JsonObject inner = item.object(special ? "SpecialToken" : "Sequence");
+  return (special ? "" : "$") + inner.text("id") + ":" +
+         std::to_string(inner.number("type_id", 0, 0, 1'000'000));
+}
+
+std::vector<std::string> template_items(const JsonObject& processor, const char* key) {
+  const json* list = processor.find(key);
+  std::vector<std::string> items;
+  if (list == nullptr || !list->is_array()) processor.refuse(key, "is not a list");
+  for (const json& item : *list)
+    items.push_back(template_item(JsonObject(item, processor.file(), processor.where(key))));
+  return items;
+}
+
+std::string without_type(const std::string& item) {
+  return item.substr(0, item.rfind(':'));
+}
+
+void read_template(const JsonObject& processor, BertTokenizerOptions& options) {
+  const auto single = template_items(processor, "single"), pair = template_items(processor, "pair");
+  if (single.size() == 3) {
+    options.cls_token = without_type(single[0]);
+    options.sep_token = without_type(single[2]);
+  }
+  const std::string cls = options.cls_token + ":0", sep = options.sep_token + ":";
+  if (single != std::vector<std::string>{cls, "$A:0", sep + "0"})
+    processor.refuse("single", "is not BERT's [CLS] A [SEP]");
+  if (pair != std::vector<std::string>{cls, "$A:0", sep + "0", "$B:1", sep + "1"})
+    processor.refuse("pair", "is not BERT's [CLS] A [SEP] B [SEP] with the types 0 0 0 1 1");
+}
+
+void read_bert_processing(const JsonObject& processor, BertTokenizerOptions& options) {
+  const auto token = [&](const char* key) {
+    const json* pair = processor.find(key);
+    if (pair == nullptr || !pair->is_array() || pair->empty() || !(*pair)[0].is_string())
+      processor.refuse(key, "is not a list of a token and its id");
+    return (*pair)[0].get<std::string>();
+  };
+  options.cls_token = token("cls");
+  options.sep_token = token("sep");
+}
+
+void read_post_processor(const JsonObject& processor, BertTokenizerOptions& options) {
+  const std::string type = processor.text("type");
+  if (type == "TemplateProcessing") return read_template(processor, options);
+  if (type == "BertProcessing") return read_bert_processing(processor, options);
+  processor.refuse("type", "is " + shown(type) +
+                               "; only TemplateProcessing and BertProcessing are supported here");
+}
+
+}  // namespace
+
+BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name) {
+  const json parsed = parse_json(text, name);
+  const JsonObject root(parsed, name, "");
+  BertParts parts{.name = std::string(name)};
+  read_normalizer(root.object("normalizer"), parts.options);
+  root.object("pre_tokenizer").require_type("BertPreTokenizer");
+  read_model(root.object("model"), parts);
+  read_post_processor(root.object("post_processor"), parts.options);
+  if (root.find("decoder") != nullptr) {
+    const JsonObject decoder = root.object("decoder");
+    decoder.require_type("WordPiece");
+    if (decoder.text("prefix", "##") != parts.continuation)
+      decoder.refuse("prefix", "is not the model's continuing_subword_prefix");
+    parts.cleanup = decoder.flag("cleanup", true);
+  }
+  if (root.find("padding") != nullptr)
+    parts.options.pad_token = root.object("padding").text("pad_token", "[PAD]");
+  parts.added = added_tokens_of(root, parts.tokens);
+  const BertTokenizerOptions& options = parts.options;
+  for (const AddedToken& token : parts.added) {
+    const bool usual =
+        token.special && !token.normalized && !token.lstrip && !token.rstrip && !token.single_word;
+    const bool named = token.content == options.unk_token || token.content == options.sep_token ||
+                       token.content == options.pad_token || token.content == options.cls_token ||
+                       token.content == options.mask_token;
+    parts.lossless_as_vocabulary = parts.lossless_as_vocabulary && usual && named;
+  }
+  parts.lossless_as_vocabulary = parts.lossless_as_vocabulary && parts.added.size() >= 4 &&
+                                 parts.continuation == "##" && parts.longest_word == 100 &&
+                                 parts.cleanup && options.clean_text &&
+                                 parts.model_tokens == parts.tokens.size();
+  return parts;
+}
+
+}  // namespace lockstep::tokenizers

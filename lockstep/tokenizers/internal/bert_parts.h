@@ -1,0 +1,39 @@
+// What makes a BertTokenizer, as its files say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/tokenizers/bert_tokenizer.h"
+#include "lockstep/tokenizers/internal/added_tokens.h"
+
+namespace lockstep::tokenizers {
+
+struct BertParts {
+  std::string name;  // of the file, in messages
+  BertTokenizerOptions options = {};
+  std::vector<std::string> tokens = {};  // by id; added ones included
+  std::vector<AddedToken> added = {};    // the special tokens among them
+  size_t model_tokens = 0;               // the first of `tokens`: what WordPiece may use
+  std::string continuation = "##";       // what pieces within a word begin with
+  size_t longest_word = 100;             // characters
+  bool cleanup = true;                   // decoding puts no space before punctuation
+  bool lossless_as_vocabulary = true;    // vocab.txt and tokenizer_config.json say all of this
+};
+
+// The lines of a vocab.txt. Throws DataError.
+std::vector<std::string> vocabulary_lines(std::string_view text, std::string_view name);
+
+BertParts parts_of_tokens(std::vector<std::string> tokens, const BertTokenizerOptions& options,
+                          std::string_view name);
+
+// Throws DataError: see BertTokenizer::from_tokenizer_json.
+BertParts parts_of_tokenizer_json(std::string_view json, std::string_view name);
+
+// Puts what a tokenizer_config.json says over `options`. Throws DataError.
+void apply_tokenizer_config(std::string_view json, std::string_view name,
+                            BertTokenizerOptions& options);
+
+}  // namespace lockstep::tokenizers

@@ -1,0 +1,26 @@
+// Files of vocabularies, and what is said of bad ones.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace lockstep::tokenizers {
+
+// Throws DataError "<name>: <what>".
+[[noreturn]] void refuse(std::string_view name, const std::string& what);
+
+// "line 3" of the byte at `position`.
+std::string line_of(std::string_view text, size_t position);
+
+// The whole file. Throws DataError: missing, not a regular file, unreadable, above 128 MiB.
+std::string read_vocabulary_file(const std::filesystem::path& path);
+
+// Throws DataError with the line and column where `text` is not JSON.
+nlohmann::json parse_json(std::string_view text, std::string_view name);
+
+// A token in a message: in quotes, cut short, without control characters.
+std::string shown(std::string_view token);
+
+}  // namespace lockstep::tokenizers
