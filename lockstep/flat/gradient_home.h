@@ -1,0 +1,25 @@
+// A gradient's place in a flat buffer, and how to learn that it has arrived there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+
+namespace lockstep::flat {
+
+// A stretch of `flat` from element `offset`, with these sizes and strides; no view in autograd's
+// eyes: Optimizer::zero_grad(false) calls detach_(), which autograd forbids on what it knows as
+// one.
+at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes,
+                  at::IntArrayRef strides);
+
+// Copies `gradient` into `view`, of the same sizes; sparse ones become dense.
+void move_into(const at::Tensor& view, const at::Tensor& gradient);
+
+// Calls `arrived` after each backward that has added to the parameter's gradient, on the thread
+// that runs the backward; what it throws comes out of backward(). Until what is returned goes: the
+// tensor holds its hook weakly. Several may be on one parameter.
+std::shared_ptr<void> on_gradient(const at::Tensor& parameter, std::function<void()> arrived);
+
+}  // namespace lockstep::flat

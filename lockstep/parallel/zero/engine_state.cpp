@@ -1,0 +1,210 @@
+#include "lockstep/parallel/zero/engine_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <functional>
+#include <unordered_set>
+#include <utility>
+
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/optim/learning_rate.h"
+
+namespace lockstep::zero {
+namespace {
+
+ZeroAlgorithm algorithm_of(const OptimizerConfig& config) {
+  if (config.type == OptimizerType::kSgd) {
+    return torch::optim::SGDOptions(config.lr)
+        .momentum(config.momentum)
+        .dampening(config.dampening)
+        .nesterov(config.nesterov)
+        .weight_decay(config.weight_decay);
+  }
+  const auto adam = [&](auto options) {
+    return options.betas({config.beta1, config.beta2})
+        .eps(config.eps)
+        .amsgrad(config.amsgrad)
+        .weight_decay(config.weight_decay);
+  };
+  if (config.type == OptimizerType::kAdam) return adam(torch::optim::AdamOptions(config.lr));
+  return adam(torch::optim::AdamWOptions(config.lr));
+}
+
+ZeroOptions options_of(const ZeroConfig& config) {
+  constexpr int64_t kFloat32 = 4;
+  const int64_t most = config.reduce_bucket_size * kFloat32;
+  const flat::BucketSizes sizes;
+  return {
+      .shard = config.stage > 0,
+      .bucket_sizes = {.first = std::min(sizes.first, most), .rest = std::min(sizes.rest, most)},
+      .overlap = config.overlap_comm,
+      .ignore_unused = config.ignore_unused_parameters};
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> without_decay(const ZeroAlgorithm& algorithm) {
+  return std::visit(
+      [](auto options) -> std::unique_ptr<torch::optim::OptimizerOptions> {
+        options.weight_decay(0);
+        return std::make_unique<decltype(options)>(options);
+      },
+      algorithm);
+}
+
+std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, Communicator& comm,
+                                              const ZeroConfig& config,
+                                              const EngineOptions& options) {
+  const optim::NoDecay nobody{.biases = false, .norms = false};
+  const optim::DecayGroups split = optim::split_by_decay(module, options.no_decay.value_or(nobody));
+  const ZeroAlgorithm algorithm = algorithm_of(*config.optimizer);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  std::vector<std::string> names;
+  for (const NamedTensors* named : {&split.decay, &split.no_decay}) {
+    if (named->empty()) continue;
+    std::vector<at::Tensor> tensors;
+    for (const auto& [name, tensor] : *named) {
+      names.push_back(name);
+      tensors.push_back(tensor);
+    }
+    groups.emplace_back(std::move(tensors));
+    if (named == &split.no_decay) groups.back().set_options(without_decay(algorithm));
+  }
+  return std::make_unique<ZeroOptimizer>(comm, std::move(groups), std::move(names), algorithm,
+                                         options_of(config));
+}
+
+// Ranks that train in different ways would not notice otherwise.
+void check_same_config(Communicator& comm, const ZeroConfig& config) {
+  const auto own = static_cast<int64_t>(std::hash<std::string>()(to_json(config)));
+  const at::Tensor all =
+      comm.all_gather(at::full({1}, own, at::TensorOptions(at::kLong).device(comm.device()))).cpu();
+  const int64_t* hashes = all.const_data_ptr<int64_t>();
+  for (int r = 1; r < comm.size(); ++r) {
+    if (hashes[r] == hashes[0]) continue;
+    throw Mismatch("zero::initialize: rank " + std::to_string(r) +
+                   " has another configuration than rank 0; read the same file on all ranks");
+  }
+}
+
+// What ranks must have alike beside the parameters that are trained.
+NamedTensors frozen_and_buffers(const torch::nn::Module& module) {
+  NamedTensors result;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      result.emplace_back(item.key(), item.value());
+  }
+  for (const auto& [name, tensor] : to_named_tensors(module.named_buffers()))
+    result.emplace_back(name, tensor);
+  return result;
+}
+
+}  // namespace
+
+EngineState::EngineState(torch::nn::Module& module, Communicator comm, const ZeroConfig& config,
+                         const EngineOptions& options)
+    : module_(module),
+      comm_(std::move(comm)),
+      config_(resolved(config, comm_.size(), {.allow_lower_stage = options.allow_lower_stage})),
+      buffers_(to_named_tensors(module.named_buffers())) {
+  if (config.stage > 1 && comm_.rank() == 0) {
+    log_warning("zero_optimization.stage " + std::to_string(config.stage) +
+                " is not here yet: training as stage 1, with the same numbers");
+  }
+  check_same_config(comm_, config_);
+  const NamedTensors others = frozen_and_buffers(module);
+  check_same_on_all_ranks(comm_, others);
+  broadcast_tensors(comm_, others);
+  optimizer_ = make_optimizer(module, comm_, config_, options);
+  if (config_.precision == Precision::kFloat16) scaler_.emplace(config_.loss_scale);
+  follow_schedule();
+}
+
+void EngineState::before_forward(bool training) {
+  const bool step_began =
+      backward_done_ || progress_.micro_steps % config_.gradient_accumulation_steps != 0;
+  if (!training || step_began || buffers_.empty() || comm_.size() == 1) return;
+  if (at::GradMode::is_enabled()) broadcast_tensors(comm_, buffers_);
+}
+
+amp::Autocast EngineState::autocast() const {
+  const at::DeviceType device = comm_.device().type();
+  if (config_.precision == Precision::kFloat32) return amp::Autocast(amp::current_autocast(device));
+  return amp::Autocast(device,
+                       config_.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
+}
+
+void EngineState::widen(at::Tensor& output) {
+  if (!output.defined()) return;
+  if (output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16)
+    output = output.to(at::kFloat);
+}
+
+bool EngineState::at_boundary() const {
+  return (progress_.micro_steps + 1) % config_.gradient_accumulation_steps == 0;
+}
+
+void EngineState::backward(const at::Tensor& loss) {
+  if (backward_done_) {
+    throw InvalidArgument(
+        "zero::Engine: backward() twice without step(); add the losses up, or call step() after "
+        "each backward() as DeepSpeed does");
+  }
+  if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
+    throw InvalidArgument(
+        "zero::Engine: backward() takes a loss of one element that depends on the parameters");
+  }
+  at::Tensor scaled = loss;
+  widen(scaled);
+  if (config_.gradient_accumulation_steps > 1)
+    scaled = scaled / static_cast<double>(config_.gradient_accumulation_steps);
+  if (scaler_) scaled = scaled * scaler_->scale();
+  if (at_boundary()) {
+    scaled.backward();
+  } else {
+    const auto quiet = optimizer_->no_sync();
+    scaled.backward();
+  }
+  backward_done_ = true;
+}
+
+StepReport EngineState::step() {
+  if (!backward_done_) throw InvalidArgument("zero::Engine: step() without a backward() before it");
+  const bool boundary = at_boundary();
+  backward_done_ = false;
+  ++progress_.micro_steps;
+  return boundary ? step_optimizer() : StepReport{};
+}
+
+StepReport EngineState::step_optimizer() {
+  optim::StepOptions options;
+  if (config_.gradient_clipping > 0) options.max_norm = config_.gradient_clipping;
+  if (scaler_) options.grad_scale = at::full({}, scaler_->scale(), at::kDouble);
+  const optim::StepResult result = optimizer_->step(options);
+  ++progress_.global_steps;
+  if (result.skipped) ++progress_.skipped_steps;
+  if (scaler_) scaler_->update(result.skipped);
+  follow_schedule();
+  return {.boundary = true, .skipped = result.skipped, .grad_norm = result.grad_norm};
+}
+
+void EngineState::follow_schedule() {
+  if (!config_.scheduler) return;
+  const int64_t taken = progress_.global_steps - progress_.skipped_steps;
+  optim::set_learning_rate(*optimizer_,
+                           scheduled_rate(*config_.scheduler, config_.optimizer->lr, taken));
+}
+
+double EngineState::learning_rate() const {
+  return optimizer_->param_groups().front().options().get_lr();
+}
+
+double EngineState::loss_scale() const {
+  return scaler_ ? scaler_->scale() : 1;
+}
+
+}  // namespace lockstep::zero

@@ -1,0 +1,264 @@
+#include "lockstep/parallel/zero/internal/zero_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/flat/gradient_home.h"
+#include "lockstep/optim/gradient_norm.h"
+#include "lockstep/parallel/zero/internal/zero_update.h"
+
+namespace lockstep::internal {
+namespace {
+
+// Adds the seconds of its life to a sum.
+class ZeroWatch {
+ public:
+  explicit ZeroWatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
+  ~ZeroWatch() {
+    sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  ZeroWatch(const ZeroWatch&) = delete;
+  ZeroWatch& operator=(const ZeroWatch&) = delete;
+
+ private:
+  double& sum_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+double one_value(const at::Tensor& tensor, const char* name) {
+  if (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type()))
+    throw InvalidArgument(std::string("ZeroOptimizer: ") + name +
+                          " must be one floating-point element");
+  return tensor.item<double>();
+}
+
+// One number of every rank, in rank order.
+std::vector<double> of_all_ranks(Communicator& comm, double own) {
+  const at::Tensor all =
+      comm.all_gather(at::full({1}, own, at::TensorOptions(at::kDouble).device(comm.device())));
+  const at::Tensor values = all.cpu();
+  const double* begin = values.const_data_ptr<double>();
+  return {begin, begin + values.numel()};
+}
+
+}  // namespace
+
+ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
+                     std::span<const size_t> groups, const ZeroOptions& options)
+    : comm_(std::move(comm)),
+      options_(options),
+      buckets_(comm_, std::move(parameters), groups, options.shard ? comm_.size() : 1,
+               options.bucket_sizes) {
+  for (const ZeroBucket& bucket : buckets_.buckets()) comm_.broadcast(bucket.parameters, 0);
+}
+
+void ZeroState::install_hooks() {
+  std::vector<ZeroParameter>& parameters = buckets_.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].hook = flat::on_gradient(parameters[i].tensor, [weak = weak_from_this(), i] {
+      if (const auto state = weak.lock()) state->gradient_arrived(i);
+    });
+  }
+}
+
+void ZeroState::gradient_arrived(size_t index) {
+  const ZeroWatch watch(times_.during);
+  ZeroParameter& parameter = buckets_.parameters()[index];
+  const bool quiet = silencers_ > 0 || !options_.overlap;
+  if (settled_ || (parameter.arrived && !quiet)) {
+    throw InvalidArgument(
+        "ZeroOptimizer: the gradient of parameter '" + parameter.name +
+        "' arrived again after it was counted for this step; put all backwards of a step but the "
+        "last under no_sync(), or switch overlap off (overlap_comm) if one backward reaches a "
+        "parameter twice");
+  }
+  parameter.place();
+  parameter.used = true;
+  if (quiet) return;
+  parameter.arrived = true;
+  --buckets_.buckets()[parameter.bucket].missing;
+  const std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  while (started_ < buckets.size() && buckets[started_].missing == 0) start_bucket();
+  comm_.progress();
+}
+
+void ZeroState::start_bucket() {
+  const at::NoGradGuard no_grad;
+  ZeroBucket& bucket = buckets_.buckets()[started_];
+  if (sharded())
+    bucket.work = comm_.ireduce_scatter(bucket.own_gradient, bucket.gradients, ReduceOp::kAvg);
+  else if (comm_.size() > 1)
+    bucket.work = comm_.iall_reduce(bucket.gradients, ReduceOp::kAvg);
+  ++started_;
+}
+
+void ZeroState::settle() {
+  if (settled_) return;
+  const ZeroWatch watch(times_.waiting);
+  buckets_.check_places();
+  for (ZeroParameter& parameter : buckets_.parameters()) {
+    parameter.used |= parameter.tensor.grad().defined();
+    arrived_ |= parameter.used;
+    if (!parameter.arrived) parameter.place();
+  }
+  while (started_ < buckets_.buckets().size()) start_bucket();
+  for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
+  settled_ = true;
+}
+
+// What looks at the parameters' gradients, and changes them, is to see and change the averages.
+void ZeroState::synchronize() {
+  if (settled_) return;
+  settle();
+  if (!sharded()) return;
+  const at::NoGradGuard no_grad;
+  for (ZeroBucket& bucket : buckets_.buckets()) {
+    const at::Tensor shown = bucket.gradients.narrow(0, bucket.origin, bucket.part);
+    shown.copy_(bucket.own_gradient);
+    bucket.shown_gradient = shown;
+  }
+}
+
+// Whether there is a gradient at all: on all ranks or on none.
+bool ZeroState::agree_on_arrival() {
+  std::vector<int> with, without;
+  const std::vector<double> all = of_all_ranks(comm_, arrived_ ? 1 : 0);
+  for (size_t r = 0; r < all.size(); ++r)
+    (all[r] != 0 ? with : without).push_back(static_cast<int>(r));
+  if (!with.empty() && !without.empty()) {
+    throw Mismatch("ZeroOptimizer: rank(s) " + joined(without) +
+                   " called step() without a backward since the last one, and rank(s) " +
+                   joined(with) + " after one; all ranks must call backward equally often");
+  }
+  return without.empty();
+}
+
+// Names the parameters that no rank used.
+void ZeroState::check_used() {
+  const std::vector<ZeroParameter>& parameters = buckets_.parameters();
+  const auto n = static_cast<int64_t>(parameters.size());
+  at::Tensor used = at::zeros({n}, at::kByte);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    used.mutable_data_ptr<uint8_t>()[i] = parameters[i].used ? 1 : 0;
+  used = used.to(comm_.device());
+  comm_.all_reduce(used, ReduceOp::kMax);
+  used = used.cpu();
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (used.const_data_ptr<uint8_t>()[i] == 0) missing.push_back("'" + parameters[i].name + "'");
+  }
+  if (missing.empty()) return;
+  throw InvalidArgument("ZeroOptimizer: no rank's backward reached " + joined(missing) +
+                        "; mend the model, freeze them, or let ignore_unused count their gradients "
+                        "as zero");
+}
+
+double ZeroState::sum_of_squares_of_all() {
+  std::vector<at::Tensor> own;
+  for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.average());
+  const double mine = optim::sum_of_squares(own);
+  if (!sharded()) return mine;
+  double sum = 0;
+  for (const double part : of_all_ranks(comm_, mine)) sum += part;
+  return sum;
+}
+
+// The first parameter, by the lowest rank that has one, whose gradient is not finite.
+std::string ZeroState::first_not_finite() {
+  const std::vector<ZeroParameter>& parameters = buckets_.parameters();
+  auto first = static_cast<double>(parameters.size());
+  for (const ZeroBucket& bucket : buckets_.buckets()) {
+    for (const ZeroSlot& slot : bucket.slots) {
+      if (slot.own.empty()) continue;
+      const at::Tensor part =
+          bucket.average().narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
+      if (!std::isfinite(optim::sum_of_squares({part})))
+        first = std::min(first, static_cast<double>(slot.parameter));
+    }
+  }
+  const std::vector<double> all = of_all_ranks(comm_, first);
+  const auto index = static_cast<size_t>(*std::min_element(all.begin(), all.end()));
+  return index < parameters.size() ? "'" + parameters[index].name + "'"
+                                   : "no single one: their squares overflow";
+}
+
+// What the gradients must be divided by, or nothing if the step is to be skipped. The same on all
+// ranks.
+std::optional<double> ZeroState::divisor_for(const optim::StepOptions& options,
+                                             optim::StepResult* result) {
+  if (options.max_norm && !(*options.max_norm > 0)) {
+    throw InvalidArgument("ZeroOptimizer: max_norm is " + std::to_string(*options.max_norm) +
+                          ", it must be above 0");
+  }
+  const double scale =
+      options.grad_scale.defined() ? one_value(options.grad_scale, "grad_scale") : 1;
+  if (!(scale > 0)) throw InvalidArgument("ZeroOptimizer: grad_scale must be above 0");
+  const bool found = options.found_inf.defined();
+  if (found && one_value(options.found_inf, "found_inf") != 0) return std::nullopt;
+  double divisor = scale;
+  if (!options.max_norm && (found || !options.grad_scale.defined())) return divisor;
+  const double norm = std::sqrt(sum_of_squares_of_all()) / scale;
+  result->grad_norm = norm;
+  if (std::isfinite(norm)) {
+    if (options.max_norm) divisor *= std::max(1.0, (norm + 1e-6) / *options.max_norm);
+    return divisor;
+  }
+  if (found || options.grad_scale.defined() || options.on_non_finite == optim::NonFinite::kSkip)
+    return std::nullopt;
+  throw Error("ZeroOptimizer: the gradients' norm is not finite (first: " + first_not_finite() +
+              "); the step was not taken. Lower the learning rate, look for a division by zero, or "
+              "skip such steps (NonFinite::kSkip)");
+}
+
+optim::StepResult ZeroState::step(const optim::StepOptions& options, const Groups& groups) {
+  const at::NoGradGuard no_grad;
+  optim::StepResult result;
+  struct Forget {
+    ZeroState& state;
+    ~Forget() { state.forget(); }
+  } forget{*this};
+  settle();
+  {
+    const ZeroWatch watch(times_.waiting);
+    if (!agree_on_arrival()) return result;
+    if (!options_.ignore_unused) check_used();
+  }
+  const std::optional<double> divisor = divisor_for(options, &result);
+  if (divisor)
+    update(*divisor, groups);
+  else
+    result.skipped = true;
+  return result;
+}
+
+void ZeroState::update(double divisor, const Groups& groups) {
+  for (ZeroBucket& bucket : buckets_.buckets()) {
+    {
+      const ZeroWatch watch(times_.updating);
+      update_part(bucket, buckets_.parameters(), divisor, groups[bucket.group].options());
+    }
+    const ZeroWatch watch(times_.gathering);
+    if (sharded()) bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
+    comm_.progress();
+  }
+  const ZeroWatch watch(times_.gathering);
+  for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
+}
+
+void ZeroState::forget() {
+  buckets_.reset();
+  started_ = 0;
+  settled_ = false;
+  arrived_ = false;
+}
+
+}  // namespace lockstep::internal

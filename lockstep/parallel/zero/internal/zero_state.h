@@ -1,0 +1,62 @@
+// ZeroOptimizer's inside: the averaging of gradients, and the step. Not used directly.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/optim/fused_step.h"
+#include "lockstep/parallel/zero/internal/zero_buckets.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+namespace lockstep::internal {
+
+// Owned by the optimizer; hooks hold it weakly.
+class ZeroState : public std::enable_shared_from_this<ZeroState> {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  // Collective.
+  ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
+            std::span<const size_t> groups, const ZeroOptions& options);
+  void install_hooks();
+
+  void silence(int by) { silencers_ += by; }
+  void synchronize();
+  optim::StepResult step(const optim::StepOptions& options, const Groups& groups);
+
+  Communicator& comm() { return comm_; }
+  ZeroBuckets& buckets() { return buckets_; }
+  bool sharded() const { return buckets_.parts() > 1; }
+  const ZeroTimes& times() const { return times_; }
+
+ private:
+  void gradient_arrived(size_t index);
+  void start_bucket();
+  void check_used();
+  void settle();
+  bool agree_on_arrival();
+  std::optional<double> divisor_for(const optim::StepOptions& options, optim::StepResult* result);
+  double sum_of_squares_of_all();
+  std::string first_not_finite();
+  void update(double divisor, const Groups& groups);
+  void forget();
+
+  Communicator comm_;
+  ZeroOptions options_;
+  ZeroBuckets buckets_;
+  ZeroTimes times_;
+  size_t started_ = 0;    // buckets whose reduction was started
+  bool settled_ = false;  // all averages are there
+  bool arrived_ = false;  // some parameter had a gradient when they were settled
+  int silencers_ = 0;     // NoSync guards that live
+};
+
+}  // namespace lockstep::internal

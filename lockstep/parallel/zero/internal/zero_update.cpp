@@ -1,0 +1,107 @@
+#include "lockstep/parallel/zero/internal/zero_update.h"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/full.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <optional>
+#include <tuple>
+
+namespace lockstep::internal {
+namespace {
+
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+// A stretch of the part whose parameters have taken equally many steps.
+struct ZeroStretch {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t steps = 0;
+};
+
+// Padding goes with what is before it: it is zero and stays so.
+std::vector<ZeroStretch> stretches_of(const ZeroBucket& bucket,
+                                      const std::vector<ZeroParameter>& parameters) {
+  std::vector<ZeroStretch> result;
+  for (const ZeroSlot& slot : bucket.slots) {
+    if (slot.own.empty()) continue;
+    const int64_t steps = parameters[slot.parameter].steps;
+    if (!result.empty() && result.back().steps == steps) continue;
+    if (!result.empty()) result.back().end = slot.own.begin;
+    result.push_back({result.empty() ? 0 : slot.own.begin, bucket.part, steps});
+  }
+  return result;
+}
+
+// What a kernel takes, of the stretches that are alike in having state or not.
+struct ZeroLaunch {
+  std::vector<at::Tensor> weights, gradients, steps;
+  std::vector<at::Tensor> states[3];
+  std::optional<at::Tensor> divisor;
+};
+
+template <typename Options>
+void launch_zero_adam(ZeroLaunch& launch, const Options& options, const auto& kernel) {
+  kernel(launch.weights, launch.gradients, launch.states[0], launch.states[1], launch.states[2],
+         launch.steps, options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
+         options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false,
+         launch.divisor);
+}
+
+void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& base, bool first) {
+  if (launch.weights.empty()) return;
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&base)) {
+    launch_zero_adam(launch, *adamw, [](const auto&... args) { at::_fused_adamw_(args...); });
+  } else if (const auto* adam = dynamic_cast<const AdamOptions*>(&base)) {
+    launch_zero_adam(launch, *adam, [](const auto&... args) { at::_fused_adam_(args...); });
+  } else {
+    const auto& sgd = static_cast<const SGDOptions&>(base);
+    at::_fused_sgd_(launch.weights, launch.gradients, launch.states[0], sgd.weight_decay(),
+                    sgd.momentum(), sgd.lr(), sgd.dampening(), sgd.nesterov(), /*maximize=*/false,
+                    first, launch.divisor);
+  }
+}
+
+}  // namespace
+
+size_t count_of_states(const torch::optim::OptimizerOptions& base) {
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&base)) return adamw->amsgrad() ? 3 : 2;
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&base)) return adam->amsgrad() ? 3 : 2;
+  return static_cast<const SGDOptions&>(base).momentum() != 0 ? 1 : 0;
+}
+
+void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, double divisor,
+                 const torch::optim::OptimizerOptions& options) {
+  const size_t states = count_of_states(options);
+  const auto scalar = bucket.own_parameters.options().dtype(at::kFloat);
+  const std::vector<ZeroStretch> stretches = stretches_of(bucket, parameters);
+  for (const bool first : {false, true}) {
+    ZeroLaunch launch;
+    if (divisor != 1) launch.divisor = at::full({}, divisor, scalar);
+    for (const auto& [begin, end, steps] : stretches) {
+      if ((steps == 0) != first) continue;
+      const auto part = [b = begin, n = end - begin](const at::Tensor& t) {
+        return t.narrow(0, b, n);
+      };
+      launch.weights.push_back(part(bucket.own_parameters));
+      launch.gradients.push_back(part(bucket.average()));
+      launch.steps.push_back(at::full({}, static_cast<double>(steps + 1), scalar));
+      for (size_t which = 0; which < states; ++which)
+        launch.states[which].push_back(part(bucket.state(which)));
+    }
+    launch_kernel(launch, options, first);
+  }
+  for (const ZeroSlot& slot : bucket.slots) {
+    ++parameters[slot.parameter].steps;
+    // As an in-place change would: autograd then notices a graph that saw the old values.
+    parameters[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+}  // namespace lockstep::internal

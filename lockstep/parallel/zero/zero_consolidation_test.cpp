@@ -1,0 +1,178 @@
+// The state of all ranks as one file, and back on other numbers of ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <mutex>
+
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/zero/test_net.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::zero_consolidation_test {
+namespace {
+
+using namespace zero_test;
+using ::testing::HasSubstr;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+constexpr flat::BucketSizes kSmall = {.first = 200, .rest = 300};
+
+NamedTensors named(TestNet& net) {
+  NamedTensors result;
+  for (const at::Tensor& p : trained(net)) result.emplace_back(std::to_string(result.size()), p);
+  return result;
+}
+
+void copy_into(TestNet& net, const std::vector<at::Tensor>& values) {
+  const at::NoGradGuard no_grad;
+  const auto parameters = trained(net);
+  for (size_t i = 0; i < values.size(); ++i) parameters[i].copy_(values[i]);
+}
+
+template <typename O>
+void steps(TestNet& net, O& optimizer, int from, int to, int part, int parts) {
+  for (int step = from; step < to; ++step) {
+    optimizer.zero_grad();
+    loss_of(net, step, part, parts).backward();
+    optimizer.step();
+  }
+}
+
+// Where a run of `ranks` stands after some steps.
+struct Standing {
+  std::vector<at::Tensor> parameters;
+  Safetensors state;
+};
+
+Standing run_to(int ranks, const ZeroAlgorithm& algorithm, int to) {
+  Standing result;
+  testing::run_threads(ranks, [&](Communicator& comm) {
+    TestNet net;
+    ZeroOptimizer optimizer(comm, named(net), algorithm, {.bucket_sizes = kSmall});
+    steps(net, optimizer, 0, to, comm.rank(), comm.size());
+    Safetensors state = optimizer.state_on_root();
+    EXPECT_EQ(state.tensors.empty(), comm.rank() != 0 || to == 0);
+    if (comm.rank() == 0) result = {copies_of(trained(net)), std::move(state)};
+  });
+  return result;
+}
+
+std::vector<at::Tensor> go_on(int ranks, const ZeroAlgorithm& algorithm, const Standing& from,
+                              int step, int to) {
+  std::vector<at::Tensor> result;
+  testing::run_threads(ranks, [&](Communicator& comm) {
+    TestNet net;
+    ZeroOptimizer optimizer(comm, named(net), algorithm, {.bucket_sizes = kSmall});
+    copy_into(net, from.parameters);
+    optimizer.load_state(from.state, "test");
+    steps(net, optimizer, step, to, comm.rank(), comm.size());
+    if (comm.rank() == 0) result = copies_of(trained(net));
+  });
+  return result;
+}
+
+std::vector<ZeroAlgorithm> algorithms() {
+  return {SGDOptions(0.05).momentum(0.9).dampening(0.2),
+          AdamOptions(1e-2).weight_decay(0.01).amsgrad(true), AdamWOptions(1e-2)};
+}
+
+TEST(ZeroConsolidation, AResumedRunTakesTheSameStepsBitForBit) {
+  for (const ZeroAlgorithm& algorithm : algorithms()) {
+    for (const int ranks : {1, 2, 3}) {
+      const Standing whole = run_to(ranks, algorithm, 7);
+      const auto resumed = go_on(ranks, algorithm, run_to(ranks, algorithm, 4), 4, 7);
+      EXPECT_TRUE(same_bits(resumed, whole.parameters)) << algorithm.index() << ", " << ranks;
+    }
+  }
+}
+
+TEST(ZeroConsolidation, AnotherNumberOfRanksMayGoOn) {
+  for (const ZeroAlgorithm& algorithm : algorithms()) {
+    const Standing whole = run_to(1, algorithm, 8);
+    for (const int before : {1, 3, 4}) {
+      const Standing half = run_to(before, algorithm, 4);
+      for (const int after : {1, 2, 4}) {
+        EXPECT_LE(distance(go_on(after, algorithm, half, 4, 8), whole.parameters), 1e-10)
+            << algorithm.index() << ": " << before << " to " << after;
+      }
+    }
+  }
+}
+
+TEST(ZeroConsolidation, APlainOptimizerMayGoOnAndHandBack) {
+  const TestDirectory directory;
+  const AdamWOptions options = AdamWOptions(1e-2).weight_decay(0.1);
+  const Standing half = run_to(3, options, 4);
+  write_safetensors(directory / "optimizer.safetensors", half.state.tensors, half.state.metadata);
+  TestNet net;
+  copy_into(net, half.parameters);
+  torch::optim::AdamW plain(trained(net), AdamWOptions(0.5));
+  load_optimizer(plain, directory / "optimizer.safetensors");
+  steps(net, plain, 4, 6, 0, 1);
+  EXPECT_LE(distance(trained(net), run_to(2, options, 6).parameters), 1e-8);
+  const Standing back{copies_of(trained(net)), optimizer_state(plain)};
+  EXPECT_LE(distance(go_on(4, options, back, 6, 8), run_to(2, options, 8).parameters), 1e-8);
+}
+
+// As plain optimizers leave them when parameters have gone unused.
+TEST(ZeroConsolidation, ParametersMayHaveTakenUnequalNumbersOfSteps) {
+  const auto take = [](auto& optimizer, TestNet& net, int step, int part, int parts) {
+    optimizer.zero_grad();
+    loss_of(net, step, part, parts).backward();
+    optimizer.step();
+  };
+  TestNet one;
+  optim::FusedAdamW reference(trained(one), AdamWOptions(1e-2));
+  for (int step = 0; step < 4; ++step) {
+    reference.zero_grad();
+    loss_of(one, step).backward();
+    if (step % 2 == 0) trained(one)[1].mutable_grad().reset();
+    trained(one)[3].mutable_grad().reset();
+    reference.step();
+  }
+  Standing half{copies_of(trained(one)), optimizer_state(reference)};
+  for (auto& entry : half.state.tensors) entry.second = entry.second.clone();
+  for (int step = 4; step < 7; ++step) take(reference, one, step, 0, 1);
+  for (const int ranks : {1, 3})
+    EXPECT_LE(distance(go_on(ranks, AdamWOptions(1e-2), half, 4, 7), trained(one)), 1e-10);
+}
+
+TEST(ZeroConsolidation, StateOfAnotherKindIsRefusedAndNothingChanges) {
+  const Standing adam = run_to(2, AdamOptions(1e-2), 2);
+  testing::run_threads(2, [&](Communicator& comm) {
+    TestNet net;
+    ZeroOptimizer optimizer(comm, named(net), AdamWOptions(1e-2));
+    steps(net, optimizer, 0, 2, comm.rank(), 2);
+    const auto before = optimizer.state_numel();
+    EXPECT_THAT(message_of<CheckpointError>([&] { optimizer.load_state(adam.state, "file"); }),
+                HasSubstr("file: was saved from Adam, but the optimizer is AdamW"));
+    Safetensors cut = optimizer.state_on_root();
+    if (comm.rank() == 0) {
+      cut.tensors.pop_back();
+      EXPECT_THROW(optimizer.load_state(cut, "file"), CheckpointError);
+    }
+    EXPECT_EQ(optimizer.state_numel(), before);
+  });
+}
+
+TEST(ZeroConsolidation, NothingWasStepped) {
+  const Standing fresh = run_to(2, AdamWOptions(1e-2), 0);
+  EXPECT_TRUE(fresh.state.tensors.empty());
+  EXPECT_LE(distance(go_on(3, AdamWOptions(1e-2), fresh, 0, 2),
+                     run_to(1, AdamWOptions(1e-2), 2).parameters),
+            1e-10);
+}
+
+}  // namespace
+}  // namespace lockstep::zero_consolidation_test

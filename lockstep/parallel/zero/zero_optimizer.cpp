@@ -1,0 +1,155 @@
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+#include <utility>
+
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/parallel/zero/internal/zero_state.h"
+#include "lockstep/parallel/zero/internal/zero_update.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
+
+std::unique_ptr<OptimizerOptions> options_of(const ZeroAlgorithm& algorithm) {
+  return std::visit(
+      [](const auto& options) -> std::unique_ptr<OptimizerOptions> {
+        return std::make_unique<std::decay_t<decltype(options)>>(options);
+      },
+      algorithm);
+}
+
+std::vector<OptimizerParamGroup> one_group(const NamedTensors& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& entry : parameters) tensors.push_back(entry.second);
+  return {OptimizerParamGroup(std::move(tensors))};
+}
+
+std::vector<std::string> names_of(const NamedTensors& parameters) {
+  std::vector<std::string> names;
+  for (const auto& entry : parameters) names.push_back(entry.first);
+  return names;
+}
+
+bool same_kind(const ZeroAlgorithm& algorithm, const OptimizerOptions& options) {
+  return std::visit(
+      [&](const auto& own) {
+        return dynamic_cast<const std::decay_t<decltype(own)>*>(&options) != nullptr;
+      },
+      algorithm);
+}
+
+// All parameters of all groups, by name, and which group each is in.
+struct Listed {
+  std::vector<internal::ZeroParameter> parameters;
+  NamedTensors named;
+  std::vector<size_t> groups;
+};
+
+Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<std::string>& names,
+              const ZeroAlgorithm& algorithm) {
+  Listed result;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].has_options() && !same_kind(algorithm, groups[g].options())) {
+      throw InvalidArgument("ZeroOptimizer: the options of group " + std::to_string(g) +
+                            " are another optimizer's than the defaults");
+    }
+    for (const at::Tensor& tensor : groups[g].params()) {
+      const size_t index = result.named.size();
+      const std::string name =
+          index < names.size() ? names[index] : "parameter " + std::to_string(index);
+      result.named.emplace_back(name, tensor);
+      internal::ZeroParameter& parameter = result.parameters.emplace_back();
+      parameter.name = name;
+      parameter.tensor = tensor;
+      result.groups.push_back(g);
+    }
+  }
+  if (!names.empty() && names.size() != result.named.size()) {
+    throw InvalidArgument("ZeroOptimizer: " + std::to_string(names.size()) + " names for " +
+                          std::to_string(result.named.size()) + " parameters");
+  }
+  if (result.named.empty())
+    throw InvalidArgument("ZeroOptimizer: there is no parameter to optimize");
+  internal::check_parameters(result.parameters);
+  return result;
+}
+
+// The groups, after everything that can be wrong with them was named in our words.
+const std::vector<OptimizerParamGroup>& checked(const std::vector<OptimizerParamGroup>& groups,
+                                                const std::vector<std::string>& names,
+                                                const ZeroAlgorithm& algorithm) {
+  listed(groups, names, algorithm);
+  return groups;
+}
+
+}  // namespace
+
+ZeroOptimizer::ZeroOptimizer(Communicator comm, const NamedTensors& parameters,
+                             const ZeroAlgorithm& algorithm, const ZeroOptions& options)
+    : ZeroOptimizer(std::move(comm), one_group(parameters), names_of(parameters), algorithm,
+                    options) {}
+
+ZeroOptimizer::ZeroOptimizer(Communicator comm, std::vector<OptimizerParamGroup> groups,
+                             std::vector<std::string> names, const ZeroAlgorithm& defaults,
+                             const ZeroOptions& options)
+    : Optimizer(checked(groups, names, defaults), options_of(defaults)) {
+  // libtorch (2.13) puts the defaults in place of every value that equals its class's own default:
+  // a group's weight decay of 0 would be lost.
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].has_options()) param_groups()[i].set_options(groups[i].options().clone());
+  }
+  Listed all = listed(groups, names, defaults);
+  check_same_on_all_ranks(comm, all.named);
+  state_ =
+      std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options);
+  state_->install_hooks();
+}
+
+ZeroOptimizer::~ZeroOptimizer() = default;
+
+optim::StepResult ZeroOptimizer::step(const optim::StepOptions& options) {
+  return state_->step(options, param_groups());
+}
+
+at::Tensor ZeroOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  step(optim::StepOptions{});
+  return loss;
+}
+
+void ZeroOptimizer::synchronize() {
+  state_->synchronize();
+}
+
+int64_t ZeroOptimizer::state_numel() const {
+  int64_t numel = 0;
+  for (const internal::ZeroBucket& bucket : state_->buckets().buckets()) {
+    for (const at::Tensor& state : bucket.states) numel += state.numel();
+  }
+  return numel;
+}
+
+size_t ZeroOptimizer::bucket_count() const {
+  return state_->buckets().buckets().size();
+}
+
+ZeroTimes ZeroOptimizer::times() const {
+  return state_->times();
+}
+
+ZeroOptimizer::NoSync::NoSync(ZeroOptimizer& optimizer) : state_(optimizer.state_) {
+  state_->silence(1);
+}
+
+ZeroOptimizer::NoSync::~NoSync() {
+  if (state_) state_->silence(-1);
+}
+
+}  // namespace lockstep

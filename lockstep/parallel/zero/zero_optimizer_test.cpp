@@ -1,0 +1,417 @@
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/optim/learning_rate.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/zero/test_net.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::zero_test {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::Optimizer;
+using torch::optim::SGDOptions;
+
+constexpr int kSteps = 20;
+constexpr flat::BucketSizes kSmallBuckets = {.first = 200, .rest = 300};
+
+NamedTensors named_trained(TestNet& net) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : to_named_tensors(net->named_parameters())) {
+    if (tensor.requires_grad()) result.emplace_back(name, tensor);
+  }
+  return result;
+}
+
+std::unique_ptr<Optimizer> plain(const ZeroAlgorithm& algorithm, TestNet& net) {
+  if (const auto* sgd = std::get_if<SGDOptions>(&algorithm))
+    return std::make_unique<optim::FusedSGD>(trained(net), *sgd);
+  if (const auto* adam = std::get_if<AdamOptions>(&algorithm))
+    return std::make_unique<optim::FusedAdam>(trained(net), *adam);
+  return std::make_unique<optim::FusedAdamW>(trained(net), std::get<AdamWOptions>(algorithm));
+}
+
+void train(TestNet& net, Optimizer& optimizer, int from, int to, int part, int parts,
+           at::ScalarType dtype = at::kDouble) {
+  for (int step = from; step < to; ++step) {
+    optimizer.zero_grad();
+    loss_of(net, step, part, parts, dtype).backward();
+    optimizer.step();
+  }
+}
+
+std::vector<ZeroAlgorithm> algorithms() {
+  return {SGDOptions(0.05).momentum(0.9).weight_decay(0.01).dampening(0.1),
+          SGDOptions(0.05).momentum(0.9).nesterov(true), SGDOptions(0.05),
+          AdamOptions(1e-2).weight_decay(0.01).amsgrad(true), AdamWOptions(1e-2).weight_decay(0.1)};
+}
+
+TEST(ZeroOptimizer, AnyNumberOfRanksIsOneProcess) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const ZeroAlgorithm& algorithm : algorithms()) {
+      TestNet one(dtype);
+      const auto reference = plain(algorithm, one);
+      train(one, *reference, 0, kSteps, 0, 1, dtype);
+      for (const int ranks : {1, 2, 3, 4}) {
+        for (const bool shard : {true, false}) {
+          testing::run_threads(ranks, [&](Communicator& comm) {
+            TestNet net(dtype);
+            ZeroOptimizer optimizer(comm, named_trained(net), algorithm,
+                                    {.shard = shard, .bucket_sizes = kSmallBuckets});
+            EXPECT_GT(optimizer.bucket_count(), 2u);
+            train(net, optimizer, 0, kSteps, comm.rank(), comm.size(), dtype);
+            EXPECT_LE(distance(trained(net), trained(one)), dtype == at::kFloat ? 1e-6 : 1e-10)
+                << "algorithm " << algorithm.index() << ", " << ranks << " ranks, " << dtype;
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(ZeroOptimizer, RepeatsBitForBitAndRanksAreEqual) {
+  std::vector<std::vector<at::Tensor>> results(6);
+  for (const size_t run : {0u, 1u}) {
+    testing::run_threads(3, [&](Communicator& comm) {
+      TestNet net(at::kFloat);
+      ZeroOptimizer optimizer(comm, named_trained(net), AdamWOptions(1e-2),
+                              {.bucket_sizes = kSmallBuckets});
+      for (int step = 0; step < 5; ++step) {
+        loss_of(net, step, comm.rank(), 3, at::kFloat).backward();
+        optimizer.step({.max_norm = 0.1});
+      }
+      results[run * 3 + static_cast<size_t>(comm.rank())] = copies_of(trained(net));
+    });
+  }
+  for (const auto& result : results) EXPECT_TRUE(same_bits(result, results[0]));
+}
+
+TEST(ZeroOptimizer, StateIsAnNthOfTheWholeOnEveryRank) {
+  TestNet net;
+  int64_t numel = 0;
+  for (const at::Tensor& p : trained(net)) numel += p.numel();
+  for (const int ranks : {1, 2, 3, 4}) {
+    std::mutex lock;
+    std::vector<int64_t> kept;
+    int64_t whole = 0;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      TestNet own;
+      ZeroOptimizer optimizer(comm, named_trained(own), AdamWOptions(1e-2));
+      EXPECT_EQ(optimizer.state_numel(), 0);
+      train(own, optimizer, 0, 1, comm.rank(), comm.size());
+      const Safetensors state = optimizer.state_on_root();
+      const std::lock_guard guard(lock);
+      kept.push_back(optimizer.state_numel());
+      for (const auto& [name, tensor] : state.tensors) {
+        if (name.find("exp_avg") != std::string::npos) whole += tensor.numel();
+      }
+    });
+    EXPECT_EQ(whole, 2 * numel);
+    // Two moments; every tensor is padded to 8 doubles, every part of the one bucket too.
+    const int64_t padding = 8 * (static_cast<int64_t>(trained(net).size()) + ranks);
+    for (const int64_t one : kept) {
+      EXPECT_EQ(one, kept[0]);
+      EXPECT_GE(one * ranks, 2 * numel);
+      EXPECT_LE(one * ranks, 2 * (numel + padding));
+    }
+  }
+}
+
+TEST(ZeroOptimizer, GroupsKeepTheirOptions) {
+  TestNet one;
+  const auto options = AdamWOptions(1e-2).weight_decay(0.3);
+  optim::FusedAdamW reference(optim::decay_groups(*one, options), options);
+  train(one, reference, 0, 5, 0, 1);
+  testing::run_threads(2, [&](Communicator& comm) {
+    TestNet net;
+    ZeroOptimizer optimizer(comm, optim::decay_groups(*net, options), {}, options);
+    ASSERT_EQ(optimizer.param_groups().size(), 2u);
+    train(net, optimizer, 0, 5, comm.rank(), 2);
+    EXPECT_LE(distance(trained(net), trained(one)), 1e-12);
+    optim::set_learning_rate(optimizer, 0);
+    const auto before = copies_of(trained(net));
+    train(net, optimizer, 5, 6, comm.rank(), 2);
+    EXPECT_TRUE(same_bits(trained(net), before));
+  });
+}
+
+TEST(ZeroOptimizer, BackwardsUnderNoSyncDoNotCommunicateAndAddUp) {
+  TestNet one;
+  optim::FusedSGD reference(trained(one), SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 3; ++step) {
+    reference.zero_grad();
+    for (int micro = 0; micro < 4; ++micro) (loss_of(one, 4 * step + micro) / 4).backward();
+    reference.step();
+  }
+  for (const bool overlap : {true, false}) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      TestNet net;
+      ZeroOptimizer optimizer(comm, named_trained(net), SGDOptions(0.1).momentum(0.9),
+                              {.overlap = overlap});
+      for (int step = 0; step < 3; ++step) {
+        for (int micro = 0; micro < 4; ++micro) {
+          const auto calls = comm.stats().collectives;
+          auto loss = loss_of(net, 4 * step + micro, comm.rank(), 2) / 4;
+          if (micro < 3) {
+            const auto guard = optimizer.no_sync();
+            loss.backward();
+            EXPECT_EQ(comm.stats().collectives, calls);
+          } else {
+            loss.backward();
+            EXPECT_EQ(comm.stats().collectives > calls, overlap);
+          }
+        }
+        optimizer.step();
+      }
+      EXPECT_LE(distance(trained(net), trained(one)), 1e-12);
+    });
+  }
+}
+
+TEST(ZeroOptimizer, ClipsByTheNormOfAllParts) {
+  TestNet one;
+  optim::FusedAdamW reference(trained(one), AdamWOptions(1e-2));
+  std::vector<double> norms;
+  for (int step = 0; step < 5; ++step) {
+    reference.zero_grad();
+    (loss_of(one, step) * 100).backward();
+    norms.push_back(*reference.step({.max_norm = 0.5}).grad_norm);
+    EXPECT_GT(norms.back(), 0.5);
+  }
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const bool shard : {true, false}) {
+      testing::run_threads(ranks, [&](Communicator& comm) {
+        TestNet net;
+        ZeroOptimizer optimizer(comm, named_trained(net), AdamWOptions(1e-2),
+                                {.shard = shard, .bucket_sizes = kSmallBuckets});
+        for (int step = 0; step < 5; ++step) {
+          (loss_of(net, step, comm.rank(), ranks) * 100).backward();
+          const auto result = optimizer.step({.max_norm = 0.5});
+          const double norm = norms[static_cast<size_t>(step)];
+          EXPECT_NEAR(*result.grad_norm, norm, 1e-7 * norm);
+        }
+        EXPECT_LE(distance(trained(net), trained(one)), 1e-7);
+      });
+    }
+  }
+}
+
+// An infinity on one rank only.
+TEST(ZeroOptimizer, AnOverflowAnywhereIsSkippedEverywhere) {
+  testing::run_threads(3, [](Communicator& comm) {
+    TestNet net;
+    ZeroOptimizer optimizer(comm, named_trained(net), AdamWOptions(1e-2));
+    const at::Tensor scale = torch::full({}, 1024.0);
+    const auto step = [&](bool overflow, const optim::StepOptions& options) {
+      at::Tensor loss = loss_of(net, 1, comm.rank(), 3) * 1024;
+      if (overflow && comm.rank() == 1) loss = loss * std::numeric_limits<double>::infinity();
+      loss.backward();
+      return optimizer.step(options);
+    };
+    auto before = copies_of(trained(net));
+    EXPECT_TRUE(step(true, {.grad_scale = scale}).skipped);
+    EXPECT_TRUE(step(true, {.max_norm = 1.0, .on_non_finite = optim::NonFinite::kSkip}).skipped);
+    EXPECT_TRUE(step(false, {.found_inf = torch::ones({1})}).skipped);
+    EXPECT_TRUE(same_bits(trained(net), before));
+    EXPECT_THAT(message_of<Error>([&] { step(true, {.max_norm = 1.0}); }),
+                HasSubstr("norm is not finite (first: 'scale')"));
+    EXPECT_TRUE(same_bits(trained(net), before));
+    const auto result = step(false, {.grad_scale = scale});
+    EXPECT_FALSE(result.skipped);
+    EXPECT_FALSE(same_bits(trained(net), before));
+
+    TestNet one;
+    optim::FusedAdamW reference(trained(one), AdamWOptions(1e-2));
+    loss_of(one, 1).backward();
+    reference.step();
+    EXPECT_LE(distance(trained(net), trained(one)), 1e-12);  // a scale of 1024 divides exactly
+  });
+}
+
+TEST(ZeroOptimizer, GradScalerUnscalesTheAverages) {
+  TestNet one;
+  optim::FusedSGD reference(trained(one), SGDOptions(0.1));
+  train(one, reference, 0, 3, 0, 1);
+  for (const bool shard : {true, false}) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      TestNet net;
+      ZeroOptimizer optimizer(comm, named_trained(net), SGDOptions(0.1), {.shard = shard});
+      amp::GradScaler scaler(comm, {.init_scale = 4096});
+      for (int step = 0; step < 3; ++step) {
+        scaler.scale(loss_of(net, step, comm.rank(), 2)).backward();
+        EXPECT_TRUE(scaler.step(optimizer));
+        scaler.update();
+      }
+      const auto before = copies_of(trained(net));
+      at::Tensor loss = loss_of(net, 3, comm.rank(), 2);
+      if (comm.rank() == 1) loss = loss * std::numeric_limits<double>::infinity();
+      scaler.scale(loss).backward();
+      EXPECT_FALSE(scaler.step(optimizer));
+      scaler.update();
+      EXPECT_TRUE(same_bits(trained(net), before));
+      EXPECT_LE(distance(before, trained(one)), 1e-12);
+    });
+  }
+}
+
+at::Tensor leaf(int64_t n, at::ScalarType dtype = at::kDouble) {
+  return torch::ones({n}, dtype).set_requires_grad(true);
+}
+
+TEST(ZeroOptimizer, AnUnusedParametersGradientCountsAsZero) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto a = leaf(5), b = leaf(70), c = leaf(3);
+    ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}, {"c", c}},
+                            SGDOptions(1).momentum(0.5).weight_decay(0.25));
+    (a.sum() * 2 + (comm.rank() == 0 ? b.sum() : b.sum() * 0)).backward();
+    optimizer.step();
+    EXPECT_TRUE(a.detach().eq(1 - 2 - 0.25).all().item<bool>());
+    EXPECT_TRUE(b.detach().eq(1 - 0.5 - 0.25).all().item<bool>());
+    EXPECT_TRUE(c.detach().eq(1 - 0.25).all().item<bool>());
+    EXPECT_FALSE(a.grad().defined());
+    (comm.rank() == 0 ? a.sum() : b.sum()).backward();  // each rank uses another
+    optimizer.step();
+    EXPECT_TRUE(c.detach().eq(0.75 - 0.125 - 0.75 * 0.25).all().item<bool>());
+  });
+}
+
+TEST(ZeroOptimizer, UnusedParametersAreNamedIfAskedFor) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto a = leaf(5), b = leaf(7), c = leaf(3);
+    ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}, {"c", c}}, SGDOptions(1),
+                            {.ignore_unused = false});
+    (comm.rank() == 0 ? a.sum() : b.sum()).backward();
+    EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step(); }), HasSubstr("reached 'c';"));
+    (a.sum() + b.sum() + c.sum()).backward();
+    EXPECT_NO_THROW(optimizer.step());
+  });
+}
+
+TEST(ZeroOptimizer, SeveralDtypesHaveBucketsOfTheirOwn) {
+  testing::run_threads(3, [](Communicator& comm) {
+    const auto a = leaf(5), b = leaf(70, at::kFloat), c = leaf(9, at::kBFloat16);
+    const auto empty = leaf(0);
+    ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}, {"c", c}, {"empty", empty}},
+                            AdamWOptions(0.5).weight_decay(0));
+    EXPECT_EQ(optimizer.bucket_count(), 3u);
+    (a.sum() + b.sum() + c.sum().to(at::kDouble)).backward();
+    optimizer.step();
+    for (const at::Tensor& tensor : {a, b, c})
+      EXPECT_LE(tensor.detach().to(at::kDouble).sub(0.5).abs().max().item<double>(), 1e-2);
+  });
+}
+
+TEST(ZeroOptimizer, ZeroGradAndStrangeGradientsDoNoHarm) {
+  testing::run_threads(2, [](Communicator& comm) {
+    TestNet net, other;
+    ZeroOptimizer optimizer(comm, named_trained(net), SGDOptions(0.1));
+    ZeroOptimizer same(comm, named_trained(other), SGDOptions(0.1));
+    for (int step = 0; step < 4; ++step) {
+      loss_of(other, step, comm.rank(), 2).backward();
+      same.step();
+      for (at::Tensor& p : trained(net)) {  // another memory, as user code might leave
+        if (step == 2) p.mutable_grad() = torch::zeros_like(p);
+      }
+      if (step != 2) net->zero_grad(/*set_to_none=*/step == 0);
+      loss_of(net, step, comm.rank(), 2).backward();
+      optimizer.step();
+      optimizer.zero_grad(/*set_to_none=*/step == 1);
+    }
+    EXPECT_TRUE(same_bits(trained(net), trained(other)));
+  });
+}
+
+TEST(ZeroOptimizer, ARankThatSkippedItsBackwardIsNamed) {
+  testing::run_threads(3, [](Communicator& comm) {
+    const auto a = leaf(5);
+    ZeroOptimizer optimizer(comm, {{"a", a}}, SGDOptions(1));
+    optimizer.step();  // nobody has a gradient: nothing happens
+    EXPECT_TRUE(a.detach().eq(1).all().item<bool>());
+    if (comm.rank() != 1) a.sum().backward();
+    EXPECT_THAT(message_of<Mismatch>([&] { optimizer.step(); }),
+                HasSubstr("rank(s) 1 called step() without a backward"));
+  });
+}
+
+TEST(ZeroOptimizer, TwoBackwardsOfAStepMustBeSaid) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto a = leaf(5);
+    ZeroOptimizer optimizer(comm, {{"a", a}}, SGDOptions(1));
+    a.sum().backward();
+    EXPECT_THAT(message_of<InvalidArgument>([&] { a.sum().backward(); }), HasSubstr("no_sync()"));
+    const auto b = leaf(5);
+    ZeroOptimizer patient(comm, {{"b", b}}, SGDOptions(1), {.overlap = false});
+    b.sum().backward();
+    b.sum().backward();
+    patient.step();
+    EXPECT_TRUE(b.detach().eq(-1).all().item<bool>());
+    patient.synchronize();
+    EXPECT_THROW(b.sum().backward(), InvalidArgument);
+  });
+}
+
+TEST(ZeroOptimizer, StartsFromRankZerosParameters) {
+  testing::run_threads(3, [](Communicator& comm) {
+    const auto a = leaf(5);
+    {
+      const at::NoGradGuard no_grad;
+      a.mul_(comm.rank() + 7);
+    }
+    const ZeroOptimizer optimizer(comm, {{"a", a}}, SGDOptions(1));
+    EXPECT_TRUE(a.detach().eq(7).all().item<bool>());
+  });
+}
+
+TEST(ZeroOptimizer, WhatItCannotTrainIsNamed) {
+  testing::run_threads(1, [](Communicator& comm) {
+    const auto refusal = [&](const NamedTensors& parameters) {
+      return message_of<InvalidArgument>([&] { ZeroOptimizer(comm, parameters, SGDOptions(1)); });
+    };
+    const auto a = leaf(4);
+    EXPECT_THAT(refusal({}), HasSubstr("no parameter"));
+    EXPECT_THAT(refusal({{"ice", torch::ones({2})}}), HasSubstr("'ice' is frozen"));
+    EXPECT_THAT(refusal({{"a", a}, {"again", a}}), HasSubstr("'a' and 'again' share memory"));
+    EXPECT_THAT(refusal({{"sum", a.sum()}}), HasSubstr("'sum' is the result of a computation"));
+    EXPECT_THAT(refusal({{"n", torch::ones({2}, at::kLong)}}), HasSubstr("not floating-point"));
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{a}, std::make_unique<AdamOptions>(1));
+    EXPECT_THAT(
+        message_of<InvalidArgument>([&] { ZeroOptimizer(comm, groups, {}, SGDOptions(1)); }),
+        HasSubstr("options of group 0"));
+    ZeroOptimizer optimizer(comm, {{"a", a}}, SGDOptions(1));
+    a.sum().backward();
+    EXPECT_THROW(optimizer.step({.max_norm = 0.0}), InvalidArgument);
+    a.set_data(torch::ones({4}, at::kDouble));
+    a.sum().backward();
+    EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step(); }),
+                HasSubstr("'a' has been moved"));
+  });
+}
+
+TEST(ZeroOptimizer, RanksWithDifferentModelsGetMismatch) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto a = leaf(comm.rank() == 0 ? 4 : 5);
+    EXPECT_THROW(ZeroOptimizer(comm, {{"a", a}}, SGDOptions(1)), Mismatch);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::zero_test
