@@ -245,6 +245,16 @@ def parameter_averaging(job):
                  [f"rank {r} of {ranks}: loss # to #, 10 meetings, parameters equal on all ranks" for r in range(ranks)])
 
 
+def zero(job):
+    ranks = job.ranks or 2
+    lines = re.findall(r"rank (\d) of (\d): loss (\d\.\d\d), from global_step5 on (\d\.\d\d); "
+                       r"keeps (\d+) elements of state of 2696", job.output("zero"))
+    expect("ranks", sorted((int(r), int(n)) for r, n, *_ in lines), [(r, ranks) for r in range(ranks)])
+    for *_, before, after, kept in lines:
+        expect(f"the loss falls from {before} to {after}", float(after) < 0.7 * float(before), True)
+        expect(f"{kept} elements are an N-th", 2696 <= int(kept) * ranks <= 2696 * 1.1, True)
+
+
 def tensor_names(path):
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
@@ -268,7 +278,7 @@ def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, uneven_inputs, mixed_precision,
                                         checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
-                                        cifar_horovod, cooperation, parameter_averaging)}
+                                        cifar_horovod, cooperation, parameter_averaging, zero)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--mpirun", default="")

@@ -36,3 +36,6 @@
 #include "lockstep/parallel/horovod/adasum.h"
 #include "lockstep/parallel/horovod/broadcast.h"
 #include "lockstep/parallel/horovod/distributed_optimizer.h"
+#include "lockstep/parallel/zero/engine.h"
+#include "lockstep/parallel/zero/zero_config.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"

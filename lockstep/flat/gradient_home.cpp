@@ -33,6 +33,10 @@ at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes,
       .set_(flat.storage(), flat.storage_offset() + offset, sizes, strides);
 }
 
+at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes) {
+  return at::empty({0}, flat.options()).set_(flat.storage(), flat.storage_offset() + offset, sizes);
+}
+
 // Tensor::copy_ takes up to twice as long for what lies alike.
 void move_into(const at::Tensor& view, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
@@ -40,9 +44,10 @@ void move_into(const at::Tensor& view, const at::Tensor& gradient) {
     view.copy_(gradient.to_dense());
     return;
   }
-  if (gradient.is_cpu() && view.is_cpu() && gradient.scalar_type() == view.scalar_type() &&
-      gradient.is_non_overlapping_and_dense() && gradient.sizes() == view.sizes() &&
-      gradient.strides() == view.strides()) {
+  const bool alike =
+      gradient.sizes() == view.sizes() && gradient.is_non_overlapping_and_dense() &&
+      (gradient.strides() == view.strides() || (gradient.is_contiguous() && view.is_contiguous()));
+  if (alike && gradient.is_cpu() && view.is_cpu() && gradient.scalar_type() == view.scalar_type()) {
     std::memmove(view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
     return;
   }

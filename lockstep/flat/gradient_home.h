@@ -8,11 +8,12 @@
 
 namespace lockstep::flat {
 
-// A stretch of `flat` from element `offset`, with these sizes and strides; no view in autograd's
-// eyes: Optimizer::zero_grad(false) calls detach_(), which autograd forbids on what it knows as
-// one.
+// A stretch of `flat` from element `offset`, with these sizes and strides, or contiguous; no view
+// in autograd's eyes: Optimizer::zero_grad(false) calls detach_(), which autograd forbids on what
+// it knows as one.
 at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes,
                   at::IntArrayRef strides);
+at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes);
 
 // Copies `gradient` into `view`, of the same sizes; sparse ones become dense.
 void move_into(const at::Tensor& view, const at::Tensor& gradient);

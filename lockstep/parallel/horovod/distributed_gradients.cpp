@@ -4,8 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +13,7 @@
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/gradient_home.h"
 #include "lockstep/parallel/horovod/fused_buffers.h"
 #include "lockstep/parallel/horovod/readiness.h"
 
@@ -22,19 +21,6 @@ namespace lockstep {
 namespace {
 
 using horovod::has_bit;
-
-class GradientArrivedHook final : public torch::autograd::FunctionPostHook {
- public:
-  explicit GradientArrivedHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    arrived_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> arrived_;
-};
 
 void check_options(const DistributedGradientsOptions& options) {
   if (options.op == GradientOp::kAdasum) {
@@ -143,8 +129,7 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
 
   DistributedGradientsOptions options_;
   NamedTensors parameters_;
-  std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))>
-      accumulators_;  // the tensors hold them weakly
+  std::vector<std::shared_ptr<void>> hooks_;
   horovod::Readiness readiness_;
   int rank_;
   int size_;
@@ -160,11 +145,9 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
 
 void DistributedGradients::State::install_hooks() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].second);
-    accumulator->add_post_hook(std::make_unique<GradientArrivedHook>([weak = weak_from_this(), i] {
+    hooks_.push_back(flat::on_gradient(parameters_[i].second, [weak = weak_from_this(), i] {
       if (const auto state = weak.lock()) state->gradient_arrived(i);
     }));
-    accumulators_.push_back(std::move(accumulator));
   }
 }
 

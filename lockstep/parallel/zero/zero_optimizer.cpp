@@ -125,7 +125,7 @@ at::Tensor ZeroOptimizer::step(LossClosure closure) {
 }
 
 void ZeroOptimizer::synchronize() {
-  state_->synchronize();
+  state_->settle();
 }
 
 int64_t ZeroOptimizer::state_numel() const {
@@ -142,6 +142,10 @@ size_t ZeroOptimizer::bucket_count() const {
 
 ZeroTimes ZeroOptimizer::times() const {
   return state_->times();
+}
+
+CommunicatorStats ZeroOptimizer::stats() const {
+  return state_->comm().stats();
 }
 
 ZeroOptimizer::NoSync::NoSync(ZeroOptimizer& optimizer) : state_(optimizer.state_) {

@@ -69,10 +69,12 @@ struct ZeroTimes {
 // the next step. state() is empty: see state_on_root(). Groups cannot be added later.
 //
 // Memory: at construction the parameters move into flat buffers, symmetric memory where the backend
-// has it, the same tensor objects, so make it after model->to(...), and only one a parameter. Each
-// is a leaf that requires a gradient; several dtypes are fine, each group and dtype has its own
-// buckets, and state has its parameter's dtype. Frozen parameters are not given. Sparse gradients
-// become dense.
+// has it, the same tensor objects, so make it after model->to(...), and only one a parameter. For a
+// float32 parameter and Adam on N ranks: 4 bytes, 4 for the gradient, 8 / N for the moments; DDP
+// has
+// 16. Each is a leaf that requires a gradient; several dtypes are fine, each group and dtype has
+// its own buckets, and state has its parameter's dtype. Frozen parameters are not given. Sparse
+// gradients become dense.
 //
 // step() drops the gradients (zero_grad() need not be called, and does no harm before backward).
 // Not copyable, not movable. One thread at a time. Hooks do nothing once the optimizer is gone.
@@ -81,8 +83,9 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
                             public PendingGradients {
  public:
   // Collective: compares names, shapes and dtypes among the ranks (Mismatch names the first
-  // difference), then copies rank 0's values to all. Throws InvalidArgument for a parameter that
-  // occurs twice or shares memory with another, is frozen, no leaf, sparse or not floating-point.
+  // difference), makes a communicator of its own, and copies rank 0's values to all. Throws
+  // InvalidArgument for a parameter that occurs twice or shares memory with another, is frozen, no
+  // leaf, sparse or not floating-point.
   ZeroOptimizer(Communicator comm, const NamedTensors& parameters, const ZeroAlgorithm& algorithm,
                 const ZeroOptions& options = {});
   // In groups, each with its own options or the defaults. `names`: of all parameters of all groups,
@@ -132,6 +135,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   int64_t state_numel() const;
   size_t bucket_count() const;
   ZeroTimes times() const;
+  CommunicatorStats stats() const;  // of its own communicator
 
  private:
   std::shared_ptr<internal::ZeroState> state_;

@@ -1,32 +1,13 @@
 #include "lockstep/parallel/ddp/internal/gradient_buckets.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <cstring>
-
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/gradient_home.h"
 
 namespace lockstep::internal {
 namespace {
-
-// A stretch of `flat` in another shape. Not narrow().view(): Optimizer::zero_grad(false) calls
-// detach_(), which autograd forbids on what it knows as a view.
-at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape) {
-  return at::empty({0}, flat.options()).set_(flat.storage(), offset, shape);
-}
-
-// Tensor::copy_ takes up to twice as long for what lies alike.
-void move_into(const at::Tensor& view, const at::Tensor& gradient) {
-  if (gradient.is_cpu() && view.is_cpu() && gradient.scalar_type() == view.scalar_type() &&
-      gradient.is_contiguous() && gradient.sizes() == view.sizes()) {
-    std::memmove(view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  view.copy_(gradient);
-}
 
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
   if (plan.device != comm.device() && !plan.device.is_cpu())
@@ -50,7 +31,7 @@ void Gradient::place() {
                           "averaged; let that one reach it, on any rank");
   }
   if (in_place()) return;
-  move_into(view, gradient);
+  flat::move_into(view, gradient);
   gradient = view;
 }
 
@@ -61,7 +42,6 @@ GradientBuckets::GradientBuckets(NamedTensors parameters) {
     Gradient gradient;
     gradient.name = name;
     gradient.parameter = tensor;
-    gradient.accumulator = torch::autograd::impl::grad_accumulator(tensor);
     gradients_.push_back(std::move(gradient));
   }
 }
@@ -83,7 +63,7 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
     bucket.flat = make_flat(comm, plan);
     for (const auto& slot : plan.slots) {
       Gradient& gradient = gradients_[slot.tensor];
-      gradient.view = window(bucket.flat, slot.offset, gradient.parameter.sizes());
+      gradient.view = flat::window(bucket.flat, slot.offset, gradient.parameter.sizes());
       gradient.bucket = buckets_.size();
       bucket.gradients.push_back(slot.tensor);
       ++bucket.missing;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstddef>
 #include <memory>
@@ -32,8 +31,7 @@ struct Gradient {
   int arrivals = 0;      // in this backward
   bool earlier = false;  // used in a backward without communication since the last with one
   at::Tensor before;     // what it held before the reduction, if it was not used but had a gradient
-  // The parameter holds it weakly.
-  decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
+  std::shared_ptr<void> hook;
 
   bool complete() const { return arrivals >= expected; }
   // Whether .grad is the view already.

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <functional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/gradient_home.h"
 
 namespace lockstep::internal {
 
@@ -19,19 +19,6 @@ using torch::autograd::get_current_graph_task_id;
 namespace {
 
 constexpr int kNoGraphTask = -1;
-
-class ArrivalHook final : public torch::autograd::FunctionPostHook {
- public:
-  explicit ArrivalHook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    arrived_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> arrived_;
-};
 
 }  // namespace
 
@@ -52,10 +39,9 @@ ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOp
 void ReducerState::install_hooks() {
   std::vector<Gradient>& gradients = buckets_.gradients();
   for (size_t i = 0; i < gradients.size(); ++i) {
-    gradients[i].accumulator->add_post_hook(
-        std::make_unique<ArrivalHook>([weak = weak_from_this(), i] {
-          if (const auto state = weak.lock()) state->gradient_arrived(i);
-        }));
+    gradients[i].hook = flat::on_gradient(gradients[i].parameter, [weak = weak_from_this(), i] {
+      if (const auto state = weak.lock()) state->gradient_arrived(i);
+    });
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/stopwatch.h"
 #include "lockstep/parallel/ddp/internal/gradient_buckets.h"
 #include "lockstep/parallel/ddp/internal/roll_call.h"
 #include "lockstep/parallel/ddp/reducer.h"
@@ -85,21 +85,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   int silencers_ = 0;            // NoSync guards that live
   int64_t accumulate_ = 1;       // of so many backwards the last communicates
   int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under NoSync
-};
-
-// Adds the seconds of its life to a sum.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() {
-    sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& sum_;
-  std::chrono::steady_clock::time_point start_;
 };
 
 // Lives as long as the text.

@@ -110,8 +110,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
 void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part) {
   bucket.origin = part * bucket.part;
   bucket.own_parameters = bucket.parameters.narrow(0, bucket.origin, bucket.part);
-  bucket.own_gradient =
-      parts_ == 1 ? bucket.gradients : at::zeros({bucket.part}, bucket.gradients.options());
+  bucket.own_gradient = bucket.gradients.narrow(0, bucket.origin, bucket.part);
   for (const flat::Bucket::Slot& place : plan.slots) {
     ZeroParameter& parameter = parameters_[place.tensor];
     const int64_t numel = parameter.tensor.numel();
@@ -152,7 +151,7 @@ void ZeroBuckets::reset() {
   for (ZeroBucket& bucket : buckets_) {
     bucket.missing = bucket.slots.size();
     bucket.work = Work();
-    bucket.shown_gradient.reset();
+    bucket.arriving.reset();
   }
 }
 

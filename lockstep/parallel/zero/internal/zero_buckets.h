@@ -49,16 +49,13 @@ struct ZeroBucket {
   at::Tensor parameters;
   at::Tensor gradients;
   at::Tensor own_parameters;       // this rank's part of `parameters`
-  at::Tensor own_gradient;         // the average of this rank's part, once reduced
-  at::Tensor shown_gradient;       // the same where users see it, and may have changed it
+  at::Tensor own_gradient;         // of `gradients`: the average, once reduced
+  at::Tensor arriving;             // the average on its way
   std::vector<at::Tensor> states;  // of this rank's part; made when first asked for
   size_t missing = 0;              // gradients that have not arrived
   Work work;                       // the reduction, then the gathering
 
   const at::Tensor& state(size_t which);
-  const at::Tensor& average() const {
-    return shown_gradient.defined() ? shown_gradient : own_gradient;
-  }
 };
 
 // Throws InvalidArgument as zero_optimizer.h says.

@@ -1,16 +1,16 @@
 #include "lockstep/parallel/zero/internal/zero_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/optim/gradient_norm.h"
@@ -19,20 +19,11 @@
 namespace lockstep::internal {
 namespace {
 
-// Adds the seconds of its life to a sum.
-class ZeroWatch {
- public:
-  explicit ZeroWatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
-  ~ZeroWatch() {
-    sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  ZeroWatch(const ZeroWatch&) = delete;
-  ZeroWatch& operator=(const ZeroWatch&) = delete;
+constexpr size_t kInFlight = 3;
 
- private:
-  double& sum_;
-  std::chrono::steady_clock::time_point start_;
-};
+Communicator own_group(Communicator comm) {
+  return comm.size() == 1 ? comm : comm.duplicate();
+}
 
 double one_value(const at::Tensor& tensor, const char* name) {
   if (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type()))
@@ -54,7 +45,7 @@ std::vector<double> of_all_ranks(Communicator& comm, double own) {
 
 ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
                      std::span<const size_t> groups, const ZeroOptions& options)
-    : comm_(std::move(comm)),
+    : comm_(own_group(std::move(comm))),
       options_(options),
       buckets_(comm_, std::move(parameters), groups, options.shard ? comm_.size() : 1,
                options.bucket_sizes) {
@@ -71,7 +62,7 @@ void ZeroState::install_hooks() {
 }
 
 void ZeroState::gradient_arrived(size_t index) {
-  const ZeroWatch watch(times_.during);
+  const Stopwatch watch(times_.during);
   ZeroParameter& parameter = buckets_.parameters()[index];
   const bool quiet = silencers_ > 0 || !options_.overlap;
   if (settled_ || (parameter.arrived && !quiet)) {
@@ -86,46 +77,54 @@ void ZeroState::gradient_arrived(size_t index) {
   if (quiet) return;
   parameter.arrived = true;
   --buckets_.buckets()[parameter.bucket].missing;
-  const std::vector<ZeroBucket>& buckets = buckets_.buckets();
-  while (started_ < buckets.size() && buckets[started_].missing == 0) start_bucket();
+  start_ready_buckets();
   comm_.progress();
+}
+
+// A reduction needs memory for its result: only so many are under way at once.
+void ZeroState::start_ready_buckets() {
+  std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  while (finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
+  while (started_ < buckets.size() && buckets[started_].missing == 0 &&
+         started_ - finished_ < kInFlight)
+    start_bucket();
 }
 
 void ZeroState::start_bucket() {
   const at::NoGradGuard no_grad;
   ZeroBucket& bucket = buckets_.buckets()[started_];
-  if (sharded())
-    bucket.work = comm_.ireduce_scatter(bucket.own_gradient, bucket.gradients, ReduceOp::kAvg);
-  else if (comm_.size() > 1)
+  if (sharded()) {
+    bucket.arriving = at::empty_like(bucket.own_gradient);
+    bucket.work = comm_.ireduce_scatter(bucket.arriving, bucket.gradients, ReduceOp::kAvg);
+  } else if (comm_.size() > 1) {
     bucket.work = comm_.iall_reduce(bucket.gradients, ReduceOp::kAvg);
+  }
   ++started_;
+}
+
+void ZeroState::finish_bucket() {
+  const at::NoGradGuard no_grad;
+  ZeroBucket& bucket = buckets_.buckets()[finished_];
+  bucket.work.wait();
+  if (bucket.arriving.defined()) bucket.own_gradient.copy_(bucket.arriving);
+  bucket.arriving.reset();
+  ++finished_;
 }
 
 void ZeroState::settle() {
   if (settled_) return;
-  const ZeroWatch watch(times_.waiting);
+  const Stopwatch watch(times_.waiting);
   buckets_.check_places();
   for (ZeroParameter& parameter : buckets_.parameters()) {
     parameter.used |= parameter.tensor.grad().defined();
     arrived_ |= parameter.used;
     if (!parameter.arrived) parameter.place();
   }
-  while (started_ < buckets_.buckets().size()) start_bucket();
-  for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
-  settled_ = true;
-}
-
-// What looks at the parameters' gradients, and changes them, is to see and change the averages.
-void ZeroState::synchronize() {
-  if (settled_) return;
-  settle();
-  if (!sharded()) return;
-  const at::NoGradGuard no_grad;
-  for (ZeroBucket& bucket : buckets_.buckets()) {
-    const at::Tensor shown = bucket.gradients.narrow(0, bucket.origin, bucket.part);
-    shown.copy_(bucket.own_gradient);
-    bucket.shown_gradient = shown;
+  while (finished_ < buckets_.buckets().size()) {
+    while (started_ < buckets_.buckets().size() && started_ - finished_ < kInFlight) start_bucket();
+    finish_bucket();
   }
+  settled_ = true;
 }
 
 // Whether there is a gradient at all: on all ranks or on none.
@@ -164,7 +163,7 @@ void ZeroState::check_used() {
 
 double ZeroState::sum_of_squares_of_all() {
   std::vector<at::Tensor> own;
-  for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.average());
+  for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.own_gradient);
   const double mine = optim::sum_of_squares(own);
   if (!sharded()) return mine;
   double sum = 0;
@@ -180,7 +179,7 @@ std::string ZeroState::first_not_finite() {
     for (const ZeroSlot& slot : bucket.slots) {
       if (slot.own.empty()) continue;
       const at::Tensor part =
-          bucket.average().narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
+          bucket.own_gradient.narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
       if (!std::isfinite(optim::sum_of_squares({part})))
         first = std::min(first, static_cast<double>(slot.parameter));
     }
@@ -228,7 +227,7 @@ optim::StepResult ZeroState::step(const optim::StepOptions& options, const Group
   } forget{*this};
   settle();
   {
-    const ZeroWatch watch(times_.waiting);
+    const Stopwatch watch(times_.waiting);
     if (!agree_on_arrival()) return result;
     if (!options_.ignore_unused) check_used();
   }
@@ -243,20 +242,21 @@ optim::StepResult ZeroState::step(const optim::StepOptions& options, const Group
 void ZeroState::update(double divisor, const Groups& groups) {
   for (ZeroBucket& bucket : buckets_.buckets()) {
     {
-      const ZeroWatch watch(times_.updating);
+      const Stopwatch watch(times_.updating);
       update_part(bucket, buckets_.parameters(), divisor, groups[bucket.group].options());
     }
-    const ZeroWatch watch(times_.gathering);
+    const Stopwatch watch(times_.gathering);
     if (sharded()) bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
     comm_.progress();
   }
-  const ZeroWatch watch(times_.gathering);
+  const Stopwatch watch(times_.gathering);
   for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
 }
 
 void ZeroState::forget() {
   buckets_.reset();
   started_ = 0;
+  finished_ = 0;
   settled_ = false;
   arrived_ = false;
 }

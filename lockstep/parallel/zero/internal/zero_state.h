@@ -29,9 +29,11 @@ class ZeroState : public std::enable_shared_from_this<ZeroState> {
   void install_hooks();
 
   void silence(int by) { silencers_ += by; }
-  void synchronize();
+  // Returns once all averages are there.
+  void settle();
   optim::StepResult step(const optim::StepOptions& options, const Groups& groups);
 
+  // Its own: hooks call while the caller may be anywhere between other collectives.
   Communicator& comm() { return comm_; }
   ZeroBuckets& buckets() { return buckets_; }
   bool sharded() const { return buckets_.parts() > 1; }
@@ -39,9 +41,10 @@ class ZeroState : public std::enable_shared_from_this<ZeroState> {
 
  private:
   void gradient_arrived(size_t index);
+  void start_ready_buckets();
   void start_bucket();
+  void finish_bucket();
   void check_used();
-  void settle();
   bool agree_on_arrival();
   std::optional<double> divisor_for(const optim::StepOptions& options, optim::StepResult* result);
   double sum_of_squares_of_all();
@@ -54,6 +57,7 @@ class ZeroState : public std::enable_shared_from_this<ZeroState> {
   ZeroBuckets buckets_;
   ZeroTimes times_;
   size_t started_ = 0;    // buckets whose reduction was started
+  size_t finished_ = 0;   // and of them, those whose average is in its place
   bool settled_ = false;  // all averages are there
   bool arrived_ = false;  // some parameter had a gradient when they were settled
   int silencers_ = 0;     // NoSync guards that live

@@ -90,7 +90,7 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, dou
         return t.narrow(0, b, n);
       };
       launch.weights.push_back(part(bucket.own_parameters));
-      launch.gradients.push_back(part(bucket.average()));
+      launch.gradients.push_back(part(bucket.own_gradient));
       launch.steps.push_back(at::full({}, static_cast<double>(steps + 1), scalar));
       for (size_t which = 0; which < states; ++which)
         launch.states[which].push_back(part(bucket.state(which)));
