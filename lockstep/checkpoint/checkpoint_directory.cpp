@@ -114,17 +114,11 @@ void write_parts(const fs::path& directory, const Checkpoint& checkpoint) {
   writer.finish();
 }
 
-FileSums read_sums(const fs::path& directory) {
-  const fs::path path = directory / kChecksums;
-  if (!fs::exists(path)) return {};
-  return parse_checksums(read_small_file(path), path.string());
-}
-
 // Reads the files of one checkpoint and compares their sums.
 class DirectoryReader {
  public:
   explicit DirectoryReader(fs::path directory)
-      : directory_(std::move(directory)), sums_(read_sums(directory_)) {}
+      : directory_(std::move(directory)), sums_(read_checksums(directory_)) {}
 
   const FileSums& sums() const { return sums_; }
 
@@ -195,6 +189,12 @@ Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts) {
   return checkpoint;
 }
 
+FileSums read_checksums(const fs::path& directory) {
+  const fs::path path = directory / kChecksums;
+  if (!fs::exists(path)) return {};
+  return parse_checksums(read_small_file(path), path.string());
+}
+
 bool checkpoint_exists(const fs::path& path) {
   return has_model_safetensors(where_it_is(path));
 }
@@ -202,7 +202,7 @@ bool checkpoint_exists(const fs::path& path) {
 std::map<std::string, FileVerdict> verify_checkpoint(const fs::path& path) {
   std::map<std::string, FileVerdict> verdicts;
   const fs::path from = where_it_is(path);
-  for (const auto& [name, sum] : read_sums(from)) {
+  for (const auto& [name, sum] : read_checksums(from)) {
     FileVerdict& verdict = verdicts[name];
     verdict = FileVerdict::kMissing;
     if (!fs::is_regular_file(from / name)) continue;

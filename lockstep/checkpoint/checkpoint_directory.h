@@ -63,6 +63,10 @@ Checkpoint read_checkpoint(const std::filesystem::path& path,
 // True if there is a checkpoint at `path`.
 bool checkpoint_exists(const std::filesystem::path& path);
 
+// The checksums.json of a directory; empty if there is none. Throws CheckpointError if it is
+// damaged.
+FileSums read_checksums(const std::filesystem::path& directory);
+
 // What a checkpoint's checksums.json says of a file in it.
 enum class FileVerdict { kGood, kDamaged, kMissing };
 // Reads every file that checksums.json lists. Empty if there is none. Throws CheckpointError if the

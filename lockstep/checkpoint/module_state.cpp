@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
@@ -105,7 +106,7 @@ void save(const torch::nn::Module& module, const std::filesystem::path& path,
 
 Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
               std::optional<c10::Device> device) {
-  Safetensors file = read_safetensors(path);
+  Safetensors file = read_tensor_file(path).contents;
   set_module_state(module, file.tensors, path.string());
   if (device) module.to(*device);
   return std::move(file.metadata);
