@@ -1,49 +1,20 @@
 #include "lockstep/data/sampler.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/randperm.h>
-
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/data/internal/sampling.h"
 
 namespace lockstep::data {
 namespace {
-
-// torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).
-std::vector<int64_t> permutation(int64_t n, int64_t seed, int64_t epoch) {
-  at::Generator generator =
-      at::detail::createCPUGenerator(static_cast<uint64_t>(seed) + static_cast<uint64_t>(epoch));
-  const at::Tensor order = at::randperm(n, std::move(generator), at::kLong);
-  const int64_t* first = order.const_data_ptr<int64_t>();
-  return {first, first + n};
-}
 
 std::vector<int64_t> range(int64_t begin, int64_t end) {
   std::vector<int64_t> values(static_cast<size_t>(end - begin));
   std::iota(values.begin(), values.end(), begin);
   return values;
-}
-
-void check_size(const char* sampler, int64_t dataset_size) {
-  if (dataset_size >= 1) return;
-  throw InvalidArgument(std::string(sampler) + ": the data set has " +
-                        std::to_string(dataset_size) + " samples; it needs at least 1");
-}
-
-void check_rank(const char* sampler, int64_t replicas, int64_t rank) {
-  if (replicas < 1) {
-    throw InvalidArgument(std::string(sampler) + ": " + std::to_string(replicas) +
-                          " replicas; there must be at least 1");
-  }
-  if (rank < 0 || rank >= replicas) {
-    throw InvalidArgument(std::string(sampler) + ": rank " + std::to_string(rank) +
-                          " is outside 0.." + std::to_string(replicas - 1));
-  }
 }
 
 }  // namespace
@@ -55,7 +26,7 @@ void Sampler::set_epoch(int64_t epoch) {
 }
 
 SequentialSampler::SequentialSampler(int64_t dataset_size) : size_(dataset_size) {
-  check_size("SequentialSampler", dataset_size);
+  check_sampled_size("SequentialSampler", dataset_size);
 }
 
 std::vector<int64_t> SequentialSampler::indices() const {
@@ -65,14 +36,9 @@ std::vector<int64_t> SequentialSampler::indices() const {
 DistributedSampler::DistributedSampler(int64_t dataset_size, int64_t num_replicas, int64_t rank,
                                        DistributedSamplerOptions options)
     : dataset_size_(dataset_size), replicas_(num_replicas), rank_(rank), options_(options) {
-  check_size("DistributedSampler", dataset_size);
-  check_rank("DistributedSampler", num_replicas, rank);
-  if (options.drop_last && dataset_size < num_replicas) {
-    throw InvalidArgument("DistributedSampler: drop_last leaves nothing of " +
-                          std::to_string(dataset_size) + " samples for " +
-                          std::to_string(num_replicas) +
-                          " replicas; use fewer replicas, more data, or drop_last = false");
-  }
+  check_sampled_size("DistributedSampler", dataset_size);
+  check_sampled_rank("DistributedSampler", num_replicas, rank);
+  check_nothing_is_lost("DistributedSampler", dataset_size, num_replicas, options.drop_last);
   size_ = options.drop_last ? dataset_size / num_replicas : (dataset_size - 1) / num_replicas + 1;
 }
 
@@ -92,8 +58,8 @@ std::vector<int64_t> DistributedSampler::indices() const {
 
 ShardedSequentialSampler::ShardedSequentialSampler(int64_t dataset_size, int64_t num_replicas,
                                                    int64_t rank) {
-  check_size("ShardedSequentialSampler", dataset_size);
-  check_rank("ShardedSequentialSampler", num_replicas, rank);
+  check_sampled_size("ShardedSequentialSampler", dataset_size);
+  check_sampled_rank("ShardedSequentialSampler", num_replicas, rank);
   const int64_t each = dataset_size / num_replicas, longer = dataset_size % num_replicas;
   begin_ = rank * each + std::min(rank, longer);
   end_ = begin_ + each + (rank < longer ? 1 : 0);

@@ -58,23 +58,23 @@ struct TextClassification {
 // read by its ending, and is the training file; nothing beside it is looked at.
 //
 // Rows
-//   .json   an array of [text, label] or [text, pair, label], or of objects as below
+//   .json   an array of [text, label] or [text, pair, label], or of objects as below; or as .jsonl
 //   .jsonl  one such array or object a line
 //           objects: the text under "text", "sentence", "content", "text_a" or "sentence1"; the
 //           pair under "text_b" or "sentence2"; the class under "label"; other keys are ignored
 //   .tsv    text, tab, label (or text, pair, label); no quotes, so no tabs or line ends in a text
 //   .csv    the same with commas and RFC 4180's quotes
 //           both: a first row of the names above (in any order) is a header
-// A label is a number 0..classes-1 or a class's name. Only a test file may lack them.
+// A label is a class's name or a number 0..classes-1. Only a test file may lack them.
 //
-// The classes' names are, in this order: options.labels; labels.txt; class.txt; if the labels are
-// numbers, "0", "1", ... up to the greatest; else the labels of the training file sorted by their
-// bytes. The dev set is, in this order: dev.*; the last rows of split_seed123.txt (a row number of
-// the training file, from 0, a line; the first train_part of the lines is for training); the same
-// of the order that CPython's random.seed(split_seed); random.shuffle(rows) gives.
+// The classes' names are, in this order: options.labels; labels.txt; class.txt; if all labels are
+// numbers, "0", "1", ... up to the greatest; else the labels sorted by their bytes. The dev set is,
+// in this order: dev.*; the last rows of split_seed123.txt (a row number of the training file, from
+// 0, a line; the first train_part of the lines is for training); the same of the order that
+// CPython's random.seed(split_seed); random.shuffle(rows) gives.
 //
 // Throws DataError that names the file and the line (or the row): missing, not UTF-8, malformed, a
-// label that no class has, rows without a text, an empty training or dev set. Thread-safe.
+// label that no class has, pairs in some rows only, an empty training or dev set. Thread-safe.
 TextClassification text_classification(const std::filesystem::path& path,
                                        const TextDataOptions& options = {});
 

@@ -17,8 +17,7 @@ struct CollateOptions {
   TextPadding padding = TextPadding::kLongest;
   int64_t max_length = 128;     // tokens of a sequence, special ones included; longer are cut,
                                 // longest text first
-  int64_t pad_to_multiple = 1;  // T (kLongest), or N (kPacked is never padded: must be 1), is a
-                                // multiple of this; at most max_length
+  int64_t pad_to_multiple = 1;  // kLongest: T is a multiple of this, or max_length; kPacked: 1
 };
 
 // Tokenises its texts when it is made and keeps the ids. Cheap to copy: copies share them. All
@@ -26,7 +25,7 @@ struct CollateOptions {
 class TokenizedTexts {
  public:
   // No texts.
-  TokenizedTexts() = default;
+  TokenizedTexts();
 
   // The examples and the tokenizer are read now, not kept. `threads` tokenise; 0: as many as the
   // machine has processors for this process. Throws InvalidArgument for options out of range.
@@ -43,13 +42,14 @@ class TokenizedTexts {
   const std::vector<int64_t>& labels() const;
   const CollateOptions& options() const;
 
-  // The same sequences in batches of another form. options.max_length must not exceed this one's
-  // where a sequence was cut to it; sequences are not cut again: InvalidArgument if one is longer
-  // than options.max_length.
+  // The same sequences in batches of another form. Throws InvalidArgument as the constructor.
   TokenizedTexts with_padding(TextPadding padding, int64_t pad_to_multiple = 1) const;
 
  private:
   struct Sequences;
+  // Columns of a padded batch.
+  int64_t width(std::span<const int64_t> indices) const;
+
   std::shared_ptr<const Sequences> sequences_;
   CollateOptions options_;
 };

@@ -1,0 +1,19 @@
+// How the sentences of generate_sentences() are built.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace lockstep::data {
+
+// `name` may be written as any one of `choices`, which '|' parts. A name in braces in a choice
+// stands for a choice of that rule. No rule leads back to itself.
+struct SentenceRule {
+  std::string_view name;
+  std::string_view choices;
+};
+
+// The rules of whole sentences are called "0" to "5", by label; "*" ends a sentence of any label.
+std::span<const SentenceRule> sentence_rules();
+
+}  // namespace lockstep::data
