@@ -43,11 +43,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
   };
   default_to("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   default_to("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
-  default_to("THP_MEM_ALLOC_ENABLE", "1");
-  // glibc: what a step frees stays for the next one, instead of going back to the system and being
-  // faulted in anew. Up to 1 GiB a rank; blocks from 32 MiB (the most there is) still come and go.
-  default_to("MALLOC_TRIM_THRESHOLD_", std::to_string(int64_t{1} << 30));
-  default_to("MALLOC_MMAP_THRESHOLD_", std::to_string(int64_t{32} << 20));
+  variables.merge(memory_variables(agent_env));
   default_to("OMP_NUM_THREADS", std::to_string(plan.default_threads));
   if (plan.threads) variables["OMP_NUM_THREADS"] = std::to_string(*plan.threads);
   if (!node.interface.empty()) {
@@ -63,6 +59,16 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
     variables["LOCKSTEP_TTY"] = "1";
     variables["LOCKSTEP_COLUMNS"] = std::to_string(plan.terminal_columns);
   }
+  return variables;
+}
+
+Variables memory_variables(const EnvLookup& agent_env) {
+  // glibc: what a step frees stays for the next one, instead of going back to the system and being
+  // faulted in anew. Up to 1 GiB a rank; blocks from 32 MiB (the most there is) still come and go.
+  Variables variables = {{"THP_MEM_ALLOC_ENABLE", "1"},
+                         {"MALLOC_TRIM_THRESHOLD_", std::to_string(int64_t{1} << 30)},
+                         {"MALLOC_MMAP_THRESHOLD_", std::to_string(int64_t{32} << 20)}};
+  std::erase_if(variables, [&](const auto& one) { return agent_env(one.first).has_value(); });
   return variables;
 }
 

@@ -52,8 +52,8 @@ Words settings(const Comparison& c) {
   if (c.processors > 0) {
     const bool named = !c.processor.empty();
     words.en += " " + plural(c.processors, "processor") + (named ? " (" + c.processor + ")." : ".");
-    words.zh += std::to_string(c.processors) + " 个处理器" +
-                (named ? "（" + c.processor + "）。" : "。");
+    words.zh +=
+        std::to_string(c.processors) + " 个处理器" + (named ? "（" + c.processor + "）。" : "。");
   }
   if (!c.date.empty()) {
     words.en += " " + c.date + ".";

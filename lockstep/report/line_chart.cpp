@@ -141,11 +141,13 @@ class PanelDrawing {
     if (panel_.series.size() < 2) return {};
     if (legend_is_below(panel_))
       return legend_below(panel_, options_, origin_, bottom_ + kBottom).svg;
-    constexpr double kWidth = 120;
+    double width = 0;
+    for (const Series& series : panel_.series)
+      width = std::max(width, 28 + svg_text_width(series.name) + 8);
     const double end = top_ + 18 * static_cast<double>(panel_.series.size() + 1);
     const bool on_the_right =
-        points_above(left_, left_ + kWidth, end) > points_above(right_ - kWidth, right_, end);
-    const double x = on_the_right ? right_ - kWidth : left_ + 12;
+        points_above(left_, left_ + width, end) > points_above(right_ - width, right_, end);
+    const double x = on_the_right ? right_ - width : left_ + 12;
     return svg_legend(legend_entries(panel_), x, top_ + 4, 0).svg;
   }
 
