@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/report/bar_chart.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::engine {
@@ -14,14 +14,13 @@ namespace {
 struct Part {
   const char* name;
   double StepParts::* value;
-  const char* color;
 };
-constexpr std::array<Part, 6> kParts{{{"data", &StepParts::data, "#9aa5b1"},
-                                      {"forward", &StepParts::forward, "#4c78a8"},
-                                      {"backward", &StepParts::backward, "#72b7b2"},
-                                      {"averaging", &StepParts::averaging, "#f2a541"},
-                                      {"wait", &StepParts::wait, "#e4572e"},
-                                      {"optimizer", &StepParts::optimizer, "#b279a2"}}};
+constexpr std::array<Part, 6> kParts{{{"data", &StepParts::data},
+                                      {"forward", &StepParts::forward},
+                                      {"backward", &StepParts::backward},
+                                      {"averaging", &StepParts::averaging},
+                                      {"wait", &StepParts::wait},
+                                      {"optimizer", &StepParts::optimizer}}};
 
 double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
@@ -140,39 +139,18 @@ std::string step_table(const std::vector<StepRow>& rows) {
 }
 
 std::string step_svg(const std::string& model, const std::vector<StepRow>& rows) {
-  constexpr int kLeft = 150, kWidth = 560, kBar = 26, kGap = 14, kTop = 64;
-  double longest = 0;
-  for (const StepRow& row : rows) longest = std::max(longest, row.parts.total());
-  const double scale = longest > 0 ? kWidth / longest : 0;
-  const auto height = kTop + static_cast<int>(rows.size()) * (kBar + kGap) + 10;
-  std::ostringstream svg;
-  svg << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << kLeft + kWidth + 110
-      << "\" height=\"" << height << "\" font-family=\"sans-serif\" font-size=\"13\">\n"
-      << "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"12\" y=\"22\" "
-      << "font-size=\"16\">Where a step of " << model << " goes (ms)</text>\n";
-  int x = kLeft;
-  for (const Part& part : kParts) {
-    svg << "<rect x=\"" << x << "\" y=\"34\" width=\"12\" height=\"12\" fill=\"" << part.color
-        << "\"/><text x=\"" << x + 16 << "\" y=\"45\">" << part.name << "</text>\n";
-    x += 92;
-  }
-  int y = kTop;
+  BarChart chart{.title = "Where a step of " + model + " goes",
+                 .x_label = "ms",
+                 .parts = {},
+                 .bars = {},
+                 .width = 720};
+  for (const Part& part : kParts) chart.parts.emplace_back(part.name);
   for (const StepRow& row : rows) {
-    svg << "<text x=\"" << kLeft - 8 << "\" y=\"" << y + 18 << "\" text-anchor=\"end\">"
-        << row.strategy << "</text>\n";
-    double at = kLeft;
-    for (const Part& part : kParts) {
-      const double width = row.parts.*part.value * scale;
-      svg << "<rect x=\"" << fixed(at, 1) << "\" y=\"" << y << "\" width=\"" << fixed(width, 1)
-          << "\" height=\"" << kBar << "\" fill=\"" << part.color << "\"/>\n";
-      at += width;
-    }
-    svg << "<text x=\"" << fixed(at + 6, 1) << "\" y=\"" << y + 18 << "\">"
-        << fixed(row.parts.total(), 2) << "</text>\n";
-    y += kBar + kGap;
+    Bar bar{.label = row.strategy, .parts = {}, .note = fixed(row.parts.total(), 2)};
+    for (const Part& part : kParts) bar.parts.push_back(row.parts.*part.value);
+    chart.bars.push_back(std::move(bar));
   }
-  svg << "</svg>\n";
-  return svg.str();
+  return svg_bar_chart(chart);
 }
 
 nlohmann::ordered_json step_json(const std::string& model, const std::vector<StepRow>& rows) {

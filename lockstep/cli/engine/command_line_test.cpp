@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/cli/engine/compare_command.h"
+#include "lockstep/cli/engine/compare_scaling.h"
 #include "lockstep/cli/engine/train_summary.h"
 #include "lockstep/core/errors.h"
 

@@ -1,0 +1,229 @@
+// What a method's program is given, here and nowhere else (compare_plan.cpp writes it):
+//
+//   --data PATH --model mini|base|DIR --output DIR --json FILE     always
+//   --vocab FILE                                                   where there is one
+//   --recipe default|tutorial --max-steps N --epochs N --seed N
+//   --batch-size N --max-length N                                  where compare was given them
+//   --padding max_length|longest|packed                            likewise; --pack: packed
+//   --amp bfloat16|float16     likewise: distributed_amp, zero_engine, accelerator, trainer
+//   --nproc N                  data_parallel (replicas) and distributed_spawn (ranks)
+//
+// The environment has OMP_NUM_THREADS, threads a rank. The program writes its result
+// (report/run_result.h) to FILE and ends with 0; its progress bar goes to stderr; what it prints is
+// kept in a log. Bad input is one line on stderr and exit code 2.
+#include "lockstep/cli/engine/compare_methods.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lockstep/cli/engine/compare_input.h"
+#include "lockstep/cli/engine/compare_plan.h"
+#include "lockstep/cli/engine/method_run.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/cpus.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/launch/rank_environment.h"
+#include "lockstep/report/comparison_page.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep::engine {
+namespace fs = std::filesystem;
+namespace {
+
+struct JobOutcome {
+  std::optional<RunResult> result;
+  std::string failure;     // why there is none, in one line
+  bool bad_input = false;  // the program says so: exit code 2
+  std::vector<std::string> last_lines;
+};
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  char text[16];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
+}
+
+// "model name : Intel(R) ..." on x86; nothing where the kernel does not say.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return {};
+}
+
+class MethodComparison {
+ public:
+  explicit MethodComparison(const MethodsArguments& arguments)
+      : arguments_(arguments),
+        programs_(programs_folder(arguments)),
+        jobs_(plan_jobs(arguments)),
+        start_(std::chrono::steady_clock::now()) {
+    comparison_.model = arguments.model;
+    comparison_.data = arguments.data;
+    comparison_.recipe = arguments.recipe == "default" ? "" : arguments.recipe;
+    comparison_.nproc = arguments.nproc;
+    comparison_.threads_per_rank = arguments.threads;
+    comparison_.processors = usable_cpu_count();
+    comparison_.processor = processor_name();
+    comparison_.date = today();
+  }
+
+  int run() {
+    for (size_t i = 0; i < jobs_.size(); ++i) {
+      const MethodJob& job = jobs_[i];
+      say(i, job, "started, log: " + job.log().string());
+      JobOutcome outcome = run_job(job);
+      const bool first_is_refused = outcome.bad_input && i == 0;
+      if (first_is_refused) return refuse(outcome);
+      say(i, job, outcome.result ? done_text(*outcome.result) : "failed: " + outcome.failure);
+      keep(job, std::move(outcome));
+      write_all_files();
+    }
+    std::cout << comparison_table(comparison_) << "\nPage: " << file("html").string()
+              << ", table: " << file("md").string() << ", figures: " << file("json").string()
+              << std::endl;
+    return tell_first_failure();
+  }
+
+ private:
+  // "[3/9] distributed: ... (4 min 10 s)", on stderr.
+  void say(size_t i, const MethodJob& job, const std::string& what) const {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    write_all(STDERR_FILENO, "[" + std::to_string(i + 1) + "/" + std::to_string(jobs_.size()) +
+                                 "] " + name_of(job) + ": " + what + " (" +
+                                 duration_text(elapsed.count()) + " in all)\n");
+  }
+  static std::string name_of(const MethodJob& job) {
+    const std::string name = job.method.name;
+    return job.for_scaling ? name + " on " + std::to_string(job.nproc) + " ranks" : name;
+  }
+  static std::string done_text(const RunResult& result) {
+    std::string text = std::to_string(result.steps) + " steps in " + duration_text(result.seconds) +
+                       ", " + fixed(result.samples_per_s, 1) + " samples/s";
+    if (result.dev_accuracy) text += ", dev accuracy " + fixed(*result.dev_accuracy, 4);
+    return text;
+  }
+
+  std::vector<std::string> environment(const MethodJob& job) const {
+    launch::Variables variables;
+    if (!job.method.on_ranks) variables = launch::memory_variables(process_env());
+    variables["OMP_NUM_THREADS"] = std::to_string(arguments_.threads);
+    return launch::merge_environment(launch::current_environment(), variables);
+  }
+
+  JobOutcome run_job(const MethodJob& job) const {
+    prepare_folder(job.folder);
+    fs::remove(job.result());  // a former run's
+    const Deadline deadline = Deadline::seconds(arguments_.timeout);
+    const MethodEnd end =
+        run_method({.command = job_command(job, arguments_, programs_, lockstep_program()),
+                    .env = environment(job),
+                    .log = job.log(),
+                    .terminal = find_terminal(STDERR_FILENO, process_env())},
+                   deadline);
+    JobOutcome outcome{.result = {}, .failure = {}, .last_lines = end.last_lines};
+    if (!end.status || !end.status->ok()) {
+      outcome.failure = failure_text(end, deadline);
+      outcome.bad_input = end.status && end.status->signal == 0 && end.status->exit_code == 2;
+      return outcome;
+    }
+    try {
+      outcome.result = parse_run_result(read_text_file(job.result()), job.result().string());
+      if (outcome.result->method != job.method.name) {
+        throw DataError(job.result().string() + " is the result of '" + outcome.result->method +
+                        "', not of " + job.method.name);
+      }
+    } catch (const Error& error) {
+      outcome.result.reset();
+      outcome.failure = std::string("no usable result: ") + error.what();
+    }
+    return outcome;
+  }
+
+  // Nothing has run yet: the input is at fault, and the others would say the same.
+  static int refuse(const JobOutcome& outcome) {
+    throw InvalidArgument(outcome.failure.substr(outcome.failure.find(": ") + 2));
+  }
+
+  void keep(const MethodJob& job, JobOutcome outcome) {
+    if (!outcome.result && !first_failure_)
+      first_failure_ = Failure{name_of(job), job.log(), outcome.failure, outcome.last_lines};
+    if (job.for_scaling) {
+      if (outcome.result) scaled_[job.method.name].push_back(std::move(*outcome.result));
+    } else {
+      comparison_.methods.push_back(
+          {job.method.name, job.method.tutorial, std::move(outcome.result), outcome.failure});
+    }
+    comparison_.scaling.clear();
+    for (const auto& [method, runs] : scaled_) {
+      ScalingSeries series{method, runs};
+      if (const RunResult* main = find_result(comparison_, method)) series.runs.push_back(*main);
+      std::sort(series.runs.begin(), series.runs.end(),
+                [](const RunResult& a, const RunResult& b) { return a.nproc < b.nproc; });
+      comparison_.scaling.push_back(std::move(series));
+    }
+  }
+
+  fs::path file(const std::string& ending) const {
+    return fs::path(arguments_.output) / ("comparison." + ending);
+  }
+
+  void write_all_files() const {
+    const auto json = to_json(comparison_);
+    write_json(file("json").string(), json);
+    write_json(arguments_.json, json);
+    write_file_aside(file("md"), comparison_markdown(comparison_));
+    write_file_aside(file("html"), comparison_page(comparison_));
+  }
+
+  int tell_first_failure() const {
+    if (!first_failure_) return 0;
+    std::string text = "lockstep compare: " + first_failure_->name +
+                       " failed: " + first_failure_->why + "\nThe last lines of " +
+                       first_failure_->log.string() + ":\n";
+    for (const std::string& line : first_failure_->last_lines) text += "  " + line + "\n";
+    write_all(STDERR_FILENO, text);
+    return 1;
+  }
+
+  struct Failure {
+    std::string name;
+    fs::path log;
+    std::string why;
+    std::vector<std::string> last_lines;
+  };
+
+  MethodsArguments arguments_;
+  fs::path programs_;
+  std::vector<MethodJob> jobs_;
+  std::chrono::steady_clock::time_point start_;
+  Comparison comparison_;
+  std::map<std::string, std::vector<RunResult>> scaled_;
+  std::optional<Failure> first_failure_;
+};
+
+}  // namespace
+
+int compare_methods(const Arguments& arguments) {
+  return run_guarded("compare", [&] {
+    MethodsArguments parsed = parse_methods_arguments(arguments);
+    check_compare_input(parsed);
+    return MethodComparison(parsed).run();
+  });
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,256 @@
+// `lockstep compare --methods`, with programs that only pretend to train.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/cli/engine/method_run.h"
+#include "lockstep/cli/engine/methods.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/rank_environment.h"
+
+namespace lockstep::engine::compare_methods_mp_test {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Writes a result as a method's program does, as the rank that shows. A file FAIL, BAD or HOSTILE
+// with its name beside it makes it end in other ways.
+constexpr const char* kProgram = R"(#!/bin/sh
+name=$(basename "$0")
+here=$(dirname "$0")
+[ -n "$WORLD_SIZE" ] && nproc=$WORLD_SIZE || nproc=1
+echo "arguments: $* threads: $OMP_NUM_THREADS"
+while [ $# -gt 0 ]; do
+  case "$1" in --json) json=$2 ;; --nproc) nproc=$2 ;; --output) out=$2 ;; esac
+  shift
+done
+[ -d "$out" ] || exit 9
+[ "${RANK:-0}" = 0 ] || exit 0
+printf 'half\rwhole\r' >&2
+echo "【train】 epoch：1/1 step：1/2 loss：1.765123"
+case $(cat "$here/$name.does" 2>/dev/null) in
+  fail) echo "the <loss> is no number" >&2; exit 3 ;;
+  refuse) echo "$name: the data is bad" >&2; exit 2 ;;
+  kill) kill -9 $$ ;;
+  silent) exit 0 ;;
+  hostile) echo '{"method": "'$name'", "nproc": "two"}' > "$json"; exit 0 ;;
+esac
+cat > "$json" <<END
+{"method": "$name", "nproc": $nproc, "model": "mini", "dtype": "float32", "padding": "max_length",
+ "steps": 2, "epochs": 1, "samples": 128, "batch_size": 32, "startup_s": 0.1,
+ "seconds": $((12 / nproc)), "minutes": 0.1, "samples_per_s": $((10 * nproc)),
+ "losses": [1.75, 1.5], "evaluations": [], "dev_accuracy": 0.5, "macro_f1": 0.4,
+ "labels": ["其他", "喜好"], "confusion": [[3, 1], [2, 2]], "peak_memory_mib": [300],
+ "parts_s": {"data": 0.1, "forward": 1, "backward": 2, "wait": 0, "optimizer": 0.5},
+ "checkpoint": "$out/last"}
+END
+)";
+
+class Compare : public ::testing::Test {
+ protected:
+  Compare() {
+    std::filesystem::create_directory(dir_ / "programs");
+    for (const TrainingMethod& method : training_methods()) {
+      const auto path = dir_.write(std::string("programs/") + method.name, kProgram);
+      ::chmod(path.c_str(), 0755);
+    }
+    std::filesystem::create_directory(dir_ / "data");
+    dir_.write("data/train.jsonl", R"({"text": "好", "label": 0}
+{"text": "坏", "label": 1}
+{"text": "好吗", "label": 0}
+)");
+    dir_.write("data/dev.jsonl", R"({"text": "好", "label": 0})"
+                                 "\n");
+  }
+
+  // A method's program ends so from now on.
+  void make(const std::string& method, const std::string& what) {
+    dir_.write("programs/" + method + ".does", what);
+  }
+
+  struct Ended {
+    int exit_code = 0;
+    std::string out, err;
+  };
+  Ended run(const Arguments& more) {
+    const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
+        err(::creat((dir_ / "stderr").c_str(), 0600));
+    SubprocessOptions options;
+    options.command = {"lockstep", "compare"};
+    for (const auto& [option, value] : {std::pair{"--data", dir_ / "data"},
+                                        {"--output", dir_ / "out"},
+                                        {"--programs", dir_ / "programs"}}) {
+      if (std::find(more.begin(), more.end(), option) == more.end())
+        options.command.insert(options.command.end(), {option, value});
+    }
+    options.command.insert(options.command.end(), more.begin(), more.end());
+    options.program = LOCKSTEP_ENGINE;
+    options.stdout_fd = out.get();
+    options.stderr_fd = err.get();
+    const ExitStatus status = Subprocess(options).wait(Deadline::seconds(120));
+    EXPECT_EQ(status.signal, 0);
+    return {status.exit_code, dir_.read("stdout"), dir_.read("stderr")};
+  }
+  nlohmann::json comparison() { return nlohmann::json::parse(dir_.read("out/comparison.json")); }
+
+  TestDirectory dir_;
+};
+
+TEST_F(Compare, AllNineInOneTable) {
+  const Ended ended = run({"--nproc", "2", "--seed", "5", "--threads-per-rank", "3", "--json",
+                           dir_ / "copy.json", "--amp", "bfloat16"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto methods = comparison().at("methods");
+  ASSERT_EQ(methods.size(), 9u);
+  for (size_t i = 0; i < 9; ++i) {
+    const TrainingMethod& method = training_methods()[i];
+    EXPECT_EQ(methods[i].at("method"), method.name);
+    EXPECT_EQ(methods[i].at("tutorial"), method.tutorial);
+    const int nproc = i == 0 ? 1 : 2;
+    EXPECT_EQ(methods[i].at("nproc"), nproc) << method.name;
+    EXPECT_EQ(methods[i].at("speedup"), nproc) << method.name;
+    EXPECT_EQ(methods[i].at("peak_memory_mib"), 300);
+    EXPECT_EQ(methods[i].at("first_losses").size(), 2u);
+    EXPECT_THAT(ended.out, HasSubstr(method.name));
+    const std::string log = dir_.read(std::string("out/") + method.name + "/log.txt");
+    EXPECT_THAT(log, AllOf(HasSubstr("--seed 5"), HasSubstr("threads: 3\n"),
+                           HasSubstr("【train】 epoch"), Not(HasSubstr("half"))));
+    EXPECT_EQ(log.find("--amp bfloat16") != std::string::npos, method.takes_amp) << method.name;
+    EXPECT_THAT(ended.err, HasSubstr("[" + std::to_string(i + 1) + "/9] " + method.name + ": 2 "));
+  }
+  EXPECT_EQ(comparison(), nlohmann::json::parse(dir_.read("copy.json")));
+  EXPECT_THAT(dir_.read("out/comparison.html"), HasSubstr("训练 BERT 的 9 种方法"));
+  EXPECT_THAT(dir_.read("out/comparison.md"), HasSubstr("multi-gpu-deepspeed-cls"));
+}
+
+TEST_F(Compare, AMethodThatFailsIsNamedAndTheRestGoOn) {
+  make("distributed", "fail");
+  make("distributed_spawn", "kill");
+  make("horovod", "silent");
+  make("trainer", "hostile");
+  const Ended ended = run({});
+  EXPECT_EQ(ended.exit_code, 1);
+  const auto methods = comparison().at("methods");
+  ASSERT_EQ(methods.size(), 9u);
+  EXPECT_THAT(methods[2].at("failure").get<std::string>(), HasSubstr("exit code 1"));
+  EXPECT_THAT(methods[3].at("failure").get<std::string>(), HasSubstr("signal SIGKILL"));
+  EXPECT_THAT(methods[5].at("failure").get<std::string>(), HasSubstr("no usable result"));
+  EXPECT_THAT(methods[8].at("failure").get<std::string>(), HasSubstr("field 'nproc' is \"two\""));
+  EXPECT_EQ(methods[7].at("speedup"), 2);
+  EXPECT_THAT(ended.out, HasSubstr("failed"));
+  // The last thing said is the first failure, and how it came.
+  const size_t at = ended.err.find("lockstep compare: distributed failed");
+  ASSERT_NE(at, std::string::npos) << ended.err;
+  EXPECT_THAT(ended.err.substr(at),
+              AllOf(HasSubstr("out/distributed/log.txt"), HasSubstr("the <loss> is no number")));
+}
+
+TEST_F(Compare, AFormerResultIsNotTakenForThisOne) {
+  ASSERT_EQ(run({"--methods", "single"}).exit_code, 0);
+  make("single", "silent");
+  EXPECT_EQ(run({"--methods", "single"}).exit_code, 1);
+  EXPECT_TRUE(comparison().at("methods")[0].contains("failure"));
+}
+
+TEST_F(Compare, WhatTheFirstProgramRefusesIsBadInput) {
+  make("single", "refuse");
+  const Ended ended = run({});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("lockstep compare: single: the data is bad\n"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/data_parallel"));
+}
+
+TEST_F(Compare, ScalingRunsFurtherNumbersOfRanks) {
+  const Ended ended = run({"--methods", "distributed,data_parallel", "--scaling", "1,2,4"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto json = comparison();
+  EXPECT_EQ(json.at("methods").size(), 2u);
+  ASSERT_EQ(json.at("scaling").size(), 2u);
+  const auto runs = json.at("scaling")[1].at("runs");
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[2].at("nproc"), 4);
+  EXPECT_EQ(runs[2].at("speedup"), 4);
+  EXPECT_EQ(runs[2].at("efficiency"), 1);
+  EXPECT_THAT(dir_.read("out/comparison.html"), HasSubstr("Time against ranks"));
+}
+
+TEST_F(Compare, BadInputIsOneLineBeforeAnythingStarts) {
+  const auto refuses = [&](const Arguments& more, const std::string& says) {
+    const Ended ended = run(more);
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("lockstep compare: "), HasSubstr(says)));
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+    EXPECT_EQ(ended.out, "");
+  };
+  refuses({"--methods", "all,none"}, "no method 'all'");
+  refuses({"--data", dir_ / "nothing"}, "nothing");
+  refuses({"--vocab", dir_ / "nothing.txt"}, "nothing.txt");
+  refuses({"--model", "huge"}, "--model is 'huge'; give mini, base or a directory");
+  refuses({"--model", dir_.write("config.json", "{").string()}, "config.json");
+  refuses({"--output", dir_.write("file", "").string()}, "file");
+  refuses({"--json", dir_.path().string()}, "is a directory");
+  std::filesystem::remove(dir_ / "programs/accelerator");
+  refuses({}, "the program of method accelerator");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/single"));
+}
+
+// A program alone, as compare runs it.
+MethodEnd sh(const TestDirectory& dir, const std::string& script, Deadline deadline,
+             Terminal terminal = {}) {
+  return run_method({.command = {"sh", "-c", script},
+                     .env = launch::current_environment(),
+                     .log = dir / "log.txt",
+                     .terminal = terminal},
+                    deadline);
+}
+
+TEST(MethodRun, KeepsTheLastLinesAndSaysHowItEnded) {
+  const TestDirectory dir;
+  const Deadline deadline = Deadline::seconds(60);
+  const MethodEnd end = sh(dir, "seq 100; echo; printf 'no end of line' >&2; exit 7", deadline);
+  EXPECT_EQ(end.status->exit_code, 7);
+  EXPECT_EQ(end.last_lines.size(), 20u);
+  EXPECT_THAT(end.last_lines, Contains("no end of line"));
+  EXPECT_THAT(failure_text(end, deadline), HasSubstr("exit code 7: "));
+  EXPECT_THAT(dir.read("log.txt"), HasSubstr("1\n2\n3\n"));
+  EXPECT_EQ(failure_text(sh(dir, "kill -15 $$", deadline), deadline), "signal SIGTERM");
+}
+
+TEST(MethodRun, EndsWhatPassesItsDeadline) {
+  const TestDirectory dir;
+  const Deadline deadline = Deadline::seconds(0.3);
+  const MethodEnd end = sh(dir, "echo begun; exec sleep 1000", deadline);
+  EXPECT_FALSE(end.status);
+  EXPECT_THAT(failure_text(end, deadline), HasSubstr("no end within 0.3 s"));
+}
+
+TEST(MethodRun, DoesNotWaitForWhatTheProgramLeaves) {
+  const TestDirectory dir;
+  const MethodEnd end = sh(dir, "sleep 1000 & exit 0", Deadline::seconds(60));
+  EXPECT_TRUE(end.status && end.status->ok());
+}
+
+TEST(MethodRun, ATerminalIsPassedOn) {
+  const TestDirectory dir;
+  testing::internal::CaptureStderr();
+  const MethodEnd end =
+      sh(dir, "[ -t 2 ] && stty size <&2; printf '\\rhalf\\rdone\\n' >&2", Deadline::seconds(60),
+         {.interactive = true, .unicode = true, .columns = 97});
+  const std::string shown = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(end.status->ok());
+  EXPECT_THAT(shown, HasSubstr("\rhalf\rdone\n"));
+  EXPECT_THAT(dir.read("log.txt"),
+              AllOf(HasSubstr("24 97\n"), HasSubstr("done\n"), Not(HasSubstr("half"))));
+}
+
+}  // namespace lockstep::engine::compare_methods_mp_test
