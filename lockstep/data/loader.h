@@ -54,18 +54,20 @@ class Loader {
   class Iterator;
 
   // Throws InvalidArgument (see check_loader_options).
-  Loader(const D& dataset, const Sampler& sampler, LoaderOptions options = {})
+  Loader(const D& dataset, Sampler& sampler, LoaderOptions options = {})
       : dataset_(dataset), sampler_(sampler), options_(options) {
     check_loader_options(options, sampler.size());
   }
   Loader(const D&&, const Sampler&, LoaderOptions = {}) = delete;  // would refer to a temporary
-  Loader(const D&, const Sampler&&, LoaderOptions = {}) = delete;
+  Loader(const D&, Sampler&&, LoaderOptions = {}) = delete;
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   // Batches in an epoch, skipped ones included.
   int64_t batches() const { return batch_count(options_, sampler_.size()); }
   const LoaderOptions& options() const { return options_; }
+  const D& dataset() const { return dataset_; }
+  Sampler& sampler() const { return sampler_; }
 
   // A count of the batches that loops have given out so far, over all epochs; it may be asked after
   // the loader is gone. For DistributedDataParallel::follow().
@@ -86,7 +88,7 @@ class Loader {
   struct Run;
 
   const D& dataset_;
-  const Sampler& sampler_;
+  Sampler& sampler_;
   LoaderOptions options_;
   std::shared_ptr<int64_t> taken_ = std::make_shared<int64_t>(0);
   int64_t skip_ = 0;

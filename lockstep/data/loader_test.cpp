@@ -84,14 +84,14 @@ TEST(Loader, FollowsSetEpoch) {
 
 TEST(Loader, CountsBatches) {
   const Numbers numbers(20);
-  const SequentialSampler sampler(20);
+  SequentialSampler sampler(20);
   EXPECT_EQ(Loader(numbers, sampler, {.batch_size = 7}).batches(), 3);
   EXPECT_EQ(Loader(numbers, sampler, {.batch_size = 7, .drop_last = true}).batches(), 2);
   EXPECT_EQ(Loader(numbers, sampler, {.batch_size = 10}).batches(), 2);
   Loader dropping(numbers, sampler, {.batch_size = 7, .drop_last = true});
   EXPECT_EQ(drain(dropping).back(), (Indices{7, 8, 9, 10, 11, 12, 13}));
   // A shard of evaluation may be empty.
-  const ShardedSequentialSampler none(2, 3, 2);
+  ShardedSequentialSampler none(2, 3, 2);
   Loader empty(numbers, none, {.batch_size = 4});
   EXPECT_EQ(empty.batches(), 0);
   EXPECT_TRUE(drain(empty).empty());
@@ -100,7 +100,7 @@ TEST(Loader, CountsBatches) {
 TEST(Loader, SkipResumesWithoutLoading) {
   for (const int workers : {0, 2}) {
     const Numbers numbers(20);
-    const SequentialSampler sampler(20);
+    SequentialSampler sampler(20);
     Loader loader(numbers, sampler, {.batch_size = 4, .num_workers = workers});
     loader.skip(3);
     EXPECT_EQ(drain(loader), (std::vector<Indices>{{12, 13, 14, 15}, {16, 17, 18, 19}}));
@@ -117,7 +117,7 @@ TEST(Loader, SkipResumesWithoutLoading) {
 TEST(Loader, BreakJoinsTheWorkers) {
   for (const int workers : {0, 1, 3}) {
     const Numbers numbers(1000);
-    const SequentialSampler sampler(1000);
+    SequentialSampler sampler(1000);
     Loader loader(numbers, sampler, {.batch_size = 2, .num_workers = workers, .prefetch = 2});
     for (int round = 0; round < 20; ++round) {
       int seen = 0;
@@ -135,7 +135,7 @@ TEST(Loader, BreakJoinsTheWorkers) {
 TEST(Loader, ThrowsWhatTheDataSetThrew) {
   for (const int workers : {0, 1, 3}) {
     const Numbers numbers(100, 41);
-    const SequentialSampler sampler(100);
+    SequentialSampler sampler(100);
     Loader loader(numbers, sampler, {.batch_size = 10, .num_workers = workers});
     int seen = 0;
     const auto line = message_of<DataError>([&] {
@@ -153,7 +153,7 @@ TEST(Loader, ThrowsWhatTheDataSetThrew) {
 
 TEST(Loader, OneLoopAtATime) {
   const Numbers numbers(10);
-  const SequentialSampler sampler(10);
+  SequentialSampler sampler(10);
   Loader loader(numbers, sampler, {.batch_size = 5});
   for (auto& batch : loader) {
     EXPECT_EQ(batch.size(), 5U);
@@ -164,7 +164,7 @@ TEST(Loader, OneLoopAtATime) {
 
 TEST(Loader, RefusesBadOptions) {
   const Numbers numbers(10);
-  const SequentialSampler sampler(10);
+  SequentialSampler sampler(10);
   EXPECT_THROW(Loader(numbers, sampler, {.batch_size = 0}), InvalidArgument);
   EXPECT_THROW(Loader(numbers, sampler, {.num_workers = -1}), InvalidArgument);
   EXPECT_THROW(Loader(numbers, sampler, {.num_workers = 257}), InvalidArgument);
@@ -175,7 +175,7 @@ TEST(Loader, RefusesBadOptions) {
 TEST(Loader, BindsImageAndLabel) {
   const auto images = torch::arange(6 * 4, torch::kByte).view({6, 1, 2, 2});
   const ImageDataset dataset(images, torch::arange(6), {0}, {1});
-  const SequentialSampler sampler(6);
+  SequentialSampler sampler(6);
   Loader loader(dataset, sampler, {.batch_size = 4, .num_workers = 2});
   std::vector<at::Tensor> inputs, targets;
   for (auto& [image, label] : loader) {

@@ -5,7 +5,7 @@
 
 #include "lockstep/report/jsonl.h"
 #include "lockstep/report/progress_bar.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/train_loop.h"
 
 namespace lockstep {
 

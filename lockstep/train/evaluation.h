@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
@@ -16,7 +18,8 @@ struct Evaluation {
   double loss = 0;      // mean negative log-probability of the right class
   double accuracy = 0;  // 0..1
   int64_t samples = 0;
-  std::vector<std::vector<int64_t>> confusion;  // [true class][predicted class]
+  std::vector<std::vector<int64_t>> confusion;               // [true class][predicted class]
+  std::vector<std::pair<std::string, double>> metrics = {};  // by name, where a trainer has more
 };
 
 // Adds up this rank's samples; reduce() makes one Evaluation of all ranks'. A rank may have none.

@@ -100,8 +100,7 @@ std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t
 Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communicator& comm,
                     int64_t classes) {
   constexpr int64_t kBatch = 500;
-  NamedTensors buffers;
-  for (const auto& item : model->named_buffers()) buffers.emplace_back(item.key(), item.value());
+  const NamedTensors buffers = to_named_tensors(model->named_buffers());
   if (!buffers.empty()) broadcast_tensors(comm, buffers);
   return evaluate_classifier(model, test, comm, classes, kBatch);
 }
@@ -153,16 +152,16 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
        .learning_rate = learning_rates(config, loader.batches()),
        .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
                                         : std::nullopt});
-  Trainer trainer(
+  TrainLoop trainer(
       comm, task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
       {.epochs = config.epochs,
        .max_steps = config.max_steps,
        .log_every = config.log_every,
        .save_every = config.save_every});
 
-  const TrainingRun run{comm, *model.module(), optimizer, trainer};
   const RunFolder folder{config.output};
   const std::string config_json = to_json(config);
+  const TrainingRun run{comm, *model.module(), optimizer, trainer, nullptr, {config_json, {}}};
   if (options.resume) restore_training(run, folder.last());
   on_root(comm, [&] { start_folder(folder, config_json, options); });
 
@@ -187,7 +186,8 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
                                 .max_steps = config.max_steps,
                                 .ranks = comm.size()}));
   }
-  trainer.add(std::make_shared<CheckpointCallback>(run, folder, config_json));
+  constexpr int64_t kKept = 1;  // besides the best
+  trainer.add(std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept));
   trainer.run();
 
   result.state = trainer.state();
@@ -220,7 +220,7 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
                                     {"accuracy", result.state.accuracy},
                                     {"loss", result.loss},
                                     {"test_loss", result.evaluation.loss},
-                                    {"best_accuracy", result.state.best_accuracy},
+                                    {"best_accuracy", result.state.best_score},
                                     {"best_step", result.state.best_step},
                                     {"epochs", result.state.epoch},
                                     {"steps", result.state.step},

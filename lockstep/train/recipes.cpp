@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep {
 
@@ -38,9 +39,9 @@ const Recipe& recipe_of(std::string_view name) {
 }
 
 std::string recipe_names_text() {
-  std::string text;
-  for (const Recipe& recipe : recipes()) text += (text.empty() ? "" : " or ") + recipe.name;
-  return text;
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) names.push_back(recipe.name);
+  return joined(names, " or ");
 }
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/strategy.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/train_loop.h"
 
 namespace lockstep {
 
@@ -99,7 +99,7 @@ Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, i
   const bool training = model->is_training();
   model->eval();
   ClassifierCounts counts(classes);
-  const data::ShardedSequentialSampler sampler(dataset.size(), comm);
+  data::ShardedSequentialSampler sampler(dataset.size(), comm);
   if (sampler.size() > 0) {
     data::Loader<D> loader(dataset, sampler, {.batch_size = batch_size});
     for (auto& batch : loader) counts.add(model->forward(batch.input), batch.target);

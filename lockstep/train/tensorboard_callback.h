@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/report/tensorboard.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/train_loop.h"
 
 namespace lockstep {
 

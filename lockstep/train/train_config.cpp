@@ -9,15 +9,16 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/train/recipes.h"
+#include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::ordered_json;
+using namespace settings;
 
 // Every field once: name, help, member.
 template <class Config, class Visit>
@@ -96,69 +97,19 @@ std::string as_text(double value) {
   return ordered_json(value).dump();
 }
 
-[[noreturn]] void refuse(const std::string& field, const std::string& value,
-                         const std::string& takes) {
-  throw InvalidArgument(field + " is " + (value.empty() ? "empty" : value) + "; give " + takes);
+std::vector<std::string> field_names(const TrainConfig& config) {
+  std::vector<std::string> names;
+  for (const ConfigField& field : config_fields(config.recipe)) names.push_back(field.name);
+  return names;
 }
 
-void parse_into(const std::string&, const std::string& text, std::string& value) {
-  value = text;
-}
-void parse_into(const std::string& name, const std::string& text, bool& value) {
-  const bool yes = text.empty() || text == "true" || text == "1" || text == "on" || text == "yes";
-  const bool no = text == "false" || text == "0" || text == "off" || text == "no";
-  if (!yes && !no) refuse(name, "'" + text + "'", "true or false");
-  value = yes;
-}
-void parse_into(const std::string& name, const std::string& text, int64_t& value) {
-  const auto parsed = parse_int(text);
-  if (!parsed) refuse(name, "'" + text + "'", "a whole number");
-  value = *parsed;
-}
-void parse_into(const std::string& name, const std::string& text, double& value) {
-  const auto parsed = parse_double(text);
-  if (!parsed) refuse(name, "'" + text + "'", "a number");
-  value = *parsed;
-}
-
-void read_into(const ordered_json& json, const std::string& where, std::string& value) {
-  if (!json.is_string()) refuse(where, json.dump(), "a string");
-  value = json.get<std::string>();
-}
-void read_into(const ordered_json& json, const std::string& where, bool& value) {
-  if (!json.is_boolean()) refuse(where, json.dump(), "true or false");
-  value = json.get<bool>();
-}
-void read_into(const ordered_json& json, const std::string& where, int64_t& value) {
-  const bool fits =
-      json.is_number_integer() && !(json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX);
-  if (!fits) refuse(where, json.dump(), "a whole number");
-  value = json.get<int64_t>();
-}
-void read_into(const ordered_json& json, const std::string& where, double& value) {
-  if (!json.is_number()) refuse(where, json.dump(), "a number");
-  value = json.get<double>();
+std::string see_help(const TrainConfig& config) {
+  return "; `lockstep train " + config.recipe + " --help` lists them";
 }
 
 std::string hint_for(const TrainConfig& config, const std::string& name) {
-  std::vector<std::string> names;
-  for (const ConfigField& field : config_fields(config.recipe)) names.push_back(field.name);
-  const std::string nearest = nearest_name(name, names);
-  return nearest.empty() ? "; `lockstep train " + config.recipe + " --help` lists them"
-                         : "; did you mean '" + nearest + "'?";
-}
-
-void at_least(const char* name, int64_t value, int64_t least) {
-  if (value < least) refuse(name, std::to_string(value), std::to_string(least) + " or more");
-}
-
-void check_choice(const char* name, const std::string& value,
-                  const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  std::string text;
-  for (size_t i = 0; i < choices.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + choices[i];
-  refuse(name, "'" + value + "'", text);
+  const std::string near = nearest_name(name, field_names(config));
+  return near.empty() ? see_help(config) : "; did you mean '" + near + "'?";
 }
 
 void check_dropout(const char* name, double value) {
@@ -212,13 +163,7 @@ std::string to_json(const TrainConfig& config) {
 
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
                                    const std::optional<TrainConfig>& base) {
-  ordered_json json;
-  try {
-    json = ordered_json::parse(text);
-  } catch (const ordered_json::parse_error& error) {
-    throw InvalidArgument(source + ": is not JSON (at byte " + std::to_string(error.byte) + ")");
-  }
-  if (!json.is_object()) throw InvalidArgument(source + ": is not a JSON object of settings");
+  const ordered_json json = parse_object(text, source);
   std::string recipe = base ? base->recipe : "mnist";
   if (json.contains("recipe")) read_into(json["recipe"], source + ": recipe", recipe);
   if (find_recipe(recipe) == nullptr)
@@ -226,18 +171,13 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
   if (base && base->recipe != recipe)
     refuse(source + ": recipe", "'" + recipe + "'", "a file for '" + base->recipe + "'");
   TrainConfig config = base ? *base : default_config(recipe);
-  for (const auto& [key, value] : json.items()) {
-    bool found = false;
-    const std::string name = key;
-    const ordered_json& from = value;
-    visit_fields(config, [&](const char* field, const std::string&, auto& into) {
-      if (name != field) return;
-      found = true;
-      read_into(from, source + ": " + name, into);
-    });
-    if (!found)
-      throw InvalidArgument(source + ": unknown key '" + name + "'" + hint_for(config, name));
-  }
+  read_members(
+      json, source, config,
+      [](auto& into, const auto& each) {
+        visit_fields(
+            into, [&](const char* name, const std::string&, auto& member) { each(name, member); });
+      },
+      see_help(config));
   return config;
 }
 

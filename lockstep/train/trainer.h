@@ -1,105 +1,298 @@
-// Trainer: the loop of steps, epochs and evaluations, the same for every model and data set. What
-// it trains is given as a TrainTask (supervised_task.h makes one from a model and a loader), what
-// watches it as callbacks (callbacks.h).
+// Trainer: training a model from TrainingArguments, as transformers' Trainer does it.
+//
+//   Trainer<BertClassifier, data::TokenizedTexts> trainer(
+//       {.model = model, .comm = comm, .args = args, .train_dataset = &train,
+//        .eval_dataset = &dev, .compute_metrics = compute_metrics});
+//   trainer.train();
+//   trainer.evaluate();
+//
+// It is DistributedDataParallel, FusedAdamW, a Loader and a TrainLoop put together; where it does
+// not fit, take these.
 #pragma once
 
-#include <cstdint>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "lockstep/comm/communicator.h"
-#include "lockstep/train/evaluation.h"
-#include "lockstep/train/trainer_state.h"
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/data/length_grouped_sampler.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/optim/learning_rate.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/text_loss.h"
+#include "lockstep/train/train_loop.h"
+#include "lockstep/train/trainer_parts.h"
+#include "lockstep/train/training_arguments.h"
 
 namespace lockstep {
 
-// One step as this rank saw it.
-struct StepResult {
-  double loss = 0;      // mean over this rank's batch
-  int64_t samples = 0;  // of this rank's batch
-};
-
-// What is trained. Every function is called on all ranks, in the same order, and may communicate.
-struct TrainTask {
-  int64_t steps_per_epoch = 0;
-  // Begins epoch `epoch` (from 0) at its step `first_step`, without loading what comes before.
-  std::function<void(int64_t epoch, int64_t first_step)> begin_epoch;
-  // The next batch: forward, backward, averaging, optimizer.
-  std::function<StepResult()> step;
-  // Leaves the model in training mode and the generators as they were. Empty: no evaluation.
-  std::function<Evaluation()> evaluate;
-};
-
-// Losses and rates are over all ranks, weighted by samples.
-struct LogEvent {
-  double loss = 0;           // mean over the steps since the last log
-  double samples_per_s = 0;  // over the same
-};
-struct EpochEvent {
-  double loss = 0;           // mean over the epoch, or what was done of it
-  double seconds = 0;        // without the evaluation
-  double samples_per_s = 0;  // likewise
-  std::optional<Evaluation> evaluation = {};
-  bool best = false;  // the best accuracy so far
-};
-
-// Watches a trainer. Every function is called on every rank, in the order of addition, and may
-// communicate.
-class TrainCallback {
- public:
-  virtual ~TrainCallback() = default;
-  virtual void on_step(const TrainerState&, const StepResult&) {}
-  virtual void on_log(const TrainerState&, const LogEvent&) {}
-  // After an epoch and its evaluation, or where max_steps ended within one. `state` counts the
-  // epoch as completed.
-  virtual void on_epoch(const TrainerState&, const EpochEvent&) {}
-  // When the run should be saved: every save_every steps, and after each on_epoch.
-  virtual void on_save(TrainerState&, bool /*best*/) {}
-};
-
-struct TrainerOptions {
-  int64_t epochs = 10;
-  int64_t max_steps = 0;   // optimizer steps in all, resumed ones included; 0: no limit
-  int64_t log_every = 50;  // steps
-  int64_t save_every = 0;  // steps; 0: only at the ends of epochs
-};
-
+// M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator,
+// and data::Collated makes one of samples and a function. Loss: the compute_loss hook, called as
+// loss(model, batch) with the wrapped model in training and the bare one in evaluation, where
+// model(...) is the model's forward; gives LossOutput. The default is for BertClassifier and
+// TextBatch. One thread, the communicator's; every call is collective.
+template <typename M, data::Dataset D, typename Loss = TextClassificationLoss>
 class Trainer {
  public:
-  Trainer(Communicator comm, TrainTask task, TrainerOptions options);
+  struct Parts {
+    M model;  // rank 0's parameters go to all
+    Communicator comm;
+    TrainingArguments args = {};
+    // Both are referred to, must outlive the trainer, and may be missing where train() or
+    // evaluate() is not called.
+    const D* train_dataset = nullptr;
+    const D* eval_dataset = nullptr;
+    Loss compute_loss = {};
+    // Further metrics by name; "eval_" is put before those that lack it. Called on every rank with
+    // the same.
+    std::function<Metrics(const EvalPrediction&)> compute_metrics = {};
+    std::vector<std::shared_ptr<TrainCallback>> callbacks = {};
+    CheckpointFiles saved = {};  // what else belongs into checkpoints
+  };
 
-  void add(std::shared_ptr<TrainCallback> callback) { callbacks_.push_back(std::move(callback)); }
+  // Throws InvalidArgument (check(args)).
+  explicit Trainer(Parts parts)
+      : parts_(checked(std::move(parts))),
+        model_(parts_.model, parts_.comm),
+        optimizer_(optim::decay_groups(*parts_.model, adam_options(parts_.args)),
+                   adam_options(parts_.args)) {
+    if (parts_.args.fp16) scaler_.emplace(parts_.comm);
+  }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
-  // Trains to the end, or from where `state` says to the end. Collective. Throws what the task and
-  // the callbacks throw.
-  void run();
+  // Trains from the start, or from args.resume_from_checkpoint, to the end, and leaves the best
+  // model in place if args say so. Throws InvalidArgument without a training set.
+  TrainOutput train() {
+    if (parts_.train_dataset == nullptr)
+      throw InvalidArgument("Trainer: there is no train_dataset");
+    const TrainingArguments& args = parts_.args;
+    const auto sampler = make_sampler();
+    data::Loader<D> loader(*parts_.train_dataset, *sampler,
+                           {.batch_size = args.per_device_train_batch_size,
+                            .num_workers = static_cast<int>(args.dataloader_num_workers),
+                            .drop_last = args.dataloader_drop_last});
+    model_.follow(loader);
+    steps_ = training_steps(args, loader.batches());
+    const auto rates = learning_rates(args, steps_.all);
+    Run run{.sampler = *sampler, .loader = loader, .rates = rates};
+    TrainLoop loop(parts_.comm, task(run), loop_options(args, steps_));
+    const TrainingRun saved{
+        parts_.comm, *parts_.model, optimizer_, loop, scaler_ ? &*scaler_ : nullptr, parts_.saved};
+    add_callbacks(loop, saved);
+    if (const auto from = resumed_checkpoint(args)) restore_training(saved, *from);
+    TrainOutput output = run_to_end(loop);
+    state_ = loop.state();
+    if (args.load_best_model_at_end) load_best_model(parts_.comm, *parts_.model, args);
+    return output;
+  }
 
-  TrainerState& state() { return state_; }
-  // This rank's sums under way, for checkpoints: since the last log, and of the epoch.
-  RunningLoss& since_log() { return since_log_; }
-  RunningLoss& of_epoch() { return of_epoch_; }
+  // eval_loss, compute_metrics' (without it, eval_accuracy), eval_runtime,
+  // eval_samples_per_second, eval_steps_per_second, epoch. Throws InvalidArgument without an
+  // evaluation set. Rank 0 prints them.
+  Metrics evaluate() {
+    Metrics metrics = evaluate_now().metrics;
+    print_metrics(parts_.comm, metrics);
+    return metrics;
+  }
+
+  // Every sample once, on any number of ranks.
+  EvalPrediction predict(const D& dataset) { return forward_all(dataset).prediction; }
+
+  M& model() { return parts_.model; }
+  const TrainerState& state() const { return state_; }
+  optim::FusedAdamW& optimizer() { return optimizer_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  struct Run {
+    data::Sampler& sampler;
+    data::Loader<D>& loader;
+    std::function<double(int64_t)> rates;
+    std::optional<typename data::Loader<D>::Iterator> batches = {};
+    int64_t step = 0;       // of the run
+    int64_t left = 0;       // batches of this epoch
+    bool at_first = false;  // the iterator stands at a batch not yet used
+  };
+  struct Forwarded {
+    EvalPrediction prediction;
+    double loss = 0;  // mean over samples
+    int64_t batches = 0;
+    double seconds = 0;
+  };
 
-  bool finished() const;
-  void run_epoch();
-  void end_epoch(double seconds, int64_t samples);
-  void log();
-  RunningLoss reduce(const RunningLoss& mine);
-  void save(bool best);
-  void count_time();
+  static Parts checked(Parts parts) {
+    check(parts.args);
+    return parts;
+  }
 
-  Communicator comm_;
-  TrainTask task_;
-  TrainerOptions options_;
-  std::vector<std::shared_ptr<TrainCallback>> callbacks_;
+  std::unique_ptr<data::Sampler> make_sampler() const {
+    const TrainingArguments& args = parts_.args;
+    const D& dataset = *parts_.train_dataset;
+    if (args.group_by_length) {
+      if constexpr (requires { dataset.lengths(); }) {
+        return std::make_unique<data::LengthGroupedSampler>(
+            dataset.lengths(), parts_.comm,
+            data::LengthGroupedSamplerOptions{
+                .batch_size = args.per_device_train_batch_size * parts_.comm.size(),
+                .seed = args.seed});
+      } else {
+        throw InvalidArgument("group_by_length: the data set has no lengths()");
+      }
+    }
+    return std::make_unique<data::DistributedSampler>(
+        dataset.size(), parts_.comm, data::DistributedSamplerOptions{.seed = args.seed});
+  }
+
+  TrainTask task(Run& run) {
+    TrainTask task{.steps_per_epoch = steps_.per_epoch,
+                   .begin_epoch = [this, &run](int64_t epoch,
+                                               int64_t first) { begin_epoch(run, epoch, first); },
+                   .step = [this, &run] { return step(run); }};
+    if (parts_.eval_dataset != nullptr) task.evaluate = [this] { return evaluate_in_training(); };
+    return task;
+  }
+
+  void begin_epoch(Run& run, int64_t epoch, int64_t first_step) {
+    run.batches.reset();
+    run.sampler.set_epoch(epoch);
+    const int64_t skipped = first_step * parts_.args.gradient_accumulation_steps;
+    run.loader.skip(skipped);
+    run.batches.emplace(run.loader.begin());
+    run.at_first = true;
+    run.left = run.loader.batches() - skipped;
+    run.step = epoch * steps_.per_epoch + first_step;
+    parts_.model->train();
+  }
+
+  StepResult step(Run& run) {
+    const int64_t group = std::min(parts_.args.gradient_accumulation_steps, run.left);
+    StepResult result;
+    optimizer_.zero_grad();
+    model_.accumulate(group);
+    for (int64_t i = 0; i < group; ++i) {
+      if (!std::exchange(run.at_first, false)) ++*run.batches;
+      --run.left;
+      const LossOutput output = compute_loss(model_, **run.batches);
+      const at::Tensor loss = group == 1 ? output.loss : output.loss.div(group);
+      (scaler_ ? scaler_->scale(loss) : loss).backward();
+      result.loss += output.loss.template item<double>() * output.labels.size(0);
+      result.samples += output.labels.size(0);
+    }
+    result.loss /= static_cast<double>(result.samples);
+    optim::set_learning_rate(optimizer_, run.rates(run.step++));
+    update();
+    return result;
+  }
+
+  void update() {
+    const double limit = parts_.args.max_grad_norm;
+    if (scaler_) {
+      if (limit > 0) {
+        scaler_->unscale(optimizer_);
+        torch::nn::utils::clip_grad_norm_(parts_.model->parameters(), limit);
+      }
+      scaler_->step(optimizer_);
+      scaler_->update();
+      return;
+    }
+    optim::StepOptions options;
+    if (limit > 0) options.max_norm = limit;
+    optimizer_.step(options);
+  }
+
+  template <typename Model, typename Batch>
+  LossOutput compute_loss(Model& model, const Batch& batch) {
+    std::optional<amp::Autocast> autocast;
+    if (parts_.args.bf16 || parts_.args.fp16)
+      autocast.emplace(at::kCPU, parts_.args.bf16 ? at::kBFloat16 : at::kHalf);
+    return parts_.compute_loss(model, batch);
+  }
+
+  Forwarded forward_all(const D& dataset) {
+    const auto start = std::chrono::steady_clock::now();
+    const at::NoGradGuard no_grad;
+    const bool training = parts_.model->is_training();
+    parts_.model->eval();
+    PredictionSum sum;
+    data::ShardedSequentialSampler sampler(dataset.size(), parts_.comm);
+    if (sampler.size() > 0) {
+      data::Loader<D> loader(dataset, sampler,
+                             {.batch_size = parts_.args.per_device_eval_batch_size});
+      for (auto& batch : loader) sum.add(compute_loss(parts_.model, batch));
+    }
+    parts_.model->train(training);
+    Forwarded result;
+    result.prediction = gather_predictions(parts_.comm, sum.rows());
+    result.loss = sum.mean_loss(parts_.comm);
+    result.batches = (sampler.size() + parts_.args.per_device_eval_batch_size - 1) /
+                     parts_.args.per_device_eval_batch_size;
+    result.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return result;
+  }
+
+  Evaluation evaluate_now() {
+    if (parts_.eval_dataset == nullptr) throw InvalidArgument("Trainer: there is no eval_dataset");
+    const Forwarded all = forward_all(*parts_.eval_dataset);
+    Evaluation evaluation = count_if_classes(all.prediction);
+    evaluation.loss = all.loss;
+    evaluation.metrics = {{"eval_loss", all.loss}};
+    if (parts_.compute_metrics)
+      add_metrics(evaluation.metrics, parts_.compute_metrics(all.prediction));
+    else
+      evaluation.metrics.emplace_back("eval_accuracy", evaluation.accuracy);
+    add_rates(evaluation.metrics, all.seconds, all.prediction.label_ids.size(0), all.batches);
+    evaluation.metrics.emplace_back("epoch", epochs_done());
+    return evaluation;
+  }
+
+  Evaluation evaluate_in_training() {
+    if (loop_ != nullptr) state_ = loop_->state();
+    return evaluate_now();
+  }
+
+  double epochs_done() const {
+    if (steps_.per_epoch == 0) return static_cast<double>(state_.epoch);
+    return static_cast<double>(state_.step) / static_cast<double>(steps_.per_epoch);
+  }
+
+  void add_callbacks(TrainLoop& loop, const TrainingRun& saved) {
+    add_standard_callbacks(loop, parts_.comm, parts_.args, steps_);
+    for (const auto& callback : parts_.callbacks) loop.add(callback);
+    if (parts_.args.save_strategy != "no")
+      loop.add(std::make_shared<CheckpointCallback>(saved, parts_.args.output_dir,
+                                                    parts_.args.save_total_limit));
+  }
+
+  TrainOutput run_to_end(TrainLoop& loop) {
+    loop_ = &loop;
+    struct Reset {
+      TrainLoop*& loop;
+      ~Reset() { loop = nullptr; }
+    } reset{loop_};
+    return run_training(loop, parts_.comm, steps_);
+  }
+
+  Parts parts_;
+  DistributedDataParallel<M> model_;
+  optim::FusedAdamW optimizer_;
+  std::optional<amp::GradScaler> scaler_;
+  TrainingSteps steps_;
   TrainerState state_;
-  RunningLoss since_log_, of_epoch_;
-  Clock::time_point clock_ = Clock::now(), log_clock_ = Clock::now();
-  int64_t log_samples_ = 0;  // state_.samples when log_clock_ was read
+  TrainLoop* loop_ = nullptr;  // while train() runs
 };
 
 }  // namespace lockstep

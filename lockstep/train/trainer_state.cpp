@@ -14,7 +14,7 @@ void visit_state(State& state, Visit&& visit) {
   visit("step", state.step);
   visit("samples", state.samples);
   visit("seconds", state.seconds);
-  visit("best_accuracy", state.best_accuracy);
+  visit("best_score", state.best_score);
   visit("best_step", state.best_step);
   visit("accuracy", state.accuracy);
   visit("metrics_bytes", state.metrics_bytes);

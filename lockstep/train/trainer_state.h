@@ -14,9 +14,9 @@ struct TrainerState {
   int64_t step = 0;           // optimizer steps since the start
   int64_t samples = 0;        // samples seen by all ranks
   double seconds = 0;         // of training and evaluation, the former runs' included
-  double best_accuracy = -1;  // of all evaluations; -1: none yet
-  int64_t best_step = 0;      // when it was reached
-  double accuracy = -1;       // of the latest evaluation; -1: none yet
+  double best_score = -1;  // of all evaluations: the accuracy, or what the loop is told; -1: none
+  int64_t best_step = 0;   // when it was reached
+  double accuracy = -1;    // of the latest evaluation; -1: none yet
   int64_t metrics_bytes = 0;  // length of metrics.jsonl: what is after it belongs to steps that a
                               // resumed run takes again
 

@@ -2,151 +2,240 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
 
-#include <limits>
+#include <filesystem>
+#include <fstream>
 
+#include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::trainer_test {
 
-// Remembers what happened as one line each.
-class Recorder final : public TrainCallback {
- public:
-  void on_log(const TrainerState& state, const LogEvent& event) override {
-    lines.push_back("log " + std::to_string(state.step) + " " + std::to_string(event.loss));
+namespace fs = std::filesystem;
+
+// Two classes of points in a plane.
+struct Points {
+  at::Tensor input, target;
+  explicit Points(int64_t count) {
+    input = at::linspace(-1, 1, count * 2, at::kDouble).view({2, count}).t().contiguous().sin();
+    target = (input.select(1, 0) * 3 > input.select(1, 1)).to(at::kLong);
   }
-  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
-    lines.push_back("epoch " + std::to_string(state.epoch) + "+" +
-                    std::to_string(state.step_in_epoch) + " " + std::to_string(event.loss) +
-                    (event.best ? " best" : ""));
+  int64_t size() const { return input.size(0); }
+  data::Batch batch(std::span<const int64_t> indices) const {
+    const at::Tensor rows =
+        at::tensor(at::ArrayRef<int64_t>(indices.data(), indices.size()), at::kLong);
+    return {input.index_select(0, rows), target.index_select(0, rows)};
   }
-  void on_save(TrainerState& state, bool best) override {
-    lines.push_back("save " + std::to_string(state.step) + (best ? " best" : ""));
-  }
-  std::vector<std::string> lines;
 };
 
-struct Script {
-  std::vector<double> accuracies;
-  std::vector<std::string> calls;
-  size_t evaluations = 0;
-
-  // Rank r's loss at its n-th step is n + 10 r, over r + 1 samples.
-  TrainTask task(int rank, int64_t steps_per_epoch) {
-    return {.steps_per_epoch = steps_per_epoch,
-            .begin_epoch =
-                [this](int64_t epoch, int64_t first) {
-                  calls.push_back(std::to_string(epoch) + "+" + std::to_string(first));
-                },
-            .step = [this, rank]() -> StepResult {
-              ++steps;
-              return {.loss = static_cast<double>(steps + 10 * rank), .samples = rank + 1};
-            },
-            .evaluate = [this]() -> Evaluation {
-              Evaluation evaluation;
-              evaluation.accuracy = accuracies.at(evaluations++);
-              return evaluation;
-            }};
+struct PointsLoss {
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor logits = model(batch.input);
+    return {torch::nn::functional::cross_entropy(logits, batch.target), logits, batch.target};
   }
-  int steps = 0;
 };
 
-TEST(Trainer, LogsSavesAndEvaluatesWithLossesWeightedBySamples) {
-  testing::run_threads(2, [](Communicator& comm) {
-    Script script{.accuracies = {0.5, 0.4}, .calls = {}};
-    const auto recorder = std::make_shared<Recorder>();
-    Trainer trainer(comm, script.task(comm.rank(), 3),
-                    {.epochs = 2, .log_every = 2, .save_every = 1});
-    trainer.add(recorder);
-    trainer.run();
-    // (1 * n + 2 * (n + 10)) / 3 = n + 20 / 3
-    const std::vector<std::string> expected{
-        "save 1",          "log 2 8.166667",      "save 2", "epoch 1+0 8.666667 best",
-        "save 3 best",     "log 4 10.166667",     "save 4", "save 5",
-        "log 6 12.166667", "epoch 2+0 11.666667", "save 6"};
-    EXPECT_EQ(recorder->lines, expected);
-    EXPECT_EQ(script.calls, (std::vector<std::string>{"0+0", "1+0"}));
-    EXPECT_EQ(trainer.state().best_step, 3);
-    EXPECT_EQ(trainer.state().best_accuracy, 0.5);
-    EXPECT_EQ(trainer.state().accuracy, 0.4);
-    EXPECT_EQ(trainer.state().samples, comm.rank() == 0 ? 12 : 24);
+using PointsTrainer = Trainer<torch::nn::Linear, Points, PointsLoss>;
+
+torch::nn::Linear make_model() {
+  torch::nn::Linear model(2, 2);
+  model->to(at::kDouble);
+  const at::NoGradGuard no_grad;
+  model->weight.copy_(at::tensor({0.1, -0.2, 0.3, 0.05}, at::kDouble).view({2, 2}));
+  model->bias.zero_();
+  return model;
+}
+
+// A folder of this test alone; thread ranks share it.
+class TrainerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              ("lockstep-trainer-" + std::to_string(::getpid()) + "-" +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  TrainingArguments arguments() const {
+    return {.output_dir = folder_.string(),
+            .per_device_train_batch_size = 4,
+            .per_device_eval_batch_size = 3,
+            .num_train_epochs = 2,
+            .learning_rate = 0.1,
+            .max_grad_norm = 0,
+            .lr_scheduler_type = "constant",
+            .save_strategy = "no",
+            .disable_tqdm = true};
+  }
+  fs::path folder_;
+};
+
+TEST_F(TrainerTest, RanksTrainAsOneProcessOnTheWholeBatch) {
+  const Points points(32);
+  auto args = arguments();
+  at::Tensor alone;
+  testing::run_threads(1, [&](Communicator& comm) {
+    auto own = args;
+    own.per_device_train_batch_size = 8;
+    PointsTrainer trainer(
+        {.model = make_model(), .comm = comm, .args = own, .train_dataset = &points});
+    EXPECT_EQ(trainer.train().global_step, 8);
+    alone = trainer.model()->weight.detach().clone();
+  });
+  for (const int64_t accumulation : {1, 2}) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      auto own = args;
+      own.per_device_train_batch_size = 4 / accumulation;
+      own.gradient_accumulation_steps = accumulation;
+      PointsTrainer trainer(
+          {.model = make_model(), .comm = comm, .args = own, .train_dataset = &points});
+      EXPECT_EQ(trainer.train().global_step, 8);
+      EXPECT_TRUE(at::allclose(trainer.model()->weight, alone, 0, 1e-12)) << accumulation;
+    });
+  }
+}
+
+TEST_F(TrainerTest, EvaluatesEverySampleOnceOnAnyNumberOfRanks) {
+  const Points points(7);
+  for (const int ranks : {1, 2, 3}) {
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      int64_t seen = 0;
+      PointsTrainer trainer({.model = make_model(),
+                             .comm = comm,
+                             .args = arguments(),
+                             .eval_dataset = &points,
+                             .compute_metrics = [&](const EvalPrediction& prediction) -> Metrics {
+                               seen = prediction.label_ids.size(0);
+                               EXPECT_TRUE(at::equal(prediction.label_ids, points.target));
+                               return {{"answer", 42}};
+                             }});
+      const Metrics metrics = trainer.evaluate();
+      EXPECT_EQ(seen, 7);
+      const at::Tensor logits = make_model()(points.input);
+      EXPECT_NEAR(find_metric(metrics, "eval_loss").value(),
+                  torch::nn::functional::cross_entropy(logits, points.target).item<double>(), 1e-6);
+      EXPECT_EQ(find_metric(metrics, "eval_answer"), 42);
+      for (const char* name :
+           {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch"})
+        EXPECT_TRUE(find_metric(metrics, name)) << name;
+    });
+  }
+}
+
+TEST_F(TrainerTest, AResumedRunEndsInTheSameBits) {
+  const Points points(40);
+  auto args = arguments();
+  args.save_strategy = "steps";
+  args.save_steps = 3;  // within an epoch of 5
+  args.save_total_limit = 2;
+  args.lr_scheduler_type = "linear";
+  at::Tensor whole;
+  testing::run_threads(2, [&](Communicator& comm) {
+    PointsTrainer trainer(
+        {.model = make_model(), .comm = comm, .args = args, .train_dataset = &points});
+    trainer.train();
+    if (comm.rank() == 0) whole = trainer.model()->weight.detach().clone();
+  });
+  EXPECT_EQ(checkpoint_steps(folder_), (std::vector<int64_t>{6, 9}));
+  args.resume_from_checkpoint = checkpoint_of_step(folder_, 6).string();
+  testing::run_threads(2, [&](Communicator& comm) {
+    PointsTrainer trainer(
+        {.model = make_model(), .comm = comm, .args = args, .train_dataset = &points});
+    EXPECT_EQ(trainer.train().global_step, 10);
+    EXPECT_TRUE(at::equal(trainer.model()->weight, whole));
   });
 }
 
-TEST(Trainer, StopsAtMaxStepsAndGoesOnFromThere) {
-  testing::run_threads(1, [](Communicator& comm) {
-    Script script{.accuracies = {0.5, 0.6, 0.7}, .calls = {}};
-    const auto recorder = std::make_shared<Recorder>();
-    Trainer first(comm, script.task(0, 3), {.epochs = 2, .max_steps = 4, .log_every = 100});
-    first.add(recorder);
-    first.run();
-    EXPECT_EQ(recorder->lines.back(), "save 4 best");
-    EXPECT_EQ(first.state().epoch, 1);
-    EXPECT_EQ(first.state().step_in_epoch, 1);
-
-    Trainer second(comm, script.task(0, 3), {.epochs = 2, .log_every = 100});
-    second.add(recorder);
-    second.state() = first.state();
-    second.of_epoch() = first.of_epoch();
-    second.run();
-    EXPECT_EQ(script.calls.back(), "1+1");
-    EXPECT_EQ(recorder->lines[recorder->lines.size() - 2], "epoch 2+0 5.000000 best");
-    EXPECT_EQ(second.state().step, 6);
-    second.run();  // nothing is left
-    EXPECT_EQ(second.state().step, 6);
+TEST_F(TrainerTest, StopsEarlyAndLoadsTheBestModel) {
+  const Points points(16);
+  auto args = arguments();
+  args.num_train_epochs = 20;
+  args.eval_strategy = args.save_strategy = "epoch";
+  args.load_best_model_at_end = true;
+  args.metric_for_best_model = "score";
+  args.greater_is_better = true;
+  testing::run_threads(2, [&](Communicator& comm) {
+    int evaluations = 0;
+    at::Tensor best;
+    PointsTrainer* running = nullptr;
+    PointsTrainer trainer({.model = make_model(),
+                           .comm = comm,
+                           .args = args,
+                           .train_dataset = &points,
+                           .eval_dataset = &points,
+                           .compute_metrics = [&](const EvalPrediction&) -> Metrics {
+                             const std::vector<double> scores{1, 3, 2, 2.5, 9};
+                             if (evaluations == 1) best = running->model()->weight.detach().clone();
+                             return {{"score", scores.at(static_cast<size_t>(evaluations++))}};
+                           },
+                           .callbacks = {std::make_shared<EarlyStoppingCallback>(args, 2)}});
+    running = &trainer;
+    trainer.train();
+    EXPECT_EQ(evaluations, 4);
+    EXPECT_EQ(trainer.state().best_score, 3);
+    EXPECT_TRUE(at::equal(trainer.model()->weight, best));
   });
 }
 
-TEST(Trainer, RefusesNonsense) {
-  testing::run_threads(1, [](Communicator& comm) {
-    Script script;
-    EXPECT_THROW(Trainer(comm, script.task(0, 0), {}), InvalidArgument);
-    EXPECT_THROW(Trainer(comm, script.task(0, 1), {.log_every = 0}), InvalidArgument);
-    Trainer trainer(comm, script.task(0, 3), {});
-    trainer.state().step_in_epoch = 3;
-    EXPECT_THROW(trainer.run(), InvalidArgument);
+TEST_F(TrainerTest, ClipsGradients) {
+  const Points points(8);
+  auto args = arguments();
+  args.max_steps = 1;
+  args.max_grad_norm = 1e-3;
+  testing::run_threads(1, [&](Communicator& comm) {
+    PointsTrainer trainer(
+        {.model = make_model(), .comm = comm, .args = args, .train_dataset = &points});
+    trainer.train();
+    double squares = 0;
+    for (const auto& parameter : trainer.model()->parameters())
+      squares += parameter.grad().square().sum().item<double>();
+    EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-8);
   });
 }
 
-TEST(Trainer, ALossThatIsNoNumberEndsTheRun) {
-  testing::run_threads(2, [](Communicator& comm) {
-    TrainTask task{.steps_per_epoch = 5,
-                   .begin_epoch = [](int64_t, int64_t) {},
-                   .step = [&]() -> StepResult {
-                     return {
-                         .loss = comm.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1,
-                         .samples = 1};
-                   },
-                   .evaluate = {}};
-    Trainer trainer(comm, task, {.log_every = 1});
-    EXPECT_THROW(trainer.run(), Error);
-  });
-}
-
-TEST(TrainerState, JsonComesBack) {
-  TrainerState state;
-  state.epoch = 3;
-  state.seconds = 0.1;
-  state.metrics_bytes = 1234567890123;
-  EXPECT_EQ(trainer_state_from_json(to_json(state), "t"), state);
-  EXPECT_THROW(trainer_state_from_json("{}", "t"), CheckpointError);
-  EXPECT_THROW(trainer_state_from_json("", "t"), CheckpointError);
-}
-
-TEST(ClassifierCounts, EverySampleOnce) {
-  testing::run_threads(3, [](Communicator& comm) {
-    ClassifierCounts counts(3);
-    if (comm.rank() != 1) {  // a rank may have none
-      const auto scores = at::log_softmax(at::eye(3) * 10, 1);
-      counts.add(scores, at::tensor({0, 1, comm.rank() == 0 ? 2 : 0}, at::kLong));
+TEST(TrainingArguments, RefuseWhatMakesNoSense) {
+  const auto refused = [](const std::string& json) -> std::string {
+    try {
+      training_arguments_from_json(json, "args.json");
+    } catch (const InvalidArgument& error) {
+      return error.what();
     }
-    const Evaluation all = counts.reduce(comm);
-    EXPECT_EQ(all.samples, 6);
-    EXPECT_DOUBLE_EQ(all.accuracy, 5.0 / 6);
-    EXPECT_EQ(all.confusion, (std::vector<std::vector<int64_t>>{{2, 0, 1}, {0, 2, 0}, {0, 0, 1}}));
-    EXPECT_NEAR(all.loss, 10.0 / 6, 1e-3);
-  });
+    return "taken";
+  };
+  EXPECT_EQ(refused(R"({"learning_rat": 1})"),
+            "args.json: unknown key 'learning_rat'; did you mean 'learning_rate'?");
+  EXPECT_EQ(refused(R"({"bf16": true, "fp16": true})"),
+            "args.json: bf16 and fp16 are both on; choose one");
+  EXPECT_EQ(refused(R"({"warmup_ratio": 1.5})"), "args.json: warmup_ratio is 1.5; give 0 to 1");
+  EXPECT_NE(refused(R"({"load_best_model_at_end": true})").find("eval_strategy is 'no'"),
+            std::string::npos);
+  EXPECT_NE(refused(R"({"eval_strategy": "steps", "eval_steps": 40, "save_steps": 50,
+                        "load_best_model_at_end": true})")
+                .find("must be a multiple of eval_steps, 40"),
+            std::string::npos);
+  EXPECT_NE(refused("[]").find("not a JSON object"), std::string::npos);
+  EXPECT_EQ(refused("{}"), "taken");
+}
+
+TEST(TrainingArguments, GoThroughJson) {
+  TrainingArguments args;
+  args.eval_steps = 7;
+  args.greater_is_better = false;
+  args.learning_rate = 3e-5;
+  EXPECT_EQ(training_arguments_from_json(to_json(args), "x"), args);
+}
+
+TEST(Metrics, PrintAsPythonsDictionaries) {
+  EXPECT_EQ(
+      to_text({{"eval_loss", 1.1885839700698853},
+               {"eval_accuracy", 0.5525},
+               {"rate", 5e-4},
+               {"epoch", 1}}),
+      "{'eval_loss': 1.1885839700698853, 'eval_accuracy': 0.5525, 'rate': 0.0005, 'epoch': 1.0}");
 }
 
 }  // namespace lockstep::trainer_test

@@ -26,7 +26,7 @@ std::string train_summary(const TrainSummary& summary) {
   text.append(", ").append(fixed(result.samples_per_s, 0)).append(" samples/s\n");
   text.append("Test accuracy ").append(percent(result.state.accuracy, 2)).append(" on ");
   text.append(std::to_string(result.evaluation.samples)).append(" samples; the best was ");
-  text.append(percent(result.state.best_accuracy, 2))
+  text.append(percent(result.state.best_score, 2))
       .append(" at step ")
       .append(std::to_string(result.state.best_step));
   text.append("\n\n");

@@ -176,7 +176,7 @@ TEST(Ddp, ASkippedStepIsNamedThroughTheLoader) {
   };
   testing::run_threads(2, [](Communicator& comm) {
     const Numbers numbers;
-    const data::SequentialSampler sampler(numbers.size());
+    data::SequentialSampler sampler(numbers.size());
     data::Loader loader(numbers, sampler, {.batch_size = 2});
     DistributedDataParallel model(Linear(3, 1), comm);
     model.follow(loader);

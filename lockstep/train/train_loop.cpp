@@ -1,4 +1,4 @@
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/train_loop.h"
 
 #include <ATen/ops/empty.h>
 
@@ -26,34 +26,38 @@ double mean_of(const RunningLoss& sum) {
 
 }  // namespace
 
-Trainer::Trainer(Communicator comm, TrainTask task, TrainerOptions options)
+TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options)
     : comm_(std::move(comm)), task_(std::move(task)), options_(options) {
   if (task_.steps_per_epoch < 1 || !task_.begin_epoch || !task_.step) {
-    throw InvalidArgument("Trainer: the task has no steps");
+    throw InvalidArgument("TrainLoop: the task has no steps");
   }
   if (options_.epochs < 0 || options_.max_steps < 0 || options_.log_every < 1 ||
-      options_.save_every < 0) {
+      options_.save_every < 0 || options_.evaluate_every < 0) {
     throw InvalidArgument(
-        "Trainer: epochs, max_steps and save_every must be 0 or more, log_every 1 or more");
+        "TrainLoop: epochs, max_steps, save_every and evaluate_every must be 0 or more, log_every "
+        "1 or "
+        "more");
   }
 }
 
-bool Trainer::finished() const {
-  return state_.epoch >= options_.epochs ||
+bool TrainLoop::finished() const {
+  return control_.stop || state_.epoch >= options_.epochs ||
          (options_.max_steps > 0 && state_.step >= options_.max_steps);
 }
 
-void Trainer::run() {
+void TrainLoop::run() {
   if (state_.step_in_epoch >= task_.steps_per_epoch) {
-    throw InvalidArgument("Trainer: cannot go on at step " + std::to_string(state_.step_in_epoch) +
-                          " of epochs of " + std::to_string(task_.steps_per_epoch) +
+    throw InvalidArgument("TrainLoop: cannot go on at step " +
+                          std::to_string(state_.step_in_epoch) + " of epochs of " +
+                          std::to_string(task_.steps_per_epoch) +
                           " steps; data or batch size have changed");
   }
   clock_ = Clock::now();
+  control_ = {};
   while (!finished()) run_epoch();
 }
 
-void Trainer::run_epoch() {
+void TrainLoop::run_epoch() {
   const auto start = Clock::now();
   const int64_t samples_before = state_.samples;
   log_clock_ = start;
@@ -68,26 +72,48 @@ void Trainer::run_epoch() {
     state_.samples += result.samples * comm_.size();
     for (auto& callback : callbacks_) callback->on_step(state_, result);
     if (state_.step % options_.log_every == 0) log();
-    const bool ends = state_.step_in_epoch == task_.steps_per_epoch || finished();
-    if (options_.save_every > 0 && state_.step % options_.save_every == 0 && !ends) save(false);
+    best_now_ = false;
+    if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) after_step();
   }
   end_epoch(seconds_between(start, Clock::now()), state_.samples - samples_before);
 }
 
-void Trainer::end_epoch(double seconds, int64_t samples) {
+// What is due within an epoch.
+void TrainLoop::after_step() {
+  const auto due = [this](int64_t every) { return every > 0 && state_.step % every == 0; };
+  if (task_.evaluate && due(options_.evaluate_every)) {
+    const auto start = Clock::now();
+    evaluate();
+    log_clock_ += Clock::now() - start;
+  }
+  if (due(options_.save_every) || (options_.save_best && best_now_)) save(best_now_);
+}
+
+Evaluation TrainLoop::evaluate() {
+  Evaluation evaluation = task_.evaluate();
+  const double score = options_.score ? options_.score(evaluation) : evaluation.accuracy;
+  evaluated_step_ = state_.step;
+  best_now_ = state_.best_step == 0 || score > state_.best_score;
+  state_.accuracy = evaluation.accuracy;
+  if (best_now_) {
+    state_.best_score = score;
+    state_.best_step = state_.step;
+  }
+  count_time();
+  for (auto& callback : callbacks_)
+    callback->on_evaluation(state_, evaluation, best_now_, control_);
+  return evaluation;
+}
+
+void TrainLoop::end_epoch(double seconds, int64_t samples) {
   EpochEvent event;
   event.loss = mean_of(reduce(of_epoch_));
   event.seconds = seconds;
   event.samples_per_s = rate(static_cast<double>(samples), seconds);
-  if (task_.evaluate) {
-    event.evaluation = task_.evaluate();
-    state_.accuracy = event.evaluation->accuracy;
-    event.best = state_.accuracy > state_.best_accuracy;
-    if (event.best) {
-      state_.best_accuracy = state_.accuracy;
-      state_.best_step = state_.step;
-    }
-  }
+  const bool due = options_.evaluate_epochs ||
+                   (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0);
+  if (task_.evaluate && due && evaluated_step_ != state_.step) event.evaluation = evaluate();
+  event.best = best_now_;
   if (state_.step_in_epoch == task_.steps_per_epoch) {
     ++state_.epoch;
     state_.step_in_epoch = 0;
@@ -95,10 +121,11 @@ void Trainer::end_epoch(double seconds, int64_t samples) {
   }
   count_time();
   for (auto& callback : callbacks_) callback->on_epoch(state_, event);
-  save(event.best);
+  const bool save_due = options_.save_every > 0 && state_.step % options_.save_every == 0;
+  if (options_.save_epochs || save_due || (options_.save_best && event.best)) save(event.best);
 }
 
-void Trainer::log() {
+void TrainLoop::log() {
   const auto now = Clock::now();
   LogEvent event;
   event.loss = mean_of(reduce(since_log_));
@@ -116,7 +143,7 @@ void Trainer::log() {
   for (auto& callback : callbacks_) callback->on_log(state_, event);
 }
 
-RunningLoss Trainer::reduce(const RunningLoss& mine) {
+RunningLoss TrainLoop::reduce(const RunningLoss& mine) {
   at::Tensor sums = at::empty({2}, at::kDouble);
   sums.mutable_data_ptr<double>()[0] = mine.loss;
   sums.mutable_data_ptr<double>()[1] = mine.samples;
@@ -126,12 +153,12 @@ RunningLoss Trainer::reduce(const RunningLoss& mine) {
   return {sums.const_data_ptr<double>()[0], sums.const_data_ptr<double>()[1]};
 }
 
-void Trainer::save(bool best) {
+void TrainLoop::save(bool best) {
   count_time();
   for (auto& callback : callbacks_) callback->on_save(state_, best);
 }
 
-void Trainer::count_time() {
+void TrainLoop::count_time() {
   const auto now = Clock::now();
   state_.seconds += seconds_between(clock_, now);
   clock_ = now;

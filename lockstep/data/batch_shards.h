@@ -1,0 +1,37 @@
+// BatchShards: a loader's batches dealt out to ranks, whole batches, in the order they have.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/data/sampler.h"
+
+namespace lockstep::data {
+
+// Of the batches of `whole` (batch_size indices each, the last one perhaps fewer), rank r has the
+// ones numbered r, r + replicas, ...: N ranks in a step see the next N batches of one process. So
+// that every rank has equally many full batches, the last ones are filled from the beginning; with
+// drop_last, what does not fill a batch on every rank is left out. As Hugging Face accelerate's
+// BatchSamplerShard with even batches.
+//
+// `whole` must outlive this; its epoch is set with this one's when indices() is called.
+class BatchShards final : public Sampler {
+ public:
+  // Throws InvalidArgument for a batch size below 1, 0 replicas, a rank outside 0..replicas-1, and
+  // a drop_last that leaves nothing.
+  BatchShards(Sampler& whole, int64_t batch_size, int64_t replicas, int64_t rank,
+              bool drop_last = false);
+
+  int64_t size() const override { return size_; }
+  std::vector<int64_t> indices() const override;
+
+  // How many of the samples in the last step, counted over all ranks in rank order, are real ones;
+  // the rest repeats the beginning. replicas * batch_size where none is repeated.
+  int64_t last_step_samples() const;
+
+ private:
+  Sampler& whole_;
+  int64_t batch_size_, replicas_, rank_, steps_, size_;
+};
+
+}  // namespace lockstep::data

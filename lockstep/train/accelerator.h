@@ -1,0 +1,143 @@
+// Accelerator: your own training loop on several ranks, in mixed precision, with accumulated
+// gradients, as Hugging Face accelerate has it.
+//
+//   Accelerator accelerator({.mixed_precision = "bf16"});
+//   auto [model, optimizer, loader, dev_loader] =
+//       accelerator.prepare(bert, adamw, train_loader, plain_dev_loader);
+//   for (auto& batch : loader) {
+//     optimizer.zero_grad();
+//     auto loss = cross_entropy(model(batch.input_ids, batch.attention_mask), batch.labels);
+//     accelerator.backward(loss);
+//     optimizer.step();
+//   }
+//
+// Lightning Fabric's words for the same: launch() is launch::spawn() or `lockstep run`, setup() is
+// prepare(model, optimizer), setup_dataloaders() is prepare(loader), backward() is backward().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/train/accelerator_state.h"
+#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/prepared.h"
+
+namespace lockstep {
+
+struct AcceleratorOptions {
+  std::string mixed_precision = "no";  // "no", "bf16", "fp16"
+  int64_t gradient_accumulation_steps = 1;
+};
+
+// Not copyable. One thread, the communicator's. "Collective": on all ranks.
+class Accelerator {
+ public:
+  // Joins the job as init() does. Throws InvalidArgument, and what init() throws.
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  Accelerator(Communicator comm, const AcceleratorOptions& options);
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  // What is given, made fit for several ranks; a tuple of as many, in order:
+  //   a module holder             PreparedModel: DistributedDataParallel with autocast
+  //   an optimizer (torch's or ours, referred to)   PreparedOptimizer: steps where gradients were
+  //                               averaged, in fp16 through a GradScaler
+  //   a data::Loader (referred to, with its sampler and data set)   PreparedLoader: this rank's
+  //                               batches of it
+  // Collective where a model is among them.
+  template <typename... Things>
+  auto prepare(Things&... things) {
+    return std::tuple{prepare_one(things)...};
+  }
+
+  // loss.backward(), the loss divided by the accumulation steps, in fp16 scaled. Collective where
+  // gradients are averaged.
+  void backward(const at::Tensor& loss) { state_->backward(loss); }
+
+  // While the guard lives, a step of an accumulation: gradients are averaged, and optimizers take
+  // steps, in every gradient_accumulation_steps-th one, and in the last of a loader's epoch.
+  //   for (auto& batch : loader) { const auto guard = accelerator.accumulate(model); ... }
+  template <typename M>
+  Accumulation accumulate(PreparedModel<M>& model) {
+    state_->count_step();
+    return Accumulation(state_->synchronizes() ? std::nullopt
+                                               : std::optional<NoSync>(model.no_sync()));
+  }
+  bool sync_gradients() const { return state_->synchronizes(); }
+
+  // Clips the gradients to a global norm, where they were averaged; gives the norm before (0
+  // elsewhere).
+  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
+    return state_->clip(parameters, max_norm);
+  }
+
+  // Of tensors of one shape [k, ...] on all ranks: [ranks * k, ...]. Collective.
+  at::Tensor gather(const at::Tensor& tensor);
+  // The same for outputs of a prepared loader's batch: what the last step repeats to fill batches
+  // is left out, so that all steps together give every sample once. Collective.
+  at::Tensor gather_for_metrics(const at::Tensor& tensor);
+  // The sum or mean over ranks, a new tensor. `reduction`: "sum", "mean". Collective.
+  at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum");
+  void wait_for_everyone();
+
+  bool is_main_process() const { return comm().rank() == 0; }
+  bool is_local_main_process() const { return comm().local_rank() == 0; }
+  int process_index() const { return comm().rank(); }
+  int local_process_index() const { return comm().local_rank(); }
+  int num_processes() const { return comm().size(); }
+  at::Device device() const { return comm().device(); }
+  // A line on stdout, from the main process alone.
+  void print(const std::string& line) const;
+  Communicator& comm() { return state_->comm; }
+  const Communicator& comm() const { return state_->comm; }
+
+  template <typename M>
+  M& unwrap_model(PreparedModel<M>& model) {
+    return model.module();
+  }
+  // The model as a checkpoint directory. Collective.
+  template <typename M>
+  void save_model(PreparedModel<M>& model, const std::filesystem::path& path,
+                  const CheckpointFiles& files = {}) {
+    state_->save_model(*model.module(), path, files);
+  }
+
+  // Everything that was prepared (at most one model and one optimizer), scaler, generators of all
+  // ranks, and where loaders stand: a run that load_state()s goes on bit for bit. After it, a loop
+  // over a loader begins after the batches that were taken of its epoch. Between steps. Collective.
+  // load_state() throws CheckpointError, also on another number of ranks.
+  void save_state(const std::filesystem::path& path, const CheckpointFiles& files = {}) {
+    state_->save(path, files);
+  }
+  void load_state(const std::filesystem::path& path) { state_->load(path); }
+
+ private:
+  template <typename T>
+  auto prepare_one(T& thing) {
+    if constexpr (std::is_base_of_v<torch::optim::Optimizer, T>) {
+      state_->add(thing);
+      return PreparedOptimizer(thing, state_);
+    } else if constexpr (requires { thing.batches_taken(); }) {
+      return PreparedLoader(thing, state_);
+    } else {
+      state_->add(*thing);
+      return PreparedModel<T>(thing, state_);
+    }
+  }
+
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+}  // namespace lockstep

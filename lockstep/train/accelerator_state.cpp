@@ -1,0 +1,126 @@
+#include "lockstep/train/accelerator_state.h"
+
+#include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/optimizer.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/train/run_state.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kPlaces = "accelerator.json";
+
+}  // namespace
+
+AcceleratorState::AcceleratorState(Communicator communicator, const std::string& mixed_precision,
+                                   int64_t accumulation)
+    : comm(std::move(communicator)), accumulation_(accumulation) {
+  if (accumulation < 1)
+    throw InvalidArgument("Accelerator: gradient_accumulation_steps is " +
+                          std::to_string(accumulation) + "; give 1 or more");
+  if (mixed_precision != "no" && mixed_precision != "bf16" && mixed_precision != "fp16")
+    throw InvalidArgument("Accelerator: mixed_precision is '" + mixed_precision +
+                          "'; give no, bf16 or fp16");
+  if (mixed_precision == "no") return;
+  autocast_.emplace();
+  autocast_->device = comm.device().type();
+  autocast_->dtype = mixed_precision == "bf16" ? at::kBFloat16 : at::kHalf;
+  if (mixed_precision == "fp16") scaler_.emplace(comm);
+}
+
+void AcceleratorState::backward(const at::Tensor& loss) {
+  const at::Tensor part = accumulation_ == 1 ? loss : loss.div(accumulation_);
+  (scaler_ ? scaler_->scale(part) : part).backward();
+}
+
+bool AcceleratorState::step(torch::optim::Optimizer& optimizer) {
+  if (!synchronizes_) return false;
+  if (!scaler_) {
+    optimizer.step();
+    return true;
+  }
+  const bool stepped = scaler_->step(optimizer);
+  scaler_->update();
+  return stepped;
+}
+
+double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double max_norm) {
+  if (!synchronizes_) return 0;
+  if (scaler_ && optimizer_ != nullptr) scaler_->unscale(*optimizer_);
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
+}
+
+void AcceleratorState::count_step() {
+  ++counted_;
+  const bool last = current_ && current_->at_last();
+  synchronizes_ = last || counted_ % accumulation_ == 0;
+  if (last) counted_ = 0;
+}
+
+std::shared_ptr<LoaderPlace> AcceleratorState::add_loader() {
+  return places_.emplace_back(std::make_shared<LoaderPlace>());
+}
+
+void AcceleratorState::add(torch::nn::Module& model) {
+  model_ = model_ == nullptr ? &model
+                             : throw InvalidArgument(
+                                   "Accelerator: prepare() takes one model; wrap a second one in "
+                                   "DistributedDataParallel");
+}
+
+void AcceleratorState::add(torch::optim::Optimizer& optimizer) {
+  optimizer_ = optimizer_ == nullptr
+                   ? &optimizer
+                   : throw InvalidArgument("Accelerator: prepare() takes one optimizer");
+}
+
+void AcceleratorState::check_complete(const char* what) const {
+  if (model_ == nullptr || optimizer_ == nullptr)
+    throw InvalidArgument(std::string("Accelerator::") + what +
+                          "() before prepare() had a model and an optimizer");
+}
+
+void AcceleratorState::save(const std::filesystem::path& path, const CheckpointFiles& files) {
+  check_complete("save_state");
+  nlohmann::ordered_json places = nlohmann::ordered_json::array();
+  for (const auto& place : places_)
+    places.push_back({{"epoch", place->epoch}, {"taken", place->taken}});
+  CheckpointFiles all = files;
+  all.others[kPlaces] = places.dump() + "\n";
+  const Checkpoint checkpoint =
+      gather_run_state(comm, *model_, *optimizer_, scaler_ ? &*scaler_ : nullptr, all);
+  on_root(comm, [&] { write_checkpoint(path, checkpoint); });
+}
+
+void AcceleratorState::load(const std::filesystem::path& path) {
+  check_complete("load_state");
+  const Checkpoint checkpoint = read_checkpoint(path);
+  const std::string source = path.string();
+  std::vector<LoaderPlace> places;
+  try {
+    for (const auto& place : nlohmann::json::parse(checkpoint.files.at(kPlaces)))
+      places.push_back(
+          {.epoch = place.at("epoch").get<int64_t>(), .taken = place.at("taken").get<int64_t>()});
+  } catch (const std::exception&) {
+    throw CheckpointError(source + "/" + kPlaces + ": is not what save_state() writes");
+  }
+  if (places.size() != places_.size())
+    throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
+                          " loaders, and there are " + std::to_string(places_.size()));
+  restore_run_state(checkpoint, source, comm, *model_, *optimizer_, scaler_ ? &*scaler_ : nullptr);
+  for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
+}
+
+void AcceleratorState::save_model(const torch::nn::Module& model, const std::filesystem::path& path,
+                                  const CheckpointFiles& files) {
+  on_root(comm, [&] { lockstep::save_model(model, files, path); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// What an Accelerator and what it has prepared share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/train/checkpointing.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace lockstep {
+
+// Where a prepared loader stands.
+struct LoaderPlace {
+  int64_t epoch = 0;  // of the loop under way, or the next one
+  int64_t taken = 0;  // batches of it that loops have taken, or are to skip
+  int64_t batches = 0;
+  int64_t last_step_samples = 0;
+
+  bool at_last() const { return taken == batches; }
+};
+
+// Keeps an accumulation step's gradients on this rank.
+class [[nodiscard]] Accumulation {
+ public:
+  explicit Accumulation(std::optional<NoSync> no_sync) : no_sync_(std::move(no_sync)) {}
+
+ private:
+  std::optional<NoSync> no_sync_;
+};
+
+class AcceleratorState {
+ public:
+  AcceleratorState(Communicator communicator, const std::string& mixed_precision,
+                   int64_t accumulation);
+
+  std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
+  void backward(const at::Tensor& loss);
+  bool step(torch::optim::Optimizer& optimizer);
+  double clip(const std::vector<at::Tensor>& parameters, double max_norm);
+
+  void count_step();
+  bool synchronizes() const { return synchronizes_; }
+
+  std::shared_ptr<LoaderPlace> add_loader();
+  void enter(std::shared_ptr<LoaderPlace> place) { current_ = std::move(place); }
+  void leave() { current_.reset(); }
+  // Where the loop under way stands; nullptr outside of loops.
+  const LoaderPlace* current() const { return current_.get(); }
+
+  void add(torch::nn::Module& model);
+  void add(torch::optim::Optimizer& optimizer);
+  void save(const std::filesystem::path& path, const CheckpointFiles& files);
+  void load(const std::filesystem::path& path);
+  void save_model(const torch::nn::Module& model, const std::filesystem::path& path,
+                  const CheckpointFiles& files);
+
+  Communicator comm;
+
+ private:
+  void check_complete(const char* what) const;
+
+  std::optional<amp::AutocastSettings> autocast_;
+  std::optional<amp::GradScaler> scaler_;
+  int64_t accumulation_;
+  int64_t counted_ = 0;  // steps of the accumulation under way
+  bool synchronizes_ = true;
+  torch::nn::Module* model_ = nullptr;
+  torch::optim::Optimizer* optimizer_ = nullptr;
+  std::vector<std::shared_ptr<LoaderPlace>> places_;
+  std::shared_ptr<LoaderPlace> current_;
+};
+
+}  // namespace lockstep

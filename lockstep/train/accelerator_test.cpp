@@ -1,0 +1,159 @@
+#include "lockstep/train/accelerator.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+
+#include <filesystem>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::accelerator_test {
+
+struct Numbers {
+  int64_t count;
+  int64_t size() const { return count; }
+  data::Batch batch(std::span<const int64_t> indices) const {
+    const at::Tensor rows =
+        at::tensor(at::ArrayRef<int64_t>(indices.data(), indices.size()), at::kLong);
+    const at::Tensor x = rows.to(at::kDouble).unsqueeze(1) / static_cast<double>(count);
+    return {at::cat({x.sin(), x * x}, 1), rows};
+  }
+};
+
+torch::nn::Linear make_model() {
+  torch::nn::Linear model(2, 1);
+  model->to(at::kDouble);
+  const at::NoGradGuard no_grad;
+  model->weight.fill_(0.3);
+  model->bias.zero_();
+  return model;
+}
+
+at::Tensor loss_of(const at::Tensor& output, const data::Batch& batch) {
+  return (output.squeeze(1) - batch.target.to(output.scalar_type()) / 10).pow(2).mean();
+}
+
+struct Work {
+  explicit Work(int64_t samples, int64_t batch)
+      : data{samples},
+        model(make_model()),
+        sgd(model->parameters(), torch::optim::AdamOptions(0.05)),
+        sampler(samples),
+        loader(data, sampler, {.batch_size = batch}) {}
+  Numbers data;
+  torch::nn::Linear model;
+  optim::FusedAdam sgd;
+  data::SequentialSampler sampler;
+  data::Loader<Numbers> loader;
+};
+
+at::Tensor weights_after(int ranks, int64_t batch, int64_t accumulation) {
+  at::Tensor result;
+  testing::run_threads(ranks, [&](Communicator& comm) {
+    Work setup(24, batch);
+    Accelerator accelerator(comm, {.gradient_accumulation_steps = accumulation});
+    auto [model, optimizer, loader] = accelerator.prepare(setup.model, setup.sgd, setup.loader);
+    int steps = 0;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (auto& sample : loader) {
+        const auto guard = accelerator.accumulate(model);
+        optimizer.zero_grad();
+        accelerator.backward(loss_of(model(sample.input), sample));
+        steps += optimizer.step() ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(steps, 6);
+    if (comm.rank() == 0) result = setup.model->weight.detach().clone();
+  });
+  return result;
+}
+
+TEST(Accelerator, RanksAndAccumulationGiveTheStepsOfOneProcess) {
+  const at::Tensor alone = weights_after(1, 8, 1);
+  EXPECT_TRUE(at::allclose(weights_after(2, 4, 1), alone, 0, 1e-12));
+}
+
+TEST(Accelerator, GathersEverySampleOnceForMetrics) {
+  for (const int ranks : {1, 2, 3}) {
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      Work setup(10, 2);
+      Accelerator accelerator(comm, {});
+      auto [loader] = accelerator.prepare(setup.loader);
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        std::vector<at::Tensor> seen;
+        for (auto& sample : loader) seen.push_back(accelerator.gather_for_metrics(sample.target));
+        EXPECT_TRUE(at::equal(at::cat(seen), at::arange(10))) << at::cat(seen);
+      }
+      EXPECT_EQ(accelerator.num_processes(), ranks);
+    });
+  }
+}
+
+TEST(Accelerator, ReducesGathersAndKnowsTheMainProcess) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Accelerator accelerator(comm, {});
+    const at::Tensor mine = at::full({2}, static_cast<double>(comm.rank()), at::kDouble);
+    EXPECT_TRUE(at::equal(accelerator.reduce(mine, "mean"), at::full({2}, 0.5, at::kDouble)));
+    EXPECT_TRUE(at::equal(accelerator.reduce(mine), at::ones({2}, at::kDouble)));
+    EXPECT_EQ(accelerator.gather(mine).size(0), 4);
+    EXPECT_EQ(accelerator.is_main_process(), comm.rank() == 0);
+    EXPECT_THROW(accelerator.reduce(mine, "max"), InvalidArgument);
+  });
+}
+
+TEST(Accelerator, RefusesWhatItDoesNotKnow) {
+  testing::run_threads(1, [](Communicator& comm) {
+    EXPECT_THROW(Accelerator(comm, {.mixed_precision = "int8"}), InvalidArgument);
+    EXPECT_THROW(Accelerator(comm, {.gradient_accumulation_steps = 0}), InvalidArgument);
+    Accelerator accelerator(comm, {});
+    EXPECT_THROW(accelerator.save_state("/nowhere"), InvalidArgument);
+  });
+}
+
+TEST(Accelerator, GoesOnFromAStateWithinAnEpoch) {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("lockstep-accelerator-" + std::to_string(::getpid()));
+  const auto train = [&](Communicator& comm, bool resume) {
+    Work setup(24, 2);
+    Accelerator accelerator(comm, {});
+    auto [model, optimizer, loader] = accelerator.prepare(setup.model, setup.sgd, setup.loader);
+    if (resume) accelerator.load_state(folder);
+    int64_t batches = 0;
+    for (auto& sample : loader) {
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(model(sample.input), sample));
+      optimizer.step();
+      if (++batches == 4 && !resume) accelerator.save_state(folder);
+    }
+    EXPECT_EQ(batches, resume ? 2 : 6);
+    return setup.model->weight.detach().clone();
+  };
+  at::Tensor whole;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const at::Tensor weight = train(comm, false);
+    if (comm.rank() == 0) whole = weight;
+  });
+  testing::run_threads(
+      2, [&](Communicator& comm) { EXPECT_TRUE(at::equal(train(comm, true), whole)); });
+  testing::run_threads(
+      1, [&](Communicator& comm) { EXPECT_THROW(train(comm, true), CheckpointError); });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Accelerator, ComputesUnderAutocast) {
+  testing::run_threads(1, [](Communicator& comm) {
+    torch::nn::Linear linear(8, 8);
+    Accelerator accelerator(comm, {.mixed_precision = "bf16"});
+    auto [model] = accelerator.prepare(linear);
+    const at::Tensor x = at::linspace(-1, 1, 32).view({4, 8});
+    const at::Tensor y = model(x);
+    EXPECT_EQ(y.scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(y.to(at::kBFloat16).to(at::kFloat), y)) << "values of bfloat16";
+  });
+}
+
+}  // namespace lockstep::accelerator_test

@@ -1,0 +1,153 @@
+// What Accelerator::prepare() gives.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/data/batch_shards.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/train/accelerator_state.h"
+
+namespace lockstep {
+
+// DistributedDataParallel whose forward computes under the accelerator's autocast; a tensor that
+// comes out in 16 bits is made float32, so that the loss is computed in that.
+template <typename M>
+class PreparedModel {
+ public:
+  PreparedModel(M model, const std::shared_ptr<AcceleratorState>& state)
+      : ddp_(std::move(model), state->comm), state_(state) {}
+
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    auto output = [&] {
+      std::optional<amp::Autocast> autocast;
+      if (const auto settings = state_->autocast()) autocast.emplace(*settings);
+      return ddp_.forward(std::forward<Args>(args)...);
+    }();
+    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
+      if (output.defined() && output.is_floating_point() && output.element_size() == 2)
+        output = output.to(at::kFloat);
+    }
+    return output;
+  }
+
+  void train(bool on = true) { ddp_->train(on); }
+  void eval() { ddp_->eval(); }
+  M& module() { return ddp_.module(); }
+  auto operator->() { return ddp_.operator->(); }
+  NoSync no_sync() { return ddp_.no_sync(); }
+  template <typename Loader>
+  void follow(const Loader& loader) {
+    ddp_.follow(loader);
+  }
+
+ private:
+  DistributedDataParallel<M> ddp_;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
+      : optimizer_(optimizer), state_(std::move(state)) {}
+
+  // Nothing within an accumulation.
+  void zero_grad() {
+    if (state_->synchronizes()) optimizer_.zero_grad();
+  }
+  // Nothing within an accumulation. Whether a step was taken; in fp16 one with infinite gradients
+  // is not. Collective in fp16.
+  bool step() { return state_->step(optimizer_); }
+  torch::optim::Optimizer& optimizer() { return optimizer_; }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+// This rank's batches of a loader (BatchShards). Every loop over it is an epoch, counted from 0.
+template <data::Dataset D>
+class PreparedLoader {
+ public:
+  PreparedLoader(data::Loader<D>& loader, const std::shared_ptr<AcceleratorState>& state)
+      : parts_(std::make_unique<Parts>(loader, state->comm)),
+        state_(state),
+        place_(state->add_loader()) {}
+
+  int64_t batches() const { return parts_->loader.batches(); }
+  std::function<int64_t()> batches_taken() const { return parts_->loader.batches_taken(); }
+  // The next loop begins at batch `count` of its epoch.
+  void skip(int64_t count) { place_->taken = count; }
+
+  class Iterator {
+   public:
+    data::BatchOf<D>& operator*() const { return *it_; }
+    data::BatchOf<D>* operator->() const { return &*it_; }
+    Iterator& operator++() {
+      ++it_;
+      owner_->moved(it_ == std::default_sentinel);
+      return *this;
+    }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t) {
+      return iterator.it_ == std::default_sentinel;
+    }
+
+   private:
+    friend class PreparedLoader;
+    Iterator(PreparedLoader* owner, typename data::Loader<D>::Iterator it)
+        : owner_(owner), it_(std::move(it)) {}
+    PreparedLoader* owner_;
+    typename data::Loader<D>::Iterator it_;
+  };
+
+  [[nodiscard]] Iterator begin() {
+    parts_->shards.set_epoch(place_->epoch);
+    parts_->loader.skip(place_->taken);
+    place_->batches = batches();
+    place_->last_step_samples = parts_->shards.last_step_samples();
+    state_->enter(place_);
+    Iterator first(this, parts_->loader.begin());
+    moved(first.it_ == std::default_sentinel);
+    return first;
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  struct Parts {
+    Parts(data::Loader<D>& whole, const Communicator& comm)
+        : shards(whole.sampler(), whole.options().batch_size, comm.size(), comm.rank(),
+                 whole.options().drop_last),
+          loader(whole.dataset(), shards, whole.options()) {}
+    data::BatchShards shards;
+    data::Loader<D> loader;
+  };
+
+  void moved(bool ended) {
+    if (!ended) {
+      ++place_->taken;
+      return;
+    }
+    place_->taken = 0;
+    ++place_->epoch;
+    state_->leave();
+  }
+
+  std::unique_ptr<Parts> parts_;  // stays where it is: the loader refers to the shards
+  std::shared_ptr<AcceleratorState> state_;
+  std::shared_ptr<LoaderPlace> place_;
+};
+
+}  // namespace lockstep

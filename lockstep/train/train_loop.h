@@ -1,0 +1,125 @@
+// TrainLoop: the loop of steps, epochs and evaluations, the same for every model and data set;
+// Trainer (trainer.h) and the recipes are made of it. What it trains is given as a TrainTask
+// (supervised_task.h makes one from a model and a loader), what watches it as callbacks
+// (callbacks.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/trainer_state.h"
+
+namespace lockstep {
+
+// One step as this rank saw it.
+struct StepResult {
+  double loss = 0;      // mean over this rank's batch
+  int64_t samples = 0;  // of this rank's batch
+};
+
+// What is trained. Every function is called on all ranks, in the same order, and may communicate.
+struct TrainTask {
+  int64_t steps_per_epoch = 0;
+  // Begins epoch `epoch` (from 0) at its step `first_step`, without loading what comes before.
+  std::function<void(int64_t epoch, int64_t first_step)> begin_epoch;
+  // The next batch: forward, backward, averaging, optimizer.
+  std::function<StepResult()> step;
+  // Leaves the model in training mode and the generators as they were. Empty: no evaluation.
+  std::function<Evaluation()> evaluate = {};
+};
+
+// Losses and rates are over all ranks, weighted by samples.
+struct LogEvent {
+  double loss = 0;           // mean over the steps since the last log
+  double samples_per_s = 0;  // over the same
+};
+struct EpochEvent {
+  double loss = 0;           // mean over the epoch, or what was done of it
+  double seconds = 0;        // without the evaluation
+  double samples_per_s = 0;  // likewise
+  std::optional<Evaluation> evaluation = {};
+  bool best = false;  // the best so far
+};
+// What callbacks may ask for; all ranks must ask for the same.
+struct TrainControl {
+  bool stop = false;  // end training after this step
+};
+
+// Watches a trainer. Every function is called on every rank, in the order of addition, and may
+// communicate.
+class TrainCallback {
+ public:
+  virtual ~TrainCallback() = default;
+  virtual void on_step(const TrainerState&, const StepResult&) {}
+  virtual void on_log(const TrainerState&, const LogEvent&) {}
+  // After every evaluation, those of on_epoch included; comes before it.
+  virtual void on_evaluation(const TrainerState&, const Evaluation&, bool /*best*/, TrainControl&) {
+  }
+  // After an epoch and its evaluation, or where max_steps ended within one. `state` counts the
+  // epoch as completed.
+  virtual void on_epoch(const TrainerState&, const EpochEvent&) {}
+  // When the run should be saved: every save_every steps, and after each on_epoch.
+  // With `best`, this state has had the best evaluation so far.
+  virtual void on_save(TrainerState&, bool /*best*/) {}
+};
+
+struct TrainLoopOptions {
+  int64_t epochs = 10;
+  int64_t max_steps = 0;        // optimizer steps in all, resumed ones included; 0: no limit
+  int64_t log_every = 50;       // steps
+  int64_t save_every = 0;       // steps; 0: only at the ends of epochs
+  int64_t evaluate_every = 0;   // steps; 0: only at the ends of epochs
+  bool evaluate_epochs = true;  // at the end of an epoch, or of training within one
+  bool save_epochs = true;      // likewise
+  bool save_best = false;       // besides, whenever an evaluation is the best
+  // What makes an evaluation the best: the greatest score. Default: its accuracy.
+  std::function<double(const Evaluation&)> score = {};
+};
+
+class TrainLoop {
+ public:
+  TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options);
+
+  void add(std::shared_ptr<TrainCallback> callback) { callbacks_.push_back(std::move(callback)); }
+
+  // Trains to the end, or from where `state` says to the end. Collective. Throws what the task and
+  // the callbacks throw.
+  void run();
+
+  TrainerState& state() { return state_; }
+  // This rank's sums under way, for checkpoints: since the last log, and of the epoch.
+  RunningLoss& since_log() { return since_log_; }
+  RunningLoss& of_epoch() { return of_epoch_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool finished() const;
+  void run_epoch();
+  void after_step();
+  Evaluation evaluate();
+  void end_epoch(double seconds, int64_t samples);
+  void log();
+  RunningLoss reduce(const RunningLoss& mine);
+  void save(bool best);
+  void count_time();
+
+  Communicator comm_;
+  TrainTask task_;
+  TrainLoopOptions options_;
+  std::vector<std::shared_ptr<TrainCallback>> callbacks_;
+  TrainerState state_;
+  TrainControl control_;
+  int64_t evaluated_step_ = -1;  // when the latest evaluation was
+  bool best_now_ = false;        // and that it was the best
+  RunningLoss since_log_, of_epoch_;
+  Clock::time_point clock_ = Clock::now(), log_clock_ = Clock::now();
+  int64_t log_samples_ = 0;  // state_.samples when log_clock_ was read
+};
+
+}  // namespace lockstep

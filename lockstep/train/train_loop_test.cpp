@@ -1,0 +1,152 @@
+#include "lockstep/train/train_loop.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::train_loop_test {
+
+// Remembers what happened as one line each.
+class Recorder final : public TrainCallback {
+ public:
+  void on_log(const TrainerState& state, const LogEvent& event) override {
+    lines.push_back("log " + std::to_string(state.step) + " " + std::to_string(event.loss));
+  }
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
+    lines.push_back("epoch " + std::to_string(state.epoch) + "+" +
+                    std::to_string(state.step_in_epoch) + " " + std::to_string(event.loss) +
+                    (event.best ? " best" : ""));
+  }
+  void on_save(TrainerState& state, bool best) override {
+    lines.push_back("save " + std::to_string(state.step) + (best ? " best" : ""));
+  }
+  std::vector<std::string> lines;
+};
+
+struct Script {
+  std::vector<double> accuracies;
+  std::vector<std::string> calls;
+  size_t evaluations = 0;
+
+  // Rank r's loss at its n-th step is n + 10 r, over r + 1 samples.
+  TrainTask task(int rank, int64_t steps_per_epoch) {
+    return {.steps_per_epoch = steps_per_epoch,
+            .begin_epoch =
+                [this](int64_t epoch, int64_t first) {
+                  calls.push_back(std::to_string(epoch) + "+" + std::to_string(first));
+                },
+            .step = [this, rank]() -> StepResult {
+              ++steps;
+              return {.loss = static_cast<double>(steps + 10 * rank), .samples = rank + 1};
+            },
+            .evaluate = [this]() -> Evaluation {
+              Evaluation evaluation;
+              evaluation.accuracy = accuracies.at(evaluations++);
+              return evaluation;
+            }};
+  }
+  int steps = 0;
+};
+
+TEST(TrainLoop, LogsSavesAndEvaluatesWithLossesWeightedBySamples) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Script script{.accuracies = {0.5, 0.4}, .calls = {}};
+    const auto recorder = std::make_shared<Recorder>();
+    TrainLoop trainer(comm, script.task(comm.rank(), 3),
+                      {.epochs = 2, .log_every = 2, .save_every = 1});
+    trainer.add(recorder);
+    trainer.run();
+    // (1 * n + 2 * (n + 10)) / 3 = n + 20 / 3
+    const std::vector<std::string> expected{
+        "save 1",          "log 2 8.166667",      "save 2", "epoch 1+0 8.666667 best",
+        "save 3 best",     "log 4 10.166667",     "save 4", "save 5",
+        "log 6 12.166667", "epoch 2+0 11.666667", "save 6"};
+    EXPECT_EQ(recorder->lines, expected);
+    EXPECT_EQ(script.calls, (std::vector<std::string>{"0+0", "1+0"}));
+    EXPECT_EQ(trainer.state().best_step, 3);
+    EXPECT_EQ(trainer.state().best_score, 0.5);
+    EXPECT_EQ(trainer.state().accuracy, 0.4);
+    EXPECT_EQ(trainer.state().samples, comm.rank() == 0 ? 12 : 24);
+  });
+}
+
+TEST(TrainLoop, StopsAtMaxStepsAndGoesOnFromThere) {
+  testing::run_threads(1, [](Communicator& comm) {
+    Script script{.accuracies = {0.5, 0.6, 0.7}, .calls = {}};
+    const auto recorder = std::make_shared<Recorder>();
+    TrainLoop first(comm, script.task(0, 3), {.epochs = 2, .max_steps = 4, .log_every = 100});
+    first.add(recorder);
+    first.run();
+    EXPECT_EQ(recorder->lines.back(), "save 4 best");
+    EXPECT_EQ(first.state().epoch, 1);
+    EXPECT_EQ(first.state().step_in_epoch, 1);
+
+    TrainLoop second(comm, script.task(0, 3), {.epochs = 2, .log_every = 100});
+    second.add(recorder);
+    second.state() = first.state();
+    second.of_epoch() = first.of_epoch();
+    second.run();
+    EXPECT_EQ(script.calls.back(), "1+1");
+    EXPECT_EQ(recorder->lines[recorder->lines.size() - 2], "epoch 2+0 5.000000 best");
+    EXPECT_EQ(second.state().step, 6);
+    second.run();  // nothing is left
+    EXPECT_EQ(second.state().step, 6);
+  });
+}
+
+TEST(TrainLoop, RefusesNonsense) {
+  testing::run_threads(1, [](Communicator& comm) {
+    Script script;
+    EXPECT_THROW(TrainLoop(comm, script.task(0, 0), {}), InvalidArgument);
+    EXPECT_THROW(TrainLoop(comm, script.task(0, 1), {.log_every = 0}), InvalidArgument);
+    TrainLoop trainer(comm, script.task(0, 3), {});
+    trainer.state().step_in_epoch = 3;
+    EXPECT_THROW(trainer.run(), InvalidArgument);
+  });
+}
+
+TEST(TrainLoop, ALossThatIsNoNumberEndsTheRun) {
+  testing::run_threads(2, [](Communicator& comm) {
+    TrainTask task{.steps_per_epoch = 5,
+                   .begin_epoch = [](int64_t, int64_t) {},
+                   .step = [&]() -> StepResult {
+                     return {
+                         .loss = comm.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1,
+                         .samples = 1};
+                   },
+                   .evaluate = {}};
+    TrainLoop trainer(comm, task, {.log_every = 1});
+    EXPECT_THROW(trainer.run(), Error);
+  });
+}
+
+TEST(TrainerState, JsonComesBack) {
+  TrainerState state;
+  state.epoch = 3;
+  state.seconds = 0.1;
+  state.metrics_bytes = 1234567890123;
+  EXPECT_EQ(trainer_state_from_json(to_json(state), "t"), state);
+  EXPECT_THROW(trainer_state_from_json("{}", "t"), CheckpointError);
+  EXPECT_THROW(trainer_state_from_json("", "t"), CheckpointError);
+}
+
+TEST(ClassifierCounts, EverySampleOnce) {
+  testing::run_threads(3, [](Communicator& comm) {
+    ClassifierCounts counts(3);
+    if (comm.rank() != 1) {  // a rank may have none
+      const auto scores = at::log_softmax(at::eye(3) * 10, 1);
+      counts.add(scores, at::tensor({0, 1, comm.rank() == 0 ? 2 : 0}, at::kLong));
+    }
+    const Evaluation all = counts.reduce(comm);
+    EXPECT_EQ(all.samples, 6);
+    EXPECT_DOUBLE_EQ(all.accuracy, 5.0 / 6);
+    EXPECT_EQ(all.confusion, (std::vector<std::vector<int64_t>>{{2, 0, 1}, {0, 2, 0}, {0, 0, 1}}));
+    EXPECT_NEAR(all.loss, 10.0 / 6, 1e-3);
+  });
+}
+
+}  // namespace lockstep::train_loop_test

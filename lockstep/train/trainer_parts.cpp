@@ -1,0 +1,254 @@
+#include "lockstep/train/trainer_parts.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/report/jsonl.h"
+#include "lockstep/report/terminal.h"
+#include "lockstep/train/callbacks.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// As transformers rounds what it prints of times.
+double rounded(double value, int digits) {
+  const double unit = std::pow(10, digits);
+  return std::round(value * unit) / unit;
+}
+
+// Keeps the mean loss of all steps.
+class TrainingLoss final : public TrainCallback {
+ public:
+  void on_step(const TrainerState&, const StepResult& result) override {
+    sum_.add(result.loss, result.samples);
+  }
+  const RunningLoss& sum() const { return sum_; }
+
+ private:
+  RunningLoss sum_;
+};
+
+// {'loss': 1.6, 'learning_rate': 2.5e-05, 'epoch': 0.35} on stdout.
+class PrintCallback final : public TrainCallback {
+ public:
+  PrintCallback(Communicator comm, const TrainingArguments& args, const TrainingSteps& steps)
+      : comm_(std::move(comm)), rates_(learning_rates(args, steps.all)), steps_(steps) {}
+  void on_log(const TrainerState& state, const LogEvent& event) override {
+    print_metrics(comm_, {{"loss", rounded(event.loss, 4)},
+                          {"learning_rate", rates_(state.step - 1)},
+                          {"epoch", epoch(state)}});
+  }
+  void on_evaluation(const TrainerState&, const Evaluation& evaluation, bool,
+                     TrainControl&) override {
+    print_metrics(comm_, evaluation.metrics);
+  }
+
+ private:
+  double epoch(const TrainerState& state) const {
+    return rounded(static_cast<double>(state.step) / static_cast<double>(steps_.per_epoch), 2);
+  }
+
+  Communicator comm_;
+  std::function<double(int64_t)> rates_;
+  TrainingSteps steps_;
+};
+
+}  // namespace
+
+torch::optim::AdamWOptions adam_options(const TrainingArguments& args) {
+  return torch::optim::AdamWOptions(args.learning_rate)
+      .betas({args.adam_beta1, args.adam_beta2})
+      .eps(args.adam_epsilon)
+      .weight_decay(args.weight_decay);
+}
+
+std::function<double(int64_t)> learning_rates(const TrainingArguments& args, int64_t steps) {
+  optim::ScheduleOptions options{
+      .total_steps = steps, .warmup = {.steps = args.warmup_steps, .ratio = args.warmup_ratio}};
+  if (args.lr_scheduler_type == "constant") options = {};
+  const auto schedule = args.lr_scheduler_type == "linear"   ? optim::linear(options)
+                        : args.lr_scheduler_type == "cosine" ? optim::cosine(options)
+                                                             : optim::constant(options);
+  return
+      [schedule, rate = args.learning_rate](int64_t step) { return rate * schedule.factor(step); };
+}
+
+std::function<double(const Evaluation&)> score_of(const TrainingArguments& args) {
+  return [name = best_metric(args),
+          sign = best_is_greatest(args) ? 1.0 : -1.0](const Evaluation& evaluation) {
+    if (const auto value = find_metric(evaluation.metrics, name)) return sign * *value;
+    std::vector<std::string> names;
+    for (const auto& metric : evaluation.metrics) names.push_back(metric.first);
+    throw InvalidArgument("metric_for_best_model: there is no metric '" + name + "'; there are " +
+                          joined(names));
+  };
+}
+
+TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps& steps) {
+  TrainLoopOptions options;
+  options.epochs = (steps.all + steps.per_epoch - 1) / std::max<int64_t>(steps.per_epoch, 1);
+  options.max_steps = steps.all;
+  options.log_every = args.logging_steps;
+  options.evaluate_every =
+      args.eval_strategy == "steps" ? args.eval_steps.value_or(args.logging_steps) : 0;
+  options.evaluate_epochs = args.eval_strategy == "epoch";
+  options.save_every = args.save_strategy == "steps" ? args.save_steps : 0;
+  options.save_epochs = args.save_strategy == "epoch";
+  options.save_best = args.save_strategy == "best";
+  options.score = score_of(args);
+  return options;
+}
+
+std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments& args) {
+  if (args.resume_from_checkpoint.empty()) return std::nullopt;
+  const std::filesystem::path path = args.resume_from_checkpoint == "true"
+                                         ? std::filesystem::path(args.output_dir) / "last"
+                                         : std::filesystem::path(args.resume_from_checkpoint);
+  if (!checkpoint_exists(path))
+    throw CheckpointError(path.string() + ": there is no checkpoint to resume from");
+  return path;
+}
+
+void load_best_model(Communicator& comm, torch::nn::Module& model, const TrainingArguments& args) {
+  comm.barrier();  // rank 0 has written it
+  const std::filesystem::path path = std::filesystem::path(args.output_dir) / "best";
+  if (!checkpoint_exists(path)) return;  // never evaluated
+  const Checkpoint best = read_checkpoint(path, CheckpointParts::kModelAndConfig);
+  set_module_state(model, best.model.tensors, (path / "model.safetensors").string());
+}
+
+EarlyStoppingCallback::EarlyStoppingCallback(const TrainingArguments& args, int64_t patience,
+                                             double threshold)
+    : score_(score_of(args)), patience_(patience), threshold_(threshold) {
+  if (patience < 1) throw InvalidArgument("EarlyStoppingCallback: patience must be 1 or more");
+}
+
+void EarlyStoppingCallback::on_evaluation(const TrainerState&, const Evaluation& evaluation, bool,
+                                          TrainControl& control) {
+  const double score = score_(evaluation);
+  if (!best_ || score > *best_ + threshold_) {
+    best_ = score;
+    waited_ = 0;
+  } else if (++waited_ >= patience_) {
+    control.stop = true;
+  }
+}
+
+void print_metrics(const Communicator& comm, const Metrics& metrics) {
+  if (comm.rank() == 0) write_all(STDOUT_FILENO, to_text(metrics) + "\n");
+}
+
+void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
+                            const TrainingSteps& steps) {
+  on_root(comm, [&] { std::filesystem::create_directories(args.output_dir); });
+  if (comm.rank() != 0) return;
+  JsonlWriter metrics(std::filesystem::path(args.output_dir) / "metrics.jsonl",
+                      args.resume_from_checkpoint.empty() ? JsonlWriter::Mode::kReplace
+                                                          : JsonlWriter::Mode::kAppend);
+  loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+  if (!args.disable_tqdm) {
+    loop.add(std::make_shared<ProgressCallback>(ProgressCallbackOptions{
+        .terminal = find_terminal(STDERR_FILENO, process_env()),
+        .epochs = (steps.all + steps.per_epoch - 1) / std::max<int64_t>(steps.per_epoch, 1),
+        .steps_per_epoch = steps.per_epoch,
+        .max_steps = steps.all,
+        .ranks = comm.size()}));
+  }
+  loop.add(std::make_shared<PrintCallback>(comm, args, steps));
+}
+
+TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingSteps& steps) {
+  const auto loss = std::make_shared<TrainingLoss>();
+  loop.add(loss);
+  const auto start = Clock::now();
+  const int64_t first = loop.state().step, samples = loop.state().samples;
+  loop.run();
+  const double seconds = seconds_since(start);
+  at::Tensor sums = at::tensor({loss->sum().loss, loss->sum().samples}, at::kDouble);
+  sums = sums.to(comm.device());
+  comm.all_reduce(sums);
+  sums = sums.cpu();
+  TrainOutput output{.global_step = loop.state().step};
+  const double* values = sums.const_data_ptr<double>();
+  output.training_loss = values[1] > 0 ? values[0] / values[1] : 0;
+  const auto rate = [&](int64_t count) {
+    return seconds > 0 ? rounded(static_cast<double>(count) / seconds, 3) : 0;
+  };
+  output.metrics = {
+      {"train_runtime", rounded(seconds, 4)},
+      {"train_samples_per_second", rate(loop.state().samples - samples)},
+      {"train_steps_per_second", rate(loop.state().step - first)},
+      {"train_loss", output.training_loss},
+      {"epoch", rounded(static_cast<double>(loop.state().step) /
+                            static_cast<double>(std::max<int64_t>(1, steps.per_epoch)),
+                        2)}};
+  print_metrics(comm, output.metrics);
+  return output;
+}
+
+void PredictionSum::add(const LossOutput& output) {
+  logits_.push_back(output.logits.detach().to(at::kFloat).cpu());
+  labels_.push_back(output.labels.cpu());
+  loss_ += output.loss.item<double>() * static_cast<double>(output.labels.size(0));
+  samples_ += output.labels.size(0);
+}
+
+EvalPrediction PredictionSum::rows() const {
+  if (logits_.empty()) return {};
+  return {at::cat(logits_), at::cat(labels_)};
+}
+
+double PredictionSum::mean_loss(Communicator& comm) const {
+  at::Tensor sums = at::tensor({loss_, static_cast<double>(samples_)}, at::kDouble);
+  sums = sums.to(comm.device());
+  comm.all_reduce(sums);
+  sums = sums.cpu();
+  const double* values = sums.const_data_ptr<double>();
+  return values[1] > 0 ? values[0] / values[1] : 0;
+}
+
+Evaluation count_if_classes(const EvalPrediction& prediction) {
+  if (prediction.predictions.dim() == 2 && prediction.predictions.size(1) > 1)
+    return count_classes(prediction);
+  Evaluation evaluation;
+  evaluation.samples = prediction.label_ids.size(0);
+  return evaluation;
+}
+
+void add_metrics(Metrics& metrics, const Metrics& more) {
+  for (const auto& [name, value] : more)
+    metrics.emplace_back(name.starts_with("eval_") ? name : "eval_" + name, value);
+}
+
+void add_rates(Metrics& metrics, double seconds, int64_t samples, int64_t batches) {
+  const auto rate = [&](int64_t count) {
+    return seconds > 0 ? rounded(static_cast<double>(count) / seconds, 3) : 0;
+  };
+  metrics.emplace_back("eval_runtime", rounded(seconds, 4));
+  metrics.emplace_back("eval_samples_per_second", rate(samples));
+  metrics.emplace_back("eval_steps_per_second", rate(batches));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+// What Trainer is made of that does not depend on the model's type.
+#pragma once
+
+#include <torch/optim/adamw.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/text_loss.h"
+#include "lockstep/train/train_loop.h"
+#include "lockstep/train/training_arguments.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+struct TrainOutput {
+  int64_t global_step = 0;
+  double training_loss = 0;  // mean over all steps of this call, ranks and samples
+  Metrics metrics = {};      // train_runtime, train_samples_per_second, train_steps_per_second,
+                             // train_loss, epoch
+};
+
+// Ends training when the metric that chooses the best model has not become better, by more than
+// `threshold`, in `patience` evaluations in a row. As transformers'.
+class EarlyStoppingCallback final : public TrainCallback {
+ public:
+  EarlyStoppingCallback(const TrainingArguments& args, int64_t patience, double threshold = 0);
+  void on_evaluation(const TrainerState& state, const Evaluation& evaluation, bool best,
+                     TrainControl& control) override;
+
+ private:
+  std::function<double(const Evaluation&)> score_;
+  int64_t patience_;
+  double threshold_;
+  std::optional<double> best_;
+  int64_t waited_ = 0;
+};
+
+torch::optim::AdamWOptions adam_options(const TrainingArguments& args);
+// The rate of each step of `steps`.
+std::function<double(int64_t)> learning_rates(const TrainingArguments& args, int64_t steps);
+TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps& steps);
+// The score of an evaluation: the metric, or its negative where small is good. Throws
+// InvalidArgument that lists the metrics there are.
+std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
+
+// Where to go on from; nothing to start anew. Throws CheckpointError if there is no checkpoint.
+std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments& args);
+// Puts the best checkpoint's parameters into the model. Collective.
+void load_best_model(Communicator& comm, torch::nn::Module& model, const TrainingArguments& args);
+
+// Rank 0's progress bar, its lines {'loss': ..., 'learning_rate': ..., 'epoch': ...} on stdout, and
+// output_dir/metrics.jsonl.
+void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
+                            const TrainingSteps& steps);
+TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingSteps& steps);
+// Rank 0's line on stdout.
+void print_metrics(const Communicator& comm, const Metrics& metrics);
+
+// This rank's rows of a forward over a data set.
+class PredictionSum {
+ public:
+  void add(const LossOutput& output);
+  EvalPrediction rows() const;
+  // Over all ranks and samples. Collective.
+  double mean_loss(Communicator& comm) const;
+
+ private:
+  std::vector<at::Tensor> logits_, labels_;
+  double loss_ = 0;
+  int64_t samples_ = 0;
+};
+
+// count_classes() where the predictions are logits of classes; otherwise only the samples.
+Evaluation count_if_classes(const EvalPrediction& prediction);
+void add_metrics(Metrics& metrics, const Metrics& more);
+void add_rates(Metrics& metrics, double seconds, int64_t samples, int64_t batches);
+
+}  // namespace lockstep

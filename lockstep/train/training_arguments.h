@@ -1,0 +1,77 @@
+// TrainingArguments: what Trainer is told, under the names of transformers' TrainingArguments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// The defaults are transformers'. A device is a rank.
+struct TrainingArguments {
+  std::string output_dir = "trainer_output";  // checkpoints: output_dir/checkpoint-<step>
+
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;  // batches of a rank that make one optimizer step
+  double num_train_epochs = 3;              // may end within an epoch
+  int64_t max_steps = -1;                   // optimizer steps in all; above 0: instead of epochs
+
+  double learning_rate = 5e-5;
+  double weight_decay = 0;  // of all but biases and norms
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1;                  // clip to this global norm; 0: do not
+  std::string lr_scheduler_type = "linear";  // "linear", "cosine", "constant",
+                                             // "constant_with_warmup"
+  double warmup_ratio = 0;                   // of all steps
+  int64_t warmup_steps = 0;                  // above 0: instead of the ratio
+
+  bool bf16 = false;  // forward and loss under autocast in bfloat16
+  bool fp16 = false;  // the same in float16, with a GradScaler
+
+  int64_t logging_steps = 500;
+  std::string eval_strategy = "no";        // "no", "steps", "epoch"
+  std::optional<int64_t> eval_steps = {};  // absent: logging_steps
+  std::string save_strategy = "steps";     // "no", "steps", "epoch", "best"
+  int64_t save_steps = 500;
+  int64_t save_total_limit = 0;  // how many checkpoints to keep, the best among them; 0: all
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "loss";  // a metric's name, with or without "eval_"
+  std::optional<bool> greater_is_better = {};  // absent: unless the name ends in "loss"
+
+  int64_t seed = 42;  // of shuffling and dropout; the model is drawn by who makes it
+  int64_t dataloader_num_workers = 0;  // threads of a rank that make batches; 0: the loop itself
+  bool dataloader_drop_last = false;
+  bool group_by_length = false;  // batches of similar lengths (LengthGroupedSampler)
+  bool disable_tqdm = false;     // no progress bar
+  std::string resume_from_checkpoint =
+      {};  // "": start anew; "true": the latest of output_dir; a path
+
+  bool operator==(const TrainingArguments&) const = default;
+};
+
+// Throws InvalidArgument that names the first argument that makes no sense, alone or with another.
+void check(const TrainingArguments& arguments);
+
+// JSON of all arguments by name; reading takes those that are absent from `base`. Throws
+// InvalidArgument of one line that begins with `source`: an unknown name (with the nearest one), a
+// value of another type, and what check() throws.
+std::string to_json(const TrainingArguments& arguments);
+TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,
+                                               TrainingArguments base = {});
+
+// Whether the metric that chooses the best model is to be great, and its name with "eval_".
+bool best_is_greatest(const TrainingArguments& arguments);
+std::string best_metric(const TrainingArguments& arguments);
+
+// Optimizer steps of a run over epochs of `batches` batches a rank.
+struct TrainingSteps {
+  int64_t per_epoch = 0;  // a last group of fewer than gradient_accumulation_steps batches counts
+  int64_t all = 0;
+};
+TrainingSteps training_steps(const TrainingArguments& arguments, int64_t batches);
+
+}  // namespace lockstep
