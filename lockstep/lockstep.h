@@ -45,3 +45,4 @@
 #include "lockstep/parallel/zero/zero_config.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
+#include "lockstep/tokenizers/byte_level_bpe.h"

@@ -15,14 +15,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
+#include "lockstep/tokenizers/byte_level_bpe.h"
 
 namespace {
 
 using lockstep::tokenizers::BertTokenizer;
+using lockstep::tokenizers::ByteLevelBpe;
 using lockstep::tokenizers::EncodeOptions;
 using lockstep::tokenizers::Encoding;
 using lockstep::tokenizers::Truncation;
@@ -105,6 +108,17 @@ void bert(const BertTokenizer& tokenizer, const std::string& what, const char* i
   }
 }
 
+void bpe(const ByteLevelBpe& tokenizer, const std::string& what, const char* in, const char* out) {
+  std::vector<std::string> texts;
+  for (auto& record : read_records(in)) texts.push_back(std::move(*record));
+  Writer writer(out);
+  if (what == "ids") {
+    for (const Ids& ids : tokenizer.encode_batch(texts)) writer.write(ids);
+  } else {
+    for (const std::string& text : texts) writer.write(tokenizer.decode(ids_of(text)));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -113,6 +127,8 @@ int main(int argc, char** argv) {
     const std::string kind = argv[1];
     if (kind == "bert")
       bert(BertTokenizer::load(argv[2]), argv[3], argv[4], argv[5], options_of(argc, argv));
+    else
+      bpe(ByteLevelBpe::load(argv[2]), argv[3], argv[4], argv[5]);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 try:
     import tokenizers
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import BertTokenizer
 except (ImportError, OSError) as missing:
     print(f"skipped: {sys.executable} cannot import what the oracle needs: {missing}")
@@ -244,6 +244,48 @@ def bert_data(program, folder, data, seed, characters):
         check_decoding(program, "bert", f"{name}, the data", model, oracle, texts[:3000])
 
 
+def data_texts(data):
+    """The lines of the data, or fuzzed texts where it is not there."""
+    try:
+        with open(os.path.join(data, "tinyshakespeare/input.txt"), encoding="utf-8") as f:
+            texts = f.read().split("\n")
+        with open(os.path.join(data, "emotion-zh/train.json"), encoding="utf-8") as f:
+            return texts + [text for text, _ in json.load(f)]
+    except FileNotFoundError:
+        return fuzzed(99, 200_000)
+
+
+def byte_level(program, folder, data, seed, characters):
+    """Vocabularies trained on the data: all bytes and some only; both forms of files."""
+    texts = data_texts(data)
+    for size, whole_alphabet, prefix in [(4000, True, False), (1200, False, True)]:
+        oracle = Tokenizer(models.BPE())
+        oracle.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        oracle.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet() if whole_alphabet else []
+        oracle.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, special_tokens=["<|endoftext|>"], show_progress=False,
+                                                              initial_alphabet=alphabet, max_token_length=24))
+        name = f"byte-level BPE of {oracle.get_vocab_size():,} tokens"
+        model = os.path.join(folder, f"bpe-{size}")
+        os.mkdir(model)
+        if whole_alphabet:
+            oracle.model.save(model)
+            fuzz = fuzzed(seed, characters) + every_character()[::7] + ["ab" * 5000, " " * 3000 + "x", "\n \n\t x  y   \n"]
+        else:
+            oracle.add_tokens([AddedToken("thou art", normalized=True), AddedToken("é", normalized=False), AddedToken("<l>", lstrip=True)])
+            oracle.save(os.path.join(model, "tokenizer.json"))
+            fuzz = [text + random.Random(i).choice([" thou art", "é", " <l>x", "Thou art"]) for i, text in enumerate(fuzzed(seed, 50_000))]
+        fuzz = [text.replace("[MASK]", "<|endoftext|>").replace("[SEP]", " <|endoftext|> ") for text in fuzz]
+        check_ids(program, "bpe", f"{name}, the data", model, oracle, texts)
+        check_ids(program, "bpe", f"{name}, fuzzed", model, oracle, fuzz)
+        check_decoding(program, "bpe", name, model, oracle, fuzz[:2000])
+        # Ids in any order: bytes that are no text.
+        random_ = random.Random(seed)
+        ids = [[random_.randrange(oracle.get_vocab_size()) for _ in range(random_.randint(1, 30))] for _ in range(2000)]
+        found = [r.decode() for r in program.run("bpe", model, "decode", map(packed, ids))]
+        check(f"{name}, random ids decoded", ids, found, [oracle.decode(i) for i in ids])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=os.path.join(ROOT, "build/release/bin/tests/tokenizer_parity"))
@@ -256,6 +298,7 @@ def main():
         program = Program(options.program, folder)
         bert_settings(program, folder, options.seed)
         bert_json(program, folder, options.seed)
+        byte_level(program, folder, options.data, options.seed, options.characters)
         if os.path.isdir(os.path.join(options.data, "vocab")):
             bert_data(program, folder, options.data, options.seed, options.characters)
         else:

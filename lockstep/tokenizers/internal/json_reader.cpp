@@ -81,20 +81,20 @@ void JsonObject::require_off(std::string_view key) const {
   refuse(key, "is set, which is not supported");
 }
 
-std::vector<std::string> vocabulary_of(const JsonObject& model) {
-  const nlohmann::json* vocabulary = model.find("vocab");
-  if (vocabulary == nullptr || !vocabulary->is_object() || vocabulary->empty())
-    model.refuse("vocab", "is not an object of tokens and their ids");
-  std::vector<std::string> tokens(vocabulary->size());
+std::vector<std::string> vocabulary_of(const nlohmann::json& vocabulary, std::string_view file,
+                                       std::string_view place) {
+  const std::string where(place);
+  if (!vocabulary.is_object() || vocabulary.empty())
+    refuse(file, where + " is not an object of tokens and their ids");
+  std::vector<std::string> tokens(vocabulary.size());
   std::vector<bool> taken(tokens.size());
-  for (const auto& [token, id] : vocabulary->items()) {
+  for (const auto& [token, id] : vocabulary.items()) {
     const bool number = id.is_number_unsigned();
     const auto value = number ? id.get<uint64_t>() : 0;
     if (!number || value >= tokens.size() || taken[value]) {
-      model.refuse("vocab", "gives the token " + shown(token) + " the id " +
-                                id.dump().substr(0, 40) + "; the ids of " +
-                                std::to_string(tokens.size()) + " tokens are 0 to " +
-                                std::to_string(tokens.size() - 1) + ", each once");
+      refuse(file, where + " gives the token " + shown(token) + " the id " +
+                       id.dump().substr(0, 40) + "; the ids of " + std::to_string(tokens.size()) +
+                       " tokens are 0 to " + std::to_string(tokens.size() - 1) + ", each once");
     }
     taken[value] = true;
     tokens[value] = token;

@@ -40,8 +40,9 @@ class JsonObject {
   std::string place_;
 };
 
-// "vocab" of a model as tokens by id: ids 0..n-1, each once.
-std::vector<std::string> vocabulary_of(const JsonObject& model);
+// An object of tokens and their ids 0..n-1, each once, as tokens by id.
+std::vector<std::string> vocabulary_of(const nlohmann::json& vocabulary, std::string_view file,
+                                       std::string_view place);
 
 // "added_tokens". Tokens that the vocabulary lacks are appended to `tokens`, under the next ids.
 std::vector<AddedToken> added_tokens_of(const JsonObject& root, std::vector<std::string>& tokens);

@@ -1,0 +1,72 @@
+// ByteLevelBpe: GPT-2's byte-pair encoding, id for id what Hugging Face's GPT2Tokenizer and the
+// `tokenizers` library give.
+//
+// Method: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, on
+// the bytes of UTF-8 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::tokenizers {
+
+struct ByteLevelBpeOptions {
+  bool add_prefix_space = false;              // a text that does not begin with a space gets one
+  std::string end_of_text = "<|endoftext|>";  // the special token; a vocabulary may do without
+};
+
+// Immutable; all methods are const and may be called from any thread. Cheap to copy: copies share
+// everything.
+//
+// Texts are UTF-8; a malformed sequence counts as U+FFFD. A byte that has no token of its own is
+// left out, as the library does (GPT-2's vocabulary has all 256).
+class ByteLevelBpe {
+ public:
+  // vocab.json (an object of tokens and their ids) and merges.txt (two tokens a line, the first
+  // line may be "#version: ..."). Throws DataError that names the file and the line: missing, not
+  // UTF-8, malformed, ids other than 0..n-1, a merge of tokens that are not in the vocabulary.
+  static ByteLevelBpe from_files(const std::filesystem::path& vocabulary,
+                                 const std::filesystem::path& merges,
+                                 const ByteLevelBpeOptions& options = {});
+  // The same of files in memory; the names stand for them in messages.
+  static ByteLevelBpe parse_files(std::string_view vocabulary, std::string_view merges,
+                                  const ByteLevelBpeOptions& options = {},
+                                  std::string_view vocabulary_name = "vocab.json",
+                                  std::string_view merges_name = "merges.txt");
+  // Hugging Face's tokenizer.json: no normalizer, pre-tokenizer and decoder ByteLevel, model BPE
+  // without dropout, unknown token, prefix or suffix; added tokens with all their options. Throws
+  // DataError: malformed, or anything that would tokenise otherwise.
+  static ByteLevelBpe from_tokenizer_json(const std::filesystem::path& file);
+  static ByteLevelBpe parse_tokenizer_json(std::string_view json, std::string_view name);
+  // A tokenizer.json, or a directory with one, or else with vocab.json and merges.txt.
+  static ByteLevelBpe load(const std::filesystem::path& path);
+
+  std::vector<int32_t> encode(std::string_view text) const;
+  // Many texts, by several threads (0: as many as there are processors); in the order given.
+  std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string> texts,
+                                                 int threads = 0) const;
+  std::vector<std::string> tokenize(std::string_view text) const;
+
+  // The text of the ids; bytes that are not UTF-8 become U+FFFD. Throws InvalidArgument for an id
+  // outside 0..vocabulary_size()-1.
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
+
+  int64_t vocabulary_size() const;
+  // Tokens as the vocabulary writes them: a byte is a printable character, a space U+0120.
+  std::optional<int32_t> id_of(std::string_view token) const;
+  const std::string& token_of(int32_t id) const;  // throws InvalidArgument
+  std::optional<int32_t> end_of_text_id() const;
+
+ private:
+  struct State;
+  explicit ByteLevelBpe(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace lockstep::tokenizers

@@ -1,0 +1,48 @@
+// Byte-pair encoding of one word.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::tokenizers {
+
+struct BpeMerge {
+  int32_t left, right, result;
+};
+
+// Which pairs of tokens become one, and in which order. Immutable once filled.
+class BpeMerges {
+ public:
+  BpeMerges();
+
+  // The merge of the next rank; of two of the same pair the later one counts.
+  void add(const BpeMerge& merge);
+  void set_byte(uint8_t byte, int32_t id) { bytes_[byte] = id; }
+
+  // Appends the ids of `word`: its bytes, of which again and again the pair of the lowest rank, of
+  // those the leftmost, is merged. Bytes without a token are left out.
+  void append_ids(std::string_view word, std::vector<int32_t>& ids) const;
+
+ private:
+  static constexpr uint32_t kNoRank = UINT32_MAX;
+
+  struct Slot {
+    int32_t left = -1, right = -1;  // left -1: free
+    uint32_t rank = kNoRank;
+    int32_t result = 0;
+  };
+  const Slot& find(int32_t left, int32_t right) const;
+  size_t place(int32_t left, int32_t right) const;
+  void grow();
+  void merge_few(std::vector<int32_t>& ids, size_t first) const;
+  void merge_many(std::vector<int32_t>& ids, size_t first) const;
+
+  std::vector<Slot> slots_;  // a power of two, at most half full
+  size_t used_ = 0;
+  uint32_t next_rank_ = 0;
+  int32_t bytes_[256];
+};
+
+}  // namespace lockstep::tokenizers
