@@ -93,7 +93,7 @@ BertTokenizer BertTokenizer::load(const fs::path& path, const BertTokenizerOptio
   return BertTokenizer(std::make_shared<const State>(std::move(parts)));
 }
 
-void BertTokenizer::save(const fs::path& directory) const {
+std::map<std::string, std::string> BertTokenizer::files() const {
   if (!state_->lossless_as_vocabulary) {
     throw InvalidArgument(state_->name +
                           ": its added tokens or settings have no place in a vocab.txt; copy the "
@@ -109,8 +109,11 @@ void BertTokenizer::save(const fs::path& directory) const {
       {"pad_token", options.pad_token},     {"cls_token", options.cls_token},
       {"mask_token", options.mask_token}};
   if (options.strip_accents) config["strip_accents"] = *options.strip_accents;
-  write_file_aside(directory / "vocab.txt", lines);
-  write_file_aside(directory / "tokenizer_config.json", config.dump(2) + "\n");
+  return {{"vocab.txt", std::move(lines)}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+}
+
+void BertTokenizer::save(const fs::path& directory) const {
+  for (const auto& [name, text] : files()) write_file_aside(directory / name, text);
 }
 
 Encoding BertTokenizer::encode(std::string_view text, const EncodeOptions& options) const {

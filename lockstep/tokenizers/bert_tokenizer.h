@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,9 +64,11 @@ class BertTokenizer {
   // for what neither says. Throws DataError.
   static BertTokenizer load(const std::filesystem::path& path,
                             const BertTokenizerOptions& fallback = {});
-  // Writes vocab.txt and tokenizer_config.json, which load() and transformers read, into an
-  // existing directory, each whole or not at all. Throws SystemError; InvalidArgument if added
-  // tokens of a tokenizer.json would be lost.
+  // vocab.txt and tokenizer_config.json, which load() and transformers read, by name. Throws
+  // InvalidArgument if added tokens of a tokenizer.json would be lost.
+  std::map<std::string, std::string> files() const;
+  // Writes them into an
+  // existing directory, each whole or not at all. Throws as files(), and SystemError.
   void save(const std::filesystem::path& directory) const;
 
   // Throws InvalidArgument if options.max_length has no room for the special tokens, or the text
