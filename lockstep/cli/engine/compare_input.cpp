@@ -7,8 +7,11 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/data/sentences.h"
+#include "lockstep/data/text_classification.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/model/bert_config.h"
+#include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
@@ -46,9 +49,15 @@ void check_model(const std::string& model) {
 }
 
 void check_data(MethodsArguments& arguments) {
-  if (arguments.data.empty())
-    throw InvalidArgument("give --data, a directory or file of labelled texts");
-  if (!fs::exists(arguments.data)) throw InvalidArgument("there is no " + arguments.data);
+  if (!arguments.data.empty()) {
+    data::text_classification(arguments.data);
+    return;
+  }
+  const fs::path folder = fs::path(arguments.output) / "data";
+  data::generate_sentences(folder);
+  arguments.data = folder.string();
+  arguments.built_in = true;
+  if (arguments.vocab.empty()) arguments.vocab = (folder / "vocab.txt").string();
 }
 
 }  // namespace
@@ -59,7 +68,7 @@ void check_compare_input(MethodsArguments& arguments) {
     throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
   check_programs(arguments);
   check_model(arguments.model);
-  if (!arguments.vocab.empty()) read_text_file(arguments.vocab);
+  if (!arguments.vocab.empty()) tokenizers::BertTokenizer::load(arguments.vocab);
   prepare_folder(arguments.output);
   check_writable(arguments.json);
   check_data(arguments);

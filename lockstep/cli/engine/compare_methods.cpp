@@ -73,7 +73,7 @@ class MethodComparison {
         jobs_(plan_jobs(arguments)),
         start_(std::chrono::steady_clock::now()) {
     comparison_.model = arguments.model;
-    comparison_.data = arguments.data;
+    comparison_.data = arguments.built_in ? "sentences" : arguments.data;
     comparison_.recipe = arguments.recipe == "default" ? "" : arguments.recipe;
     comparison_.nproc = arguments.nproc;
     comparison_.threads_per_rank = arguments.threads;

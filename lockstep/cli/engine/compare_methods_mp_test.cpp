@@ -184,6 +184,21 @@ TEST_F(Compare, ScalingRunsFurtherNumbersOfRanks) {
   EXPECT_THAT(dir_.read("out/comparison.html"), HasSubstr("Time against ranks"));
 }
 
+TEST_F(Compare, WithoutDataItMakesItsOwnSentences) {
+  UniqueFd err(::creat((dir_ / "stderr").c_str(), 0600));
+  SubprocessOptions options;
+  options.command = {"lockstep", "compare",    "--methods",  "single",
+                     "--output", dir_ / "own", "--programs", dir_ / "programs"};
+  options.program = LOCKSTEP_ENGINE;
+  options.stderr_fd = err.get();
+  ASSERT_TRUE(Subprocess(options).wait(Deadline::seconds(120)).ok()) << dir_.read("stderr");
+  EXPECT_FALSE(dir_.read("own/data/vocab.txt").empty());
+  EXPECT_THAT(dir_.read("own/single/log.txt"),
+              AllOf(HasSubstr("--data " + (dir_ / "own/data").string()),
+                    HasSubstr("--vocab " + (dir_ / "own/data/vocab.txt").string())));
+  EXPECT_EQ(nlohmann::json::parse(dir_.read("own/comparison.json")).at("data"), "sentences");
+}
+
 TEST_F(Compare, BadInputIsOneLineBeforeAnythingStarts) {
   const auto refuses = [&](const Arguments& more, const std::string& says) {
     const Ended ended = run(more);
@@ -194,6 +209,7 @@ TEST_F(Compare, BadInputIsOneLineBeforeAnythingStarts) {
   };
   refuses({"--methods", "all,none"}, "no method 'all'");
   refuses({"--data", dir_ / "nothing"}, "nothing");
+  refuses({"--data", dir_.write("bad.jsonl", "{}\n").string()}, "bad.jsonl");
   refuses({"--vocab", dir_ / "nothing.txt"}, "nothing.txt");
   refuses({"--model", "huge"}, "--model is 'huge'; give mini, base or a directory");
   refuses({"--model", dir_.write("config.json", "{").string()}, "config.json");

@@ -17,9 +17,10 @@ struct MethodsArguments {
   std::vector<TrainingMethod> methods;
   std::vector<int64_t> scaling;  // further numbers of ranks
   int64_t nproc = 2;
-  int64_t threads = 0;  // of a rank; 0: processors / ranks
-  std::string data;     // "": the built-in sentences
-  std::string vocab;    // "": not given, so with all texts below
+  int64_t threads = 0;    // of a rank; 0: processors / ranks
+  std::string data;       // "": the built-in sentences
+  bool built_in = false;  // `data` is where they are
+  std::string vocab;      // "": not given, so with all texts below
   std::string model = "mini";
   std::string output = "runs/compare";
   std::string json;
