@@ -1,6 +1,7 @@
 // Tutorial 003, method 8: Accelerator. The loop of one process, prepared for several.
 //   lockstep run --nproc-per-node 2 accelerator --data ... --vocab ...
 #include <lockstep/train/accelerator.h>
+#include <lockstep/train/metrics.h>
 
 #include "text_training.h"
 

@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
     lockstep::BertClassifier model = text::make_model(settings, texts, comm.rank());
     lockstep::broadcast_parameters(model, comm, 0);
     lockstep::DistributedOptimizer<lockstep::optim::FusedAdamW> optimizer(
-        comm, model->named_parameters(), {.compression = lockstep::Compression::kFp16},
+        comm, model->named_parameters(), {.compression = lockstep::Compression::kFloat16},
         text::parameter_groups(model, settings), settings.adamw());
     lockstep::broadcast_optimizer_state(optimizer, comm, 0);
     text::Run run(settings, texts, comm, loader.batches());

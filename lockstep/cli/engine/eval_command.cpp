@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/engine/saved_model.h"
+#include "lockstep/cli/engine/text_commands.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/image_data.h"
@@ -63,12 +64,16 @@ int eval_command(const Arguments& arguments) {
                  "lockstep eval");
     std::string checkpoint, data_path, json_path;
     app.add_option("--checkpoint", checkpoint,
-                   "checkpoint, or the output directory of a training run")
+                   "checkpoint, the output directory of a training run, or a text model of Hugging "
+                   "Face's form")
         ->required();
-    app.add_option("--data", data_path, "data as for `lockstep train` [those it was trained on]");
+    app.add_option("--data", data_path,
+                   "data as for `lockstep train` [those it was trained on]; labelled texts");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
     check_writable(json_path);
+    if (const auto text = find_text_model(checkpoint))
+      return eval_text(*text, data_path, json_path);
     SavedModel saved = load_model(checkpoint);
     if (data_path.empty()) data_path = saved.config.data;
     const ImageData data = load_image_data(saved.config, data_path, ImageParts::kTest);

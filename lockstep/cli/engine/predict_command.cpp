@@ -10,6 +10,7 @@
 
 #include "lockstep/cli/engine/image_file.h"
 #include "lockstep/cli/engine/saved_model.h"
+#include "lockstep/cli/engine/text_commands.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/report/table.h"
@@ -54,25 +55,42 @@ std::vector<double> softmax(const std::vector<double>& logits) {
   return values;
 }
 
+// Empty if the first is not of a text model.
+std::vector<std::filesystem::path> text_models(const std::vector<std::string>& checkpoints) {
+  std::vector<std::filesystem::path> models;
+  for (const std::string& checkpoint : checkpoints) {
+    const auto model = find_text_model(checkpoint);
+    if (!model && models.empty()) return {};
+    if (!model) throw InvalidArgument(checkpoint + ": is no checkpoint of a text classifier");
+    models.push_back(*model);
+  }
+  return models;
+}
+
 }  // namespace
 
 int predict_command(const Arguments& arguments) {
   return run_guarded("predict", [&] {
-    CLI::App app("What a checkpoint says a picture is.", "lockstep predict");
-    std::string checkpoint, file, json_path;
+    CLI::App app("What a checkpoint says a picture or a text is.", "lockstep predict");
+    std::vector<std::string> checkpoints, texts;
+    std::string file, json_path;
     int64_t index = 0;
-    app.add_option("--checkpoint", checkpoint,
-                   "checkpoint, or the output directory of a training run")
+    app.add_option("--checkpoint", checkpoints,
+                   "checkpoint, or the output directory of a training run; several of texts")
         ->required();
+    app.add_option("--text", texts, "a text; several are taken");
     app.add_option("--file", file,
                    "a picture of the size the model takes: an idx or CIFAR-10 file (plain or .gz), "
-                   "PGM or PPM")
-        ->required();
+                   "PGM or PPM; or texts as for training, or a .txt of one a line");
     app.add_option("--index", index, "which picture of an idx or CIFAR-10 file, from 0 [0]");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
     check_writable(json_path);
-    SavedModel saved = load_model(checkpoint);
+    if (const auto models = text_models(checkpoints); !models.empty())
+      return predict_texts({.models = models, .texts = texts, .file = file}, json_path);
+    if (file.empty()) throw InvalidArgument("--file is missing; give a picture");
+    if (checkpoints.size() > 1) throw InvalidArgument("give one checkpoint for a picture");
+    SavedModel saved = load_model(checkpoints.front());
     const Picture image = read_image(file, index);
     const auto logits = logits_of(saved, image, file);
     const auto probabilities = softmax(logits);

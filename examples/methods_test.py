@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Tutorial 003's nine methods on the built-in sentences, a few steps each: the tutorial's lines, the result file, a checkpoint that
+`lockstep eval` and `lockstep predict` take, and that transformers opens with the same logits.
+
+    examples/methods_test.py --bin build/release/bin METHOD
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+STEPS = 4
+METHODS = {  # the way it is started, the steps of an epoch of 4,000 sentences
+    "single": ("alone", 125), "data_parallel": ("alone", 125), "distributed": ("run", 63), "distributed_spawn": ("alone", 63),
+    "distributed_amp": ("run", 63), "horovod": ("run", 63), "zero_engine": ("run", 63), "accelerator": ("run", 63),
+    "trainer": ("run", 63)}
+TEXT = "今天 真是 太 开心 了"
+
+
+def fail(message, output=""):
+    sys.exit(f"{message}\n{output}")
+
+
+def run(command, folder):
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode != 0:
+        fail(f"{' '.join(command)} ended with {done.returncode}", done.stdout)
+    return done.stdout
+
+
+def command_of(bin_dir, method, folder):
+    way, _ = METHODS[method]
+    start = [os.path.join(bin_dir, "lockstep"), "run", "--nproc-per-node", "2"] if way == "run" else []
+    return start + [os.path.join(bin_dir, "examples/text_classification", method), "--max-steps", str(STEPS), "--recipe", "tutorial",
+                    "--max-length", "24", "--output", os.path.join(folder, method), "--json", os.path.join(folder, method + ".json")]
+
+
+def check_lines(method, output):
+    ranks = METHODS[method][1] == 63
+    wanted = [r"【dev】 loss：\d\.\d{6} accuracy：0\.\d{4}", r"【best accuracy】 0\.\d{4}", r"耗时：\d\.\d{4}分钟"]
+    wanted += [rf"【train】 epoch：1/1 step：{step}/{STEPS} loss：\d\.\d{{6}}" for step in range(1, STEPS + 1)]
+    if ranks:
+        wanted += [r"\[\d+\] Initializing process group with: \{'MASTER_ADDR': '127\.0\.0\.1', 'MASTER_PORT': '\d+', 'RANK': '1', "
+                   r"'WORLD_SIZE': '2', 'LOCAL_RANK': '1'\}",
+                   r"\[\d+\] rank = 1, world_size = 2, n = 1, device_ids = \[1\]"]
+    for line in wanted:
+        if not re.search(f"^{line}$", output, re.MULTILINE):
+            fail(f"{method}: no line like {line}", output)
+
+
+def check_result(method, folder):
+    with open(os.path.join(folder, method + ".json")) as file:
+        result = json.load(file)
+    ranks = 2 if METHODS[method][1] == 63 else 1
+    expected = {"method": method, "steps": STEPS, "samples": STEPS * 32 * ranks, "batch_size": 32, "padding": "max_length",
+                "dtype": "bfloat16" if method == "distributed_amp" else "float32"}
+    for name, value in expected.items():
+        if result[name] != value:
+            fail(f"{method}: {name} is {result[name]}, expected {value}")
+    if len(result["losses"]) != STEPS or sum(map(sum, result["confusion"])) != 500:
+        fail(f"{method}: {len(result['losses'])} losses, {sum(map(sum, result['confusion']))} texts evaluated")
+    if len(result["peak_memory_mib"]) != ranks or not all(value > 0 for value in result["peak_memory_mib"]):
+        fail(f"{method}: peak_memory_mib is {result['peak_memory_mib']}")
+    return result
+
+
+def check_use(bin_dir, method, folder, result):
+    lockstep = os.path.join(bin_dir, "lockstep")
+    checkpoint = os.path.join(folder, method)
+    found = os.path.join(folder, "eval.json")
+    run([lockstep, "eval", "--checkpoint", checkpoint, "--data", "data/sentences", "--json", found], folder)
+    with open(found) as file:
+        evaluation = json.load(file)
+    # An evaluation in 16 bits need not agree to the last text.
+    if abs(evaluation["accuracy"] - result["dev_accuracy"]) > (0.01 if result["dtype"] != "float32" else 1e-9):
+        fail(f"{method}: eval says {evaluation['accuracy']}, the run {result['dev_accuracy']}")
+    answers = os.path.join(folder, "predict.json")
+    printed = run([lockstep, "predict", "--checkpoint", checkpoint, "--text", TEXT, "--json", answers], folder)
+    line = "=" * 100
+    if not re.fullmatch(rf"{line}\n{method}\n文本： {TEXT.replace(' ', '')}\n预测： \S+\n{line}\n", printed):
+        fail(f"{method}: predict does not print the tutorial's block", printed)
+    with open(answers) as file:
+        return json.load(file)[0]
+
+
+def check_transformers(method, folder, answer):
+    try:
+        import torch
+        from transformers import BertForSequenceClassification, BertTokenizer
+    except ImportError as missing:
+        print(f"transformers' side left out: {missing}")
+        return
+    path = os.path.join(folder, method, "checkpoints", "best")
+    model = BertForSequenceClassification.from_pretrained(path).eval()
+    tokenizer = BertTokenizer.from_pretrained(path)
+    with torch.no_grad():
+        logits = model(**tokenizer(TEXT.replace(" ", ""), return_tensors="pt")).logits[0]
+    worst = max(abs(mine - theirs) for mine, theirs in zip(answer["logits"], logits.tolist()))
+    if worst > 1e-5 or model.config.id2label[answer["label"]] != answer["name"]:
+        fail(f"{method}: transformers' logits differ by {worst}")
+    print(f"transformers opens the checkpoint: logits within {worst:.1e}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("method", choices=METHODS)
+    options = parser.parse_args()
+    bin_dir = os.path.abspath(options.bin)
+    with tempfile.TemporaryDirectory() as folder:
+        output = run(command_of(bin_dir, options.method, folder), folder)
+        check_lines(options.method, output)
+        result = check_result(options.method, folder)
+        answer = check_use(bin_dir, options.method, folder, result)
+        if options.method == "distributed":
+            check_transformers(options.method, folder, answer)
+    print(f"{options.method}: {STEPS} steps, losses {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+// eval and predict for checkpoints of text classifiers: ours, and Hugging Face's directories.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::engine {
+
+// The text classifier that `path` means: itself, or the best or else the last checkpoint of a run's
+// output directory. Nothing if there is none.
+std::optional<std::filesystem::path> find_text_model(const std::filesystem::path& path);
+
+// "distributed" of runs/distributed/checkpoints/best: the last part of a path that says something.
+std::string checkpoint_name(const std::filesystem::path& path);
+
+// Prints accuracy, loss and the report on the test set of `data`, or its dev set where it has none;
+// over all ranks of the job. Returns the exit code. Throws what loading throws.
+int eval_text(const std::filesystem::path& model, const std::string& data, const std::string& json);
+
+struct TextQuestions {
+  std::vector<std::filesystem::path> models;
+  std::vector<std::string> texts;
+  std::string file;  // of texts, labelled or not; "": none
+};
+// Prints a block a model and text: the text, its label where it is known, and what the model says.
+int predict_texts(const TextQuestions& questions, const std::string& json);
+
+}  // namespace lockstep::engine
