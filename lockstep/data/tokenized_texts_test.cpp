@@ -4,9 +4,11 @@
 #include <torch/types.h>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/sentences.h"
 
 namespace lockstep::data {
 namespace tokenized_texts_test {
@@ -93,6 +95,32 @@ TEST(TokenizedTexts, GoesThroughTheLoader) {
   int64_t expected = 0;
   for (const int64_t length : one.lengths()) expected += length;
   EXPECT_EQ(tokens, expected);
+}
+
+struct OneRank {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+};
+
+TEST(TokenizedTexts, FromAFolderToBatches) {
+  const TestDirectory directory;
+  const auto folder = directory / "sentences";
+  generate_sentences(folder, {.train = 300, .dev = 30});
+  const OneRank comm;
+  int64_t samples = 0;
+
+  const auto data = data::text_classification(folder, {.preprocessing = {.strip = true}});
+  const auto tokenizer = tokenizers::BertTokenizer::load(folder);
+  const data::TokenizedTexts train(data.train, tokenizer, {.max_length = 128});
+  data::LengthGroupedSampler sampler(train.lengths(), comm, {.batch_size = 32 * comm.size()});
+  data::Loader loader(train, sampler, {.batch_size = 32});
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    sampler.set_epoch(epoch);
+    for (const data::TextBatch& batch : loader) samples += batch.input_ids.size(0);
+  }
+
+  EXPECT_EQ(samples, 900);
+  EXPECT_EQ(data.labels.size(), 6U);
 }
 
 TEST(TokenizedTexts, RefusesWhatCannotBe) {

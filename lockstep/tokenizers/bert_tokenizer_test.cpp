@@ -126,6 +126,22 @@ TEST(BertTokenizer, Decodes) {
   EXPECT_THROW(tokenizer.decode(Ids{27}), InvalidArgument);
 }
 
+TEST(BertTokenizer, OfTheDocuments) {
+  const TestDirectory directory;
+  toy().save(directory.path());
+  const auto folder = directory.path();
+
+  const auto tokenizer = tokenizers::BertTokenizer::load(folder);  // or vocab.txt, tokenizer.json
+  const auto encoding = tokenizer.encode_pair("天气好", "unaffable", {.max_length = 128});
+  const std::vector<std::string> texts = {"天气", "好"};
+  const auto batch = tokenizer.encode_batch(texts, {.max_length = 128},
+                                            {.padding = tokenizers::Padding::kLongest});
+  const std::string text = tokenizer.decode(encoding.ids);
+
+  EXPECT_EQ(text, "天 气 好 unaffable");
+  EXPECT_EQ(batch[1].attention_mask, (Ids{1, 1, 1, 0}));
+}
+
 TEST(BertTokenizer, ReadsVocabTxtLineByLine) {
   const TestDirectory dir;
   const auto load = [&](const std::string& text) {
