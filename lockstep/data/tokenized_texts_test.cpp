@@ -83,7 +83,7 @@ TEST(TokenizedTexts, GoesThroughTheLoader) {
   }
   const TokenizedTexts one(examples, tokenizer(), {}, 1), many(examples, tokenizer(), {}, 4);
   EXPECT_EQ(one.lengths(), many.lengths());
-  const LengthGroupedSampler sampler(many.lengths(), 1, 0, {.batch_size = 16});
+  LengthGroupedSampler sampler(many.lengths(), 1, 0, {.batch_size = 16});
   Loader loader(many, sampler, {.batch_size = 16, .num_workers = 2});
   int64_t count = 0, tokens = 0;
   for (const TextBatch& batch : loader) {
