@@ -211,12 +211,12 @@ ensure_python_headers() {
 # What tests import, into .venv; without it they are skipped, by name. Of TensorBoard what reads its files, no server.
 ensure_python_test_packages() {
   local python="$ROOT/.venv/bin/python"
-  local wants='expecttest, numpy, safetensors, sklearn, tensorboard.backend.event_processing.event_accumulator'
+  local wants='expecttest, numpy, safetensors, sklearn, tokenizers, tensorboard.backend.event_processing.event_accumulator'
   if [ ! -x "$python" ] || "$python" -c "import $wants" 2>/dev/null; then return; fi
   mkdir -p "$ROOT/build"
-  say "Installing expecttest, numpy, safetensors, scikit-learn and TensorBoard's reader into .venv, for the tests"
-  pip_quietly install expecttest numpy safetensors scikit-learn ||
-    say "pip could not install expecttest, numpy, safetensors and scikit-learn (log: build/pip.log)"
+  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers and TensorBoard's reader into .venv, for the tests"
+  pip_quietly install expecttest numpy safetensors scikit-learn 'transformers>=5' ||
+    say "pip could not install expecttest, numpy, safetensors, scikit-learn and transformers (log: build/pip.log)"
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 
