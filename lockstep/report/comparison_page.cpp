@@ -193,10 +193,8 @@ Words scaling_picture(const Comparison& comparison) {
                      .series = {}};
     panel.x_integers = true;
     for (const ScalingSeries& series : comparison.scaling) {
-      Series measured{.name = series.method, .x = {}, .y = {}}, ideal = measured;
-      ideal.name = comparison.scaling.size() == 1 ? word("ideal", "理想")
-                                                  : series.method + word(", ideal", "，理想");
-      ideal.dashed = true;
+      Series measured{.name = series.method, .x = {}, .y = {}};
+      Series ideal{.name = word("ideal", "理想"), .x = {}, .y = {}, .dashed = true};
       for (const RunResult& run : series.runs) {
         const RunResult& first = series.runs.front();
         for (Series* one : {&measured, &ideal}) one->x.push_back(static_cast<double>(run.nproc));
@@ -205,7 +203,8 @@ Words scaling_picture(const Comparison& comparison) {
                           static_cast<double>(run.nproc));
       }
       panel.series.push_back(std::move(measured));
-      panel.series.push_back(std::move(ideal));
+      // Each method has an ideal of its own; with several, lines enough are there without.
+      if (comparison.scaling.size() == 1) panel.series.push_back(std::move(ideal));
     }
     return svg_line_chart({panel}, kPanel);
   });

@@ -17,9 +17,10 @@ bool gives(const Arguments& arguments, const std::string& option) {
 }  // namespace
 
 int compare_command(const Arguments& arguments) {
-  if (gives(arguments, "--scaling") && !gives(arguments, "--methods"))
-    return compare_scaling(arguments);
-  return compare_methods(arguments);
+  bool of_methods = !gives(arguments, "--scaling");
+  for (const char* own : {"--methods", "--vocab", "--pack", "--amp", "--programs"})
+    of_methods = of_methods || gives(arguments, own);
+  return of_methods ? compare_methods(arguments) : compare_scaling(arguments);
 }
 
 }  // namespace lockstep::engine

@@ -109,7 +109,8 @@ class MethodComparison {
   }
   static std::string name_of(const MethodJob& job) {
     const std::string name = job.method.name;
-    return job.for_scaling ? name + " on " + std::to_string(job.nproc) + " ranks" : name;
+    if (!job.for_scaling) return name;
+    return name + " on " + std::to_string(job.nproc) + (job.nproc == 1 ? " rank" : " ranks");
   }
   static std::string done_text(const RunResult& result) {
     std::string text = std::to_string(result.steps) + " steps in " + duration_text(result.seconds) +
@@ -169,9 +170,11 @@ class MethodComparison {
           {job.method.name, job.method.tutorial, std::move(outcome.result), outcome.failure});
     }
     comparison_.scaling.clear();
-    for (const auto& [method, runs] : scaled_) {
-      ScalingSeries series{method, runs};
-      if (const RunResult* main = find_result(comparison_, method)) series.runs.push_back(*main);
+    for (const ComparedMethod& method : comparison_.methods) {
+      const auto found = scaled_.find(method.method);
+      if (found == scaled_.end()) continue;
+      ScalingSeries series{method.method, found->second};
+      if (method.result) series.runs.push_back(*method.result);
       std::sort(series.runs.begin(), series.runs.end(),
                 [](const RunResult& a, const RunResult& b) { return a.nproc < b.nproc; });
       comparison_.scaling.push_back(std::move(series));

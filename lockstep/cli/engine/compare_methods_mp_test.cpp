@@ -260,13 +260,13 @@ TEST(MethodRun, ATerminalIsPassedOn) {
   const TestDirectory dir;
   testing::internal::CaptureStderr();
   const MethodEnd end =
-      sh(dir, "[ -t 2 ] && stty size <&2; printf '\\rhalf\\rdone\\n' >&2", Deadline::seconds(60),
-         {.interactive = true, .unicode = true, .columns = 97});
+      sh(dir, "[ -t 2 ] && stty size <&2; printf '\\rhalf\\r\\033[Kdone\\n' >&2",
+         Deadline::seconds(60), {.interactive = true, .unicode = true, .columns = 97});
   const std::string shown = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(end.status->ok());
-  EXPECT_THAT(shown, HasSubstr("\rhalf\rdone\n"));
+  EXPECT_THAT(shown, HasSubstr("\rhalf\r\x1b[Kdone\n"));
   EXPECT_THAT(dir.read("log.txt"),
-              AllOf(HasSubstr("24 97\n"), HasSubstr("done\n"), Not(HasSubstr("half"))));
+              AllOf(HasSubstr("24 97\n"), HasSubstr("\ndone\n"), Not(HasSubstr("half"))));
 }
 
 }  // namespace lockstep::engine::compare_methods_mp_test

@@ -27,6 +27,20 @@ constexpr int kTickMs = 200;
 const auto kGrace = std::chrono::seconds(10);     // from SIGTERM to SIGKILL
 const auto kLastWords = std::chrono::seconds(2);  // for pipes that a grandchild holds open
 
+// Without what a terminal obeys ("\x1b[K") and spaces at the ends.
+std::string plain(std::string_view line) {
+  std::string text;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\x1b' && i + 1 < line.size() && line[i + 1] == '[') {
+      for (i += 2; i < line.size() && (line[i] < '@' || line[i] > '~');) ++i;
+    } else {
+      text += line[i];
+    }
+  }
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
+  return text;
+}
+
 // The whole lines of both streams as a file, and the last of them in memory.
 class MethodLog {
  public:
@@ -39,8 +53,8 @@ class MethodLog {
   void add(const std::vector<launch::Piece>& pieces) {
     for (const launch::Piece& piece : pieces) {
       if (piece.end == launch::Piece::End::kProgress) continue;  // a bar's turn
-      std::string line = piece.text;
-      while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+      std::string line = plain(piece.text);
+      if (line.empty() && piece.text != "\n") continue;  // what is left of a bar
       write(line + "\n");
       last_.push_back(std::move(line));
       if (last_.size() > kKeptLines) last_.pop_front();
@@ -185,7 +199,8 @@ std::string failure_text(const MethodEnd& end, Deadline deadline) {
   }
   const auto last = std::find_if(end.last_lines.rbegin(), end.last_lines.rend(),
                                  [](const std::string& line) { return !line.empty(); });
-  return last == end.last_lines.rend() ? text : text + ": " + *last;
+  if (last == end.last_lines.rend()) return text;
+  return text + ": " + last->substr(std::min(last->find_first_not_of(" \t"), last->size()));
 }
 
 }  // namespace lockstep::engine
