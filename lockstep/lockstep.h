@@ -3,6 +3,7 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/comm/algorithms/ring.h"
 #include "lockstep/comm/coalesced.h"

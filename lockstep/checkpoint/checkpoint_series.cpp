@@ -1,11 +1,11 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 
 #include <fcntl.h>
-#include <stdio.h>  // renameat2
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>  // renameat2
 
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"

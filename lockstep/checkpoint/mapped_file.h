@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace lockstep {
 
@@ -20,6 +21,9 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
+
+  // Brings all pages into memory at once, for those who read all of them.
+  void read_ahead() const;
 
   std::span<std::byte> bytes() const { return bytes_; }  // at the start of a page
   const std::string& name() const { return name_; }

@@ -52,7 +52,8 @@ class PickleMachine {
   template <class Number>
   Number take() {
     Number value;
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    const std::string_view bytes = take(sizeof value);
+    std::memcpy(&value, bytes.data(), bytes.size());
     return value;
   }
   std::string_view take_line() {

@@ -121,6 +121,7 @@ std::vector<int64_t> PtTensors::numbers(const PickleValue& value, const std::str
   if (tuple->kind != PickleKind::kTuple || tuple->items.size() > kMostDims)
     damaged(where + " has no shape");
   std::vector<int64_t> result;
+  result.reserve(tuple->items.size());
   for (const uint32_t item : tuple->items) result.push_back(number(pickle_[item], where));
   return result;
 }

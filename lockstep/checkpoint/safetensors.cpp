@@ -18,7 +18,9 @@ constexpr size_t kPiece = 256 << 10;
 // A file under way and the checksum of what was written to it.
 class SummedFile {
  public:
-  explicit SummedFile(const std::filesystem::path& path) : file_(path) {}
+  SummedFile(const std::filesystem::path& path, uint64_t size) : file_(path) {
+    if (size >= kPiece) file_.reserve(size);
+  }
 
   void write(const void* data, size_t size) {
     const char* next = static_cast<const char*>(data);
@@ -115,9 +117,11 @@ const at::Tensor* Safetensors::find(std::string_view name) const {
 FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                           const Metadata& metadata) {
   const auto order = in_file_order(tensors);
-  const std::string json = format_safetensors_header(header_of(order, metadata));
-  SummedFile file(path);
+  const SafetensorsHeader header = header_of(order, metadata);
+  const std::string json = format_safetensors_header(header);
   const uint64_t length = json.size();
+  const uint64_t data_size = header.entries.empty() ? 0 : header.entries.back().end;
+  SummedFile file(path, sizeof length + length + data_size);
   file.write(&length, sizeof length);
   file.write(json.data(), json.size());
   for (const Entry* entry : order) {
@@ -133,6 +137,7 @@ Safetensors read_safetensors(const std::filesystem::path& path,
   if (expected) {
     if (file->bytes().size() != expected->bytes)
       check_sum({file->bytes().size(), 0}, *expected, file->name());
+    file->read_ahead();
     check_sum(checksum_of(file->bytes().data(), file->bytes().size()), *expected, file->name());
   }
   auto [header, data_start] = mapped_header(*file);

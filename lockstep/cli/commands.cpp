@@ -77,6 +77,8 @@ const std::vector<Command>& commands() {
       {"eval", "measure a checkpoint on a data set"},
       {"predict", "label texts or images with a checkpoint"},
       {"compare", "run the same training in several ways, and compare them"},
+      {"diff", "find where two runs or two checkpoints part"},
+      {"checkpoint", "look into a checkpoint, or convert its tensors"},
       {"bench", "measure collectives on several backends"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},
   };
@@ -89,7 +91,7 @@ std::string help_text() {
       "libtorch.\n\nCommands:\n";
   for (const Command& command : commands()) {
     std::string name = command.name;
-    name.resize(10, ' ');
+    name.resize(12, ' ');
     text += "  " + name + command.summary + "\n";
   }
   return text +

@@ -31,6 +31,13 @@ AsideFile::~AsideFile() {
   if (fd_) ::unlink(aside_.c_str());
 }
 
+void AsideFile::reserve(size_t size) {
+  // The file's length stays what was written.
+  if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+    throw system_error("cannot write " + path_, errno);
+}
+
 void AsideFile::write(const void* data, size_t size) {
   const char* next = static_cast<const char*>(data);
   while (size > 0) {

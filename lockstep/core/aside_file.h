@@ -21,6 +21,9 @@ class AsideFile {
   AsideFile& operator=(const AsideFile&) = delete;
   ~AsideFile();
 
+  // Asks for room for `size` bytes at once, which makes writing a large file faster. Throws if the
+  // disk lacks it; does nothing where the file system cannot.
+  void reserve(size_t size);
   void write(const void* data, size_t size);
   void write(std::string_view text) { write(text.data(), text.size()); }
   // Syncs, renames to `path` (an existing file is replaced) and syncs the directory.

@@ -41,6 +41,16 @@ TEST_F(AsideFileTest, ReplacesWholeFilesAndLeavesNothingElse) {
   EXPECT_EQ(info.st_mode & 0111U, 0U);
 }
 
+TEST_F(AsideFileTest, RoomThatWasAskedForIsNoContent) {
+  AsideFile file(dir_ / "file");
+  file.reserve(1 << 20);
+  file.write("some");
+  file.commit();
+  EXPECT_EQ(read("file"), "some");
+  AsideFile huge(dir_ / "huge");
+  EXPECT_THROW(huge.reserve(size_t{1} << 60), SystemError);
+}
+
 TEST_F(AsideFileTest, WithoutCommitNothingHappens) {
   write_file_aside(dir_ / "file", "old");
   {

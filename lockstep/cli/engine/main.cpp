@@ -5,7 +5,9 @@
 #include <string>
 
 #include "lockstep/cli/engine/bench_command.h"
+#include "lockstep/cli/engine/checkpoint_command.h"
 #include "lockstep/cli/engine/compare_command.h"
+#include "lockstep/cli/engine/diff_command.h"
 #include "lockstep/cli/engine/eval_command.h"
 #include "lockstep/cli/engine/predict_command.h"
 #include "lockstep/cli/engine/train_command.h"
@@ -20,8 +22,12 @@ int main(int argc, char** argv) {
   if (command == "eval") return eval_command(rest);
   if (command == "predict") return predict_command(rest);
   if (command == "compare") return compare_command(rest);
+  if (command == "diff") return diff_command(rest);
+  if (command == "checkpoint") return checkpoint_command(rest);
   if (command == "bench") return bench_command(rest);
-  lockstep::write_all(STDERR_FILENO, "lockstep: there is no command '" + command +
-                                         "'; choose train, eval, predict, compare or bench\n");
+  lockstep::write_all(STDERR_FILENO,
+                      "lockstep: there is no command '" + command +
+                          "'; choose train, eval, predict, compare, diff, checkpoint or "
+                          "bench\n");
   return 2;
 }

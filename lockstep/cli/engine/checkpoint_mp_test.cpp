@@ -1,0 +1,207 @@
+// `lockstep checkpoint` and `lockstep diff` as their users meet them.
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/subprocess.h"
+
+namespace lockstep::engine::checkpoint_mp_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+struct Ended {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+Ended run(const TestDirectory& dir, const Arguments& arguments) {
+  SubprocessOptions options;
+  options.command = {"lockstep"};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  options.program = LOCKSTEP_ENGINE;
+  const UniqueFd out(::creat((dir / "stdout").c_str(), 0600)),
+      err(::creat((dir / "stderr").c_str(), 0600));
+  options.stdout_fd = out.get();
+  options.stderr_fd = err.get();
+  const ExitStatus status = Subprocess(options).wait(Deadline::seconds(120));
+  EXPECT_EQ(status.signal, 0);
+  return {status.exit_code, dir.read("stdout"), dir.read("stderr")};
+}
+
+// Nothing on stdout but a single line on stderr, exit code 2.
+void expect_line(const TestDirectory& dir, const Arguments& arguments, const std::string& says) {
+  const Ended ended = run(dir, arguments);
+  EXPECT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr(says));
+  EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+}
+
+nlohmann::json json_of(const fs::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+std::string seed(const std::string& name) {
+  return LOCKSTEP_SOURCE_DIR "/tests/fuzz/seeds/pt_fuzz/" + name;
+}
+
+Checkpoint example() {
+  Checkpoint checkpoint;
+  checkpoint.model = {
+      .tensors = {{"fc.bias", at::zeros({3}, at::kLong)}, {"fc.weight", at::ones({3, 2})}},
+      .metadata = {{"format", "pt"}}};
+  checkpoint.optimizer.tensors = {{"0.exp_avg", at::ones({3, 2})}};
+  checkpoint.trainer_json = R"({"step": 7, "epoch": 1})";
+  checkpoint.config_json = "{}";
+  return checkpoint;
+}
+
+TEST(CheckpointCommand, InspectsACheckpoint) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "c", example());
+  const Ended ended = run(dir, {"checkpoint", "inspect", dir / "c", "--json", dir / "c.json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("fc.weight"), HasSubstr("[3, 2]"), HasSubstr("step 7"),
+                               HasSubstr("optimizer.safetensors"), HasSubstr("metadata format: pt"),
+                               HasSubstr("2 tensors, 9 parameters, 48 bytes")));
+  const auto json = json_of(dir / "c.json");
+  EXPECT_EQ(json.at("kind"), "checkpoint");
+  EXPECT_EQ(json.at("trainer").at("step"), 7);
+  EXPECT_EQ(json.at("parameters"), 9);
+  EXPECT_EQ(json.at("tensors")[1].at("dtype"), "F32");
+  EXPECT_EQ(json.at("tensors")[1].at("shape"), nlohmann::json({3, 2}));
+  for (const auto& file : json.at("files")) {
+    const bool listed = file.at("name") != "checksums.json";
+    EXPECT_EQ(file.at("checksum"), listed ? "ok" : "none") << file;
+  }
+}
+
+TEST(CheckpointCommand, DamageIsShownAndNamed) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "c", example());
+  std::string bytes = dir.read("c/optimizer.safetensors");
+  bytes.back() ^= 1;
+  dir.write("c/optimizer.safetensors", bytes);
+  expect_line(dir, {"checkpoint", "inspect", dir / "c"}, "optimizer.safetensors (damaged)");
+  EXPECT_THAT(run(dir, {"checkpoint", "inspect", dir / "c"}).out, HasSubstr("damaged"));
+  fs::remove(dir / "c/optimizer.safetensors");
+  expect_line(dir, {"checkpoint", "inspect", dir / "c"}, "optimizer.safetensors (missing)");
+}
+
+TEST(CheckpointCommand, InspectsFiles) {
+  const TestDirectory dir;
+  const Ended pt = run(dir, {"checkpoint", "inspect", seed("checkpoint.pt")});
+  EXPECT_EQ(pt.exit_code, 0) << pt.err;
+  EXPECT_THAT(pt.out, AllOf(HasSubstr("pt"), HasSubstr("found under model"), HasSubstr("epoch: 3"),
+                            HasSubstr("not tensors: optimizer")));
+  write_safetensors(dir / "model.safetensors", {{"w", at::ones({4})}});
+  const Ended brief = run(dir, {"checkpoint", "inspect", dir.path(), "--summary"});
+  EXPECT_THAT(brief.out, AllOf(HasSubstr("directory"), HasSubstr("1 tensors, 4 parameters"),
+                               Not(HasSubstr("[4]"))));
+  expect_line(dir, {"checkpoint", "inspect", seed("command.pt")}, "'posix.system'");
+  expect_line(dir, {"checkpoint", "inspect", dir / "none"}, "none");
+  expect_line(dir, {"checkpoint", "inspect"}, "PATH");
+  expect_line(dir, {"checkpoint", "explode"}, "choose inspect or convert");
+}
+
+TEST(CheckpointCommand, ConvertsWhatPythonSaved) {
+  const TestDirectory dir;
+  const Ended ended =
+      run(dir, {"checkpoint", "convert", seed("wrapped.pt"), dir / "out.safetensors", "--dtype",
+                "bfloat16", "--json", dir / "j"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("leading 'module.' of all names was left out"));
+  const Safetensors out = read_safetensors(dir / "out.safetensors");
+  ASSERT_NE(out.find("weight"), nullptr);
+  EXPECT_EQ(out.find("weight")->scalar_type(), at::kBFloat16);
+  EXPECT_EQ(out.metadata.at("format"), "pt");
+  EXPECT_EQ(json_of(dir / "j").at("tensors"), 2);
+  expect_line(dir, {"checkpoint", "convert", seed("linear.pt"), dir / "out.safetensors"},
+              "exists; give --force");
+  // In place, too: the input is mapped until the output replaces it.
+  ASSERT_EQ(run(dir, {"checkpoint", "convert", dir / "out.safetensors", dir / "out.safetensors",
+                      "--dtype", "float32", "--force"})
+                .exit_code,
+            0);
+  EXPECT_EQ(read_safetensors(dir / "out.safetensors").find("bias")->scalar_type(), at::kFloat);
+  ASSERT_EQ(run(dir, {"checkpoint", "convert", seed("wrapped.pt"), dir / "kept.safetensors",
+                      "--keep-prefix"})
+                .exit_code,
+            0);
+  EXPECT_NE(read_safetensors(dir / "kept.safetensors").find("module.weight"), nullptr);
+  expect_line(dir, {"checkpoint", "convert", seed("linear.pt"), dir / "out.pt"},
+              "only .safetensors");
+  expect_line(dir, {"checkpoint", "convert", seed("legacy.pt"), dir / "l.safetensors"},
+              "before PyTorch 1.6");
+  expect_line(dir, {"checkpoint", "convert", seed("dtypes.pt"), dir / "l.safetensors"},
+              "'complex128'");
+  EXPECT_FALSE(fs::exists(dir / "l.safetensors"));
+}
+
+TEST(DiffCommand, ComparesCheckpoints) {
+  const TestDirectory dir;
+  Checkpoint checkpoint = example();
+  write_checkpoint(dir / "a", checkpoint);
+  write_checkpoint(dir / "same", checkpoint);
+  checkpoint.optimizer.tensors[0].second = at::full({3, 2}, 1.5);
+  checkpoint.model.tensors[1].first = "fc.other";
+  write_checkpoint(dir / "b", checkpoint);
+  const Ended same = run(dir, {"diff", dir / "a", dir / "same"});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("3 tensors, all equal"));
+  const Ended ended = run(dir, {"diff", dir / "a", dir / "b", "--json", dir / "d.json"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.out,
+              AllOf(HasSubstr("3 tensors differ, the first is fc.other"), HasSubstr("missing in A"),
+                    HasSubstr("optimizer/0.exp_avg"), HasSubstr("at most 0.5 (relative 0.333)")));
+  const auto json = json_of(dir / "d.json");
+  EXPECT_FALSE(json.at("equal").get<bool>());
+  EXPECT_EQ(json.at("tensors").at("differences")[0].at("kind"), "missing_in_a");
+  EXPECT_EQ(json.at("tensors").at("differences")[2].at("different"), 6);
+  // Files of other kinds, within a tolerance.
+  EXPECT_EQ(run(dir, {"diff", seed("linear.pt"), seed("linear.pt")}).exit_code, 0);
+  write_safetensors(dir / "1.safetensors", {{"w", at::full({2}, 1.0)}});
+  write_safetensors(dir / "2.safetensors", {{"w", at::full({2}, 1.001)}});
+  EXPECT_EQ(run(dir, {"diff", dir / "1.safetensors", dir / "2.safetensors"}).exit_code, 1);
+  EXPECT_EQ(run(dir, {"diff", dir / "1.safetensors", dir / "2.safetensors", "--tolerance", "0.01"})
+                .exit_code,
+            0);
+}
+
+TEST(DiffCommand, ComparesRuns) {
+  const TestDirectory dir;
+  for (const std::string name : {"a", "b"}) {
+    const bool b = name == "b";
+    Checkpoint checkpoint = example();
+    if (b) checkpoint.model.tensors[1].second.mul_(2);
+    write_checkpoint(dir / (name + "/checkpoints/last"), checkpoint);
+    dir.write(name + "/metrics.jsonl",
+              "{\"type\":\"train\",\"step\":1,\"loss\":0.5,\"seconds\":" + std::to_string(b) +
+                  "}\n" + "{\"type\":\"train\",\"step\":2,\"loss\":" + (b ? "0.25" : "0.375") +
+                  "}\n");
+  }
+  const Ended ended = run(dir, {"diff", dir / "a", dir / "b", "--json", dir / "d.json"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.out,
+              AllOf(HasSubstr("first difference at step 2: train loss is 0.375 and 0.25"),
+                    HasSubstr("the first is fc.weight")));
+  EXPECT_EQ(json_of(dir / "d.json").at("metrics").at("first").at("step"), 2);
+  EXPECT_EQ(run(dir, {"diff", dir / "a", dir / "a"}).exit_code, 0);
+  expect_line(dir, {"diff", dir / "a", dir / "a/checkpoints/last"},
+              "give two runs, or two checkpoints");
+  expect_line(dir, {"diff", dir / "a", dir / "none"}, "does not exist");
+  dir.write("b/metrics.jsonl", "{");
+  expect_line(dir, {"diff", dir / "a", dir / "b"}, "metrics.jsonl:1");
+}
+
+}  // namespace lockstep::engine::checkpoint_mp_test
