@@ -173,6 +173,8 @@ TEST(BertTokenizer, BadVocabulariesGetOneLine) {
   EXPECT_EQ(line("[PAD]\n[UNK]\na\n[CLS]\na\n"),
             ": line 5 has the token \"a\" of line 3 again; each has its own id");
   EXPECT_EQ(line("[PAD]\n\xff\n"), ": line 2 is not UTF-8; give a vocab.txt in UTF-8");
+  EXPECT_EQ(line("[UNK]\n" + std::string(17'000'000, 'a')),
+            ": has tokens of more than 16 million bytes; give a smaller vocabulary");
   EXPECT_NE(message_of<DataError>([&] {
               BertTokenizer::from_vocab(dir / "none");
             }).find("cannot be opened: No such file"),

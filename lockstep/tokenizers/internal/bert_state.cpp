@@ -35,6 +35,10 @@ BertTokenizer::State::State(BertParts parts)
       cleanup(parts.cleanup),
       lossless_as_vocabulary(parts.lossless_as_vocabulary),
       normalization_(normalization_of(options)) {
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  if (bytes > PieceTrie::kMostBytes)
+    refuse(name, "has tokens of more than 16 million bytes; give a smaller vocabulary");
   for (size_t i = 0; i < tokens.size(); ++i) {
     PieceTrie& trie = i < parts.model_tokens ? model_.trie : added_ids_;
     const int32_t former = trie.insert(tokens[i], static_cast<int32_t>(i));

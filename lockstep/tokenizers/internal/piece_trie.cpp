@@ -16,7 +16,7 @@ int32_t PieceTrie::insert(std::string_view piece, int32_t id) {
 
 uint32_t PieceTrie::grow(uint32_t node, uint8_t byte) {
   if (const uint32_t known = step(node, byte); known != kNowhere) return known;
-  if (ids_.size() >= kMostNodes)
+  if (ids_.size() > kMostBytes)
     throw DataError("a vocabulary of more than 16 million bytes; use a smaller one");
   if (ids_.size() * 2 >= slots_.size()) {
     const std::vector<Slot> former =

@@ -16,8 +16,10 @@ class PieceTrie {
 
   PieceTrie();
 
-  // Returns the id that the piece had before, or kNoId. Throws DataError when all pieces together
-  // have more than some 16 million bytes.
+  // All pieces together may have this many bytes.
+  static constexpr size_t kMostBytes = (size_t{1} << 24) - 2;
+
+  // Returns the id that the piece had before, or kNoId. Throws DataError beyond kMostBytes.
   int32_t insert(std::string_view piece, int32_t id);
 
   // The node after `text` from `node`; kNowhere where nothing goes on like that.
@@ -54,7 +56,6 @@ class PieceTrie {
     uint32_t key;    // node << 8 | byte
     uint32_t child;  // 0: free; the root is nobody's child
   };
-  static constexpr uint32_t kMostNodes = 1U << 24;
 
   size_t place(uint32_t key) const { return (key * 2654435769U) >> shift_; }
   uint32_t step(uint32_t node, uint8_t byte) const {
