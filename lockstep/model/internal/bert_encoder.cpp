@@ -1,9 +1,20 @@
 #include "lockstep/model/internal/bert_encoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <array>
+#include <utility>
+
+#include "lockstep/kernels/dropout.h"
+#include "lockstep/model/internal/embedding_node.h"
+#include "lockstep/model/internal/heads.h"
 
 namespace lockstep::internal {
 namespace {
@@ -22,7 +33,33 @@ at::Tensor activate(const at::Tensor& x, const std::string& name) {
   return at::gelu(x, name == "gelu" ? "none" : "tanh");
 }
 
+kernels::Activation activation_of(const std::string& name) {
+  if (name == "relu") return kernels::Activation::kRelu;
+  return name == "gelu" ? kernels::Activation::kGelu : kernels::Activation::kGeluTanh;
+}
+
+// Seeds from the default generator, by an operation: so torch::manual_seed, a checkpoint's random
+// state and DataParallel's generators hold for this dropout too. Nothing is drawn for nothing.
+std::array<kernels::Dropout, 3> draw_dropouts(const std::array<double, 3>& probabilities) {
+  std::array<kernels::Dropout, 3> result;
+  if (probabilities == std::array<double, 3>{}) return result;
+  at::Tensor seeds = at::empty({3}, at::kLong);
+  seeds.random_();
+  for (size_t i = 0; i < 3; ++i)
+    result[i] = kernels::make_dropout(static_cast<uint64_t>(seeds.const_data_ptr<int64_t>()[i]),
+                                      probabilities[i]);
+  return result;
+}
+
 }  // namespace
+
+Arithmetic arithmetic_for(const at::Tensor& parameter) {
+  if (!parameter.is_cpu() || parameter.scalar_type() != at::kFloat) return Arithmetic::kComposed;
+  if (!at::autocast::is_autocast_enabled(at::kCPU)) return Arithmetic::kFloat32;
+  return at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16 && has_heads(at::kBFloat16)
+             ? Arithmetic::kBFloat16
+             : Arithmetic::kComposed;
+}
 
 BertOutput::BertOutput(const BertConfig& config, int64_t inputs)
     : dropout_(config.hidden_dropout_prob),
@@ -56,25 +93,51 @@ BertLayer::BertLayer(const BertConfig& config)
   register_module("output", output_);
 }
 
-AttentionOptions BertLayer::attention_options() const {
-  return {.heads = config_.num_attention_heads,
-          .dropout = is_training() ? config_.attention_probs_dropout_prob : 0};
+LayerParameters BertLayer::layer_parameters() const {
+  const auto& mix = *attention_output_;
+  const auto& outer = *output_;
+  return {query_->weight,        query_->bias,        key_->weight,          key_->bias,
+          value_->weight,        value_->bias,        mix.dense()->weight,   mix.dense()->bias,
+          mix.norm()->weight,    mix.norm()->bias,    intermediate_->weight, intermediate_->bias,
+          outer.dense()->weight, outer.dense()->bias, outer.norm()->weight,  outer.norm()->bias};
 }
 
-at::Tensor BertLayer::forward(const at::Tensor& x, const BertBatch& batch, bool first_only) {
-  at::Tensor asking = x;
-  AttentionLayout layout = batch.layout;
-  if (first_only) {
-    asking = x.index_select(0, batch.first);
-    for (int64_t s = 0; s < batch.sequences; ++s) {
-      layout.spans[static_cast<size_t>(s)].query_begin = s;
-      layout.spans[static_cast<size_t>(s)].queries = 1;
-    }
-  }
-  const at::Tensor mixed =
-      attention(query_(asking), key_(x), value_(x), layout, attention_options());
+at::Tensor BertLayer::composed(const at::Tensor& x, const at::Tensor& asking,
+                               const AttentionLayout& layout) {
+  const AttentionOptions options{
+      .heads = config_.num_attention_heads,
+      .dropout = is_training() ? config_.attention_probs_dropout_prob : 0};
+  const at::Tensor mixed = attention(query_(asking), key_(x), value_(x), layout, options);
   const at::Tensor y = attention_output_->forward(mixed, asking);
   return output_->forward(activate(intermediate_(y), config_.hidden_act), y);
+}
+
+LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool first_only,
+                             Arithmetic arithmetic) {
+  AttentionLayout layout = batch.layout;
+  for (int64_t s = 0; first_only && s < batch.sequences; ++s) {
+    layout.spans[static_cast<size_t>(s)].query_begin = s;
+    layout.spans[static_cast<size_t>(s)].queries = 1;
+  }
+  if (arithmetic == Arithmetic::kComposed) {
+    const at::Tensor asking = first_only ? x.exact.index_select(0, batch.first) : x.exact;
+    return {composed(x.exact, asking, layout), {}};
+  }
+  const auto plan = std::make_shared<LayerPlan>();
+  plan->layout = std::make_shared<const AttentionLayout>(std::move(layout));
+  if (first_only) plan->first = batch.first;
+  plan->heads = config_.num_attention_heads;
+  plan->epsilon = config_.layer_norm_eps;
+  plan->activation = activation_of(config_.hidden_act);
+  plan->in_bfloat16 = arithmetic == Arithmetic::kBFloat16;
+  if (is_training()) {
+    const double p = config_.hidden_dropout_prob;
+    const auto dropouts = draw_dropouts({config_.attention_probs_dropout_prob, p, p});
+    plan->weights_dropout = dropouts[0];
+    plan->mix_dropout = dropouts[1];
+    plan->outer_dropout = dropouts[2];
+  }
+  return layer(x, layer_parameters(), plan);
 }
 
 BertEmbeddings::BertEmbeddings(const BertConfig& config)
@@ -90,7 +153,7 @@ BertEmbeddings::BertEmbeddings(const BertConfig& config)
                              torch::nn::Embedding(config.type_vocab_size, config.hidden_size))),
       norm_(register_module("LayerNorm", norm_of(config))) {}
 
-at::Tensor BertEmbeddings::forward(const BertBatch& batch) {
+at::Tensor BertEmbeddings::composed(const BertBatch& batch) {
   at::Tensor x = words_(batch.ids);
   x = x + (batch.types.defined() ? types_(batch.types) : types_->weight[0]);
   if (batch.positions.defined()) {
@@ -100,6 +163,22 @@ at::Tensor BertEmbeddings::forward(const BertBatch& batch) {
     x = (x.view({batch.sequences, batch.length, -1}) + rows).view_as(x);
   }
   return at::dropout(norm_(x), dropout_, is_training());
+}
+
+LayerRows BertEmbeddings::forward(const BertBatch& batch, Arithmetic arithmetic) {
+  if (arithmetic == Arithmetic::kComposed) return {composed(batch), {}};
+  const auto plan = std::make_shared<EmbeddingPlan>();
+  plan->words = batch.ids.contiguous();
+  plan->types =
+      batch.types.defined() ? batch.types.to(at::kLong).contiguous() : at::zeros_like(plan->words);
+  plan->positions = batch.positions.defined() ? batch.positions.contiguous()
+                                              : at::arange(batch.length).repeat({batch.sequences});
+  plan->padding = words_->options.padding_idx().value_or(-1);
+  plan->epsilon = norm_->options.eps();
+  plan->in_bfloat16 = arithmetic == Arithmetic::kBFloat16;
+  if (is_training()) plan->dropout = draw_dropouts({dropout_, 0, 0})[0];
+  return embeddings(
+      {words_->weight, positions_->weight, types_->weight, norm_->weight, norm_->bias}, plan);
 }
 
 BertEncoder::BertEncoder(const BertConfig& config)
@@ -116,11 +195,13 @@ BertEncoder::BertEncoder(const BertConfig& config)
 }
 
 at::Tensor BertEncoder::forward(const BertBatch& batch) {
-  at::Tensor x = embeddings_->forward(batch);
+  const Arithmetic arithmetic = embeddings_->arithmetic();
+  LayerRows x = embeddings_->forward(batch, arithmetic);
   const auto count = static_cast<int64_t>(layers_->size());
   for (int64_t i = 0; i < count; ++i)
-    x = layers_->ptr<BertLayer>(static_cast<size_t>(i))->forward(x, batch, i + 1 == count);
-  return pooler_(x).tanh();
+    x = layers_->ptr<BertLayer>(static_cast<size_t>(i))
+            ->forward(x, batch, i + 1 == count, arithmetic);
+  return pooler_(x.exact).tanh();
 }
 
 }  // namespace lockstep::internal

@@ -12,6 +12,7 @@
 
 #include "lockstep/model/attention.h"
 #include "lockstep/model/bert_config.h"
+#include "lockstep/model/internal/layer_node.h"
 
 namespace lockstep::internal {
 
@@ -31,11 +32,25 @@ BertBatch padded_batch(const BertConfig& config, const at::Tensor& ids, const at
 BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at::Tensor& types,
                        const at::Tensor& lengths);
 
+// How the embeddings and the layers are computed.
+enum class Arithmetic {
+  kComposed,  // of libtorch's operations, whatever the device and the type
+  kFloat32,   // by one node of the graph each, on the CPU
+  kBFloat16,  // likewise, as autocast asks for
+};
+
+// By where and what `parameter` is, and by autocast. Dropout draws other numbers in the composed
+// form; results agree otherwise.
+Arithmetic arithmetic_for(const at::Tensor& parameter);
+
 // dense, dropout, + residual, norm.
 class BertOutput : public torch::nn::Module {
  public:
   BertOutput(const BertConfig& config, int64_t inputs);
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual);
+
+  const torch::nn::Linear& dense() const { return dense_; }
+  const torch::nn::LayerNorm& norm() const { return norm_; }
 
  private:
   double dropout_;
@@ -47,10 +62,12 @@ class BertLayer : public torch::nn::Module {
  public:
   explicit BertLayer(const BertConfig& config);
   // x [rows, hidden_size] -> the same; with `first_only`, for the sequences' first rows alone.
-  at::Tensor forward(const at::Tensor& x, const BertBatch& batch, bool first_only);
+  LayerRows forward(const LayerRows& x, const BertBatch& batch, bool first_only,
+                    Arithmetic arithmetic);
 
  private:
-  AttentionOptions attention_options() const;
+  at::Tensor composed(const at::Tensor& x, const at::Tensor& asking, const AttentionLayout& layout);
+  LayerParameters layer_parameters() const;
 
   BertConfig config_;
   torch::nn::Linear query_, key_, value_, intermediate_;
@@ -60,9 +77,12 @@ class BertLayer : public torch::nn::Module {
 class BertEmbeddings : public torch::nn::Module {
  public:
   explicit BertEmbeddings(const BertConfig& config);
-  at::Tensor forward(const BertBatch& batch);
+  LayerRows forward(const BertBatch& batch, Arithmetic arithmetic);
+  Arithmetic arithmetic() const { return arithmetic_for(words_->weight); }
 
  private:
+  at::Tensor composed(const BertBatch& batch);
+
   double dropout_;
   torch::nn::Embedding words_, positions_, types_;
   torch::nn::LayerNorm norm_;

@@ -1,0 +1,3 @@
+#define LOCKSTEP_ISA isa_avx2
+#define LOCKSTEP_ISA_NAME "avx2"
+#include "lockstep/kernels/isa_table.h"

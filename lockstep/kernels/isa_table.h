@@ -1,0 +1,17 @@
+// One instruction set's kernels. See isa_vector.h.
+#pragma once
+
+#include "lockstep/kernels/isa_activation.h"
+#include "lockstep/kernels/isa_layout.h"
+#include "lockstep/kernels/isa_norm.h"
+#include "lockstep/kernels/isa_softmax.h"
+
+namespace lockstep::kernels::LOCKSTEP_ISA {
+
+extern const Kernels kTable;
+const Kernels kTable = {
+    LOCKSTEP_ISA_NAME, norm_forward,     norm_backward, activate, activate_backward,
+    softmax,           softmax_backward, round,         widen,    sum_rows,
+    transpose,         pack_rows,        pack_columns};
+
+}  // namespace lockstep::kernels::LOCKSTEP_ISA

@@ -1,0 +1,162 @@
+// The element-by-element work of a transformer layer on the CPU: dropout, norm, activation, softmax
+// and changes of layout, each in one pass over memory.
+//
+// Raw pointers in, no autograd, no threads of its own: a kernel does rows [begin, end) of a matrix,
+// and disjoint ranges may be done by different threads (parallel.h). What it writes for a row does
+// not depend on how rows are cut; sums over rows add up row by row what one call sees. Every kernel
+// exists for several instruction sets, with the same order of operations: the same bits on every
+// processor with AVX2, nearly the same without fused multiplication and addition.
+//
+// Matrices are row-major. Statistics, sums and residuals are float32. `Type` is that of the tensors
+// that products read and write; 16-bit values are widened, computed in float32 and rounded once, to
+// nearest even.
+#pragma once
+
+#include <stdint.h>
+
+namespace lockstep::kernels {
+
+enum class Type : uint8_t { kFloat32, kBFloat16 };
+
+// Dropout without a stored mask: whether element (row, column) is kept is a hash of both and of the
+// seed, computed anew in backward (dropout.h). What is kept is multiplied by `scale`.
+struct Dropout {
+  uint64_t seed = 0;
+  uint32_t threshold = 0;  // of 65536: 0 keeps everything
+  float scale = 1;
+};
+
+// z = dropout(x + bias) + residual; y = dropout(norm(z) * gamma + beta), over rows of `width`.
+struct Norm {
+  int64_t width = 0;
+  Type type = Type::kFloat32;       // of x, of its gradient and of the second gradient
+  const void* x = nullptr;          // [rows, width], or null
+  const float* bias = nullptr;      // [width], or null
+  const float* residual = nullptr;  // [rows, width], or null
+  Dropout before;
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  float epsilon = 0;
+  Dropout after;
+};
+
+struct NormOutputs {
+  float* y = nullptr;           // [rows, width]
+  uint16_t* rounded = nullptr;  // y in bfloat16, or null
+  float* mean = nullptr;        // [rows], for backward
+  float* rstd = nullptr;
+};
+
+struct NormGradients {
+  const float* mean = nullptr;  // of forward
+  const float* rstd = nullptr;
+  const float* dy = nullptr;       // [rows, width], or null
+  const void* dy_typed = nullptr;  // [rows, width] of `type`, or null: added to dy
+  float* dz = nullptr;             // [rows, width]: the residual's gradient
+  void* dx = nullptr;              // [rows, width] of `type`, or null
+  uint16_t* dx_columns = nullptr;  // dx in bfloat16 as [width, rows], or null
+  int64_t columns_pitch = 0;       // from one of its rows to the next
+  // [4 * width], added to: the gradients of gamma, beta and bias; the last part is scratch.
+  float* sums = nullptr;
+};
+
+enum class Activation : uint8_t { kGelu, kGeluTanh, kRelu };
+
+// y = activation(x + bias).
+struct Activate {
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  Activation activation = Activation::kGelu;
+  const void* x = nullptr;      // [rows, width]
+  const float* bias = nullptr;  // [width]
+};
+
+struct ActivateGradients {
+  void* dy = nullptr;              // [rows, width]; becomes dx
+  uint16_t* dx_columns = nullptr;  // as in NormGradients
+  int64_t columns_pitch = 0;
+  float* bias_sum = nullptr;  // [width], added to
+};
+
+// The weights of one block of queries of one head: softmax(scores * scale + bias), then dropout.
+struct Softmax {
+  int64_t keys = 0;
+  int64_t pitch = 0;  // columns of every matrix here: keys rounded up to kPad
+  Type type = Type::kFloat32;
+  float scale = 1;
+  const float* bias = nullptr;  // [keys], or null
+  Dropout dropout;
+  int64_t mask_row = 0;  // the dropout's row of row 0
+};
+
+struct SoftmaxOutputs {
+  float* scores = nullptr;   // [rows, pitch]; overwritten
+  void* weights = nullptr;   // [rows, pitch] of `type`, after dropout; 0 beyond `keys`
+  float* most = nullptr;     // [rows], for backward
+  float* inverse = nullptr;  // [rows]: 1 / sum of exp(score - most)
+};
+
+// Leaves the weights after dropout and the gradient of the scores (before `scale`): for float32 in
+// place of `scores` and `dweights`, 0 in the rows from the last one to `rows`; for bfloat16 in the
+// other three.
+struct SoftmaxGradients {
+  float* scores = nullptr;    // [rows, pitch], as forward took them; overwritten
+  float* dweights = nullptr;  // [rows, pitch], of the weights after dropout; overwritten
+  const float* most = nullptr;
+  const float* inverse = nullptr;
+  int64_t rows = 0;                // of all matrices, a multiple of kPad
+  void* dscores = nullptr;         // bfloat16 [rows, pitch]
+  void* dscores_packed = nullptr;  // bfloat16, as pack_rows() lays it out
+  void* weights_packed = nullptr;
+};
+
+// Rows and columns of packed matrices are padded to a multiple of this.
+inline constexpr int64_t kPad = 16;
+// The right matrix of a product, [inner, columns], is packed for oneDNN's kernels: float32 as it
+// is; bfloat16 in panels of so many columns (the last one narrower), one after another, each in
+// pairs of rows: [inner / 2, panel, 2].
+inline constexpr int64_t kPanel = 64;
+
+// A matrix that is read: `rows` times `columns`, `pitch` elements from row to row.
+struct Source {
+  Type type = Type::kFloat32;
+  const void* data = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t pitch = 0;
+};
+
+struct Kernels {
+  const char* name;
+  void (*norm)(const Norm&, const NormOutputs&, int64_t begin, int64_t end);
+  void (*norm_backward)(const Norm&, const NormGradients&, int64_t begin, int64_t end);
+  void (*activate)(const Activate&, void* y, int64_t begin, int64_t end);
+  void (*activate_backward)(const Activate&, const ActivateGradients&, int64_t begin, int64_t end);
+  void (*softmax)(const Softmax&, const SoftmaxOutputs&, int64_t rows);
+  void (*softmax_backward)(const Softmax&, const SoftmaxGradients&, int64_t rows);
+  // float32 -> bfloat16.
+  void (*round)(const float* from, uint16_t* to, int64_t count);
+  // bfloat16 -> float32.
+  void (*widen)(const uint16_t* from, float* to, int64_t count);
+  // sums[column] += the column's elements of rows [begin, end).
+  void (*sum_rows)(const Source&, float* sums, int64_t begin, int64_t end);
+  // to [columns, rows], `pitch` elements from row to row.
+  void (*transpose)(const Source&, void* to, int64_t pitch);
+  // As the right matrix [inner = rows, columns] of a product; padded by zeros to `inner` rows and
+  // `columns` columns, multiples of kPad.
+  void (*pack_rows)(const Source&, int64_t inner, int64_t columns, void* to);
+  // As pack_rows() of its transpose: [inner = its columns, columns = its rows].
+  void (*pack_columns)(const Source&, int64_t inner, int64_t columns, void* to);
+};
+
+// The fastest that this processor has.
+const Kernels& kernels();
+
+// All that this processor has, the plainest first.
+struct KernelList {
+  const Kernels* const* first;
+  int count;
+};
+KernelList all_kernels();
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,186 @@
+#include "lockstep/model/internal/layer_math.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <functional>
+
+#include "lockstep/kernels/parallel.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr int64_t kElementsAtATime = int64_t{1} << 16;
+
+using kernels::Type;
+
+const kernels::Kernels& best() {
+  return kernels::kernels();
+}
+
+void over_rows(int64_t rows, const std::function<void(int64_t, int64_t)>& body) {
+  kernels::in_parallel(rows, kRowsAtATime, at::get_num_threads(), body);
+}
+
+// body(begin, end, sums) adds to its own [width] sums for every piece of rows; -> all, added up in
+// order, so that they do not depend on the threads.
+at::Tensor summed_over_rows(int64_t rows, int64_t width,
+                            const std::function<void(int64_t, int64_t, float*)>& body) {
+  const int64_t pieces = (rows + kRowsAtATime - 1) / kRowsAtATime;
+  const at::Tensor sums = at::zeros({pieces, width}, at::kFloat);
+  float* const data = sums.mutable_data_ptr<float>();
+  over_rows(rows, [&](int64_t begin, int64_t end) {
+    body(begin, end, data + begin / kRowsAtATime * width);
+  });
+  return pieces == 1 ? sums[0] : sums.sum(0);
+}
+
+uint16_t* shorts_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<uint16_t*>(tensor.data_ptr()) : nullptr;
+}
+
+}  // namespace
+
+Type kernel_type(at::ScalarType type) {
+  return type == at::kBFloat16 ? Type::kBFloat16 : Type::kFloat32;
+}
+
+at::Tensor empty_rows(int64_t rows, int64_t columns, at::ScalarType type) {
+  return at::empty({rows, columns}, type);
+}
+
+at::Tensor empty_columns(int64_t rows, int64_t columns) {
+  constexpr int64_t kLine = 32;  // elements of bfloat16
+  const int64_t pitch = (rows + kLine - 1) / kLine * kLine + kLine;
+  const at::Tensor whole = at::empty({columns, pitch}, at::kBFloat16);
+  // oneDNN's products multiply what lies behind a row's end, up to a tile's width, by zeros: it
+  // must be numbers.
+  if (rows % kLine != 0) whole.narrow(1, rows, pitch - rows).zero_();
+  return whole.narrow(1, 0, rows);
+}
+
+at::Tensor rounded(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> shape = tensors[0].sizes().vec();
+  shape[0] = 0;
+  for (const at::Tensor& tensor : tensors) shape[0] += tensor.size(0);
+  const at::Tensor result = at::empty(shape, at::kBFloat16);
+  uint16_t* to = shorts_of(result);
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor whole = tensor.contiguous();
+    const float* const from = whole.const_data_ptr<float>();
+    kernels::in_parallel(
+        whole.numel(), kElementsAtATime, at::get_num_threads(),
+        [&](int64_t begin, int64_t end) { best().round(from + begin, to + begin, end - begin); });
+    to += whole.numel();
+  }
+  return result;
+}
+
+at::Tensor widened(const at::Tensor& tensor) {
+  const at::Tensor whole = tensor.contiguous(), result = at::empty(whole.sizes(), at::kFloat);
+  const uint16_t* const from = shorts_of(whole);
+  float* const to = result.mutable_data_ptr<float>();
+  kernels::in_parallel(
+      whole.numel(), kElementsAtATime, at::get_num_threads(),
+      [&](int64_t begin, int64_t end) { best().widen(from + begin, to + begin, end - begin); });
+  return result;
+}
+
+Normed norm_rows(const kernels::Norm& norm, int64_t rows, bool rounds) {
+  Normed result{empty_rows(rows, norm.width, at::kFloat), {}, at::empty({2, rows}, at::kFloat)};
+  if (rounds) result.rounded = empty_rows(rows, norm.width, at::kBFloat16);
+  float* const mean = result.statistics.mutable_data_ptr<float>();
+  const kernels::NormOutputs out{result.y.mutable_data_ptr<float>(), shorts_of(result.rounded),
+                                 mean, mean + rows};
+  over_rows(rows, [&](int64_t begin, int64_t end) { best().norm(norm, out, begin, end); });
+  return result;
+}
+
+NormBackward norm_rows_backward(const kernels::Norm& norm, const at::Tensor& statistics,
+                                const at::Tensor& dy, const at::Tensor& dy_typed,
+                                const at::Tensor& dz, bool has_x) {
+  const int64_t rows = statistics.size(1), width = norm.width;
+  NormBackward result;
+  result.dz = dz.defined() ? dz : empty_rows(rows, width, at::kFloat);
+  kernels::NormGradients g;
+  g.mean = statistics.const_data_ptr<float>();
+  g.rstd = g.mean + rows;
+  g.dy = dy.defined() ? dy.const_data_ptr<float>() : nullptr;
+  g.dy_typed = dy_typed.defined() ? dy_typed.const_data_ptr() : nullptr;
+  g.dz = result.dz.mutable_data_ptr<float>();
+  if (has_x) {
+    const bool is_short = norm.type == Type::kBFloat16;
+    result.dx = empty_rows(rows, width, is_short ? at::kBFloat16 : at::kFloat);
+    g.dx = result.dx.mutable_data_ptr();
+    if (is_short) {
+      result.dx_columns = empty_columns(rows, width);
+      g.dx_columns = shorts_of(result.dx_columns);
+      g.columns_pitch = result.dx_columns.stride(0);
+    }
+  }
+  const at::Tensor sums =
+      summed_over_rows(rows, 4 * width, [&](int64_t begin, int64_t end, float* piece) {
+        kernels::NormGradients mine = g;
+        mine.sums = piece;
+        best().norm_backward(norm, mine, begin, end);
+      });
+  result.dgamma = sums.narrow(0, 0, width);
+  result.dbeta = sums.narrow(0, width, width);
+  result.dbias = sums.narrow(0, 2 * width, width);
+  return result;
+}
+
+at::Tensor activate_rows(const kernels::Activate& activate, int64_t rows) {
+  const at::Tensor y = empty_rows(rows, activate.width,
+                                  activate.type == Type::kBFloat16 ? at::kBFloat16 : at::kFloat);
+  void* const to = y.mutable_data_ptr();
+  over_rows(rows, [&](int64_t begin, int64_t end) { best().activate(activate, to, begin, end); });
+  return y;
+}
+
+ActivateBackward activate_rows_backward(const kernels::Activate& activate, const at::Tensor& dy) {
+  const int64_t rows = dy.size(0);
+  ActivateBackward result;
+  kernels::ActivateGradients g;
+  g.dy = dy.mutable_data_ptr();
+  if (activate.type == Type::kBFloat16) {
+    result.dx_columns = empty_columns(rows, activate.width);
+    g.dx_columns = shorts_of(result.dx_columns);
+    g.columns_pitch = result.dx_columns.stride(0);
+  }
+  result.dbias =
+      summed_over_rows(rows, activate.width, [&](int64_t begin, int64_t end, float* sums) {
+        kernels::ActivateGradients mine = g;
+        mine.bias_sum = sums;
+        best().activate_backward(activate, mine, begin, end);
+      });
+  return result;
+}
+
+at::Tensor column_sums(const at::Tensor& matrix) {
+  const kernels::Source source{kernel_type(matrix.scalar_type()), matrix.const_data_ptr(),
+                               matrix.size(0), matrix.size(1), matrix.stride(0)};
+  return summed_over_rows(
+      matrix.size(0), matrix.size(1),
+      [&](int64_t begin, int64_t end, float* sums) { best().sum_rows(source, sums, begin, end); });
+}
+
+at::Tensor times_transposed(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a, b.t());
+}
+
+at::Tensor times(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a, b);
+}
+
+void affine_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                 const at::Tensor& bias) {
+  at::Tensor result = out;
+  at::addmm_out(result, bias, a, b.t());
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,68 @@
+// Tensors' side of the kernels: allocation, threads, the sums over rows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/kernels/kernels.h"
+
+namespace lockstep::internal {
+
+inline constexpr int64_t kRowsAtATime = 256;  // pieces of this many rows are shared among threads
+
+kernels::Type kernel_type(at::ScalarType type);
+
+// [rows, columns], not initialised.
+at::Tensor empty_rows(int64_t rows, int64_t columns, at::ScalarType type);
+
+// [columns, rows] of bfloat16 whose rows are apart from each other by more than a power of two:
+// else what is written down a column would fall into the same few lines of the cache.
+at::Tensor empty_columns(int64_t rows, int64_t columns);
+
+// float32 -> bfloat16, the tensors one under the other.
+at::Tensor rounded(const std::vector<at::Tensor>& tensors);
+// bfloat16 -> float32.
+at::Tensor widened(const at::Tensor& tensor);
+
+// What Norm's outputs are kept in.
+struct Normed {
+  at::Tensor y;           // float32
+  at::Tensor rounded;     // bfloat16; undefined where the layer computes in float32
+  at::Tensor statistics;  // float32 [2, rows]: mean, 1 / standard deviation
+  const at::Tensor& typed() const { return rounded.defined() ? rounded : y; }
+};
+Normed norm_rows(const kernels::Norm& norm, int64_t rows, bool rounds);
+
+struct NormBackward {
+  at::Tensor dz;              // float32 [rows, width]
+  at::Tensor dx, dx_columns;  // of the layer's type; the transpose for bfloat16 only
+  at::Tensor dgamma, dbeta, dbias;
+};
+// dy, dy_typed: either may be undefined. `dz` may be dy.
+NormBackward norm_rows_backward(const kernels::Norm& norm, const at::Tensor& statistics,
+                                const at::Tensor& dy, const at::Tensor& dy_typed,
+                                const at::Tensor& dz, bool has_x);
+
+at::Tensor activate_rows(const kernels::Activate& activate, int64_t rows);
+
+struct ActivateBackward {
+  at::Tensor dx_columns;  // bfloat16 only
+  at::Tensor dbias;
+};
+// dy becomes dx.
+ActivateBackward activate_rows_backward(const kernels::Activate& activate, const at::Tensor& dy);
+
+// The sums of the columns, float32.
+at::Tensor column_sums(const at::Tensor& matrix);
+
+// a b^T.
+at::Tensor times_transposed(const at::Tensor& a, const at::Tensor& b);
+// a b.
+at::Tensor times(const at::Tensor& a, const at::Tensor& b);
+// a b^T + bias, into `out`.
+void affine_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                 const at::Tensor& bias);
+
+}  // namespace lockstep::internal
