@@ -1,3 +1,3 @@
 #define LOCKSTEP_ISA isa_avx2
 #define LOCKSTEP_ISA_NAME "avx2"
-#include "lockstep/kernels/isa_table.h"
+#include "lockstep/kernels/internal/isa_table.h"

@@ -1,3 +1,3 @@
 #define LOCKSTEP_ISA isa_baseline
 #define LOCKSTEP_ISA_NAME "baseline"
-#include "lockstep/kernels/isa_table.h"
+#include "lockstep/kernels/internal/isa_table.h"

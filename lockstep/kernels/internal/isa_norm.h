@@ -1,8 +1,8 @@
 // Dropout, residual and layer norm, forward and backward. See Norm in kernels.h.
 #pragma once
 
-#include "lockstep/kernels/isa_layout.h"
-#include "lockstep/kernels/isa_math.h"
+#include "lockstep/kernels/internal/isa_layout.h"
+#include "lockstep/kernels/internal/isa_math.h"
 
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {

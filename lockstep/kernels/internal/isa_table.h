@@ -1,10 +1,10 @@
 // One instruction set's kernels. See isa_vector.h.
 #pragma once
 
-#include "lockstep/kernels/isa_activation.h"
-#include "lockstep/kernels/isa_layout.h"
-#include "lockstep/kernels/isa_norm.h"
-#include "lockstep/kernels/isa_softmax.h"
+#include "lockstep/kernels/internal/isa_activation.h"
+#include "lockstep/kernels/internal/isa_layout.h"
+#include "lockstep/kernels/internal/isa_norm.h"
+#include "lockstep/kernels/internal/isa_softmax.h"
 
 namespace lockstep::kernels::LOCKSTEP_ISA {
 

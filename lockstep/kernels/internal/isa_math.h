@@ -1,7 +1,7 @@
 // Functions of sixteen floats, and dropout's hash.
 #pragma once
 
-#include "lockstep/kernels/isa_vector.h"
+#include "lockstep/kernels/internal/isa_vector.h"
 #include "lockstep/kernels/kernels.h"
 
 namespace lockstep::kernels::LOCKSTEP_ISA {

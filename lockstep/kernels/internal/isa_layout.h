@@ -1,7 +1,7 @@
 // Conversions, transposes and the layouts that products want. See Kernels in kernels.h.
 #pragma once
 
-#include "lockstep/kernels/isa_vector.h"
+#include "lockstep/kernels/internal/isa_vector.h"
 #include "lockstep/kernels/kernels.h"
 
 namespace lockstep::kernels::LOCKSTEP_ISA {

@@ -1,7 +1,7 @@
 // Attention's weights, forward and backward. See Softmax in kernels.h.
 #pragma once
 
-#include "lockstep/kernels/isa_math.h"
+#include "lockstep/kernels/internal/isa_math.h"
 
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
