@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Tutorial 003's methods against the Python programs that users would run instead, in alternating rounds.
+
+Each round runs every contender once: BERT from a random start, 32 texts a step over all ranks, 128 tokens, AdamW 3e-5, one thread a
+rank. Seconds a step are the median of a run's steps after the first two. Written are each contender's median over the rounds, and the
+ratio of each pair with the range over the rounds; likewise the seconds from the command to the first step's start, and the memory of
+all processes together (the greatest sum of proportional set sizes seen).
+
+    bench/bert_side_by_side.py --baselines DIR --data DIR --vocab FILE [--size mini] [--rounds 3] [--steps 12]
+        [--pairs single,distributed,...] [--bin build/release/bin] [--json FILE]
+
+DIR holds common.py, single.py, ddp_torchrun.py and their like: scripts that take --size, --steps, --warmup and --threads and end
+with a line of JSON with s_per_step and ready_s.
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
+# our method, our further options, their script, whether torchrun starts it, their options
+PAIRS = {
+    "single": ("single", ["--batch-size", "32"], "single.py", False, []),
+    "data_parallel": ("data_parallel", ["--batch-size", "32"], "single.py", False, ["--threads", "2"]),
+    "distributed": ("distributed", [], "ddp_torchrun.py", True, []),
+    "distributed_spawn": ("distributed_spawn", [], "ddp_spawn.py", False, []),
+    "distributed_amp": ("distributed_amp", [], "ddp_torchrun.py", True, ["--amp"]),
+    "accelerator": ("accelerator", [], "accelerate_train.py", True, []),
+    "trainer": ("trainer", [], "trainer_train.py", True, []),
+    "packed": ("distributed_amp", ["--padding", "packed"], "ddp_torchrun.py", True, ["--amp"]),
+}
+ON_RANKS = {"distributed", "distributed_amp", "accelerator", "trainer"}
+WARMUP = 2
+
+
+def children_of(pid):
+    found = [pid]
+    for place in found:
+        try:
+            with open(f"/proc/{place}/task/{place}/children") as file:
+                found += [int(child) for child in file.read().split()]
+        except OSError:
+            pass
+    return found
+
+
+def proportional_bytes(pid):
+    total = 0
+    for process in children_of(pid):
+        try:
+            with open(f"/proc/{process}/smaps_rollup") as file:
+                total += 1024 * int(re.search(r"^Pss:\s+(\d+)", file.read(), re.MULTILINE).group(1))
+        except (OSError, AttributeError):
+            pass
+    return total
+
+
+def run(command, environment):
+    """The lines of stdout with their seconds since the start, and the greatest memory."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    most = [0]
+
+    def watch():
+        while process.poll() is None:
+            most[0] = max(most[0], proportional_bytes(process.pid))
+            time.sleep(0.5)
+
+    errors = []
+    watchers = [threading.Thread(target=watch), threading.Thread(target=lambda: errors.append(process.stderr.read()))]
+    for watcher in watchers:
+        watcher.start()
+    lines = [(time.monotonic() - start, line) for line in process.stdout]
+    process.wait()
+    for watcher in watchers:
+        watcher.join()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{errors[0][-2000:]}")
+    return lines, most[0]
+
+
+def ours(options, pair):
+    method, further, *_ = PAIRS[pair]
+    start = [os.path.join(options.bin, "lockstep"), "run", "--nproc-per-node", "2"] if method in ON_RANKS else []
+    batch = further if "--batch-size" in further else ["--batch-size", "16"] + further
+    command = start + [os.path.join(options.bin, "examples/text_classification", method), "--data", options.data, "--vocab",
+                       options.vocab, "--model", options.size, "--recipe", "tutorial", "--max-steps",
+                       str(options.steps + WARMUP), "--output", options.output] + batch
+    lines, memory = run(command, {})
+    ends = [at for at, line in lines if line.startswith("【train】")]
+    steps = [b - a for a, b in zip(ends, ends[1:])]
+    step = statistics.median(steps[WARMUP - 1:])
+    return {"s_per_step": step, "ready_s": ends[0] - steps[0], "memory": memory}
+
+
+def theirs(options, pair):
+    _, _, script, torchrun, further = PAIRS[pair]
+    command = [sys.executable] + (TORCHRUN if torchrun else []) + [
+        os.path.join(options.baselines, script), "--size", options.size, "--steps", str(options.steps), "--warmup", str(WARMUP),
+        "--no-checkpoint"] + further
+    lines, memory = run(command, {"BENCH_T0": str(time.time())})
+    result = json.loads(next(line for _, line in lines if line.startswith("{")))
+    return {"s_per_step": result["s_per_step"], "ready_s": result["ready_s"], "memory": memory}
+
+
+def show(pair, mine, others):
+    median = lambda runs, field: statistics.median(one[field] for one in runs)
+    line = {"pair": pair, "rounds": len(mine)}
+    for field in ("s_per_step", "ready_s", "memory"):
+        ratios = [b[field] / a[field] for a, b in zip(mine, others)]
+        line[field] = {"lockstep": median(mine, field), "python": median(others, field), "ratio": statistics.median(ratios),
+                       "least": min(ratios), "most": max(ratios)}
+    step, ready, memory = line["s_per_step"], line["ready_s"], line["memory"]
+    print(f"{pair:18} {step['lockstep']:8.3f} {step['python']:8.3f} {step['ratio']:6.2f} {step['least']:5.2f}-{step['most']:.2f}"
+          f" {ready['lockstep']:7.2f} {ready['python']:7.2f} {ready['ratio']:6.1f}"
+          f" {memory['lockstep'] / 2**20:8.0f} {memory['python'] / 2**20:8.0f}", flush=True)
+    return line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    parser.add_argument("--baselines", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--vocab", required=True)
+    parser.add_argument("--size", choices=["mini", "base"], default="mini")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--pairs", default="single,data_parallel,distributed,distributed_amp")
+    parser.add_argument("--bin", default=os.path.join(root, "build/release/bin"))
+    parser.add_argument("--output", default="runs/bert_side_by_side")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    pairs = options.pairs.split(",")
+    unknown = [pair for pair in pairs if pair not in PAIRS]
+    if unknown:
+        parser.error(f"there is no pair {unknown[0]}; choose from {', '.join(PAIRS)}")
+    mine, others = {pair: [] for pair in pairs}, {pair: [] for pair in pairs}
+    for number in range(options.rounds):
+        for pair in pairs:
+            order = [(ours, mine), (theirs, others)]
+            for contender, results in order if number % 2 == 0 else reversed(order):
+                results[pair].append(contender(options, pair))
+    print(f"{options.size:18} {'s/step':>8} {'Python':>8} {'times':>6} {'range':>10} {'start s':>7} {'Python':>7} {'times':>6}"
+          f" {'MiB':>8} {'Python':>8}")
+    lines = [show(pair, mine[pair], others[pair]) for pair in pairs]
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(lines, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
