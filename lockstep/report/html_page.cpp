@@ -33,7 +33,7 @@ th{vertical-align:bottom;color:var(--faint);font-weight:600}
 .n{text-align:right}
 tbody tr:nth-child(odd) td{background:var(--stripe)}
 th:first-child,td:first-child{position:sticky;left:0;background:var(--paper)}
-.pictures{display:grid;gap:20px 16px;
+.pictures{display:grid;gap:20px 16px;margin-top:20px;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}
 .pictures svg{display:block;width:100%;max-width:600px;height:auto;margin:0 auto}
 svg text{fill:var(--ink)}
