@@ -15,7 +15,7 @@ namespace {
 // a greater rate that rises and falls, more epochs, and no padding beyond the longest of a batch.
 void fill_in(Settings& s) {
   const bool tutorial = s.recipe == "tutorial";
-  if (s.epochs == 0) s.epochs = tutorial ? 1 : 4;
+  if (s.epochs == 0) s.epochs = tutorial ? 1 : 3;
   if (s.batch_size == 0) s.batch_size = 32;
   if (s.max_length == 0) s.max_length = 128;
   if (s.padding.empty()) s.padding = tutorial ? "max_length" : "longest";
