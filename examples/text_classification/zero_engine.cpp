@@ -34,6 +34,11 @@ lockstep::zero::ZeroConfig as_settings(const text::Settings& settings, int64_t s
   return lockstep::zero::zero_config_from_json(json.dump(), "zero_engine");
 }
 
+// Seconds so far of waiting for gradients and of gathering the ranks' parts of the parameters.
+double waiting(const lockstep::zero::ZeroOptimizer& optimizer) {
+  return optimizer.times().waiting + optimizer.times().gathering;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,8 +72,9 @@ int main(int argc, char** argv) {
         run.ends(text::kForward);
         engine.backward(loss);
         run.ends(text::kBackward);
+        const double waited = waiting(engine.optimizer());
         engine.step();
-        run.ends(text::kOptimizer);
+        run.ends(text::kOptimizer, waiting(engine.optimizer()) - waited);
         run.step(loss, batch.labels.size(0));
         if (run.evaluates()) run.dev(text::evaluate(engine.module(), texts, comm), engine.module());
         if (run.finished()) break;
