@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <stdio.h>  // renameat2
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "lockstep/checkpoint/mapped_file.h"
@@ -143,27 +145,15 @@ class DirectoryReader {
   FileSums sums_;
 };
 
-}  // namespace
-
-void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
-  const fs::path fresh = beside(path, ".partial");
-  remove_tree(fresh);
-  std::error_code error;
-  fs::create_directories(fresh, error);
-  if (error) fail(path, error.value());
-  try {
-    write_parts(fresh, checkpoint);
-    publish(fresh, beside(path, ""));
-  } catch (...) {
-    fs::remove_all(fresh, error);
-    throw;
-  }
-  sync_directory(beside(path, "").parent_path());
-  fs::remove_all(fresh,
-                 error);  // now the former checkpoint; a leftover is removed by the next writer
+// Tells a directory from the one that takes its place; {} where there is none.
+std::array<int64_t, 4> identity_of(const fs::path& path) {
+  struct stat info{};
+  if (::stat(where_it_is(path).c_str(), &info) != 0) return {};
+  return {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino), info.st_mtim.tv_sec,
+          info.st_mtim.tv_nsec};
 }
 
-Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts) {
+Checkpoint read_once(const fs::path& path, CheckpointParts parts) {
   const fs::path from = where_it_is(path);
   if (!fs::is_directory(from)) {
     throw CheckpointError(path.string() + ": no such checkpoint; give a directory that holds " +
@@ -187,6 +177,39 @@ Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts) {
       checkpoint.tensors[name.substr(0, name.size() - kTensors.size())] = reader.tensors(name);
   }
   return checkpoint;
+}
+
+}  // namespace
+
+void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
+  const fs::path fresh = beside(path, ".partial");
+  remove_tree(fresh);
+  std::error_code error;
+  fs::create_directories(fresh, error);
+  if (error) fail(path, error.value());
+  try {
+    write_parts(fresh, checkpoint);
+    publish(fresh, beside(path, ""));
+  } catch (...) {
+    fs::remove_all(fresh, error);
+    throw;
+  }
+  sync_directory(beside(path, "").parent_path());
+  fs::remove_all(fresh,
+                 error);  // now the former checkpoint; a leftover is removed by the next writer
+}
+
+Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts) {
+  constexpr int kTries = 10;
+  for (int n = 1;; ++n) {
+    const auto before = identity_of(path);
+    try {
+      return read_once(path, parts);
+    } catch (const CheckpointError&) {
+      // Files of two checkpoints, or some that are gone: a writer has put another in its place.
+      if (n == kTries || identity_of(path) == before) throw;
+    }
+  }
 }
 
 FileSums read_checksums(const fs::path& directory) {

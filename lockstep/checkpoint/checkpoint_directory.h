@@ -56,7 +56,8 @@ enum class CheckpointParts { kAll, kModelAndConfig };
 // Reads the checkpoint; tensors are mapped (read_safetensors()), so that it may be replaced or
 // removed while they live, but not changed in place. Every file that is read is compared with its
 // checksum; a checkpoint without checksums.json, as others write them, is taken as it is, without
-// further parts. Throws CheckpointError of one line that names the file.
+// further parts. A writer may put another checkpoint in its place meanwhile: what is returned is
+// one whole checkpoint. Throws CheckpointError of one line that names the file.
 Checkpoint read_checkpoint(const std::filesystem::path& path,
                            CheckpointParts parts = CheckpointParts::kAll);
 

@@ -48,13 +48,19 @@ int number_of(const fs::path& path) {
   return number;
 }
 
-// Forks a process that calls `write` with the numbers after `last`, and kills it after `life`.
-void write_and_kill(int last, microseconds life, const std::function<void(int)>& write) {
+// Forks a process that calls `write` with the numbers after `last`.
+pid_t start_writer(int last, const std::function<void(int)>& write) {
   const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
   if (child == 0) {
     for (int number = last + 1;; ++number) write(number);
   }
+  return child;
+}
+
+// The same, and kills it after `life`.
+void write_and_kill(int last, microseconds life, const std::function<void(int)>& write) {
+  const pid_t child = start_writer(last, write);
+  ASSERT_GE(child, 0);
   std::this_thread::sleep_for(life);
   ::kill(child, SIGKILL);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
@@ -116,6 +122,26 @@ TEST_F(KilledWriter, LeavesAWholeSeries) {
   write(3'000'000);
   EXPECT_EQ(number_of(dir / "best"), 3'000'000);
   EXPECT_EQ(checkpoint_steps(dir.path()).size(), 3u);
+}
+
+// Whoever reads while another process saves gets one checkpoint or another, and no complaint.
+TEST_F(KilledWriter, ReadersBesideItGetWholeCheckpoints) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "c", numbered(0));
+  const pid_t child =
+      start_writer(0, [&](int number) { write_checkpoint(dir / "c", numbered(number)); });
+  ASSERT_GE(child, 0);
+  int last = 0;
+  const auto end = steady_clock::now() + milliseconds(2000);
+  while (steady_clock::now() < end && !::testing::Test::HasFailure()) {
+    int found = -1;
+    EXPECT_NO_THROW(found = number_of(dir / "c"));
+    EXPECT_GE(found, last);
+    last = found;
+  }
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_GT(last, 0);
 }
 
 }  // namespace lockstep::killed_writer_mp_test

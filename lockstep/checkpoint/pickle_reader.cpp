@@ -12,12 +12,12 @@
 namespace lockstep {
 namespace {
 
-using Op = PickleOp;
-using Use = PickleGlobal::Use;
-
 constexpr size_t kMostBytes = 64 << 20;
 
 class PickleMachine {
+  using Op = PickleOp;
+  using Use = PickleGlobal::Use;
+
  public:
   PickleMachine(std::string_view bytes, std::span<const PickleGlobal> allowed,
                 const std::string& file)

@@ -238,7 +238,8 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   } catch (const nlohmann::json::exception&) {
     throw InvalidArgument("a name or value for a safetensors file is not UTF-8");
   }
-  text.append((8 - text.size() % 8) % 8, ' ');
+  constexpr size_t kLength = 8, kAlignment = 64;
+  text.append((kAlignment - (kLength + text.size()) % kAlignment) % kAlignment, ' ');
   return text;
 }
 

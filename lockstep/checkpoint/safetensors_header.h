@@ -42,7 +42,8 @@ uint64_t safetensors_element_size(std::string_view dtype);
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
                                            const std::string& file);
 
-// The JSON of a header, padded with spaces so that the data begins at a multiple of 8 bytes. Throws
+// The JSON of a header, padded with spaces so that, after it and its 8 bytes of length, the data
+// begins at a multiple of 64 bytes: a cache line, and what vector instructions like best. Throws
 // InvalidArgument for text that is not UTF-8.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 

@@ -75,7 +75,8 @@ TEST(Safetensors, PythonsFileIsReadAndWrittenAlike) {
   EXPECT_EQ(file.find("e")->sizes(), (at::IntArrayRef{0, 2}));
   EXPECT_TRUE(at::equal(*file.find("b"), at::tensor({1, 0}).to(at::kBool)));
   write_safetensors(dir / "ours", file.tensors, file.metadata);
-  EXPECT_EQ(dir.read("ours").size(), dir.read("python").size());
+  // The same but for the header's padding and the order of its members.
+  EXPECT_TRUE(dir.read("ours").ends_with(data));
 }
 
 TEST(Safetensors, EqualInputGivesEqualBytes) {
