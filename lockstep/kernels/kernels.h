@@ -71,7 +71,16 @@ struct Activate {
   const float* bias = nullptr;  // [width]
 };
 
+// The slope is what backward needs: both share their exponential.
+struct ActivateOutputs {
+  void* y = nullptr;      // [rows, width]
+  void* slope = nullptr;  // [rows, width], or null; may be x
+};
+
 struct ActivateGradients {
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  const void* slope = nullptr;
   void* dy = nullptr;              // [rows, width]; becomes dx
   uint16_t* dx_columns = nullptr;  // as in NormGradients
   int64_t columns_pitch = 0;
@@ -130,12 +139,15 @@ struct Kernels {
   const char* name;
   void (*norm)(const Norm&, const NormOutputs&, int64_t begin, int64_t end);
   void (*norm_backward)(const Norm&, const NormGradients&, int64_t begin, int64_t end);
-  void (*activate)(const Activate&, void* y, int64_t begin, int64_t end);
-  void (*activate_backward)(const Activate&, const ActivateGradients&, int64_t begin, int64_t end);
+  void (*activate)(const Activate&, const ActivateOutputs&, int64_t begin, int64_t end);
+  void (*activate_backward)(const ActivateGradients&, int64_t begin, int64_t end);
   void (*softmax)(const Softmax&, const SoftmaxOutputs&, int64_t rows);
   void (*softmax_backward)(const Softmax&, const SoftmaxGradients&, int64_t rows);
   // float32 -> bfloat16.
   void (*round)(const float* from, uint16_t* to, int64_t count);
+  // Likewise, rows of `columns`; pitches in elements.
+  void (*round_rows)(const float* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch,
+                     int64_t rows, int64_t columns);
   // bfloat16 -> float32.
   void (*widen)(const uint16_t* from, float* to, int64_t count);
   // sums[column] += the column's elements of rows [begin, end).

@@ -212,14 +212,15 @@ TEST(Activate, ForwardAndBackward) {
     }
     for (const Kernels* k : every()) {
       const Activate activate{width, Type::kFloat32, kind, x.data(), bias.data()};
-      std::vector<float> out(x.size()), gradient = dy, sums(width);
-      k->activate(activate, out.data(), 0, 20);
-      k->activate(activate, out.data(), 20, rows);
+      std::vector<float> out(x.size()), same = out, slope = out, gradient = dy, sums(width);
+      k->activate(activate, {out.data(), nullptr}, 0, rows);
       expect_close(out, y, 1e-6, k->name);
+      k->activate(activate, {same.data(), slope.data()}, 0, 20);
+      k->activate(activate, {same.data(), slope.data()}, 20, rows);
+      EXPECT_EQ(same, out) << k->name;
       ActivateGradients g;
-      g.dy = gradient.data();
-      g.bias_sum = sums.data();
-      k->activate_backward(activate, g, 0, rows);
+      g.width = width, g.slope = slope.data(), g.dy = gradient.data(), g.bias_sum = sums.data();
+      k->activate_backward(g, 0, rows);
       expect_close(gradient, dx, 2e-6, k->name);
       expect_close(sums, dbias, 1e-4, k->name);
     }
@@ -231,19 +232,25 @@ TEST(Activate, InBfloat16WithItsTranspose) {
   const auto x = to_bf16(numbers(rows * width, 2)), dy = to_bf16(numbers(rows * width, 3));
   const std::vector<float> bias = numbers(width, 1), wide = from_bf16(x), wide_dy = from_bf16(dy);
   for (const Kernels* k : every()) {
-    std::vector<float> expected(x.size()), gradient = wide_dy, sums(width), sums_short(width);
-    const Activate exact{width, Type::kFloat32, Activation::kGelu, wide.data(), bias.data()};
-    k->activate(exact, expected.data(), 0, rows);
-    ActivateGradients g{gradient.data(), nullptr, 0, sums.data()};
-    k->activate_backward(exact, g, 0, rows);
+    std::vector<float> expected(x.size()), slope(x.size());
+    k->activate({width, Type::kFloat32, Activation::kGelu, wide.data(), bias.data()},
+                {expected.data(), slope.data()}, 0, rows);
 
-    std::vector<uint16_t> y(x.size()), dx = dy, columns(width * pitch);
-    const Activate rounded{width, Type::kBFloat16, Activation::kGelu, x.data(), bias.data()};
-    k->activate(rounded, y.data(), 0, rows);
-    k->activate_backward(rounded, {dx.data(), columns.data(), pitch, sums_short.data()}, 0, rows);
+    std::vector<uint16_t> y(x.size()), place = x, dx = dy, columns(width * pitch);
+    k->activate({width, Type::kBFloat16, Activation::kGelu, place.data(), bias.data()},
+                {y.data(), place.data()}, 0, rows);
     EXPECT_EQ(y, to_bf16(expected)) << k->name;
-    EXPECT_EQ(dx, to_bf16(gradient)) << k->name;
-    EXPECT_EQ(sums_short, sums) << k->name;
+    EXPECT_EQ(place, to_bf16(slope)) << k->name;
+    std::vector<float> sums(width), expected_sums(width), products;
+    for (size_t i = 0; i < place.size(); ++i) {
+      products.push_back(wide_dy[i] * from_bf16(place[i]));
+      expected_sums[i % width] += products.back();
+    }
+    k->activate_backward(
+        {width, Type::kBFloat16, place.data(), dx.data(), columns.data(), pitch, sums.data()}, 0,
+        rows);
+    EXPECT_EQ(dx, to_bf16(products)) << k->name;
+    EXPECT_EQ(sums, expected_sums) << k->name;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < width; ++c)
         ASSERT_EQ(columns[c * pitch + r], dx[r * width + c]) << k->name;
@@ -260,7 +267,7 @@ TEST(Kernels, WideInstructionSetsAgreeBitForBit) {
   const std::vector<float> x = numbers(1000, 8, 4), bias(100);
   const Activate activate{100, Type::kFloat32, Activation::kGelu, x.data(), bias.data()};
   std::vector<float> y[2] = {std::vector<float>(1000), std::vector<float>(1000)};
-  for (size_t i = 0; i < 2; ++i) all[i + 1]->activate(activate, y[i].data(), 0, 10);
+  for (size_t i = 0; i < 2; ++i) all[i + 1]->activate(activate, {y[i].data(), nullptr}, 0, 10);
   EXPECT_EQ(y[0], y[1]);
 }
 

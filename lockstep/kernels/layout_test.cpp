@@ -32,6 +32,19 @@ TEST(Layout, RoundsToNearestEven) {
   }
 }
 
+TEST(Layout, RoundsRows) {
+  const std::vector<float> x = numbers(7 * 50, 4);
+  for (const Kernels* k : every()) {
+    std::vector<uint16_t> bits(7 * 45, 9);
+    k->round_rows(x.data(), 50, bits.data(), 45, 7, 40);
+    for (int64_t r = 0; r < 7; ++r)
+      for (int64_t c = 0; c < 45; ++c) {
+        const uint16_t expected = c < 40 ? to_bf16({x[r * 50 + c]})[0] : 9;
+        ASSERT_EQ(bits[r * 45 + c], expected) << k->name;
+      }
+  }
+}
+
 template <typename T>
 std::vector<T> counted(int64_t count) {
   std::vector<T> result(static_cast<size_t>(count));

@@ -203,6 +203,11 @@ void round(const float* from, uint16_t* to, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) store(out + i, load(from + i, count - i), count - i);
 }
 
+void round_rows(const float* from, int64_t from_pitch, uint16_t* to, int64_t to_pitch, int64_t rows,
+                int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r) round(from + r * from_pitch, to + r * to_pitch, columns);
+}
+
 void widen(const uint16_t* from, float* to, int64_t count) {
   const Bf16* const in = reinterpret_cast<const Bf16*>(from);
   for (int64_t i = 0; i < count; i += kLanes) store(to + i, load(in + i, count - i), count - i);

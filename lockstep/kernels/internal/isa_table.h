@@ -9,9 +9,9 @@
 namespace lockstep::kernels::LOCKSTEP_ISA {
 
 extern const Kernels kTable;
-const Kernels kTable = {
-    LOCKSTEP_ISA_NAME, norm_forward,     norm_backward, activate, activate_backward,
-    softmax,           softmax_backward, round,         widen,    sum_rows,
-    transpose,         pack_rows,        pack_columns};
+const Kernels kTable = {LOCKSTEP_ISA_NAME, norm_forward, norm_backward,    activate,
+                        activate_backward, softmax,      softmax_backward, round,
+                        round_rows,        widen,        sum_rows,         transpose,
+                        pack_rows,         pack_columns};
 
 }  // namespace lockstep::kernels::LOCKSTEP_ISA

@@ -25,8 +25,7 @@ bool has_heads(at::ScalarType type);
 // statistics float32 [2, heads, Q] for backward.
 void heads_forward(const Heads& heads, const at::Tensor& mixed, const at::Tensor& statistics);
 
-// Written, not added to. The transposes, [heads * width, rows], are wanted for bfloat16 only; they
-// may be undefined.
+// Written, not added to. The transposes, [heads * width, rows], are there for bfloat16 only.
 struct HeadsGradients {
   at::Tensor queries, keys, values;
   at::Tensor queries_columns, keys_columns, values_columns;

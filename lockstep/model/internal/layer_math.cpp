@@ -134,30 +134,36 @@ NormBackward norm_rows_backward(const kernels::Norm& norm, const at::Tensor& sta
   return result;
 }
 
-at::Tensor activate_rows(const kernels::Activate& activate, int64_t rows) {
-  const at::Tensor y = empty_rows(rows, activate.width,
-                                  activate.type == Type::kBFloat16 ? at::kBFloat16 : at::kFloat);
-  void* const to = y.mutable_data_ptr();
-  over_rows(rows, [&](int64_t begin, int64_t end) { best().activate(activate, to, begin, end); });
+at::Tensor activate_rows(const at::Tensor& x, const at::Tensor& bias,
+                         kernels::Activation activation, bool keeps_slope) {
+  const at::Tensor y = empty_rows(x.size(0), x.size(1), x.scalar_type());
+  const kernels::Activate activate{x.size(1), kernel_type(x.scalar_type()), activation,
+                                   x.const_data_ptr(), bias.const_data_ptr<float>()};
+  const kernels::ActivateOutputs out{y.mutable_data_ptr(),
+                                     keeps_slope ? x.mutable_data_ptr() : nullptr};
+  over_rows(x.size(0),
+            [&](int64_t begin, int64_t end) { best().activate(activate, out, begin, end); });
   return y;
 }
 
-ActivateBackward activate_rows_backward(const kernels::Activate& activate, const at::Tensor& dy) {
-  const int64_t rows = dy.size(0);
+ActivateBackward activate_rows_backward(const at::Tensor& slope, const at::Tensor& dy) {
+  const int64_t rows = dy.size(0), width = dy.size(1);
   ActivateBackward result;
   kernels::ActivateGradients g;
+  g.width = width;
+  g.type = kernel_type(dy.scalar_type());
+  g.slope = slope.const_data_ptr();
   g.dy = dy.mutable_data_ptr();
-  if (activate.type == Type::kBFloat16) {
-    result.dx_columns = empty_columns(rows, activate.width);
+  if (g.type == Type::kBFloat16) {
+    result.dx_columns = empty_columns(rows, width);
     g.dx_columns = shorts_of(result.dx_columns);
     g.columns_pitch = result.dx_columns.stride(0);
   }
-  result.dbias =
-      summed_over_rows(rows, activate.width, [&](int64_t begin, int64_t end, float* sums) {
-        kernels::ActivateGradients mine = g;
-        mine.bias_sum = sums;
-        best().activate_backward(activate, mine, begin, end);
-      });
+  result.dbias = summed_over_rows(rows, width, [&](int64_t begin, int64_t end, float* sums) {
+    kernels::ActivateGradients mine = g;
+    mine.bias_sum = sums;
+    best().activate_backward(mine, begin, end);
+  });
   return result;
 }
 

@@ -45,14 +45,16 @@ NormBackward norm_rows_backward(const kernels::Norm& norm, const at::Tensor& sta
                                 const at::Tensor& dy, const at::Tensor& dy_typed,
                                 const at::Tensor& dz, bool has_x);
 
-at::Tensor activate_rows(const kernels::Activate& activate, int64_t rows);
+// With `keeps_slope` x becomes the slope, for backward.
+at::Tensor activate_rows(const at::Tensor& x, const at::Tensor& bias,
+                         kernels::Activation activation, bool keeps_slope);
 
 struct ActivateBackward {
   at::Tensor dx_columns;  // bfloat16 only
   at::Tensor dbias;
 };
 // dy becomes dx.
-ActivateBackward activate_rows_backward(const kernels::Activate& activate, const at::Tensor& dy);
+ActivateBackward activate_rows_backward(const at::Tensor& slope, const at::Tensor& dy);
 
 // The sums of the columns, float32.
 at::Tensor column_sums(const at::Tensor& matrix);

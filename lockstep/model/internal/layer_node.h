@@ -40,7 +40,7 @@ struct LayerRows {
   at::Tensor rounded;  // undefined in float32
 };
 
-// Differentiable once in x and the parameters, which are float32 on the CPU.
+// Differentiable once in x and the parameters, which are contiguous float32 on the CPU.
 LayerRows layer(const LayerRows& x, const LayerParameters& parameters,
                 const std::shared_ptr<const LayerPlan>& plan);
 
