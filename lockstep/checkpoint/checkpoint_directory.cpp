@@ -1,12 +1,12 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 
 #include <fcntl.h>
-#include <stdio.h>  // renameat2
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>  // renameat2
 
 #include "lockstep/checkpoint/mapped_file.h"
 #include "lockstep/checkpoint/sharded_safetensors.h"

@@ -172,6 +172,7 @@ void print(const Inspected& inspected, bool summary) {
   if (!model.found_in.empty()) std::cout << "found under " << model.found_in << '\n';
   if (!model.left_out.empty()) {
     std::vector<std::string> names;
+    names.reserve(model.left_out.size());
     for (const std::string& name : model.left_out) names.push_back(in_one_line(name));
     std::cout << "besides them, not tensors: " << joined(names) << '\n';
   }

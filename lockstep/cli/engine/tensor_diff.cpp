@@ -1,6 +1,7 @@
 #include "lockstep/cli/engine/tensor_diff.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
