@@ -1,6 +1,9 @@
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -115,6 +118,24 @@ BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at
     refuse_batch("the lengths do not add up to the " + std::to_string(ids.size(0)) + " ids");
   batch.positions = positions.to(ids.device());
   batch.first = first.to(ids.device());
+  return batch;
+}
+
+BertBatch with_whole_rows(BertBatch batch, int64_t rows) {
+  const int64_t count = batch.ids.size(0), more = (rows - count % rows) % rows;
+  if (more == 0) return batch;
+  const auto extended = [&](const at::Tensor& tensor) {
+    return at::cat({tensor, at::zeros({more}, tensor.options())});
+  };
+  if (!batch.positions.defined())
+    batch.positions = at::arange(batch.length, batch.ids.options()).repeat({batch.sequences});
+  batch.ids = extended(batch.ids);
+  batch.positions = extended(batch.positions);
+  if (batch.types.defined()) batch.types = extended(batch.types);
+  batch.layout.spans.push_back({count, more, count, more});
+  if (batch.layout.bias.defined())
+    batch.layout.bias = at::constant_pad_nd(
+        batch.layout.bias, {0, std::max<int64_t>(0, more - batch.layout.bias.size(1)), 0, 1});
   return batch;
 }
 

@@ -15,6 +15,7 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/embedding_node.h"
 #include "lockstep/model/internal/heads.h"
+#include "lockstep/model/internal/products.h"
 
 namespace lockstep::internal {
 namespace {
@@ -115,6 +116,7 @@ at::Tensor BertLayer::composed(const at::Tensor& x, const at::Tensor& asking,
 LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool first_only,
                              Arithmetic arithmetic) {
   AttentionLayout layout = batch.layout;
+  if (first_only) layout.spans.resize(static_cast<size_t>(batch.sequences));
   for (int64_t s = 0; first_only && s < batch.sequences; ++s) {
     layout.spans[static_cast<size_t>(s)].query_begin = s;
     layout.spans[static_cast<size_t>(s)].queries = 1;
@@ -194,8 +196,10 @@ BertEncoder::BertEncoder(const BertConfig& config)
   register_module("pooler", pooler);
 }
 
-at::Tensor BertEncoder::forward(const BertBatch& batch) {
+at::Tensor BertEncoder::forward(const BertBatch& given) {
   const Arithmetic arithmetic = embeddings_->arithmetic();
+  const BertBatch batch =
+      arithmetic == Arithmetic::kBFloat16 ? with_whole_rows(given, kTileRows) : given;
   LayerRows x = embeddings_->forward(batch, arithmetic);
   const auto count = static_cast<int64_t>(layers_->size());
   for (int64_t i = 0; i < count; ++i)

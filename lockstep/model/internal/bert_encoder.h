@@ -32,6 +32,10 @@ BertBatch padded_batch(const BertConfig& config, const at::Tensor& ids, const at
 BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at::Tensor& types,
                        const at::Tensor& lengths);
 
+// The same batch with rows of padding behind the last sequence, which look at each other, up to a
+// multiple of `rows`. Nothing depends on them.
+BertBatch with_whole_rows(BertBatch batch, int64_t rows);
+
 // How the embeddings and the layers are computed.
 enum class Arithmetic {
   kComposed,  // of libtorch's operations, whatever the device and the type

@@ -1,15 +1,14 @@
 #include "lockstep/model/internal/layer_math.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <functional>
 
 #include "lockstep/kernels/parallel.h"
+#include "lockstep/model/internal/products.h"
 
 namespace lockstep::internal {
 namespace {
@@ -53,16 +52,6 @@ at::Tensor empty_rows(int64_t rows, int64_t columns, at::ScalarType type) {
   return at::empty({rows, columns}, type);
 }
 
-at::Tensor empty_columns(int64_t rows, int64_t columns) {
-  constexpr int64_t kLine = 32;  // elements of bfloat16
-  const int64_t pitch = (rows + kLine - 1) / kLine * kLine + kLine;
-  const at::Tensor whole = at::empty({columns, pitch}, at::kBFloat16);
-  // oneDNN's products multiply what lies behind a row's end, up to a tile's width, by zeros: it
-  // must be numbers.
-  if (rows % kLine != 0) whole.narrow(1, rows, pitch - rows).zero_();
-  return whole.narrow(1, 0, rows);
-}
-
 at::Tensor rounded(const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> shape = tensors[0].sizes().vec();
   shape[0] = 0;
@@ -77,16 +66,6 @@ at::Tensor rounded(const std::vector<at::Tensor>& tensors) {
         [&](int64_t begin, int64_t end) { best().round(from + begin, to + begin, end - begin); });
     to += whole.numel();
   }
-  return result;
-}
-
-at::Tensor widened(const at::Tensor& tensor) {
-  const at::Tensor whole = tensor.contiguous(), result = at::empty(whole.sizes(), at::kFloat);
-  const uint16_t* const from = shorts_of(whole);
-  float* const to = result.mutable_data_ptr<float>();
-  kernels::in_parallel(
-      whole.numel(), kElementsAtATime, at::get_num_threads(),
-      [&](int64_t begin, int64_t end) { best().widen(from + begin, to + begin, end - begin); });
   return result;
 }
 
@@ -173,20 +152,6 @@ at::Tensor column_sums(const at::Tensor& matrix) {
   return summed_over_rows(
       matrix.size(0), matrix.size(1),
       [&](int64_t begin, int64_t end, float* sums) { best().sum_rows(source, sums, begin, end); });
-}
-
-at::Tensor times_transposed(const at::Tensor& a, const at::Tensor& b) {
-  return at::mm(a, b.t());
-}
-
-at::Tensor times(const at::Tensor& a, const at::Tensor& b) {
-  return at::mm(a, b);
-}
-
-void affine_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
-                 const at::Tensor& bias) {
-  at::Tensor result = out;
-  at::addmm_out(result, bias, a, b.t());
 }
 
 }  // namespace lockstep::internal

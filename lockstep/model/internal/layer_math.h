@@ -17,15 +17,8 @@ kernels::Type kernel_type(at::ScalarType type);
 // [rows, columns], not initialised.
 at::Tensor empty_rows(int64_t rows, int64_t columns, at::ScalarType type);
 
-// [columns, rows] of bfloat16 whose rows are apart from each other by more than a power of two:
-// else what is written down a column would fall into the same few lines of the cache.
-at::Tensor empty_columns(int64_t rows, int64_t columns);
-
 // float32 -> bfloat16, the tensors one under the other.
 at::Tensor rounded(const std::vector<at::Tensor>& tensors);
-// bfloat16 -> float32.
-at::Tensor widened(const at::Tensor& tensor);
-
 // What Norm's outputs are kept in.
 struct Normed {
   at::Tensor y;           // float32
@@ -58,13 +51,5 @@ ActivateBackward activate_rows_backward(const at::Tensor& slope, const at::Tenso
 
 // The sums of the columns, float32.
 at::Tensor column_sums(const at::Tensor& matrix);
-
-// a b^T.
-at::Tensor times_transposed(const at::Tensor& a, const at::Tensor& b);
-// a b.
-at::Tensor times(const at::Tensor& a, const at::Tensor& b);
-// a b^T + bias, into `out`.
-void affine_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
-                 const at::Tensor& bias);
 
 }  // namespace lockstep::internal

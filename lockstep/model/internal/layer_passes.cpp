@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "lockstep/model/internal/layer_math.h"
+#include "lockstep/model/internal/products.h"
 
 namespace lockstep::internal {
 namespace {
@@ -13,16 +14,6 @@ namespace {
 at::Tensor thirds(const at::Tensor& weight, int64_t begin, int64_t parts) {
   const int64_t width = weight.size(0) / 3;
   return weight.narrow(0, begin * width, parts * width);
-}
-
-at::Tensor exact(const at::Tensor& gradient) {
-  return gradient.scalar_type() == at::kBFloat16 ? widened(gradient) : gradient;
-}
-
-// dy^T x. oneDNN takes twice as long over a left matrix that it has to transpose itself.
-at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& dy_columns,
-                           const at::Tensor& x) {
-  return times(dy_columns.defined() ? dy_columns : dy.t(), x);
 }
 
 struct WeightAndBias {
@@ -38,7 +29,7 @@ void give_parts(const at::Tensor& dy, const at::Tensor& dy_columns, const at::Te
   const int64_t width = x.size(1);
   for (size_t i = 0; i < to.size(); ++i) {
     const int64_t at = static_cast<int64_t>(i) * width;
-    if (wanted) *to[i].weight = exact(weight.narrow(0, at, width));
+    if (wanted) *to[i].weight = weight.narrow(0, at, width);
     *to[i].bias = bias.narrow(0, at, width);
   }
 }
@@ -175,17 +166,17 @@ LayerGradients LayerPasses::backward(const LayerRows& dy, const LayerWanted& wan
   const NormBackward outer = norm_rows_backward(outer_norm(), s_.statistics, dy.exact, dy.rounded,
                                                 /*dz=*/{}, /*has_x=*/true);
   d.outer_bias = outer.dbias, d.gamma = outer.dgamma, d.beta = outer.dbeta;
-  if (wanted.outer) d.outer_weight = exact(weight_gradient(outer.dx, outer.dx_columns, s_.active));
+  if (wanted.outer) d.outer_weight = weight_gradient(outer.dx, outer.dx_columns, s_.active);
   const at::Tensor dinner = times(outer.dx, s_.outer_weight);
   const ActivateBackward active = activate_rows_backward(s_.slope, dinner);
   d.inner_bias = active.dbias;
-  if (wanted.inner) d.inner_weight = exact(weight_gradient(dinner, active.dx_columns, s_.typed_y));
+  if (wanted.inner) d.inner_weight = weight_gradient(dinner, active.dx_columns, s_.typed_y);
   at::Tensor typed_dy;
   add_product(outer.dz, typed_dy, dinner, s_.inner_weight);
   const NormBackward mix = norm_rows_backward(mix_norm(), s_.mix_statistics, outer.dz, typed_dy,
                                               /*dz=*/outer.dz, /*has_x=*/true);
   d.mix_bias = mix.dbias, d.mix_gamma = mix.dgamma, d.mix_beta = mix.dbeta;
-  if (wanted.mix) d.mix_weight = exact(weight_gradient(mix.dx, mix.dx_columns, s_.mixed));
+  if (wanted.mix) d.mix_weight = weight_gradient(mix.dx, mix.dx_columns, s_.mixed);
   result.x = backward_heads(times(mix.dx, s_.mix_weight), mix.dz, wanted.qkv, d);
   return result;
 }
