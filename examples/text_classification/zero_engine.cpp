@@ -35,7 +35,7 @@ lockstep::zero::ZeroConfig as_settings(const text::Settings& settings, int64_t s
 }
 
 // Seconds so far of waiting for gradients and of gathering the ranks' parts of the parameters.
-double waiting(const lockstep::zero::ZeroOptimizer& optimizer) {
+double waiting(const lockstep::ZeroOptimizer& optimizer) {
   return optimizer.times().waiting + optimizer.times().gathering;
 }
 
