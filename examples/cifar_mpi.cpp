@@ -24,8 +24,8 @@ void print_shape(const char* name, const at::Tensor& tensor) {
 void train(lockstep::Communicator& comm, const CifarTraining& settings) {
   // Divide: each rank has its own part of the data.
   const auto dataset = settings.load();
-  const lockstep::data::SubsetSampler sampler(every_nth(dataset.size(), comm.rank(), comm.size()),
-                                              {.shuffle = false});
+  lockstep::data::SubsetSampler sampler(every_nth(dataset.size(), comm.rank(), comm.size()),
+                                        {.shuffle = false});
   lockstep::data::Loader loader(dataset, sampler, {.batch_size = kBatchSize});
 
   // Synchronise: all ranks begin with rank 0's parameters.
