@@ -126,6 +126,9 @@ inline constexpr int64_t kPad = 16;
 // pairs of rows: [inner / 2, panel, 2].
 inline constexpr int64_t kPanel = 64;
 
+// Normally distributed numbers come in rows of so many.
+inline constexpr int64_t kNormalRow = 1024;
+
 // A matrix that is read: `rows` times `columns`, `pitch` elements from row to row.
 struct Source {
   Type type = Type::kFloat32;
@@ -159,6 +162,9 @@ struct Kernels {
   void (*pack_rows)(const Source&, int64_t inner, int64_t columns, void* to);
   // As pack_rows() of its transpose: [inner = its columns, columns = its rows].
   void (*pack_columns)(const Source&, int64_t inner, int64_t columns, void* to);
+  // to[i] = deviation * number i of the seed (normal.h), for [begin, end); `begin` is a multiple of
+  // kNormalRow.
+  void (*fill_normal)(uint64_t seed, float deviation, float* to, int64_t begin, int64_t end);
 };
 
 // The fastest that this processor has.

@@ -1,24 +1,24 @@
 #include "lockstep/model/bert.h"
 
 #include <ATen/ops/dropout.h>
-#include <torch/nn/init.h>
 #include <torch/nn/modules/embedding.h>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/model/internal/bert_encoder.h"
+#include "lockstep/model/internal/undrawn.h"
 
 namespace lockstep {
 namespace {
 
-void initialise(torch::nn::Module& model, const BertConfig& config) {
+void draw(torch::nn::Module& model, const BertConfig& config) {
   const at::NoGradGuard no_grad;
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* linear = module->as<torch::nn::LinearImpl>()) {
-      linear->weight.normal_(0, config.initializer_range);
+      internal::draw_normal(linear->weight, config.initializer_range);
       linear->bias.zero_();
     } else if (auto* embedding = module->as<torch::nn::EmbeddingImpl>()) {
-      embedding->weight.normal_(0, config.initializer_range);
+      internal::draw_normal(embedding->weight, config.initializer_range);
       if (const auto padding = embedding->options.padding_idx())
         embedding->weight[*padding].zero_();
     }
@@ -32,13 +32,13 @@ const BertConfig& checked(const BertConfig& config) {
 
 }  // namespace
 
-BertClassifierImpl::BertClassifierImpl(const BertConfig& config)
+BertClassifierImpl::BertClassifierImpl(const BertConfig& config, InitialParameters initial)
     : config_(checked(config)),
       bert_(register_module("bert", std::make_shared<internal::BertEncoder>(config))),
       classifier_(register_module(
-          "classifier",
-          torch::nn::Linear(config.hidden_size, static_cast<int64_t>(config.labels.size())))) {
-  initialise(*this, config_);
+          "classifier", internal::undrawn_linear(config.hidden_size,
+                                                 static_cast<int64_t>(config.labels.size())))) {
+  if (initial == InitialParameters::kDrawn) draw(*this, config_);
 }
 
 at::Tensor BertClassifierImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask,

@@ -17,6 +17,13 @@ namespace internal {
 class BertEncoder;
 }  // namespace internal
 
+// What a new model's parameters are.
+enum class InitialParameters {
+  kDrawn,  // weights from a normal distribution of initializer_range, the padding token's row and
+           // biases 0, norms 1, as transformers does
+  kNone,   // memory as it comes, to be loaded over
+};
+
 // A batch of token ids, as BertClassifier takes it.
 //   padded: ids int64 [B, T]; attention_mask int64 or bool [B, T], 1 where a token is (undefined:
 //           everywhere); token_type_ids int64 [B, T] (undefined: 0)
@@ -25,10 +32,10 @@ class BertEncoder;
 //           of the padded batch.
 class BertClassifierImpl : public torch::nn::Module {
  public:
-  // Draws the parameters as transformers does: weights from a normal distribution of
-  // initializer_range, the padding token's row 0, biases 0, norms 1. Throws InvalidArgument
-  // (check(config)).
-  explicit BertClassifierImpl(const BertConfig& config = {});
+  // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
+  // InvalidArgument (check(config)).
+  explicit BertClassifierImpl(const BertConfig& config = {},
+                              InitialParameters initial = InitialParameters::kDrawn);
 
   // -> logits float [B, labels]. Throws InvalidArgument for other shapes, and sequences longer than
   // max_position_embeddings or empty.

@@ -262,6 +262,34 @@ TEST(BertClassifier, ThreadsDoNotChangeTheNumbers) {
   for (size_t i = 0; i < one.size(); ++i) expect_close(two[i], one[i], 1e-6, std::to_string(i));
 }
 
+TEST(BertClassifier, StartsAsTransformersDo) {
+  const auto parameters = [](uint64_t seed) {
+    torch::manual_seed(seed);
+    BertConfig config = small(4, 16);
+    config.pad_token_id = 2;
+    return BertClassifier(config)->named_parameters();
+  };
+  const auto first = parameters(3), again = parameters(3), other = parameters(4);
+  for (const auto& entry : first) {
+    const std::string& name = entry.key();
+    at::Tensor own = entry.value().detach();
+    EXPECT_TRUE(entry.value().requires_grad() && own.is_contiguous()) << name;
+    EXPECT_TRUE(at::equal(own, again[name])) << name;
+    if (name.ends_with("bias") || own.dim() == 1) {
+      EXPECT_TRUE((own == (name.ends_with("bias") ? 0 : 1)).all().item<bool>()) << name;
+      continue;
+    }
+    EXPECT_FALSE(at::equal(own, other[name])) << name;
+    if (name.find("word_embeddings") != std::string::npos) {
+      EXPECT_TRUE((own[2] == 0).all().item<bool>());
+      own = own.narrow(0, 3, own.size(0) - 3);
+    }
+    const auto count = static_cast<double>(own.numel());
+    EXPECT_NEAR(own.std().item<double>(), 0.1, 0.5 / std::sqrt(count)) << name;
+    EXPECT_NEAR(own.mean().item<double>(), 0, 0.5 / std::sqrt(count)) << name;
+  }
+}
+
 TEST(BertClassifier, RefusesWhatIsOutsideOfItsTables) {
   BertClassifier model(small(2, 16));
   Batch batch = padded(false);

@@ -106,7 +106,7 @@ TextModel load_text_model(const fs::path& directory) {
     TextModel loaded{.tokenizer = tokenizers::BertTokenizer::load(directory),
                      .preparation = read_preparation(directory, config)};
     check_vocabulary(directory, loaded.tokenizer, config);
-    loaded.model = BertClassifier(config);
+    loaded.model = BertClassifier(config, InitialParameters::kNone);
     set_module_state(*loaded.model, read_parameters(directory), directory.string());
     loaded.model->eval();
     return loaded;

@@ -1,4 +1,4 @@
-// Functions of sixteen floats, and dropout's hash.
+// Functions of sixteen floats, random words.
 #pragma once
 
 #include "lockstep/kernels/internal/isa_vector.h"
@@ -55,14 +55,14 @@ LOCKSTEP_INLINE Floats hyperbolic_tangent(Floats x) {
   return if_less(x, all(0.0f), all(0.0f) - t, t);
 }
 
-// ---- dropout: dropout.h says what this computes ----
+// ---- random words: random_word.h says what this computes ----
 
-struct RowMask {
+struct RowKey {
   Words first, second;
 };
 
-LOCKSTEP_INLINE RowMask row_mask(const Dropout& dropout, int64_t row) {
-  uint64_t key = dropout.seed + static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15;
+LOCKSTEP_INLINE RowKey row_key(uint64_t seed, int64_t row) {
+  uint64_t key = seed + static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15;
   key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
   key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
   key ^= key >> 31;
@@ -71,9 +71,9 @@ LOCKSTEP_INLINE RowMask row_mask(const Dropout& dropout, int64_t row) {
 
 constexpr uint32_t kLaneNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Two decisions a lane for the 32 columns from `column`, a multiple of 32.
-LOCKSTEP_INLINE Words mask_words(RowMask row, int64_t column) {
-  Words x = load_words(kLaneNumbers) + all_words(static_cast<uint32_t>(column / 2)) + row.first;
+// The sixteen words from `number`.
+LOCKSTEP_INLINE Words random_words(RowKey row, int64_t number) {
+  Words x = load_words(kLaneNumbers) + all_words(static_cast<uint32_t>(number)) + row.first;
   x = (x ^ (x >> 17)) * all_words(0xed5ad4bb);
   x = x ^ row.second;
   x = (x ^ (x >> 11)) * all_words(0xac4c1b51);
@@ -85,11 +85,13 @@ struct Pair {
   Floats first, second;
 };
 
+// ---- dropout: dropout.h says what this computes ----
+
 // Multiplies by the scale what is kept, and by 0 the rest.
 template <bool kDrops>
-LOCKSTEP_INLINE Pair drop(Pair x, const Dropout& dropout, RowMask row, int64_t column) {
+LOCKSTEP_INLINE Pair drop(Pair x, const Dropout& dropout, RowKey row, int64_t column) {
   if constexpr (!kDrops) return x;
-  const Words random = mask_words(row, column), threshold = all_words(dropout.threshold);
+  const Words random = random_words(row, column / 2), threshold = all_words(dropout.threshold);
   const Floats scale = all(dropout.scale), zero = all(0.0f);
   return {if_below(random & all_words(0xffff), threshold, zero, x.first * scale),
           if_below(random >> 16, threshold, zero, x.second * scale)};

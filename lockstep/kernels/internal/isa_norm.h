@@ -9,7 +9,7 @@ namespace {
 
 // dropout(x + bias) + residual, or the part of it that is there.
 template <typename T, bool kDrops>
-LOCKSTEP_INLINE Pair before_norm(const Norm& norm, int64_t row, RowMask mask, int64_t c, int64_t n,
+LOCKSTEP_INLINE Pair before_norm(const Norm& norm, int64_t row, RowKey mask, int64_t c, int64_t n,
                                  int64_t m) {
   Pair z{all(0.0f), all(0.0f)};
   if (norm.x != nullptr) {
@@ -34,8 +34,8 @@ void norm_rows(const Norm& norm, const NormOutputs& out, int64_t begin, int64_t 
   const auto width = static_cast<float>(norm.width);
   for (int64_t row = begin; row < end; ++row) {
     float* const y = out.y + row * norm.width;
-    RowMask mask{};
-    if constexpr (kBefore) mask = row_mask(norm.before, row);
+    RowKey mask{};
+    if constexpr (kBefore) mask = row_key(norm.before.seed, row);
     Floats first = all(0.0f), second = all(0.0f);
     for_columns(norm.width, [&](int64_t c, int64_t n, int64_t m) LOCKSTEP_INLINED {
       const Pair z = before_norm<T, kBefore>(norm, row, mask, c, n, m);
@@ -54,7 +54,7 @@ void norm_rows(const Norm& norm, const NormOutputs& out, int64_t begin, int64_t 
     });
     const float rstd = 1.0f / __builtin_sqrtf(sum(first + second) / width + norm.epsilon);
     const Floats rstds = all(rstd);
-    if constexpr (kAfter) mask = row_mask(norm.after, row);
+    if constexpr (kAfter) mask = row_key(norm.after.seed, row);
     for_columns(norm.width, [&](int64_t c, int64_t n, int64_t m) LOCKSTEP_INLINED {
       Pair v{(load(y + c, n) - means) * rstds, (load(y + c + kLanes, m) - means) * rstds};
       v.first = v.first * load(norm.gamma + c, n) + load(norm.beta + c, n);
@@ -75,8 +75,8 @@ void norm_rows(const Norm& norm, const NormOutputs& out, int64_t begin, int64_t 
 
 // The gradient of y before the last dropout.
 template <typename T, bool kAfter>
-LOCKSTEP_INLINE Pair gradient_at(const Norm& norm, const NormGradients& g, int64_t row,
-                                 RowMask mask, int64_t c, int64_t n, int64_t m) {
+LOCKSTEP_INLINE Pair gradient_at(const Norm& norm, const NormGradients& g, int64_t row, RowKey mask,
+                                 int64_t c, int64_t n, int64_t m) {
   Pair dy{all(0.0f), all(0.0f)};
   if (g.dy != nullptr) {
     const float* const from = g.dy + row * norm.width + c;
@@ -103,9 +103,9 @@ void norm_row_backward(const Norm& norm, const NormGradients& g, int64_t row) {
   float* const dbias = dbeta + norm.width;
   float* const normed = dbias + norm.width;
   const Floats mean = all(g.mean[row]), rstd = all(g.rstd[row]);
-  RowMask before{}, after{};
-  if constexpr (kBefore) before = row_mask(norm.before, row);
-  if constexpr (kAfter) after = row_mask(norm.after, row);
+  RowKey before{}, after{};
+  if constexpr (kBefore) before = row_key(norm.before.seed, row);
+  if constexpr (kAfter) after = row_key(norm.after.seed, row);
   Floats k_first = all(0.0f), k_second = k_first, kh_first = k_first, kh_second = k_first;
   for_columns(norm.width, [&](int64_t c, int64_t n, int64_t m) LOCKSTEP_INLINED {
     const Pair z = before_norm<T, kBefore>(norm, row, before, c, n, m);

@@ -42,8 +42,8 @@ void softmax_rows(const Softmax& s, const SoftmaxOutputs& out, int64_t rows) {
     });
     const float largest = most(larger(first, second));
     const float inverse = 1.0f / exponentials(s, row, largest);
-    RowMask mask{};
-    if constexpr (kDrops) mask = row_mask(s.dropout, s.mask_row + r);
+    RowKey mask{};
+    if constexpr (kDrops) mask = row_key(s.dropout.seed, s.mask_row + r);
     T* const weights = static_cast<T*>(out.weights) + r * s.pitch;
     for_columns(s.pitch, [&](int64_t c, int64_t n, int64_t m) LOCKSTEP_INLINED {
       Pair w{load(row + c, s.keys - c) * all(inverse), all(0.0f)};
@@ -62,8 +62,8 @@ template <bool kDrops>
 LOCKSTEP_INLINE void softmax_row_backward(const Softmax& s, const SoftmaxGradients& g, int64_t r) {
   float* const row = g.scores + r * s.pitch;
   float* const d = g.dweights + r * s.pitch;
-  RowMask mask{};
-  if constexpr (kDrops) mask = row_mask(s.dropout, s.mask_row + r);
+  RowKey mask{};
+  if constexpr (kDrops) mask = row_key(s.dropout.seed, s.mask_row + r);
   exponentials(s, row, g.most[r]);
   const Floats inverse = all(g.inverse[r]);
   Floats first = all(0.0f), second = all(0.0f);

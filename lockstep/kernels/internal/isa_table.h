@@ -4,6 +4,7 @@
 #include "lockstep/kernels/internal/isa_activation.h"
 #include "lockstep/kernels/internal/isa_layout.h"
 #include "lockstep/kernels/internal/isa_norm.h"
+#include "lockstep/kernels/internal/isa_normal.h"
 #include "lockstep/kernels/internal/isa_softmax.h"
 
 namespace lockstep::kernels::LOCKSTEP_ISA {
@@ -12,6 +13,6 @@ extern const Kernels kTable;
 const Kernels kTable = {LOCKSTEP_ISA_NAME, norm_forward, norm_backward,    activate,
                         activate_backward, softmax,      softmax_backward, round,
                         round_rows,        widen,        sum_rows,         transpose,
-                        pack_rows,         pack_columns};
+                        pack_rows,         pack_columns, fill_normal};
 
 }  // namespace lockstep::kernels::LOCKSTEP_ISA

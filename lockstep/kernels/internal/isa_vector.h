@@ -96,6 +96,24 @@ LOCKSTEP_INLINE Floats as_floats(Words w) {
   return v;
 }
 
+// The words as numbers; below 2^31.
+LOCKSTEP_INLINE Floats numbers_of(Words w) {
+  Floats v;
+  LOCKSTEP_EACH v.part[k] =
+      __builtin_convertvector(reinterpret_cast<NativeInts>(w.part[k]), NativeFloats);
+  return v;
+}
+LOCKSTEP_INLINE Floats square_root(Floats v) {
+#if defined(__AVX512F__)
+  LOCKSTEP_EACH v.part[k] = _mm512_sqrt_ps(v.part[k]);
+#elif defined(__AVX2__)
+  LOCKSTEP_EACH v.part[k] = _mm256_sqrt_ps(v.part[k]);
+#else
+  LOCKSTEP_EACH for (int i = 0; i < kNative; ++i) v.part[k][i] = __builtin_sqrtf(v.part[k][i]);
+#endif
+  return v;
+}
+
 // a * b + c, rounded once where the processor can.
 LOCKSTEP_INLINE Floats fused(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)

@@ -16,6 +16,7 @@
 #include "lockstep/model/internal/embedding_node.h"
 #include "lockstep/model/internal/heads.h"
 #include "lockstep/model/internal/products.h"
+#include "lockstep/model/internal/undrawn.h"
 
 namespace lockstep::internal {
 namespace {
@@ -26,7 +27,7 @@ torch::nn::LayerNorm norm_of(const BertConfig& config) {
 }
 
 torch::nn::Linear square(const BertConfig& config) {
-  return torch::nn::Linear(config.hidden_size, config.hidden_size);
+  return undrawn_linear(config.hidden_size, config.hidden_size);
 }
 
 at::Tensor activate(const at::Tensor& x, const std::string& name) {
@@ -64,7 +65,7 @@ Arithmetic arithmetic_for(const at::Tensor& parameter) {
 
 BertOutput::BertOutput(const BertConfig& config, int64_t inputs)
     : dropout_(config.hidden_dropout_prob),
-      dense_(register_module("dense", torch::nn::Linear(inputs, config.hidden_size))),
+      dense_(register_module("dense", undrawn_linear(inputs, config.hidden_size))),
       norm_(register_module("LayerNorm", norm_of(config))) {}
 
 at::Tensor BertOutput::forward(const at::Tensor& x, const at::Tensor& residual) {
@@ -76,7 +77,7 @@ BertLayer::BertLayer(const BertConfig& config)
       query_(square(config)),
       key_(square(config)),
       value_(square(config)),
-      intermediate_(config.hidden_size, config.intermediate_size),
+      intermediate_(undrawn_linear(config.hidden_size, config.intermediate_size)),
       attention_output_(std::make_shared<BertOutput>(config, config.hidden_size)),
       output_(std::make_shared<BertOutput>(config, config.intermediate_size)) {
   // Modules that only give their parameters the names that transformers has.
@@ -144,16 +145,16 @@ LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool fi
 
 BertEmbeddings::BertEmbeddings(const BertConfig& config)
     : dropout_(config.hidden_dropout_prob),
-      words_(register_module(
-          "word_embeddings",
-          torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab_size, config.hidden_size)
-                                   .padding_idx(config.pad_token_id)))),
-      positions_(register_module(
-          "position_embeddings",
-          torch::nn::Embedding(config.max_position_embeddings, config.hidden_size))),
+      words_(register_module("word_embeddings",
+                             undrawn_embedding(config.vocab_size, config.hidden_size))),
+      positions_(
+          register_module("position_embeddings",
+                          undrawn_embedding(config.max_position_embeddings, config.hidden_size))),
       types_(register_module("token_type_embeddings",
-                             torch::nn::Embedding(config.type_vocab_size, config.hidden_size))),
-      norm_(register_module("LayerNorm", norm_of(config))) {}
+                             undrawn_embedding(config.type_vocab_size, config.hidden_size))),
+      norm_(register_module("LayerNorm", norm_of(config))) {
+  words_->options.padding_idx(config.pad_token_id);
+}
 
 at::Tensor BertEmbeddings::composed(const BertBatch& batch) {
   at::Tensor x = words_(batch.ids);

@@ -1,0 +1,35 @@
+#include "lockstep/kernels/normal.h"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "lockstep/kernels/kernels.h"
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/random_word.h"
+
+namespace lockstep::kernels {
+
+double normal_number(uint64_t seed, int64_t index) {
+  const uint64_t key = row_key(seed, index / kNormalRow);
+  const auto column = static_cast<uint32_t>(index % kNormalRow);
+  const uint32_t first = column / 32 * 32 + column % 16;
+  const uint32_t length = random_word(key, first), turn = random_word(key, first + 16);
+  // In (0, 1], rounded to float32, which close to 1 is coarser than the halves.
+  const float uniform = (static_cast<float>(length >> 8) + 0.5F) / (1 << 24);
+  const double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform)));
+  const double angle = (turn & 0xffffff) * (std::numbers::pi / 4 / (1 << 24));
+  double x = std::cos(angle), y = std::sin(angle);
+  if ((turn >> 29 & 1) != 0) std::swap(x, y);
+  if (column % 32 < 16) return (turn >> 31 != 0 ? -radius : radius) * x;
+  return ((turn >> 30 & 1) != 0 ? -radius : radius) * y;
+}
+
+void fill_normal(float* to, int64_t count, uint64_t seed, float deviation, int threads) {
+  constexpr int64_t kPiece = 64 * kNormalRow;
+  in_parallel(count, kPiece, threads, [&](int64_t begin, int64_t end) {
+    kernels().fill_normal(seed, deviation, to, begin, end);
+  });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,21 @@
+// Normally distributed numbers by counting, not by a state: number i of a seed is the same however
+// many are drawn, on how many threads and with which instruction set.
+//
+// Numbers come in rows of kNormalRow, 32 at a time: number c of a row and number c + 16, c % 32 <
+// 16, are made of the row's random words (random_word.h) c and c + 16 by Box and Muller's method
+// ("A note on the generation of random normal deviates", 1958). The first word's upper 24 bits give
+// the radius, of at most 5.9 standard deviations; the second's lower 24 bits the angle in an
+// eighth of the circle, its upper three which eighth.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::kernels {
+
+// Number `index` >= 0 of `seed`, in double.
+double normal_number(uint64_t seed, int64_t index);
+
+// to[i] = deviation * number i, for [0, count), on up to `threads` of OpenMP's threads.
+void fill_normal(float* to, int64_t count, uint64_t seed, float deviation, int threads);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,39 @@
+#include "lockstep/model/internal/undrawn.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "lockstep/kernels/normal.h"
+
+namespace lockstep::internal {
+
+// Made small, whose few numbers are quick to draw, and enlarged then. (An embedding that is given
+// its weight would share it with its clones.)
+torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs) {
+  torch::nn::Linear linear(1, 1);
+  linear->options = torch::nn::LinearOptions(inputs, outputs);
+  linear->weight.set_data(at::empty({outputs, inputs}));
+  linear->bias.set_data(at::empty({outputs}));
+  return linear;
+}
+
+torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width) {
+  torch::nn::Embedding embedding(1, 1);
+  embedding->options = torch::nn::EmbeddingOptions(rows, width);
+  embedding->weight.set_data(at::empty({rows, width}));
+  return embedding;
+}
+
+void draw_normal(at::Tensor& weight, double deviation) {
+  if (!weight.is_cpu() || weight.scalar_type() != at::kFloat || !weight.is_contiguous()) {
+    weight.normal_(0, deviation);
+    return;
+  }
+  at::Tensor seed = at::empty({}, at::kLong);
+  seed.random_();
+  kernels::fill_normal(weight.mutable_data_ptr<float>(), weight.numel(),
+                       static_cast<uint64_t>(seed.item<int64_t>()), static_cast<float>(deviation),
+                       at::get_num_threads());
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,20 @@
+// Modules without torch's own random start, for models that draw theirs or load it: drawing twice
+// is most of the time that a large model needs to start.
+#pragma once
+
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+
+namespace lockstep::internal {
+
+// Weights and bias are memory as it comes.
+torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs);
+torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width);
+
+// Draws from a normal distribution around 0. On the CPU in float32 by all of ATen's threads, from a
+// seed that the default generator gives (kernels/normal.h); elsewhere as torch's normal_().
+void draw_normal(at::Tensor& weight, double deviation);
+
+}  // namespace lockstep::internal
