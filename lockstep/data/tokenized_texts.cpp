@@ -1,7 +1,5 @@
 #include "lockstep/data/tokenized_texts.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -10,25 +8,6 @@
 #include "lockstep/core/parallel_blocks.h"
 
 namespace lockstep::data {
-namespace {
-
-void check_collation(const CollateOptions& options) {
-  if (options.max_length < 1) {
-    throw InvalidArgument("texts: max_length is " + std::to_string(options.max_length) +
-                          "; use 1 or more");
-  }
-  if (options.pad_to_multiple < 1 ||
-      (options.padding == TextPadding::kPacked && options.pad_to_multiple != 1)) {
-    throw InvalidArgument("texts: pad_to_multiple is " + std::to_string(options.pad_to_multiple) +
-                          "; use 1 or more, and 1 where sequences are packed");
-  }
-}
-
-at::Tensor int64_tensor(std::initializer_list<int64_t> shape) {
-  return at::empty(shape, at::TensorOptions(at::kLong));
-}
-
-}  // namespace
 
 // All sequences end to end.
 struct TokenizedTexts::Sequences {
@@ -43,7 +22,7 @@ TokenizedTexts::TokenizedTexts(std::span<const TextExample> examples,
                                const tokenizers::BertTokenizer& tokenizer,
                                const CollateOptions& options, int threads)
     : options_(options) {
-  check_collation(options);
+  check(options);
   std::vector<tokenizers::Encoding> encodings(examples.size());
   const tokenizers::EncodeOptions encode{.max_length = options.max_length};
   constexpr int64_t kWorthAThread = 256;  // texts
@@ -93,58 +72,34 @@ TokenizedTexts TokenizedTexts::with_padding(TextPadding padding, int64_t pad_to_
   TokenizedTexts other = *this;
   other.options_.padding = padding;
   other.options_.pad_to_multiple = pad_to_multiple;
-  check_collation(other.options_);
+  check(other.options_);
   return other;
 }
 
-int64_t TokenizedTexts::width(std::span<const int64_t> indices) const {
-  if (options_.padding == TextPadding::kMaxLength) return options_.max_length;
-  int64_t longest = 0;
-  for (const int64_t index : indices)
-    longest = std::max(longest, sequences_->lengths[static_cast<size_t>(index)]);
-  const int64_t multiple = options_.pad_to_multiple, excess = longest % multiple;
-  if (excess == 0) return longest;
-  const int64_t missing = multiple - excess;
-  return missing > options_.max_length - longest ? options_.max_length : longest + missing;
+TokenizedText TokenizedTexts::operator[](int64_t index) const {
+  const auto i = static_cast<size_t>(index);
+  const Sequences& all = *sequences_;
+  return {.ids = std::span(all.ids).subspan(static_cast<size_t>(all.begins[i]),
+                                            static_cast<size_t>(all.lengths[i])),
+          .second = all.seconds[i],
+          .label = all.labels[i]};
+}
+
+int64_t TokenizedTexts::pad_id() const {
+  return sequences_->pad_id;
 }
 
 TextBatch TokenizedTexts::batch(std::span<const int64_t> indices) const {
-  const auto count = static_cast<int64_t>(indices.size());
-  if (count == 0) throw InvalidArgument("texts: a batch of no samples; give at least one index");
-  int64_t total = 0;
+  std::vector<TokenizedText> texts;
+  texts.reserve(indices.size());
   for (const int64_t index : indices) {
     if (index < 0 || index >= size()) {
       throw InvalidArgument("texts: index " + std::to_string(index) + " is outside 0.." +
                             std::to_string(size() - 1));
     }
-    total += sequences_->lengths[static_cast<size_t>(index)];
+    texts.push_back((*this)[index]);
   }
-  const bool packed = options_.padding == TextPadding::kPacked;
-  const int64_t columns = packed ? 0 : width(indices);
-  TextBatch batch;
-  batch.lengths = int64_tensor({count});
-  batch.labels = int64_tensor({count});
-  batch.input_ids = packed ? int64_tensor({total}) : int64_tensor({count, columns});
-  batch.token_type_ids = packed ? int64_tensor({total}) : int64_tensor({count, columns});
-  if (!packed) batch.attention_mask = int64_tensor({count, columns});
-  int64_t* lengths = batch.lengths.mutable_data_ptr<int64_t>();
-  int64_t* labels = batch.labels.mutable_data_ptr<int64_t>();
-  int64_t* ids = batch.input_ids.mutable_data_ptr<int64_t>();
-  int64_t* types = batch.token_type_ids.mutable_data_ptr<int64_t>();
-  int64_t* mask = packed ? nullptr : batch.attention_mask.mutable_data_ptr<int64_t>();
-  for (const int64_t index : indices) {
-    const auto i = static_cast<size_t>(index);
-    const int64_t length = *lengths++ = sequences_->lengths[i];
-    *labels++ = sequences_->labels[i];
-    const int64_t padding = packed ? 0 : columns - length;
-    ids = std::copy_n(&sequences_->ids[static_cast<size_t>(sequences_->begins[i])], length, ids);
-    ids = std::fill_n(ids, padding, sequences_->pad_id);
-    types = std::fill_n(types, sequences_->seconds[i], 0);
-    types = std::fill_n(types, length - sequences_->seconds[i], 1);
-    types = std::fill_n(types, padding, 0);
-    if (!packed) mask = std::fill_n(std::fill_n(mask, length, 1), padding, 0);
-  }
-  return batch;
+  return collate_texts(texts, sequences_->pad_id, options_);
 }
 
 }  // namespace lockstep::data

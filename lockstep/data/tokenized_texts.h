@@ -6,19 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/data/text_batch.h"
 #include "lockstep/data/text_classification.h"
+#include "lockstep/data/text_collation.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 
 namespace lockstep::data {
-
-// How sequences become a batch.
-struct CollateOptions {
-  TextPadding padding = TextPadding::kLongest;
-  int64_t max_length = 128;     // tokens of a sequence, special ones included; longer are cut,
-                                // longest text first
-  int64_t pad_to_multiple = 1;  // kLongest: T is a multiple of this, or max_length; kPacked: 1
-};
 
 // Tokenises its texts when it is made and keeps the ids. Cheap to copy: copies share them. All
 // methods are const and may be called from any thread.
@@ -27,7 +19,8 @@ class TokenizedTexts {
   // No texts.
   TokenizedTexts();
 
-  // The examples and the tokenizer are read now, not kept. `threads` tokenise; 0: as many as the
+  // The examples and the tokenizer are read now, not kept. What is longer than max_length is cut,
+  // the longest text first. `threads` tokenise; 0: as many as the
   // machine has processors for this process. Throws InvalidArgument for options out of range.
   TokenizedTexts(std::span<const TextExample> examples, const tokenizers::BertTokenizer& tokenizer,
                  const CollateOptions& options = {}, int threads = 0);
@@ -35,6 +28,11 @@ class TokenizedTexts {
   int64_t size() const;
   // Throws InvalidArgument for an index outside 0..size()-1, and for no indices.
   TextBatch batch(std::span<const int64_t> indices) const;
+
+  // A sequence, whose ids lie in this object and its copies. For an index in 0..size()-1. With it,
+  // Collated makes batches by a function of yours.
+  TokenizedText operator[](int64_t index) const;
+  int64_t pad_id() const;
 
   // Tokens of each sequence after cutting, special ones included: for LengthGroupedSampler.
   const std::vector<int64_t>& lengths() const;
@@ -47,8 +45,6 @@ class TokenizedTexts {
 
  private:
   struct Sequences;
-  // Columns of a padded batch.
-  int64_t width(std::span<const int64_t> indices) const;
 
   std::shared_ptr<const Sequences> sequences_;
   CollateOptions options_;

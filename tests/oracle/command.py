@@ -9,7 +9,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def add_options(parser):
     parser.add_argument("--lockstep", default=os.path.join(ROOT, "build/release/bin/lockstep"),
                         help="the command [build/release/bin/lockstep]")
-    parser.add_argument("--data", required=True, help="directory of MNIST's or Fashion-MNIST's four idx files")
+    parser.add_argument("--data", required=True, help="the data set's directory")
     parser.add_argument("--nproc", type=int, default=2)
 
 

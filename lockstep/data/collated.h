@@ -1,0 +1,59 @@
+// A data set made of samples and a function that makes a batch of some: PyTorch's collate_fn,
+// transformers' data_collator.
+//
+//   std::vector<MySample> samples = ...;
+//   data::Collated dataset(samples, [](std::span<const MySample> some) { return MyBatch{...}; });
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::data {
+
+// Samples: anything with size() and operator[] of an index: a std::vector, a TokenizedTexts, a
+// class that reads a file. Collate: a function of std::span<const Sample>, never empty, in the
+// order of the batch. Both are kept; reading and collating must be possible on several threads at
+// once, as both are const here.
+template <typename Samples, typename Collate>
+class Collated {
+ public:
+  using Sample = std::remove_cvref_t<decltype(std::declval<const Samples&>()[0])>;
+
+  Collated(Samples samples, Collate collate)
+      : samples_(std::move(samples)), collate_(std::move(collate)) {}
+
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+
+  // Throws InvalidArgument for an index outside 0..size()-1, and for no indices; and what reading
+  // and the function throw.
+  auto batch(std::span<const int64_t> indices) const {
+    if (indices.empty())
+      throw InvalidArgument("Collated: a batch of no samples; give at least one index");
+    std::vector<Sample> some;
+    some.reserve(indices.size());
+    for (const int64_t index : indices) {
+      if (index < 0 || index >= size())
+        throw InvalidArgument("Collated: index " + std::to_string(index) + " is outside 0.." +
+                              std::to_string(size() - 1));
+      some.push_back(samples_[static_cast<Index>(index)]);
+    }
+    return collate_(std::span<const Sample>(some));
+  }
+
+  const Samples& samples() const { return samples_; }
+
+ private:
+  using Index = decltype(std::declval<const Samples&>().size());
+
+  Samples samples_;
+  Collate collate_;
+};
+
+}  // namespace lockstep::data
