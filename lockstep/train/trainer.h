@@ -40,8 +40,8 @@
 
 namespace lockstep {
 
-// M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator,
-// and data::Collated makes one of samples and a function. Loss: the compute_loss hook, called as
+// M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator;
+// data::Collated (data/collated.h) makes one of samples and a function. Loss: the compute_loss hook, called as
 // loss(model, batch) with the wrapped model in training and the bare one in evaluation, where
 // model(...) is the model's forward; gives LossOutput. The default is for BertClassifier and
 // TextBatch. One thread, the communicator's; every call is collective.
