@@ -60,8 +60,9 @@ def proportional_bytes(pid):
     return total
 
 
-def run(command, environment):
-    """The lines of stdout with their seconds since the start, and the greatest memory."""
+def run(command, environment, enough=None):
+    """The lines of stdout and of stderr with their seconds since the start, and the greatest memory. Where `enough` of these lines are
+    about training steps, the run is ended."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
@@ -73,16 +74,23 @@ def run(command, environment):
             time.sleep(0.5)
 
     errors = []
-    watchers = [threading.Thread(target=watch), threading.Thread(target=lambda: errors.append(process.stderr.read()))]
+    watchers = [threading.Thread(target=watch),
+                threading.Thread(target=lambda: errors.extend((time.monotonic() - start, line) for line in process.stderr))]
     for watcher in watchers:
         watcher.start()
-    lines = [(time.monotonic() - start, line) for line in process.stdout]
-    process.wait()
+    lines, steps = [], 0
+    for line in process.stdout:
+        lines.append((time.monotonic() - start, line))
+        steps += line.startswith("【train】")
+        if enough and steps == enough:
+            process.terminate()
+            break
+    ended = process.wait()
     for watcher in watchers:
         watcher.join()
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{errors[0][-2000:]}")
-    return lines, most[0]
+    if ended != 0 and (not enough or steps < enough):
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{''.join(line for _, line in errors)[-2000:]}")
+    return lines, errors, most[0]
 
 
 def ours(options, pair):
@@ -92,11 +100,12 @@ def ours(options, pair):
     command = start + [os.path.join(options.bin, "examples/text_classification", method), "--data", options.data, "--vocab",
                        options.vocab, "--model", options.size, "--recipe", "tutorial", "--max-steps",
                        str(options.steps + WARMUP), "--output", options.output] + batch
-    lines, memory = run(command, {})
+    lines, progress, memory = run(command, {}, options.steps + WARMUP)
+    ready = next(at for at, line in progress if "training starts" in line)
     ends = [at for at, line in lines if line.startswith("【train】")]
     steps = [b - a for a, b in zip(ends, ends[1:])]
     step = statistics.median(steps[WARMUP - 1:])
-    return {"s_per_step": step, "ready_s": ends[0] - steps[0], "memory": memory}
+    return {"s_per_step": step, "ready_s": ready, "memory": memory}
 
 
 def theirs(options, pair):
@@ -104,7 +113,7 @@ def theirs(options, pair):
     command = [sys.executable] + (TORCHRUN if torchrun else []) + [
         os.path.join(options.baselines, script), "--size", options.size, "--steps", str(options.steps), "--warmup", str(WARMUP),
         "--no-checkpoint"] + further
-    lines, memory = run(command, {"BENCH_T0": str(time.time())})
+    lines, _, memory = run(command, {"BENCH_T0": str(time.time())})
     result = json.loads(next(line for _, line in lines if line.startswith("{")))
     return {"s_per_step": result["s_per_step"], "ready_s": result["ready_s"], "memory": memory}
 

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
         accelerator.prepare(bert, adamw, train_loader, dev_loader);
     text::Run run(settings, texts, comm, loader.batches());
     if (half || bf16) run.result().dtype = settings.amp;
+    run.starts();
     while (!run.finished()) {
       for (auto& batch : loader) {
         run.ends(text::kData);

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
         [&bert] { return lockstep::BertClassifier(bert->config()); });
     text::Run run(settings, texts, alone, loader.batches());
     run.result().nproc = settings.nproc;
+    run.starts();
     for (int epoch = 0; !run.finished(); ++epoch) {
       sampler.set_epoch(epoch);
       for (auto& batch : loader) {

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     const lockstep::amp::AutocastSettings precision{.dtype = half ? at::kHalf : at::kBFloat16};
     text::Run run(settings, texts, comm, loader.batches());
     run.result().dtype = half ? "float16" : "bfloat16";
+    run.starts();
     for (int epoch = 0; !run.finished(); ++epoch) {
       sampler.set_epoch(epoch);
       for (auto& batch : loader) {

@@ -19,6 +19,7 @@ inline void train_distributed(const Settings& settings) {
   lockstep::optim::FusedAdamW optimizer(parameter_groups(model.module(), settings),
                                         settings.adamw());
   Run run(settings, texts, comm, loader.batches());
+  run.starts();
   for (int epoch = 0; !run.finished(); ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
         text::parameter_groups(model, settings), settings.adamw());
     lockstep::broadcast_optimizer_state(optimizer, comm, 0);
     text::Run run(settings, texts, comm, loader.batches());
+    run.starts();
     for (int epoch = 0; !run.finished(); ++epoch) {
       sampler.set_epoch(epoch);
       for (auto& batch : loader) {

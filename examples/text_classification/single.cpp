@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
     lockstep::optim::FusedAdamW optimizer(text::parameter_groups(model, settings),
                                           settings.adamw());
     text::Run run(settings, texts, alone, loader.batches());
+    run.starts();
     for (int epoch = 0; !run.finished(); ++epoch) {
       sampler.set_epoch(epoch);
       for (auto& batch : loader) {

@@ -1,5 +1,6 @@
 #include <lockstep/core/errors.h>
 #include <lockstep/core/log.h>
+#include <lockstep/core/memory_settings.h>
 #include <lockstep/model/bert_config.h>
 #include <lockstep/optim/schedule.h>
 
@@ -73,6 +74,7 @@ double Settings::rate(int64_t step, int64_t total) const {
 
 int run_program(const char* method, int argc, char** argv,
                 const std::function<void(const Settings&)>& program) {
+  lockstep::keep_freed_memory();
   Settings settings;
   settings.method = method;
   settings.started = std::chrono::system_clock::now();

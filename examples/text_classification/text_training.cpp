@@ -152,7 +152,6 @@ Run::Run(const Settings& settings, const Texts& texts, lockstep::Communicator co
   if (comm_.rank() == 0 && ::isatty(STDOUT_FILENO) == 0)
     bar_.emplace(lockstep::ProgressBarOptions{
         .terminal = lockstep::find_terminal(STDERR_FILENO, lockstep::process_env())});
-  starts();
 }
 
 void Run::ends(Part part, double waited) {
@@ -234,6 +233,9 @@ void Run::starts() {
   result_.startup_s =
       std::chrono::duration<double>(std::chrono::system_clock::now() - settings_.started).count();
   start_ = lap_ = Clock::now();
+  if (comm_.rank() == 0)
+    write_all(STDERR_FILENO, settings_.method + ": training starts, " + std::to_string(total_) +
+                                 " steps\n");
 }
 
 void Run::pause() {

@@ -98,7 +98,7 @@ class Run {
   bool finished() const { return step_ >= total_; }
   double rate() const { return settings_.rate(step_, total_); }
 
-  // The clock of the training starts, where that is not when this was made.
+  // The first step starts now. To be called once, by all ranks; rank 0 says so on stderr.
   void starts();
   // The step's parts: each call ends one. `waited`: seconds of a backward that were spent waiting
   // for others.

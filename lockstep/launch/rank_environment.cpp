@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "lockstep/core/memory_settings.h"
+
 namespace lockstep::launch {
 
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
@@ -59,16 +61,6 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
     variables["LOCKSTEP_TTY"] = "1";
     variables["LOCKSTEP_COLUMNS"] = std::to_string(plan.terminal_columns);
   }
-  return variables;
-}
-
-Variables memory_variables(const EnvLookup& agent_env) {
-  // glibc: what a step frees stays for the next one, instead of going back to the system and being
-  // faulted in anew. Up to 1 GiB a rank; blocks from 32 MiB (the most there is) still come and go.
-  Variables variables = {{"THP_MEM_ALLOC_ENABLE", "1"},
-                         {"MALLOC_TRIM_THRESHOLD_", std::to_string(int64_t{1} << 30)},
-                         {"MALLOC_MMAP_THRESHOLD_", std::to_string(int64_t{32} << 20)}};
-  std::erase_if(variables, [&](const auto& one) { return agent_env(one.first).has_value(); });
   return variables;
 }
 

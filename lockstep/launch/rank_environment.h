@@ -33,10 +33,6 @@ using Variables = std::map<std::string, std::string>;
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env);
 
-// Of these, those that make memory cheap to reuse and that `agent_env` does not set: for a program
-// that is started without an agent, and is to be as fast.
-Variables memory_variables(const EnvLookup& agent_env);
-
 // NAME=value lines: `base` with `variables` in the place of the same names, and without those that
 // are to be removed.
 std::vector<std::string> merge_environment(const std::vector<std::string>& base,

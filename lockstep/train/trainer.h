@@ -41,10 +41,10 @@
 namespace lockstep {
 
 // M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator;
-// data::Collated (data/collated.h) makes one of samples and a function. Loss: the compute_loss hook, called as
-// loss(model, batch) with the wrapped model in training and the bare one in evaluation, where
-// model(...) is the model's forward; gives LossOutput. The default is for BertClassifier and
-// TextBatch. One thread, the communicator's; every call is collective.
+// data::Collated (data/collated.h) makes one of samples and a function. Loss: the compute_loss
+// hook, called as loss(model, batch) with the wrapped model in training and the bare one in
+// evaluation, where model(...) is the model's forward; gives LossOutput. The default is for
+// BertClassifier and TextBatch. One thread, the communicator's; every call is collective.
 template <typename M, data::Dataset D, typename Loss = TextClassificationLoss>
 class Trainer {
  public:

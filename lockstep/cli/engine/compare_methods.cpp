@@ -32,6 +32,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/memory_settings.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/report/comparison_page.h"
 #include "lockstep/report/table.h"
@@ -121,7 +122,7 @@ class MethodComparison {
 
   std::vector<std::string> environment(const MethodJob& job) const {
     launch::Variables variables;
-    if (!job.method.on_ranks) variables = launch::memory_variables(process_env());
+    if (!job.method.on_ranks) variables = memory_variables(process_env());
     variables["OMP_NUM_THREADS"] = std::to_string(arguments_.threads);
     return launch::merge_environment(launch::current_environment(), variables);
   }

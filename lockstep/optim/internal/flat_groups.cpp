@@ -2,11 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -45,21 +48,25 @@ std::pair<uintptr_t, uintptr_t> span_of(const at::Tensor& tensor) {
 }
 
 // A step walks through four buffers at once: with large pages it spends less on finding them. The
-// advice covers whole large pages inside the buffer, so it costs no memory; a kernel that does not
-// take it changes nothing but speed.
+// kernel gives the pages, zeros already, when they are first touched; where it does not take the
+// advice, they are small ones.
 at::Tensor zeros_in_large_pages(int64_t numel, const at::TensorOptions& options) {
-  at::Tensor tensor = at::empty({numel}, options);
-  if (tensor.is_cpu()) {
-    constexpr uintptr_t kPage = uintptr_t{2} << 20;
-    const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
-    const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
-    const uintptr_t last = (begin + tensor.nbytes()) / kPage * kPage;
-    if (first < last) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): an address inside the buffer
-      (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  constexpr size_t kPage = size_t{2} << 20;
+  const size_t bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
+  if (options.device().is_cpu() && bytes >= 2 * kPage) {
+    const size_t length = bytes + kPage;
+    void* const memory =
+        ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+      void* first = memory;
+      size_t space = length;
+      std::align(kPage, bytes, first, space);
+      (void)::madvise(first, bytes / kPage * kPage, MADV_HUGEPAGE);
+      return at::from_blob(
+          first, {numel}, [memory, length](void*) { ::munmap(memory, length); }, options);
     }
   }
-  return tensor.zero_();
+  return at::zeros({numel}, options);
 }
 
 }  // namespace
