@@ -161,6 +161,10 @@ void Run::ends(Part part, double waited) {
   lap_ = now;
 }
 
+void Run::spends(const std::array<double, lockstep::kStepParts.size()>& seconds) {
+  for (size_t part = 0; part < parts_.size(); ++part) parts_[part] += seconds[part];
+}
+
 void Run::step(const at::Tensor& loss, int64_t samples) {
   at::Tensor mean = loss.detach().to(at::kDouble).clone();
   comm_.all_reduce(mean, lockstep::ReduceOp::kAvg);
@@ -234,8 +238,8 @@ void Run::starts() {
       std::chrono::duration<double>(std::chrono::system_clock::now() - settings_.started).count();
   start_ = lap_ = Clock::now();
   if (comm_.rank() == 0)
-    write_all(STDERR_FILENO, settings_.method + ": training starts, " + std::to_string(total_) +
-                                 " steps\n");
+    write_all(STDERR_FILENO,
+              settings_.method + ": training starts, " + std::to_string(total_) + " steps\n");
 }
 
 void Run::pause() {

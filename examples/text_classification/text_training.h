@@ -112,7 +112,9 @@ class Run {
   void dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model);
   // The last evaluation if there was none, the report and the result file. On all ranks.
   void finish(lockstep::BertClassifier& model);
-  // For a loop of somebody else's: a step, its loss over all ranks and samples of all ranks.
+  // For a loop of somebody else's: where a step's seconds went; the step, its loss over all ranks
+  // and samples of all ranks.
+  void spends(const std::array<double, lockstep::kStepParts.size()>& seconds);
   void count(double loss, int64_t samples);
   // What was done since the last part or step was not training.
   void pause();

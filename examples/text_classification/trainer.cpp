@@ -14,6 +14,8 @@ class ToRun final : public lockstep::TrainCallback {
   void on_step(const lockstep::TrainerState&, const lockstep::StepResult& result) override {
     at::Tensor loss = at::full({}, result.loss, at::kDouble);
     comm_.all_reduce(loss, lockstep::ReduceOp::kAvg);
+    const lockstep::StepTimes& times = result.times;
+    run_.spends({times.data, times.forward, times.backward, times.waiting, times.optimizer});
     run_.count(loss.item<double>(), result.samples * comm_.size());
   }
   void on_evaluation(const lockstep::TrainerState& state, const lockstep::Evaluation& evaluation,

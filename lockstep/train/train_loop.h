@@ -16,10 +16,20 @@
 
 namespace lockstep {
 
+// Where the seconds of a step went, on this rank.
+struct StepTimes {
+  double data = 0;  // waiting for the loader
+  double forward = 0;
+  double backward = 0;  // without the next
+  double waiting = 0;   // for other ranks, in backward
+  double optimizer = 0;
+};
+
 // One step as this rank saw it.
 struct StepResult {
-  double loss = 0;      // mean over this rank's batch
-  int64_t samples = 0;  // of this rank's batch
+  double loss = 0;       // mean over this rank's batch
+  int64_t samples = 0;   // of this rank's batch
+  StepTimes times = {};  // zeros where the task does not measure them
 };
 
 // What is trained. Every function is called on all ranks, in the same order, and may communicate.

@@ -24,6 +24,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/stopwatch.h"
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
@@ -181,21 +182,36 @@ class Trainer {
   StepResult step(Run& run) {
     const int64_t group = std::min(parts_.args.gradient_accumulation_steps, run.left);
     StepResult result;
+    StepTimes& times = result.times;
+    const double waited = model_.times().waiting;
     optimizer_.zero_grad();
     model_.accumulate(group);
     for (int64_t i = 0; i < group; ++i) {
-      if (!std::exchange(run.at_first, false)) ++*run.batches;
+      timed(times.data, [&] {
+        if (!std::exchange(run.at_first, false)) ++*run.batches;
+      });
       --run.left;
-      const LossOutput output = compute_loss(model_, **run.batches);
-      const at::Tensor loss = group == 1 ? output.loss : output.loss.div(group);
-      (scaler_ ? scaler_->scale(loss) : loss).backward();
+      const LossOutput output =
+          timed(times.forward, [&] { return compute_loss(model_, **run.batches); });
+      timed(times.backward, [&] {
+        const at::Tensor loss = group == 1 ? output.loss : output.loss.div(group);
+        (scaler_ ? scaler_->scale(loss) : loss).backward();
+      });
       result.loss += output.loss.template item<double>() * output.labels.size(0);
       result.samples += output.labels.size(0);
     }
     result.loss /= static_cast<double>(result.samples);
+    times.waiting = model_.times().waiting - waited;
+    times.backward -= times.waiting;
     optim::set_learning_rate(optimizer_, run.rates(run.step++));
-    update();
+    timed(times.optimizer, [&] { update(); });
     return result;
+  }
+
+  template <typename Work>
+  static auto timed(double& seconds, const Work& work) {
+    const Stopwatch watch(seconds);
+    return work();
   }
 
   void update() {

@@ -5,8 +5,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/core/errors.h"
@@ -194,6 +196,47 @@ TEST_F(TrainerTest, ClipsGradients) {
     for (const auto& parameter : trainer.model()->parameters())
       squares += parameter.grad().square().sum().item<double>();
     EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-8);
+  });
+}
+
+struct SlowLoss : PointsLoss {
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return PointsLoss::operator()(model, batch);
+  }
+};
+
+TEST_F(TrainerTest, SaysWhereTheTimeOfAStepGoes) {
+  struct Collect : TrainCallback {
+    std::vector<StepTimes> times;
+    void on_step(const TrainerState&, const StepResult& result) override {
+      times.push_back(result.times);
+    }
+  };
+  const Points points(16);
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto collect = std::make_shared<Collect>();
+    Trainer<torch::nn::Linear, Points, SlowLoss> trainer({.model = make_model(),
+                                                          .comm = comm,
+                                                          .args = arguments(),
+                                                          .train_dataset = &points,
+                                                          .callbacks = {collect}});
+    const auto start = std::chrono::steady_clock::now();
+    trainer.train();
+    const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - start;
+    ASSERT_EQ(collect->times.size(), 4U);
+    double sum = 0;
+    for (const StepTimes& times : collect->times) {
+      EXPECT_GE(times.forward, 0.005);
+      for (const double part :
+           {times.data, times.forward, times.backward, times.waiting, times.optimizer}) {
+        EXPECT_GE(part, 0);
+        sum += part;
+      }
+      EXPECT_GT(times.optimizer, 0);
+    }
+    EXPECT_LE(sum, whole.count());
   });
 }
 

@@ -111,8 +111,9 @@ TEST(BenchStep, ContendersTakeTurns) {
 
 TEST(BenchStep, EveryModelRuns) {
   const TestDirectory dir;
-  for (const std::string model : {"resnet18", "resnet18-cifar", "linear"}) {
-    const Ended ended = run_step(dir, {"--model", model, "--strategy", "ddp", "--batch", "2",
+  for (const std::string model : {"resnet18", "resnet18-cifar", "bert-mini", "linear"}) {
+    const std::string strategies = model == "bert-mini" ? "ddp,ddp-bf16" : "ddp";
+    const Ended ended = run_step(dir, {"--model", model, "--strategy", strategies, "--batch", "2",
                                        "--rounds", "1", "--turn-ms", "1"});
     EXPECT_TRUE(ended.status.ok()) << ended.err;
     EXPECT_NE(ended.out.find("2 x 2"), std::string::npos) << ended.out;

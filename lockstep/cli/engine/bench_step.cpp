@@ -27,10 +27,11 @@
 namespace lockstep::engine {
 namespace {
 
-const std::vector<std::string> kModels{"simple-cnn", "resnet18", "resnet18-cifar", "linear"};
+const std::vector<std::string> kModels{"simple-cnn", "resnet18",  "resnet18-cifar",
+                                       "bert-mini",  "bert-base", "linear"};
 const std::vector<std::string> kStrategies{
-    "ddp",           "average",     "horovod",         "independent",
-    "single",        "pytorch-ddp", "pytorch-average", "pytorch-independent",
+    "ddp",           "ddp-bf16",    "average",          "horovod",         "independent",
+    "single",        "pytorch-ddp", "pytorch-ddp-bf16", "pytorch-average", "pytorch-independent",
     "pytorch-single"};
 constexpr int kMostSteps = 1000;  // of a turn
 const auto kTurnTime = std::chrono::minutes(10);
@@ -47,19 +48,27 @@ int processes_of(const std::string& strategy, int nproc) {
   return strategy == "single" || strategy == "pytorch-single" ? 1 : nproc;
 }
 
+bool is_bert(const std::string& model) {
+  return model.starts_with("bert-");
+}
+
 int64_t default_batch(const std::string& model) {
+  if (is_bert(model)) return 16;
   return model == "linear" ? 8 : 64;
 }
 
-// Whether `python` has torch; "" or why not.
-std::string torch_obstacle(const std::string& python) {
+// Whether `python` has torch, and for BERT transformers; "" or why not.
+std::string torch_obstacle(const std::string& python, bool transformers) {
   try {
     SubprocessOptions options;
-    options.command = {python, "-c", "import torch.distributed"};
+    options.command = {
+        python, "-c",
+        transformers ? "import torch.distributed, transformers" : "import torch.distributed"};
     const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
     options.stderr_fd = null.get();
     if (Subprocess(options).wait(Deadline::seconds(120)).ok()) return "";
-    return "'" + python + "' cannot import torch.distributed";
+    return "'" + python + "' cannot import torch.distributed" +
+           (transformers ? " and transformers" : "");
   } catch (const Error& error) {
     return error.what();
   }
@@ -177,7 +186,7 @@ std::vector<StepRow> measure(const StepArguments& arguments) {
 // Leaves out what this machine cannot run, and says so.
 void leave_out_python(StepArguments& arguments) {
   if (std::none_of(arguments.strategies.begin(), arguments.strategies.end(), is_python)) return;
-  const std::string obstacle = torch_obstacle(arguments.python);
+  const std::string obstacle = torch_obstacle(arguments.python, is_bert(arguments.model));
   if (obstacle.empty()) return;
   log_warning("PyTorch is left out: " + obstacle + "; name a Python that can with --python");
   std::erase_if(arguments.strategies, is_python);
@@ -208,7 +217,7 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
                      "independent: as many processes that do not communicate, what the machine can "
                      "do at most");
   app.add_option("--nproc", result.nproc, "processes of a contender [2]");
-  app.add_option("--batch", result.batch, "samples of a process's step [64; linear: 8]");
+  app.add_option("--batch", result.batch, "samples of a process's step [64; bert: 16; linear: 8]");
   app.add_option("--threads", result.threads, "of each process [1]");
   app.add_option("--optimizer", result.optimizer,
                  "Lockstep's contenders: fused, or torch for torch::optim [fused]");

@@ -1,6 +1,7 @@
 """PyTorch's side of `lockstep bench step`: one process of one contender, as bench_step_rank.cpp is.
 
-arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-average, pytorch-independent, pytorch-single
+arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-average,
+pytorch-independent, pytorch-single
 """
 import json
 import os
@@ -56,14 +57,29 @@ def resnet18(cifar):
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
+class Bert(nn.Module):
+    SIZES = {"bert-base": dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
+             "bert-mini": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)}
+
+    def __init__(self, size):
+        super().__init__()
+        from transformers import BertConfig, BertForSequenceClassification
+        self.model = BertForSequenceClassification(BertConfig(vocab_size=21128, num_labels=6, **self.SIZES[size]))
+
+    def forward(self, ids):
+        return self.model(input_ids=ids).logits
+
+
 def make(model, batch):
-    """-> the module, its loss, data, labels, and SGD's options."""
+    """-> the module, its loss, data, labels, and the optimizer's options: SGD's, or AdamW's for BERT."""
     classes = torch.randint(0, 10, (BATCHES, batch))
     if model == "simple-cnn":
         return SimpleCnn(), F.nll_loss, torch.randn(BATCHES, batch, 1, 28, 28), classes, dict(lr=0.01, momentum=0.5)
     if model in ("resnet18", "resnet18-cifar"):
         return (resnet18(model == "resnet18-cifar"), F.cross_entropy, torch.randn(BATCHES, batch, 3, 32, 32), classes,
                 dict(lr=0.1, momentum=0.9, weight_decay=5e-4))
+    if model in Bert.SIZES:
+        return Bert(model), F.cross_entropy, torch.randint(1, 21128, (BATCHES, batch, 128)), classes % 6, dict(lr=3e-5)
     wide = 3162
     return (nn.Sequential(*(nn.Linear(wide, wide) for _ in range(10))), F.mse_loss, torch.randn(BATCHES, batch, wide),
             torch.randn(BATCHES, batch, wide), dict(lr=0.01))
@@ -83,12 +99,13 @@ def main():
     fds = fds.split(",")
     go = open(f"/proc/{parent}/fd/{fds[2 * rank]}", encoding="ascii")
     back = open(f"/proc/{parent}/fd/{fds[2 * rank + 1]}", "w", encoding="ascii")
-    together = strategy in ("pytorch-ddp", "pytorch-average")
+    ddp = strategy in ("pytorch-ddp", "pytorch-ddp-bf16")
+    together = ddp or strategy == "pytorch-average"
     if together:
         dist.init_process_group("gloo")
     module, loss_of, data, labels, options = make(model_name, int(batch))
-    model = DistributedDataParallel(module) if strategy == "pytorch-ddp" else module
-    optimizer = torch.optim.SGD(model.parameters(), **options)
+    model = DistributedDataParallel(module) if ddp else module
+    optimizer = (torch.optim.AdamW if model_name in Bert.SIZES else torch.optim.SGD)(model.parameters(), **options)
     number = 0
 
     def step():
@@ -98,7 +115,8 @@ def main():
         number += 1
         marks.append(time.perf_counter())
         optimizer.zero_grad()
-        loss = loss_of(model(x), y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=strategy.endswith("bf16")):
+            loss = loss_of(model(x), y)
         marks.append(time.perf_counter())
         loss.backward()
         marks.append(time.perf_counter())

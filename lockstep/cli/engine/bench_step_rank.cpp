@@ -4,6 +4,7 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -14,13 +15,16 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/cli/engine/bench_step_figures.h"
 #include "lockstep/cli/engine/bench_turns.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
+#include "lockstep/optim/adam.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
@@ -31,6 +35,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
+using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
+using MakeOptimizer = std::function<Optimizer(const std::vector<at::Tensor>& parameters)>;
 
 constexpr int64_t kBatches = 4;  // different ones
 constexpr int kSeed = 123;
@@ -61,18 +67,16 @@ template <typename M>
 class ModelContest final : public Contest {
  public:
   ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-               torch::optim::SGDOptions options, const StepWork& work)
+               const MakeOptimizer& make_optimizer, const StepWork& work)
       : model_(std::move(model)),
         loss_(std::move(loss)),
         data_(std::move(data)),
-        labels_(std::move(labels)) {
-    if (work.strategy == "ddp" || work.strategy == "average" || work.strategy == "horovod")
-      comm_ = init({});
-    if (work.strategy == "ddp") ddp_.emplace(model_, *comm_);
-    if (work.fused)
-      optimizer_ = std::make_unique<optim::FusedSGD>(model_->parameters(), options);
-    else
-      optimizer_ = std::make_unique<torch::optim::SGD>(model_->parameters(), options);
+        labels_(std::move(labels)),
+        in_bfloat16_(work.strategy == "ddp-bf16") {
+    const bool ddp = work.strategy == "ddp" || in_bfloat16_;
+    if (ddp || work.strategy == "average" || work.strategy == "horovod") comm_ = init({});
+    if (ddp) ddp_.emplace(model_, *comm_);
+    optimizer_ = make_optimizer(model_->parameters());
     if (work.strategy == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
   }
 
@@ -82,7 +86,7 @@ class ModelContest final : public Contest {
     const at::Tensor data = data_[number % kBatches], label = labels_[number % kBatches];
     const auto ready = Clock::now();
     optimizer_->zero_grad();
-    const at::Tensor loss = loss_(ddp_ ? (*ddp_)(data) : model_->forward(data), label);
+    const at::Tensor loss = loss_of(data, label);
     const auto forward = Clock::now();
     const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
     loss.backward();
@@ -110,27 +114,57 @@ class ModelContest final : public Contest {
   }
 
  private:
+  at::Tensor loss_of(const at::Tensor& data, const at::Tensor& label) {
+    std::optional<amp::Autocast> autocast;
+    if (in_bfloat16_) autocast.emplace(at::kCPU, at::kBFloat16);
+    return loss_(ddp_ ? (*ddp_)(data) : model_->forward(data), label);
+  }
+
   M model_;
   Loss loss_;
   at::Tensor data_, labels_;
+  bool in_bfloat16_;
   std::optional<Communicator> comm_;
   std::optional<DistributedDataParallel<M>> ddp_;
   std::optional<DistributedGradients> horovod_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  Optimizer optimizer_;
 };
 
 template <typename M>
 std::unique_ptr<Contest> contest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-                                 const torch::optim::SGDOptions& options, const StepWork& work) {
+                                 const MakeOptimizer& make_optimizer, const StepWork& work) {
   return std::make_unique<ModelContest<M>>(std::move(model), std::move(loss), std::move(data),
-                                           std::move(labels), options, work);
+                                           std::move(labels), make_optimizer, work);
+}
+
+MakeOptimizer sgd(const torch::optim::SGDOptions& options, const StepWork& work) {
+  return [options, fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
+    if (fused) return std::make_unique<optim::FusedSGD>(parameters, options);
+    return std::make_unique<torch::optim::SGD>(parameters, options);
+  };
+}
+
+std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,
+                                      const at::Tensor& labels, const StepWork& work) {
+  constexpr int64_t kTokens = 128, kClasses = 6;
+  BertConfig config = bert_preset(size);
+  config.labels.clear();
+  for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
+  const auto adamw = [fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
+    const torch::optim::AdamWOptions options(3e-5);
+    if (fused) return std::make_unique<optim::FusedAdamW>(parameters, options);
+    return std::make_unique<torch::optim::AdamW>(parameters, options);
+  };
+  const at::Tensor ids =
+      torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
+  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), adamw, work);
 }
 
 // The models, losses, shapes and optimizers of bench_step.py.
 std::unique_ptr<Contest> make_contest(const StepWork& work) {
   const auto classes = [&] { return torch::randint(0, 10, {kBatches, work.batch}, torch::kLong); };
   const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
-    return torch::nn::functional::cross_entropy(output, label);
+    return torch::nn::functional::cross_entropy(output.to(at::kFloat), label);
   };
   if (work.model == "simple-cnn") {
     return contest(
@@ -139,15 +173,17 @@ std::unique_ptr<Contest> make_contest(const StepWork& work) {
           return torch::nll_loss(output, label);
         },
         torch::randn({kBatches, work.batch, 1, 28, 28}), classes(),
-        torch::optim::SGDOptions(0.01).momentum(0.5), work);
+        sgd(torch::optim::SGDOptions(0.01).momentum(0.5), work), work);
   }
   if (work.model == "resnet18" || work.model == "resnet18-cifar") {
     const ResNet model(
         ResNetOptions{.stem = work.model == "resnet18" ? ResNetStem::kImageNet : ResNetStem::kCifar,
                       .num_classes = 10});
     return contest(model, cross_entropy, torch::randn({kBatches, work.batch, 3, 32, 32}), classes(),
-                   torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work);
+                   sgd(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work), work);
   }
+  if (work.model == "bert-mini") return bert_contest("mini", cross_entropy, classes(), work);
+  if (work.model == "bert-base") return bert_contest("base", cross_entropy, classes(), work);
   if (work.model == "linear") {
     constexpr int64_t kWide = 3162;
     torch::nn::Sequential model;
@@ -158,7 +194,7 @@ std::unique_ptr<Contest> make_contest(const StepWork& work) {
           return torch::mse_loss(output, label);
         },
         torch::randn({kBatches, work.batch, kWide}), torch::randn({kBatches, work.batch, kWide}),
-        torch::optim::SGDOptions(0.01), work);
+        sgd(torch::optim::SGDOptions(0.01), work), work);
   }
   throw InvalidArgument("there is no model '" + work.model + "' to measure");
 }

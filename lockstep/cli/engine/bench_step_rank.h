@@ -7,11 +7,11 @@
 namespace lockstep::engine {
 
 struct StepWork {
-  std::string model;     // simple-cnn, resnet18, resnet18-cifar, linear
-  std::string strategy;  // ddp, average, horovod, independent, single
+  std::string model;     // simple-cnn, resnet18, resnet18-cifar, bert-mini, bert-base, linear
+  std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, single
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;
-  bool fused = true;  // Lockstep's SGD instead of torch::optim's
+  bool fused = true;  // Lockstep's optimizer instead of torch::optim's
   std::string turns;  // see bench_turns.h
 };
 
