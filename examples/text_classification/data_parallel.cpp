@@ -18,8 +18,9 @@ int main(int argc, char** argv) {
     lockstep::BertClassifier bert = text::make_model(settings, texts, 0);
     lockstep::optim::FusedAdamW optimizer(text::parameter_groups(bert, settings), settings.adamw());
     lockstep::DataParallel model(
-        bert, lockstep::DataParallelOptions{.replicas = static_cast<int>(settings.nproc)},
-        [&bert] { return lockstep::BertClassifier(bert->config()); });
+        bert, lockstep::DataParallelOptions{.replicas = static_cast<int>(settings.nproc)}, [&bert] {
+          return lockstep::BertClassifier(bert->config(), lockstep::InitialParameters::kNone);
+        });
     text::Run run(settings, texts, alone, loader.batches());
     run.result().nproc = settings.nproc;
     run.starts();

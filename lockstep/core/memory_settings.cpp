@@ -2,14 +2,13 @@
 
 #include <malloc.h>
 
-#include <cstdint>
 #include <cstdlib>
 
 namespace lockstep {
 namespace {
 
 // Up to 1 GiB a process; blocks from 32 MiB (the most there is) still come and go.
-constexpr int64_t kTrim = int64_t{1} << 30, kMap = int64_t{32} << 20;
+constexpr int kTrim = 1 << 30, kMap = 32 << 20;
 constexpr const char *kHugePages = "THP_MEM_ALLOC_ENABLE", *kTrimName = "MALLOC_TRIM_THRESHOLD_",
                      *kMapName = "MALLOC_MMAP_THRESHOLD_";
 
@@ -26,8 +25,8 @@ void keep_freed_memory() {
   const auto missing = memory_variables(process_env());
   // libtorch looks when it allocates for the first time; glibc has looked already.
   if (missing.contains(kHugePages)) ::setenv(kHugePages, "1", /*overwrite=*/0);
-  if (missing.contains(kTrimName)) ::mallopt(M_TRIM_THRESHOLD, static_cast<int>(kTrim));
-  if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(kMap));
+  if (missing.contains(kTrimName)) ::mallopt(M_TRIM_THRESHOLD, kTrim);
+  if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, kMap);
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/parallel_blocks.h"
+#include "lockstep/data/collated.h"
 
 namespace lockstep::data {
 
@@ -90,16 +91,7 @@ int64_t TokenizedTexts::pad_id() const {
 }
 
 TextBatch TokenizedTexts::batch(std::span<const int64_t> indices) const {
-  std::vector<TokenizedText> texts;
-  texts.reserve(indices.size());
-  for (const int64_t index : indices) {
-    if (index < 0 || index >= size()) {
-      throw InvalidArgument("texts: index " + std::to_string(index) + " is outside 0.." +
-                            std::to_string(size() - 1));
-    }
-    texts.push_back((*this)[index]);
-  }
-  return collate_texts(texts, sequences_->pad_id, options_);
+  return collate_texts(samples_at(*this, indices, "texts"), sequences_->pad_id, options_);
 }
 
 }  // namespace lockstep::data

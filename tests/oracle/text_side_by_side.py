@@ -10,8 +10,8 @@ from differ, so seeds are averaged: the means must be within 1.5 points. Needs t
 """
 import argparse
 import json
+import math
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -37,19 +37,9 @@ def read(folder):
     return rows[:9200], rows[9200:]
 
 
-class Order:
-    """What DistributedSampler needs of a data set."""
-
-    def __init__(self, size):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-
 def batches(rows, ranks, seed, epoch):
     """The rows of every step: those of all ranks together."""
-    samplers = [DistributedSampler(Order(len(rows)), ranks, rank, shuffle=True, seed=seed) for rank in range(ranks)]
+    samplers = [DistributedSampler(rows, ranks, rank, shuffle=True, seed=seed) for rank in range(ranks)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
     orders = [list(sampler) for sampler in samplers]
@@ -79,14 +69,13 @@ def train_pytorch(data, vocab, ranks, seed, epochs):
     tokenizer = BertTokenizer(vocab)
     train, dev = ([(tokenizer(text, truncation=True, max_length=128)["input_ids"], label) for text, label in rows]
                   for rows in read(data))
-    random.seed(seed)
     torch.manual_seed(seed)
     model = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_labels=6, **MINI)).train()
     plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
     decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]
     optimizer = torch.optim.AdamW([{"params": decayed}, {"params": plain, "weight_decay": 0.0}], lr=RATE, weight_decay=DECAY)
     steps = epochs * len(list(batches(train, ranks, seed, 0)))
-    schedule = get_linear_schedule_with_warmup(optimizer, -int(-WARMUP * steps // 1), steps)
+    schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(WARMUP * steps), steps)
     found = []
     for epoch in range(epochs):
         for rows in batches(train, ranks, seed, epoch):

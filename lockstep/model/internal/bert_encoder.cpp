@@ -4,13 +4,13 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/embedding_node.h"
@@ -40,16 +40,12 @@ kernels::Activation activation_of(const std::string& name) {
   return name == "gelu" ? kernels::Activation::kGelu : kernels::Activation::kGeluTanh;
 }
 
-// Seeds from the default generator, by an operation: so torch::manual_seed, a checkpoint's random
-// state and DataParallel's generators hold for this dropout too. Nothing is drawn for nothing.
+// Nothing is drawn for nothing.
 std::array<kernels::Dropout, 3> draw_dropouts(const std::array<double, 3>& probabilities) {
   std::array<kernels::Dropout, 3> result;
   if (probabilities == std::array<double, 3>{}) return result;
-  at::Tensor seeds = at::empty({3}, at::kLong);
-  seeds.random_();
-  for (size_t i = 0; i < 3; ++i)
-    result[i] = kernels::make_dropout(static_cast<uint64_t>(seeds.const_data_ptr<int64_t>()[i]),
-                                      probabilities[i]);
+  const std::vector<uint64_t> seeds = draw_seeds(3);
+  for (size_t i = 0; i < 3; ++i) result[i] = kernels::make_dropout(seeds[i], probabilities[i]);
   return result;
 }
 

@@ -24,16 +24,20 @@ torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width) {
   return embedding;
 }
 
+std::vector<uint64_t> draw_seeds(int64_t count) {
+  at::Tensor drawn = at::empty({count}, at::kLong);
+  drawn.random_();
+  const auto* const first = drawn.const_data_ptr<int64_t>();
+  return {first, first + count};
+}
+
 void draw_normal(at::Tensor& weight, double deviation) {
   if (!weight.is_cpu() || weight.scalar_type() != at::kFloat || !weight.is_contiguous()) {
     weight.normal_(0, deviation);
     return;
   }
-  at::Tensor seed = at::empty({}, at::kLong);
-  seed.random_();
-  kernels::fill_normal(weight.mutable_data_ptr<float>(), weight.numel(),
-                       static_cast<uint64_t>(seed.item<int64_t>()), static_cast<float>(deviation),
-                       at::get_num_threads());
+  kernels::fill_normal(weight.mutable_data_ptr<float>(), weight.numel(), draw_seeds(1)[0],
+                       static_cast<float>(deviation), at::get_num_threads());
 }
 
 }  // namespace lockstep::internal
