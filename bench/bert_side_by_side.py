@@ -13,6 +13,7 @@ DIR holds common.py, single.py, ddp_torchrun.py and their like: scripts that tak
 with a line of JSON with s_per_step and ready_s.
 """
 import argparse
+import glob
 import json
 import os
 import re
@@ -22,30 +23,37 @@ import sys
 import threading
 import time
 
+# how their script is started: a module of their Python with its options, or nothing
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
-# our method, our further options, their script, whether torchrun starts it, their options
+HOROVODRUN = ["-m", "horovod.runner.launch", "-np", "2", "--gloo", sys.executable]
+DEEPSPEED = ["-m", "deepspeed.launcher.runner", "--num_accelerators", "2"]
+# our method, our further options, their launcher and script, their options
 PAIRS = {
-    "single": ("single", ["--batch-size", "32"], "single.py", False, []),
-    "data_parallel": ("data_parallel", ["--batch-size", "32"], "single.py", False, ["--threads", "2"]),
-    "distributed": ("distributed", [], "ddp_torchrun.py", True, []),
-    "distributed_spawn": ("distributed_spawn", [], "ddp_spawn.py", False, []),
-    "distributed_amp": ("distributed_amp", [], "ddp_torchrun.py", True, ["--amp"]),
-    "accelerator": ("accelerator", [], "accelerate_train.py", True, []),
-    "trainer": ("trainer", [], "trainer_train.py", True, []),
-    "packed": ("distributed_amp", ["--padding", "packed"], "ddp_torchrun.py", True, ["--amp"]),
+    "single": ("single", ["--batch-size", "32"], [], "single.py", []),
+    "data_parallel": ("data_parallel", ["--batch-size", "32"], [], "single.py", ["--threads", "2"]),
+    "distributed": ("distributed", [], TORCHRUN, "ddp_torchrun.py", []),
+    "distributed_spawn": ("distributed_spawn", [], [], "ddp_spawn.py", []),
+    "distributed_amp": ("distributed_amp", [], TORCHRUN, "ddp_torchrun.py", ["--amp"]),
+    "horovod": ("horovod", [], HOROVODRUN, "horovod_train.py", []),
+    "zero_engine": ("zero_engine", [], DEEPSPEED, "deepspeed_train.py", ["--stage", "1"]),
+    "accelerator": ("accelerator", [], TORCHRUN, "accelerate_train.py", []),
+    "trainer": ("trainer", [], TORCHRUN, "trainer_train.py", []),
+    "packed": ("distributed_amp", ["--padding", "packed"], TORCHRUN, "ddp_torchrun.py", ["--amp"]),
 }
-ON_RANKS = {"distributed", "distributed_amp", "accelerator", "trainer"}
+ON_RANKS = {"distributed", "distributed_amp", "horovod", "zero_engine", "accelerator", "trainer"}
 WARMUP = 2
 
 
 def children_of(pid):
+    """The process and all below it; a launcher may start some from a thread."""
     found = [pid]
     for place in found:
-        try:
-            with open(f"/proc/{place}/task/{place}/children") as file:
-                found += [int(child) for child in file.read().split()]
-        except OSError:
-            pass
+        for path in glob.glob(f"/proc/{place}/task/*/children"):
+            try:
+                with open(path) as file:
+                    found += [int(child) for child in file.read().split()]
+            except OSError:
+                pass
     return found
 
 
@@ -110,12 +118,13 @@ def ours(options, pair):
 
 
 def theirs(options, pair):
-    _, _, script, torchrun, further = PAIRS[pair]
-    command = [sys.executable] + (TORCHRUN if torchrun else []) + [
+    _, _, launcher, script, further = PAIRS[pair]
+    command = [sys.executable] + launcher + [
         os.path.join(options.baselines, script), "--size", options.size, "--steps", str(options.steps), "--warmup", str(WARMUP),
         "--no-checkpoint"] + further
     lines, _, memory = run(command, {"BENCH_T0": str(time.time())})
-    result = json.loads(next(line for _, line in lines if line.startswith('{"')))
+    found = next(match for _, line in lines if (match := re.search(r'\{".*\}', line)))  # a launcher may write its rank before
+    result = json.loads(found.group())
     return {"s_per_step": result["s_per_step"], "ready_s": result["ready_s"], "memory": memory}
 
 
