@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <string>
 
+#include "number_checks.h"
 #include "on_ranks.h"
 
 inline constexpr int64_t kBatchSize = 512;  // a rank
@@ -27,11 +28,12 @@ struct CifarTraining {
     app.add_option("--data", data,
                    "folder of CIFAR-10's .bin files, or \"shapes\": made in data/shapes")
         ->capture_default_str();
-    app.add_option("--epochs", epochs)->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--limit", limit, "train on so many images only; 0: all")
-        ->check(CLI::NonNegativeNumber);
+    app.add_option("--epochs", epochs, "passes over the training set")
+        ->check(above_zero())
+        ->capture_default_str();
+    app.add_option("--limit", limit, "train on so many images only; 0: all")->check(zero_or_more());
     app.add_option("--nproc", nproc, "ranks to start when no launcher did")
-        ->check(CLI::PositiveNumber)
+        ->check(above_zero())
         ->capture_default_str();
   }
 

@@ -17,6 +17,7 @@
 #include <functional>
 #include <string>
 
+#include "number_checks.h"
 #include "on_ranks.h"
 
 struct MnistTraining {
@@ -28,9 +29,11 @@ struct MnistTraining {
     app.add_option("--data", data,
                    "folder of MNIST's four files, or \"digits\": made in data/digits")
         ->capture_default_str();
-    app.add_option("--epochs", epochs)->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--epochs", epochs, "passes over the training set")
+        ->check(above_zero())
+        ->capture_default_str();
     app.add_option("--nproc", nproc, "ranks to start when no launcher did")
-        ->check(CLI::PositiveNumber)
+        ->check(above_zero())
         ->capture_default_str();
   }
 };

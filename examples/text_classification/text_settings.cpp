@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 
+#include "../number_checks.h"
 #include "text_training.h"
 
 namespace text {
@@ -39,19 +40,21 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_option("--recipe", s.recipe, "default, or tutorial: rate 3e-5, one epoch, padded to 128")
       ->check(CLI::IsMember({"default", "tutorial"}))
       ->capture_default_str();
-  app.add_option("--epochs", s.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--batch-size", s.batch_size, "texts a rank and step [32]")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--lr", s.lr, "learning rate")->check(CLI::PositiveNumber);
+  app.add_option("--epochs", s.epochs, "passes over the training texts [3, tutorial: 1]")
+      ->check(above_zero());
+  app.add_option("--batch-size", s.batch_size, "texts a rank and step [32]")->check(above_zero());
+  app.add_option("--lr", s.lr, "learning rate [5e-4, tutorial: 3e-5]")->check(above_zero());
   app.add_option("--max-length", s.max_length, "tokens of a text [128]")->check(CLI::Range(2, 512));
   app.add_option("--padding", s.padding, "max_length, longest or packed")
       ->check(CLI::IsMember({"max_length", "longest", "packed"}));
-  app.add_option("--max-steps", s.max_steps)->check(CLI::NonNegativeNumber);
+  app.add_option("--max-steps", s.max_steps, "end after so many; 0: all")->check(zero_or_more());
   app.add_option("--eval-step", s.eval_step, "steps between evaluations on the dev set")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--seed", s.seed)->check(CLI::NonNegativeNumber)->capture_default_str();
+      ->check(above_zero());
+  app.add_option("--seed", s.seed, "of weights, order and dropout")
+      ->check(zero_or_more())
+      ->capture_default_str();
   app.add_option("--nproc", s.nproc, "replicas, or ranks to start, where the method makes them")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   app.add_option("--amp", s.amp, "bfloat16 or float16, where the method computes in it")
       ->check(CLI::IsMember({"bfloat16", "float16"}));

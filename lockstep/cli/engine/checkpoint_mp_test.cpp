@@ -200,6 +200,7 @@ TEST(DiffCommand, ComparesRuns) {
   expect_line(dir, {"diff", dir / "a", dir / "a/checkpoints/last"},
               "give two runs, or two checkpoints");
   expect_line(dir, {"diff", dir / "a", dir / "none"}, "does not exist");
+  expect_line(dir, {"diff", dir / "a", dir / "a", "--tolerance", "-1"}, "give 0 or more");
   dir.write("b/metrics.jsonl", "{");
   expect_line(dir, {"diff", dir / "a", dir / "b"}, "metrics.jsonl:1");
 }

@@ -191,10 +191,10 @@ int diff_command(const Arguments& words) {
         ->required();
     app.add_option("B", arguments.b, "another one")->required();
     app.add_option("--tolerance", arguments.tolerance,
-                   "values are equal if |a-b| <= this times max(1, |a|, |b|) [0]")
-        ->check(CLI::NonNegativeNumber);
+                   "values are equal if |a-b| <= this times max(1, |a|, |b|) [0]");
     app.add_option("--json", arguments.json, "also write the result to this file");
     parse(app, words);
+    if (!(arguments.tolerance >= 0)) throw InvalidArgument("--tolerance: give 0 or more");
     check_writable(arguments.json);
     for (const std::string& path : {arguments.a, arguments.b}) {
       if (!fs::exists(path)) throw InvalidArgument(path + " does not exist");

@@ -257,6 +257,8 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line(train(dir, "o", {"--no-such"}), "--no-such");
   expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");
   expect_line({"train", "mnist", "--data", dir / "none", "--output", dir / "o"}, "none");
+  expect_line({"predict", "--checkpoint", dir / "none", "--text", "x"}, "none does not exist");
+  expect_line({"predict", "--checkpoint", digits, "--text", "x"}, "no checkpoint of a text");
   dir.write("c.json", R"({"momentun": 1})");
   expect_line(train(dir, "o", {"--config", dir / "c.json"}),
               "unknown key 'momentun'; did you mean 'momentum'?");

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -59,6 +60,7 @@ std::vector<double> softmax(const std::vector<double>& logits) {
 std::vector<std::filesystem::path> text_models(const std::vector<std::string>& checkpoints) {
   std::vector<std::filesystem::path> models;
   for (const std::string& checkpoint : checkpoints) {
+    if (!std::filesystem::exists(checkpoint)) throw InvalidArgument(checkpoint + " does not exist");
     const auto model = find_text_model(checkpoint);
     if (!model && models.empty()) return {};
     if (!model) throw InvalidArgument(checkpoint + ": is no checkpoint of a text classifier");
@@ -88,6 +90,8 @@ int predict_command(const Arguments& arguments) {
     check_writable(json_path);
     if (const auto models = text_models(checkpoints); !models.empty())
       return predict_texts({.models = models, .texts = texts, .file = file}, json_path);
+    if (!texts.empty())
+      throw InvalidArgument(checkpoints.front() + ": is no checkpoint of a text classifier");
     if (file.empty()) throw InvalidArgument("--file is missing; give a picture");
     if (checkpoints.size() > 1) throw InvalidArgument("give one checkpoint for a picture");
     SavedModel saved = load_model(checkpoints.front());
