@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tutorial 003's nine methods on the built-in sentences, a few steps each: the tutorial's lines, the result file, a checkpoint that
-`lockstep eval` and `lockstep predict` take, and that transformers opens with the same logits.
+`lockstep eval` and `lockstep predict` take, and that transformers opens with the same logits; and without dropout, with the same texts
+in a step, the losses of one process.
 
     examples/methods_test.py --bin build/release/bin METHOD
 """
@@ -8,15 +9,17 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
-STEPS = 4
+STEPS, SAME_STEPS = 4, 12
 METHODS = {  # the way it is started, the steps of an epoch of 4,000 sentences
     "single": ("alone", 125), "data_parallel": ("alone", 125), "distributed": ("run", 63), "distributed_spawn": ("alone", 63),
     "distributed_amp": ("run", 63), "horovod": ("run", 63), "zero_engine": ("run", 63), "accelerator": ("run", 63),
     "trainer": ("run", 63)}
+LOSS_TOLERANCE = {"distributed_amp": 2e-2, "horovod": 1e-3}  # bfloat16; gradients sent in 16 bits
 TEXT = "今天 真是 太 开心 了"
 
 
@@ -32,11 +35,37 @@ def run(command, folder):
     return done.stdout
 
 
-def command_of(bin_dir, method, folder):
+def command_of(bin_dir, method, output, steps=STEPS):
     way, _ = METHODS[method]
     start = [os.path.join(bin_dir, "lockstep"), "run", "--nproc-per-node", "2"] if way == "run" else []
-    return start + [os.path.join(bin_dir, "examples/text_classification", method), "--max-steps", str(STEPS), "--recipe", "tutorial",
-                    "--max-length", "24", "--output", os.path.join(folder, method), "--json", os.path.join(folder, method + ".json")]
+    return start + [os.path.join(bin_dir, "examples/text_classification", method), "--max-steps", str(steps), "--recipe", "tutorial",
+                    "--max-length", "24", "--output", output, "--json", output + ".json"]
+
+
+def losses(bin_dir, method, model, folder):
+    """Of 32 texts a step over all ranks."""
+    output = os.path.join(folder, "same_" + method)
+    batch = 32 // (2 if METHODS[method][1] == 63 else 1)
+    run(command_of(bin_dir, method, output, SAME_STEPS) + ["--model", model, "--batch-size", str(batch)], folder)
+    with open(output + ".json") as file:
+        return json.load(file)["losses"]
+
+
+def check_same_losses(bin_dir, method, folder):
+    saved, model = os.path.join(folder, method, "checkpoints", "best"), os.path.join(folder, "without_dropout")
+    os.mkdir(model)
+    for name in ("model.safetensors", "vocab.txt"):
+        shutil.copy(os.path.join(saved, name), model)
+    with open(os.path.join(saved, "config.json")) as file:
+        settings = json.load(file)
+    settings["hidden_dropout_prob"] = settings["attention_probs_dropout_prob"] = 0.0
+    with open(os.path.join(model, "config.json"), "w") as file:
+        json.dump(settings, file)
+    alone, together = (losses(bin_dir, each, model, folder) for each in ("single", method))
+    worst = max(abs(a - b) for a, b in zip(alone, together))
+    if len(alone) != SAME_STEPS or len(together) != len(alone) or worst > LOSS_TOLERANCE.get(method, 1e-5):
+        fail(f"{method}: losses differ from single's by up to {worst}: {together} and {alone}")
+    print(f"single's losses within {worst:.1e}")
 
 
 def check_lines(method, output):
@@ -112,12 +141,14 @@ def main():
     options = parser.parse_args()
     bin_dir = os.path.abspath(options.bin)
     with tempfile.TemporaryDirectory() as folder:
-        output = run(command_of(bin_dir, options.method, folder), folder)
+        output = run(command_of(bin_dir, options.method, os.path.join(folder, options.method)), folder)
         check_lines(options.method, output)
         result = check_result(options.method, folder)
         answer = check_use(bin_dir, options.method, folder, result)
         if options.method == "distributed":
             check_transformers(options.method, folder, answer)
+        if options.method != "single":
+            check_same_losses(bin_dir, options.method, folder)
     print(f"{options.method}: {STEPS} steps, losses {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}")
 
 

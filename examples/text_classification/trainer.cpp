@@ -44,6 +44,7 @@ lockstep::TrainingArguments arguments_of(const text::Settings& settings) {
   args.weight_decay = settings.weight_decay;
   args.lr_scheduler_type = settings.linear_decay ? "linear" : "constant";
   args.warmup_ratio = settings.warmup_ratio;
+  args.max_grad_norm = 0;  // no clipping, as in the other methods
   args.bf16 = settings.amp == "bfloat16";
   args.fp16 = settings.amp == "float16";
   args.seed = settings.seed;
