@@ -12,9 +12,8 @@ namespace lockstep {
 struct InitOptions {
   // "shm", "tcp", "hierarchical" (shm inside a host, tcp between hosts; "hierarchical:gloo" and
   // "hierarchical:mpi": those between hosts), "gloo", "mpi" (under mpirun or srun), "nccl", "local"
-  // (a world of one).
-  // "": LOCKSTEP_BACKEND, else local when alone, shm on one host, and over several hosts
-  // hierarchical, or tcp where no two ranks share one.
+  // (a world of one). "": LOCKSTEP_BACKEND, else local when alone, shm on one host, and over
+  // several hosts hierarchical, or tcp where no two ranks share one.
   std::string backend = {};
   // "env://": from the launcher's environment: lockstep run, torchrun, mpirun, srun; alone when
   // there is none. "tcp://host:port": rank 0 serves the store there. "file:///path": through a file

@@ -93,8 +93,8 @@ struct Call {
   uint64_t sequence = 0;  // on its communicator, from 1; sends and receives count apart
   CallNote note;
   std::source_location site;
-  const launch::CallRecord* record = nullptr;  // of this call, if it was made already; valid while
-                                               // the call starts
+  // Of this call, if it was made already; valid while the call starts.
+  const launch::CallRecord* record = nullptr;
 };
 
 // What others are told of a call: on the board, in the trace, in a peer's error message.

@@ -10,6 +10,7 @@
 //   reduce_scatter  inside the host, to the ranks of the receivers' places; among equal places
 //   barrier         inside, between the first ranks, inside
 //   gather, scatter, all_to_all: directly, every part crosses the link once
+//
 // Where the hosts have different numbers of ranks, the first rank of each stands for its host. So
 // one group of ranks, besides that of all, is enough between the hosts: an engine that knows only
 // fixed groups can carry the data there.

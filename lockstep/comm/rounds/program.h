@@ -20,9 +20,9 @@ enum class Reads : uint8_t { kNobody, kRoot, kEverybody };
 // to every other (scatter, reduce_scatter, all_to_all) a slot is cut into N equal lanes, lane d for
 // rank d.
 struct Program {
-  int64_t rounds = 1;    // at least 1: an empty tensor still meets its peers
-  bool dynamic = false;  // all ranks take the largest `rounds` of any of them (all_to_all: nobody
-                         // knows the whole matrix)
+  int64_t rounds = 1;  // at least 1: an empty tensor still meets its peers
+  // All ranks take the largest `rounds` of any of them (all_to_all: nobody knows the whole matrix).
+  bool dynamic = false;
   Reads reads = Reads::kNobody;
   std::function<void(int64_t round, std::byte* payload)> produce;     // may be empty
   std::function<void(int64_t round, uint64_t global_round)> consume;  // may be empty

@@ -68,10 +68,10 @@ struct RegionHeader {
 };
 
 struct RankState {
-  alignas(kLine) std::atomic<uint64_t> posted;     // calls posted
-  alignas(kLine) std::atomic<uint64_t> done;       // calls that this rank is through with
-  alignas(kLine) std::atomic<uint64_t> executed;   // the last call in which it finished touching
-                                                   // its peers' memory
+  alignas(kLine) std::atomic<uint64_t> posted;  // calls posted
+  alignas(kLine) std::atomic<uint64_t> done;    // calls that this rank is through with
+  // The last call in which it finished touching its peers' memory.
+  alignas(kLine) std::atomic<uint64_t> executed;
   alignas(kLine) std::atomic<uint64_t> published;  // staged rounds whose slot is written
   alignas(kLine) std::atomic<uint64_t> consumed;   // staged rounds that this rank has read
   alignas(kLine) std::atomic<uint32_t> inside;     // touches its peers' memory now

@@ -14,9 +14,8 @@ namespace lockstep::shm {
 class Segment {
  public:
   // Collective: rank 0 makes a segment of `bytes` zeroed bytes and an arena, the others get them
-  // from rank 0.
-  // `initialise` runs on rank 0 before anybody else sees the memory. Throws Timeout, StoreError,
-  // SystemError.
+  // from rank 0. `initialise` runs on rank 0 before anybody else sees the memory. Throws Timeout,
+  // StoreError, SystemError.
   Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*),
           void* argument, Deadline deadline);
   ~Segment();

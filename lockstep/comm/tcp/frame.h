@@ -34,8 +34,8 @@ struct FrameHeader {
   uint64_t bytes = 0;        // of payload that follow the text
   uint64_t fingerprint = 0;  // kCall, kHere
   uint64_t history = 0;      // kCall, kHere: of all earlier collectives
-  uint64_t amount = 0;       // kCall: payload bytes that will follow; kMessage, kAsk: elements;
-                             // kAbort: see below
+  // kCall: payload bytes that will follow; kMessage, kAsk: elements; kAbort: see below.
+  uint64_t amount = 0;
 };
 static_assert(sizeof(FrameHeader) == 48);
 

@@ -10,12 +10,14 @@
 // carries each byte once.
 //
 //   all_reduce      small: everybody sends all to everybody (above 8 ranks by Bruck's all_gather)
-//   and adds;
-//                   else reduce_scatter and ring all_gather, block by block
+//                   and adds; else reduce_scatter and ring all_gather, block by block
 //   reduce          small: all to the root, which adds; else reduce_scatter, and the owners send to
-//   the root reduce_scatter  directly to the owners broadcast       small: binomial tree; else a
-//   chain, piece after piece all_gather      small: directly; else a ring gather, scatter,
-//   all_to_all: directly      barrier: dissemination, ceil(log2 N) rounds
+//                   the root
+//   reduce_scatter  directly to the owners
+//   broadcast       small: binomial tree; else a chain, piece after piece
+//   all_gather      small: directly; else a ring
+//   gather, scatter, all_to_all: directly
+//   barrier         dissemination, ceil(log2 N) rounds
 //
 // Large buffers go in blocks of kBlockBytes, of which two are under way at a time: that bounds the
 // scratch memory to 2 * kBlockBytes * (N-1)/N.
