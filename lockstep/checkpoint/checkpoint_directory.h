@@ -42,12 +42,12 @@ struct Checkpoint {
 };
 
 // Writes `checkpoint` as the directory `path`, in place of a former one. The new directory is
-// written beside it
-// ("<path>.partial"), synced and exchanged with the former in one step, so that whoever opens
-// `path`, whenever the writer was killed, finds one whole checkpoint. (Where the file system cannot
-// exchange directories, as NFS, there is a moment with the former one under "<path>.previous";
-// readers look there too.) Leftovers of a killed writer are removed. One writer a path at a time.
-// Throws SystemError, and InvalidArgument for a name that cannot be; then `path` is as it was.
+// written beside it ("<path>.partial"), synced and exchanged with the former in one step, so that
+// whoever opens `path`, whenever the writer was killed, finds one whole checkpoint. (Where the file
+// system cannot exchange directories, as NFS, there is a moment with the former one under
+// "<path>.previous"; readers look there too.) Leftovers of a killed writer are removed. One writer
+// a path at a time. Throws SystemError, and InvalidArgument for a name that cannot be; then `path`
+// is as it was.
 void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
 
 // What to read of a checkpoint. kModelAndConfig: the model, config.json and `files`.

@@ -41,10 +41,9 @@ FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors&
 // Maps the file: the tensors are its bytes, read when they are used, and keep the map alive. They
 // may be written to; that changes this process's memory and never the file. While they live the
 // file may be replaced, as write_safetensors() does, but must not be changed in place
-// (mapped_file.h).
-// With `expected`, the whole file is read and compared first. Safe on hostile files: takes no more
-// memory than a few times the file's size. Throws CheckpointError of one line that names the file
-// and the tensor.
+// (mapped_file.h). With `expected`, the whole file is read and compared first. Safe on hostile
+// files: takes no more memory than a few times the file's size. Throws CheckpointError of one line
+// that names the file and the tensor.
 Safetensors read_safetensors(const std::filesystem::path& path,
                              const std::optional<FileSum>& expected = std::nullopt);
 
