@@ -42,8 +42,7 @@ inline Ended lockstep(Words words) {
   return run(words);
 }
 
-// A Python that has torch: LOCKSTEP_TEST_PYTHON, .venv of `source_dir`, or python3; "" if none
-// has.
+// A Python that has torch: LOCKSTEP_TEST_PYTHON, .venv of `source_dir`, or python3; "" if none has.
 inline std::string torch_python(const std::string& source_dir) {
   static const std::string kFound = [&] {
     for (const std::string& candidate :

@@ -17,8 +17,7 @@ namespace lockstep::engine {
 using Arguments = std::vector<std::string>;
 
 // Long options may be spelled with '_' for '-': "--batch_size=3" becomes "--batch-size=3". Values
-// are left alone, and what follows
-// "--".
+// are left alone, and what follows "--".
 Arguments with_dashes(const Arguments& arguments);
 
 // "batch_size" as an option: "--batch-size".

@@ -9,10 +9,11 @@ namespace lockstep::engine {
 struct TrainingMethod {
   const char* name;      // of the method, and of its program in examples/text_classification
   const char* tutorial;  // what the tutorial calls it
-  bool on_ranks;         // the program is one rank, and `lockstep run` starts it on all of them;
-                         // otherwise it is started once
-  bool takes_nproc;      // it has ranks or devices of its own, and is told how many: --nproc
-  bool takes_amp;        // it computes in a lower precision, and can be told which: --amp
+  // The program is one rank, and `lockstep run` starts it on all of them; otherwise it is started
+  // once.
+  bool on_ranks;
+  bool takes_nproc;  // it has ranks or devices of its own, and is told how many: --nproc
+  bool takes_amp;    // it computes in a lower precision, and can be told which: --amp
 };
 
 // In the tutorial's order.
