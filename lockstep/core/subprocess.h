@@ -22,9 +22,9 @@ struct SubprocessOptions {
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  std::vector<int> inherit;  // further descriptors (3 and up) that stay open in the child, under
-                             // the same numbers
-  std::vector<int> cpus;     // processors that the child may use; empty: as this process
+  // Further descriptors (3 and up) that stay open in the child, under the same numbers.
+  std::vector<int> inherit;
+  std::vector<int> cpus;  // processors that the child may use; empty: as this process
   // A session and process group of its own: a terminal's Ctrl-C does not reach it, and
   // signal_group() reaches its children.
   bool own_session = true;
