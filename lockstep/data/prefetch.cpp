@@ -64,9 +64,8 @@ void PrefetchRing::work() {
     lock.lock();
     slots_[slot].error = error;
     slots_[slot].ready = true;
-    if (error)
-      stop_ = true;  // the consumer will not get past this piece, so nothing after it is worth
-                     // beginning
+    // The consumer will not get past this piece, so nothing after it is worth beginning.
+    if (error) stop_ = true;
     ready_.notify_one();
     if (stop_) space_.notify_all();
   }

@@ -20,8 +20,8 @@ class TokenizedTexts {
   TokenizedTexts();
 
   // The examples and the tokenizer are read now, not kept. What is longer than max_length is cut,
-  // the longest text first. `threads` tokenise; 0: as many as the
-  // machine has processors for this process. Throws InvalidArgument for options out of range.
+  // the longest text first. `threads` tokenise; 0: as many as the machine has processors for this
+  // process. Throws InvalidArgument for options out of range.
   TokenizedTexts(std::span<const TextExample> examples, const tokenizers::BertTokenizer& tokenizer,
                  const CollateOptions& options = {}, int threads = 0);
 

@@ -12,13 +12,14 @@ namespace lockstep::data {
 inline constexpr int64_t kMostGenerated = 10'000'000;  // samples
 
 struct GeneratedFiles {
-  std::string record;   // the file that says how the others were made, such as digits.txt
-  std::string heading;  // its first line, with '\n': raise a version in it whenever the same
-                        // options come to give other bytes
-  std::string options;  // its further lines
-  std::string ours;     // what a record begins with whose files may be replaced
-  std::function<bool()> complete;                        // all files are there, of the right size
-  std::function<void()> write;                           // makes them
+  std::string record;  // the file that says how the others were made, such as digits.txt
+  // Its first line, with '\n': raise a version in it whenever the same options come to give other
+  // bytes.
+  std::string heading;
+  std::string options;             // its further lines
+  std::string ours;                // what a record begins with whose files may be replaced
+  std::function<bool()> complete;  // all files are there, of the right size
+  std::function<void()> write;     // makes them
   std::function<bool(const std::string& name)> foreign;  // the file belongs to a data set
 };
 
