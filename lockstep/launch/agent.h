@@ -30,9 +30,10 @@ struct NodesOptions {
     kWhoeverCan,  // the one that can bind the endpoint
   };
   Server server = Server::kThis;
-  int nodes = 1;              // hosts that have ranks
-  std::optional<int> number;  // of this host, from 0, for the order of ranks; nullopt on every
-                              // host: they are ordered by name (node2 before node10)
+  int nodes = 1;  // hosts that have ranks
+  // Of this host, from 0, for the order of ranks; nullopt on every host: they are ordered by name
+  // (node2 before node10).
+  std::optional<int> number;
   // Where the store is; several (for kOther): one that can be reached. A name or an address.
   std::vector<HostPort> endpoints;
   std::string interface;  // this host's interface towards the others, or its address; "": found out
@@ -42,10 +43,10 @@ struct NodesOptions {
   std::chrono::milliseconds silence{8000};  // after which one counts as vanished
   std::vector<RemoteHost> remotes;          // agents to start, through `ssh`
   std::vector<std::string> ssh;  // words before the host and the remote command; empty: OpenSSH's
-  std::vector<std::string> forward;  // names of variables that the remote hosts get from
-                                     // this one, besides LOCKSTEP_*
-  std::vector<std::string> names;    // of the hosts by number, for messages; may be empty
-  int lifeline = -1;  // a descriptor: its end ends the job on this host (ssh is gone)
+  // Names of variables that the remote hosts get from this one, besides LOCKSTEP_*.
+  std::vector<std::string> forward;
+  std::vector<std::string> names;  // of the hosts by number, for messages; may be empty
+  int lifeline = -1;               // a descriptor: its end ends the job on this host (ssh is gone)
 };
 
 enum class LinePrefix {
@@ -96,8 +97,8 @@ struct WorkerFailure {
 };
 
 struct LaunchResult {
-  int exit_code = 0;  // 0 done; 2 when the first failing rank exited with 2; else 1; 128+n on
-                      // signal n to this agent
+  // 0 done; 2 when the first failing rank exited with 2; else 1; 128+n on signal n to this agent.
+  int exit_code = 0;
   int restarts = 0;
   std::optional<WorkerFailure> failure;  // the first failure of the last attempt, on any host
 };

@@ -28,8 +28,7 @@ struct AttemptPlan {
 
 using Variables = std::map<std::string, std::string>;
 
-// The variables of a local rank that differ from the agent's. An empty value means: to be
-// removed.
+// The variables of a local rank that differ from the agent's. An empty value means: to be removed.
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env);
 

@@ -21,10 +21,10 @@ struct SpawnPoint {
 // alone: libtorch does not survive it). A child runs main() as far as this call, calls `fn`, and
 // exits: 0, or 1 after printing the exception. So the code before the call runs in every process
 // and must be cheap and free of side effects that must happen once; the n-th call of spawn in the
-// parent is the n-th one in the child (others return at once there). In the child
-// lockstep::init() gives the rank's communicator. `options` but command and nproc are as for
-// launch(). In the parent it returns when all ranks ended; a failure is in the result, not thrown.
-// Throws LaunchError, InvalidArgument.
+// parent is the n-th one in the child (others return at once there). In the child lockstep::init()
+// gives the rank's communicator. `options` but command and nproc are as for launch(). In the parent
+// it returns when all ranks ended; a failure is in the result, not thrown. Throws LaunchError,
+// InvalidArgument.
 LaunchResult spawn(int nproc, const std::function<void()>& fn, LaunchOptions options = {},
                    const SpawnPoint& point = {});
 
