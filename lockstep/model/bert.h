@@ -19,9 +19,10 @@ class BertEncoder;
 
 // What a new model's parameters are.
 enum class InitialParameters {
-  kDrawn,  // weights from a normal distribution of initializer_range, the padding token's row and
-           // biases 0, norms 1, as transformers does
-  kNone,   // memory as it comes, to be loaded over
+  // Weights from a normal distribution of initializer_range, the padding token's row and biases 0,
+  // norms 1, as transformers does.
+  kDrawn,
+  kNone,  // memory as it comes, to be loaded over
 };
 
 // A batch of token ids, as BertClassifier takes it.
