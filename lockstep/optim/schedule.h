@@ -59,9 +59,9 @@ Schedule cosine(const ScheduleOptions& options);  // Loshchilov and Hutter, arXi
 // How a learning rate follows the batch when N ranks make it N times as large.
 enum class Scaling {
   kNone,
-  kLinear,      // times N, for SGD: Goyal et al., arXiv:1706.02677; with Warmup{.from = 1.0 / N}
-  kSquareRoot,  // times sqrt(N), for Adam and LAMB: Krizhevsky, arXiv:1404.5997; You et al.,
-                // 1904.00962
+  kLinear,  // times N, for SGD: Goyal et al., arXiv:1706.02677; with Warmup{.from = 1.0 / N}
+  // Times sqrt(N), for Adam and LAMB: Krizhevsky, arXiv:1404.5997; You et al., 1904.00962.
+  kSquareRoot,
 };
 
 // `base` is the rate that suits one rank's batch. Throws InvalidArgument if world_size < 1.
