@@ -20,24 +20,25 @@ enum class Buffers : uint8_t {
 
 // How the ranks' losses count, if they are means over the ranks' batches.
 enum class DivideBy : uint8_t {
-  kRanks,    // alike: gradients are averaged over the ranks, without those that have run out of
-             // data (join.h)
-  kSamples,  // by the rows of the forward's first tensor: what one process computes on the whole
-             // batch, also where ranks have unequal ones. One small all_reduce more a forward
+  // Alike: gradients are averaged over the ranks, without those that have run out of data (join.h).
+  kRanks,
+  // By the rows of the forward's first tensor: what one process computes on the whole batch, also
+  // where ranks have unequal ones. One small all_reduce more a forward.
+  kSamples,
 };
 
 struct DdpOptions {
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
   Buffers buffers = Buffers::kBroadcast;
-  int64_t check_every = 0;  // at every so-manieth forward in training (with gradients enabled) the
-                            // ranks' parameters are compared, by 8 bytes, and Mismatch names the
-                            // first that has drifted apart; 0: never
+  // At every so-manieth forward in training (with gradients enabled) the ranks' parameters are
+  // compared, by 8 bytes, and Mismatch names the first that has drifted apart; 0: never.
+  int64_t check_every = 0;
   std::shared_ptr<CommHook> hook = nullptr;  // averages the buckets; this wrapper's alone
   Unused unused = Unused::kLeave;            // parameters that no rank used
-  DivideBy divide_by = DivideBy::kRanks;     // where ranks count differently, gradients are scaled
-                                             // at the forward's outputs, from where the loss must
-                                             // come
-  bool static_graph = false;                 // see ReducerOptions
+  // Where ranks count differently, gradients are scaled at the forward's outputs, from where the
+  // loss must come.
+  DivideBy divide_by = DivideBy::kRanks;
+  bool static_graph = false;  // see ReducerOptions
 };
 
 }  // namespace lockstep

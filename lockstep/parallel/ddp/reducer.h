@@ -46,8 +46,8 @@ struct ReducerOptions {
 
 // Seconds of this rank's backwards that went into averaging, since the wrapper was made.
 struct ReducerTimes {
-  double during = 0;   // while gradients came: putting them into buckets, starting and moving on
-                       // reductions
+  // While gradients came: putting them into buckets, starting and moving on reductions.
+  double during = 0;
   double waiting = 0;  // at the end of backward, for what was not over yet
 };
 

@@ -71,9 +71,8 @@ struct ZeroTimes {
 // Memory: at construction the parameters move into flat buffers, symmetric memory where the backend
 // has it, the same tensor objects, so make it after model->to(...), and only one a parameter. For a
 // float32 parameter and Adam on N ranks: 4 bytes, 4 for the gradient, 8 / N for the moments; DDP
-// has
-// 16. Each is a leaf that requires a gradient; several dtypes are fine, each group and dtype has
-// its own buckets, and state has its parameter's dtype. Frozen parameters are not given. Sparse
+// has 16. Each is a leaf that requires a gradient; several dtypes are fine, each group and dtype
+// has its own buckets, and state has its parameter's dtype. Frozen parameters are not given. Sparse
 // gradients become dense.
 //
 // step() drops the gradients (zero_grad() need not be called, and does no harm before backward).
