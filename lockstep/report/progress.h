@@ -18,13 +18,14 @@ struct Progress {
   std::optional<double> seconds_left = {};
 };
 
-// The line without its end, at most terminal.columns - 1 columns wide: "epoch 3/10 ████▌    212/469
-// loss 0.1234  9800 samples/s 0:42 left". What does not fit is left out, least important first; '#'
-// takes the place of blocks where there is no unicode.
+// The line without its end, at most terminal.columns - 1 columns wide:
+//   epoch 3/10 ████▌     212/469  loss 0.1234  0:42 left  9800 samples/s
+// What does not fit is left out, least important first; '#' takes the place of blocks where there
+// is no unicode.
 std::string draw_progress(const Progress& progress, const Terminal& terminal);
 
-// The same without a bar, for logs: "epoch 3/10: 212/469 (45 %), loss 0.1234, 9800 samples/s, 0:42
-// left".
+// The same without a bar, for logs:
+//   epoch 3/10: 212/469 (45 %), loss 0.1234, 0:42 left, 9800 samples/s
 std::string progress_line(const Progress& progress);
 
 }  // namespace lockstep
