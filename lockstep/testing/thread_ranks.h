@@ -13,9 +13,9 @@ namespace lockstep::testing {
 struct ThreadOptions {
   std::chrono::nanoseconds timeout =
       std::chrono::seconds(30);  // of every wait of the communicators
-  uint32_t slot_bytes = 0;       // not 0: everything goes in rounds of at most so many bytes, as
-                                 // long tensors do between processes; else straight from thread to
-                                 // thread
+  // Not 0: everything goes in rounds of at most so many bytes, as long tensors do between
+  // processes; else straight from thread to thread.
+  uint32_t slot_bytes = 0;
 };
 
 // Runs fn(comm) on `size` threads, one a rank, backend "local". Returns when all have ended. If a
