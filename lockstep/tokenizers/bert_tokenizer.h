@@ -67,8 +67,8 @@ class BertTokenizer {
   // vocab.txt and tokenizer_config.json, which load() and transformers read, by name. Throws
   // InvalidArgument if added tokens of a tokenizer.json would be lost.
   std::map<std::string, std::string> files() const;
-  // Writes them into an
-  // existing directory, each whole or not at all. Throws as files(), and SystemError.
+  // Writes them into an existing directory, each whole or not at all. Throws as files(), and
+  // SystemError.
   void save(const std::filesystem::path& directory) const;
 
   // Throws InvalidArgument if options.max_length has no room for the special tokens, or the text

@@ -26,15 +26,16 @@ struct OneCharacterWord {
 
 // One table value is an action: its kind in the lowest three bits, above them what it needs.
 enum class BertAction : uint32_t {
-  kSame,      // the character as it is; also within a sequence
-  kOther,     // another character: its code
-  kDrop,      // nothing
-  kBarrier,   // nothing, but marks do not change places across it
-  kSpace,     // the end of a word
-  kMark,      // a combining mark that stays: code, and its class from bit 21 of the value
-  kAlone,     // a word of its own: its id
-  kSequence,  // several actions: where they are in the pool, which begins there with their number;
-              // 0: the jamo of a Hangul syllable
+  kSame,     // the character as it is; also within a sequence
+  kOther,    // another character: its code
+  kDrop,     // nothing
+  kBarrier,  // nothing, but marks do not change places across it
+  kSpace,    // the end of a word
+  kMark,     // a combining mark that stays: code, and its class from bit 21 of the value
+  kAlone,    // a word of its own: its id
+  // Several actions: where they are in the pool, which begins there with their number; 0: the jamo
+  // of a Hangul syllable.
+  kSequence,
 };
 
 // Compiled for one of two purposes, see the constructor. Immutable.
