@@ -51,11 +51,11 @@ class Accelerator {
   Accelerator& operator=(const Accelerator&) = delete;
 
   // What is given, made fit for several ranks; a tuple of as many, in order:
-  //   a module holder             PreparedModel: DistributedDataParallel with autocast
-  //   an optimizer (torch's or ours, referred to)   PreparedOptimizer: steps where gradients were
-  //                               averaged, in fp16 through a GradScaler
-  //   a data::Loader (referred to, with its sampler and data set)   PreparedLoader: this rank's
-  //                               batches of it
+  //   a module holder   PreparedModel: DistributedDataParallel with autocast
+  //   an optimizer      (torch's or ours, referred to) PreparedOptimizer: steps where gradients
+  //                     were averaged, in fp16 through a GradScaler
+  //   a data::Loader    (referred to, with its sampler and data set) PreparedLoader: this rank's
+  //                     batches of it
   // Collective where a model is among them.
   template <typename... Things>
   auto prepare(Things&... things) {

@@ -32,8 +32,8 @@ void save_training(const TrainingRun& run, const std::filesystem::path& path);
 void restore_training(const TrainingRun& run, const std::filesystem::path& path);
 
 // Writes folder/checkpoint-<step> whenever the run should be saved, and keeps `limit` of them (0:
-// all), besides those that the links `best` and `last` in the folder mean
-// (checkpoint_series.h). Add it after the metrics' callback, whose file it records.
+// all), besides those that the links `best` and `last` in the folder mean (checkpoint_series.h).
+// Add it after the metrics' callback, whose file it records.
 class CheckpointCallback final : public TrainCallback {
  public:
   CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit);

@@ -17,11 +17,11 @@ struct TrainConfig {
   int64_t nproc = 1;    // ranks
   std::string backend;  // "": chosen by init()
   std::string device = "cpu";
-  std::string strategy = "ddp";         // strategy_names()
-  std::string sampler = "distributed";  // "distributed": a new deal every epoch; "partition": the
-                                        // tutorial's fixed parts
-  std::string model = "simple-cnn";     // image_model_names(); cifar only
-  bool sync_batch_norm = false;         // statistics over all ranks' batches; cifar only
+  std::string strategy = "ddp";  // strategy_names()
+  // "distributed": a new deal every epoch; "partition": the tutorial's fixed parts.
+  std::string sampler = "distributed";
+  std::string model = "simple-cnn";  // image_model_names(); cifar only
+  bool sync_batch_norm = false;      // statistics over all ranks' batches; cifar only
   int64_t epochs = 10;
   int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down
   double lr = 0.01;        // cifar: 0 is 0.1 for ResNets, 0.02 for simple-cnn
@@ -39,10 +39,10 @@ struct TrainConfig {
   int64_t max_steps = 0;   // optimizer steps in all; 0: no limit
   int64_t log_every = 50;  // steps
   int64_t save_every = 0;  // steps; 0: after each epoch
-  std::string init_from;  // a safetensors file with the model's parameters to start from; "": drawn
-                          // from seed
-  int64_t workers = 1;    // threads a rank that load data
-  double timeout = 600;   // seconds, of every wait for other ranks
+  // A safetensors file with the model's parameters to start from; "": drawn from seed.
+  std::string init_from;
+  int64_t workers = 1;   // threads a rank that load data
+  double timeout = 600;  // seconds, of every wait for other ranks
 
   bool operator==(const TrainConfig&) const = default;
 };

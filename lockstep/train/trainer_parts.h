@@ -23,8 +23,8 @@ namespace lockstep {
 struct TrainOutput {
   int64_t global_step = 0;
   double training_loss = 0;  // mean over all steps of this call, ranks and samples
-  Metrics metrics = {};      // train_runtime, train_samples_per_second, train_steps_per_second,
-                             // train_loss, epoch
+  // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch.
+  Metrics metrics = {};
 };
 
 // Ends training when the metric that chooses the best model has not become better, by more than

@@ -17,8 +17,8 @@ struct TrainerState {
   double best_score = -1;  // of all evaluations: the accuracy, or what the loop is told; -1: none
   int64_t best_step = 0;   // when it was reached
   double accuracy = -1;    // of the latest evaluation; -1: none yet
-  int64_t metrics_bytes = 0;  // length of metrics.jsonl: what is after it belongs to steps that a
-                              // resumed run takes again
+  // Length of metrics.jsonl: what is after it belongs to steps that a resumed run takes again.
+  int64_t metrics_bytes = 0;
 
   bool operator==(const TrainerState&) const = default;
 };

@@ -23,11 +23,11 @@ struct TrainingArguments {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
-  double max_grad_norm = 1;                  // clip to this global norm; 0: do not
-  std::string lr_scheduler_type = "linear";  // "linear", "cosine", "constant",
-                                             // "constant_with_warmup"
-  double warmup_ratio = 0;                   // of all steps
-  int64_t warmup_steps = 0;                  // above 0: instead of the ratio
+  double max_grad_norm = 1;  // clip to this global norm; 0: do not
+  // "linear", "cosine", "constant", "constant_with_warmup".
+  std::string lr_scheduler_type = "linear";
+  double warmup_ratio = 0;   // of all steps
+  int64_t warmup_steps = 0;  // above 0: instead of the ratio
 
   bool bf16 = false;  // forward and loss under autocast in bfloat16
   bool fp16 = false;  // the same in float16, with a GradScaler
