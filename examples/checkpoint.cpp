@@ -1,5 +1,6 @@
 // Saves a model on one rank and loads it on all, each onto its own device. Runs on 2 ranks of its
-// own when started by hand.   checkpoint [FILE]
+// own when started by hand.
+//   checkpoint [FILE]
 #include <ATen/ops/equal.h>
 #include <lockstep/checkpoint/module_state.h>
 #include <lockstep/parallel/ddp/ddp.h>

@@ -1,5 +1,6 @@
 // What ranks do together and what one of them does for all: the usual pitfalls, done right. Runs on
-// 2 ranks of its own when started by hand.   cooperation [FOLDER]
+// 2 ranks of its own when started by hand.
+//   cooperation [FOLDER]
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <lockstep/checkpoint/module_state.h>
