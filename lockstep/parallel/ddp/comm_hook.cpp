@@ -31,6 +31,8 @@ class SixteenBits final : public CommHook {
     if (rounded_[bucket.index].defined()) bucket.flat.copy_(rounded_[bucket.index]);
   }
 
+  bool flat_only() const override { return true; }
+
  private:
   at::ScalarType dtype_;
   std::vector<at::Tensor> rounded_;  // by bucket; undefined where a bucket is short already
@@ -43,6 +45,9 @@ Work CommHook::start(Communicator& comm, const GradBucket& bucket, const CallNot
   return comm.iall_reduce(bucket.flat, ReduceOp::kAvg, note);
 }
 void CommHook::finish(Communicator&, const GradBucket&, const CallNote&) {}
+bool CommHook::flat_only() const {
+  return false;
+}
 
 std::unique_ptr<CommHook> make_16_bit_hook(at::ScalarType dtype) {
   if (dtype != at::kHalf && dtype != at::kBFloat16) {

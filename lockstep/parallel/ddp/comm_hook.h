@@ -37,6 +37,11 @@ class CommHook {
   virtual Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note);
   // After that Work, in the buckets' order, before backward ends. May communicate.
   virtual void finish(Communicator& comm, const GradBucket& bucket, const CallNote& note);
+  // Whether the hook uses of a bucket only `flat`, as it is given with each call. Then gradients lie
+  // in it with their parameters' strides, where backward can write them without a copy, and a bucket
+  // may move to other memory between two backwards. False if not said: `gradients` are contiguous,
+  // every gradient is copied into its bucket, and what prepare() was given stays.
+  virtual bool flat_only() const;
 };
 
 // Averages float32 and float64 buckets in 16 bits: half the bytes, each gradient rounded to

@@ -101,7 +101,7 @@ class DistributedDataParallel {
   }
 
   Communicator& comm() { return replica_->comm(); }
-  // Where the time of backward goes.
+  // Where the time of backward goes, and how much of it was copied.
   ReducerTimes times() const { return reducer().times(); }
   // 0 before the first backward that communicates.
   size_t bucket_count() const { return reducer().bucket_count(); }

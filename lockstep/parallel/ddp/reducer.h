@@ -44,11 +44,15 @@ struct ReducerOptions {
   bool static_graph = false;
 };
 
-// Seconds of this rank's backwards that went into averaging, since the wrapper was made.
+// What averaging has cost this rank's backwards since the wrapper was made, in seconds.
 struct ReducerTimes {
   // While gradients came: putting them into buckets, starting and moving on reductions.
   double during = 0;
   double waiting = 0;  // at the end of backward, for what was not over yet
+  // Bytes of gradients that backward had not written into their buckets itself, and that were
+  // copied there: all of the first backward's that communicates, then none where the steps are
+  // alike (see flat/birthplaces.h).
+  int64_t copied_bytes = 0;
 };
 
 class Reducer {

@@ -15,27 +15,31 @@ at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }
 
+// Who else than .grad may share the storage of a gradient that has just arrived: the engine, which
+// still has what it passed to the accumulator.
+constexpr size_t kOwnUses = 2;
+
+// By parameter; 0 where a gradient cannot be born in place.
+std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
+  std::vector<size_t> bytes;
+  for (const auto& [name, tensor] : parameters) {
+    const bool possible =
+        movable && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.numel() > 0;
+    bytes.push_back(possible ? tensor.nbytes() : 0);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 bool Gradient::in_place() const {
   const at::Tensor& gradient = parameter.grad();
-  return gradient.defined() && !gradient.is_sparse() && gradient.is_alias_of(view) &&
-         gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides();
+  return gradient.defined() && !gradient.is_sparse() && gradient.data_ptr() == view.data_ptr() &&
+         gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type();
 }
 
-void Gradient::place() {
-  at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.is_sparse()) {
-    throw InvalidArgument("parameter '" + name +
-                          "' has a sparse gradient, but had none in the first backward that was "
-                          "averaged; let that one reach it, on any rank");
-  }
-  if (in_place()) return;
-  flat::move_into(view, gradient);
-  gradient = view;
-}
-
-GradientBuckets::GradientBuckets(NamedTensors parameters) {
+GradientBuckets::GradientBuckets(NamedTensors parameters, bool movable)
+    : movable_(movable), births_(bytes_of(parameters, movable)) {
   for (auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad() || !tensor.is_leaf())
       throw InvalidArgument("parameter '" + name + "' takes no gradient of its own");
@@ -44,6 +48,74 @@ GradientBuckets::GradientBuckets(NamedTensors parameters) {
     gradient.parameter = tensor;
     gradients_.push_back(std::move(gradient));
   }
+}
+
+void GradientBuckets::begin_backward() {
+  births_.begin();
+  if (!made_) return;
+  for (size_t i = 0; i < gradients_.size(); ++i)
+    births_.expect(i, !gradients_[i].sparse && !gradients_[i].parameter.grad().defined());
+}
+
+void GradientBuckets::end_backward() noexcept {
+  births_.end();
+}
+
+bool GradientBuckets::place(size_t index) {
+  Gradient& gradient = gradients_[index];
+  at::Tensor& tensor = gradient.parameter.mutable_grad();
+  if (tensor.is_sparse()) {
+    throw InvalidArgument("parameter '" + gradient.name +
+                          "' has a sparse gradient, but had none in the first backward that was "
+                          "averaged; let that one reach it, on any rank");
+  }
+  if (gradient.in_place()) {
+    if (tensor.is_alias_of(gradient.view)) return true;
+    if (tensor.storage().use_count() > kOwnUses) flat::Birthplaces::vacate(tensor);
+  } else {
+    if (births_.occupied(index)) return false;
+    flat::move_into(gradient.view, tensor);
+    copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
+  }
+  tensor = gradient.view;
+  return true;
+}
+
+void GradientBuckets::place_anyhow(size_t index) {
+  if (place(index)) return;
+  move_out(buckets_[gradients_[index].bucket]);
+  place(index);
+}
+
+void GradientBuckets::clear_anyhow(size_t index) {
+  if (births_.occupied(index)) move_out(buckets_[gradients_[index].bucket]);
+  gradients_[index].view.zero_();
+}
+
+// For good: whoever lives in one of its places may live long.
+void GradientBuckets::move_out(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor before = bucket.flat;
+  bucket.flat = at::zeros(before.sizes(), before.options());
+  for (const size_t i : bucket.gradients) {
+    Gradient& gradient = gradients_[i];
+    const at::Tensor old = gradient.view;
+    put_into(bucket, i, old.storage_offset() - before.storage_offset());
+    at::Tensor& tensor = gradient.parameter.mutable_grad();
+    if (!tensor.defined() || !tensor.is_alias_of(old)) continue;
+    flat::move_into(gradient.view, tensor);
+    copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
+    tensor = gradient.view;
+  }
+}
+
+void GradientBuckets::put_into(Bucket& bucket, size_t index, int64_t offset) {
+  Gradient& gradient = gradients_[index];
+  const at::Tensor& like = gradient.parameter;
+  gradient.view = movable_ && like.is_non_overlapping_and_dense()
+                      ? flat::window(bucket.flat, offset, like.sizes(), like.strides())
+                      : flat::window(bucket.flat, offset, like.sizes());
+  births_.set_place(index, gradient.view);
 }
 
 void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
@@ -63,12 +135,12 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
     bucket.flat = make_flat(comm, plan);
     for (const auto& slot : plan.slots) {
       Gradient& gradient = gradients_[slot.tensor];
-      gradient.view = flat::window(bucket.flat, slot.offset, gradient.parameter.sizes());
+      put_into(bucket, slot.tensor, slot.offset);
       gradient.bucket = buckets_.size();
       bucket.gradients.push_back(slot.tensor);
       ++bucket.missing;
       if (gradient.arrivals == 0) continue;
-      gradient.place();
+      place(slot.tensor);
       --bucket.missing;
     }
     buckets_.push_back(std::move(bucket));
@@ -88,6 +160,7 @@ std::vector<GradBucket> GradientBuckets::shown() const {
 void GradientBuckets::reset() {
   for (Gradient& gradient : gradients_) {
     gradient.arrivals = 0;
+    gradient.displaced = false;
     gradient.earlier = false;
     gradient.before.reset();
   }

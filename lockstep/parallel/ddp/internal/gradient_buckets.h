@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/flat/birthplaces.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/ddp/comm_hook.h"
@@ -27,18 +28,16 @@ struct Gradient {
   at::Tensor view;            // of its bucket, in the parameter's shape
   size_t bucket = kNoBucket;  // none: before the buckets are made, and of sparse gradients
   bool sparse = false;
-  int expected = 1;      // arrivals that a backward brings
-  int arrivals = 0;      // in this backward
-  bool earlier = false;  // used in a backward without communication since the last with one
-  at::Tensor before;     // what it held before the reduction, if it was not used but had a gradient
+  int expected = 1;        // arrivals that a backward brings
+  int arrivals = 0;        // in this backward
+  bool displaced = false;  // it arrived, but its place is taken by another tensor
+  bool earlier = false;    // used in a backward without communication since the last with one
+  at::Tensor before;  // what it held before the reduction, if it was not used but had a gradient
   std::shared_ptr<void> hook;
 
   bool complete() const { return arrivals >= expected; }
-  // Whether .grad is the view already.
+  // Whether .grad lies where the view does: it is the view, or was born there.
   bool in_place() const;
-  // Copies .grad into the view, if it is elsewhere (zero_grad(), set to none or not, and user code
-  // may have put another tensor in the view's place), and makes it the view.
-  void place();
 };
 
 struct Bucket {
@@ -51,14 +50,35 @@ struct Bucket {
 
 class GradientBuckets {
  public:
-  // Throws InvalidArgument unless each parameter is a leaf that requires a gradient.
-  explicit GradientBuckets(NamedTensors parameters);
+  // `movable`: buckets may move to other memory between backwards, and gradients lie in them with
+  // their parameters' strides, so backward can write them there itself. Throws InvalidArgument
+  // unless each parameter is a leaf that requires a gradient.
+  GradientBuckets(NamedTensors parameters, bool movable);
 
   // Makes the buckets, for gradients in this order of arrival; sparse ones get none. Those that
   // have arrived move in, bucket by bucket, so that no two copies of all are there at once.
   // Collective, the same arguments on all ranks.
   void make(Communicator& comm, std::span<const size_t> order, flat::BucketSizes sizes);
   bool made() const { return made_; }
+
+  // A backward begins on this thread, or has ended.
+  void begin_backward();
+  void end_backward() noexcept;
+  // The gradient is there: remembers where autograd had put it.
+  void arrived(size_t index) { births_.arrived(index, gradients_[index].parameter.grad()); }
+
+  // Makes .grad the view of its bucket. It is copied there unless it was born there: it may be
+  // elsewhere after zero_grad(), set to none or not, or where user code put another tensor. False:
+  // another tensor lives in that place, which may still be read; it may be gone at the end of
+  // backward. Throws InvalidArgument for a sparse one.
+  bool place(size_t index);
+  // The same, but the bucket moves to ordinary memory if that other tensor is still there. Not
+  // while the bucket is being reduced.
+  void place_anyhow(size_t index);
+  // Zeros in the view of a gradient that is undefined, likewise.
+  void clear_anyhow(size_t index);
+  // Of gradients that were not born in their places, since the beginning.
+  int64_t copied_bytes() const { return copied_bytes_; }
   std::vector<GradBucket> shown() const;  // for a hook
 
   std::vector<Gradient>& gradients() { return gradients_; }
@@ -70,8 +90,14 @@ class GradientBuckets {
   void reset();
 
  private:
+  void put_into(Bucket& bucket, size_t index, int64_t offset);
+  void move_out(Bucket& bucket);
+
   std::vector<Gradient> gradients_;
   std::vector<Bucket> buckets_;
+  bool movable_;
+  flat::Birthplaces births_;
+  int64_t copied_bytes_ = 0;
   bool made_ = false;
 };
 

@@ -16,6 +16,7 @@ void ReducerState::finish() {
   if (quiet_) return finish_quietly();
   const Stopwatch watch(times_.waiting);
   try {
+    buckets_.end_backward();
     if (!buckets_.made()) make_buckets(ask_for_layout());
     take_unused_along();
     start_ready_buckets();
@@ -31,6 +32,7 @@ void ReducerState::finish() {
 // What this rank has used is kept for the backward that communicates.
 void ReducerState::finish_quietly() {
   if (silencers_ == 0) ++quiet_backwards_;
+  buckets_.end_backward();
   armed_ = false;
 }
 
@@ -81,15 +83,16 @@ void ReducerState::take_unused_along() {
     const bool defined = gradient.parameter.grad().defined();
     const bool used = gradient.arrivals > 0 || (gradient.earlier && defined);
     if (used && !knows_used_) bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | (1u << (i % 8)));
-    if (gradient.sparse || (gradient.arrivals > 0 && gradient.complete())) continue;
-    if (defined) {
-      bucket_one_more(gradient);
-      if (!used) gradient.before = gradient.view.clone();
-    } else {
-      gradient.view.zero_();
-      --buckets_.buckets()[gradient.bucket].missing;
-    }
+    if (gradient.sparse) continue;
+    if (gradient.arrivals > 0 && gradient.complete() && !gradient.displaced) continue;
+    if (defined)
+      buckets_.place_anyhow(i);
+    else
+      buckets_.clear_anyhow(i);
+    if (defined && !used) gradient.before = gradient.view.clone();
+    --buckets_.buckets()[gradient.bucket].missing;
   }
+  shown_ = buckets_.shown();
 }
 
 void ReducerState::complete() {

@@ -30,7 +30,7 @@ ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOp
     : comm_(std::move(comm)),
       options_(std::move(options)),
       id_(comm_.stats().collectives),
-      buckets_(std::move(parameters)),
+      buckets_(std::move(parameters), !options_.hook || options_.hook->flat_only()),
       used_(at::zeros({static_cast<int64_t>((buckets_.gradients().size() + 7) / 8)}, at::kByte)),
       task_(kNoGraphTask) {
   if (!options_.hook) options_.hook = std::make_shared<CommHook>();
@@ -67,6 +67,13 @@ void ReducerState::arm(bool outermost) {
   armed_ = true;
   quiet_ = !communicates();
   task_ = task;
+  buckets_.begin_backward();
+}
+
+ReducerTimes ReducerState::times() const {
+  ReducerTimes times = times_;
+  times.copied_bytes = buckets_.copied_bytes();
+  return times;
 }
 
 void ReducerState::accumulate(int64_t steps) {
@@ -82,6 +89,7 @@ void ReducerState::gradient_arrived(size_t index) {
   try {
     arm(/*outermost=*/false);
     Gradient& gradient = buckets_.gradients()[index];
+    buckets_.arrived(index);
     if (quiet_) {
       gradient.earlier = true;
       return;
@@ -94,7 +102,10 @@ void ReducerState::gradient_arrived(size_t index) {
     }
     if (!gradient.complete() || gradient.sparse) return;
     const Stopwatch watch(times_.during);
-    bucket_one_more(gradient);
+    if (buckets_.place(index))
+      --buckets_.buckets()[gradient.bucket].missing;
+    else
+      gradient.displaced = true;
     start_ready_buckets();
     comm_.progress();
   } catch (...) {
@@ -115,11 +126,6 @@ void ReducerState::check_arrival(const Gradient& gradient) const {
   throw InvalidArgument(what +
                         "twice in one backward; its bucket may be reduced already. Use it in one "
                         "checkpointed part only, or set static_graph if every step is the same");
-}
-
-void ReducerState::bucket_one_more(Gradient& gradient) {
-  gradient.place();
-  --buckets_.buckets()[gradient.bucket].missing;
 }
 
 void ReducerState::start_ready_buckets() {
@@ -157,6 +163,7 @@ void ReducerState::settle_failed() {
 }
 
 void ReducerState::reset() {
+  buckets_.end_backward();
   buckets_.reset();
   order_.clear();
   started_ = 0;

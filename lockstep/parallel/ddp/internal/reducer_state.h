@@ -32,7 +32,7 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   bool communicates() const { return silencers_ == 0 && quiet_backwards_ + 1 >= accumulate_; }
   void silence(int by) { silencers_ += by; }
   void arm(bool outermost);
-  const ReducerTimes& times() const { return times_; }
+  ReducerTimes times() const;
   size_t bucket_count() const { return buckets_.buckets().size(); }
 
   void set_roll_call(std::shared_ptr<RollCall> roll_call) { roll_call_ = std::move(roll_call); }
@@ -41,7 +41,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
  private:
   void gradient_arrived(size_t index);
   void check_arrival(const Gradient& gradient) const;
-  void bucket_one_more(Gradient& gradient);
   void start_ready_buckets();
   void start_bucket();
   void announce(Step step, int64_t detail = 0);

@@ -1,0 +1,163 @@
+#include "lockstep/flat/birthplaces.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/flat/internal/placing_allocator.h"
+
+namespace lockstep::flat {
+namespace {
+
+constexpr size_t kNone = ~size_t{0};
+// Allocations of one backward that are remembered; a thread that is watched for longer, since its
+// backward threw, does not remember more.
+constexpr size_t kLogged = 1u << 16;
+
+}  // namespace
+
+// Which allocation of a backward becomes which gradient.
+class Birthplaces::Plan final : public internal::AllocationWatch {
+ public:
+  explicit Plan(std::vector<size_t> bytes) : gradients_(bytes.size()) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      gradients_[i].bytes = bytes[i];
+      if (bytes[i] > 0) sizes_[bytes[i]];
+    }
+  }
+
+  bool wants(size_t bytes) const override { return sizes_.contains(bytes); }
+
+  std::shared_ptr<internal::Place> place(size_t bytes) override {
+    const Size& size = sizes_.at(bytes);
+    const size_t keeper = size.count < size.keepers.size() ? size.keepers[size.count] : kNone;
+    if (keeper == kNone) return nullptr;
+    const Gradient& gradient = gradients_[keeper];
+    if (!gradient.awaited || !gradient.place || gradient.place->lent) return nullptr;
+    return gradient.place;
+  }
+
+  void allocated(size_t bytes, const void* memory) override {
+    Size& size = sizes_.at(bytes);
+    if (log_.size() == kLogged) log_.clear();
+    log_.push_back({memory, bytes, size.count++});
+  }
+
+  void begin() {
+    for (auto& [bytes, size] : sizes_) size.count = 0;
+    for (Gradient& gradient : gradients_) gradient.awaited = false;
+    log_.clear();
+  }
+
+  void expect(size_t index, bool awaited) {
+    Gradient& gradient = gradients_.at(index);
+    gradient.awaited = awaited && gradient.bytes > 0;
+  }
+
+  void learn(size_t index, const at::Tensor& tensor) {
+    Gradient& gradient = gradients_[index];
+    gradient.awaited = false;
+    if (gradient.bytes == 0 || !tensor.defined() || !tensor.has_storage() ||
+        tensor.storage_offset() != 0)
+      return;
+    // The latest: memory is used again and again.
+    const void* memory = tensor.storage().data();
+    const auto born = std::find_if(log_.rbegin(), log_.rend(), [&](const Allocation& one) {
+      return one.memory == memory && one.bytes == gradient.bytes;
+    });
+    if (born == log_.rend() || born->ordinal == gradient.ordinal) return;
+    std::vector<size_t>& keepers = sizes_.at(gradient.bytes).keepers;
+    if (gradient.ordinal != kNone) keepers[gradient.ordinal] = kNone;
+    if (keepers.size() <= born->ordinal) keepers.resize(born->ordinal + 1, kNone);
+    size_t& keeper = keepers[born->ordinal];
+    if (keeper != kNone) gradients_[keeper].ordinal = kNone;
+    keeper = index;
+    gradient.ordinal = born->ordinal;
+  }
+
+  void set_place(size_t index, const at::Tensor& memory) {
+    Gradient& gradient = gradients_.at(index);
+    gradient.place = nullptr;
+    if (!memory.defined() || gradient.bytes == 0) return;
+    LOCKSTEP_CHECK(memory.nbytes() == gradient.bytes, "a place has its gradient's size");
+    gradient.place = std::make_shared<internal::Place>(memory);
+  }
+
+  bool occupied(size_t index) const {
+    const auto& place = gradients_.at(index).place;
+    return place && place->lent;
+  }
+
+ private:
+  struct Gradient {
+    size_t bytes = 0;
+    std::shared_ptr<internal::Place> place;
+    bool awaited = false;
+    size_t ordinal = kNone;  // of the allocation that became it, among those of its size
+  };
+  struct Size {
+    std::vector<size_t> keepers;  // by ordinal: whose gradient it became
+    size_t count = 0;             // of allocations in this backward
+  };
+  struct Allocation {
+    const void* memory;
+    size_t bytes;
+    size_t ordinal;
+  };
+  std::vector<Gradient> gradients_;
+  std::unordered_map<size_t, Size> sizes_;  // by bytes
+  std::vector<Allocation> log_;             // of this backward
+};
+
+Birthplaces::Birthplaces(std::vector<size_t> bytes)
+    : plan_(std::make_shared<Plan>(std::move(bytes))) {
+  internal::install_placing_allocator();
+}
+
+Birthplaces::~Birthplaces() {
+  end();
+}
+
+void Birthplaces::set_place(size_t index, const at::Tensor& memory) {
+  plan_->set_place(index, memory);
+}
+
+void Birthplaces::begin() {
+  end();
+  plan_->begin();
+  internal::watch(plan_);
+}
+
+void Birthplaces::end() noexcept {
+  internal::unwatch(*plan_);
+}
+
+bool Birthplaces::watching() const {
+  return internal::watches_this_thread(*plan_);
+}
+
+void Birthplaces::expect(size_t index, bool awaited) {
+  plan_->expect(index, awaited);
+}
+
+void Birthplaces::arrived(size_t index, const at::Tensor& gradient) {
+  if (watching()) plan_->learn(index, gradient);
+}
+
+bool Birthplaces::occupied(size_t index) const {
+  return plan_->occupied(index);
+}
+
+void Birthplaces::vacate(const at::Tensor& gradient) {
+  const at::Storage& storage = gradient.storage();
+  const size_t bytes = storage.nbytes();
+  c10::DataPtr elsewhere = c10::GetCPUAllocator()->allocate(bytes);
+  std::memcpy(elsewhere.get(), storage.data(), bytes);
+  storage.set_data_ptr_noswap(std::move(elsewhere));
+}
+
+}  // namespace lockstep::flat
