@@ -8,7 +8,7 @@ import dataclasses
 import os
 import re
 
-KEYWORDS = {"NAME", "SOURCES", "DEPENDS", "LIBRARIES", "TESTS", "MP_TESTS", "TEST_DEPENDS", "TORCH"}
+KEYWORDS = {"NAME", "SOURCES", "DEPENDS", "LIBRARIES", "TESTS", "MP_TESTS", "TEST_DEPENDS", "TORCH", "COLD"}
 
 
 @dataclasses.dataclass
