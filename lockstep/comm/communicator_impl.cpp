@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/vector_maths.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/ticks.h"
@@ -93,6 +94,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
                          CommunicatorOptions options)
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
+  settle_vector_maths();  // ranks may be threads
   for (int op = 0; op < kOpCount; ++op) {
     for (int reduce = 0; reduce < kReduceOpCount; ++reduce) {
       for (int type = 0; type < 32; ++type) {

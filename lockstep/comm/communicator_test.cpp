@@ -1,6 +1,5 @@
 #include "lockstep/comm/communicator.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -23,6 +22,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/testing/bitwise_sum.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::communicator_test {
@@ -376,23 +376,26 @@ TEST(Communicator, RefusesASecondThread) {
   });
 }
 
+// Whatever the way, the chunks and who is late.
 TEST(Communicator, ReductionsRepeatBitForBit) {
-  std::mutex mutex;
-  std::vector<at::Tensor> results;
-  for (int run = 0; run < 3; ++run) {
-    testing::run_threads(
-        4,
-        [&](Communicator& comm) {
-          at::Tensor t = at::arange(5000, at::kFloat).mul(0.1f).add(comm.rank() * 0.37f).sin();
-          if (run > 0)
-            std::this_thread::sleep_for(std::chrono::milliseconds(comm.rank() == run ? 5 : 0));
-          comm.all_reduce(t);
-          const std::lock_guard lock(mutex);
-          results.push_back(t);
-        },
-        {.slot_bytes = run == 2 ? 1024u : 65536u});  // whatever the chunks
+  constexpr int kSize = 4;
+  struct Way {
+    int64_t count;
+    uint32_t slot_bytes;  // 0: not through slots
+  };
+  for (const Way& way : {Way{5000, 65536}, Way{5000, 1024}, Way{5000, 0}, Way{200, 0}, Way{5, 0}}) {
+    const testing::BitwiseSum sum(kSize, way.count);
+    testing::run_threads(kSize,
+                         [&](Communicator& comm) {
+                           for (int late = -1; late < kSize; ++late) {
+                             if (comm.rank() == late)
+                               std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                             EXPECT_EQ(sum.check(comm), "") << "slots of " << way.slot_bytes
+                                                            << " bytes, rank " << late << " late";
+                           }
+                         },
+                         {.slot_bytes = way.slot_bytes});
   }
-  for (const at::Tensor& result : results) EXPECT_TRUE(result.equal(results[0]));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/testing/bitwise_sum.h"
 #include "lockstep/testing/exact.h"
 #include "lockstep/testing/gtest_ranks.h"
 
@@ -166,6 +167,20 @@ TEST(Symmetric, LongOrdinaryTensorsAgreeBitForBit) {
     comm.all_reduce(copied);
     EXPECT_TRUE(at::equal(copied.select(1, 1), ordinary));
   });
+}
+
+// Through lines, slots and copies, between processes.
+TEST(Symmetric, OrdinaryReductionsRepeatBitForBit) {
+  constexpr int kSize = 4;
+  testing::expect_ranks(kSize,
+                        [](Communicator& comm) {
+                          for (const int64_t count : {5, 200, 5000, 50'000}) {
+                            const testing::BitwiseSum sum(kSize, count);
+                            for (int turn = 0; turn < 200; ++turn)
+                              ASSERT_EQ(sum.check(comm), "") << "turn " << turn;
+                          }
+                        },
+                        {.backend = "shm"});
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/store/hash_store.h"
+#include "lockstep/testing/bitwise_sum.h"
 #include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_suite.h"
@@ -78,6 +79,26 @@ TEST(TcpBackend, AddsInRankOrderWhateverTheSize) {
         }
       }
     });
+  }
+}
+
+// By whole tensors and by many pieces, whoever is late.
+TEST(TcpBackend, ReductionsRepeatBitForBit) {
+  constexpr int kSize = 3;
+  for (const tcp::ScheduleSizes& sizes :
+       {tcp::ScheduleSizes{}, tcp::ScheduleSizes{256, 1000, 9000}}) {
+    for (const int64_t count : {5, 200, 5000}) {
+      const testing::BitwiseSum sum(kSize, count);
+      run_tcp(kSize,
+              [&](Communicator& comm, TcpBackend&) {
+                for (int late = -1; late < kSize; ++late) {
+                  if (comm.rank() == late)
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                  EXPECT_EQ(sum.check(comm), "") << "rank " << late << " late";
+                }
+              },
+              {.sizes = sizes});
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/comm/vector_maths.h"
 
 namespace lockstep::data_parallel {
 namespace {
@@ -27,6 +28,7 @@ class SameAutocast {
 }  // namespace
 
 ReplicaThreads::ReplicaThreads(size_t count) : running_(count), errors_(count) {
+  settle_vector_maths();
   const int own = at::get_num_threads();
   const int share = std::max(1, own / static_cast<int>(std::max<size_t>(1, count)));
   for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
