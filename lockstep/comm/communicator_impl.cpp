@@ -109,8 +109,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   }
   device_ = capabilities().device;
   if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
-  if (options_.origin)
-    group_ = static_cast<uint32_t>(std::hash<std::string>()(options_.origin->name));
+  if (options_.origin) group_ = static_cast<uint32_t>(fingerprint(options_.origin->name));
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
 }
 

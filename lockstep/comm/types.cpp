@@ -204,4 +204,17 @@ uint64_t fingerprint(const Call& call) {
   return hash;
 }
 
+uint64_t fingerprint(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+CallNote call_note(const std::string& text) {
+  return {fingerprint(text) | 1, text.c_str()};  // 0 would be no note
+}
+
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/launch/call_record.h"
@@ -60,6 +61,8 @@ struct CallNote {
   uint64_t key = 0;       // part of the fingerprint
   const char* text = "";  // at most 47 characters are kept; copied when the call starts
 };
+// The note that says `text`, which must live until the call starts; other texts, other keys.
+CallNote call_note(const std::string& text);
 
 // One operation of one rank, as a backend gets it: raw views of contiguous memory that stay valid
 // until the operation is over. Counts are in elements of `dtype`. Which fields an operation uses:
@@ -104,5 +107,7 @@ std::string describe(const Call& call);
 // Equal on all ranks that make the same call in the same way; differs, but for chance, when
 // operation, dtype, reduction, root or counts differ.
 uint64_t fingerprint(const Call& call);
+// Of a text: FNV-1a, the same on every rank whatever its standard library, whose std::hash is not.
+uint64_t fingerprint(std::string_view text);
 
 }  // namespace lockstep

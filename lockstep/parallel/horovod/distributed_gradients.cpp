@@ -199,8 +199,7 @@ void DistributedGradients::State::begin_round() {
   round.bits = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   std::copy(mine.begin(), mine.end(), round.bits.mutable_data_ptr<uint8_t>());
   const std::string text = note();
-  round.work = comm_->iall_reduce(round.bits, ReduceOp::kBitAnd,
-                                  {std::hash<std::string>()(text) | 1, text.c_str()});
+  round.work = comm_->iall_reduce(round.bits, ReduceOp::kBitAnd, call_note(text));
   round_ = std::move(round);
   ++begun_;
 }
@@ -231,8 +230,7 @@ at::Tensor DistributedGradients::State::exchange_used() {
   std::copy(mine.begin(), mine.end(), used.mutable_data_ptr<uint8_t>() + rank_ * width);
   if (!comm_) return used;
   const std::string text = note();
-  comm_->iall_reduce(used, ReduceOp::kBitOr, {std::hash<std::string>()(text) | 1, text.c_str()})
-      .wait();
+  comm_->iall_reduce(used, ReduceOp::kBitOr, call_note(text)).wait();
   ++begun_;
   return used;
 }

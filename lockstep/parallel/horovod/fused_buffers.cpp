@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include <functional>
 #include <utility>
 
 #include "lockstep/flat/bucket_plan.h"
@@ -56,8 +55,7 @@ void FusedBuffers::start(std::span<const size_t> parameters, const std::string& 
       flight.parts.emplace_back(i, std::move(part));
     }
     if (reduction_.before != 1) flight.buffer.mul_(reduction_.before);
-    const CallNote call{std::hash<std::string>()(note) | 1, note.c_str()};
-    flight.work = comm_.iall_reduce(flight.buffer, reduction_.op, call);
+    flight.work = comm_.iall_reduce(flight.buffer, reduction_.op, call_note(note));
     flights_.push_back(std::move(flight));
   }
 }

@@ -5,7 +5,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <functional>
 #include <unordered_set>
 #include <utility>
 
@@ -79,7 +78,7 @@ std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, C
 
 // Ranks that train in different ways would not notice otherwise.
 void check_same_config(Communicator& comm, const ZeroConfig& config) {
-  const auto own = static_cast<int64_t>(std::hash<std::string>()(to_json(config)));
+  const auto own = static_cast<int64_t>(fingerprint(to_json(config)));
   const at::Tensor all =
       comm.all_gather(at::full({1}, own, at::TensorOptions(at::kLong).device(comm.device()))).cpu();
   const int64_t* hashes = all.const_data_ptr<int64_t>();
