@@ -73,6 +73,11 @@ class Backend {
   // Tells the peers, as far as the engine can, that this rank gives up: their waits end with
   // `reason` instead of a time-out. Callable in any state; does not block, does not throw.
   virtual void abort(const std::string& reason) noexcept = 0;
+
+  // The same from any thread while another may be inside: what waits there, or is about to, throws
+  // PeerLost soon. abort() follows once nobody is inside. An engine that need not be asked, because
+  // its waits are cut into short ones by another (side_channel/), leaves it.
+  virtual void interrupt(const std::string& reason) noexcept { (void)reason; }
 };
 
 }  // namespace lockstep

@@ -13,7 +13,8 @@
 //   this communicator, and neither inputs nor outputs may be touched until the wait is over.
 // - Errors: InvalidArgument comes before anything is sent and leaves the communicator as it was;
 //   Timeout, PeerLost and Mismatch break it (core/errors.h).
-// - Threads: one at a time; a second one inside a call gets InvalidArgument.
+// - Threads: one at a time; a second one inside a call gets InvalidArgument. Only abort() may be
+//   called from any thread at any time.
 // - Site: the last argument is the caller's source line, for error messages. Leave it out.
 #pragma once
 
@@ -209,7 +210,10 @@ class Communicator final {
   void progress();
 
   // Breaks the communicator on all ranks, as far as the engine reaches: their waits throw PeerLost
-  // with `reason`.
+  // with `reason`. From any thread, also while another is inside a call of this communicator, as a
+  // watchdog is: that call, if it waits, throws PeerLost too, within some tenths of a second (on
+  // backends gloo, mpi and nccl a wait for a message excepted, which ends at its deadline), and
+  // leaves its tensors as after any other failure. Waits at most a second for that call to end.
   void abort(const std::string& reason) noexcept;
 
   // Further groups of the same ranks. Each is a communicator of its own, with its own engine,

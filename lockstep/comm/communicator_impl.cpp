@@ -9,8 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
+#include <utility>
 
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/vector_maths.h"
@@ -21,6 +24,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr auto kAbortAtMost = std::chrono::seconds(1);
 
 const std::byte* data_of(const at::Tensor& tensor) {
   return static_cast<const std::byte*>(tensor.const_data_ptr());
@@ -74,11 +79,13 @@ bool is_own_part(const Ask& ask, int rank) {
 
 }  // namespace
 
-// Refuses a second thread inside the communicator.
+// Refuses a second thread inside the communicator, unless that is broken, by an abort() that may
+// still be inside.
 class Communicator::Impl::Entry {
  public:
-  explicit Entry(std::atomic<bool>& busy) : busy_(busy) {
-    if (busy_.exchange(true, std::memory_order_acquire)) {
+  explicit Entry(Impl& impl) : busy_(impl.busy_) {
+    if (busy_.exchange(true, std::memory_order_acq_rel)) {
+      impl.throw_if_broken();
       throw InvalidArgument(
           "two threads are inside one communicator; use it from one thread at a time, or give each "
           "thread its own");
@@ -291,14 +298,14 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
 }
 
 std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
-  const Entry entry(busy_);
-  if (broken_) std::rethrow_exception(broken_);
+  const Entry entry(*this);
+  throw_if_broken();
   return launch(ask, check(ask));
 }
 
 void Communicator::Impl::run(const Ask& ask) {
-  const Entry entry(busy_);
-  if (broken_) std::rethrow_exception(broken_);
+  const Entry entry(*this);
+  throw_if_broken();
   run_inside(ask);
 }
 
@@ -321,8 +328,8 @@ void Communicator::Impl::run_inside(const Ask& ask) {
 
 void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
                                       const std::source_location& site) {
-  const Entry entry(busy_);
-  if (broken_) std::rethrow_exception(broken_);
+  const Entry entry(*this);
+  throw_if_broken();
   const at::ScalarType dtype = tensor.scalar_type();
   const bool as_it_is =
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
@@ -366,13 +373,13 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
 }
 
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
-  const Entry entry(busy_);
+  const Entry entry(*this);
   wait_inside(flight, deadline);
 }
 
 void Communicator::Impl::wait_inside(Flight& flight, Deadline deadline) {
   if (flight.done) return;
-  if (broken_) std::rethrow_exception(broken_);
+  throw_if_broken();
   try {
     flight.request->wait(deadline);
   } catch (...) {
@@ -383,9 +390,9 @@ void Communicator::Impl::wait_inside(Flight& flight, Deadline deadline) {
 }
 
 bool Communicator::Impl::test(Flight& flight) {
-  const Entry entry(busy_);
+  const Entry entry(*this);
   if (flight.done) return true;
-  if (broken_) std::rethrow_exception(broken_);
+  throw_if_broken();
   try {
     if (!flight.request->poll()) return false;
   } catch (...) {
@@ -397,8 +404,8 @@ bool Communicator::Impl::test(Flight& flight) {
 }
 
 void Communicator::Impl::set_broken() noexcept {
-  broken_ = std::current_exception();
-  if (!options_.on_broken) return;
+  broken_.set(std::current_exception());
+  if (!options_.on_broken || std::exchange(told_, true)) return;
   try {
     throw;
   } catch (const std::exception& error) {
@@ -434,8 +441,8 @@ at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::Scalar
   SymmetricMemory memory;
   std::exception_ptr failure;
   if (bytes > 0) {
-    const Entry entry(busy_);
-    if (broken_) std::rethrow_exception(broken_);
+    const Entry entry(*this);
+    throw_if_broken();
     try {
       memory = backend_->allocate_symmetric(bytes);
     } catch (const SystemError&) {
@@ -463,13 +470,13 @@ at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::Scalar
 }
 
 void Communicator::Impl::progress() {
-  const Entry entry(busy_);
-  if (!broken_ && !inflight_.empty()) backend_->progress();
+  const Entry entry(*this);
+  if (broken_.get() == nullptr && !inflight_.empty()) backend_->progress();
 }
 
 Probe Communicator::Impl::probe(int src, int tag) {
-  const Entry entry(busy_);
-  if (broken_) std::rethrow_exception(broken_);
+  const Entry entry(*this);
+  throw_if_broken();
   if (!capabilities().probe) {
     throw InvalidArgument("backend " + capabilities().backend +
                           " cannot say which rank has sent a message; name the source");
@@ -478,10 +485,17 @@ Probe Communicator::Impl::probe(int src, int tag) {
 }
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
+  broken_.set(std::make_exception_ptr(
+      PeerLost("this rank aborted the communicator: " + reason, topology_.rank)));
+  // Whoever is inside learns of it there; the engine itself is one thread's at a time.
+  backend_->interrupt(reason);
+  const Deadline deadline = Deadline::after(kAbortAtMost);
+  while (busy_.exchange(true, std::memory_order_acq_rel)) {
+    if (deadline.expired()) return;  // what interrupt() told must do
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
   backend_->abort(reason);
-  if (!broken_)
-    broken_ = std::make_exception_ptr(
-        PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
+  busy_.store(false, std::memory_order_release);
 }
 
 }  // namespace lockstep

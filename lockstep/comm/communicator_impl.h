@@ -14,6 +14,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/compose.h"
+#include "lockstep/core/set_once.h"
 
 namespace lockstep {
 
@@ -80,6 +81,9 @@ class Communicator::Impl {
   void wait_inside(Flight& flight, Deadline deadline);
   void complete(Flight& flight);
   void set_broken() noexcept;  // by the exception that is being handled
+  void throw_if_broken() const {
+    if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
+  }
   uint64_t record(Call& call, launch::CallRecord& record);
 
   Topology topology_;
@@ -91,7 +95,8 @@ class Communicator::Impl {
   at::Device device_{at::kCPU};                     // the backend's
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) as it is
   std::atomic<bool> busy_{false};
-  std::exception_ptr broken_;
+  SetOnce<std::exception_ptr> broken_;  // perhaps by abort(), on any thread
+  bool told_ = false;                   // on_broken was called
   std::list<std::shared_ptr<Flight>>
       inflight_;  // outlives backend_: the engine may still touch their memory
   std::unique_ptr<Backend> backend_;

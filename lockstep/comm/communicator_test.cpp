@@ -376,6 +376,64 @@ TEST(Communicator, RefusesASecondThread) {
   });
 }
 
+// As a watchdog does: while the rank waits, for ranks that never come.
+TEST(Communicator, AnotherThreadMayAbortWhatARankWaitsFor) {
+  for (const uint32_t slot_bytes : {0u, 1024u}) {
+    std::atomic<int> waiting{0};
+    std::atomic<bool> over{false};
+    testing::run_threads(
+        3,
+        [&](Communicator& comm) {
+          if (comm.rank() == 2) {  // late, until the others have given up
+            while (!over) std::this_thread::yield();
+            EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("out of coffee"));
+            return;
+          }
+          std::thread watchdog;
+          if (comm.rank() == 0) {
+            watchdog = std::thread([&, watched = comm]() mutable {
+              while (waiting < 2) std::this_thread::yield();
+              watched.abort("out of coffee");
+              watched.abort("and out of tea");
+            });
+          }
+          ++waiting;
+          const at::Tensor t = at::ones({5000});
+          EXPECT_THAT(message_of<PeerLost>([&] { comm.all_reduce(t); }),
+                      HasSubstr("out of coffee"));
+          if (watchdog.joinable()) watchdog.join();
+          EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("out of coffee"));
+          if (comm.rank() == 0) over = true;
+        },
+        {.slot_bytes = slot_bytes});
+  }
+}
+
+// Again and again, at any moment of short calls.
+TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
+  for (int turn = 0; turn < 50; ++turn) {
+    std::atomic<int> calls{0};
+    testing::run_threads(2, [&](Communicator& comm) {
+      std::thread watchdog;
+      if (comm.rank() == 0) {
+        watchdog = std::thread([&, watched = comm]() mutable {
+          while (calls < turn * 7) std::this_thread::yield();
+          watched.abort("enough");
+        });
+      }
+      const at::Tensor t = at::ones({8});
+      const std::string text = message_of<PeerLost>([&] {
+        while (true) {
+          comm.all_reduce(t);
+          ++calls;
+        }
+      });
+      EXPECT_THAT(text, HasSubstr("enough"));
+      if (watchdog.joinable()) watchdog.join();
+    });
+  }
+}
+
 // Whatever the way, the chunks and who is late.
 TEST(Communicator, ReductionsRepeatBitForBit) {
   constexpr int kSize = 4;

@@ -443,6 +443,11 @@ void HierarchicalBackend::abort(const std::string& reason) noexcept {
   between_->abort(Failure::kOther, -1, reason);
 }
 
+// All waits are in the engine between the hosts.
+void HierarchicalBackend::interrupt(const std::string& reason) noexcept {
+  between_->interrupt(reason);
+}
+
 uint64_t HierarchicalBackend::payload_sent(int peer) const {
   return between_->payload_sent(peer);
 }

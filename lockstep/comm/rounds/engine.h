@@ -63,6 +63,7 @@ class Engine {
   void run(const Call& call, Deadline::Duration timeout);
   void progress();
   Probe probe(int src, int tag);  // Backend::probe()
+  // From any thread: it writes to the region alone.
   void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
   bool lost(int rank) const;  // Backend::lost()
 

@@ -9,9 +9,11 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/set_once.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep {
@@ -83,8 +85,13 @@ class CheckedBackend final : public Backend {
   }
 
   void abort(const std::string& reason) noexcept override {
-    channel_->fail(Failure::kOther, -1, reason);
+    interrupt(reason);
     inner_->abort(reason);
+  }
+
+  // Waits look at the channel, again and again.
+  void interrupt(const std::string& reason) noexcept override {
+    if (interruption_.set(reason)) channel_->fail(Failure::kOther, -1, reason);
   }
 
  private:
@@ -175,6 +182,8 @@ class CheckedBackend final : public Backend {
 
   void check_failed() {
     try {
+      if (const std::string* text = interruption_.get())
+        throw_failure(Failure::kOther, rank_, *text);
       channel_->check_failed();
     } catch (...) {
       note_broken();
@@ -318,6 +327,7 @@ class CheckedBackend final : public Backend {
   int64_t polls_ = 0;
   std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over
   std::exception_ptr broken_;
+  SetOnce<std::string> interruption_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace lockstep::side_channel {
 using launch::CallRecord;
 
 // One rank's end. Collectives are numbered from 1, in the order in which all ranks must make them.
-// Nothing here blocks. One thread at a time.
+// Nothing here blocks. One thread at a time, but for fail().
 class SideChannel {
  public:
   virtual ~SideChannel() = default;
@@ -44,7 +44,7 @@ class SideChannel {
 
   virtual bool lost(int rank) const = 0;  // its process, or its end of the channel, is gone
 
-  // Tells the others; the first report of the group stays.
+  // Tells the others; the first report of the group stays. From any thread.
   virtual void fail(Failure kind, int lost_rank, const std::string& text) noexcept = 0;
 };
 

@@ -17,6 +17,7 @@
 #include "lockstep/comm/tcp/messages.h"
 #include "lockstep/comm/types.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/set_once.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::tcp {
@@ -89,6 +90,8 @@ class Engine final : private FrameListener, private Wire {
 
   // Breaks the group on all ranks. Does not throw or wait.
   void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
+  // From any thread: a wait that is under way, or comes, does that and throws.
+  void interrupt(const std::string& text) noexcept { interruption_.set(text); }
   // Breaks the group on all ranks and throws.
   [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text);
   // The same for a difference that another engine met in the collective `sequence`: asks all ranks
@@ -190,6 +193,7 @@ class Engine final : private FrameListener, private Wire {
   bool ask_all(uint64_t sequence, Deadline deadline);
   [[noreturn]] void break_with(Failure kind, int rank, const std::string& text);
   void push_abort(Peer& peer, const Word& word, bool first_hand);
+  void check_interrupted();
   void announce();
   void push_here(int peer, uint8_t kind);
   void ask_where();
@@ -229,6 +233,7 @@ class Engine final : private FrameListener, private Wire {
   std::optional<Trouble> trouble_;
   bool asking_ = false;          // all ranks what they called
   std::optional<Word> adopted_;  // heard from another rank
+  SetOnce<std::string> interruption_;
   std::exception_ptr broken_;
 };
 

@@ -52,6 +52,7 @@ std::vector<int> parse_ranks(std::string_view text, int size) {
 bool Engine::poll(Pending& pending) {
   if (pending.done()) return true;
   check_broken();
+  check_interrupted();
   const Waiting waiting(*this, pending);
   bool moved = pending.advance();
   if (pending.done()) return true;
@@ -74,6 +75,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   std::optional<Deadline> answers;  // when they must be here
   while (!pending.done()) {
     check_broken();
+    check_interrupted();
     bool moved = pending.advance();
     if (pending.done()) return;
     moved |= advance(0, &pending);
@@ -398,6 +400,10 @@ void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcep
   } catch (...) {
     // broken_ is set, or memory ran out and the connections' end must tell.
   }
+}
+
+void Engine::check_interrupted() {
+  if (const std::string* text = interruption_.get()) fail(Failure::kOther, -1, *text);
 }
 
 void Engine::push_abort(Peer& peer, const Word& word, bool first_hand) {

@@ -101,6 +101,10 @@ void TcpBackend::abort(const std::string& reason) noexcept {
   engine_->abort(Failure::kOther, -1, reason);
 }
 
+void TcpBackend::interrupt(const std::string& reason) noexcept {
+  engine_->interrupt(reason);
+}
+
 uint64_t TcpBackend::payload_sent(int peer) const {
   return engine_->payload_sent(peer);
 }

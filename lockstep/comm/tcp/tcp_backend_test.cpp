@@ -7,10 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/store/hash_store.h"
@@ -100,6 +102,31 @@ TEST(TcpBackend, ReductionsRepeatBitForBit) {
               {.sizes = sizes});
     }
   }
+}
+
+// As a watchdog does: while the rank waits, for a rank that does not come.
+TEST(TcpBackend, AnotherThreadMayAbortWhatARankWaitsFor) {
+  std::atomic<int> waiting{0};
+  std::atomic<bool> over{false};
+  run_tcp(3, [&](Communicator& comm, TcpBackend&) {
+    if (comm.rank() == 2) {
+      while (!over) std::this_thread::yield();
+      EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("out of coffee"));
+      return;
+    }
+    std::thread watchdog;
+    if (comm.rank() == 0) {
+      watchdog = std::thread([&, watched = comm]() mutable {
+        while (waiting < 2) std::this_thread::yield();
+        watched.abort("out of coffee");
+      });
+    }
+    ++waiting;
+    const at::Tensor t = at::full({5000}, 1.0);
+    EXPECT_THAT(message_of<PeerLost>([&] { comm.all_reduce(t); }), HasSubstr("out of coffee"));
+    if (watchdog.joinable()) watchdog.join();
+    if (comm.rank() == 0) over = true;
+  });
 }
 
 TEST(TcpBackend, NonBlockingOperationsOverlapAndFinishInAnyOrder) {

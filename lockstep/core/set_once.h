@@ -1,0 +1,33 @@
+// SetOnce: a value that the first of several threads sets and all may read, without a lock.
+#pragma once
+
+#include <atomic>
+#include <type_traits>
+#include <utility>
+
+namespace lockstep {
+
+template <typename T>
+class SetOnce {
+ public:
+  // True if nobody was first; otherwise nothing changes.
+  bool set(T value) noexcept {
+    static_assert(std::is_nothrow_move_assignable_v<T>);
+    if (taken_.exchange(true, std::memory_order_acq_rel)) return false;
+    value_ = std::move(value);
+    there_.store(true, std::memory_order_release);
+    return true;
+  }
+
+  // Null as long as it is not there; constant from then on.
+  const T* get() const noexcept {
+    return there_.load(std::memory_order_acquire) ? &value_ : nullptr;
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::atomic<bool> there_{false};
+  T value_{};
+};
+
+}  // namespace lockstep
