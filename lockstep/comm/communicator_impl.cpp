@@ -19,6 +19,7 @@
 #include "lockstep/comm/vector_maths.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
 #include "lockstep/launch/call_board.h"
 
@@ -75,6 +76,22 @@ bool is_own_part(const Ask& ask, int rank) {
     return false;
   const int64_t before = std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
   return data_of(ask.input) == data_of(ask.output) + before * ask.output.element_size();
+}
+
+// What symmetric_empty() must have; throws for a shape that no tensor has.
+int64_t symmetric_bytes(at::IntArrayRef shape, at::ScalarType dtype) {
+  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (const int64_t dim : shape) {
+    if (dim < 0) throw InvalidArgument("symmetric_empty: a dimension is negative");
+    if (dim == 0) bytes = 0;  // whatever the others
+  }
+  for (const int64_t dim : shape) {
+    if (__builtin_mul_overflow(bytes, dim, &bytes)) {
+      throw InvalidArgument("symmetric_empty: a tensor of shape [" + joined(shape) +
+                            "] has more bytes than 64 bits can count; make it smaller");
+    }
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -432,11 +449,7 @@ at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::Scalar
     throw InvalidArgument(std::string("symmetric_empty: dtype ") + c10::toString(dtype) +
                           " is not carried by collectives");
   }
-  int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  for (const int64_t dim : shape) {
-    if (dim < 0) throw InvalidArgument("symmetric_empty: a dimension is negative");
-    bytes *= dim;
-  }
+  const int64_t bytes = symmetric_bytes(shape, dtype);
   // All ranks learn whether all have got theirs, and whether they asked for the same.
   SymmetricMemory memory;
   std::exception_ptr failure;

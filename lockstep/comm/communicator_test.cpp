@@ -99,6 +99,18 @@ TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
   });
 }
 
+// Their product is 0 in 64 bits.
+TEST(Communicator, SymmetricTensorsOfUncountableSizeAreRefused) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const int64_t half = int64_t{1} << 31;
+    EXPECT_THAT(
+        message_of<InvalidArgument>([&] { comm.symmetric_empty({half, half, 2}, at::kFloat); }),
+        HasSubstr("shape [2147483648, 2147483648, 2] has more bytes than 64 bits can count"));
+    EXPECT_EQ(comm.symmetric_empty({half, half, 0}, at::kFloat).numel(), 0);
+    EXPECT_EQ(comm.symmetric_empty({2, 3}, at::kFloat).numel(), 6);
+  });
+}
+
 TEST(Communicator, NonBlockingOperationsOverlapAndFinishInAnyOrder) {
   testing::run_threads(3,
                        [](Communicator& comm) {
