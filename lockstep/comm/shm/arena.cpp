@@ -71,12 +71,12 @@ std::byte* Arena::allocate(int64_t bytes) {
   const uint64_t offset = next_offset_;
   const auto size = static_cast<size_t>((static_cast<uint64_t>(bytes) + kAlignment - 1) /
                                         kAlignment * kAlignment);
-  next_offset_ += size;
-  if (id >= kControlBytes || next_offset_ > kSpan) {
+  if (id >= kControlBytes || size > kSpan - next_offset_) {
     throw system_error("this communicator has no symmetric memory left after " +
                            std::to_string(id) + " allocations; reuse tensors, or make a new one",
                        ENOSPC);
   }
+  next_offset_ += size;
   Block block{id, offset, size, std::vector<std::byte*>(static_cast<size_t>(size_)), false};
   try {
     for (int r = 0; r < size_; ++r)

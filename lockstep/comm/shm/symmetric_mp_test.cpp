@@ -169,6 +169,17 @@ TEST(Symmetric, LongOrdinaryTensorsAgreeBitForBit) {
   });
 }
 
+TEST(Symmetric, WhatNoRankHasRoomForTakesNoRoom) {
+  testing::expect_ranks(2, [](Communicator& comm) {
+    for (int turn = 0; turn < 3; ++turn)
+      EXPECT_THROW(comm.symmetric_empty({int64_t{1} << 62}, at::kByte), SystemError);
+    const at::Tensor tensor = comm.symmetric_empty({30'000}, at::kFloat);
+    tensor.fill_(1.0f);
+    comm.all_reduce(tensor);
+    EXPECT_TRUE(at::equal(tensor, at::full({30'000}, 2.0f)));
+  });
+}
+
 // Through lines, slots and copies, between processes.
 TEST(Symmetric, OrdinaryReductionsRepeatBitForBit) {
   constexpr int kSize = 4;
