@@ -1,8 +1,10 @@
 #include "lockstep/comm/gloo/gloo_backend.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <functional>
@@ -68,9 +70,15 @@ at::Tensor view(const std::byte* data, int64_t count, at::ScalarType dtype) {
   return at::from_blob(memory, {count}, at::TensorOptions().dtype(dtype));
 }
 
+// Memory for a message. gloo, and a thread that waits for it, may still use it when the request and
+// the backend are gone, and the caller's memory with them; what c10d makes of the message keeps it.
+at::Tensor own_memory(int64_t count, at::ScalarType dtype) {
+  return at::empty({std::max<int64_t>(count, 1)}, at::TensorOptions(dtype)).narrow(0, 0, count);
+}
+
 class GlooRequest final : public Request {
  public:
-  // `finish` runs once the work is over.
+  // `finish` runs once the work is over. It alone may touch the call's memory.
   GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, bool message,
               std::function<void()> finish)
       : work_(std::move(work)),
@@ -94,6 +102,7 @@ class GlooRequest final : public Request {
       if (!outcome_) start_waiter();
       if (!outcome_->done.load(std::memory_order_acquire)) return false;
       if (outcome_->error) std::rethrow_exception(outcome_->error);
+      finish();
       return true;
     } catch (const std::exception& error) {
       rethrow(error, call_);
@@ -113,6 +122,7 @@ class GlooRequest final : public Request {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
       if (outcome_->error) std::rethrow_exception(outcome_->error);
+      finish();
     } catch (const std::exception& error) {
       rethrow(error, call_);
     }
@@ -251,11 +261,15 @@ class GlooBackend final : public Backend {
         return group_->alltoall_base(output, input, recv_counts, send_counts);
       }
       case Op::kSend: {
-        std::vector<at::Tensor> tensors{view(call.input, call.count, call.dtype)};
+        std::vector<at::Tensor> tensors{own_memory(call.count, call.dtype)};
+        tensors[0].copy_(view(call.input, call.count, call.dtype));
         return group_->send(tensors, call.peer, call.tag);
       }
       case Op::kRecv: {
-        std::vector<at::Tensor> tensors{view(call.output, call.count, call.dtype)};
+        std::vector<at::Tensor> tensors{own_memory(call.count, call.dtype)};
+        finish = [from = tensors[0], to = view(call.output, call.count, call.dtype)] {
+          to.copy_(from);
+        };
         return group_->recv(tensors, call.peer, call.tag);
       }
       case Op::kBarrier:
