@@ -78,6 +78,12 @@ class Backend {
   // PeerLost soon. abort() follows once nobody is inside. An engine that need not be asked, because
   // its waits are cut into short ones by another (side_channel/), leaves it.
   virtual void interrupt(const std::string& reason) noexcept { (void)reason; }
+
+  // Leaves the group, as the destructor does otherwise; nothing but that may follow. False if peers
+  // may touch memory of this rank even now, that of calls which were under way and the backend's
+  // own: then neither may be given back, and the backend must not be destroyed. Waits a short,
+  // bounded time for them to be through.
+  virtual bool close() noexcept { return true; }
 };
 
 }  // namespace lockstep

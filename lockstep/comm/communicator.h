@@ -13,6 +13,13 @@
 //   this communicator, and neither inputs nor outputs may be touched until the wait is over.
 // - Errors: InvalidArgument comes before anything is sent and leaves the communicator as it was;
 //   Timeout, PeerLost and Mismatch break it (core/errors.h).
+// - After a break the tensors of the calls under way hold anything. They are the caller's again, to
+//   read, fill and give back, but for one case: on backends shm and hierarchical, where ranks of a
+//   host write into each other's tensors, a rank that was stopped (SIGSTOP, a debugger) for longer
+//   than two seconds in the very middle of that may, when it goes on, still change up to 1 MiB of
+//   them (of symmetric ones all), once. Go on with copies after a Timeout that names a stopped
+//   rank. Such memory is not reused for anything else, also when the tensors and the communicator
+//   are gone: it stays with the process, with a warning.
 // - Threads: one at a time; a second one inside a call gets InvalidArgument. Only abort() may be
 //   called from any thread at any time.
 // - Site: the last argument is the caller's source line, for error messages. Leave it out.

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "lockstep/comm/vector_maths.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
 #include "lockstep/launch/call_board.h"
@@ -78,6 +80,13 @@ bool is_own_part(const Ask& ask, int rank) {
   return data_of(ask.input) == data_of(ask.output) + before * ask.output.element_size();
 }
 
+// Reachable, for those who look for leaks.
+struct KeptForever {
+  std::mutex mutex;
+  std::list<std::unique_ptr<Backend>> backends;
+  std::list<std::shared_ptr<Flight>> flights;
+};
+
 // What symmetric_empty() must have; throws for a shape that no tensor has.
 int64_t symmetric_bytes(at::IntArrayRef shape, at::ScalarType dtype) {
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
@@ -135,6 +144,23 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
   if (options_.origin) group_ = static_cast<uint32_t>(fingerprint(options_.origin->name));
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
+}
+
+Communicator::Impl::~Impl() {
+  if (backend_->close()) return;
+  // A peer is stopped in the middle of writing to this process. When it goes on, what it writes to
+  // must not be anyone else's: neither the tensors of the calls under way nor the engine's memory
+  // are ever given back. It happens once a communicator, and the process is about to end as a rule.
+  try {
+    log_warning(
+        "a rank of the group is stopped inside a call; the tensors of that call stay in memory "
+        "until this process ends, since it may still write to them");
+  } catch (const std::exception&) {  // then without a word
+  }
+  static auto* const kept = new KeptForever();
+  const std::lock_guard lock(kept->mutex);
+  kept->backends.push_back(std::move(backend_));
+  kept->flights.splice(kept->flights.end(), inflight_);
 }
 
 // Makes the raw views that the engine works on, and what must be done with them afterwards.

@@ -46,6 +46,9 @@ struct Flight {
 class Communicator::Impl {
  public:
   Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   // check -> plan -> stage -> sequence number -> board -> backend.
   std::shared_ptr<Flight> start(const Ask& ask);

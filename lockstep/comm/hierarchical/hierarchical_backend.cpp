@@ -448,6 +448,13 @@ void HierarchicalBackend::interrupt(const std::string& reason) noexcept {
   between_->interrupt(reason);
 }
 
+bool HierarchicalBackend::close() noexcept {
+  if (inside_ == nullptr || inside_->close()) return true;
+  // The connections stay open with the rest: say goodbye by words.
+  abort("rank " + std::to_string(map_.rank) + " left the group while a call was under way");
+  return false;
+}
+
 uint64_t HierarchicalBackend::payload_sent(int peer) const {
   return between_->payload_sent(peer);
 }

@@ -49,6 +49,7 @@ class HierarchicalBackend final : public Backend {
   Probe probe(int src, int tag) override;
   void abort(const std::string& reason) noexcept override;
   void interrupt(const std::string& reason) noexcept override;
+  bool close() noexcept override;
 
   // Payload bytes that this rank has sent to `peer` over TCP so far.
   uint64_t payload_sent(int peer) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/comm/rounds/direct.h"
 #include "lockstep/comm/rounds/operation.h"
@@ -59,9 +60,19 @@ Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuni
 }
 
 Engine::~Engine() {
-  const bool pending = std::any_of(queue_.begin(), queue_.end(), [](const auto& op) {
-    return op->posted && op->memory != Memory::kStaged;
-  });
+  close();
+}
+
+// Marks this rank as departed: peers that wait for it get PeerLost.
+bool Engine::close() noexcept {
+  const auto inside = [this] {
+    bool any = false;
+    for (int r = 0; r < region_.size(); ++r) any |= touched(r);
+    return exposed_ && any;
+  };
+  if (std::exchange(closed_, true)) return !inside();
+  const bool pending =
+      std::any_of(queue_.begin(), queue_.end(), [](const auto& op) { return exposes(*op); });
   if (pending && !broken_) {
     abort(Failure::kPeerLost, rank_,
           "rank " + std::to_string(rank_) + " left the group while a call was under way");
@@ -69,6 +80,7 @@ Engine::~Engine() {
   own_.departed.store(1, std::memory_order_seq_cst);
   doorbell_.ring();
   if (pending) quiesce();
+  return !inside();
 }
 
 std::unique_ptr<Request> Engine::start(const Call& call) {

@@ -12,9 +12,13 @@
 // A large broadcast is moved from both sides, by the root and the takers; a large copied all_gather
 // or all_to_all by whoever has the data, which is in its cache.
 // Mapped and copied calls touch a peer's memory without its help, so a rank that gives up waits
-// until nobody is inside before it lets go of its memory.
+// until nobody is inside before it lets go of its memory; for a rank that is stopped inside, no
+// longer than Tuning::quiesce_at_most. When that rank goes on, it finishes the transfer at hand (at
+// most kTransfer bytes; of a mapped call the rest of its share) and no more, into memory that
+// close() has said to keep.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -31,6 +35,7 @@
 #include "lockstep/comm/rounds/program.h"
 #include "lockstep/comm/rounds/reach.h"
 #include "lockstep/comm/rounds/region.h"
+#include "lockstep/core/deadline.h"
 
 namespace lockstep::rounds {
 
@@ -44,7 +49,12 @@ struct Tuning {
   bool mapped = true;
   int64_t copies_from = 48 * 1024;
   int64_t pushes_from = 512 * 1024;  // copied all_gather and all_to_all: by whoever has the data
+  // For peers that touch this rank's memory, once it gives up.
+  Deadline::Duration quiesce_at_most = std::chrono::seconds(2);
 };
+
+// Copies look so often whether the group is broken. Bytes.
+inline constexpr int64_t kTransfer = 1024 * 1024;
 
 // One thread at a time. Collectives run one after another, in the order in which they were started;
 // messages run beside them.
@@ -53,8 +63,7 @@ class Engine {
   // `region` is initialised and outlives the engine, and so does `reach`, which may be null.
   // `is_dead` may be empty.
   Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning = {});
-  // Marks this rank as departed: peers that wait for it get PeerLost. Returns once no peer touches
-  // this rank's memory any more.
+  // As close(), whose answer is lost.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -66,6 +75,7 @@ class Engine {
   // From any thread: it writes to the region alone.
   void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
   bool lost(int rank) const;  // Backend::lost()
+  bool close() noexcept;      // Backend::close()
 
  private:
   struct Operation;
@@ -96,7 +106,10 @@ class Engine {
   const std::byte* shown_memory(const Operation& op) const;
   bool meets(const Operation& op, int rank) const;
   bool touched_by(const Operation& op, int rank) const;
+  static bool exposes(const Operation& op);
+  bool touched(int rank) const noexcept;
   void quiesce() noexcept;
+  class WatchedReach;
 
   // engine_wait.cpp: waiting, and what can go wrong.
   bool poll(const bool& done, const Call& call, bool check_peers);
@@ -139,6 +152,9 @@ class Engine {
   std::vector<uint64_t> addresses_;
   std::vector<uint64_t> targets_;
   std::exception_ptr broken_;  // what broke this engine
+  bool exposed_ = false;       // memory of calls that will not end was shown to peers
+  bool quiesced_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace lockstep::rounds

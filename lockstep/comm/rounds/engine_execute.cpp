@@ -3,7 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 #include "lockstep/comm/rounds/direct.h"
 #include "lockstep/comm/rounds/operation.h"
@@ -13,9 +13,46 @@
 namespace lockstep::rounds {
 namespace {
 
-constexpr auto kQuiesceAtMost = std::chrono::seconds(2);
+struct GroupBroke {};
 
 }  // namespace
+
+// The peers' memory as long as the group is whole. A rank that was stopped in the middle may go on
+// when its peers have given up and use their memory for something else.
+class Engine::WatchedReach final : public Reach {
+ public:
+  WatchedReach(const Reach& reach, const FailureBoard& failure)
+      : reach_(reach), failure_(failure) {}
+
+  std::optional<Window> find(const std::byte* memory, int64_t bytes) const override {
+    return reach_.find(memory, bytes);
+  }
+  std::byte* peer(int rank, Window window) const override { return reach_.peer(rank, window); }
+  SymmetricMemory allocate(int64_t) override { return {}; }
+  bool copies() const override { return reach_.copies(); }
+  void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const override {
+    in_steps(bytes, [&](int64_t at, int64_t step) {
+      reach_.read(rank, address + static_cast<uint64_t>(at), to + at, step);
+    });
+  }
+  void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const override {
+    in_steps(bytes, [&](int64_t at, int64_t step) {
+      reach_.write(rank, address + static_cast<uint64_t>(at), from + at, step);
+    });
+  }
+
+ private:
+  template <typename Transfer>
+  void in_steps(int64_t bytes, const Transfer& transfer) const {
+    for (int64_t at = 0; at < bytes; at += kTransfer) {
+      if (failure_.any()) throw GroupBroke();
+      transfer(at, std::min(kTransfer, bytes - at));
+    }
+  }
+
+  const Reach& reach_;
+  const FailureBoard& failure_;
+};
 
 // What this rank lets its peers map: what it offers, or where it takes a broadcast.
 const std::byte* Engine::shown_memory(const Operation& op) const {
@@ -85,6 +122,9 @@ void Engine::execute(Operation& op) {
       execute_copied(op);
     else
       execute_mapped(op);
+  } catch (const GroupBroke&) {
+    own_.inside.store(0, std::memory_order_release);
+    return;  // as above
   } catch (const PeerLost& error) {
     problem = error.what();
     lost = error.rank();
@@ -122,14 +162,15 @@ void Engine::execute_copied(Operation& op) {
     addresses_[static_cast<size_t>(r)] = post.address;
     targets_[static_cast<size_t>(r)] = post.target;
   }
+  const WatchedReach reach(*reach_, region_.header().failure);
   if (op.call.op == Op::kAllReduce)
-    all_reduce_copied(op.call, rank_, addresses_, *reach_, scratch_);
+    all_reduce_copied(op.call, rank_, addresses_, reach, scratch_);
   else if (op.call.op == Op::kBroadcast)
-    broadcast_copied(op.call, rank_, addresses_, targets_, *reach_);
+    broadcast_copied(op.call, rank_, addresses_, targets_, reach);
   else if (op.pushed)
-    push_copied(op.call, op.pieces, rank_, targets_, *reach_);
+    push_copied(op.call, op.pieces, rank_, targets_, reach);
   else
-    take_copied(op.call, op.pieces, rank_, addresses_, *reach_, scratch_);
+    take_copied(op.call, op.pieces, rank_, addresses_, reach, scratch_);
 }
 
 // Waits until nobody touches this rank's memory any more.
@@ -142,16 +183,26 @@ bool Engine::leave(Operation& op) {
   return true;
 }
 
+// Whether peers were told where memory of the call lies.
+bool Engine::exposes(const Operation& op) {
+  return op.posted && !op.done && (op.memory != Memory::kStaged || op.shows_target);
+}
+
+// Whether the rank is in the middle of touching its peers' memory.
+bool Engine::touched(int rank) const noexcept {
+  return rank != rank_ && region_.rank(rank).inside.load(std::memory_order_seq_cst) != 0 &&
+         !(is_dead_ && is_dead_(rank));
+}
+
 // After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
-// not waited for longer than kQuiesceAtMost.
+// not waited for longer than Tuning::quiesce_at_most; close() tells of it.
 void Engine::quiesce() noexcept {
-  const Deadline deadline = Deadline::after(kQuiesceAtMost);
+  exposed_ |=
+      std::any_of(queue_.begin(), queue_.end(), [](const auto& op) { return exposes(*op); });
+  if (std::exchange(quiesced_, true)) return;
+  const Deadline deadline = Deadline::after(tuning_.quiesce_at_most);
   for (int r = 0; r < region_.size(); ++r) {
-    if (r == rank_) continue;
-    while (region_.rank(r).inside.load(std::memory_order_seq_cst) != 0 && !deadline.expired()) {
-      if (is_dead_ && is_dead_(r)) break;
-      ::sched_yield();
-    }
+    while (touched(r) && !deadline.expired()) ::sched_yield();
   }
 }
 

@@ -3,15 +3,22 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <new>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -19,7 +26,9 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/rounds/rounds_backend.h"
 #include "lockstep/comm/rounds/stream_copy.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/testing/exact.h"
 
 namespace lockstep::rounds_engine_test {
@@ -260,6 +269,80 @@ TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
       tried = true;
     }
   });
+}
+
+// Where a rank stops, as a process does by SIGSTOP, until it is to go on.
+struct Gate {
+  std::atomic<bool> inside{false};
+  std::atomic<bool> open{false};
+  std::atomic<int> writes{0};
+};
+
+class GatedReach final : public rounds::Reach {
+ public:
+  explicit GatedReach(Gate* gate) : gate_(gate) {}
+  std::optional<rounds::Window> find(const std::byte*, int64_t) const override { return {}; }
+  std::byte* peer(int, rounds::Window) const override { return nullptr; }
+  SymmetricMemory allocate(int64_t) override { return {}; }
+  bool copies() const override { return true; }
+  void read(int, uint64_t address, std::byte* to, int64_t bytes) const override {
+    std::memcpy(to, reinterpret_cast<const void*>(address), static_cast<size_t>(bytes));
+  }
+  void write(int, uint64_t address, const std::byte* from, int64_t bytes) const override {
+    if (gate_ != nullptr) {
+      gate_->inside = true;
+      while (!gate_->open) std::this_thread::yield();
+      ++gate_->writes;
+    }
+    std::memcpy(reinterpret_cast<void*>(address), from, static_cast<size_t>(bytes));
+  }
+
+ private:
+  Gate* gate_;  // null: it does not stop
+};
+
+// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up, and its communicator
+// and tensors go. Then rank 1 goes on.
+TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
+  const rounds::Tuning tuning = {.lines_up_to = kNever,
+                                 .mapped = false,
+                                 .copies_from = 1,
+                                 .pushes_from = 1,
+                                 .quiesce_at_most = std::chrono::milliseconds(20)};
+  const rounds::RegionShape shape = rounds::default_shape(2);
+  constexpr std::align_val_t kAlignment{rounds::kLine};
+  const std::shared_ptr<void> memory(::operator new(rounds::Region::bytes(shape), kAlignment),
+                                     [](void* p) { ::operator delete(p, kAlignment); });
+  const rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
+  rounds::Region(region).initialise();
+  Gate gate;
+  const auto make = [&](int rank) {
+    return Communicator(
+        std::make_unique<rounds::RoundsBackend>(
+            rounds::engine_capabilities(), memory, region, rank,
+            std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
+        Topology{rank, 2, rank, 2, 0},
+        {.timeout = rank == 0 ? std::chrono::milliseconds(300) : std::chrono::seconds(60)});
+  };
+  constexpr int64_t kCount = 1'000'000;
+  std::vector<float> output(2 * kCount, 0.0f);
+  std::atomic<bool> given_back{false};
+  std::thread stopped([&] {
+    Communicator comm = make(1);
+    EXPECT_THROW(comm.all_gather(at::ones({kCount})), Timeout);
+  });
+  {
+    Communicator comm = make(0);
+    const at::Tensor tensor =
+        at::from_blob(output.data(), {2 * kCount}, [&](void*) { given_back = true; }, at::kFloat);
+    Work work = comm.iall_gather(tensor, at::ones({kCount}));
+    while (!gate.inside) std::this_thread::yield();
+    EXPECT_THROW(work.wait(), Timeout);
+  }
+  EXPECT_FALSE(given_back) << "while a peer may still write to it";
+  gate.open = true;
+  stopped.join();
+  EXPECT_EQ(gate.writes, 1) << "of those that it would have made";
 }
 
 }  // namespace

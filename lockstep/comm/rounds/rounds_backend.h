@@ -29,6 +29,7 @@ class RoundsBackend final : public Backend {
   bool lost(int rank) const override { return engine_.lost(rank); }
   Probe probe(int src, int tag) override { return engine_.probe(src, tag); }
   void abort(const std::string& reason) noexcept override;
+  bool close() noexcept override { return engine_.close(); }
   void interrupt(const std::string& reason) noexcept override { abort(reason); }
 
  private:

@@ -89,6 +89,8 @@ class CheckedBackend final : public Backend {
     inner_->abort(reason);
   }
 
+  bool close() noexcept override { return inner_->close(); }
+
   // Waits look at the channel, again and again.
   void interrupt(const std::string& reason) noexcept override {
     if (interruption_.set(reason)) channel_->fail(Failure::kOther, -1, reason);
