@@ -33,6 +33,8 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # std::stable_sort of libstdc++ 12 calls a function that it has deprecated itself.
   target_compile_options(lockstep_flags INTERFACE -Wno-deprecated-declarations)
+  # Locks are held where their annotations say so (core/thread_annotations.h).
+  target_compile_options(lockstep_flags INTERFACE -Wthread-safety -Werror=thread-safety)
 endif()
 if(LOCKSTEP_WERROR)
   target_compile_options(lockstep_flags INTERFACE -Werror)

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/mutex.h"
 
 namespace lockstep {
 
@@ -28,7 +28,7 @@ void parallel_blocks(int64_t count, int64_t least, int threads,
   const int64_t size = std::max(least, (count - 1) / (used * 8) + 1);
 
   std::atomic<int64_t> next{0};
-  std::mutex mutex;
+  Mutex mutex;
   std::exception_ptr error;
   const auto loop = [&] {
     try {
@@ -36,7 +36,7 @@ void parallel_blocks(int64_t count, int64_t least, int threads,
         work(begin, std::min(begin + size, count));
     } catch (...) {
       next = count;
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (!error) error = std::current_exception();
     }
   };

@@ -1,0 +1,88 @@
+// Mutex, MutexLock, ConditionVariable: those of the standard library, with the annotations by which
+// clang checks who holds what (thread_annotations.h).
+//
+// What a condition variable waits for is written as a loop, since the analysis does not look into
+// lambdas:
+//
+//   MutexLock lock(mutex_);
+//   while (!ready_) changed_.wait(lock);
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "lockstep/core/thread_annotations.h"
+
+namespace lockstep {
+
+class LOCKSTEP_CAPABILITY("mutex") Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() LOCKSTEP_ACQUIRE() { mutex_.lock(); }
+  void unlock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class ConditionVariable;
+  std::mutex mutex_;
+};
+
+// Holds the mutex as long as it lives, but between unlock() and lock().
+class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) LOCKSTEP_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() LOCKSTEP_RELEASE() {
+    if (held_) mutex_.unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void unlock() LOCKSTEP_RELEASE() {
+    held_ = false;
+    mutex_.unlock();
+  }
+  void lock() LOCKSTEP_ACQUIRE() {
+    mutex_.lock();
+    held_ = true;
+  }
+
+ private:
+  friend class ConditionVariable;
+  Mutex& mutex_;
+  bool held_ = true;
+};
+
+// A wait gives the lock back meanwhile, and may end without a reason.
+class ConditionVariable {
+ public:
+  void notify_one() noexcept { changed_.notify_one(); }
+  void notify_all() noexcept { changed_.notify_all(); }
+
+  void wait(MutexLock& lock) {
+    Native native(lock);
+    changed_.wait(native.lock);
+  }
+  // False once the time has come.
+  template <typename Clock, typename Duration>
+  bool wait_until(MutexLock& lock, const std::chrono::time_point<Clock, Duration>& time) {
+    Native native(lock);
+    return changed_.wait_until(native.lock, time) == std::cv_status::no_timeout;
+  }
+
+ private:
+  // The same lock as the standard library knows it.
+  struct Native {
+    explicit Native(MutexLock& held) : lock(held.mutex_.mutex_, std::adopt_lock) {}
+    ~Native() { lock.release(); }
+    Native(const Native&) = delete;
+    Native& operator=(const Native&) = delete;
+    std::unique_lock<std::mutex> lock;
+  };
+
+  std::condition_variable changed_;
+};
+
+}  // namespace lockstep
