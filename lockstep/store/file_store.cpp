@@ -38,9 +38,12 @@ StoreError file_error(const std::filesystem::path& path, const std::string& call
 
 }  // namespace
 
-class FileStore::Lock {
+class LOCKSTEP_SCOPED_CAPABILITY FileStore::Lock {
  public:
-  explicit Lock(FileStore& store) : guard_(store.mutex_), store_(store) {
+  // Unchecked inside: the analysis does not see that guard_, a member, takes and gives the lock.
+  explicit Lock(FileStore& store) LOCKSTEP_ACQUIRE(store.mutex_) LOCKSTEP_UNCHECKED
+      : guard_(store.mutex_),
+        store_(store) {
     store_.lock_file();
     try {
       store_.catch_up();
@@ -49,14 +52,14 @@ class FileStore::Lock {
       throw;
     }
   }
-  ~Lock() { unlock(); }
+  ~Lock() LOCKSTEP_RELEASE() LOCKSTEP_UNCHECKED { unlock(); }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
  private:
   void unlock() noexcept { ::flock(store_.file_.get(), LOCK_UN); }
 
-  std::lock_guard<std::mutex> guard_;
+  MutexLock guard_;
   FileStore& store_;
 };
 
@@ -185,7 +188,7 @@ void FileStore::wait_then(std::span<const std::string> keys, Deadline deadline, 
       const Lock lock(*this);
       const std::string* key = values_.first_missing(keys);
       if (key == nullptr) {
-        use();
+        use(values_);
         return;
       }
       missing = *key;
@@ -199,7 +202,7 @@ void FileStore::wait_then(std::span<const std::string> keys, Deadline deadline, 
 std::string FileStore::get(const std::string& key, Deadline deadline) {
   check_store_key(key);
   std::string value;
-  wait_then({&key, 1}, deadline, [&] { value = *values_.find(key); });
+  wait_then({&key, 1}, deadline, [&](const KeyTable& values) { value = *values.find(key); });
   return value;
 }
 
@@ -234,7 +237,7 @@ std::string FileStore::compare_set(const std::string& key, const std::string& ex
 
 void FileStore::wait(std::span<const std::string> keys, Deadline deadline) {
   for (const std::string& key : keys) check_store_key(key);
-  wait_then(keys, deadline, [] {});
+  wait_then(keys, deadline, [](const KeyTable&) {});
 }
 
 bool FileStore::remove(const std::string& key) {

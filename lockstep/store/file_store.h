@@ -4,8 +4,8 @@
 #pragma once
 
 #include <filesystem>
-#include <mutex>
 
+#include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store.h"
@@ -34,17 +34,18 @@ class FileStore final : public Store {
   class Lock;
 
   void lock_file();
-  void catch_up();
-  void append(const std::string& key, const std::string* value);  // nullptr: removed
-  // Polls until every key exists; `use` is called under the lock that saw them.
+  void catch_up() LOCKSTEP_REQUIRES(mutex_);
+  void append(const std::string& key, const std::string* value)
+      LOCKSTEP_REQUIRES(mutex_);  // nullptr: removed
+  // Polls until every key exists; use(values_) is called under the lock that saw them.
   template <typename Use>
   void wait_then(std::span<const std::string> keys, Deadline deadline, Use use);
 
   const std::filesystem::path path_;
   UniqueFd file_;
-  std::mutex mutex_;
-  KeyTable values_;      // guarded by mutex_
-  int64_t read_to_ = 0;  // guarded by mutex_: records before this offset are in values_
+  Mutex mutex_;
+  KeyTable values_ LOCKSTEP_GUARDED_BY(mutex_);
+  int64_t read_to_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // records before this offset are in values_
 };
 
 }  // namespace lockstep

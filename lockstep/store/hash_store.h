@@ -1,9 +1,7 @@
 // HashStore: a store inside one process, for ranks that are threads.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-
+#include "lockstep/core/mutex.h"
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store.h"
 
@@ -21,9 +19,9 @@ class HashStore final : public Store {
   bool remove(const std::string& key) override;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  KeyTable values_;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  KeyTable values_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

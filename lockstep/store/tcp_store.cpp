@@ -5,14 +5,13 @@
 
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store_protocol.h"
 
@@ -84,7 +83,7 @@ class TcpStore::Impl {
  private:
   uint64_t send(StoreRequest& request) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       request.id = ++last_id_;
       pending_.emplace(request.id, std::nullopt);
     }
@@ -98,9 +97,9 @@ class TcpStore::Impl {
   }
 
   void transmit(const std::string& frame) {
-    const std::lock_guard lock(send_mutex_);
+    const MutexLock lock(send_mutex_);
     {
-      const std::lock_guard state(mutex_);
+      const MutexLock state(mutex_);
       if (!broken_.empty()) throw StoreError(broken_);
     }
     try {
@@ -113,7 +112,7 @@ class TcpStore::Impl {
 
   // The answer to request `id`, or nullopt at the deadline.
   std::optional<StoreResponse> await(uint64_t id, Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
       const auto it = pending_.find(id);
       if (it->second) {
@@ -175,14 +174,14 @@ class TcpStore::Impl {
 
   // Every later call throws StoreError with the first reason.
   std::string break_connection(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (broken_.empty()) broken_ = "store at " + name_ + ": " + reason;
     changed_.notify_all();
     return broken_;
   }
 
   void forget(uint64_t id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pending_.erase(id);
   }
 
@@ -193,15 +192,15 @@ class TcpStore::Impl {
 
   const std::string name_;
   const UniqueFd fd_;
-  std::mutex send_mutex_;  // taken before mutex_; keeps a frame whole
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<uint64_t, std::optional<StoreResponse>> pending_;  // guarded by mutex_
-  uint64_t last_id_ = 0;                                      // guarded by mutex_
-  std::string broken_;              // guarded by mutex_; empty: the connection works
-  bool reading_ = false;            // guarded by mutex_: some thread is in receive()
-  FrameReader incoming_;            // the reader's
-  std::array<char, 65536> buffer_;  // the reader's
+  Mutex mutex_;
+  Mutex send_mutex_ LOCKSTEP_ACQUIRED_BEFORE(mutex_);  // keeps a frame whole
+  ConditionVariable changed_;
+  std::map<uint64_t, std::optional<StoreResponse>> pending_ LOCKSTEP_GUARDED_BY(mutex_);
+  uint64_t last_id_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::string broken_ LOCKSTEP_GUARDED_BY(mutex_);    // empty: the connection works
+  bool reading_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // some thread is in receive()
+  FrameReader incoming_;                              // the reader's
+  std::array<char, 65536> buffer_;                    // the reader's
 };
 
 namespace {
