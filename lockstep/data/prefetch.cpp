@@ -35,7 +35,7 @@ PrefetchRing::~PrefetchRing() {
 
 void PrefetchRing::stop_and_join() noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
   space_.notify_all();
@@ -43,14 +43,15 @@ void PrefetchRing::stop_and_join() noexcept {
   threads_.clear();
 }
 
+// Piece n may begin when piece n - slots has left the consumer's hands.
+bool PrefetchRing::has_space() const {
+  return begun_ < wanted_ - (held_ ? 1 : 0) + static_cast<int64_t>(slots_.size());
+}
+
 void PrefetchRing::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    // Piece n may begin when piece n - slots has left the consumer's hands.
-    const auto has_space = [&] {
-      return begun_ < wanted_ - (held_ ? 1 : 0) + static_cast<int64_t>(slots_.size());
-    };
-    space_.wait(lock, [&] { return stop_ || begun_ >= count_ || has_space(); });
+    while (!stop_ && begun_ < count_ && !has_space()) space_.wait(lock);
     if (stop_ || begun_ >= count_) return;
     const int64_t number = begun_++;
     const size_t slot = static_cast<size_t>(number) % slots_.size();
@@ -72,13 +73,13 @@ void PrefetchRing::work() {
 }
 
 std::optional<size_t> PrefetchRing::next() {
+  MutexLock lock(mutex_);
   if (threads_.empty()) {
     if (wanted_ >= count_) return std::nullopt;
     produce_(wanted_, 0);
     ++wanted_;
     return 0;
   }
-  std::unique_lock lock(mutex_);
   if (held_) {
     slots_[static_cast<size_t>(wanted_ - 1) % slots_.size()].ready = false;
     held_ = false;
@@ -87,7 +88,7 @@ std::optional<size_t> PrefetchRing::next() {
   if (wanted_ >= count_) return std::nullopt;
   const size_t number = static_cast<size_t>(wanted_) % slots_.size();
   Slot& slot = slots_[number];
-  ready_.wait(lock, [&] { return slot.ready; });
+  while (!slot.ready) ready_.wait(lock);
   if (slot.error) std::rethrow_exception(slot.error);
   ++wanted_;
   held_ = true;

@@ -2,15 +2,15 @@
 // worker threads, a bounded number ahead, and handed over strictly in order.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
+
+#include "lockstep/core/mutex.h"
 
 namespace lockstep::data {
 
@@ -58,13 +58,15 @@ class PrefetchRing {
   const Produce produce_;
   const int64_t count_;
 
-  std::mutex mutex_;  // guards everything below but threads_
-  std::condition_variable space_, ready_;
-  std::vector<Slot> slots_;  // piece n uses slot n % slots_.size()
-  int64_t begun_;            // the next piece for a worker to take
-  int64_t wanted_;           // the next piece for the consumer
-  bool held_ = false;        // piece wanted_ - 1 is in the consumer's hands
-  bool stop_ = false;
+  bool has_space() const LOCKSTEP_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  ConditionVariable space_, ready_;
+  std::vector<Slot> slots_ LOCKSTEP_GUARDED_BY(mutex_);  // piece n uses slot n % slots_.size()
+  int64_t begun_ LOCKSTEP_GUARDED_BY(mutex_);            // the next piece for a worker to take
+  int64_t wanted_ LOCKSTEP_GUARDED_BY(mutex_);           // the next piece for the consumer
+  bool held_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // piece wanted_ - 1 is in the consumer's hands
+  bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };
