@@ -32,15 +32,15 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count), errors_(count) {
   const int own = at::get_num_threads();
   const int share = std::max(1, own / static_cast<int>(std::max<size_t>(1, count)));
   for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return running_ == 0; });
+  MutexLock lock(mutex_);
+  while (running_ != 0) changed_.wait(lock);
   // A thread's call of set_num_threads is also what later threads begin with: back to the caller's.
   at::set_num_threads(own);
 }
 
 ReplicaThreads::~ReplicaThreads() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
@@ -56,24 +56,24 @@ std::vector<std::exception_ptr> ReplicaThreads::run(size_t count,
     const SameAutocast same_autocast(cpu, cuda);
     task(index);
   };
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::fill(errors_.begin(), errors_.end(), nullptr);
   task_ = &with_state;
   active_ = running_ = count;
   ++round_;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return running_ == 0; });
+  while (running_ != 0) changed_.wait(lock);
   task_ = nullptr;
   return {errors_.begin(), errors_.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
 void ReplicaThreads::loop(size_t index, int intra_op_threads) {
   at::set_num_threads(intra_op_threads);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (--running_ == 0) changed_.notify_all();
   uint64_t seen = 0;
   while (true) {
-    changed_.wait(lock, [&] { return ending_ || round_ != seen; });
+    while (!ending_ && round_ == seen) changed_.wait(lock);
     if (ending_) return;
     seen = round_;
     if (index >= active_) continue;

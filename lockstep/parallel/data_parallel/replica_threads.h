@@ -1,13 +1,13 @@
 // Threads for the replicas of a model, one each, for as long as it lives.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "lockstep/core/mutex.h"
 
 namespace lockstep::data_parallel {
 
@@ -28,14 +28,14 @@ class ReplicaThreads {
  private:
   void loop(size_t index, int intra_op_threads);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t round_ = 0;  // grows with each run
-  bool ending_ = false;
-  size_t active_ = 0;                                  // threads that take part in this round
-  size_t running_ = 0;                                 // of them, those not done yet
-  const std::function<void(size_t)>* task_ = nullptr;  // of this round
-  std::vector<std::exception_ptr> errors_;             // by thread
+  Mutex mutex_;
+  ConditionVariable changed_;
+  uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // grows with each run
+  bool ending_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  size_t active_ LOCKSTEP_GUARDED_BY(mutex_) = 0;   // threads that take part in this round
+  size_t running_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of them, those not done yet
+  const std::function<void(size_t)>* task_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;  // of this round
+  std::vector<std::exception_ptr> errors_ LOCKSTEP_GUARDED_BY(mutex_);             // by thread
   std::vector<std::thread> threads_;
 };
 
