@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <mutex>
 
+#include "lockstep/core/mutex.h"
 #include "lockstep/testing/operation_suite.h"
 
 namespace lockstep::testing {
@@ -15,11 +15,11 @@ namespace lockstep::testing {
 inline void expect_suite(
     const std::function<void(const std::function<void(Communicator&)>&)>& on_ranks,
     const std::function<SuiteOptions(const Communicator&)>& options) {
-  std::mutex mutex;
+  Mutex mutex;
   int64_t checked = 0;
   on_ranks([&](Communicator& comm) {
     const SuiteReport report = run_operation_suite(comm, options(comm));
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     checked += report.checked;
     for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
   });

@@ -4,16 +4,15 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <sstream>
 #include <thread>
 
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/launch/spawn.h"
 
 namespace lockstep::testing {
@@ -68,12 +67,14 @@ class Alarm {
  public:
   Alarm(std::chrono::nanoseconds after, std::function<void()> expired)
       : thread_([this, after, expired = std::move(expired)] {
-          std::unique_lock lock(mutex_);
-          if (!stopped_.wait_for(lock, after, [this] { return stop_; })) expired();
+          const Deadline deadline = Deadline::after(after);
+          MutexLock lock(mutex_);
+          while (!stop_ && !deadline.expired()) stopped_.wait_until(lock, deadline.time());
+          if (!stop_) expired();
         }) {}
   ~Alarm() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
     }
     stopped_.notify_all();
@@ -81,9 +82,9 @@ class Alarm {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool stop_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable stopped_;
+  bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

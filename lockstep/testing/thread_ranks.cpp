@@ -1,7 +1,6 @@
 #include "lockstep/testing/thread_ranks.h"
 
 #include <exception>
-#include <mutex>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/core/mutex.h"
 
 namespace lockstep::testing {
 
@@ -25,7 +25,7 @@ void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadO
   const std::shared_ptr<GroupMaker> groups = make_local_groups();
   std::vector<int> all_ranks(static_cast<size_t>(size));
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
-  std::mutex mutex;
+  Mutex mutex;
   std::exception_ptr first;  // guarded by mutex
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -38,7 +38,7 @@ void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadO
         fn(comm);
       } catch (const std::exception& error) {
         {
-          const std::lock_guard lock(mutex);
+          const MutexLock lock(mutex);
           if (!first) first = std::current_exception();
         }
         comm.abort("rank " + std::to_string(rank) + " threw: " + error.what());
