@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
 #include "lockstep/launch/call_board.h"
@@ -82,9 +82,9 @@ bool is_own_part(const Ask& ask, int rank) {
 
 // Reachable, for those who look for leaks.
 struct KeptForever {
-  std::mutex mutex;
-  std::list<std::unique_ptr<Backend>> backends;
-  std::list<std::shared_ptr<Flight>> flights;
+  Mutex mutex;
+  std::list<std::unique_ptr<Backend>> backends LOCKSTEP_GUARDED_BY(mutex);
+  std::list<std::shared_ptr<Flight>> flights LOCKSTEP_GUARDED_BY(mutex);
 };
 
 // What symmetric_empty() must have; throws for a shape that no tensor has.
@@ -158,7 +158,7 @@ Communicator::Impl::~Impl() {
   } catch (const std::exception&) {  // then without a word
   }
   static auto* const kept = new KeptForever();
-  const std::lock_guard lock(kept->mutex);
+  const MutexLock lock(kept->mutex);
   kept->backends.push_back(std::move(backend_));
   kept->flights.splice(kept->flights.end(), inflight_);
 }

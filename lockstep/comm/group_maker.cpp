@@ -1,13 +1,13 @@
 #include "lockstep/comm/group_maker.h"
 
 #include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
@@ -47,7 +47,7 @@ class RecordingStore final : public Store {
   void remove_written() {
     std::set<std::string> keys;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       keys.swap(keys_);
     }
     for (const std::string& key : keys) base_->remove(key);
@@ -55,13 +55,13 @@ class RecordingStore final : public Store {
 
  private:
   void note(const std::string& key) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     keys_.insert(key);
   }
 
   std::shared_ptr<Store> base_;
-  std::mutex mutex_;            // an engine may have threads
-  std::set<std::string> keys_;  // guarded by mutex_
+  Mutex mutex_;  // an engine may have threads
+  std::set<std::string> keys_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 class ProcessGroups final : public GroupMaker {
@@ -79,7 +79,7 @@ class ProcessGroups final : public GroupMaker {
         job_.backend == "gloo") {
       auto recorder = std::make_shared<RecordingStore>(std::move(store));
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         written_[name] = recorder;
       }
       store = std::move(recorder);
@@ -94,7 +94,7 @@ class ProcessGroups final : public GroupMaker {
     try {
       std::shared_ptr<RecordingStore> recorder;
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto it = written_.find(name);
         if (it == written_.end()) return;
         recorder = std::move(it->second);
@@ -112,8 +112,8 @@ class ProcessGroups final : public GroupMaker {
   EngineRequest job_;
   std::shared_ptr<void> keep_;  // outlives store_
   std::shared_ptr<Store> store_;
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<RecordingStore>> written_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<RecordingStore>> written_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 // The first member of a group to come makes the engines of all; each takes its own.
@@ -121,14 +121,14 @@ class LocalGroups final : public GroupMaker {
  public:
   std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
                                 const std::vector<int>&, Deadline) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<std::unique_ptr<Backend>>& engines = groups_[name];
     if (engines.empty()) engines = make_local_backends(topology.size);
     return std::move(engines[static_cast<size_t>(topology.rank)]);
   }
 
   void settle(const std::string& name) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     groups_.erase(name);
   }
 
@@ -136,8 +136,8 @@ class LocalGroups final : public GroupMaker {
 
  private:
   HashStore store_;
-  std::mutex mutex_;
-  std::map<std::string, std::vector<std::unique_ptr<Backend>>> groups_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::string, std::vector<std::unique_ptr<Backend>>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace

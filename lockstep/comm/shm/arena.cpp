@@ -65,7 +65,7 @@ std::atomic<uint8_t>* Arena::released_flags(int rank) const {
 
 std::byte* Arena::allocate(int64_t bytes) {
   LOCKSTEP_CHECK(bytes > 0, "an allocation has bytes");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reap();
   const uint32_t id = next_id_++;
   const uint64_t offset = next_offset_;
@@ -98,7 +98,7 @@ std::byte* Arena::allocate(int64_t bytes) {
 }
 
 void Arena::warm(const std::byte* memory) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = own_.find(memory);
   LOCKSTEP_CHECK(it != own_.end(), "what is warmed was allocated here");
   Block& block = blocks_.at(it->second);
@@ -108,7 +108,7 @@ void Arena::warm(const std::byte* memory) {
 }
 
 void Arena::release(std::byte* memory) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = own_.find(memory);
   if (it == own_.end()) return;
   Block& block = blocks_.at(it->second);
@@ -144,7 +144,7 @@ void Arena::reap() {
 
 std::optional<rounds::Window> Arena::find(const std::byte* memory, int64_t bytes) const {
   if (live_.load(std::memory_order_acquire) == 0) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto it = own_.upper_bound(memory);
   if (it == own_.begin()) return std::nullopt;
   --it;
@@ -155,7 +155,7 @@ std::optional<rounds::Window> Arena::find(const std::byte* memory, int64_t bytes
 }
 
 std::byte* Arena::peer(int rank, rounds::Window window) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = blocks_.find(window.id);
   if (it == blocks_.end()) return nullptr;
   std::byte* base = it->second.bases[static_cast<size_t>(rank)];

@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "lockstep/comm/rounds/reach.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::shm {
@@ -54,18 +54,18 @@ class Arena {
     bool released = false;          // by this rank
   };
   std::atomic<uint8_t>* released_flags(int rank) const;
-  void reap();
+  void reap() LOCKSTEP_REQUIRES(mutex_);
 
   UniqueFd memory_;
   int rank_;
   int size_;
   std::vector<std::byte*> controls_;  // the beginning of each rank's span
-  mutable std::mutex mutex_;
-  std::map<uint32_t, Block> blocks_;          // guarded by mutex_
-  std::map<const std::byte*, uint32_t> own_;  // guarded by mutex_: this rank's live blocks
-  std::atomic<size_t> live_{0};               // own_.size()
-  uint32_t next_id_ = 0;                      // guarded by mutex_
-  uint64_t next_offset_ = 0;                  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<uint32_t, Block> blocks_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<const std::byte*, uint32_t> own_ LOCKSTEP_GUARDED_BY(mutex_);  // this rank's live blocks
+  std::atomic<size_t> live_{0};                                           // own_.size()
+  uint32_t next_id_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  uint64_t next_offset_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep::shm

@@ -2,12 +2,10 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <future>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -15,6 +13,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/mutex.h"
 
 namespace lockstep::side_channel {
 namespace {
@@ -53,7 +52,7 @@ class Courier {
     shared_->store = std::move(store);
   }
   ~Courier() {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->stop = true;
     shared_->changed.notify_all();
   }
@@ -66,7 +65,7 @@ class Courier {
     auto task = std::make_shared<std::packaged_task<decltype(ask(std::declval<Store&>()))(Store&)>>(
         std::move(ask));
     auto answer = task->get_future();
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->errands.push_back([task](Store& store) { (*task)(store); });
     shared_->changed.notify_all();
     if (!started_) std::thread([shared = shared_] { run(*shared); }).detach();
@@ -78,16 +77,16 @@ class Courier {
   // Outlives the courier while an answer is awaited.
   struct Shared {
     std::shared_ptr<Store> store;
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<Errand> errands;  // guarded by mutex, as what follows
-    bool stop = false;
+    Mutex mutex;
+    ConditionVariable changed;
+    std::deque<Errand> errands LOCKSTEP_GUARDED_BY(mutex);
+    bool stop LOCKSTEP_GUARDED_BY(mutex) = false;
   };
 
   static void run(Shared& shared) {
-    std::unique_lock lock(shared.mutex);
+    MutexLock lock(shared.mutex);
     while (true) {
-      shared.changed.wait(lock, [&] { return shared.stop || !shared.errands.empty(); });
+      while (!shared.stop && shared.errands.empty()) shared.changed.wait(lock);
       if (shared.errands.empty()) return;
       const Errand errand = std::move(shared.errands.front());
       shared.errands.pop_front();
