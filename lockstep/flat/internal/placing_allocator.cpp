@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/mutex.h"
+
 namespace lockstep::flat::internal {
 // Who watches a thread: entries of which unwatch() was called on another thread stay until this one
 // looks.
@@ -59,11 +61,11 @@ void forget_ended() noexcept {
 class Lent {
  public:
   void add(void* memory, std::shared_ptr<Place> place) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     places_[memory] = std::move(place);
   }
   std::shared_ptr<Place> remove(void* memory) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = places_.find(memory);
     if (found == places_.end()) return nullptr;
     std::shared_ptr<Place> place = std::move(found->second);
@@ -72,8 +74,8 @@ class Lent {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<void*, std::shared_ptr<Place>> places_;
+  Mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<Place>> places_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 // Tensors are freed at the very end of a process too, so neither of these is ever destroyed.

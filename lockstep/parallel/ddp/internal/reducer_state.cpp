@@ -22,10 +22,6 @@ constexpr int kNoGraphTask = -1;
 
 }  // namespace
 
-CallNote call_note(const std::string& text) {
-  return {std::hash<std::string>()(text) | 1, text.c_str()};
-}
-
 ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOptions options)
     : comm_(std::move(comm)),
       options_(std::move(options)),

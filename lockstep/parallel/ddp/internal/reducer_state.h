@@ -86,7 +86,4 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under NoSync
 };
 
-// Lives as long as the text.
-CallNote call_note(const std::string& text);
-
 }  // namespace lockstep::internal
