@@ -103,8 +103,7 @@ LaunchResult run_on_one_host(const AgentContext& context) {
     if (result.restarts == options.max_restarts || result.exit_code == 2) break;
     ++result.restarts;
     if (!options.quiet) {
-      write_all(STDERR_FILENO, "[lockstep] rank " + std::to_string(result.failure->rank) + " " +
-                                   describe_end(*result.failure) + "; restart " +
+      write_all(STDERR_FILENO, "[lockstep] " + describe_cause(*result.failure) + "; restart " +
                                    std::to_string(result.restarts) + " of " +
                                    std::to_string(options.max_restarts) + "\n");
     }

@@ -83,6 +83,20 @@ struct LaunchOptions {
   std::optional<NodesOptions> nodes;  // several hosts; max_restarts must be 0 then
 };
 
+// What an agent saw of one of its ranks when the job began to end, before any rank was told to
+// stop.
+struct RankSight {
+  std::string host = {};  // "": this one, which is the only one
+  int rank = 0;
+  int pid = 0;
+  std::string stopped_by = {};       // "SIGSTOP", "a debugger": it stands still; "": it does not
+  std::string end = {};              // "exited with code 0": it had ended by itself; "": it had not
+  bool ended_badly = false;          // so, and not with code 0
+  std::string last_collective = {};  // what its communicator showed last; "": it had none
+  bool gave_up = false;  // its communicator broke: another rank did not come, or was gone
+  int late = -1;         // which, as far as it knew
+};
+
 struct WorkerFailure {
   std::string host;  // "": this one, which is the only one
   int rank = 0;
@@ -94,6 +108,10 @@ struct WorkerFailure {
   std::string message;                 // what it left in TORCHELASTIC_ERROR_FILE
   std::vector<std::string> tail;       // the last lines that it wrote to `tail_stream`
   std::string tail_stream = "stderr";  // or stdout, if stderr was silent
+  bool gave_up = false;                // it only waited for others, in vain, as in RankSight
+  int late = -1;                       // for whom, as far as it knew
+  std::vector<RankSight> causes;       // of that, or just ranks that stand still (verdict.h)
+  std::vector<int> waited;             // all ranks that only waited; empty unless gave_up
 };
 
 struct LaunchResult {

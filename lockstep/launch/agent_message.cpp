@@ -13,7 +13,7 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Two agents of different versions say so instead of misunderstanding each other.
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 
 constexpr std::array<std::pair<Kind, const char*>, 9> kNames = {{
     {Kind::kJoin, "join"},
@@ -72,6 +72,44 @@ NodePlan plan_of(const json& value) {
   return plan;
 }
 
+json to_json(const RankSight& sight) {
+  return {{"host", sight.host},
+          {"rank", sight.rank},
+          {"pid", sight.pid},
+          {"stopped_by", sight.stopped_by},
+          {"end", sight.end},
+          {"ended_badly", sight.ended_badly},
+          {"last_collective", sight.last_collective},
+          {"gave_up", sight.gave_up},
+          {"late", sight.late}};
+}
+
+RankSight sight_of(const json& value) {
+  RankSight sight;
+  sight.host = value.at("host");
+  sight.rank = value.at("rank");
+  sight.pid = value.at("pid");
+  sight.stopped_by = value.at("stopped_by");
+  sight.end = value.at("end");
+  sight.ended_badly = value.at("ended_badly");
+  sight.last_collective = value.at("last_collective");
+  sight.gave_up = value.at("gave_up");
+  sight.late = value.at("late");
+  return sight;
+}
+
+json to_json(const std::vector<RankSight>& sights) {
+  json list = json::array();
+  for (const RankSight& sight : sights) list.push_back(to_json(sight));
+  return list;
+}
+
+std::vector<RankSight> sights_of(const json& list) {
+  std::vector<RankSight> sights;
+  for (const json& value : list) sights.push_back(sight_of(value));
+  return sights;
+}
+
 // The record of the last call goes as the text that the report has: agents need not share its
 // layout.
 json to_json(const WorkerFailure& failure) {
@@ -84,7 +122,11 @@ json to_json(const WorkerFailure& failure) {
           {"last_collective", failure.last_collective},
           {"message", failure.message},
           {"tail", failure.tail},
-          {"tail_stream", failure.tail_stream}};
+          {"tail_stream", failure.tail_stream},
+          {"gave_up", failure.gave_up},
+          {"late", failure.late},
+          {"causes", to_json(failure.causes)},
+          {"waited", failure.waited}};
 }
 
 WorkerFailure failure_of(const json& value) {
@@ -99,6 +141,10 @@ WorkerFailure failure_of(const json& value) {
   failure.message = value.at("message");
   failure.tail = value.at("tail").get<std::vector<std::string>>();
   failure.tail_stream = value.at("tail_stream");
+  failure.gave_up = value.at("gave_up");
+  failure.late = value.at("late");
+  failure.causes = sights_of(value.at("causes"));
+  failure.waited = value.at("waited").get<std::vector<int>>();
   return failure;
 }
 
@@ -132,6 +178,8 @@ std::string encode(const AgentMessage& message) {
       value["number"] = message.number;
       break;
     case Kind::kEnded:
+      value["sights"] = to_json(message.sights);
+      break;
     case Kind::kStop:
     case Kind::kBeat:
       break;
@@ -162,6 +210,7 @@ AgentMessage decode_agent_message(std::string_view body) {
       message.introduction = introduction_of(value["introduction"]);
     if (value.contains("plan")) message.plan = plan_of(value["plan"]);
     if (value.contains("failure")) message.failure = failure_of(value["failure"]);
+    if (value.contains("sights")) message.sights = sights_of(value["sights"]);
     message.nodes = value.value("nodes", 0);
     message.run_id = value.value("run_id", "");
     message.port = value.value("port", uint16_t{0});

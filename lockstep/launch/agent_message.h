@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/node_plan.h"
@@ -21,7 +22,7 @@ struct AgentMessage {
     kFailed,   // member: failure, the first of its host, or else text and exit_code; stop the job
     kSignal,   // either: number; a signal came, members pass it on to their ranks
     kStop,     // leader: something failed elsewhere; members stop their ranks
-    kEnded,    // member: all its ranks have ended; with failure if one was its first
+    kEnded,    // member: all its ranks have ended; with failure if one was its first, and sights
     kOver,     // leader: exit_code, text and failure if any; the job is over, no message follows
     kBeat,     // either: still there
   };
@@ -32,6 +33,7 @@ struct AgentMessage {
   uint16_t port = 0;  // kJoin: a free port on the member's host for MASTER_PORT
   NodePlan plan = {};
   std::optional<WorkerFailure> failure = {};
+  std::vector<RankSight> sights = {};  // of the member's ranks
   int number = 0;
   int exit_code = 0;
   std::string text = {};

@@ -62,6 +62,32 @@ TEST(Agent, AKilledRankIsNamedWithItsSignalAndItsLastCollective) {
   for (const int pid : pids_in(ended.out)) EXPECT_FALSE(alive(pid));
 }
 
+TEST(Agent, AStoppedRankIsNamedAndNotThoseThatGaveUpWaiting) {
+  const Ended ended = run({"nproc", "3", "grace", "200"}, {program(), "rank", "stop"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("[lockstep] rank 1 of 3 is stopped (SIGSTOP), pid "),
+                    HasSubstr("gave up waiting\n  last collective: #7 all_reduce sum float32 x 10"),
+                    HasSubstr(" waited in vain\n"), Not(HasSubstr("failed first"))));
+}
+
+TEST(Agent, ARankThatIsStoppedInInitIsNamedWithWhereItIs) {
+  const Ended ended = run({"nproc", "3", "grace", "200"}, {program(), "rank", "stop-in-init"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(
+      ended.err,
+      AllOf(HasSubstr("[lockstep] rank 1 of 3 is stopped (SIGSTOP), pid "),
+            HasSubstr("  last collective: none yet; it is in init(): connecting to the others\n"),
+            Not(HasSubstr("failed first"))));
+}
+
+// Errors of others than a communicator do not say that the rank only waited.
+TEST(Agent, AStoppedRankIsToldBesideAnyFailure) {
+  const Ended ended = run({"nproc", "2", "grace", "200"}, {program(), "rank", "stop-unnoticed"});
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 0 of 2 failed first: exited with code 1"),
+                               HasSubstr("  besides, rank 1 is stopped (SIGSTOP), pid ")));
+}
+
 TEST(Agent, TheFirstFailureIsBlamedNotTheOnesThatItCauses) {
   const Ended ended =
       run_shell({"nproc", "3"},

@@ -14,9 +14,11 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process_state.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
+#include "lockstep/launch/verdict.h"
 
 namespace lockstep::launch {
 namespace {
@@ -75,6 +77,10 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       sentinel_(ranks_) {
   if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (int rank = 0; rank < ranks_; ++rank) start_rank(rank);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    sights_.push_back({.rank = job_.node.first_rank + rank,
+                       .pid = workers_[static_cast<size_t>(rank)]->process().pid()});
+  }
 }
 
 void Attempt::start_rank(int rank) {
@@ -147,10 +153,14 @@ AttemptResult Attempt::run() {
   }
   AttemptResult result;
   if (supervisor_.failure()) result.failure = describe(*supervisor_.failure());
-  if (job_.peers != nullptr) {
+  look_at_board();
+  if (job_.peers == nullptr) {
+    if (result.failure) judge(*result.failure, sights_);
+  } else {
     AgentMessage ended;
     ended.kind = AgentMessage::Kind::kEnded;
     ended.failure = result.failure;
+    ended.sights = sights_;
     job_.peers->tell(ended);
     wait_for_the_others();
   }
@@ -231,7 +241,10 @@ void Attempt::take_signal(int signal) {
 void Attempt::take_orders() {
   if (job_.peers == nullptr) return;
   while (const auto order = job_.peers->next_order()) {
-    if (order->signal == 0) write_last_traces("the job failed on another host");
+    if (order->signal == 0) {
+      look_at_ranks();
+      write_last_traces("the job failed on another host");
+    }
     obey(order->signal == 0 ? supervisor_.on_stop(Clock::now()) : orders_of_signal(order->signal));
   }
 }
@@ -271,6 +284,9 @@ void Attempt::obey(const std::vector<SignalOrder>& orders) {
     Subprocess& process = workers_[static_cast<size_t>(order.local_rank)]->process();
     if (order.group) {
       process.signal_group(order.signal);
+      // One that stands still could not obey.
+      const RankSight& sight = sights_[static_cast<size_t>(order.local_rank)];
+      if (!sight.stopped_by.empty()) process.signal_group(SIGCONT);
     } else {
       process.signal(order.signal);
     }
@@ -285,18 +301,24 @@ void Attempt::look_for_exits() {
     Subprocess& process = workers_[static_cast<size_t>(rank)]->process();
     const auto status = process.poll();
     if (!status) continue;
-    exits.push_back({rank, *status});
+    exits.push_back({rank, *status, board_.read(rank).gave_up});
     if (!process.group_alive()) sentinel_.forget(rank);
   }
   if (exits.empty()) return;
   const bool had_failed = supervisor_.failure().has_value();
+  for (const RankExit& exit : exits) note_end(exit);
+  if (std::any_of(exits.begin(), exits.end(), [](const RankExit& e) { return !e.status.ok(); }))
+    look_at_ranks();
   obey(supervisor_.on_exits(exits, Clock::now()));
   if (had_failed || !supervisor_.failure()) return;
   const RankExit& failure = *supervisor_.failure();
   // Who exits with 2 was not in a call: it found its command line or input wrong.
-  if (failure.status.exit_code != 2)
-    write_last_traces("rank " + std::to_string(job_.node.first_rank + failure.local_rank) + " " +
-                      describe_end(describe(failure)));
+  if (failure.status.exit_code != 2) {
+    look_at_board();
+    WorkerFailure so_far = describe(failure);
+    judge(so_far, sights_);
+    write_last_traces(describe_cause(so_far));
+  }
   if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
   if (job_.peers == nullptr) return;
   // For the report: what it wrote last.
@@ -368,6 +390,41 @@ void Attempt::write_rest() {
   }
 }
 
+void Attempt::look_at_ranks() {
+  if (looked_) return;
+  looked_ = true;
+  handles_term_.resize(static_cast<size_t>(ranks_));
+  for (int rank = 0; rank < ranks_; ++rank) {
+    RankSight& sight = sights_[static_cast<size_t>(rank)];
+    if (!sight.end.empty()) continue;
+    handles_term_[static_cast<size_t>(rank)] = survives_signal(sight.pid, SIGTERM);
+    const auto in_call = static_cast<int>(board_.pid(rank));
+    sight.stopped_by = stopped_by(sight.pid);
+    // A rank may be a program that the worker started.
+    if (sight.stopped_by.empty() && in_call != 0 && ::getpgid(in_call) == sight.pid)
+      sight.stopped_by = stopped_by(in_call);
+  }
+}
+
+// Of an end that the agent itself may have brought about nothing is to be learnt.
+void Attempt::note_end(const RankExit& exit) {
+  const auto rank = static_cast<size_t>(exit.local_rank);
+  if (looked_ && !ended_by_itself(exit.status, supervisor_.killing(), handles_term_[rank])) return;
+  RankSight& sight = sights_[rank];
+  sight.end = describe_end(exit.status);
+  sight.ended_badly = !exit.status.ok();
+}
+
+void Attempt::look_at_board() {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const BoardRecord record = board_.read(rank);
+    RankSight& sight = sights_[static_cast<size_t>(rank)];
+    sight.last_collective = describe_call(record);
+    sight.gave_up = record.gave_up;
+    sight.late = record.late;
+  }
+}
+
 WorkerFailure Attempt::describe(const RankExit& exit) const {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   WorkerFailure failure;
@@ -376,7 +433,10 @@ WorkerFailure Attempt::describe(const RankExit& exit) const {
   failure.pid = worker.process().pid();
   failure.exit_code = exit.status.exit_code;
   failure.signal = exit.status.signal;
-  failure.last_collective = describe_call(board_.read(exit.local_rank));
+  const BoardRecord record = board_.read(exit.local_rank);
+  failure.last_collective = describe_call(record);
+  failure.gave_up = record.gave_up;
+  failure.late = record.late;
   failure.message = error_file_message(worker.error_text());
   failure.tail = worker.err().tail().lines();
   if (failure.tail.empty()) {

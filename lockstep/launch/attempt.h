@@ -74,6 +74,9 @@ class Attempt {
   void show_complaint_once(int complaining_rank);
   bool any_group_alive();
   WorkerFailure describe(const RankExit& exit) const;
+  void look_at_ranks();  // once, before any is told to stop
+  void note_end(const RankExit& exit);
+  void look_at_board();  // for what ranks have said since
 
   const AgentContext& context_;
   const LaunchOptions& options_;
@@ -87,6 +90,9 @@ class Attempt {
   Supervisor supervisor_;
   Sentinel sentinel_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<RankSight> sights_;   // by local rank
+  std::vector<bool> handles_term_;  // by local rank, once looked_: it does not die of SIGTERM
+  bool looked_ = false;             // the job has begun to end
   bool reader_lost_ = false;
   std::optional<int> stop_signal_;  // the one to this agent that ended the job
   int signals_ = 0;                 // how many came

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <new>
 #include <type_traits>
@@ -20,7 +21,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr uint64_t kMagic = 0x3244524f42534c4c;  // "LLSBORD2"
+constexpr uint64_t kMagic = 0x3344524f42534c4c;  // "LLSBORD3"
 constexpr int kMaxRanks = 1 << 14;
 constexpr size_t kWords = sizeof(CallRecord) / sizeof(uint64_t);
 
@@ -42,11 +43,16 @@ struct Entry {
   std::array<std::atomic<uint64_t>, kWords> words;
 };
 
+constexpr size_t kStepWords = 16;
+
 struct alignas(64) Slot {
   std::atomic<uint64_t> calls;  // begun so far
   std::atomic<uint64_t> pid;
   std::atomic<uint64_t> entered_ticks;
   std::atomic<int64_t> entered_unix_ns;
+  std::atomic<int64_t> gave_up;      // 0: no; else the late rank + 2
+  std::atomic<uint64_t> step_stamp;  // odd while the step is written
+  std::array<std::atomic<uint64_t>, kStepWords> step;
   std::array<Entry, CallBoard::kRecords> entries;
 };
 
@@ -66,6 +72,20 @@ bool read_entry(const Slot& slot, uint64_t i, CallRecord& record) {
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   record = std::bit_cast<CallRecord>(words);
   return true;
+}
+
+// What the rank says of its step, or "" when it is written at every look.
+std::string read_step(const Slot& slot) {
+  for (int look = 0; look < 4; ++look) {
+    const uint64_t stamp = slot.step_stamp.load(std::memory_order_acquire);
+    if (stamp % 2 != 0) continue;
+    std::array<uint64_t, kStepWords> words{};
+    for (size_t w = 0; w < kStepWords; ++w) words[w] = slot.step[w].load(std::memory_order_acquire);
+    if (slot.step_stamp.load(std::memory_order_acquire) != stamp) continue;
+    const char* text = reinterpret_cast<const char*>(words.data());
+    return {text, ::strnlen(text, sizeof words)};
+  }
+  return "";
 }
 
 }  // namespace
@@ -152,7 +172,24 @@ void CallBoard::enter(int local_rank, uint32_t pid) noexcept {
   slot->entered_ticks.store(ticks(), std::memory_order_relaxed);
   slot->entered_unix_ns.store(int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec,
                               std::memory_order_relaxed);
+  slot->gave_up.store(0, std::memory_order_relaxed);
   slot->pid.store(pid, std::memory_order_release);
+}
+
+void CallBoard::step(int local_rank, std::string_view what) noexcept {
+  Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return;
+  std::array<uint64_t, kStepWords> words{};
+  std::memcpy(words.data(), what.data(), std::min(what.size(), sizeof words));
+  const uint64_t stamp = slot->step_stamp.load(std::memory_order_relaxed);
+  slot->step_stamp.store(stamp + 1, std::memory_order_relaxed);
+  for (size_t w = 0; w < kStepWords; ++w) slot->step[w].store(words[w], std::memory_order_release);
+  slot->step_stamp.store(stamp + 2, std::memory_order_release);
+}
+
+void CallBoard::give_up(int local_rank, int late) noexcept {
+  Slot* slot = mapping_->slot(local_rank);
+  if (slot != nullptr) slot->gave_up.store(std::max(late, -1) + 2, std::memory_order_release);
 }
 
 uint64_t CallBoard::begin(int local_rank, const CallRecord& record) noexcept {
@@ -192,6 +229,10 @@ BoardRecord CallBoard::read(int local_rank) const {
   const Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return result;
   result.pid = pid(local_rank);
+  result.step = read_step(*slot);
+  const int64_t gave_up = slot->gave_up.load(std::memory_order_acquire);
+  result.gave_up = gave_up != 0;
+  if (result.gave_up) result.late = static_cast<int>(gave_up - 2);
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
   CallRecord record;
   // The last one may be half written.

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/env.h"
@@ -27,7 +28,10 @@ struct BoardRecord {
   uint64_t sequence = 0;  // of the call on its communicator, from 1; 0: none yet
   uint32_t state = 0;     // 0: none, 1: inside, 2: done
   uint32_t pid = 0;
-  std::string call;  // "all_reduce sum float32 x 421642 at ddp.cpp:120"
+  std::string call;      // "all_reduce sum float32 x 421642 at ddp.cpp:120"
+  std::string step;      // of init(), while it is inside: "connecting to the others over tcp"
+  bool gave_up = false;  // its communicator broke because another rank did not come, or was gone
+  int late = -1;         // which, by its rank in the job, as far as it knew
 };
 
 // Two readings of a rank's clocks, to turn ticks into time.
@@ -53,13 +57,18 @@ class CallBoard {
   int ranks() const;
   int fd() const;  // owned by the board; close-on-exec is set, the agent clears it for its workers
 
-  // Says who writes as this rank from now on; before its first begin().
+  // Says who writes as this rank from now on; before its first begin(). Forgets give_up().
   void enter(int local_rank, uint32_t pid) noexcept;
   // Records a call that begins now; returns what end() needs. Any thread of the rank; a few tens of
   // nanoseconds, no system call. Does nothing for a rank that the board does not have.
   uint64_t begin(int local_rank, const CallRecord& record) noexcept;
   // That call is over, at `ticks`.
   void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
+
+  // Where the rank is in init(); "": it is through. A long text is cut. One thread of the rank.
+  void step(int local_rank, std::string_view what) noexcept;
+  // The rank waited for the rank `late` of the job (-1: for one that it does not know) in vain.
+  void give_up(int local_rank, int late) noexcept;
 
   // The rank's last call; an empty one before the first and for ranks that the board lacks.
   BoardRecord read(int local_rank) const;

@@ -44,6 +44,28 @@ TEST(CallBoard, StartsEmptyAndShowsTheLastCall) {
   EXPECT_EQ(board.read(0).sequence, 0u);
 }
 
+TEST(CallBoard, ShowsTheStepOfInitAndWhoWaitedInVain) {
+  CallBoard board = CallBoard::create(2);
+  EXPECT_EQ(board.read(0).step, "");
+  EXPECT_FALSE(board.read(0).gave_up);
+  board.enter(0, 42);
+  board.step(0, "reaching the store at 127.0.0.1:4000");
+  EXPECT_EQ(board.read(0).step, "reaching the store at 127.0.0.1:4000");
+  EXPECT_EQ(board.read(1).step, "");
+  board.give_up(0, 3);
+  EXPECT_TRUE(board.read(0).gave_up);
+  EXPECT_EQ(board.read(0).late, 3);
+  board.give_up(0, -1);
+  EXPECT_TRUE(board.read(0).gave_up);
+  EXPECT_EQ(board.read(0).late, -1);
+  board.step(0, std::string(1000, 'x'));
+  EXPECT_EQ(board.read(0).step, std::string(128, 'x')) << "cut";
+  board.step(0, "");
+  EXPECT_EQ(board.read(0).step, "");
+  board.enter(0, 42);
+  EXPECT_FALSE(board.read(0).gave_up) << "it goes on with a new communicator";
+}
+
 TEST(CallBoard, KeepsTheLastCallsInOrder) {
   CallBoard board = CallBoard::create(1);
   const uint64_t n = CallBoard::kRecords + 10;

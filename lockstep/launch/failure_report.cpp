@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/core/text.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -26,6 +28,32 @@ std::string indented(const std::string& text, const std::string& indent) {
   return out;
 }
 
+std::string on_host(const std::string& host) {
+  return host.empty() ? "" : " on " + host;
+}
+
+// What a rank that is the cause does, or did.
+std::string state_of(const RankSight& cause) {
+  if (!cause.stopped_by.empty()) return "is stopped (" + cause.stopped_by + ")";
+  if (cause.end.empty()) return "did not come; its process runs";
+  return cause.end + (cause.ended_badly ? "" : ", although others still waited for it");
+}
+
+// "rank 1 of 3 is stopped (SIGSTOP), pid 42".
+std::string cause_line(const RankSight& cause, const std::string& of) {
+  return "rank " + std::to_string(cause.rank) + of + on_host(cause.host) + " " + state_of(cause) +
+         ", pid " + std::to_string(cause.pid);
+}
+
+std::string last_collective_line(const std::string& call, const std::string& of = "") {
+  return call.empty() ? "" : "  last collective" + of + ": " + call + "\n";
+}
+
+// "rank 0", "ranks 0, 2".
+std::string names_of(const std::vector<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + joined(ranks);
+}
+
 }  // namespace
 
 std::string error_file_message(std::string_view text) {
@@ -45,32 +73,64 @@ std::string signal_name(int signal) {
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
-std::string describe_end(const WorkerFailure& failure) {
-  if (failure.signal == 0) return "exited with code " + std::to_string(failure.exit_code);
-  std::string text = "killed by " + signal_name(failure.signal);
-  if (failure.signal == SIGKILL)
+std::string describe_end(const ExitStatus& status) {
+  if (status.signal == 0) return "exited with code " + std::to_string(status.exit_code);
+  std::string text = "killed by " + signal_name(status.signal);
+  if (status.signal == SIGKILL)
     text += " (by the kernel for lack of memory, unless somebody sent it)";
   return text;
 }
 
+std::string describe_end(const WorkerFailure& failure) {
+  return describe_end(ExitStatus{failure.exit_code, failure.signal});
+}
+
 std::string describe_call(const BoardRecord& record) {
   if (record.pid == 0) return "";
-  if (record.sequence == 0) return "none yet";
-  return "#" + std::to_string(record.sequence) + " " + record.call +
-         (record.state == 1 ? " (still inside)" : " (had returned)");
+  std::string text = "none yet";
+  if (record.sequence != 0)
+    text = "#" + std::to_string(record.sequence) + " " + record.call +
+           (record.state == 1 ? " (still inside)" : " (had returned)");
+  if (!record.step.empty()) text += "; it is in init(): " + record.step;
+  return text;
+}
+
+std::string describe_cause(const WorkerFailure& failure) {
+  if (!failure.gave_up || failure.causes.empty())
+    return "rank " + std::to_string(failure.rank) + " " + describe_end(failure);
+  const RankSight& cause = failure.causes.front();
+  return "rank " + std::to_string(cause.rank) + " " + state_of(cause);
 }
 
 std::string format_failure(const WorkerFailure& failure, int world_size) {
-  std::string text =
-      "[lockstep] rank " + std::to_string(failure.rank) + " of " + std::to_string(world_size) +
-      (failure.host.empty() ? "" : " on " + failure.host) +
-      " failed first: " + describe_end(failure) + ", pid " + std::to_string(failure.pid) + "\n";
-  if (!failure.last_collective.empty())
-    text += "  last collective: " + failure.last_collective + "\n";
+  const std::string first = "rank " + std::to_string(failure.rank);
+  const std::string of = " of " + std::to_string(world_size);
+  const std::string end = describe_end(failure) + ", pid " + std::to_string(failure.pid);
+  // Of a rank that only waited nobody shall think that it is to blame.
+  const bool others_fault = failure.gave_up && !failure.causes.empty();
+  std::string text;
+  if (others_fault) {
+    for (const RankSight& cause : failure.causes) {
+      text += "[lockstep] " + cause_line(cause, of);
+      if (&cause == &failure.causes.front())
+        text += "; " + names_of(failure.waited) + " gave up waiting";
+      text += "\n" + last_collective_line(cause.last_collective);
+    }
+    text += "  " + first + on_host(failure.host) + " gave up first: " + end + "\n";
+  } else {
+    text = "[lockstep] " + first + of + on_host(failure.host) +
+           (failure.gave_up ? " gave up waiting for others: " : " failed first: ") + end + "\n";
+  }
+  text += last_collective_line(failure.last_collective, others_fault ? " of " + first : "");
   if (!failure.message.empty()) text += "  error: " + indented(failure.message, "    ") + "\n";
   if (!failure.tail.empty()) {
-    text += "  last lines of its " + failure.tail_stream + ":\n";
+    text +=
+        "  last lines of " + (others_fault ? first + "'s " : "its ") + failure.tail_stream + ":\n";
     for (const std::string& line : failure.tail) text += "    " + line + "\n";
+  }
+  if (others_fault) return text;
+  for (const RankSight& still : failure.causes) {
+    text += "  besides, " + cause_line(still, "") + "\n";
   }
   return text;
 }

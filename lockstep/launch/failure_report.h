@@ -17,10 +17,16 @@ std::string error_file_message(std::string_view text);
 // "SIGKILL" for 9; "signal 40" for those without a name.
 std::string signal_name(int signal);
 
-// "#17 barrier at train.cpp:9 (had returned)"; "" when the rank had no communicator.
+// "#17 barrier at train.cpp:9 (had returned)", "none yet; it is in init(): connecting over tcp"; ""
+// when the rank had not come to init().
 std::string describe_call(const BoardRecord& record);
 
 // "killed by SIGKILL" or "exited with code 3".
 std::string describe_end(const WorkerFailure& failure);
+std::string describe_end(const ExitStatus& status);
+
+// Who is the cause of the job's end, or failed first: "rank 1 is stopped (SIGSTOP)", "rank 3 killed
+// by SIGSEGV". For a line about it.
+std::string describe_cause(const WorkerFailure& failure);
 
 }  // namespace lockstep::launch

@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/process_state.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/call_board.h"
@@ -74,7 +76,27 @@ int rank(const std::string& behaviour) {
   std::strcpy(record.dtype, "float32");
   std::strcpy(record.file, "train.cpp");
   board->enter(job.local_rank, static_cast<uint32_t>(::getpid()));
-  board->begin(job.local_rank, record);
+  if (job.rank == 1) store.set("pid", std::to_string(::getpid()));
+  if (job.rank == 1 && behaviour == "stop-in-init")
+    board->step(job.local_rank, "connecting to the others");
+  else
+    board->begin(job.local_rank, record);
+  // "stop": rank 1 stands still, the others wait for it in vain. "stop-in-init": it has not called
+  // anything yet. "stop-unnoticed": the others fail, but no communicator of theirs does.
+  if (behaviour.starts_with("stop")) {
+    if (job.rank == 1) {
+      store.set("stops", "now");
+      ::raise(SIGSTOP);
+    }
+    store.get("stops", Deadline::seconds(10));
+    const int pid = static_cast<int>(parse_int(store.get("pid", Deadline::seconds(10)), 1).value());
+    const Deadline deadline = Deadline::seconds(10);
+    while (process_state(pid) != 'T' && !deadline.expired())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (behaviour != "stop-unnoticed") board->give_up(job.local_rank, -1);
+    std::fprintf(stderr, "rank %d waited in vain\n", job.rank);
+    return 1;
+  }
   if (behaviour == "meet") {
     std::printf("rank %d met %d\n", job.rank, job.world_size);
     return 0;

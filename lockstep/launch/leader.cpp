@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/verdict.h"
 
 namespace lockstep::launch {
 namespace {
@@ -18,7 +19,7 @@ constexpr auto kSameMoment = std::chrono::seconds(1);
 // Beyond the grace, for an agent to end its ranks and say so.
 constexpr auto kStopSlack = std::chrono::seconds(10);
 
-enum Weight { kLostAgent, kKilled, kOther };
+enum Weight { kLostAgent, kKilled, kOther, kWaited };
 
 std::string seconds(std::chrono::milliseconds time) {
   std::string text = std::to_string(time.count() / 1000);
@@ -95,7 +96,9 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
         cause.worker->host = name_of(agent);
         cause.exit_code = cause.worker->signal == 0 && cause.worker->exit_code == 2 ? 2 : 1;
         const int signal = cause.worker->signal;
-        cause.weight = signal != 0 && signal != SIGABRT ? kKilled : kOther;
+        cause.weight = signal != 0 && signal != SIGABRT ? kKilled
+                       : cause.worker->gave_up          ? kWaited
+                                                        : kOther;
       } else {
         cause.text = name_of(agent) + ": " + message.text;
         cause.exit_code = message.exit_code;
@@ -130,6 +133,10 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
         if (cause.member != from || !cause.worker || !message.failure) continue;
         cause.worker = message.failure;
         cause.worker->host = name_of(agent);
+      }
+      for (RankSight sight : message.sights) {
+        sight.host = name_of(agent);
+        sights_.push_back(std::move(sight));
       }
       return finish_if_all_ended();
     default:
@@ -254,13 +261,14 @@ Leader::Sends Leader::finish_if_all_ended() {
         std::min_element(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
           return a.time < b.time;
         })->time;
-    const Cause* blamed = nullptr;
-    for (const Cause& cause : causes_) {
+    Cause* blamed = nullptr;
+    for (Cause& cause : causes_) {
       if (cause.time > first + kSameMoment) continue;
       if (blamed == nullptr || cause.weight < blamed->weight) blamed = &cause;
     }
     over.exit_code = blamed->exit_code;
     if (blamed->worker) {
+      judge(*blamed->worker, sights_);
       int world_size = 0;
       for (const auto& [member, agent] : agents_) {
         world_size = std::max(world_size, agent.plan.world_size);

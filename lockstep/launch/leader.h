@@ -92,6 +92,7 @@ class Leader {
   Time stop_by_{};
   std::map<Member, Agent> agents_;
   std::vector<Cause> causes_;
+  std::vector<RankSight> sights_;  // of the agents that have ended
 };
 
 }  // namespace lockstep::launch

@@ -208,6 +208,36 @@ TEST_F(LeaderTest, ADeathBySignalIsBlamedBeforeWhatItMadeOthersDo) {
   EXPECT_THAT(end({0, 1, 2}, start_).text, HasSubstr("rank 2 of 3 on c failed first"));
 }
 
+TEST_F(LeaderTest, ARankThatStandsStillOnAnotherHostIsTheCauseOfItsWaiters) {
+  running();
+  AgentMessage gave_up = failed(0, 0, 1);
+  gave_up.failure->gave_up = true;
+  leader_.on_message(0, gave_up, "", start_);
+  AgentMessage ended = of(Kind::kEnded);
+  ended.failure = gave_up.failure;
+  ended.sights = {{.rank = 0, .gave_up = true}};
+  leader_.on_message(0, ended, "", start_);
+  ended.failure.reset();
+  ended.sights = {{.rank = 1, .gave_up = true}};
+  leader_.on_message(2, ended, "", start_);
+  ended.sights = {{.rank = 2, .pid = 7, .stopped_by = "SIGSTOP"}};
+  const auto sends = leader_.on_message(1, ended, "", start_);
+  ASSERT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1, 2));
+  EXPECT_THAT(sends[0].message.text,
+              testing::StartsWith("[lockstep] rank 2 of 3 on c is stopped (SIGSTOP), pid 7; ranks "
+                                  "0, 1 gave up waiting\n"));
+}
+
+TEST_F(LeaderTest, WhoOnlyWaitedIsBlamedAfterWhoFailed) {
+  running();
+  AgentMessage gave_up = failed(0, 0, 1);
+  gave_up.failure->gave_up = true;
+  leader_.on_message(0, gave_up, "", start_);
+  leader_.on_message(2, failed(1, 0, 7), "", start_ + milliseconds(20));
+  EXPECT_THAT(end({0, 1, 2}, start_).text,
+              HasSubstr("rank 1 of 3 on b failed first: exited with code 7"));
+}
+
 TEST_F(LeaderTest, OfEqualFailuresAndMuchLaterOnesTheFirstCounts) {
   running();
   leader_.on_message(2, failed(1, 0, 7), "", start_);
@@ -304,6 +334,19 @@ TEST(AgentMessages, SurviveTheWire) {
   message.failure->signal = 9;
   message.failure->last_collective = "#7 barrier";
   message.failure->tail = {"one", "\xff no UTF-8"};
+  message.failure->gave_up = true;
+  message.failure->late = 5;
+  message.failure->waited = {3, 4};
+  message.sights = {{.host = "b",
+                     .rank = 5,
+                     .pid = 71,
+                     .stopped_by = "SIGSTOP",
+                     .end = "end",
+                     .ended_badly = true,
+                     .last_collective = "#6 barrier",
+                     .gave_up = true,
+                     .late = 4}};
+  message.failure->causes = message.sights;
   FrameReader frames;
   frames.append(encode(message));
   const AgentMessage back = decode_agent_message(frames.next().value());
@@ -313,6 +356,21 @@ TEST(AgentMessages, SurviveTheWire) {
   EXPECT_EQ(back.failure->signal, 9);
   EXPECT_EQ(back.failure->last_collective, "#7 barrier");
   EXPECT_EQ(back.failure->tail.size(), 2u);
+  EXPECT_TRUE(back.failure->gave_up);
+  EXPECT_EQ(back.failure->late, 5);
+  EXPECT_THAT(back.failure->waited, ElementsAre(3, 4));
+  for (const auto& sights : {back.sights, back.failure->causes}) {
+    ASSERT_EQ(sights.size(), 1u);
+    EXPECT_EQ(sights[0].host, "b");
+    EXPECT_EQ(sights[0].rank, 5);
+    EXPECT_EQ(sights[0].pid, 71);
+    EXPECT_EQ(sights[0].stopped_by, "SIGSTOP");
+    EXPECT_EQ(sights[0].end, "end");
+    EXPECT_TRUE(sights[0].ended_badly);
+    EXPECT_EQ(sights[0].last_collective, "#6 barrier");
+    EXPECT_TRUE(sights[0].gave_up);
+    EXPECT_EQ(sights[0].late, 4);
+  }
   for (const char* nonsense :
        {"", "{}", "[]", "{\"kind\":\"what\"}", "{\"kind\":\"join\"}",
         "{\"kind\":\"plan\",\"plan\":1}", "{\"kind\":\"over\",\"text\":1}"}) {

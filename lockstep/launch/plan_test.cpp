@@ -180,6 +180,67 @@ TEST(FailureReport, IsShortWhenLittleIsKnown) {
   EXPECT_THAT(format_failure(failure, 1), testing::HasSubstr("last collective: none yet\n"));
 }
 
+// Rank 0 only waited, for rank 1.
+WorkerFailure waited_for_rank_1() {
+  WorkerFailure failure;
+  failure.pid = 41;
+  failure.exit_code = 1;
+  failure.last_collective = "#8 barrier (still inside)";
+  failure.message = "#8 barrier waited 10 s";
+  failure.tail = {"one"};
+  failure.gave_up = true;
+  failure.late = 1;
+  failure.waited = {0, 2};
+  return failure;
+}
+
+TEST(FailureReport, NamesTheCauseAndThenWhoOnlyWaited) {
+  WorkerFailure failure = waited_for_rank_1();
+  BoardRecord record;
+  record.pid = 42;
+  record.step = "connecting to the others over gloo";
+  failure.causes = {
+      {.rank = 1, .pid = 42, .stopped_by = "SIGSTOP", .last_collective = describe_call(record)}};
+  EXPECT_EQ(format_failure(failure, 3),
+            "[lockstep] rank 1 of 3 is stopped (SIGSTOP), pid 42; ranks 0, 2 gave up waiting\n"
+            "  last collective: none yet; it is in init(): connecting to the others over gloo\n"
+            "  rank 0 gave up first: exited with code 1, pid 41\n"
+            "  last collective of rank 0: #8 barrier (still inside)\n"
+            "  error: #8 barrier waited 10 s\n"
+            "  last lines of rank 0's stderr:\n"
+            "    one\n");
+  EXPECT_EQ(describe_cause(failure), "rank 1 is stopped (SIGSTOP)");
+}
+
+TEST(FailureReport, SaysHowTheCauseEndedOrThatItRuns) {
+  WorkerFailure failure = waited_for_rank_1();
+  failure.causes = {{.rank = 1, .pid = 42}};
+  EXPECT_THAT(format_failure(failure, 3),
+              testing::StartsWith("[lockstep] rank 1 of 3 did not come; its process runs, pid 42; "
+                                  "ranks 0, 2 gave up waiting\n"));
+  failure.causes[0].end = "exited with code 0";
+  failure.causes[0].host = "b";
+  EXPECT_THAT(format_failure(failure, 3),
+              testing::StartsWith("[lockstep] rank 1 of 3 on b exited with code 0, although others "
+                                  "still waited for it, pid 42; "));
+}
+
+TEST(FailureReport, WhoOnlyWaitedDidNotFailFirst) {
+  WorkerFailure failure = waited_for_rank_1();
+  EXPECT_THAT(format_failure(failure, 3),
+              testing::StartsWith("[lockstep] rank 0 of 3 gave up waiting for others: exited"));
+  EXPECT_EQ(describe_cause(failure), "rank 0 exited with code 1");
+}
+
+TEST(FailureReport, ARankThatStandsStillIsToldBesideAnotherFailure) {
+  WorkerFailure failure;
+  failure.exit_code = 1;
+  failure.causes = {{.rank = 2, .pid = 43, .stopped_by = "SIGTTIN"}};
+  EXPECT_EQ(format_failure(failure, 3),
+            "[lockstep] rank 0 of 3 failed first: exited with code 1, pid 0\n"
+            "  besides, rank 2 is stopped (SIGTTIN), pid 43\n");
+}
+
 TEST(FailureReport, ErrorFiles) {
   EXPECT_EQ(
       error_file_message(R"({"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}})"),

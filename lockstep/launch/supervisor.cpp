@@ -11,7 +11,8 @@ namespace lockstep::launch {
 
 RankExit choose_first_failure(std::span<const RankExit> exits) {
   const auto weight = [](const RankExit& exit) {
-    const int kind = exit.status.ok()                ? 3
+    const int kind = exit.status.ok()                ? 4
+                     : exit.gave_up                  ? 3
                      : exit.status.signal == 0       ? 2
                      : exit.status.signal == SIGABRT ? 1
                                                      : 0;

@@ -14,6 +14,7 @@ namespace lockstep::launch {
 struct RankExit {
   int local_rank = 0;
   ExitStatus status;
+  bool gave_up = false;  // it only waited for others, in vain
 };
 
 struct SignalOrder {
@@ -26,8 +27,8 @@ struct SignalOrder {
 
 // The rank to blame among failures that were found at the same moment: one that died of a signal
 // before one that exited (a dead peer makes the others exit with errors), an abort after other
-// signals (it is how an uncaught error ends), then the lowest rank. `exits` has at least one
-// failure.
+// signals (it is how an uncaught error ends), one that only waited for others after all that did
+// not, then the lowest rank. `exits` has at least one failure.
 RankExit choose_first_failure(std::span<const RankExit> exits);
 
 class Supervisor {

@@ -29,6 +29,12 @@ std::vector<SignalOrder> exits(Supervisor& supervisor, std::vector<RankExit> lis
   return supervisor.on_exits(list, kStart + at);
 }
 
+TEST(FirstFailure, WhoOnlyWaitedIsBlamedLast) {
+  const RankExit waited{0, {1, 0}, true}, aborted{1, {0, SIGABRT}, true};
+  EXPECT_EQ(choose_first_failure(std::vector{waited, aborted, exited(2, 7)}).local_rank, 2);
+  EXPECT_EQ(choose_first_failure(std::vector{waited, aborted, exited(2, 0)}).local_rank, 0);
+}
+
 TEST(Supervisor, GoodEndsNeedNothing) {
   Supervisor supervisor(2, kGrace);
   EXPECT_THAT(exits(supervisor, {exited(0, 0)}), IsEmpty());
