@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/comm/giving_up.h"
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/vector_maths.h"
 #include "lockstep/core/check.h"
@@ -447,8 +448,14 @@ bool Communicator::Impl::test(Flight& flight) {
 }
 
 void Communicator::Impl::set_broken() noexcept {
-  broken_.set(std::current_exception());
-  if (!options_.on_broken || std::exchange(told_, true)) return;
+  const std::exception_ptr error = std::current_exception();
+  broken_.set(error);
+  if (std::exchange(told_, true)) return;
+  if (options_.board) {
+    show_giving_up(*options_.board, options_.board_rank, error,
+                   options_.origin ? options_.origin->members : std::vector<int>());
+  }
+  if (!options_.on_broken) return;
   try {
     throw;
   } catch (const std::exception& error) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/core/errors.h"
-
 namespace lockstep {
 
 std::optional<Failure> failure_of(int64_t number) noexcept {
@@ -18,6 +16,7 @@ std::optional<Failure> failure_of(int64_t number) noexcept {
 void throw_failure(Failure kind, int rank, const std::string& text) {
   switch (kind) {
     case Failure::kTimeout:
+      if (rank >= 0) throw LateRank(text, rank);
       throw Timeout(text);
     case Failure::kMismatch:
       throw Mismatch(text);
@@ -43,7 +42,8 @@ bool FailureBoard::report(Failure kind, int rank, int lost, const std::string& r
 std::optional<FailureBoard::Report> FailureBoard::read_report() const {
   const std::optional<Failure> kind = failure_of(state.load(std::memory_order_acquire));
   if (!kind) return std::nullopt;  // still being written
-  return Report{*kind, reporter, lost_rank >= 0 ? lost_rank : reporter, text};
+  const bool nobody = lost_rank < 0 && *kind != Failure::kTimeout;
+  return Report{*kind, reporter, nobody ? reporter : lost_rank, text};
 }
 
 }  // namespace lockstep

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/core/errors.h"
+
 namespace lockstep {
 
 // Travels between ranks as its number.
@@ -17,8 +19,18 @@ enum class Failure : uint8_t { kTimeout = 1, kPeerLost, kMismatch, kOther };
 // The failure of this number; nullopt for a number that no rank of the same version sends.
 std::optional<Failure> failure_of(int64_t number) noexcept;
 
-// As the exception for `kind`: Timeout, Mismatch, or PeerLost of `rank` (-1: unknown), which also
-// stands for kOther.
+// A Timeout that knows for which rank of the group the wait was.
+class LateRank : public Timeout {
+ public:
+  LateRank(const std::string& what, int rank) : Timeout(what), rank_(rank) {}
+  int rank() const noexcept { return rank_; }
+
+ private:
+  int rank_;
+};
+
+// As the exception for `kind`, with `rank` (-1: unknown): Timeout (LateRank), Mismatch, or
+// PeerLost, which also stands for kOther.
 [[noreturn]] void throw_failure(Failure kind, int rank, const std::string& text);
 
 // The first failure of a group, in memory that its ranks share. Zeroed memory holds none.
@@ -26,7 +38,7 @@ std::optional<Failure> failure_of(int64_t number) noexcept;
 struct FailureBoard {
   alignas(128) std::atomic<uint32_t> state;  // 0: none, kWriting, or a Failure
   int32_t reporter;                          // valid, as what follows, once the state is a Failure
-  int32_t lost_rank;                         // -1: none
+  int32_t lost_rank;                         // or the late one; -1: none
   char text[1024];
 
   static constexpr uint32_t kWriting = 1u << 16;
@@ -40,7 +52,7 @@ struct FailureBoard {
   struct Report {
     Failure kind;
     int reporter;
-    int rank;  // the lost one, or who reported
+    int rank;  // the lost or late one; else who reported, but for a Timeout -1
     std::string text;
   };
   // What is reported in full. Costs one load where there is nothing.

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/giving_up.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::failure_test {
@@ -14,6 +16,13 @@ namespace {
 TEST(Failure, EachHasItsException) {
   EXPECT_THROW(throw_failure(Failure::kTimeout, -1, "x"), Timeout);
   EXPECT_THROW(throw_failure(Failure::kMismatch, -1, "x"), Mismatch);
+  try {
+    throw_failure(Failure::kTimeout, 2, "x");
+  } catch (const Timeout& error) {
+    const auto* late = dynamic_cast<const LateRank*>(&error);
+    ASSERT_NE(late, nullptr);
+    EXPECT_EQ(late->rank(), 2);
+  }
   for (const Failure kind : {Failure::kPeerLost, Failure::kOther}) {
     try {
       throw_failure(kind, 2, "x");
@@ -53,6 +62,35 @@ TEST(FailureBoard, CutsWhatIsTooLongAndNamesTheLost) {
   board->report(Failure::kPeerLost, 0, 7, std::string(5000, 'x'));
   EXPECT_EQ(board->read()->text, std::string(sizeof board->text - 1, 'x'));
   EXPECT_EQ(board->read()->rank, 7);
+}
+
+TEST(FailureBoard, ATimeOutThatNamesNobodyDoesNotNameWhoReportedIt) {
+  const auto board = std::make_unique<FailureBoard>();
+  board->report(Failure::kTimeout, 3, -1, "x");
+  EXPECT_EQ(board->read()->rank, -1);
+}
+
+TEST(GivingUp, IsShownForThoseThatWaitedAndByTheirRanksInTheJob) {
+  launch::CallBoard board = launch::CallBoard::create(1);
+  const auto late = [&](const std::exception& error, std::vector<int> members = {}) {
+    board.enter(0, 1);
+    try {
+      if (const auto* rank = dynamic_cast<const LateRank*>(&error)) throw *rank;
+      if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) throw *lost;
+      if (const auto* timeout = dynamic_cast<const Timeout*>(&error)) throw *timeout;
+      throw Mismatch(error.what());
+    } catch (...) {
+      show_giving_up(board, 0, std::current_exception(), members);
+    }
+    const launch::BoardRecord record = board.read(0);
+    return record.gave_up ? std::optional(record.late) : std::nullopt;
+  };
+  EXPECT_EQ(late(LateRank("x", 1)), 1);
+  EXPECT_EQ(late(LateRank("x", 1), {4, 7}), 7) << "a group's rank by its rank in the job";
+  EXPECT_EQ(late(Timeout("x"), {4, 7}), -1);
+  EXPECT_EQ(late(PeerLost("x", 0), {4, 7}), 4);
+  EXPECT_EQ(late(PeerLost("x", -1), {4, 7}), -1);
+  EXPECT_EQ(late(Mismatch("x")), std::nullopt);
 }
 
 TEST(FailureBoard, OneOfManyIsFirst) {

@@ -117,6 +117,7 @@ class Engine {
   void check_slowly(const bool& done, const Call& call);
   [[noreturn]] void time_out(const Call& call, Deadline deadline);
   std::vector<int> awaited(const Call& call) const;
+  std::vector<int> culprits(const Call& call, Deadline::Duration silence) const;
   bool has_posted(const Operation& op, int rank) const;
   void check_post(const Operation& op, int rank);
   void compare_posts(const Operation& op);

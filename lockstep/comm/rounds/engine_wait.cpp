@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <sstream>
 
 #include "lockstep/comm/failure.h"
@@ -10,6 +11,7 @@
 #include "lockstep/comm/rounds/operation.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process_state.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
 
@@ -24,6 +26,10 @@ constexpr double kWarnAfterSeconds = 10;
 constexpr auto kPatience = std::chrono::milliseconds(200);
 // How far back a difference in the calls' history is looked for.
 constexpr uint64_t kLookBack = 8;
+
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 using lockstep::numbered;
 std::string numbered(const Call& call) {
@@ -120,18 +126,42 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
 }
 
 void Engine::check_slowly(const bool& done, const Call& call) {
+  own_.looked.store(now_ns(), std::memory_order_relaxed);
   check_aborted();
   if (!queue_.empty()) compare_posts(*queue_.front());
   check_lost(done, call);
 }
 
 void Engine::time_out(const Call& call, Deadline deadline) {
+  const std::vector<int> ranks = culprits(call, deadline.timeout() / 2);
   std::vector<std::string> late;
-  for (const int r : awaited(call)) late.push_back(whereabouts(r));
+  for (const int r : ranks) late.push_back(whereabouts(r));
   std::ostringstream text;
   text << numbered(call) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
        << " s; not arrived: " << joined(late, "; ") << "; raise the time-out if they are only slow";
-  fail(Failure::kTimeout, -1, text.str());
+  fail(Failure::kTimeout, ranks.empty() ? -1 : ranks.front(), text.str());
+}
+
+// The awaited ranks without those that wait too, for somebody else: only ranks that have not looked
+// at their peers for `silence`. Where all awaited ones wait, whoever else holds them up.
+std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) const {
+  const int64_t since = now_ns() - silence.count();
+  const auto waits = [&](int r) {
+    const RankState& state = region_.rank(r);
+    return state.looked.load(std::memory_order_relaxed) > since &&
+           stopped_by(state.pid.load(std::memory_order_relaxed)).empty();
+  };
+  const std::vector<int> direct = awaited(call);
+  std::vector<int> ranks;
+  std::copy_if(direct.begin(), direct.end(), std::back_inserter(ranks),
+               [&](int r) { return !waits(r); });
+  if (!ranks.empty() || queue_.empty()) return ranks.empty() ? direct : ranks;
+  for (int r = 0; r < region_.size(); ++r) {
+    const bool through =
+        region_.rank(r).done.load(std::memory_order_acquire) >= queue_.front()->number;
+    if (r != rank_ && !through && !waits(r)) ranks.push_back(r);
+  }
+  return ranks.empty() ? direct : ranks;
 }
 
 bool Engine::has_posted(const Operation& op, int rank) const {
@@ -181,7 +211,7 @@ std::string Engine::whereabouts(int rank) const {
   const RankState& state = region_.rank(rank);
   std::string text = "rank " + std::to_string(rank);
   if (const int pid = state.pid.load(std::memory_order_relaxed); pid != 0)
-    text += " (pid " + std::to_string(pid) + ")";
+    text += " (" + pid_words(pid) + ")";
   const uint64_t posted = state.posted.load(std::memory_order_acquire);
   const Post& post = region_.post(rank, posted);
   if (posted == 0 || post.number.load(std::memory_order_acquire) != posted)

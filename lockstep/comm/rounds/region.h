@@ -79,6 +79,7 @@ struct RankState {
   std::atomic<uint32_t> asleep;
   alignas(kLine) std::atomic<uint32_t> departed;  // this rank's end was destroyed
   std::atomic<int32_t> pid;
+  std::atomic<int64_t> looked;  // steady clock, ns: when it last looked at its peers as it waited
   std::atomic<uint32_t> reach_step;  // set-up of shm/reach.h
   uint64_t probe_address;
   uint64_t probe_value;

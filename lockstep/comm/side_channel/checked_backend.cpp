@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -179,7 +180,10 @@ class CheckedBackend final : public Backend {
       if (op.number == 0 && channel_->lost(op.call.peer)) fail_lost(op, op.call.peer);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    fail(Failure::kPeerLost, error.rank(), error.what());
+    const std::vector<int> silent = channel_->silent(op.number, 2 * kSideBlame);
+    fail(Failure::kPeerLost, error.rank(),
+         error.what() +
+             (silent.empty() ? std::string() : "; not heard of lately: " + places_of(silent)));
   }
 
   void check_failed() {
@@ -203,6 +207,7 @@ class CheckedBackend final : public Backend {
   }
 
   [[noreturn]] void fail_lost(const Operation& op, int rank) {
+    check_failed();  // why it went, if it said so before it did
     fail(Failure::kPeerLost, rank,
          text_of(op) + " needs " + channel_->whereabouts(rank) +
              ", but its process is dead or has left the group");
@@ -228,6 +233,7 @@ class CheckedBackend final : public Backend {
     }
     throw_if_broken();
     if (!op.done && ++polls_ % 64 == 0) {
+      channel_->waiting();
       check_failed();
       check_lost(op);
     }
@@ -266,15 +272,17 @@ class CheckedBackend final : public Backend {
       if (turn < spins_ + kSideYields) {
         ::sched_yield();
         if (turn % 64 != 0) continue;
+        channel_->waiting();
         check_failed();
         if (!deadline.expired()) continue;
       }
+      channel_->waiting();
       check_failed();
       check_lost(front);
       if (deadline.expired()) fail_late(front, op, deadline);
       if (deadline.elapsed_seconds() > warn_at) {
         log_warning(text_of(front) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
-                    " s for " + joined(channel_->missing(front.number), "; "));
+                    " s for " + places_of(channel_->missing(front.number)));
         warn_at *= 3;
       }
       std::this_thread::sleep_for(std::min<Deadline::Duration>(sleep, deadline.remaining()));
@@ -286,6 +294,7 @@ class CheckedBackend final : public Backend {
   void wait_engine(Operation& front, const Operation& op, Deadline deadline) {
     while (!front.done) {
       bool over = false;
+      channel_->waiting();
       const Deadline slice =
           Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
       guarded(front, [&] {
@@ -309,14 +318,31 @@ class CheckedBackend final : public Backend {
     text << text_of(op) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
          << " s; ";
     if (&front != &op) text << "before it " << text_of(front) << " is not over; ";
-    const std::vector<std::string> missing = channel_->missing(front.number);
-    if (missing.empty()) {
-      text << "all ranks have called it, but the data did not arrive: a rank or the network is "
-              "stopped, or slow;";
+    // Who waits as well, in this collective or in one before it, is held up by another.
+    const std::vector<int> silent = channel_->silent(front.number, deadline.timeout() / 2);
+    const std::vector<int> missing = channel_->missing(front.number);
+    std::vector<int> late;
+    std::set_intersection(missing.begin(), missing.end(), silent.begin(), silent.end(),
+                          std::back_inserter(late));
+    if (late.empty()) late = silent;
+    if (late.empty()) late = missing;
+    if (!missing.empty()) {
+      text << "not arrived: " << places_of(late) << ';';
+    } else if (!late.empty()) {
+      text << "all ranks have called it, but the data did not arrive; not heard of since: "
+           << places_of(late) << ';';
     } else {
-      text << "not arrived: " << joined(missing, "; ") << ';';
+      text << "all ranks have called it and wait, but the data did not arrive: the network is "
+              "stopped, or slow;";
     }
-    fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
+    fail(Failure::kTimeout, late.empty() ? -1 : late.front(),
+         text.str() + " raise the time-out if they are only slow");
+  }
+
+  std::string places_of(const std::vector<int>& ranks) const {
+    std::vector<std::string> texts;
+    for (const int r : ranks) texts.push_back(channel_->whereabouts(r));
+    return joined(texts, "; ");
   }
 
   static std::string text_of(const Operation& op) { return numbered(op.record); }

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/shm/segment.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/process_state.h"
 
 namespace lockstep::side_channel {
 namespace {
@@ -22,7 +24,8 @@ struct RankBoard {
   std::atomic<uint64_t> finished;
   std::atomic<uint32_t> departed;
   std::atomic<int32_t> pid;
-  struct alignas(64) Slot {  // what is compared lies in one cache line
+  std::atomic<int64_t> waited;  // steady clock, ns: when it last said that it waits
+  struct alignas(64) Slot {     // what is compared lies in one cache line
     CallRecord record;
   };
   alignas(kSideLine) Slot slots[kDepth];
@@ -36,6 +39,10 @@ struct Layout {
     return offsetof(Layout, ranks) + sizeof(RankBoard) * static_cast<size_t>(size);
   }
 };
+
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 class SharedChannel final : public SideChannel {
  public:
@@ -95,13 +102,27 @@ class SharedChannel final : public SideChannel {
                       : "rank " + std::to_string(report->reporter) + " reported: " + report->text);
   }
 
-  std::vector<std::string> missing(uint64_t number) const override {
-    std::vector<std::string> texts;
+  void waiting() override { board(rank_).waited.store(now_ns(), std::memory_order_relaxed); }
+
+  std::vector<int> missing(uint64_t number) const override {
+    std::vector<int> ranks;
     for (int r = 0; r < size_; ++r) {
-      if (board(r).published.load(std::memory_order_acquire) < number)
-        texts.push_back(whereabouts(r));
+      if (board(r).published.load(std::memory_order_acquire) < number) ranks.push_back(r);
     }
-    return texts;
+    return ranks;
+  }
+
+  std::vector<int> silent(uint64_t number, Deadline::Duration silence) const override {
+    const int64_t since = now_ns() - silence.count();
+    std::vector<int> ranks;
+    for (int r = 0; r < size_; ++r) {
+      const RankBoard& state = board(r);
+      if (r == rank_ || state.finished.load(std::memory_order_acquire) >= number) continue;
+      if (state.waited.load(std::memory_order_relaxed) <= since ||
+          !stopped_by(state.pid.load(std::memory_order_relaxed)).empty())
+        ranks.push_back(r);
+    }
+    return ranks;
   }
 
   int lost_before(uint64_t number, bool agreed) const override {
@@ -118,8 +139,8 @@ class SharedChannel final : public SideChannel {
 
   std::string whereabouts(int rank) const override {
     const RankBoard& state = board(rank);
-    std::string text = "rank " + std::to_string(rank) + " (pid " +
-                       std::to_string(state.pid.load(std::memory_order_relaxed)) + ")";
+    std::string text = "rank " + std::to_string(rank) + " (" +
+                       pid_words(state.pid.load(std::memory_order_relaxed)) + ")";
     const uint64_t published = state.published.load(std::memory_order_acquire);
     if (published == 0) return text + ", which has called no collective yet";
     return text + ", whose last collective was " + numbered(record_of(rank, published));

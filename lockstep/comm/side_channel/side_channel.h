@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/failure.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/launch/call_record.h"
 
 namespace lockstep::side_channel {
@@ -32,8 +33,15 @@ class SideChannel {
   // Throws what a rank reported with fail().
   virtual void check_failed() = 0;
 
-  // Which ranks have not shown their `number`-th collective, each with what is known of it.
-  virtual std::vector<std::string> missing(uint64_t number) const = 0;
+  // This rank waits, now. To be said a few times a second while it does.
+  virtual void waiting() = 0;
+
+  // Which of the other ranks have not shown their `number`-th collective.
+  virtual std::vector<int> missing(uint64_t number) const = 0;
+
+  // Which of the other ranks that may not be done with the `number`-th have not said for `silence`
+  // that they wait: they stand still, or do something else.
+  virtual std::vector<int> silent(uint64_t number, Deadline::Duration silence) const = 0;
 
   // A rank that is gone and without which the `number`-th cannot be completed; -1: none. `agreed`:
   // whether all have shown it.

@@ -36,9 +36,11 @@ std::optional<CallRecord> from_bytes(const std::string& bytes) {
   return record;
 }
 
-// The number of a collective and its record, as a rank leaves it in the store.
+// The number of a collective and its record, as a rank leaves it in the store, and how often it has
+// said that it waits.
 struct Place {
   uint64_t number = 0;
+  uint64_t waits = 0;
   CallRecord record;
 };
 
@@ -113,12 +115,13 @@ class TwinChannel final : public SideChannel {
         courier_(std::move(store)),
         rank_(rank),
         size_(size),
-        places_(static_cast<size_t>(size)) {}
+        places_(static_cast<size_t>(size)),
+        heard_(static_cast<size_t>(size)) {}
 
   bool publish(uint64_t number, const CallRecord& record) override {
     if (shown_.size() >= kTwinDepth) return false;
     auto shown = std::make_unique<Shown>();
-    shown->place = {number, record};
+    shown->place = {number, 0, record};
     shown->since = Clock::now();
     // Maxima of x and of ~x: they belong to one x only if all ranks gave the same.
     const auto mark =
@@ -166,6 +169,8 @@ class TwinChannel final : public SideChannel {
 
   void finished(uint64_t) override {}
 
+  void waiting() override { ++waits_; }
+
   void check_failed() override {
     const auto now = Clock::now();
     if (now - looked_ < kTwinLook) return;
@@ -175,15 +180,27 @@ class TwinChannel final : public SideChannel {
     read_news(Deadline::after(std::chrono::nanoseconds(0)));
   }
 
-  std::vector<std::string> missing(uint64_t number) const override {
-    std::vector<std::string> texts;
-    if (number <= agreed_) return texts;
+  std::vector<int> missing(uint64_t number) const override {
+    std::vector<int> ranks;
+    if (number <= agreed_) return ranks;
     for (int r = 0; r < size_; ++r) {
       if (r == rank_) continue;
       const std::optional<Place> place = place_of(r);
-      if (!place || place->number < number) texts.push_back(whereabouts(r));
+      if (!place || place->number < number) ranks.push_back(r);
     }
-    return texts;
+    return ranks;
+  }
+
+  // By this rank's clock, from when it heard of the others last.
+  std::vector<int> silent(uint64_t number, Deadline::Duration silence) const override {
+    const auto since = Clock::now() - silence;
+    std::vector<int> ranks;
+    for (int r = 0; r < size_; ++r) {
+      const std::optional<Place> place = place_of(r);
+      const bool beyond = place && place->number > number;
+      if (r != rank_ && !beyond && heard_[static_cast<size_t>(r)] <= since) ranks.push_back(r);
+    }
+    return ranks;
   }
 
   int lost_before(uint64_t, bool) const override { return -1; }
@@ -233,11 +250,13 @@ class TwinChannel final : public SideChannel {
     const auto text = store.try_get(key("at", rank));
     if (!text) return std::nullopt;
     const size_t colon = text->find(':');
-    if (colon == std::string::npos) return std::nullopt;
+    const size_t second = colon == std::string::npos ? colon : text->find(':', colon + 1);
+    if (second == std::string::npos) return std::nullopt;
     const auto number = parse_int(text->substr(0, colon), 1);
-    const auto record = from_bytes(text->substr(colon + 1));
-    if (!number || !record) return std::nullopt;
-    return Place{static_cast<uint64_t>(*number), *record};
+    const auto waits = parse_int(text->substr(colon + 1, second - colon - 1), 0);
+    const auto record = from_bytes(text->substr(second + 1));
+    if (!number || !waits || !record) return std::nullopt;
+    return Place{static_cast<uint64_t>(*number), static_cast<uint64_t>(*waits), *record};
   }
 
   std::optional<Place> place_of(int rank) const { return places_[static_cast<size_t>(rank)]; }
@@ -246,8 +265,11 @@ class TwinChannel final : public SideChannel {
   void ask_for_news() {
     if (news_.valid()) return;
     std::string mine;
-    if (last_.number != said_) mine = std::to_string(last_.number) + ":" + to_bytes(last_.record);
-    said_ = last_.number;
+    if (last_.number != said_.number || waits_ != said_.waits)
+      mine = std::to_string(last_.number) + ":" + std::to_string(waits_) + ":" +
+             to_bytes(last_.record);
+    said_.number = last_.number;
+    said_.waits = waits_;
     news_ = courier_.send([mine, rank = rank_, size = size_](Store& store) {
       if (!mine.empty()) store.set(key("at", rank), mine);
       News news;
@@ -266,6 +288,10 @@ class TwinChannel final : public SideChannel {
       news = news_.get();
     } catch (const Error&) {  // without the store the engine's own errors must do
       return;
+    }
+    for (size_t r = 0; r < places_.size(); ++r) {
+      if (news.places[r] && (!places_[r] || places_[r]->waits != news.places[r]->waits))
+        heard_[r] = Clock::now();
     }
     places_ = std::move(news.places);
     if (news.failure) throw_reported(*news.failure);
@@ -333,7 +359,9 @@ class TwinChannel final : public SideChannel {
   Place last_;                                // shown
   bool twin_late_ = false;                    // the twin has given up
   uint64_t agreed_ = 0;
-  uint64_t said_ = 0;  // the number that this rank left in the store
+  uint64_t waits_ = 0;
+  Place said_;                            // number and waits that this rank left in the store
+  std::vector<Clock::time_point> heard_;  // by rank: when its saying that it waits was news
   Clock::time_point looked_;
 };
 

@@ -187,7 +187,9 @@ std::byte* Engine::begin_frame(int peer, const FrameHeader& header, std::string_
       return nullptr;
     case FrameType::kAbort:
       raise({failure_of(header.kind).value_or(Failure::kOther),
-             header.tag >= 0 && header.tag < size_ ? header.tag : peer,
+             header.tag >= 0 && header.tag < size_          ? header.tag
+             : failure_of(header.kind) == Failure::kTimeout ? -1
+                                                            : peer,
              (header.amount == kFirstHand ? "rank " + std::to_string(peer) + " reported: " : "") +
                  std::string(text),
              0, false, true});

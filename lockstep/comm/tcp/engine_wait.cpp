@@ -189,7 +189,8 @@ void Engine::time_out(const Pending& pending, Deadline deadline) {
   }
   if (between.size() == 1) text << " rank " << between[0] << " waits for that too;";
   if (between.size() > 1) text << " ranks " << joined(between, ", ") << " wait for that too;";
-  fail(Failure::kTimeout, -1, text.str() + " raise the time-out if they are only slow");
+  fail(Failure::kTimeout, late.empty() ? -1 : late.front(),
+       text.str() + " raise the time-out if they are only slow");
 }
 
 std::string Engine::whereabouts(int rank) const {
@@ -396,7 +397,7 @@ void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcep
       push_abort(peer, {kind, lost_rank, text}, true);
       peer.link->flush();
     }
-    break_with(kind, lost_rank >= 0 ? lost_rank : rank_, text);
+    break_with(kind, lost_rank >= 0 || kind == Failure::kTimeout ? lost_rank : rank_, text);
   } catch (...) {
     // broken_ is set, or memory ran out and the connections' end must tell.
   }
