@@ -91,14 +91,6 @@ std::string read_line(const char* path) {
   return line;
 }
 
-// Two processes share a host if they share a kernel and its host name (containers on one kernel
-// differ in the name).
-std::string host_identity() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return read_line("/proc/sys/kernel/random/boot_id") + "/" + name;
-}
-
 // Rank 0's own store, for the ranks that learn address and secret by `publish`.
 Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secret,
                      Deadline deadline) {
@@ -169,6 +161,12 @@ Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadlin
 }
 
 }  // namespace
+
+std::string host_identity() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return read_line("/proc/sys/kernel/random/boot_id") + "/" + name;
+}
 
 Offer make_offer(const std::vector<InterfaceAddress>& all, const std::string& wanted,
                  bool one_host) {

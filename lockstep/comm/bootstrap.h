@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/joining.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/interfaces.h"
@@ -61,7 +62,14 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
 // Collective. Throws InvalidArgument, StoreError, Timeout, PeerLost.
 Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
                      const InitOptions& options, CommunicatorOptions communicator,
-                     Deadline deadline);
+                     Deadline deadline, const Joining::AtStep& say = nullptr);
+
+// init() that calls `at_step` as it comes to each step; for tests.
+Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step);
+
+// Equal on two processes that share a host: a kernel and its host name (containers on one kernel
+// differ in the name).
+std::string host_identity();
 
 // Which ranks share a host, by the hosts' boot ids and names. Collective.
 Topology find_topology(Store& store, int rank, int size, Deadline deadline);

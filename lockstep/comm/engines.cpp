@@ -29,12 +29,14 @@ std::unique_ptr<Backend> make_checked(const EngineRequest& request,
   if (place.size == 1) return make(store);
   const auto own = std::make_shared<PrefixStore>("check", store);
   std::unique_ptr<side_channel::SideChannel> channel;
+  if (request.say) request.say("connecting the side channel of " + request.backend);
   if (place.local_size == place.size) {
     channel = side_channel::make_shared_channel(*own, place.rank, place.size, deadline);
   } else {
     auto twin = make_twin(std::make_shared<PrefixStore>("twin", own));
     channel = side_channel::make_twin_channel(std::move(twin), own, place.rank, place.size);
   }
+  if (request.say) request.say("connecting over " + request.backend + ", after its side channel");
   return make_checked_backend(make(store), std::move(channel), place.rank,
                               place.local_size <= usable_cpu_count());
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct EngineRequest {
   Topology job;              // ... in the whole job
   std::vector<int> members;  // the group's ranks by their ranks in the job, in the group's order
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
+  // Told what is done next, where that may take long; may be empty.
+  std::function<void(const std::string& step)> say = nullptr;
 };
 
 // "hierarchical", or with what carries its data between hosts: "hierarchical:gloo",

@@ -67,9 +67,13 @@ std::string choose_between_hosts(Store& store, const Topology& topology, Deadlin
 
 Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
                      const InitOptions& options, CommunicatorOptions communicator,
-                     Deadline deadline) {
+                     Deadline deadline, const Joining::AtStep& say) {
+  const auto step = [&say](const std::string& what) {
+    if (say) say(what);
+  };
   std::string name = choose_backend(options, process_env(), topology);
   if (name.empty() && store) {
+    step("exchanging who shares a host");
     PrefixStore places("places", store);
     name = choose_between_hosts(places, topology, deadline);
   }
@@ -81,29 +85,36 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
     backend = std::move(make_local_backends(1).front());
     origin->maker = make_local_groups();
   } else {
-    const EngineRequest request{.backend = name,
-                                .topology = topology,
-                                .job = topology,
-                                .members = origin->members,
-                                .timeout = options.timeout};
+    EngineRequest request{.backend = name,
+                          .topology = topology,
+                          .job = topology,
+                          .members = origin->members,
+                          .timeout = options.timeout,
+                          .say = step};
+    step("connecting over " + name);
     backend = make_engine(request, store, deadline);
+    request.say = nullptr;
     origin->maker = make_process_groups(
         request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
         communicator.keep);
   }
   communicator.origin = std::move(origin);
   Communicator comm(std::move(backend), topology, std::move(communicator));
+  step("waiting until all ranks are connected");
   if (store) store_barrier(*store, "ready", topology.size, deadline);
   return comm;
 }
 
 Communicator init(const InitOptions& options) {
+  return init_by_steps(options, nullptr);
+}
+
+Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) {
   const EnvLookup env = process_env();
   // The agent reads its ranks through pipes, which stdio would fill 4 KiB at a time.
   if (env("LOCKSTEP_STORE")) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const Deadline deadline = Deadline::after(options.timeout);
   const Meeting meeting = decide_meeting(options, env);
-  Rendezvous rendezvous = open_store(meeting, options, env, deadline);
   Topology topology = meeting.topology;
   CommunicatorOptions communicator{.timeout = options.timeout};
   if (auto board = launch::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
@@ -128,23 +139,39 @@ Communicator init(const InitOptions& options) {
     };
   }
 
-  std::shared_ptr<Store> store;
-  if (rendezvous.store) {
-    // The k-th init() of a rank meets the k-th of the others.
-    const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank), 1);
-    store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
-    if (!meeting.topology_known)
-      topology = find_topology(*store, topology.rank, topology.size, deadline);
-    struct Keep {
-      std::shared_ptr<Store> store;
-      std::shared_ptr<void> server;
-    };
-    communicator.keep = std::make_shared<Keep>(Keep{rendezvous.store, rendezvous.keep});
+  const bool outlived =
+      meeting.kind == Meeting::Kind::kAgent || meeting.kind == Meeting::Kind::kFile;
+  Joining joining(communicator.board,
+                  communicator.board_rank >= 0 ? communicator.board_rank : topology.local_rank,
+                  std::move(at_step));
+  try {
+    joining.step("reaching the job's store");
+    const Rendezvous rendezvous = open_store(meeting, options, env, deadline);
+    std::shared_ptr<Store> store;
+    if (rendezvous.store) {
+      // The k-th init() of a rank meets the k-th of the others.
+      const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank), 1);
+      store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
+      joining.meet_in(store, topology.rank, topology.size, outlived ? -1 : 0);
+      joining.step("meeting the other ranks in the store");
+      if (!meeting.topology_known)
+        topology = find_topology(*store, topology.rank, topology.size, deadline);
+      struct Keep {
+        std::shared_ptr<Store> store;
+        std::shared_ptr<void> server;
+      };
+      communicator.keep = std::make_shared<Keep>(Keep{rendezvous.store, rendezvous.keep});
+    }
+    Communicator comm = connect(store, topology, options, std::move(communicator), deadline,
+                                [&joining](const std::string& what) { joining.step(what); });
+    // A rank 0 that serves the store and ends at once must not take it from those still waiting.
+    joining.step("leaving the store");
+    if (store) leave_store(*store, topology.rank, topology.size, deadline);
+    joining.done();
+    return comm;
+  } catch (...) {
+    joining.fail();
   }
-  Communicator comm = connect(store, topology, options, std::move(communicator), deadline);
-  // A rank 0 that serves the store and ends at once must not take it from those still waiting.
-  if (store) leave_store(*store, topology.rank, topology.size, deadline);
-  return comm;
 }
 
 }  // namespace lockstep
