@@ -1,11 +1,19 @@
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <cctype>
 #include <map>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/failure.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_ranks.h"
 
@@ -76,6 +84,138 @@ TEST_P(Faults, EverySurvivorGetsTheRightErrorInTimeAndLeaksNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Faults, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name(); });
+
+// ---- a rank that is stopped in init() ----
+
+struct Step {
+  const char* backend;
+  const char* what;  // of Joining::step()
+  bool long_only = true;
+  bool all_survive = true;  // false: only rank 0 needs the stopped one still
+  friend std::ostream& operator<<(std::ostream& out, const Step& one) {
+    return out << one.backend << ", " << one.what;
+  }
+};
+
+std::vector<Step> steps() {
+  std::vector<Step> all;
+  for (const char* backend : {"shm", "tcp", "hierarchical", "gloo"}) {
+    const bool first = backend == std::string("shm");
+    all.push_back({backend, "reaching the job's store", !first});
+    all.push_back({backend, "meeting the other ranks in the store"});
+    all.push_back({backend, "waiting until all ranks are connected"});
+    all.push_back({backend, "leaving the store", true, false});
+  }
+  all.push_back({"shm", "connecting over shm"});
+  all.push_back({"tcp", "connecting over tcp", false});
+  all.push_back({"hierarchical", "connecting over hierarchical"});
+  all.push_back({"gloo", "connecting the side channel of gloo"});
+  all.push_back({"gloo", "connecting over gloo, after its side channel", false});
+  if (!env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false))
+    std::erase_if(all, [](const Step& step) { return step.long_only; });
+  return all;
+}
+
+class StoppedInInit : public ::testing::TestWithParam<Step> {};
+
+// Nobody but the stopped rank is blamed, by what the survivor says and for the agent.
+void expect_rank_1_blamed(const std::exception& error, std::chrono::nanoseconds after) {
+  const auto* late = dynamic_cast<const LateRank*>(&error);
+  const auto* lost = dynamic_cast<const PeerLost*>(&error);
+  EXPECT_EQ(late != nullptr   ? late->rank()
+            : lost != nullptr ? lost->rank()
+                              : -1,
+            1)
+      << error.what();
+  EXPECT_EQ(std::string(error.what()).find("init(): rank 1 "), 0u) << error.what();
+  EXPECT_LT(after, std::chrono::seconds(5)) << error.what();
+}
+
+TEST_P(StoppedInInit, IsNamedByEverySurvivor) {
+  const Step& step = GetParam();
+  testing::expect_lone_ranks(
+      3,
+      [&step] {
+        const auto start = std::chrono::steady_clock::now();
+        const int rank = static_cast<int>(env_int(process_env(), "RANK").value());
+        try {
+          init_by_steps({.backend = step.backend, .timeout = std::chrono::seconds(2)},
+                        [&](const std::string& what) {
+                          if (rank == 1 && what == step.what) ::raise(SIGSTOP);
+                        });
+          EXPECT_TRUE(rank == 2 && !step.all_survive) << "no error";
+        } catch (const Error& error) {
+          expect_rank_1_blamed(error, std::chrono::steady_clock::now() - start);
+        }
+      },
+      {{1, SIGSTOP}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, StoppedInInit, ::testing::ValuesIn(steps()), [](const auto& info) {
+  std::string name = info.param.backend;
+  bool upper = true;
+  for (const char* c = info.param.what; *c != '\0'; ++c) {
+    const bool letter = std::isalpha(static_cast<unsigned char>(*c)) != 0;
+    if (letter) name += upper ? static_cast<char>(std::toupper(*c)) : *c;
+    upper = !letter;
+  }
+  return name;
+});
+
+// ---- what the agent says ----
+
+// The report of three ranks that run `rank`, started by an agent.
+std::string report_of(const std::function<void()>& rank) {
+  const testing::RankOptions point = testing::gtest_point();
+  launch::LaunchOptions options;
+  options.quiet = true;
+  options.threads_per_rank = 1;
+  const launch::LaunchResult result =
+      launch::spawn(3, rank, options, {point.name, point.arguments});
+  EXPECT_EQ(result.exit_code, 1);
+  return result.failure ? launch::format_failure(*result.failure, 3) : "no failure";
+}
+
+TEST(AgentNames, ARankThatIsStoppedInACollective) {
+  const std::string report = report_of([] {
+    Communicator comm = init({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+    comm.barrier();
+    if (comm.rank() == 1) ::raise(SIGSTOP);
+    comm.barrier();
+  });
+  EXPECT_EQ(report.find("[lockstep] rank 1 of 3 is stopped (SIGSTOP), pid "), 0u) << report;
+  EXPECT_NE(report.find("  last collective: #1 barrier at faults_mp_test.cpp"), std::string::npos)
+      << report;
+  EXPECT_EQ(report.find("failed first"), std::string::npos) << report;
+}
+
+TEST(AgentNames, ARankThatIsStoppedInInit) {
+  const std::string report = report_of([] {
+    const int rank = static_cast<int>(env_int(process_env(), "RANK").value());
+    init_by_steps({.backend = "gloo", .timeout = std::chrono::seconds(2)},
+                  [rank](const std::string& what) {
+                    if (rank == 1 && what.starts_with("connecting over gloo")) ::raise(SIGSTOP);
+                  });
+  });
+  EXPECT_EQ(report.find("[lockstep] rank 1 of 3 is stopped (SIGSTOP), pid "), 0u) << report;
+  EXPECT_NE(report.find("  last collective: none yet; it is in init(): connecting over gloo"),
+            std::string::npos)
+      << report;
+  EXPECT_EQ(report.find("failed first"), std::string::npos) << report;
+}
+
+// It stands in no wait of Lockstep's: a loader that hangs, say.
+TEST(AgentNames, ARankThatRunsButDoesNotCome) {
+  const std::string report = report_of([] {
+    Communicator comm = init({.backend = "shm", .timeout = std::chrono::seconds(2)});
+    comm.barrier();
+    if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
+    comm.barrier();
+  });
+  EXPECT_EQ(report.find("[lockstep] rank 1 of 3 did not come; its process runs, pid "), 0u)
+      << report;
+  EXPECT_EQ(report.find("failed first"), std::string::npos) << report;
+}
 
 }  // namespace
 }  // namespace lockstep::faults_mp_test

@@ -11,7 +11,7 @@ namespace {
 // The faults that threads can have; those of processes are in faults_mp_test.cpp.
 TEST(Faults, EveryThreadGetsTheRightErrorInTime) {
   int tried = 0;
-  for (const testing::Fault& fault : testing::faults()) {
+  for (const testing::Fault& fault : testing::all_faults()) {
     if (fault.needs_process) continue;
     ++tried;
     std::mutex mutex;

@@ -5,11 +5,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
 
+#include "lockstep/comm/failure.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/process_state.h"
 
 namespace lockstep::testing {
 namespace {
@@ -48,6 +52,62 @@ void die_inside(Communicator& comm) {
 
 void stop(Communicator&) {
   ::raise(SIGSTOP);
+}
+
+constexpr int64_t kLarge = 4'000'000;  // elements; the transfer takes many turns
+
+// The same on all ranks: the faulty one's process.
+int pid_of_faulty(Communicator& comm) {
+  const at::Tensor pid = at::full({1}, static_cast<int64_t>(::getpid()), at::kLong);
+  comm.broadcast(pid, kFaultyRank);
+  return static_cast<int>(pid.item<int64_t>());
+}
+
+// Runs call(), and stops the process once this thread sleeps in it for good: nobody else calls it
+// before the process is stopped.
+void stop_while_it_waits(Communicator& comm) {
+  pid_of_faulty(comm);
+  const int thread = static_cast<int>(::gettid());
+  std::atomic<bool> calls = false;
+  std::thread([thread, &calls] {
+    constexpr int kLooks = 50;  // that find it asleep, one after another
+    for (int asleep = 0; asleep < kLooks;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      asleep = calls && process_state(thread) == 'S' ? asleep + 1 : 0;
+    }
+    ::kill(::getpid(), SIGSTOP);
+  }).detach();
+  calls = true;
+  comm.all_reduce(vector_of(1000));
+}
+
+// Comes once the faulty rank is stopped.
+void come_then(Communicator& comm) {
+  const int pid = pid_of_faulty(comm);
+  const Deadline deadline = Deadline::after(kLongTimeout);
+  while (process_state(pid) != 'T' && !deadline.expired())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  again_and_again(all_reduce)(comm);
+}
+
+// Stops with a large transfer under way, which the others have begun: they send a word from inside.
+void stop_in_transfer(Communicator& comm) {
+  const at::Tensor word = vector_of(1);
+  while (true) {
+    Work work = comm.iall_reduce(vector_of(kLarge));
+    for (const int r : {0, 2}) comm.recv(word, r);
+    if (!work.test()) ::raise(SIGSTOP);
+    work.wait();
+  }
+}
+
+void transfer_and_tell(Communicator& comm) {
+  const at::Tensor word = vector_of(1);
+  again_and_again([&word](Communicator& c) {
+    Work work = c.iall_reduce(vector_of(kLarge));
+    c.send(word, kFaultyRank);
+    work.wait();
+  })(comm);
 }
 
 Fault lost(std::string name, std::function<void(Communicator&)> fault, int end,
@@ -109,6 +169,34 @@ std::vector<Fault> make_faults() {
   stopped.words = {"rank 1", "all_reduce sum float32 x 1000"};
   all.push_back(stopped);
 
+  // In every phase of a collective.
+  const auto stops = [&stopped](std::string name, std::function<void(Communicator&)> fault,
+                                std::function<void(Communicator&)> others, bool long_only) {
+    Fault result = stopped;
+    result.name = std::move(name);
+    result.fault = std::move(fault);
+    result.others = std::move(others);
+    result.words = {"rank 1", "all_reduce sum float32 x "};
+    result.long_only = long_only;
+    return result;
+  };
+  all.push_back(stops("StoppedWhileItWaits", stop_while_it_waits, come_then, true));
+  all.push_back(stops("StoppedInTransfer", stop_in_transfer, transfer_and_tell, false));
+  all.push_back(stops(
+      "StoppedAfterItsPart",
+      [](Communicator& c) {
+        const Work work = c.iall_reduce(vector_of(1000));
+        ::raise(SIGSTOP);
+      },
+      again_and_again(all_reduce), true));
+  all.push_back(stops(
+      "StoppedAtTheEnd",
+      [](Communicator& c) {
+        c.all_reduce(vector_of(kLarge));
+        ::raise(SIGSTOP);
+      },
+      again_and_again([](Communicator& c) { c.all_reduce(vector_of(kLarge)); }), true));
+
   Fault late = stopped;
   late.name = "Late";
   late.needs_process = false;
@@ -119,6 +207,18 @@ std::vector<Fault> make_faults() {
     all_reduce(comm);
   };
   all.push_back(late);
+
+  // Where a thread cannot be stopped: it holds a transfer up that it has begun.
+  Fault holds = late;
+  holds.name = "HoldsATransferUp";
+  holds.words = {"rank 1", "all_reduce sum float32 x "};
+  holds.fault = [late = late.fault](Communicator& comm) {
+    const Work work = comm.iall_reduce(vector_of(kLarge));
+    late(comm);
+  };
+  holds.others = again_and_again([](Communicator& c) { c.all_reduce(vector_of(kLarge)); });
+  holds.long_only = true;
+  all.push_back(holds);
 
   const auto reduce_100 = [](Communicator& c) { c.all_reduce(vector_of(100)); };
   all.push_back(mismatch("AnotherOperation", [](Communicator& c) { c.all_gather(vector_of(100)); },
@@ -168,9 +268,19 @@ const char* name_of(FaultError error) {
 
 }  // namespace
 
-const std::vector<Fault>& faults() {
+const std::vector<Fault>& all_faults() {
   static const std::vector<Fault> all = make_faults();
   return all;
+}
+
+const std::vector<Fault>& faults() {
+  static const std::vector<Fault> chosen = [] {
+    std::vector<Fault> some = all_faults();
+    if (!env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false))
+      std::erase_if(some, [](const Fault& fault) { return fault.long_only; });
+    return some;
+  }();
+  return chosen;
 }
 
 std::chrono::nanoseconds fault_timeout(const Fault& fault) {
@@ -184,7 +294,7 @@ std::string run_fault(Communicator& comm, const Fault& fault, const FaultTraits&
   comm.barrier();
   const auto start = std::chrono::steady_clock::now();
   FaultError error{};
-  int lost_rank = -1;
+  int lost_rank = -1;  // or the late one
   std::string text;
   try {
     (faulty ? fault.fault : fault.others)(comm);
@@ -196,6 +306,7 @@ std::string run_fault(Communicator& comm, const Fault& fault, const FaultTraits&
     text = e.what();
   } catch (const Timeout& e) {
     error = FaultError::kTimeout;
+    if (const auto* late = dynamic_cast<const LateRank*>(&e)) lost_rank = late->rank();
     text = e.what();
   } catch (const Mismatch& e) {
     error = FaultError::kMismatch;
@@ -214,6 +325,9 @@ std::string run_fault(Communicator& comm, const Fault& fault, const FaultTraits&
       (traits.names_lost || lost_rank != -1)) {
     wrong << "PeerLost names rank " << lost_rank << "\n";
   }
+  if (error == FaultError::kTimeout && fault.error == error && lost_rank != kFaultyRank &&
+      traits.names_late)
+    wrong << "Timeout blames rank " << lost_rank << "\n";
   if (traits.names_calls && (traits.names_late || fault.error != FaultError::kTimeout)) {
     for (const std::string& word : fault.words) {
       if (text.find(word) == std::string::npos) wrong << "'" << word << "' is not in the message\n";

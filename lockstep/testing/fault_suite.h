@@ -1,6 +1,6 @@
 // Faults: one rank of a group dies, stops, leaves, is late or falls out of step, and every other
-// rank must get the right error in time. One table for all backends; a backend is added by a line
-// in comm/faults_mp_test.cpp.
+// rank must get the right error in time, which blames nobody but that rank. One table for all
+// backends; a backend is added by a line in comm/faults_mp_test.cpp.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ namespace lockstep::testing {
 struct FaultTraits {
   bool names_lost = true;   // PeerLost carries the rank; else -1 will do
   bool names_calls = true;  // different calls are Mismatch; else Timeout or PeerLost will do
-  bool names_late = true;   // Timeout names the late rank; else one that waits for it will do
+  bool names_late = true;   // Timeout names the late rank; else none, or one that waits for it,
+                            // will do
 };
 
 enum class FaultError { kPeerLost, kTimeout, kMismatch };
@@ -34,10 +35,13 @@ struct Fault {
   int end = 0;                  // of the faulty rank, as in expect_lone_ranks()
   bool faulty_sees_it = false;  // the faulty rank goes on and must get the error too
   bool at_deadline = false;     // the error comes at the communicator's time-out, not before
+  bool long_only = false;       // of processes only where LOCKSTEP_LONG_TESTS is 1
   std::vector<std::string> words =
       {};  // in the message on every rank, where the backend names calls
 };
 
+const std::vector<Fault>& all_faults();
+// Without those that are long_only, unless they are asked for.
 const std::vector<Fault>& faults();
 
 // The time-out that the communicators of a fault must have.

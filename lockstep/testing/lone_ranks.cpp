@@ -17,6 +17,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process_state.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/store/tcp_store.h"
@@ -39,14 +40,6 @@ std::string call_text(int parent, const std::string& name) {
     code = 1;
   }
   std::exit(code);
-}
-
-// The third field of /proc/PID/stat: 'R', 'S', 'T', 'Z', ...
-char state_of(int pid) {
-  std::string text;
-  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), text);
-  const auto close = text.rfind(')');
-  return close == std::string::npos || close + 2 >= text.size() ? '?' : text[close + 2];
 }
 
 std::string read_all(int fd) {
@@ -143,13 +136,13 @@ std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
     for (const Running& one : running) {
       if (one.process->poll()) continue;
       all_ended = false;
-      if (state_of(one.process->pid()) != 'T') all_ended_or_stopped = false;
+      if (process_state(one.process->pid()) != 'T') all_ended_or_stopped = false;
     }
     if (all_ended) break;
     if (all_ended_or_stopped || deadline.expired()) {
       for (size_t r = 0; r < ranks.size(); ++r) {
         if (running[r].process->poll()) continue;
-        ranks[r].was_stopped = state_of(running[r].process->pid()) == 'T';
+        ranks[r].was_stopped = process_state(running[r].process->pid()) == 'T';
         ranks[r].timed_out = !ranks[r].was_stopped;
         running[r].process->signal_group(SIGKILL);
       }
