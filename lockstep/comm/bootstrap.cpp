@@ -50,8 +50,10 @@ Meeting from_launcher(const EnvLookup& env) {
       meeting.topology_known = env("LOCAL_RANK").has_value() && env("LOCAL_WORLD_SIZE").has_value();
       break;
     case Launcher::kOpenMpi:
+    case Launcher::kMpich:
     case Launcher::kSlurm: {
       if (job.world_size == 1) break;
+      const bool by_mpirun = job.launcher != Launcher::kSlurm;
       const auto directory = env("PMIX_SERVER_TMPDIR");
       const bool on_one_host = job.local_world_size == job.world_size;
       if (job.launcher == Launcher::kOpenMpi && on_one_host && directory) {
@@ -62,13 +64,13 @@ Meeting from_launcher(const EnvLookup& env) {
       } else if (job.master) {
         meeting.kind = Meeting::Kind::kRankZero;
         meeting.address = *job.master;
-      } else if (job.launcher == Launcher::kOpenMpi) {
+      } else if (by_mpirun) {
         meeting.kind = Meeting::Kind::kMpi;
       } else {
         throw InvalidArgument(master_advice(job.launcher));
       }
       // mpirun may deal out the ranks to the hosts one by one, without saying so.
-      meeting.topology_known = job.launcher != Launcher::kOpenMpi || on_one_host;
+      meeting.topology_known = !by_mpirun || on_one_host;
       break;
     }
   }
@@ -147,7 +149,7 @@ Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadlin
     word = mpi::word_of_rank_zero(word, place.rank, place.size, deadline);
   } catch (const LaunchError& error) {
     throw InvalidArgument(master_advice(Launcher::kOpenMpi) +
-                          " (or make Open MPI loadable: " + error.what() + ")");
+                          " (or make MPI loadable: " + error.what() + ")");
   }
   if (place.rank == 0) return result;
   std::istringstream words(word);

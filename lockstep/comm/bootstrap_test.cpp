@@ -89,6 +89,21 @@ TEST(Bootstrap, MpirunOnSeveralHostsMeetsThroughMpiUnlessToldWhere) {
   EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kRankZero);
 }
 
+// Its mpirun has no folder of the job's own.
+TEST(Bootstrap, MpichsMpirunMeetsThroughMpi) {
+  std::map<std::string, std::string, std::less<>> variables = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  const Meeting one_host = decide_meeting({}, environment(variables));
+  EXPECT_EQ(one_host.kind, Kind::kMpi);
+  EXPECT_TRUE(one_host.topology_known);
+  variables["MPI_LOCALRANKID"] = "0";
+  variables["MPI_LOCALNRANKS"] = "1";
+  EXPECT_FALSE(decide_meeting({}, environment(variables)).topology_known);
+  variables["PMI_SIZE"] = variables["PMI_RANK"] = "1";
+  variables["PMI_RANK"] = "0";
+  EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kAlone);
+}
+
 // Here no mpirun started the process; where Open MPI is missing it is the same.
 TEST(Bootstrap, WithoutMpiTheAdviceIsToSayWhere) {
   if (process_env()("OMPI_COMM_WORLD_SIZE") || process_env()("PMIX_RANK") ||

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/host_list.h"
+#include "lockstep/launch/mpi_family.h"
 
 namespace lockstep::launch {
 namespace {
@@ -96,20 +97,18 @@ JobEnvironment read_torchrun(const EnvLookup& env) {
   return job;
 }
 
-// Open MPI does not say which host a rank is on (OMPI_COMM_WORLD_NODE_RANK is the rank within the
-// host, over all jobs). The number here assumes mpirun's default placement, by slot.
-JobEnvironment read_open_mpi(const EnvLookup& env) {
+// No mpirun says which host a rank is on (OMPI_COMM_WORLD_NODE_RANK is the rank within the host,
+// over all jobs). The number here assumes the default placement, by slot.
+JobEnvironment read_mpirun(const EnvLookup& env, const MpiLauncher& names) {
   JobEnvironment job;
-  job.launcher = Launcher::kOpenMpi;
-  job.rank = need_int(env, "OMPI_COMM_WORLD_RANK", 0, "OMPI_COMM_WORLD_SIZE");
-  job.world_size = need_int(env, "OMPI_COMM_WORLD_SIZE", 1, "OMPI_COMM_WORLD_RANK");
-  job.local_rank = need_int(env, "OMPI_COMM_WORLD_LOCAL_RANK", 0, "OMPI_COMM_WORLD_RANK");
-  job.local_world_size = need_int(env, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, "OMPI_COMM_WORLD_RANK");
-  check_below("OMPI_COMM_WORLD_RANK", job.rank, "OMPI_COMM_WORLD_SIZE", job.world_size);
-  check_below("OMPI_COMM_WORLD_LOCAL_RANK", job.local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE",
-              job.local_world_size);
-  check_below("OMPI_COMM_WORLD_LOCAL_SIZE", job.local_world_size - 1, "OMPI_COMM_WORLD_SIZE",
-              job.world_size);
+  job.launcher = names.family == MpiFamily::kOpenMpi ? Launcher::kOpenMpi : Launcher::kMpich;
+  job.rank = need_int(env, names.rank, 0, names.size);
+  job.world_size = need_int(env, names.size, 1, names.rank);
+  job.local_rank = need_int(env, names.local_rank, 0, names.rank);
+  job.local_world_size = need_int(env, names.local_size, 1, names.rank);
+  check_below(names.rank, job.rank, names.size, job.world_size);
+  check_below(names.local_rank, job.local_rank, names.local_size, job.local_world_size);
+  check_below(names.local_size, job.local_world_size - 1, names.size, job.world_size);
   job.node_rank = (job.rank - std::min(job.rank, job.local_rank)) / job.local_world_size;
   job.master = read_master(env);
   return job;
@@ -198,6 +197,7 @@ const char* to_string(Launcher launcher) {
     case Launcher::kTorchrun:
       return "torchrun";
     case Launcher::kOpenMpi:
+    case Launcher::kMpich:
       return "mpirun";
     case Launcher::kSlurm:
       return "srun";
@@ -208,7 +208,8 @@ const char* to_string(Launcher launcher) {
 JobEnvironment read_job_environment(const EnvLookup& env) {
   if (const auto store = env("LOCKSTEP_STORE")) return read_lockstep(env, *store);
   if (env("RANK") || env("WORLD_SIZE")) return read_torchrun(env);
-  if (env("OMPI_COMM_WORLD_RANK") || env("OMPI_COMM_WORLD_SIZE")) return read_open_mpi(env);
+  // Before Slurm: mpirun inside an allocation may start its own daemons by srun.
+  if (const MpiLauncher* mpirun = mpi_launcher(env)) return read_mpirun(env, *mpirun);
   if (in_slurm_step(env)) return read_slurm(env);
   return {};
 }

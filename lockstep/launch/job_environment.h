@@ -14,6 +14,7 @@ enum class Launcher {
   kLockstep,  // lockstep run, launch::spawn
   kTorchrun,  // torchrun, or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
   kOpenMpi,   // mpirun of Open MPI
+  kMpich,     // mpirun of MPICH's family: Hydra, Intel MPI's, Cray's, MVAPICH's
   kSlurm,     // srun
 };
 const char* to_string(Launcher launcher);
@@ -31,10 +32,10 @@ struct JobEnvironment {
   std::optional<HostPort> master;  // MASTER_ADDR, MASTER_PORT
 };
 
-// Reads the environment of, in this order, Lockstep (LOCKSTEP_STORE with RANK, …), torchrun, Open
-// MPI (OMPI_COMM_WORLD_*) and Slurm (SLURM_PROCID inside a job step of several tasks). Pure. Throws
-// InvalidArgument that names the variable when values are missing, malformed or contradict each
-// other (RANK=3 of WORLD_SIZE=2).
+// Reads the environment of, in this order, Lockstep (LOCKSTEP_STORE with RANK, …), torchrun, an
+// mpirun (mpi_family.h: OMPI_COMM_WORLD_* or PMI_*) and Slurm (SLURM_PROCID inside a job step of
+// several tasks). Pure. Throws InvalidArgument that names the variable when values are missing,
+// malformed or contradict each other (RANK=3 of WORLD_SIZE=2).
 JobEnvironment read_job_environment(const EnvLookup& env);
 
 }  // namespace lockstep::launch

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
 #include "lockstep/core/errors.h"
@@ -101,6 +102,39 @@ TEST(JobEnvironment, OpenMpi) {
   EXPECT_FALSE(job.master);
 }
 
+// What Hydra sets: the mpirun of MPICH and Intel MPI.
+Variables hydra() {
+  return {{"PMI_RANK", "5"},
+          {"PMI_SIZE", "8"},
+          {"PMI_FD", "7"},
+          {"MPI_LOCALRANKID", "1"},
+          {"MPI_LOCALNRANKS", "4"}};
+}
+
+TEST(JobEnvironment, Mpich) {
+  const JobEnvironment job = read(hydra());
+  EXPECT_EQ(job.launcher, Launcher::kMpich);
+  EXPECT_EQ(job.rank, 5);
+  EXPECT_EQ(job.world_size, 8);
+  EXPECT_EQ(job.local_rank, 1);
+  EXPECT_EQ(job.local_world_size, 4);
+  EXPECT_EQ(job.node_rank, 1);
+  EXPECT_FALSE(job.master);
+}
+
+TEST(JobEnvironment, OtherMpirunsOfMpichsFamily) {
+  for (const auto& [rank, size, local_rank, local_size] :
+       {std::array{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                   "MV2_COMM_WORLD_LOCAL_SIZE"},
+        std::array{"PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"}}) {
+    const JobEnvironment job =
+        read({{rank, "3"}, {size, "4"}, {local_rank, "1"}, {local_size, "2"}});
+    EXPECT_EQ(job.launcher, Launcher::kMpich) << rank;
+    EXPECT_EQ(job.rank, 3) << rank;
+    EXPECT_EQ(job.local_world_size, 2) << rank;
+  }
+}
+
 Variables slurm() {
   return {{"SLURM_PROCID", "9"},  {"SLURM_STEP_NUM_TASKS", "11"},           {"SLURM_LOCALID", "1"},
           {"SLURM_NODEID", "2"},  {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}, {"SLURM_STEP_ID", "0"},
@@ -158,6 +192,23 @@ TEST(JobEnvironment, InsideSlurmTorchrunsRanksCount) {
   EXPECT_EQ(read(variables).launcher, Launcher::kTorchrun);
 }
 
+// mpirun's daemons are the step's tasks then, one a node, and its ranks inherit their variables.
+TEST(JobEnvironment, InsideSlurmMpirunsRanksCount) {
+  Variables variables = slurm();
+  variables.merge(hydra());
+  EXPECT_EQ(read(variables).launcher, Launcher::kMpich);
+  EXPECT_EQ(read(variables).rank, 5);
+}
+
+// srun --mpi=pmi2.
+TEST(JobEnvironment, SrunThatSpeaksPmiIsSrun) {
+  Variables variables = slurm();
+  variables["PMI_RANK"] = "9";
+  variables["PMI_SIZE"] = "11";
+  EXPECT_EQ(read(variables).launcher, Launcher::kSlurm);
+  EXPECT_EQ(read(variables).rank, 9);
+}
+
 TEST(JobEnvironment, ContradictionsNameTheVariables) {
   struct Case {
     const char* name;
@@ -186,6 +237,11 @@ TEST(JobEnvironment, ContradictionsNameTheVariables) {
               HasSubstr("WORLD_SIZE is missing, although LOCKSTEP_STORE is set"));
   EXPECT_THAT(error_of({{"OMPI_COMM_WORLD_RANK", "0"}}),
               HasSubstr("OMPI_COMM_WORLD_SIZE is missing"));
+  Variables torn = hydra();
+  torn.erase("PMI_SIZE");
+  EXPECT_THAT(error_of(torn), HasSubstr("PMI_SIZE is missing, although PMI_RANK is set"));
+  torn["PMI_SIZE"] = "5";
+  EXPECT_THAT(error_of(torn), HasSubstr("PMI_RANK=5 contradicts PMI_SIZE=5"));
   for (const auto& [name, value] : Variables{{"SLURM_PROCID", "11"},
                                              {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
                                              {"SLURM_LOCALID", "3"}}) {
