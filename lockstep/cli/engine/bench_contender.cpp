@@ -114,15 +114,16 @@ class RawMpiContender final : public Contender {
     void* in = input_.defined() ? input_.mutable_data_ptr() : nullptr;
     void* out = output_.defined() ? output_.mutable_data_ptr() : nullptr;
     int code = mpi::kSuccess;
+    mpi::Status status;
     switch (case_.op) {
       case Op::kAllReduce:
-        code = f.allreduce(mpi::kInPlace, out, part, type, sum, world);
+        code = f.allreduce(mpi_.in_place(), out, part, type, sum, world);
         break;
       case Op::kBroadcast:
         code = f.bcast(out, part, type, 0, world);
         break;
       case Op::kReduce:
-        code = f.reduce(rank_ == 0 ? mpi::kInPlace : in, out, part, type, sum, 0, world);
+        code = f.reduce(rank_ == 0 ? mpi_.in_place() : in, out, part, type, sum, 0, world);
         break;
       case Op::kAllGather:
         code = f.allgather(in, part, type, out, part, type, world);
@@ -145,9 +146,9 @@ class RawMpiContender final : public Contender {
       default:
         if (rank_ == 0) {
           f.send(out, part, type, 1, 0, world);
-          code = f.recv(out, part, type, 1, 0, world, nullptr);
+          code = f.recv(out, part, type, 1, 0, world, &status);
         } else if (rank_ == 1) {
-          code = f.recv(out, part, type, 0, 0, world, nullptr);
+          code = f.recv(out, part, type, 0, 0, world, &status);
           f.send(out, part, type, 0, 0, world);
         }
     }

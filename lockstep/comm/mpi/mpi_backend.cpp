@@ -115,7 +115,7 @@ class MpiBackend final : public Backend {
         rank_(options.rank),
         spins_(options.local_size <= usable_cpu_count() ? 2000 : 0) {}
 
-  // Frees what is this process's: in Open MPI that tells the peers nothing.
+  // Frees what is this process's: in Open MPI and MPICH that tells the peers nothing.
   ~MpiBackend() override {
     if (!mpi::usable()) return;
     const std::lock_guard lock(mpi::call_mutex());
@@ -202,7 +202,7 @@ class MpiBackend final : public Backend {
         return;
       }
       if (flag == 0) return;
-      op.received_bytes += static_cast<int64_t>(status.bytes);
+      if (op.expected_bytes >= 0) op.received_bytes += mpi_.received_bytes(status);
       op.requests.pop_back();
     }
     if (op.done) return;
@@ -268,13 +268,13 @@ class MpiBackend final : public Backend {
         });
       case Op::kReduce:
         return in_chunks(call.count, op, [&](int64_t first, int n, RequestHandle* request) {
-          const void* from = is_root && in_place ? mpi::kInPlace : input + first * width;
+          const void* from = is_root && in_place ? mpi_.in_place() : input + first * width;
           return f.ireduce(from, output + (is_root ? first * width : 0), n, type, reducer(),
                            call.root, comm_, request);
         });
       case Op::kAllReduce:
         return in_chunks(call.count, op, [&](int64_t first, int n, RequestHandle* request) {
-          const void* from = in_place ? mpi::kInPlace : input + first * width;
+          const void* from = in_place ? mpi_.in_place() : input + first * width;
           return f.iallreduce(from, output + first * width, n, type, reducer(), comm_, request);
         });
       case Op::kSend:
@@ -323,7 +323,7 @@ class MpiBackend final : public Backend {
     }
     const int n = static_cast<int>(part);
     const void* gathered = input;
-    if (is_own_part(call)) gathered = mpi::kInPlace;
+    if (is_own_part(call)) gathered = mpi_.in_place();
     if (all_equal(call.counts)) {
       switch (call.op) {
         case Op::kGather:
@@ -375,7 +375,7 @@ void check_mpi(const Library& library, int code, const char* function) {
 
 // A communicator of MPI's own for this group, so that nobody else's messages match ours.
 mpi::Comm duplicate_world(const Library& library, Deadline deadline) {
-  mpi::Comm comm = nullptr;
+  mpi::Comm comm;
   RequestHandle request = library.handle.request_null;
   check_mpi(library, library.call.comm_idup(library.handle.world, &comm, &request),
             "MPI_Comm_idup");
@@ -394,9 +394,9 @@ mpi::Comm duplicate_world(const Library& library, Deadline deadline) {
 }
 
 mpi::Comm create_group(const Library& library, const std::vector<int>& members) {
-  mpi::Group world = nullptr;
-  mpi::Group group = nullptr;
-  mpi::Comm comm = nullptr;
+  mpi::Group world;
+  mpi::Group group;
+  mpi::Comm comm;
   check_mpi(library, library.call.comm_group(library.handle.world, &world), "MPI_Comm_group");
   check_mpi(
       library,

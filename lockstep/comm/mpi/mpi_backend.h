@@ -1,4 +1,4 @@
-// mpi: Open MPI, loaded at run time, for ranks that mpirun or srun started.
+// mpi: Open MPI or MPICH, loaded at run time, for ranks that mpirun or srun started.
 //
 // Every operation is one of MPI's non-blocking ones, tested in a loop: a blocking MPI call knows no
 // deadline. MPI promises neither an order of additions nor equal bits on all ranks. It does not
@@ -29,7 +29,7 @@ struct MpiOptions {
 // before they enter MPI, which knows no deadline; null for a group of one. The first call of a
 // process initialises MPI, and MPI_Finalize runs when it exits with status 0. After Timeout,
 // PeerLost or Mismatch MPI may still write into the operation's memory: end the process. Throws
-// LaunchError (no Open MPI; not started by mpirun), Mismatch, Timeout, StoreError, PeerLost.
+// LaunchError (no MPI; not started by mpirun), Mismatch, Timeout, StoreError, PeerLost.
 std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& options,
                                           Deadline deadline);
 

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <array>
+#include <sstream>
 #include <type_traits>
 
 #include "lockstep/core/errors.h"
@@ -9,42 +11,115 @@
 namespace lockstep::mpi {
 namespace {
 
+constexpr const char* kKnown =
+    "backend mpi knows Open MPI 4 and 5, and MPICH with what shares its libmpi.so.12 (Intel MPI, "
+    "Cray MPICH, MVAPICH)";
+
 void* find_symbol(void* library, const std::string& file, const char* name) {
   void* symbol = ::dlsym(library, name);
-  if (symbol == nullptr) {
-    throw LaunchError(file + " has no " + name +
-                      ": it is no Open MPI 4 or 5, the only one that backend mpi knows");
-  }
+  if (symbol == nullptr) throw LaunchError(file + " has no " + name + ": " + kKnown);
   return symbol;
+}
+
+struct Opened {
+  void* library = nullptr;
+  std::string file;
+};
+
+Opened open_library(const LibraryChoice& choice) {
+  void* loaded = choice.asked_for ? nullptr : ::dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+  Dl_info info{};
+  if (loaded != nullptr && ::dladdr(loaded, &info) != 0) return {RTLD_DEFAULT, info.dli_fname};
+  std::string reasons;
+  for (const std::string& file : choice.files) {
+    // RTLD_GLOBAL: Open MPI's plug-ins look for its symbols in the global scope.
+    if (void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL)) return {library, file};
+    const char* reason = ::dlerror();
+    reasons += (reasons.empty() ? "" : "; ") +
+               std::string(reason != nullptr ? reason : file + " cannot be loaded");
+  }
+  throw LaunchError(choice.reason + " (" + reasons + "); " + choice.advice);
+}
+
+std::string install(const std::string& packages) {
+  return "install it (Debian, Ubuntu: " + packages + ") or add its folder to LD_LIBRARY_PATH";
 }
 
 }  // namespace
 
-Library::Library(const std::string& file) {
-  // RTLD_GLOBAL: Open MPI's plug-ins look for its symbols in the global scope.
-  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) {
-    const char* reason = ::dlerror();
-    throw LaunchError("backend mpi needs Open MPI, but " +
-                      std::string(reason != nullptr ? reason : file + " cannot be loaded") +
-                      "; install it (Debian, Ubuntu: apt install openmpi-bin libopenmpi3) or add "
-                      "its folder to LD_LIBRARY_PATH");
+LibraryChoice choose_library(const EnvLookup& env) {
+  using launch::mpi_package;
+  if (const auto file = env("LOCKSTEP_MPI_LIBRARY")) {
+    return {{*file},
+            "LOCKSTEP_MPI_LIBRARY=" + *file + " cannot be loaded",
+            "give the file of Open MPI's or MPICH's library, or unset it",
+            true};
+  }
+  LibraryChoice choice;
+  const std::vector<MpiFamily> families = launch::fitting_families(env);
+  for (const MpiFamily family : families) {
+    for (const std::string& file : launch::mpi_library_files(family)) choice.files.push_back(file);
+  }
+  if (families.size() == 1) {
+    const std::string name = to_string(families[0]);
+    choice.reason =
+        name + "'s mpirun started this process, but " + name + "'s library cannot be loaded";
+    choice.advice = install(std::string("apt install ") + mpi_package(families[0]));
+  } else {
+    choice.reason = "backend mpi needs Open MPI or MPICH, but neither can be loaded";
+    choice.advice = install(std::string("apt install ") + mpi_package(families[0]) +
+                            ", or apt install " + mpi_package(families[1]));
+  }
+  return choice;
+}
+
+std::string short_version(const std::string& text) {
+  std::istringstream line(text.substr(0, text.find_first_of(",\n")));
+  std::string result;
+  for (std::string word; line >> word;) {
+    if (word == "Version:" || word == "Version" || word == ":" || word == "VERSION") continue;
+    if (word == "MPI" && result.empty()) continue;  // Cray's line starts with "MPI VERSION :"
+    result += (result.empty() ? "" : " ") + word;
+  }
+  return result;
+}
+
+// Whose it is; sets name_.
+MpiFamily Library::identify(void* library, const std::string& file) {
+  // Handles are no part of this one: either form will do.
+  call.get_library_version = {find_symbol(library, file, "MPI_Get_library_version"),
+                              MpiFamily::kOpenMpi};
+  std::array<char, kMostText + 1> text{};
+  int length = 0;
+  call.get_library_version(text.data(), &length);
+  const std::string version = short_version(text.data());
+  name_ = version + " (" + file + ")";
+  const auto family = launch::family_of_version(text.data());
+  const bool known_open_mpi =
+      version.starts_with("Open MPI v4.") || version.starts_with("Open MPI v5.");
+  if (!family || (family == MpiFamily::kOpenMpi && !known_open_mpi)) {
+    throw LaunchError(file + " is " + (version.empty() ? "an unknown MPI" : version) + ": " +
+                      kKnown + "; LOCKSTEP_MPI_LIBRARY names another file");
+  }
+  return *family;
+}
+
+Library::Library(const LibraryChoice& choice) {
+  const Opened opened = open_library(choice);
+  const auto find = [&](const char* name) {
+    return find_symbol(opened.library, opened.file, name);
+  };
+  const MpiFamily family = identify(opened.library, opened.file);
+  constants_ = family == MpiFamily::kMpich ? kMpichConstants : kOpenMpiConstants;
+  for (const HandleRow& row : kHandles) {
+    if (family == MpiFamily::kMpich)
+      (handle.*row.where).number = row.mpich;
+    else
+      (handle.*row.where).pointer = find(row.open_mpi);
   }
   const auto load = [&](auto& target, const char* name) {
-    target = reinterpret_cast<std::remove_reference_t<decltype(target)>>(
-        find_symbol(library, file, name));
+    target = std::remove_reference_t<decltype(target)>(find(name), family);
   };
-  load(call.get_library_version, "MPI_Get_library_version");
-  char text[4096] = {};
-  int length = 0;
-  call.get_library_version(text, &length);
-  version_.assign(text, static_cast<size_t>(length));
-  version_ = version_.substr(0, version_.find(','));
-  if (!version_.starts_with("Open MPI v4.") && !version_.starts_with("Open MPI v5.")) {
-    throw LaunchError("backend mpi knows Open MPI 4 and 5, but " + file + " is " + version_ +
-                      "; put one of those first on LD_LIBRARY_PATH");
-  }
-
   load(call.initialized, "MPI_Initialized");
   load(call.finalized, "MPI_Finalized");
   load(call.init_thread, "MPI_Init_thread");
@@ -62,6 +137,7 @@ Library::Library(const std::string& file) {
   load(call.group_free, "MPI_Group_free");
   load(call.comm_create_group, "MPI_Comm_create_group");
   load(call.test, "MPI_Test");
+  load(call.get_elements_x, "MPI_Get_elements_x");
   load(call.isend, "MPI_Isend");
   load(call.irecv, "MPI_Irecv");
   load(call.ibarrier, "MPI_Ibarrier");
@@ -88,39 +164,25 @@ Library::Library(const std::string& file) {
   load(call.scatter, "MPI_Scatter");
   load(call.reduce_scatter_block, "MPI_Reduce_scatter_block");
   load(call.alltoall, "MPI_Alltoall");
+}
 
-  load(handle.world, "ompi_mpi_comm_world");
-  load(handle.request_null, "ompi_request_null");
-  load(handle.errors_return, "ompi_mpi_errors_return");
-  load(handle.byte, "ompi_mpi_byte");
-  load(handle.int8, "ompi_mpi_int8_t");
-  load(handle.uint8, "ompi_mpi_uint8_t");
-  load(handle.int16, "ompi_mpi_int16_t");
-  load(handle.uint16, "ompi_mpi_uint16_t");
-  load(handle.int32, "ompi_mpi_int32_t");
-  load(handle.int64, "ompi_mpi_int64_t");
-  load(handle.float32, "ompi_mpi_float");
-  load(handle.float64, "ompi_mpi_double");
-  load(handle.sum, "ompi_mpi_op_sum");
-  load(handle.product, "ompi_mpi_op_prod");
-  load(handle.min, "ompi_mpi_op_min");
-  load(handle.max, "ompi_mpi_op_max");
-  load(handle.bit_and, "ompi_mpi_op_band");
-  load(handle.bit_or, "ompi_mpi_op_bor");
-  load(handle.bit_xor, "ompi_mpi_op_bxor");
+int64_t Library::received_bytes(const Status& status) const {
+  int64_t bytes = 0;
+  call.get_elements_x(&status, handle.byte, &bytes);
+  return bytes;
 }
 
 std::string Library::error_text(int code) const {
-  char text[4096] = {};
+  std::array<char, kMostText + 1> text{};
   int length = 0;
-  call.error_string(code, text, &length);
-  return {text, static_cast<size_t>(length)};
+  call.error_string(code, text.data(), &length);
+  return {text.data(), static_cast<size_t>(length)};
 }
 
 bool Library::is_truncation(int code) const {
   int kind = 0;
   call.error_class(code, &kind);
-  return kind == kErrorTruncate;
+  return kind == constants_.error_truncate;
 }
 
 }  // namespace lockstep::mpi

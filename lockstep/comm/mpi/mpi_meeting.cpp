@@ -40,7 +40,7 @@ const Library& initialise_by(int rank, int size, Deadline deadline) {
 // What MPI may write to for as long as it is not done.
 struct Word {
   std::array<char, kMaxWord + 1> text{};
-  RequestHandle request = nullptr;
+  RequestHandle request;
   bool done = false;
 };
 

@@ -13,7 +13,7 @@ inline constexpr size_t kMaxWord = 4095;
 // Rank 0's `word` (others' are ignored; at most kMaxWord bytes) on all ranks of MPI's world. It
 // travels as MPI's own data does: without encryption or proof of who sent it. Initialises MPI
 // (mpi_process.h), which knows no deadline, on a thread of its own: after Timeout end the process.
-// Collective over MPI's world. Throws LaunchError (no Open MPI), Mismatch, Timeout, PeerLost.
+// Collective over MPI's world. Throws LaunchError (no MPI), Mismatch, Timeout, PeerLost.
 std::string word_of_rank_zero(const std::string& word, int rank, int size, Deadline deadline);
 
 }  // namespace lockstep::mpi

@@ -5,7 +5,9 @@
 #include <memory>
 #include <mutex>
 
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/mpi_family.h"
 
 namespace lockstep::mpi {
 namespace {
@@ -36,7 +38,7 @@ void start(const Library& library, int size) {
   library.call.initialized(&done);
   if (done != 0) return;  // by the program or another library, which then finalises it too
   // Alone, MPI_Init would start a daemon of mpirun's for the processes that might come.
-  if (size == 1 && !started_by_mpi_launcher(process_env()))
+  if (size == 1 && !launch::started_by_mpi_launcher(process_env()))
     ::setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   int provided = 0;
   const int code = library.call.init_thread(nullptr, nullptr, kThreadSerialized, &provided);
@@ -44,22 +46,30 @@ void start(const Library& library, int size) {
   ::on_exit(at_exit, nullptr);
 }
 
-}  // namespace
-
-bool started_by_mpi_launcher(const EnvLookup& env) {
-  return env("OMPI_COMM_WORLD_SIZE") || env("PMIX_RANK") || env("PMI_RANK");
+std::string alone_text(const Library& library, int rank, int size) {
+  const launch::MpiLauncher* launcher = launch::mpi_launcher(process_env());
+  const std::string started =
+      launcher != nullptr ? std::string(to_string(launcher->family)) + "'s mpirun" : "srun";
+  return "this is rank " + std::to_string(rank) + " of " + std::to_string(size) + ", but to " +
+         library.name() + " it is alone: that library does not understand " + started +
+         ", which started it; use the mpirun of the same MPI" +
+         (launcher == nullptr ? ", another srun --mpi=," : "") +
+         " or name its library by LOCKSTEP_MPI_LIBRARY";
 }
+
+}  // namespace
 
 const Library& initialise(int rank, int size) {
   Process& self = process();
   const std::lock_guard lock(self.mutex);
-  if (size > 1 && !started_by_mpi_launcher(process_env())) {
+  if (size > 1 && !launch::started_by_mpi_launcher(process_env())) {
     throw LaunchError(
         "backend mpi finds its peers through MPI's own launcher, which did not start "
         "this process: use mpirun -n " +
-        std::to_string(size) + " PROGRAM, lockstep run --backend mpi, or srun --mpi=pmix");
+        std::to_string(size) +
+        " PROGRAM, lockstep run --backend mpi, or srun --mpi=pmix or --mpi=pmi2");
   }
-  if (!self.library) self.library = std::make_unique<const Library>();
+  if (!self.library) self.library = std::make_unique<const Library>(choose_library(process_env()));
   const Library& library = *self.library;
   start(library, size);
   if (!usable()) throw LaunchError("backend mpi: MPI_Finalize was called already");
@@ -67,6 +77,7 @@ const Library& initialise(int rank, int size) {
   int mpi_size = 0;
   library.call.comm_rank(library.handle.world, &mpi_rank);
   library.call.comm_size(library.handle.world, &mpi_size);
+  if (mpi_size == 1 && size > 1) throw Mismatch(alone_text(library, rank, size));
   if (mpi_rank != rank || mpi_size != size) {
     throw Mismatch("this is rank " + std::to_string(rank) + " of " + std::to_string(size) +
                    ", but MPI says rank " + std::to_string(mpi_rank) + " of " +
@@ -77,6 +88,12 @@ const Library& initialise(int rank, int size) {
 
 std::mutex& call_mutex() {
   return process().calls;
+}
+
+std::string library_name() {
+  Process& self = process();
+  const std::lock_guard lock(self.mutex);
+  return self.library ? self.library->name() : "";
 }
 
 void give_up_finalizing() {

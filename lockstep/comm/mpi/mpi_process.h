@@ -3,19 +3,16 @@
 #pragma once
 
 #include <mutex>
+#include <string>
 
 #include "lockstep/comm/mpi/mpi_library.h"
-#include "lockstep/core/env.h"
 
 namespace lockstep::mpi {
 
-// Whether a launcher that speaks PMIx or PMI started this process, so that MPI_Init finds its
-// peers. Pure.
-bool started_by_mpi_launcher(const EnvLookup& env);
-
 // The library with MPI initialised. MPI is one to a process, so this is too: the first call loads
-// and initialises it, later ones return the same. Throws LaunchError: no Open MPI, or `size` > 1
-// processes that no mpirun or srun started; Mismatch: MPI's world has another rank or size.
+// and initialises it, later ones return the same. Throws LaunchError: no MPI, or `size` > 1
+// processes that no mpirun or srun started; Mismatch: MPI's world has another rank or size, as when
+// the library does not understand the launcher.
 //
 // When the process exits with status 0, MPI_Finalize runs, after what the program registered with
 // atexit() later. With any other status it does not: it would wait for ranks that wait for this
@@ -25,6 +22,9 @@ const Library& initialise(int rank, int size);
 // This process's calls into MPI, one at a time: it is asked for no more than MPI_THREAD_SERIALIZED,
 // and two communicators may belong to two threads.
 std::mutex& call_mutex();
+
+// "Open MPI v4.1.4 (libmpi.so.40)"; "" until initialise().
+std::string library_name();
 
 // After a failed operation MPI_Finalize could wait for ever: the process ends without it.
 void give_up_finalizing();

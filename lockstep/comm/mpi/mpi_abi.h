@@ -1,0 +1,132 @@
+// What Open MPI and MPICH's family call the same things: handles, constants and the form in which
+// they are passed, declared here so that no mpi.h is needed to build and one binary runs on
+// machines with either, both or none. Not a public header.
+//
+// Open MPI (4 and 5, soname libmpi.so.40): a handle is a pointer to an object that the library
+// exports. MPICH's family (the MPICH ABI Compatibility Initiative, soname libmpi.so.12): a handle
+// is an int of fixed value. mpi_headers_mp_test.cpp holds this against either mpi.h.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/launch/mpi_family.h"
+
+namespace lockstep::mpi {
+
+using launch::MpiFamily;
+
+union Handle {
+  void* pointer = nullptr;  // Open MPI's
+  int number;               // MPICH's
+};
+using Comm = Handle;
+using Datatype = Handle;
+using Operator = Handle;
+using RequestHandle = Handle;
+using Group = Handle;
+using ErrorHandler = Handle;
+
+// Room for an MPI_Status of either; MPI's functions read it.
+struct Status {
+  alignas(8) std::array<std::byte, 64> room;
+};
+
+// The same in both.
+inline constexpr int kSuccess = 0;
+inline constexpr int kThreadSerialized = 2;
+inline constexpr size_t kMostText = 8192;  // of a version or an error, at least what MPI may write
+
+struct Constants {
+  intptr_t in_place;   // MPI_IN_PLACE, an address
+  int error_truncate;  // MPI_ERR_TRUNCATE: a message longer than its receive
+};
+inline constexpr Constants kOpenMpiConstants = {1, 15};
+inline constexpr Constants kMpichConstants = {-1, 14};
+
+struct Handles {
+  Comm world;
+  RequestHandle request_null;
+  ErrorHandler errors_return;
+  Datatype byte, int8, uint8, int16, uint16, int32, int64, float32, float64;
+  Operator sum, product, min, max, bit_and, bit_or, bit_xor;
+};
+
+struct HandleRow {
+  Handle Handles::* where;
+  const char* name;
+  const char* open_mpi;  // the symbol
+  int mpich;             // the value
+};
+inline constexpr HandleRow kHandles[] = {
+    {&Handles::world, "MPI_COMM_WORLD", "ompi_mpi_comm_world", 0x44000000},
+    {&Handles::request_null, "MPI_REQUEST_NULL", "ompi_request_null", 0x2c000000},
+    {&Handles::errors_return, "MPI_ERRORS_RETURN", "ompi_mpi_errors_return", 0x54000001},
+    {&Handles::byte, "MPI_BYTE", "ompi_mpi_byte", 0x4c00010d},
+    {&Handles::int8, "MPI_INT8_T", "ompi_mpi_int8_t", 0x4c000137},
+    {&Handles::uint8, "MPI_UINT8_T", "ompi_mpi_uint8_t", 0x4c00013b},
+    {&Handles::int16, "MPI_INT16_T", "ompi_mpi_int16_t", 0x4c000238},
+    {&Handles::uint16, "MPI_UINT16_T", "ompi_mpi_uint16_t", 0x4c00023c},
+    {&Handles::int32, "MPI_INT32_T", "ompi_mpi_int32_t", 0x4c000439},
+    {&Handles::int64, "MPI_INT64_T", "ompi_mpi_int64_t", 0x4c00083a},
+    {&Handles::float32, "MPI_FLOAT", "ompi_mpi_float", 0x4c00040a},
+    {&Handles::float64, "MPI_DOUBLE", "ompi_mpi_double", 0x4c00080b},
+    {&Handles::sum, "MPI_SUM", "ompi_mpi_op_sum", 0x58000003},
+    {&Handles::product, "MPI_PROD", "ompi_mpi_op_prod", 0x58000004},
+    {&Handles::min, "MPI_MIN", "ompi_mpi_op_min", 0x58000002},
+    {&Handles::max, "MPI_MAX", "ompi_mpi_op_max", 0x58000001},
+    {&Handles::bit_and, "MPI_BAND", "ompi_mpi_op_band", 0x58000006},
+    {&Handles::bit_or, "MPI_BOR", "ompi_mpi_op_bor", 0x58000008},
+    {&Handles::bit_xor, "MPI_BXOR", "ompi_mpi_op_bxor", 0x5800000a},
+};
+
+// How an argument is passed to a library whose handles are pointers, or numbers.
+template <typename T>
+struct Passed {
+  using AsPointer = T;
+  using AsNumber = T;
+  static T pointer(T value) { return value; }
+  static T number(T value) { return value; }
+};
+template <>
+struct Passed<Handle> {
+  using AsPointer = void*;
+  using AsNumber = int;
+  static void* pointer(Handle handle) { return handle.pointer; }
+  static int number(Handle handle) { return handle.number; }
+};
+template <>
+struct Passed<Handle*> {
+  using AsPointer = void**;
+  using AsNumber = int*;
+  static void** pointer(Handle* handle) { return &handle->pointer; }
+  static int* number(Handle* handle) { return &handle->number; }
+};
+
+template <typename Signature>
+class Function;
+
+// One of the library's functions, called in the form that its family has. Trivially copyable.
+template <typename... Arguments>
+class Function<int(Arguments...)> {
+ public:
+  Function() = default;
+  Function(void* symbol, MpiFamily family)
+      : symbol_(symbol), numbers_(family == MpiFamily::kMpich) {}
+
+  int operator()(Arguments... arguments) const {
+    if (numbers_) {
+      using Numbers = int (*)(typename Passed<Arguments>::AsNumber...);
+      return reinterpret_cast<Numbers>(symbol_)(Passed<Arguments>::number(arguments)...);
+    }
+    using Pointers = int (*)(typename Passed<Arguments>::AsPointer...);
+    return reinterpret_cast<Pointers>(symbol_)(Passed<Arguments>::pointer(arguments)...);
+  }
+
+ private:
+  void* symbol_ = nullptr;
+  bool numbers_ = false;
+};
+
+}  // namespace lockstep::mpi
