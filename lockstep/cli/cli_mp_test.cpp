@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <set>
 
 #include "lockstep/cli/cli_test_support.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/launch/mpirun.h"
 
 namespace lockstep::cli {
 namespace cli_mp_test {
@@ -157,20 +159,32 @@ TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
                                HasSubstr("  error: ValueError: the data is bad\n")));
 }
 
-TEST(LockstepRun, BackendMpiStartsTheRanksByMpirun) {
-  try {
-    find_program("mpirun");
-  } catch (const LaunchError&) {
-    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
+class LockstepRunMpi : public ::testing::TestWithParam<launch::MpiFamily> {};
+INSTANTIATE_TEST_SUITE_P(Families, LockstepRunMpi, ::testing::ValuesIn(launch::kMpiFamilies),
+                         [](const auto& info) {
+                           return info.param == launch::MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
+                         });
+
+TEST_P(LockstepRunMpi, MpirunStartsTheRanks) {
+  const auto mpirun = launch::find_mpirun_of(GetParam());
+  if (!mpirun) {
+    GTEST_SKIP() << "no mpirun of " << to_string(GetParam()) << "'s: apt install "
+                 << launch::mpi_package(GetParam()) << " to run this test";
   }
+  ::setenv("LOCKSTEP_MPIRUN", mpirun->name.c_str(), 1);
   const std::string say =
-      "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE over $LOCKSTEP_BACKEND";
+      "echo $OMPI_COMM_WORLD_RANK$PMI_RANK of $OMPI_COMM_WORLD_SIZE$PMI_SIZE over "
+      "$LOCKSTEP_BACKEND";
   const Ended ended = lockstep({"run", "--backend", "mpi", "-np", "3", "/bin/sh", "-c", say});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(lines_of(ended.out),
               UnorderedElementsAre("0 of 3 over mpi", "1 of 3 over mpi", "2 of 3 over mpi"));
+  const Ended tagged =
+      lockstep({"run", "--backend", "mpi", "-np", "1", "--prefix", "/bin/echo", "hello"});
+  EXPECT_THAT(tagged.out, AllOf(HasSubstr("hello"), HasSubstr("0]")));
   EXPECT_EQ(lockstep({"run", "--backend", "mpi", "-np", "2", "/bin/sh", "-c", "exit 7"}).code, 1);
   EXPECT_EQ(lockstep({"run", "--backend", "mpi", "-np", "2", "/bin/sh", "-c", "exit 2"}).code, 2);
+  ::unsetenv("LOCKSTEP_MPIRUN");
 }
 
 }  // namespace cli_mp_test

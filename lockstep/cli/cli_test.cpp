@@ -334,7 +334,11 @@ TEST(RunPlan, BackendMpiIsLeftToMpirun) {
   const RunPlan mpi = plan("--backend mpi -np 2 --prefix /bin/echo hello");
   EXPECT_TRUE(mpi.by_mpirun);
   EXPECT_EQ(mpi.options.env.at("LOCKSTEP_BACKEND"), "mpi");
-  EXPECT_THAT(mpi_command(mpi), ElementsAre("--tag-output", "/bin/echo", "hello"));
+  const launch::MpirunJob job = mpi_job(mpi);
+  EXPECT_EQ(job.nproc, 2);
+  EXPECT_TRUE(job.tag_lines);
+  EXPECT_THAT(job.command, ElementsAre("/bin/echo", "hello"));
+  EXPECT_EQ(job.env.at("LOCKSTEP_BACKEND"), "mpi");
   const RunPlan gloo = plan("--backend gloo -np 2 /bin/echo");
   EXPECT_FALSE(gloo.by_mpirun);
   EXPECT_EQ(gloo.options.env.at("LOCKSTEP_BACKEND"), "gloo");

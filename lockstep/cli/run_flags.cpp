@@ -58,7 +58,7 @@ class RunParser {
 
     app_.option_defaults()->group("Program");
     value("--backend", "", flags.backend,
-          "LOCKSTEP_BACKEND of the ranks; with mpi, Open MPI's mpirun starts them", "NAME");
+          "LOCKSTEP_BACKEND of the ranks; with mpi, mpirun starts them", "NAME");
     flag("--module", "-m", flags.module, "The program is a Python module (python3 -m)");
     flag("--no-python", "", flags.no_python, "Start the program itself even if it ends in .py");
     flag("--run-path", "", flags.run_path, "The program is a Python script whatever its name");

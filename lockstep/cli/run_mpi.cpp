@@ -2,7 +2,6 @@
 
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/subprocess.h"
-#include "lockstep/launch/mpirun.h"
 
 namespace lockstep::cli {
 
@@ -27,18 +26,18 @@ void check_mpi_flags(const RunFlags& flags, const RunPlan& plan) {
   }
 }
 
-std::vector<std::string> mpi_command(const RunPlan& plan) {
-  std::vector<std::string> words;
-  if (plan.options.prefix != launch::LinePrefix::kNone) words.emplace_back("--tag-output");
-  words.insert(words.end(), plan.options.command.begin(), plan.options.command.end());
-  return words;
+launch::MpirunJob mpi_job(const RunPlan& plan) {
+  launch::MpirunJob job{.nproc = plan.options.nproc,
+                        .command = plan.options.command,
+                        .env = plan.options.env,
+                        .tag_lines = plan.options.prefix != launch::LinePrefix::kNone};
+  if (plan.options.threads_per_rank)
+    job.env["OMP_NUM_THREADS"] = std::to_string(*plan.options.threads_per_rank);
+  return job;
 }
 
 int run_by_mpirun(const RunPlan& plan) {
-  std::map<std::string, std::string> env = plan.options.env;
-  if (plan.options.threads_per_rank)
-    env["OMP_NUM_THREADS"] = std::to_string(*plan.options.threads_per_rank);
-  Subprocess mpirun(launch::mpirun_process(plan.options.nproc, mpi_command(plan), env));
+  Subprocess mpirun(launch::mpirun_process(launch::find_mpirun(process_env()), mpi_job(plan)));
   const ExitStatus status = mpirun.wait(Deadline::after(Deadline::Duration::max()));
   if (status.signal != 0) return 128 + status.signal;
   return status.exit_code == 0 || status.exit_code == 2 ? status.exit_code : 1;

@@ -3,14 +3,15 @@
 #pragma once
 
 #include "lockstep/cli/run_command.h"
+#include "lockstep/launch/mpirun.h"
 
 namespace lockstep::cli {
 
 // Refuses flags that mpirun cannot follow. Pure. Throws UsageError that names the flag.
 void check_mpi_flags(const RunFlags& flags, const RunPlan& plan);
 
-// mpirun's arguments for a plan: the program and what belongs before it. Pure.
-std::vector<std::string> mpi_command(const RunPlan& plan);
+// What mpirun is to start for a plan. Pure.
+launch::MpirunJob mpi_job(const RunPlan& plan);
 
 // Runs it by mpirun, whose output is this process's. Returns the exit code, as `lockstep run` has
 // them. Throws LaunchError.

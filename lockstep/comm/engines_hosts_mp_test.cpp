@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <thread>
+#include <tuple>
 
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
@@ -25,6 +27,7 @@ namespace lockstep::engines_hosts_mp_test {
 namespace {
 
 namespace fs = std::filesystem;
+using launch::MpiFamily;
 
 constexpr int kHosts = 2;
 constexpr int kLocal = 2;  // ranks a host
@@ -116,7 +119,8 @@ void dealt_out(Communicator& comm) {
 
 // The last rank does not come.
 void incomplete() {
-  if (*env_int(process_env(), "OMPI_COMM_WORLD_RANK") == kRanks - 1) {
+  const EnvLookup env = process_env();
+  if (*env_int(env, launch::mpi_launcher(env)->rank) == kRanks - 1) {
     say("all right");
   } else {
     try {
@@ -199,12 +203,12 @@ class Hosts : public ::testing::Test {
   }
 
   // mpirun on host 0; its daemons on the others are started by a script in the place of ssh.
-  // `told`: where rank 0 serves the store.
-  void start_mpi(const std::string& role, bool told, const std::vector<std::string>& flags = {}) {
+  // `told`: where rank 0 serves the store. `dealt_out`: one by one to the hosts.
+  void start_mpi(MpiFamily family, const std::string& role, bool told, bool dealt_out = false) {
     const std::string shell = *scratch_ / "shell";
     {
       std::ofstream script(shell);
-      script << "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
+      script << "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1; shift\ncase $host in\n";
       for (int host = 0; host < kHosts; ++host)
         script << network_->address(host) << ") exec " << network_->shell_prefix(host)
                << " sh -c \"$*\";;\n";
@@ -214,28 +218,40 @@ class Hosts : public ::testing::Test {
     std::string hosts;
     for (int host = 0; host < kHosts; ++host)
       hosts += (host == 0 ? "" : ",") + network_->address(host) + ":" + std::to_string(kLocal);
-    std::vector<std::string> words = {"-H", hosts, "--mca", "plm_rsh_agent", shell};
-    words.insert(words.end(), flags.begin(), flags.end());
-    for (const char* layer : {"oob_tcp_if_include", "btl_tcp_if_include"}) {
-      for (const std::string& word :
-           {std::string("--mca"), std::string(layer), std::string("eth0")})
-        words.push_back(word);
-    }
-    std::vector<std::string> variables = {
-        std::string(kRole) + "=" + role,
-        std::string(kNotes) + "=" + (*scratch_ / "notes").string()};
+    std::map<std::string, std::string> variables = {{kRole, role},
+                                                    {kNotes, (*scratch_ / "notes").string()}};
     if (told) {
-      for (const std::string& variable :
-           {std::string("MASTER_ADDR=10.77.0.1"), std::string("MASTER_PORT=") + kPort,
-            std::string("LOCKSTEP_SECRET=of the test")})
-        variables.push_back(variable);
+      variables["MASTER_ADDR"] = "10.77.0.1";
+      variables["MASTER_PORT"] = kPort;
+      variables["LOCKSTEP_SECRET"] = "of the test";
     }
-    for (const std::string& variable : variables) {
-      words.emplace_back("-x");
-      words.push_back(variable);
+    launch::MpirunJob job{.nproc = kRanks, .command = own_command()};
+    if (family == MpiFamily::kOpenMpi) {
+      job.flags = {"-H",
+                   hosts,
+                   "--mca",
+                   "plm_rsh_agent",
+                   shell,
+                   "--mca",
+                   "oob_tcp_if_include",
+                   "eth0",
+                   "--mca",
+                   "btl_tcp_if_include",
+                   "eth0"};
+      if (dealt_out) job.flags.insert(job.flags.end(), {"--map-by", "node"});
+      for (const auto& [name, value] : variables) {
+        job.flags.emplace_back("-x");
+        job.flags.push_back(name + "=" + value);
+      }
+    } else {
+      job.flags = {"-hosts", hosts, "-launcher", "ssh", "-launcher-exec", shell, "-iface", "eth0"};
+      if (dealt_out) job.flags.insert(job.flags.end(), {"-ppn", "1"});
+      // The hosts share a kernel, and UCX would go through its memory.
+      variables["UCX_TLS"] = "tcp,self";
+      variables["UCX_NET_DEVICES"] = "eth0";
+      job.env = variables;
     }
-    for (const std::string& word : own_command()) words.push_back(word);
-    SubprocessOptions options = launch::mpirun_process(kRanks, words);
+    SubprocessOptions options = launch::mpirun_process(*launch::find_mpirun_of(family), job);
     std::vector<std::string> command = network_->prefix(0);
     command.insert(command.end(), options.command.begin(), options.command.end());
     options.command = command;
@@ -290,17 +306,16 @@ class Hosts : public ::testing::Test {
   std::vector<std::string> names_;
 };
 
-class MpirunHosts : public Hosts {
- protected:
-  void SetUp() override {
-    try {
-      find_program("mpirun");
-    } catch (const LaunchError&) {
-      GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run this test";
-    }
-    Hosts::SetUp();
-  }
-};
+// Why the parent cannot start ranks on the family's mpirun; "": it can.
+std::string lacks_mpirun(MpiFamily family) {
+  if (process_env()(kRole) || launch::find_mpirun_of(family)) return "";
+  return std::string("no mpirun of ") + to_string(family) + "'s: apt install " +
+         launch::mpi_package(family) + " to run this test";
+}
+
+std::string name_of(MpiFamily family) {
+  return family == MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
+}
 
 TEST_F(Hosts, EveryOperationOverGloo) {
   if (is_rank("gloo")) return;
@@ -322,43 +337,65 @@ TEST_F(Hosts, ACutCableEndsTheWaitsOverGloo) {
   expect_all_right(finish(std::chrono::seconds(20)));
 }
 
-TEST_F(MpirunHosts, MpirunNeedsNoAddressNorSecret) {
+class MpirunHosts : public Hosts, public ::testing::WithParamInterface<MpiFamily> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = lacks_mpirun(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    Hosts::SetUp();
+  }
+};
+
+TEST_P(MpirunHosts, MpirunNeedsNoAddressNorSecret) {
   if (is_rank("")) return;
-  start_mpi("dealt-out", false, {"--map-by", "node"});
+  start_mpi(GetParam(), "dealt-out", false, true);
   expect_all_right(finish(std::chrono::seconds(120)));
   EXPECT_TRUE(running_.front()->poll()->ok()) << "MPI is finalised at the end";
 }
 
-TEST_F(MpirunHosts, MpiAndItsStoreNeedNoAddressNorSecret) {
+TEST_P(MpirunHosts, MpiAndItsStoreNeedNoAddressNorSecret) {
   if (is_rank("mpi")) return;
-  start_mpi("mismatch", false);
+  start_mpi(GetParam(), "mismatch", false);
   expect_all_right(finish(std::chrono::seconds(60)));
 }
 
-TEST_F(MpirunHosts, MpirunsRanksDoNotWaitForEverForOneThatDoesNotCome) {
+TEST_P(MpirunHosts, MpirunsRanksDoNotWaitForEverForOneThatDoesNotCome) {
   if (is_rank("")) return;
-  start_mpi("incomplete", false);
+  start_mpi(GetParam(), "incomplete", false);
   expect_all_right(finish(std::chrono::seconds(60)));
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, MpirunHosts, ::testing::ValuesIn(launch::kMpiFamilies),
+                         [](const auto& info) { return name_of(info.param); });
 
 // The same operations over MPI, and with it between the hosts.
-class MpiHosts : public MpirunHosts, public ::testing::WithParamInterface<const char*> {};
+class MpiHosts : public Hosts,
+                 public ::testing::WithParamInterface<std::tuple<MpiFamily, const char*>> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = lacks_mpirun(std::get<0>(GetParam())); !why.empty())
+      GTEST_SKIP() << why;
+    Hosts::SetUp();
+  }
+};
 
 TEST_P(MpiHosts, EveryOperation) {
-  if (is_rank(GetParam())) return;
-  start_mpi("operations", true);
+  const auto& [family, backend] = GetParam();
+  if (is_rank(backend)) return;
+  start_mpi(family, "operations", true);
   expect_all_right(finish(std::chrono::seconds(120)));
 }
 
 TEST_P(MpiHosts, DifferentCallsAreNamedOnAllHosts) {
-  if (is_rank(GetParam())) return;
-  start_mpi("mismatch", true);
+  const auto& [family, backend] = GetParam();
+  if (is_rank(backend)) return;
+  start_mpi(family, "mismatch", true);
   expect_all_right(finish(std::chrono::seconds(60)));
 }
 
 TEST_P(MpiHosts, ACutCableEndsTheWaits) {
-  if (is_rank(GetParam())) return;
-  start_mpi("cut", true);
+  const auto& [family, backend] = GetParam();
+  if (is_rank(backend)) return;
+  start_mpi(family, "cut", true);
   wait_for("running", kRanks);
   network_->cut(1);
   wait_for("all right", kRanks);
@@ -367,9 +404,13 @@ TEST_P(MpiHosts, ACutCableEndsTheWaits) {
   expect_all_right(finish(std::chrono::seconds(20)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, MpiHosts, ::testing::Values("mpi", "hierarchical:mpi"),
+INSTANTIATE_TEST_SUITE_P(Backends, MpiHosts,
+                         ::testing::Combine(::testing::ValuesIn(launch::kMpiFamilies),
+                                            ::testing::Values("mpi", "hierarchical:mpi")),
                          [](const auto& info) {
-                           return std::string(info.param) == "mpi" ? "mpi" : "hierarchical_mpi";
+                           const bool alone = std::string(std::get<1>(info.param)) == "mpi";
+                           return name_of(std::get<0>(info.param)) +
+                                  (alone ? "_mpi" : "_hierarchical_mpi");
                          });
 
 }  // namespace

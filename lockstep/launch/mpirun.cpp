@@ -1,38 +1,105 @@
 #include "lockstep/launch/mpirun.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/rank_environment.h"
 
 namespace lockstep::launch {
+namespace {
 
-SubprocessOptions mpirun_process(int nproc, const std::vector<std::string>& command,
-                                 const std::map<std::string, std::string>& env) {
-  SubprocessOptions options;
-  try {
-    options.program = find_program("mpirun");
-  } catch (const LaunchError&) {
-    throw LaunchError(
-        "mpirun is not on PATH; install Open MPI (Debian, Ubuntu: apt install openmpi-bin)");
-  }
-  options.command = {"mpirun", "-n", std::to_string(nproc), "--oversubscribe", "--bind-to", "none"};
-  options.command.insert(options.command.end(), command.begin(), command.end());
-  options.own_session = false;
-
-  Variables variables = {
+Variables as_root() {
+  return {
       {"OMPI_ALLOW_RUN_AS_ROOT", "1"},  // of version 4; PRTE: of version 5
       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
       {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
       {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-      {"OMPI_MCA_mpi_yield_when_idle", nproc > usable_cpu_count() ? "1" : "0"},
-      {"OMP_NUM_THREADS", process_env()("OMP_NUM_THREADS").value_or("1")},
   };
-  for (const char* name : {"LOCKSTEP_STORE", "LOCKSTEP_SECRET_FD", "LOCKSTEP_SPAWN_CALL", "RANK",
-                           "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-                           "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
+}
+
+// The beginning of what `file --version` prints.
+std::string version_text(const std::string& file) {
+  const UniqueFd memory(::memfd_create("lockstep-mpirun-version", MFD_CLOEXEC));
+  if (!memory) throw system_error("memfd_create for mpirun's version", errno);
+  SubprocessOptions options;
+  options.command = {file, "--version"};
+  options.program = file;
+  options.env = merge_environment(current_environment(), as_root());
+  options.stdout_fd = options.stderr_fd = memory.get();
+  Subprocess(options).wait(Deadline::seconds(30));
+  std::array<char, 4096> text{};
+  const ssize_t n = ::pread(memory.get(), text.data(), text.size(), 0);
+  return {text.data(), static_cast<size_t>(std::max<ssize_t>(n, 0))};
+}
+
+}  // namespace
+
+Mpirun find_mpirun(const EnvLookup& env) {
+  const auto chosen = env("LOCKSTEP_MPIRUN");
+  Mpirun mpirun{.name = chosen.value_or("mpirun")};
+  try {
+    mpirun.file = find_program(mpirun.name);
+  } catch (const LaunchError& error) {
+    if (chosen) throw LaunchError("LOCKSTEP_MPIRUN=" + *chosen + ": " + error.what());
+    throw LaunchError(
+        "mpirun is not on PATH; install Open MPI or MPICH (Debian, Ubuntu: apt install "
+        "openmpi-bin, or apt install mpich)");
+  }
+  const auto family = family_of_version(version_text(mpirun.file));
+  if (!family) {
+    throw LaunchError(mpirun.file +
+                      " is neither Open MPI's mpirun nor one of MPICH's family; "
+                      "LOCKSTEP_MPIRUN names another one");
+  }
+  mpirun.family = *family;
+  return mpirun;
+}
+
+std::optional<Mpirun> find_mpirun_of(MpiFamily family) {
+  const bool open_mpi = family == MpiFamily::kOpenMpi;
+  for (const char* name : {open_mpi ? "mpirun.openmpi" : "mpirun.mpich", "mpirun"}) {
+    try {
+      Mpirun mpirun = find_mpirun([&](std::string_view) { return std::optional(name); });
+      if (mpirun.family == family) return mpirun;
+    } catch (const LaunchError&) {
+      continue;
+    }
+  }
+  return std::nullopt;
+}
+
+SubprocessOptions mpirun_process(const Mpirun& mpirun, const MpirunJob& job) {
+  const bool open_mpi = mpirun.family == MpiFamily::kOpenMpi;
+  SubprocessOptions options;
+  options.program = mpirun.file;
+  options.own_session = false;
+  options.command = {mpirun.name, "-n", std::to_string(job.nproc)};
+  const auto add = [&](const std::vector<std::string>& words) {
+    options.command.insert(options.command.end(), words.begin(), words.end());
+  };
+  if (open_mpi) add({"--oversubscribe", "--bind-to", "none"});
+  if (job.tag_lines) add({open_mpi ? "--tag-output" : "-prepend-rank"});
+  add(job.flags);
+  add(job.command);
+
+  Variables variables = as_root();
+  variables["OMPI_MCA_mpi_yield_when_idle"] = job.nproc > usable_cpu_count() ? "1" : "0";
+  variables["I_MPI_PIN"] = "0";  // Intel MPI binds its ranks unless told not to
+  variables["OMP_NUM_THREADS"] = process_env()("OMP_NUM_THREADS").value_or("1");
+  for (const char* name :
+       {"LOCKSTEP_STORE", "LOCKSTEP_SECRET_FD", "LOCKSTEP_SPAWN_CALL", "RANK", "WORLD_SIZE",
+        "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_FD",
+        "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}) {
     variables[name] = "";
   }
-  for (const auto& [name, value] : env) variables[name] = value;
+  for (const auto& [name, value] : job.env) variables[name] = value;
   options.env = merge_environment(current_environment(), variables);
   return options;
 }

@@ -282,7 +282,8 @@ int run_bench_ranks(const BenchArguments& parsed, int nproc,
   const Terminal terminal = find_terminal(STDERR_FILENO, process_env());
   if (terminal.interactive)  // the ranks' stderr is a pipe of mpirun's
     env = {{"LOCKSTEP_TTY", "1"}, {"LOCKSTEP_COLUMNS", std::to_string(terminal.columns)}};
-  Subprocess mpirun(launch::mpirun_process(nproc, command, env));
+  Subprocess mpirun(launch::mpirun_process(launch::find_mpirun(process_env()),
+                                           {.nproc = nproc, .command = command, .env = env}));
   const ExitStatus status = mpirun.wait(Deadline::after(Deadline::Duration::max()));
   return status.signal != 0 ? 128 + status.signal : status.exit_code;
 }

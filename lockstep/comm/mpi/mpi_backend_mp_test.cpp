@@ -10,7 +10,9 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <thread>
+#include <tuple>
 
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
@@ -28,26 +30,28 @@ struct Outcome {
   std::string output;
 };
 
+using launch::MpiFamily;
+
 bool inside_mpirun() {
-  return process_env()("OMPI_COMM_WORLD_SIZE").has_value();
+  return launch::mpi_launcher(process_env()) != nullptr;
 }
 
-bool have_mpirun() {
-  try {
-    find_program("mpirun");
-    return true;
-  } catch (const LaunchError&) {
-    return false;
-  }
+std::string family_name(MpiFamily family) {
+  return family == MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
 }
 
-// Runs the current test again, on `size` ranks of mpirun. `whole`: each rank may take so long.
-Outcome run_under_mpirun(int size, std::chrono::seconds whole = std::chrono::seconds(120)) {
+// Runs the current test again, on `size` ranks of the family's mpirun, which is there.
+Outcome run_under_mpirun(MpiFamily family, int size,
+                         const std::map<std::string, std::string>& env = {}) {
+  constexpr auto kWhole = std::chrono::seconds(120);
   const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
   SubprocessOptions options = launch::mpirun_process(
-      size, {std::filesystem::read_symlink("/proc/self/exe").string(),
-             std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name(),
-             "--gtest_brief=1", "--gtest_catch_exceptions=0"});
+      *launch::find_mpirun_of(family),
+      {.nproc = size,
+       .command = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                   std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name(),
+                   "--gtest_brief=1", "--gtest_catch_exceptions=0"},
+       .env = env});
   options.own_session = true;
   Pipe pipe = make_pipe();
   options.stdout_fd = options.stderr_fd = pipe.write.get();
@@ -61,7 +65,7 @@ Outcome run_under_mpirun(int size, std::chrono::seconds whole = std::chrono::sec
       outcome.output.append(buffer, static_cast<size_t>(n));
   });
   try {
-    outcome.status = mpirun.wait(Deadline::after(whole));
+    outcome.status = mpirun.wait(Deadline::after(kWhole));
   } catch (const Timeout& error) {
     outcome.status.exit_code = -1;
     outcome.output += error.what();
@@ -74,9 +78,10 @@ Outcome run_under_mpirun(int size, std::chrono::seconds whole = std::chrono::sec
   return outcome;
 }
 
-#define LOCKSTEP_NEEDS_MPIRUN()                                                   \
-  if (!inside_mpirun() && !have_mpirun()) {                                       \
-    GTEST_SKIP() << "no mpirun: apt install openmpi-bin to run the tests of mpi"; \
+#define LOCKSTEP_NEEDS_MPIRUN(family)                                                \
+  if (!inside_mpirun() && !launch::find_mpirun_of(family)) {                         \
+    GTEST_SKIP() << "no mpirun of " << to_string(family) << "'s: apt install "       \
+                 << launch::mpi_package(family) << " to run the tests of mpi on it"; \
   }
 
 // Ends a rank's process when an expectation of it failed: mpirun then fails as a whole.
@@ -84,12 +89,13 @@ void end_rank() {
   if (::testing::Test::HasFailure()) std::exit(1);
 }
 
-class MpiOperations : public ::testing::TestWithParam<int> {};
+class MpiOperations : public ::testing::TestWithParam<std::tuple<MpiFamily, int>> {};
 
 TEST_P(MpiOperations, AgreeWithTheOracle) {
-  LOCKSTEP_NEEDS_MPIRUN();
+  const auto [family, size] = GetParam();
+  LOCKSTEP_NEEDS_MPIRUN(family);
   if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(GetParam());
+    const Outcome outcome = run_under_mpirun(family, size);
     EXPECT_TRUE(outcome.status.ok()) << outcome.output;
     return;
   }
@@ -102,12 +108,65 @@ TEST_P(MpiOperations, AgreeWithTheOracle) {
   end_rank();
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, MpiOperations, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Sizes, MpiOperations,
+                         ::testing::Combine(::testing::ValuesIn(launch::kMpiFamilies),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                           return family_name(std::get<0>(info.param)) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
-TEST(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
-  LOCKSTEP_NEEDS_MPIRUN();
+class MpiBackend : public ::testing::TestWithParam<MpiFamily> {};
+INSTANTIATE_TEST_SUITE_P(Families, MpiBackend, ::testing::ValuesIn(launch::kMpiFamilies),
+                         [](const auto& info) { return family_name(info.param); });
+
+// The backend is the usual one; only the ranks are mpirun's.
+TEST_P(MpiBackend, InitTakesItsPlaceFromMpirun) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(3);
+    const Outcome outcome = run_under_mpirun(GetParam(), 3);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.output;
+    return;
+  }
+  const launch::MpiLauncher* launcher = launch::mpi_launcher(process_env());
+  EXPECT_EQ(launcher->family, GetParam());
+  Communicator comm = init();
+  EXPECT_EQ(comm.capabilities().backend, "shm");
+  EXPECT_EQ(comm.rank(), env_int(process_env(), launcher->rank));
+  EXPECT_EQ(comm.size(), 3);
+  const at::Tensor t = at::full({5}, comm.rank() + 1);
+  comm.all_reduce(t);
+  EXPECT_EQ(t.sum().item<int64_t>(), 30);
+  end_rank();
+}
+
+// A library that does not understand the launcher leaves every rank alone.
+TEST_P(MpiBackend, AnotherMpisLibraryIsToldApart) {
+  for (const MpiFamily family : launch::kMpiFamilies) LOCKSTEP_NEEDS_MPIRUN(family);
+  if (!inside_mpirun()) {
+    const MpiFamily other =
+        GetParam() == MpiFamily::kOpenMpi ? MpiFamily::kMpich : MpiFamily::kOpenMpi;
+    const Outcome outcome = run_under_mpirun(
+        GetParam(), 2, {{"LOCKSTEP_MPI_LIBRARY", launch::mpi_library_files(other).back()}});
+    for (const char* rank : {"told apart on rank 0", "told apart on rank 1"})
+      EXPECT_NE(outcome.output.find(rank), std::string::npos) << outcome.output;
+    return;
+  }
+  try {
+    init({.backend = "mpi"});
+  } catch (const Mismatch& error) {
+    const std::string text = error.what();
+    const std::string rank = text.substr(8, 6);  // of "this is rank 1 of 2, ..."
+    EXPECT_NE(text.find(" it is alone: that library does not understand"), std::string::npos);
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    if (!::testing::Test::HasFailure()) std::cout << "told apart on " << rank << std::endl;
+  }
+}
+
+TEST_P(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
+  if (!inside_mpirun()) {
+    const Outcome outcome = run_under_mpirun(GetParam(), 3);
     EXPECT_TRUE(outcome.status.ok()) << outcome.output;
     return;
   }
@@ -141,12 +200,13 @@ std::vector<testing::Fault> faults_of_calls() {
   return all;
 }
 
-class MpiFaults : public ::testing::TestWithParam<testing::Fault> {};
+class MpiFaults : public ::testing::TestWithParam<std::tuple<MpiFamily, testing::Fault>> {};
 
 TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
-  LOCKSTEP_NEEDS_MPIRUN();
+  const auto& [family, fault] = GetParam();
+  LOCKSTEP_NEEDS_MPIRUN(family);
   if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(testing::kFaultSize);
+    const Outcome outcome = run_under_mpirun(family, testing::kFaultSize);
     EXPECT_NE(outcome.output.find("as expected on all ranks"), std::string::npos) << outcome.output;
     EXPECT_LT(outcome.seconds, 30) << outcome.output;
     return;
@@ -154,14 +214,14 @@ TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
   // A second communicator, of shm, to wait for each other after the first one broke: of all ranks
   // that are not stopped then.
   Communicator all = init({.backend = "shm", .timeout = std::chrono::seconds(20)});
-  const bool stops = GetParam().end == SIGSTOP;
+  const bool stops = fault.end == SIGSTOP;
   const at::Tensor pid = at::full({1}, static_cast<int64_t>(::getpid()), at::kLong);
   all.broadcast(pid, testing::kFaultyRank);
   Communicator after = *all.split(stops && all.rank() == testing::kFaultyRank ? 1 : 0);
   std::string wrong;
   {
-    Communicator comm = init({.backend = "mpi", .timeout = testing::fault_timeout(GetParam())});
-    wrong = testing::run_fault(comm, GetParam(), {});
+    Communicator comm = init({.backend = "mpi", .timeout = testing::fault_timeout(fault)});
+    wrong = testing::run_fault(comm, fault, {});
     EXPECT_EQ(wrong, "");
   }
   const at::Tensor good = at::full({1}, wrong.empty() ? 1 : 0);
@@ -172,17 +232,31 @@ TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
   if (stops) ::kill(static_cast<pid_t>(pid.item<int64_t>()), SIGKILL);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MpiFaults, ::testing::ValuesIn(faults_of_calls()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, MpiFaults,
+                         ::testing::Combine(::testing::ValuesIn(launch::kMpiFamilies),
+                                            ::testing::ValuesIn(faults_of_calls())),
+                         [](const auto& info) {
+                           return family_name(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
 
-// The job ends soon, not with 0, and mpirun says which rank it was.
-TEST(MpiBackend, AKilledRankEndsTheJob) {
-  LOCKSTEP_NEEDS_MPIRUN();
+// Open MPI's mpirun says how the job's first rank ended; MPICH's how one of them did, and where
+// that is another one, that one has said for whom it waited.
+bool names_the_end(MpiFamily family, const std::string& output, const char* open_mpi,
+                   const char* mpich) {
+  const auto has = [&](const char* text) { return output.find(text) != std::string::npos; };
+  return family == MpiFamily::kOpenMpi ? has(open_mpi) : has(mpich) || has("needs rank 1 (pid ");
+}
+
+// The job ends soon, not with 0, and somebody says what it was.
+TEST_P(MpiBackend, AKilledRankEndsTheJob) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(3);
+    const Outcome outcome = run_under_mpirun(GetParam(), 3);
     EXPECT_FALSE(outcome.status.ok());
     EXPECT_LT(outcome.seconds, 10) << outcome.output;
-    EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
+    EXPECT_TRUE(names_the_end(GetParam(), outcome.output, "rank 1", "EXIT CODE: 9"))
+        << outcome.output;
     return;
   }
   Communicator comm = init({.backend = "mpi"});
@@ -191,10 +265,10 @@ TEST(MpiBackend, AKilledRankEndsTheJob) {
   while (true) comm.all_reduce(at::zeros({1000}));
 }
 
-TEST(MpiBackend, ALateRankGivesATimeout) {
-  LOCKSTEP_NEEDS_MPIRUN();
+TEST_P(MpiBackend, ALateRankGivesATimeout) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(2);
+    const Outcome outcome = run_under_mpirun(GetParam(), 2);
     EXPECT_FALSE(outcome.status.ok());
     EXPECT_NE(outcome.output.find("all_reduce sum float32 x 4"), std::string::npos)
         << outcome.output;
@@ -209,13 +283,14 @@ TEST(MpiBackend, ALateRankGivesATimeout) {
 }
 
 // The message of a rank's exception is mpirun's whole output; the job must not wait for the others.
-TEST(MpiBackend, AnExceptionOfOneRankEndsTheJob) {
-  LOCKSTEP_NEEDS_MPIRUN();
+TEST_P(MpiBackend, AnExceptionOfOneRankEndsTheJob) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(2);
+    const Outcome outcome = run_under_mpirun(GetParam(), 2);
     EXPECT_FALSE(outcome.status.ok());
     EXPECT_LT(outcome.seconds, 10) << outcome.output;
-    EXPECT_NE(outcome.output.find("exit code"), std::string::npos) << outcome.output;
+    EXPECT_TRUE(names_the_end(GetParam(), outcome.output, "exit code", "EXIT CODE: 3"))
+        << outcome.output;
     return;
   }
   Communicator comm = init({.backend = "mpi"});
@@ -224,7 +299,7 @@ TEST(MpiBackend, AnExceptionOfOneRankEndsTheJob) {
   comm.all_reduce(at::zeros({4}));
 }
 
-TEST(MpiBackend, RanksOfAnotherLauncherAreToldToUseMpirun) {
+TEST(MpiLauncher, RanksOfAnotherLauncherAreToldToUseMpirun) {
   const testing::RankResult result =
       testing::run_ranks(2, [](Communicator&) {}, testing::gtest_point({.backend = "mpi"}));
   EXPECT_NE(result.launch.exit_code, 0);
