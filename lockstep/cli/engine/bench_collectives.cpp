@@ -20,6 +20,7 @@
 #include "lockstep/cli/engine/bench_gate.h"
 #include "lockstep/cli/engine/bench_load.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
@@ -138,6 +139,7 @@ class Bench {
       rows.push_back(make_row(c, s.contender->name(), s.contender->symmetric(),
                               slowest(std::move(s.samples), c), batched_ ? kBatch : 1));
       rows.back().others_cpus = others;
+      rows.back().library = s.contender->library();
     }
     return rows;
   }
@@ -222,7 +224,7 @@ class Bench {
 
 void report_rows(const BenchArguments& arguments, const std::vector<BenchRow>& rows) {
   const std::vector<BenchFit> fits = fit_rows(rows);
-  std::cout << bench_table(rows);
+  std::cout << bench_table(rows) << library_lines(rows);
   if (!fits.empty())
     std::cout << "\nTime of an operation = alpha + beta x size:\n" << fit_table(fits);
   const auto most = std::max_element(
@@ -251,7 +253,8 @@ int run_bench_rank(const BenchArguments& arguments) {
       continue;
     }
     const Communicator comm = init({.backend = name});
-    bench.add(make_comm_contender(comm, false));
+    const bool over_mpi = name == "mpi" || name == "hierarchical:mpi";
+    bench.add(make_comm_contender(comm, false, over_mpi ? mpi::library_name() : ""));
     if (arguments.symmetric && name == "shm") bench.add(make_comm_contender(comm, true));
   }
   const std::vector<BenchRow> rows = bench.run();
@@ -325,7 +328,7 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
                  "all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, "
                  "scatter, barrier, send (half a round trip) [all_reduce]");
   app.add_option("--backends", backends,
-                 "shm, gloo, mpi, mpi-raw (Open MPI's blocking functions, without Lockstep) ... "
+                 "shm, gloo, mpi, mpi-raw (MPI's blocking functions, without Lockstep) ... "
                  "[shm,gloo]; times are compared with the first one's");
   app.add_option("--sizes", sizes, "bytes, of all parts together [4,1K,64K,1M,25M,100M]");
   app.add_option("--dtypes", dtypes, "[float32]");

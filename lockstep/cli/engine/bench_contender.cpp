@@ -38,8 +38,10 @@ void fill(at::Tensor& to, const void* pattern) {
 
 class CommContender final : public Contender {
  public:
-  CommContender(const Communicator& comm, bool symmetric)
-      : Contender(comm.capabilities().backend, symmetric, comm.rank(), comm.size()), comm_(comm) {}
+  CommContender(const Communicator& comm, bool symmetric, const std::string& library)
+      : Contender(comm.capabilities().backend, symmetric, comm.rank(), comm.size()), comm_(comm) {
+    library_ = library;
+  }
 
   std::string obstacle(const BenchCase& c) const override {
     if (c.op == Op::kSend && size_ < 2) return "send needs two ranks";
@@ -96,7 +98,9 @@ class CommContender final : public Contender {
 class RawMpiContender final : public Contender {
  public:
   RawMpiContender(int rank, int size)
-      : Contender("mpi-raw", false, rank, size), mpi_(mpi::initialise(rank, size)) {}
+      : Contender("mpi-raw", false, rank, size), mpi_(mpi::initialise(rank, size)) {
+    library_ = mpi_.name();
+  }
 
   std::string obstacle(const BenchCase& c) const override {
     if (c.op == Op::kSend && size_ < 2) return "send needs two ranks";
@@ -282,8 +286,9 @@ void Contender::verify(int64_t turn) const {
   }
 }
 
-std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric) {
-  return std::make_unique<CommContender>(comm, symmetric);
+std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric,
+                                               const std::string& library) {
+  return std::make_unique<CommContender>(comm, symmetric, library);
 }
 
 std::unique_ptr<Contender> make_raw_mpi_contender(int rank, int size) {

@@ -21,6 +21,8 @@ class Contender {
 
   const std::string& name() const { return name_; }
   bool symmetric() const { return symmetric_; }
+  // The library that it was loaded from at run time; "" if it is Lockstep's or libtorch's.
+  const std::string& library() const { return library_; }
   // Why it cannot do the case; "" if it can. The same on all ranks.
   virtual std::string obstacle(const BenchCase& c) const = 0;
 
@@ -40,6 +42,7 @@ class Contender {
   bool gives_input() const;
 
   std::string name_;
+  std::string library_;
   bool symmetric_;
   int rank_;
   int size_;
@@ -51,11 +54,11 @@ class Contender {
   at::Tensor patterns_;  // the values that value_of() gives, as elements
 };
 
-// Collectives of a Communicator. Keeps a copy of the handle.
-std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric);
+// Collectives of a Communicator. Keeps a copy of the handle. `library`: as Contender::library().
+std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric,
+                                               const std::string& library = "");
 
-// Open MPI's blocking functions on plain memory. Needs a communicator of backend mpi in this
-// process.
+// MPI's blocking functions on plain memory. Needs a communicator of backend mpi in this process.
 std::unique_ptr<Contender> make_raw_mpi_contender(int rank, int size);
 
 }  // namespace lockstep::engine

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
@@ -259,6 +260,22 @@ std::string bench_table(const std::vector<BenchRow>& rows) {
   return table.str();
 }
 
+std::string library_lines(const std::vector<BenchRow>& rows) {
+  std::map<std::string, std::vector<std::string>> backends;  // by library
+  for (const BenchRow& row : rows) {
+    if (row.library.empty()) continue;
+    auto& names = backends[row.library];
+    if (std::find(names.begin(), names.end(), row.backend) == names.end())
+      names.push_back(row.backend);
+  }
+  std::string text;
+  for (const auto& [library, names] : backends) {
+    for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : ", ") + names[i];
+    text += ": " + library + "\n";
+  }
+  return text;
+}
+
 std::string fit_table(const std::vector<BenchFit>& fits) {
   if (fits.empty()) return "";
   Table table({{"ranks"},
@@ -323,7 +340,8 @@ nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows) {
                     {"times_first", row.times_first},
                     {"operations", row.operations},
                     {"others_cpus", row.others_cpus},
-                    {"size", row.asked}});
+                    {"size", row.asked},
+                    {"library", row.library}});
   }
   return json;
 }
@@ -347,6 +365,7 @@ std::vector<BenchRow> read_bench_json(const nlohmann::json& json) {
     row.busbw_gbps = from.at("busbw_GBps");
     row.times_first = from.at("times_first");
     row.others_cpus = from.at("others_cpus");
+    row.library = from.at("library");
     rows.push_back(row);
   }
   return rows;

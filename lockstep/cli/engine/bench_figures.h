@@ -43,6 +43,8 @@ struct BenchRow {
   double times_first = 1;  // this row's p50 by that of the first backend on the same case
 
   double others_cpus = 0;  // processors' worth of work that other processes did meanwhile
+  // Of the backend, where it is loaded at run time: "MPICH 4.0.2 (libmpich.so.12)".
+  std::string library = {};
 };
 // Up to this size an operation is shorter than what disturbs it, and ranks alternate fast and slow
 // ones: a sample is the mean of a batch.
@@ -83,6 +85,8 @@ std::vector<int> parse_nprocs(const std::string& text);
 std::vector<std::string> parse_names(const std::string& option, const std::string& text);
 
 std::string bench_table(const std::vector<BenchRow>& rows);
+// A line for each library that measured backends have loaded: "mpi, mpi-raw: MPICH 4.0.2 (...)".
+std::string library_lines(const std::vector<BenchRow>& rows);
 std::string fit_table(const std::vector<BenchFit>& fits);
 std::string bench_svg(const std::vector<BenchRow>& rows);
 nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows);

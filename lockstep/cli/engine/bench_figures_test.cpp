@@ -110,10 +110,20 @@ TEST(BenchFigures, JsonHasTheFieldsThatScriptsRead) {
   EXPECT_EQ(json[0]["symmetric"], true);
 }
 
+TEST(BenchFigures, LibrariesAreNamedOnce) {
+  std::vector<BenchRow> rows;
+  for (const char* backend : {"shm", "mpi", "mpi-raw", "mpi"}) {
+    rows.push_back(make_row({Op::kAllReduce, at::kFloat, 4, 2}, backend, false, {1}, 1));
+    if (rows.back().backend != "shm") rows.back().library = "MPICH 4.0.2";
+  }
+  EXPECT_EQ(library_lines(rows), "mpi, mpi-raw: MPICH 4.0.2\n");
+}
+
 TEST(BenchFigures, RowsComeBackFromJson) {
-  const std::vector<BenchRow> rows = {
+  std::vector<BenchRow> rows = {
       make_row({Op::kAllReduce, at::kFloat, 4, 2}, "shm", true, {1, 2, 9}, 100),
       make_row({Op::kBarrier, at::kByte, 0, 4}, "gloo", false, {3.5}, 1)};
+  rows[1].library = "MPICH 4.0.2";
   EXPECT_EQ(bench_json(read_bench_json(bench_json(rows))), bench_json(rows));
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/launch/mpirun.h"
 
 namespace lockstep::engine::bench_mp_test {
 namespace {
@@ -135,20 +136,38 @@ TEST(BenchStep, RefusesWhatItDoesNotKnow) {
   }
 }
 
-TEST(BenchCollectives, BesideMpiTheRanksAreMpiruns) {
-  try {
-    find_program("mpirun");
-  } catch (const LaunchError& error) {
-    GTEST_SKIP() << error.what() << " (apt install openmpi-bin to run this test)";
+class BenchMpi : public ::testing::TestWithParam<launch::MpiFamily> {};
+INSTANTIATE_TEST_SUITE_P(Families, BenchMpi, ::testing::ValuesIn(launch::kMpiFamilies),
+                         [](const auto& info) {
+                           return info.param == launch::MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
+                         });
+
+TEST_P(BenchMpi, TheRanksAreMpirunsAndTheRowsSayWhichItWas) {
+  const auto mpirun = launch::find_mpirun_of(GetParam());
+  if (!mpirun) {
+    GTEST_SKIP() << "no mpirun of " << to_string(GetParam()) << "'s: apt install "
+                 << launch::mpi_package(GetParam()) << " to run this test";
   }
   const TestDirectory dir;
+  ::setenv("LOCKSTEP_MPIRUN", mpirun->name.c_str(), 1);
   const Ended ended =
       run_bench(dir, {"--ops", "all_reduce,all_to_all,gather,send", "--backends", "shm,mpi,mpi-raw",
                       "--sizes", "64,3000", "--json", dir / "rows.json"});
+  ::unsetenv("LOCKSTEP_MPIRUN");
   ASSERT_TRUE(ended.status.ok()) << ended.err;
   const auto rows = nlohmann::json::parse(dir.read("rows.json"));
   EXPECT_EQ(rows.size(), 3u * 4 * 2);
   expect_rows(rows, {"shm", "mpi", "mpi-raw"});
+  for (const auto& row : rows) {
+    const std::string library = row.at("library");
+    if (row.at("backend") == "shm")
+      EXPECT_EQ(library, "");
+    else
+      EXPECT_EQ(launch::family_of_version(library), GetParam()) << library;
+  }
+  EXPECT_NE(ended.out.find("mpi, mpi-raw: " + rows.back().at("library").get<std::string>()),
+            std::string::npos)
+      << ended.out;
 }
 
 TEST(BenchCollectives, SeveralNumbersOfRanksMakeOneTable) {
