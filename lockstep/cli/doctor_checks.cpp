@@ -262,6 +262,34 @@ Finding judge_leftovers(const HostFacts& facts) {
   return {Level::kOk, "processes", "running jobs: " + joined(running), ""};
 }
 
+Finding judge_mpi(const HostFacts& facts) {
+  std::vector<std::string> there, missing;
+  for (const auto& [family, library] : facts.mpi) {
+    if (library.error.empty())
+      there.push_back(std::string(to_string(family)) + ", " + library.file);
+    else
+      missing.push_back(library.error);
+  }
+  if (there.empty()) {
+    return {Level::kOk, "backend mpi", "not available: " + joined(missing),
+            "apt install openmpi-bin, or apt install mpich, if it is wanted"};
+  }
+  Finding finding{Level::kOk, "backend mpi", "available: " + joined(there), ""};
+  if (!facts.mpirun) {
+    finding.found += "; no mpirun";
+    return finding;
+  }
+  finding.found += std::string("; mpirun is ") + to_string(*facts.mpirun) + "'s";
+  const auto library = facts.mpi.find(*facts.mpirun);
+  if (library == facts.mpi.end() || !library->second.error.empty()) {
+    finding.level = Level::kWarning;
+    finding.found += ", whose library is missing";
+    finding.todo = std::string("apt install ") + launch::mpi_package(*facts.mpirun) +
+                   ", or name the other mpirun by LOCKSTEP_MPIRUN";
+  }
+  return finding;
+}
+
 void judge_backends(const HostFacts& facts, std::vector<Finding>& findings) {
   findings.push_back({facts.memfd_error.empty() ? Level::kOk : Level::kProblem, "backend shm",
                       facts.memfd_error.empty()
@@ -279,12 +307,7 @@ void judge_backends(const HostFacts& facts, std::vector<Finding>& findings) {
                       "built in: shm inside a host; tcp, gloo or MPI between hosts" + reach, ""});
   findings.push_back(
       {Level::kOk, "backend gloo", "built in (libtorch's): ranks of several hosts" + reach, ""});
-  if (facts.mpi.error.empty()) {
-    findings.push_back({Level::kOk, "backend mpi", "available: " + facts.mpi.file, ""});
-  } else {
-    findings.push_back({Level::kOk, "backend mpi", "not available: " + facts.mpi.error,
-                        "apt install libopenmpi3 openmpi-bin, if it is wanted"});
-  }
+  findings.push_back(judge_mpi(facts));
   if (facts.nccl.error.empty()) {
     findings.push_back({Level::kOk, "backend nccl",
                         "NCCL is there: " + facts.nccl.file + " (needs a libtorch with CUDA)", ""});

@@ -32,6 +32,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/launch/mpirun.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/trace_file.h"
 
@@ -396,7 +397,18 @@ HostFacts host_facts() {
   facts.cpus_usable = usable_cpu_count();
   ::getloadavg(&facts.load, 1);
   facts.processes = job_processes();
-  facts.mpi = probe_library("libmpi.so.40");
+  for (const launch::MpiFamily family : launch::kMpiFamilies) {
+    LibraryFacts& library = facts.mpi[family];
+    for (const std::string& file : launch::mpi_library_files(family)) {
+      library = probe_library(file.c_str());
+      if (library.error.empty()) break;
+    }
+  }
+  try {
+    facts.mpirun = launch::find_mpirun(process_env()).family;
+  } catch (const Error&) {
+    facts.mpirun.reset();
+  }
   facts.nccl = probe_library("libnccl.so.2");
   look_at_variables(facts);
   return facts;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/interfaces.h"
+#include "lockstep/launch/mpi_family.h"
 
 namespace lockstep::cli {
 
@@ -62,7 +63,9 @@ struct HostFacts {
   std::string reach_error;          // "": one rank may read another one's memory (process_vm_readv)
 
   std::vector<JobProcess> processes;
-  LibraryFacts mpi, nccl;
+  std::map<launch::MpiFamily, LibraryFacts> mpi;
+  std::optional<launch::MpiFamily> mpirun;  // whose is on PATH
+  LibraryFacts nccl;
   std::map<std::string, std::string> variables;  // LOCKSTEP_* that change what a job does
 };
 

@@ -37,7 +37,9 @@ HostFacts healthy() {
   facts.cpus_allowed = {0, 1, 2, 3};
   facts.cpus_usable = 4;
   facts.huge_pages = "madvise";
-  facts.mpi.file = "/usr/lib/libmpi.so.40";
+  facts.mpi[launch::MpiFamily::kOpenMpi].file = "/usr/lib/libmpi.so.40";
+  facts.mpi[launch::MpiFamily::kMpich].file = "/usr/lib/libmpich.so.12";
+  facts.mpirun = launch::MpiFamily::kMpich;
   facts.nccl.error = "no such file";
   return facts;
 }
@@ -118,8 +120,15 @@ TEST(Judge, WhatIsNotAsItShouldBeIsFoundWithWhatToDo) {
        Level::kWarning, "12 ./train (1 min 10 s)", "kill PID"},
       {"processes", [](auto& f) { f.processes = {{13, "lockstep run", 7, false, false}}; },
        Level::kOk, "running jobs: 13 lockstep run", ""},
-      {"backend mpi", [](auto& f) { f.mpi = {"", "cannot open"}; }, Level::kOk, "cannot open",
-       "apt install"},
+      {"backend mpi", [](auto&) {}, Level::kOk,
+       "Open MPI, /usr/lib/libmpi.so.40, MPICH, /usr/lib/libmpich.so.12; mpirun is MPICH's", ""},
+      {"backend mpi",
+       [](auto& f) {
+         for (auto& [family, library] : f.mpi) library = {"", "cannot open"};
+       },
+       Level::kOk, "cannot open", "apt install"},
+      {"backend mpi", [](auto& f) { f.mpi[launch::MpiFamily::kMpich] = {"", "cannot open"}; },
+       Level::kWarning, "mpirun is MPICH's, whose library is missing", "apt install mpich"},
       {"environment", [](auto& f) { f.variables["LOCKSTEP_BACKEND"] = "gloo"; }, Level::kOk,
        "LOCKSTEP_BACKEND=gloo", ""},
   };
@@ -149,7 +158,9 @@ TEST(HostFacts, ThisHostHasThem) {
   EXPECT_GE(facts.cpus_online, 1);
   EXPECT_GT(facts.memory_free, 0u);
   EXPECT_TRUE(facts.clock_steady);
-  EXPECT_FALSE(facts.mpi.file.empty() && facts.mpi.error.empty());
+  EXPECT_EQ(facts.mpi.size(), 2u);
+  for (const auto& [family, library] : facts.mpi)
+    EXPECT_NE(library.file.empty(), library.error.empty()) << to_string(family);
   EXPECT_FALSE(facts.version.empty());
 }
 
