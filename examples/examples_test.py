@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs one example one way and checks what it prints and leaves.
 
-usage: examples_test.py --bin FOLDER [--mpirun FILE] [--torchrun FILE] EXAMPLE alone|run|mpirun|torchrun
+usage: examples_test.py --bin FOLDER [--launcher FILE] EXAMPLE alone|run|openmpi|mpich|torchrun
 
-FOLDER holds lockstep and examples/. `alone` starts the program itself, `run` is lockstep run. Exit status 77: the launcher
-is not installed.
+FOLDER holds lockstep and examples/. `alone` starts the program itself, `run` is lockstep run; `openmpi`, `mpich` and
+`torchrun` use the launcher FILE, an mpirun or torchrun. Exit status 77: it is not installed.
 """
 import argparse
 import json
@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 SKIPPED = 77
+MPIRUNS = {"openmpi": ("Open MPI", "openmpi-bin", "Open MPI"), "mpich": ("MPICH", "mpich", "HYDRA")}
 EPOCHS = 2
 
 MATRIX = {
@@ -52,11 +53,13 @@ class Job:
             return [f"{self.options.bin}/lockstep", "run", "--nproc-per-node", str(self.ranks)]
         if self.way == "hosts":
             return [f"{self.options.bin}/lockstep", "run", "-np", str(self.ranks), "-H", f"localhost:{self.ranks}"]
-        if self.way == "mpirun":
+        if self.way == "openmpi":
             root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-            return [self.options.mpirun, *root, "--oversubscribe", "-n", str(self.ranks)]
+            return [self.options.launcher, *root, "--oversubscribe", "-n", str(self.ranks)]
+        if self.way == "mpich":
+            return [self.options.launcher, "-n", str(self.ranks)]
         if self.way == "torchrun":
-            return [self.options.torchrun, "--no-python", "--nproc-per-node", str(self.ranks)]
+            return [self.options.launcher, "--no-python", "--nproc-per-node", str(self.ranks)]
         return []
 
     def output(self, example, *arguments):
@@ -263,13 +266,14 @@ def tensor_names(path):
 
 def missing(options, way):
     """Why `way` cannot be tried here, or None."""
-    if way == "mpirun":
-        if not options.mpirun:
-            return "mpirun is not installed (apt-get install openmpi-bin)"
-        version = subprocess.run([options.mpirun, "--version"], stdout=subprocess.PIPE, encoding="utf-8").stdout
-        if "Open MPI" not in version:
-            return f"{options.mpirun} is not Open MPI's"
-    if way == "torchrun" and not options.torchrun:
+    if way in MPIRUNS:
+        name, package, word = MPIRUNS[way]
+        if not options.launcher:
+            return f"no mpirun of {name}'s is installed (apt-get install {package})"
+        version = subprocess.run([options.launcher, "--version"], stdout=subprocess.PIPE, encoding="utf-8").stdout
+        if word not in version:
+            return f"{options.launcher} is not {name}'s (apt-get install {package})"
+    if way == "torchrun" and not options.launcher:
         return "torchrun is not installed (it comes with PyTorch's Python package)"
     return None
 
@@ -281,10 +285,9 @@ def main():
                                         cifar_horovod, cooperation, parameter_averaging, zero)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
-    parser.add_argument("--mpirun", default="")
-    parser.add_argument("--torchrun", default="")
+    parser.add_argument("--launcher", default="")
     parser.add_argument("example", choices=examples)
-    parser.add_argument("way", choices=["alone", "run", "mpirun", "torchrun"])
+    parser.add_argument("way", choices=["alone", "run", *MPIRUNS, "torchrun"])
     options = parser.parse_args()
     reason = missing(options, options.way)
     if reason:
