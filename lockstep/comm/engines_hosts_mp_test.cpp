@@ -151,6 +151,8 @@ void be_a_rank(const std::string& backend, const std::string& role) {
   if (role == "dealt-out") dealt_out(comm);
   if (role == "cut") {
     until_the_cable_is_cut(comm);
+    // mpirun ends all when one ends, also those that have said nothing yet; the parent ends mpirun.
+    if (launch::mpi_launcher(env) != nullptr) std::this_thread::sleep_for(std::chrono::seconds(60));
     std::_Exit(0);  // MPI and gloo could wait for the other host
   }
 }
