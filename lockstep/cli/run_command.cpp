@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -209,7 +208,7 @@ int run_command(const std::vector<std::string>& arguments) {
     return launch::run_remote_agent(STDIN_FILENO);
   const RunFlags flags = parse_run_flags(arguments, process_env());
   if (flags.help) {
-    std::fputs(run_help().c_str(), stdout);
+    write_stdout(run_help());
     return 0;
   }
   const RunPlan plan = plan_run(flags, machine_facts());

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lockstep/cli/flag_syntax.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/usage.h"
 
 namespace lockstep::cli {
@@ -129,15 +130,7 @@ class RunParser {
         words.push_back(flag.name + "=" + *value);
     }
     flags.program = split.program;
-    // CLI11 takes the words from the back.
-    std::reverse(words.begin(), words.end());
-    try {
-      app_.parse(words);
-    } catch (const CLI::ParseError& error) {
-      std::string message = error.what();
-      std::replace(message.begin(), message.end(), '\n', ' ');
-      throw UsageError(message);
-    }
+    parse_options(app_, words);
     flags.nproc_given = app_.get_option("--nproc-per-node")->count() > 0;
   }
 
