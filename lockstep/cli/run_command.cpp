@@ -49,10 +49,10 @@ int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
     if (machine.gpus == 0) throw UsageError("--nproc-per-node=gpu: no GPU found on this host");
     return machine.gpus;
   }
-  const auto count = parse_int(flags.nproc, 1, 1 << 16);
+  const auto count = parse_int(flags.nproc, 1, launch::kMostRanksOfAHost);
   if (!count) {
-    throw UsageError("--nproc-per-node=" + flags.nproc +
-                     ": expected a number of ranks of at least 1, auto, cpu or gpu");
+    throw UsageError("--nproc-per-node=" + flags.nproc + ": expected a number of ranks from 1 to " +
+                     std::to_string(launch::kMostRanksOfAHost) + ", auto, cpu or gpu");
   }
   return static_cast<int>(*count);
 }

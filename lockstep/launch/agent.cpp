@@ -22,6 +22,9 @@ void check(const LaunchOptions& options) {
   const bool starts_others = options.nodes && !options.nodes->remotes.empty();
   if (options.nproc < (starts_others ? 0 : 1))
     refuse(std::to_string(options.nproc) + " ranks asked for; at least 1 is needed");
+  if (options.nproc > kMostRanksOfAHost)
+    refuse(std::to_string(options.nproc) + " ranks asked for on one host; give at most " +
+           std::to_string(kMostRanksOfAHost));
   if (options.max_restarts < 0) refuse("max-restarts must not be negative");
   if (options.grace.count() < 0) refuse("grace must not be negative");
   if (options.threads_per_rank.value_or(1) < 1) refuse("threads per rank must be at least 1");

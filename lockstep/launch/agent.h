@@ -55,10 +55,13 @@ enum class LinePrefix {
   kRankAndStream,  // "[rank]<stdout>: ", as mpirun and horovodrun have it
 };
 
+// More on one host is a slip of the hand: it would run out of descriptors and memory half-way.
+inline constexpr int kMostRanksOfAHost = 1024;
+
 struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
-  int nproc = 1;  // ranks on this host, at least 1 (0 where it only starts others)
+  int nproc = 1;  // ranks on this host, 1 to kMostRanksOfAHost (0 where it only starts others)
   std::map<std::string, std::string> env;  // added to this process's environment, last word
   std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
   int max_restarts = 0;   // whole-job restarts after a failure (but for exit code 2)
