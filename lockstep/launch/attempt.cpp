@@ -14,6 +14,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
@@ -146,7 +147,7 @@ AttemptResult Attempt::run() {
     worker->err().finish();
   }
   AttemptResult result;
-  if (supervisor_.failure()) result.failure = describe(*supervisor_.failure());
+  if (supervisor_.failure()) result.failure = describe(rank_to_blame());
   if (job_.peers != nullptr) {
     AgentMessage ended;
     ended.kind = AgentMessage::Kind::kEnded;
@@ -292,6 +293,7 @@ void Attempt::look_for_exits() {
   const bool had_failed = supervisor_.failure().has_value();
   obey(supervisor_.on_exits(exits, Clock::now()));
   if (had_failed || !supervisor_.failure()) return;
+    exits_.push_back(exits.back());
   const RankExit& failure = *supervisor_.failure();
   // Who exits with 2 was not in a call: it found its command line or input wrong.
   if (failure.status.exit_code != 2)
@@ -374,10 +376,26 @@ WorkerFailure Attempt::describe(const RankExit& exit) const {
   failure.rank = job_.node.first_rank + exit.local_rank;
   failure.local_rank = exit.local_rank;
   failure.pid = worker.process().pid();
+// Who ended first; or, if it says itself that another rank's failure brought it about, that one.
+RankExit Attempt::rank_to_blame() const {
+  const auto note_of = [&](const RankExit& exit) {
+    return error_note_of(workers_[static_cast<size_t>(exit.local_rank)]->error_text());
+  };
+  const RankExit& first = *supervisor_.failure();
+  if (!note_of(first).consequence) return first;
+  const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
+    const ErrorNote note = note_of(exit);
+    return !exit.status.ok() && !note.message.empty() && !note.consequence;
+  });
+  return cause == exits_.end() ? first : *cause;
+}
+
   failure.exit_code = exit.status.exit_code;
   failure.signal = exit.status.signal;
   failure.last_collective = describe_call(board_.read(exit.local_rank));
-  failure.message = error_file_message(worker.error_text());
+  ErrorNote note = error_note_of(worker.error_text());
+  failure.message = std::move(note.message);
+  failure.complete = note.complete;
   failure.tail = worker.err().tail().lines();
   if (failure.tail.empty()) {
     failure.tail = worker.out().tail().lines();

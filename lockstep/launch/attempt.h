@@ -74,6 +74,7 @@ class Attempt {
   void show_complaint_once(int complaining_rank);
   bool any_group_alive();
   WorkerFailure describe(const RankExit& exit) const;
+  RankExit rank_to_blame() const;
 
   const AgentContext& context_;
   const LaunchOptions& options_;
@@ -86,6 +87,7 @@ class Attempt {
   bool last_traces_written_ = false;
   Supervisor supervisor_;
   Sentinel sentinel_;
+  std::vector<RankExit> exits_;  // so far
   std::vector<std::unique_ptr<Worker>> workers_;
   bool reader_lost_ = false;
   std::optional<int> stop_signal_;  // the one to this agent that ended the job
