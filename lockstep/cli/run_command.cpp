@@ -175,6 +175,9 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.show_ranks = ranks_to_show(flags.show_ranks);
   if (flags.prefix) options.prefix = launch::LinePrefix::kRank;
   if (flags.tag_output) options.prefix = launch::LinePrefix::kRankAndStream;
+  options.prefix_template = flags.prefix_template;
+  if (options.prefix_template.empty())  // where torchrun of 2.13 has it
+    options.prefix_template = machine.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   options.substitute_local_rank = true;
   options.pin = !flags.no_pin;
   options.threads_per_rank = flags.threads;

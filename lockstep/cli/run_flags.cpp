@@ -48,6 +48,10 @@ class RunParser {
     flag("--prefix", "", flags.prefix, "Put [rank]: before each line");
     flag("--tag-output", "", flags.tag_output,
          "Put [rank]<stdout>: before each line, as mpirun and horovodrun do");
+    value("--log-line-prefix-template", "", flags.prefix_template,
+          "Put this before each line, ${role_name}, ${rank} and ${local_rank} filled in (also "
+          "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
+          "TEXT");
     value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
     value("--trace-dir", "", flags.trace_dir,
           "Write the ranks' last calls there on a failure, and on SIGUSR1", "DIR");

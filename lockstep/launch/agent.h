@@ -70,6 +70,7 @@ struct LaunchOptions {
   RedirectMap tee;        // streams that go to files and here; wins over redirects
   std::set<int> show_ranks;               // local ranks whose output appears here; empty: all
   LinePrefix prefix = LinePrefix::kNone;  // before each line
+  std::string prefix_template;            // torchrun's, instead of `prefix` (line_prefix.h)
   bool substitute_local_rank =
       false;        // "${local_rank}" in arguments becomes the local rank (torchrun's macro)
   bool pin = true;  // give each rank its share of the allowed processors

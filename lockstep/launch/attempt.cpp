@@ -16,6 +16,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/line_prefix.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
 
@@ -113,10 +114,9 @@ void Attempt::start_rank(int rank) {
     result.file_only = to_file && !to_tee;
     if (to_file || to_tee) result.file = folder / name;
     if (shown && !result.file_only) result.console = &console;
-    const std::string number = "[" + std::to_string(job_.node.first_rank + rank) + "]";
-    if (options_.prefix == LinePrefix::kRank) result.prefix = number + ": ";
-    if (options_.prefix == LinePrefix::kRankAndStream)
-      result.prefix = number + (&console == &context_.err ? "<stderr>: " : "<stdout>: ");
+    result.prefix = line_prefix(
+        options_, {.role = options_.role, .rank = job_.node.first_rank + rank, .local_rank = rank},
+        &console == &context_.err);
     if (&console == &context_.err && ranks_ > 1) result.hold_first_lines = FirstLines::kCount;
     result.show_unfinished = job_.node.first_rank + rank == 0 && console.terminal();
     return result;

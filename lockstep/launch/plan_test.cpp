@@ -10,6 +10,7 @@
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/launch/line_prefix.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
 
@@ -190,6 +191,19 @@ TEST(FailureReport, IsTheRanksOwnLineWhereThatSaysItAll) {
   failure.complete = true;
   failure.tail = {"epoch 1"};
   EXPECT_EQ(format_failure(failure, 2), failure.message + "\n");
+}
+
+TEST(LinePrefix, FillsTorchrunsTemplate) {
+  const RankNames names{.role = "trainer", .rank = 5, .local_rank = 1};
+  EXPECT_EQ(filled_template("[${role_name}${local_rank}/${rank}]: ", names), "[trainer1/5]: ");
+  EXPECT_EQ(filled_template("$rank $$rank ${pid} ${rank $ranks 5$", names),
+            "5 $rank ${pid} ${rank $ranks 5$");
+  LaunchOptions options;
+  EXPECT_EQ(line_prefix(options, names, false), "");
+  options.prefix = LinePrefix::kRankAndStream;
+  EXPECT_EQ(line_prefix(options, names, true), "[5]<stderr>: ");
+  options.prefix_template = "${rank}|";
+  EXPECT_EQ(line_prefix(options, names, true), "5|") << "the template wins";
 }
 
 std::string message_in(std::string_view text) {
