@@ -114,6 +114,7 @@ void Attempt::start_rank(int rank) {
     result.file_only = to_file && !to_tee;
     if (to_file || to_tee) result.file = folder / name;
     if (shown && !result.file_only) result.console = &console;
+    result.earlier = &console == &context_.err ? &context_.out : &context_.err;
     result.prefix = line_prefix(
         options_, {.role = options_.role, .rank = job_.node.first_rank + rank, .local_rank = rank},
         &console == &context_.err);
@@ -143,8 +144,8 @@ AttemptResult Attempt::run() {
   watch();
   end_groups();
   for (const auto& worker : workers_) {
-    worker->out().finish();
     worker->err().finish();
+    worker->out().finish();
   }
   AttemptResult result;
   if (supervisor_.failure()) result.failure = describe(rank_to_blame());
@@ -179,10 +180,10 @@ void Attempt::add_ranks(PollSet& polls) {
   const Time now = Clock::now();
   for (int rank = 0; rank < ranks_; ++rank) {
     const auto& worker = workers_[static_cast<size_t>(rank)];
-    for (OutputStream* stream : {&worker->out(), &worker->err()}) {
+    for (OutputStream* stream : {&worker->err(), &worker->out()})
       polls.wake_at(stream->on_time(now));
-      polls.add(stream->poll_fd(), POLLIN, [stream] { stream->pump(Clock::now()); });
-    }
+    polls.add(worker->err().poll_fd(), POLLIN, [&worker] { worker->err().pump(Clock::now()); });
+    polls.add(worker->out().poll_fd(), POLLIN, [&worker] { worker->pump_out(Clock::now()); });
     if (!supervisor_.running(rank)) continue;
     polls.add(worker->process().exit_fd(), POLLIN);
     if (worker->process().exit_fd() < 0) polls.wake_at(now + kLookForExits);
@@ -287,13 +288,13 @@ void Attempt::look_for_exits() {
     const auto status = process.poll();
     if (!status) continue;
     exits.push_back({rank, *status});
+    exits_.push_back(exits.back());
     if (!process.group_alive()) sentinel_.forget(rank);
   }
   if (exits.empty()) return;
   const bool had_failed = supervisor_.failure().has_value();
   obey(supervisor_.on_exits(exits, Clock::now()));
   if (had_failed || !supervisor_.failure()) return;
-    exits_.push_back(exits.back());
   const RankExit& failure = *supervisor_.failure();
   // Who exits with 2 was not in a call: it found its command line or input wrong.
   if (failure.status.exit_code != 2)
@@ -370,12 +371,6 @@ void Attempt::write_rest() {
   }
 }
 
-WorkerFailure Attempt::describe(const RankExit& exit) const {
-  Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
-  WorkerFailure failure;
-  failure.rank = job_.node.first_rank + exit.local_rank;
-  failure.local_rank = exit.local_rank;
-  failure.pid = worker.process().pid();
 // Who ended first; or, if it says itself that another rank's failure brought it about, that one.
 RankExit Attempt::rank_to_blame() const {
   const auto note_of = [&](const RankExit& exit) {
@@ -390,6 +385,12 @@ RankExit Attempt::rank_to_blame() const {
   return cause == exits_.end() ? first : *cause;
 }
 
+WorkerFailure Attempt::describe(const RankExit& exit) const {
+  Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
+  WorkerFailure failure;
+  failure.rank = job_.node.first_rank + exit.local_rank;
+  failure.local_rank = exit.local_rank;
+  failure.pid = worker.process().pid();
   failure.exit_code = exit.status.exit_code;
   failure.signal = exit.status.signal;
   failure.last_collective = describe_call(board_.read(exit.local_rank));

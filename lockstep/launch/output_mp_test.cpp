@@ -168,6 +168,14 @@ TEST(AgentOutput, ALostReaderEndsTheJob) {
   EXPECT_EQ(status.exit_code, 128 + SIGPIPE);
 }
 
+TEST(AgentOutput, OneLogOfBothStreamsReadsAsItWasWritten) {
+  const std::string script =
+      "[ $RANK = 0 ] || exit 0; echo epoch 1 >&2; echo epoch 2 >&2; echo summary";
+  Started agent({program(), "run", "nproc", "2", "--", "/bin/sh", "-c", script});
+  EXPECT_EQ(agent.finish(), 0);
+  EXPECT_EQ(agent.said, "epoch 1\nepoch 2\nsummary\n");
+}
+
 TEST(AgentOutput, ASlowReaderLosesNothing) {
   Pipe out = make_pipe();
   SubprocessOptions options;
