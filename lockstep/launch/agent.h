@@ -96,8 +96,8 @@ struct WorkerFailure {
   int signal = 0;                      // 0: it exited
   std::string last_collective;         // what its communicator showed last; "": it had none
   std::string message;                 // what it left in TORCHELASTIC_ERROR_FILE
-  std::vector<std::string> tail;       // the last lines that it wrote to `tail_stream`
   bool complete = false;               // the message says it all: the report is that line
+  std::vector<std::string> tail;       // the last lines that it wrote to `tail_stream`
   std::string tail_stream = "stderr";  // or stdout, if stderr was silent
 };
 

@@ -160,6 +160,11 @@ AttemptResult Attempt::run() {
   context_.err.close_line();
   write_rest();
   result.stop_signal = stop_signal_;
+  for (const auto& [console, name] :
+       {std::pair(&context_.out, "stdout"), std::pair(&context_.err, "stderr")}) {
+    if (console->broken() && console->error() != EPIPE)
+      result.output_failure = system_error(name, console->error()).what();
+  }
   return result;
 }
 

@@ -41,6 +41,7 @@ struct AttemptJob {
 struct AttemptResult {
   std::optional<WorkerFailure> failure;  // the first one here
   std::optional<int> stop_signal;        // that came to this agent and ended the job
+  std::string output_failure;  // why the agent's own output could not be written; "": it could
 };
 
 class Attempt {
@@ -73,8 +74,8 @@ class Attempt {
   void look_for_exits();
   void show_complaint_once(int complaining_rank);
   bool any_group_alive();
-  WorkerFailure describe(const RankExit& exit) const;
   RankExit rank_to_blame() const;
+  WorkerFailure describe(const RankExit& exit) const;
 
   const AgentContext& context_;
   const LaunchOptions& options_;
@@ -86,8 +87,8 @@ class Attempt {
   const TraceWriter traces_;
   bool last_traces_written_ = false;
   Supervisor supervisor_;
-  Sentinel sentinel_;
   std::vector<RankExit> exits_;  // so far
+  Sentinel sentinel_;
   std::vector<std::unique_ptr<Worker>> workers_;
   bool reader_lost_ = false;
   std::optional<int> stop_signal_;  // the one to this agent that ended the job

@@ -176,6 +176,21 @@ TEST(AgentOutput, OneLogOfBothStreamsReadsAsItWasWritten) {
   EXPECT_EQ(agent.said, "epoch 1\nepoch 2\nsummary\n");
 }
 
+TEST(AgentOutput, AFullDiskIsAFailureAndOneLine) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full);
+  const TestDirectory folder;
+  const UniqueFd err(::creat((folder / "err").c_str(), 0600));
+  SubprocessOptions options;
+  options.command = {program(), "run", "--", "/bin/echo", "hello"};
+  options.stdout_fd = full.get();
+  options.stderr_fd = err.get();
+  EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(10)).exit_code, 1);
+  EXPECT_EQ(folder.read("err"),
+            "[lockstep] the ranks' output cannot be written, stdout: No space left on device; make "
+            "room or send it elsewhere\n");
+}
+
 TEST(AgentOutput, ASlowReaderLosesNothing) {
   Pipe out = make_pipe();
   SubprocessOptions options;
