@@ -156,11 +156,14 @@ std::string lockstep_command() {
     if (!folder.empty() && fs::equivalent(fs::path(folder) / "lockstep", command, ignored))
       return "lockstep";
   }
+  return path_from_here(command);
+}
+
+std::string path_from_here(const fs::path& path) {
   std::error_code error;
-  const fs::path near = fs::relative(command, error);
-  return !error && !near.empty() && near.native().size() < command.native().size()
-             ? near.string()
-             : command.string();
+  const fs::path near = fs::relative(path, error);
+  return !error && !near.empty() && near.native().size() < path.native().size() ? near.string()
+                                                                                : path.string();
 }
 
 }  // namespace lockstep::engine
