@@ -8,17 +8,23 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep")
 
+# What is not built is left out, and said: after scripts/quickstart there is the command alone. The libraries, headers and
+# package go together or not at all, for a package without its libraries would only fail later: so they are a component of
+# their own, which the whole installation installs if it is all there.
+set(library_component COMPONENT lockstep_library EXCLUDE_FROM_ALL)
+
 install(TARGETS ${rooms} lockstep_lockstep EXPORT LockstepTargets
-        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}")
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" ${library_component})
+install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}" ${library_component})
 
 # Headers keep their place: lockstep/comm/communicator.h is included by that name, here and there.
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" ${library_component}
         FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 
 # Programs of the rooms, such as the lockstep command (but no tests). A target's property LOCKSTEP_INSTALL_DIR says where if
 # not beside the command.
 file(GLOB_RECURSE room_files LIST_DIRECTORIES FALSE "${PROJECT_SOURCE_DIR}/lockstep/*/CMakeLists.txt")
+set(programs "")
 foreach(file IN LISTS room_files)
   get_filename_component(dir "${file}" DIRECTORY)
   get_property(targets DIRECTORY "${dir}" PROPERTY BUILDSYSTEM_TARGETS)
@@ -30,7 +36,8 @@ foreach(file IN LISTS room_files)
       if(NOT install_dir)
         set(install_dir "${CMAKE_INSTALL_BINDIR}")
       endif()
-      install(TARGETS ${target} RUNTIME DESTINATION "${install_dir}")
+      install(TARGETS ${target} RUNTIME DESTINATION "${install_dir}" OPTIONAL)
+      list(APPEND programs ${target})
     endif()
   endforeach()
 endforeach()
@@ -54,5 +61,16 @@ write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVers
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake"
-        DESTINATION "${package_dir}")
+        DESTINATION "${package_dir}" ${library_component})
+lockstep_say_left_out("the command" " --target lockstep" ${programs})
+lockstep_say_left_out("the libraries and headers" "" ${rooms})
+install(CODE "
+  if(lockstep_all_there)
+    execute_process(COMMAND \"${CMAKE_COMMAND}\" -DCMAKE_INSTALL_COMPONENT=lockstep_library
+                            \"-DCMAKE_INSTALL_PREFIX=\${CMAKE_INSTALL_PREFIX}\" \"-DCMAKE_INSTALL_CONFIG_NAME=\${CMAKE_INSTALL_CONFIG_NAME}\"
+                            -P \"${CMAKE_BINARY_DIR}/cmake_install.cmake\" RESULT_VARIABLE lockstep_rc)
+    if(NOT lockstep_rc EQUAL 0)
+      message(FATAL_ERROR \"The libraries and headers could not be installed; the reason is above.\")
+    endif()
+  endif()")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/lockstep")

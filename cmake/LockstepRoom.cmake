@@ -133,6 +133,26 @@ function(lockstep_test_program name)
     ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()
 
+# lockstep_say_left_out(<what> <build arguments> <targets ...>): an installation says that `what` was left out where one of
+# the targets is not built; lockstep_all_there is whether none was.
+function(lockstep_say_left_out what targets)
+  set(files "")
+  foreach(target IN LISTS ARGN)
+    list(APPEND files "\"$<TARGET_FILE:${target}>\"")
+  endforeach()
+  string(REPLACE ";" " " files "${files}")
+  install(CODE "
+    set(lockstep_all_there TRUE)
+    foreach(file IN ITEMS ${files})
+      if(NOT EXISTS \"\${file}\")
+        set(lockstep_all_there FALSE)
+      endif()
+    endforeach()
+    if(NOT lockstep_all_there)
+      message(STATUS \"Left out, for not all of it is built: ${what}. For it: cmake --build ${CMAKE_BINARY_DIR}${targets}, and install again\")
+    endif()")
+endfunction()
+
 # The umbrella target, and installation of every room, its headers and the CMake package.
 function(lockstep_finish_rooms)
   get_property(rooms GLOBAL PROPERTY LOCKSTEP_ROOMS)

@@ -91,7 +91,7 @@ void set_module_state(torch::nn::Module& module, const NamedTensors& state,
   const std::map<std::string, at::Tensor> values(given.begin(), given.end());
   const std::string difference = differences(own, values);
   if (!difference.empty()) {
-    throw CheckpointError(source + ": does not fit the model " + module.name() +
+    throw CheckpointError(source + ": does not fit the model" +
                           (stripped ? " (a leading 'module.' left out): " : ": ") + difference +
                           "; load it into the model that it was saved from");
   }

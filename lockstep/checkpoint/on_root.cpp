@@ -12,41 +12,59 @@
 namespace lockstep {
 namespace {
 
-// An empty text means that all went well.
-std::string share_text(Communicator& comm, std::string text, int root, Communicator::Site site) {
-  const auto options = at::TensorOptions().device(comm.device());
-  at::Tensor length = at::zeros({1}, options.dtype(at::kLong));
-  if (comm.rank() == root) length.fill_(static_cast<int64_t>(text.size()));
-  comm.broadcast(length, root, site);
-  if (length.item<int64_t>() == 0) return {};
-  at::Tensor bytes = at::empty({length.item<int64_t>()}, at::kByte);
-  if (comm.rank() == root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+// What went wrong at the root.
+struct RootFailure {
+  std::string message;  // "": nothing
+  int errnum = 0;       // of a SystemError
+};
+
+RootFailure share(Communicator& comm, RootFailure failure, int root, Communicator::Site site) {
+  at::Tensor head = at::zeros({2}, at::kLong);  // bytes of the message, errnum
+  if (comm.rank() == root) {
+    head.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(failure.message.size());
+    head.mutable_data_ptr<int64_t>()[1] = failure.errnum;
+  }
+  head = head.to(comm.device());
+  comm.broadcast(head, root, site);
+  head = head.cpu();
+  const int64_t length = head.const_data_ptr<int64_t>()[0];
+  const auto errnum = static_cast<int>(head.const_data_ptr<int64_t>()[1]);
+  if (length == 0) return {};
+  at::Tensor bytes = at::empty({length}, at::kByte);
+  if (comm.rank() == root)
+    std::memcpy(bytes.mutable_data_ptr(), failure.message.data(), failure.message.size());
   at::Tensor shared = bytes.to(comm.device());
   comm.broadcast(shared, root, site);
   shared = shared.cpu();
-  return {static_cast<const char*>(shared.const_data_ptr()), static_cast<size_t>(shared.numel())};
+  return {.message = {static_cast<const char*>(shared.const_data_ptr()),
+                      static_cast<size_t>(shared.numel())},
+          .errnum = errnum};
 }
 
 }  // namespace
 
 void on_root(Communicator& comm, const std::function<void()>& fn, int root,
              Communicator::Site site) {
-  std::exception_ptr failure;
-  std::string message;
+  std::exception_ptr thrown;
+  RootFailure failure;
   if (comm.rank() == root) {
     try {
       fn();
+    } catch (const SystemError& error) {
+      thrown = std::current_exception();
+      failure = {error.what(), error.errnum()};
     } catch (const std::exception& error) {
-      failure = std::current_exception();
-      message = *error.what() ? error.what() : "an exception without a message";
+      thrown = std::current_exception();
+      failure.message = *error.what() ? error.what() : "an exception without a message";
     } catch (...) {
-      failure = std::current_exception();
-      message = "an unknown exception";
+      thrown = std::current_exception();
+      failure.message = "an unknown exception";
     }
   }
-  message = share_text(comm, std::move(message), root, site);
-  if (failure) std::rethrow_exception(failure);
-  if (!message.empty()) throw CheckpointError(message);
+  failure = share(comm, std::move(failure), root, site);
+  if (thrown) std::rethrow_exception(thrown);
+  if (failure.errnum != 0) throw SystemError(failure.message, failure.errnum);
+  if (!failure.message.empty()) throw CheckpointError(failure.message);
 }
 
 }  // namespace lockstep

@@ -10,8 +10,8 @@ namespace lockstep {
 
 // Rank `root` runs `fn`; the call returns on every rank once it is done. If it throws, the
 // exception goes on to the root's caller and every other rank throws CheckpointError with its
-// message, so that nobody waits for a rank that has given up. Collective. `fn` must not
-// communicate.
+// message (SystemError of the same errno where it was one), so that nobody waits for a rank that
+// has given up. Collective. `fn` must not communicate.
 void on_root(Communicator& comm, const std::function<void()>& fn, int root = 0,
              Communicator::Site site = Communicator::Site::current());
 

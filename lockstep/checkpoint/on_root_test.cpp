@@ -23,15 +23,22 @@ TEST(OnRoot, ItsFailureReachesAllAndTheCommunicatorGoesOn) {
     try {
       on_root(comm, [] { throw SystemError("disk full", 28); });
     } catch (const SystemError& error) {
+      EXPECT_STREQ(error.what(), "disk full");
+      EXPECT_EQ(error.errnum(), 28);
+      ++caught;
+    }
+    try {
+      on_root(comm, [] { throw DataError("damaged"); });
+    } catch (const DataError&) {
       EXPECT_EQ(comm.rank(), 0);
       ++caught;
     } catch (const CheckpointError& error) {
-      EXPECT_STREQ(error.what(), "disk full");
+      EXPECT_STREQ(error.what(), "damaged");
       ++caught;
     }
     comm.barrier();
   });
-  EXPECT_EQ(caught, 3);
+  EXPECT_EQ(caught, 6);
 }
 
 }  // namespace lockstep::on_root_test

@@ -2,14 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <map>
 
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/flag_syntax.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/run_command.h"
 #include "lockstep/cli/run_mpi.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::cli {
 namespace cli_test {
@@ -67,6 +70,54 @@ std::string error_of(const std::string& line) {
     return error.what();
   }
   return "no error";
+}
+
+std::string line_of(const Words& words) {
+  CLI::App app("", "lockstep thing");
+  int epochs = 0, hidden = 0;
+  double lr = 0;
+  std::string checkpoint;
+  app.add_option("--epochs", epochs);
+  app.add_option("--lr", lr);
+  app.add_option("--learning-rate-schedule", hidden);
+  app.add_option("--secret", hidden)->group("");
+  app.add_option("--checkpoint", checkpoint)->required();
+  return message_of<UsageError>([&] { parse_options(app, words); });
+}
+
+TEST(OptionParsing, NamesTheOptionTheLikelyOneAndWhatItTakes) {
+  EXPECT_EQ(line_of({"--checkpoint", "x", "--epohs", "3"}),
+            "unknown option --epohs (did you mean --epochs?); see lockstep thing --help");
+  EXPECT_THAT(line_of({"--checkpont=x"}), HasSubstr("--checkpont (did you mean --checkpoint?)"))
+      << "rather than that --checkpoint is missing";
+  EXPECT_THAT(line_of({"--learning"}), HasSubstr("did you mean --learning-rate-schedule?"));
+  EXPECT_EQ(line_of({"--secre"}), "unknown option --secre; see lockstep thing --help");
+  EXPECT_THAT(line_of({"--checkpoint", "x", "more"}), HasSubstr("unexpected argument 'more'"));
+  EXPECT_THAT(line_of({}), HasSubstr("--checkpoint is required"));
+  EXPECT_THAT(line_of({"--checkpoint"}), HasSubstr("--checkpoint needs a value"));
+  EXPECT_THAT(line_of({"--checkpoint", "x", "--epochs", "1.5"}),
+              HasSubstr("--epochs is '1.5'; give a whole number"));
+  EXPECT_THAT(line_of({"--checkpoint", "x", "--lr", "high"}),
+              HasSubstr("--lr is 'high'; give a number"));
+}
+
+TEST(RunFlags, WrongValuesAreOneLine) {
+  EXPECT_EQ(error_of("--max-restarts 1.5 /bin/true"),
+            "--max-restarts is '1.5'; give a whole number; see lockstep run --help");
+  EXPECT_THAT(error_of("--grace long /bin/true"), HasSubstr("--grace is 'long'; give a number"));
+  EXPECT_EQ(error_of("-np 100000 /bin/true"),
+            "--nproc-per-node=100000: expected a number of ranks from 1 to 1024, auto, cpu or gpu");
+}
+
+TEST(RunFlags, TorchrunsPrefixTemplate) {
+  for (const char* flag : {"--log-line-prefix-template", "--log_line_prefix_template"})
+    EXPECT_EQ(plan(std::string(flag) + " [${rank}] /bin/true").options.prefix_template,
+              "[${rank}]");
+  const MachineFacts other = machine_with({{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${rank}|"}});
+  EXPECT_EQ(plan_run(flags_of("/bin/true"), other).options.prefix_template, "${rank}|");
+  EXPECT_EQ(
+      plan_run(flags_of("--log-line-prefix-template x /bin/true"), other).options.prefix_template,
+      "x");
 }
 
 TEST(RunFlags, TheProgramsOwnFlagsAreItsOwn) {

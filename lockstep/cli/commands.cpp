@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "lockstep/cli/doctor_command.h"
 #include "lockstep/cli/run_command.h"
@@ -50,11 +49,11 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   const std::string& name = arguments.front();
   if (name == "--help" || name == "-h" || name == "help") {
-    write_all(STDOUT_FILENO, help_text());
+    write_stdout(help_text());
     return 0;
   }
   if (name == "--version" || name == "-V") {
-    write_all(STDOUT_FILENO, std::string("lockstep ") + LOCKSTEP_VERSION + "\n");
+    write_stdout(std::string("lockstep ") + LOCKSTEP_VERSION + "\n");
     return 0;
   }
   if (name == "run") return run_command({arguments.begin() + 1, arguments.end()});
@@ -62,6 +61,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);
   if (std::find(names.begin(), names.end(), name) == names.end()) {
+    for (const char* flag : {"--help", "--version"}) names.emplace_back(flag);
     throw UsageError("no command '" + name + "'" + suggestion(name, names) +
                      "; see lockstep --help");
   }

@@ -1,8 +1,6 @@
 #include "lockstep/cli/doctor_command.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -10,8 +8,10 @@
 #include "lockstep/cli/doctor_findings.h"
 #include "lockstep/cli/doctor_peer.h"
 #include "lockstep/cli/doctor_trace.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/secret.h"
 
 namespace lockstep::cli {
@@ -58,16 +58,7 @@ class DoctorParser {
     app_.add_flag("--help,-h", flags.help, "This text");
   }
 
-  void parse(std::vector<std::string> words) {
-    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
-    try {
-      app_.parse(words);
-    } catch (const CLI::ParseError& error) {
-      std::string message = error.what();
-      std::replace(message.begin(), message.end(), '\n', ' ');
-      throw UsageError(message + "; see lockstep doctor --help");
-    }
-  }
+  void parse(const std::vector<std::string>& words) { parse_options(app_, words); }
   std::string help() const { return app_.help(); }
 
  private:
@@ -92,7 +83,7 @@ void write_json(const DoctorFlags& flags, const nlohmann::ordered_json& json) {
 
 int look_at_traces(const DoctorFlags& flags) {
   const TraceReport report = merge_traces(launch::read_traces(flags.trace));
-  std::fputs(format_report(report).c_str(), stdout);
+  write_stdout(format_report(report));
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;
 }
@@ -113,7 +104,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   DoctorParser parser(flags);
   parser.parse(arguments);
   if (flags.help) {
-    std::fputs(parser.help().c_str(), stdout);
+    write_stdout(parser.help());
     return 0;
   }
   check(flags);
@@ -129,7 +120,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   } else {
     findings = check_host();
   }
-  std::fputs(format_findings(findings).c_str(), stdout);
+  write_stdout(format_findings(findings));
   write_json(flags, {{"findings", json_of(findings)}});
   return any_problem(findings) ? 1 : 0;
 }

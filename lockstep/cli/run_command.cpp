@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -50,10 +49,10 @@ int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
     if (machine.gpus == 0) throw UsageError("--nproc-per-node=gpu: no GPU found on this host");
     return machine.gpus;
   }
-  const auto count = parse_int(flags.nproc, 1, 1 << 16);
+  const auto count = parse_int(flags.nproc, 1, launch::kMostRanksOfAHost);
   if (!count) {
-    throw UsageError("--nproc-per-node=" + flags.nproc +
-                     ": expected a number of ranks of at least 1, auto, cpu or gpu");
+    throw UsageError("--nproc-per-node=" + flags.nproc + ": expected a number of ranks from 1 to " +
+                     std::to_string(launch::kMostRanksOfAHost) + ", auto, cpu or gpu");
   }
   return static_cast<int>(*count);
 }
@@ -176,6 +175,9 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.show_ranks = ranks_to_show(flags.show_ranks);
   if (flags.prefix) options.prefix = launch::LinePrefix::kRank;
   if (flags.tag_output) options.prefix = launch::LinePrefix::kRankAndStream;
+  options.prefix_template = flags.prefix_template;
+  if (options.prefix_template.empty())  // where torchrun of 2.13 has it
+    options.prefix_template = machine.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   options.substitute_local_rank = true;
   options.pin = !flags.no_pin;
   options.threads_per_rank = flags.threads;
@@ -209,7 +211,7 @@ int run_command(const std::vector<std::string>& arguments) {
     return launch::run_remote_agent(STDIN_FILENO);
   const RunFlags flags = parse_run_flags(arguments, process_env());
   if (flags.help) {
-    std::fputs(run_help().c_str(), stdout);
+    write_stdout(run_help());
     return 0;
   }
   const RunPlan plan = plan_run(flags, machine_facts());

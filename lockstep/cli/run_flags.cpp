@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lockstep/cli/flag_syntax.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/usage.h"
 
 namespace lockstep::cli {
@@ -47,6 +48,10 @@ class RunParser {
     flag("--prefix", "", flags.prefix, "Put [rank]: before each line");
     flag("--tag-output", "", flags.tag_output,
          "Put [rank]<stdout>: before each line, as mpirun and horovodrun do");
+    value("--log-line-prefix-template", "", flags.prefix_template,
+          "Put this before each line, ${role_name}, ${rank} and ${local_rank} filled in (also "
+          "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
+          "TEXT");
     value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
     value("--trace-dir", "", flags.trace_dir,
           "Write the ranks' last calls there on a failure, and on SIGUSR1", "DIR");
@@ -129,15 +134,7 @@ class RunParser {
         words.push_back(flag.name + "=" + *value);
     }
     flags.program = split.program;
-    // CLI11 takes the words from the back.
-    std::reverse(words.begin(), words.end());
-    try {
-      app_.parse(words);
-    } catch (const CLI::ParseError& error) {
-      std::string message = error.what();
-      std::replace(message.begin(), message.end(), '\n', ' ');
-      throw UsageError(message);
-    }
+    parse_options(app_, words);
     flags.nproc_given = app_.get_option("--nproc-per-node")->count() > 0;
   }
 

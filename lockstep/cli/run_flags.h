@@ -40,6 +40,7 @@ struct RunFlags {
   std::string numa_binding;
   bool prefix = false;
   bool tag_output = false;
+  std::string prefix_template;
   bool no_pin = false;
   std::optional<int> threads;
   bool module = false;

@@ -9,7 +9,8 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   size_t best = std::max<size_t>(2, word.size() / 3) + 1;
   std::string closest;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word, candidate);
+    const bool begun = word.size() > 4 && candidate.starts_with(word);
+    const size_t distance = begun ? 1 : edit_distance(word, candidate);
     if (distance < best) {
       best = distance;
       closest = candidate;

@@ -32,17 +32,7 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
   if (name.empty())
     return topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "";
   if (name == "hierarchical:tcp") name = "hierarchical";
-  if (name.starts_with("hierarchical:") && !is_hierarchical(name)) {
-    throw InvalidArgument("backend '" + name +
-                          "': between its hosts hierarchical uses tcp, gloo or mpi "
-                          "(hierarchical, hierarchical:gloo, hierarchical:mpi)");
-  }
-  if (!is_hierarchical(name) &&
-      std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends)) {
-    throw InvalidArgument(
-        "backend '" + name +
-        "' is not known; there are local, shm, tcp, hierarchical, gloo, mpi and nccl");
-  }
+  check_backend_name(name);
   if (name == "local" && topology.size > 1) {
     throw InvalidArgument("backend local joins threads of one process; for " +
                           std::to_string(topology.size) + " processes use shm or tcp");
@@ -64,6 +54,19 @@ std::string choose_between_hosts(Store& store, const Topology& topology, Deadlin
 }
 
 }  // namespace
+
+void check_backend_name(const std::string& name) {
+  if (is_hierarchical(name) || name == "hierarchical:tcp") return;
+  if (name.starts_with("hierarchical:")) {
+    throw InvalidArgument("backend '" + name +
+                          "': between its hosts hierarchical uses tcp, gloo or mpi "
+                          "(hierarchical, hierarchical:gloo, hierarchical:mpi)");
+  }
+  if (std::find(std::begin(kBackends), std::end(kBackends), name) != std::end(kBackends)) return;
+  throw InvalidArgument("backend '" + name +
+                        "' is not known; there are local, shm, tcp, hierarchical, gloo, mpi and "
+                        "nccl");
+}
 
 Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
                      const InitOptions& options, CommunicatorOptions communicator,

@@ -28,6 +28,10 @@ struct InitOptions {
   std::string secret = {};
 };
 
+// Throws InvalidArgument unless InitOptions::backend may have this name: for programs that are given
+// it before there are ranks.
+void check_backend_name(const std::string& name);
+
 // Joins the job and returns the communicator of all its ranks. Collective over the job: returns
 // once all ranks are connected. A second call joins again only where the method allows it (env://
 // under lockstep run, local). Under lockstep run, stdout becomes line-buffered, so that a rank's

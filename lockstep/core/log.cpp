@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
 
 namespace lockstep {
 
@@ -28,6 +29,15 @@ void log(LogLevel level, std::string_view message) {
   line += message;
   line += '\n';
   write_all(STDERR_FILENO, line);
+}
+
+void write_stdout(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw system_error("stdout cannot be written", errno);
+    text.remove_prefix(static_cast<size_t>(n));
+  }
 }
 
 void write_all(int fd, std::string_view text) noexcept {

@@ -32,4 +32,8 @@ inline void log_error(std::string_view message) {
 // report them).
 void write_all(int fd, std::string_view text) noexcept;
 
+// Writes all of `text` to stdout, or throws SystemError: what was asked for must not get lost in
+// silence.
+void write_stdout(std::string_view text);
+
 }  // namespace lockstep

@@ -27,6 +27,14 @@ std::string joined(const Items& items, std::string_view separator = ", ") {
   return text;
 }
 
+// What a parser's message quotes: the text between its first and its last single quote.
+inline std::string quoted_part(std::string_view message) {
+  const size_t begin = message.find('\''), end = message.rfind('\'');
+  return end > begin && end != std::string_view::npos
+             ? std::string(message.substr(begin + 1, end - begin - 1))
+             : std::string();
+}
+
 // Bytes put in, taken out or changed, and neighbours swapped, that turn one word into the other.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));

@@ -52,6 +52,8 @@ TEST(TextRows, TabsAndCommas) {
   EXPECT_EQ(rows_of("tsv", "label\ttext\tsource\n1\tp\tq\n0\tr\ts"), two("p", 1, "r", 0));
   EXPECT_EQ(rows_of("csv", "text,label\r\n\"say \"\"hi\"\", or\nnot\",1\r\nplain,0\r\n"),
             two("say \"hi\", or\nnot", 1, "plain", 0));
+  for (const char* header : {"Text,Label\n", "sentence, sentiment\n", "review,label\n"})
+    EXPECT_EQ(rows_of("csv", std::string(header) + "p,1\nq,0\n"), two("p", 1, "q", 0)) << header;
   EXPECT_EQ(rows_of("csv", "x,y,1\n\"\",\"z\",2\n"),
             (std::vector<TextExample>{{.text = "x", .pair = "y", .label = 1},
                                       {.text = "", .pair = "z", .label = 2}}));

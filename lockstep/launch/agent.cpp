@@ -22,6 +22,9 @@ void check(const LaunchOptions& options) {
   const bool starts_others = options.nodes && !options.nodes->remotes.empty();
   if (options.nproc < (starts_others ? 0 : 1))
     refuse(std::to_string(options.nproc) + " ranks asked for; at least 1 is needed");
+  if (options.nproc > kMostRanksOfAHost)
+    refuse(std::to_string(options.nproc) + " ranks asked for on one host; give at most " +
+           std::to_string(kMostRanksOfAHost));
   if (options.max_restarts < 0) refuse("max-restarts must not be negative");
   if (options.grace.count() < 0) refuse("grace must not be negative");
   if (options.threads_per_rank.value_or(1) < 1) refuse("threads per rank must be at least 1");
@@ -80,6 +83,14 @@ bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   return !shown || has_stderr(redirect) || failure.tail_stream != "stderr" || failure.tail.empty();
 }
 
+// Whoever reads the output must not take a part for the whole.
+bool output_failed(const AttemptResult& attempt) {
+  if (attempt.output_failure.empty()) return false;
+  write_all(STDERR_FILENO, "[lockstep] the ranks' output cannot be written, " +
+                               attempt.output_failure + "; make room or send it elsewhere\n");
+  return true;
+}
+
 LaunchResult run_on_one_host(const AgentContext& context) {
   const LaunchOptions& options = context.options;
   LaunchResult result;
@@ -95,6 +106,10 @@ LaunchResult run_on_one_host(const AgentContext& context) {
     AttemptResult attempt =
         Attempt(context, {.node = node, .secret = secret, .restart_count = result.restarts}).run();
     result.failure = std::move(attempt.failure);
+    if (output_failed(attempt)) {
+      result.exit_code = 1;
+      return result;
+    }
     if (!result.failure) {
       result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : 0;
       return result;
@@ -162,6 +177,10 @@ LaunchResult run_on_several_hosts(const AgentContext& context) {
   const AgentMessage& last_word = *joined.peers->last_word();
   result.failure = last_word.failure;
   result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : last_word.exit_code;
+  if (output_failed(attempt)) {
+    result.exit_code = 1;
+    return result;
+  }
   if (!attempt.stop_signal && needs_report(options, last_word, attempt.failure.has_value()))
     write_all(STDERR_FILENO, last_word.text);
   return result;

@@ -55,10 +55,13 @@ enum class LinePrefix {
   kRankAndStream,  // "[rank]<stdout>: ", as mpirun and horovodrun have it
 };
 
+// More on one host is a slip of the hand: it would run out of descriptors and memory half-way.
+inline constexpr int kMostRanksOfAHost = 1024;
+
 struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
-  int nproc = 1;  // ranks on this host, at least 1 (0 where it only starts others)
+  int nproc = 1;  // ranks on this host, 1 to kMostRanksOfAHost (0 where it only starts others)
   std::map<std::string, std::string> env;  // added to this process's environment, last word
   std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
   int max_restarts = 0;   // whole-job restarts after a failure (but for exit code 2)
@@ -67,6 +70,7 @@ struct LaunchOptions {
   RedirectMap tee;        // streams that go to files and here; wins over redirects
   std::set<int> show_ranks;               // local ranks whose output appears here; empty: all
   LinePrefix prefix = LinePrefix::kNone;  // before each line
+  std::string prefix_template;            // torchrun's, instead of `prefix` (line_prefix.h)
   bool substitute_local_rank =
       false;        // "${local_rank}" in arguments becomes the local rank (torchrun's macro)
   bool pin = true;  // give each rank its share of the allowed processors
@@ -106,6 +110,7 @@ struct WorkerFailure {
   int signal = 0;                      // 0: it exited
   std::string last_collective;         // what its communicator showed last; "": it had none
   std::string message;                 // what it left in TORCHELASTIC_ERROR_FILE
+  bool complete = false;               // the message says it all: the report is that line
   std::vector<std::string> tail;       // the last lines that it wrote to `tail_stream`
   std::string tail_stream = "stderr";  // or stdout, if stderr was silent
   bool gave_up = false;                // it only waited for others, in vain, as in RankSight

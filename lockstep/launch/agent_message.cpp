@@ -121,6 +121,7 @@ json to_json(const WorkerFailure& failure) {
           {"signal", failure.signal},
           {"last_collective", failure.last_collective},
           {"message", failure.message},
+          {"complete", failure.complete},
           {"tail", failure.tail},
           {"tail_stream", failure.tail_stream},
           {"gave_up", failure.gave_up},
@@ -139,6 +140,7 @@ WorkerFailure failure_of(const json& value) {
   failure.signal = value.at("signal");
   failure.last_collective = value.at("last_collective");
   failure.message = value.at("message");
+  failure.complete = value.at("complete");
   failure.tail = value.at("tail").get<std::vector<std::string>>();
   failure.tail_stream = value.at("tail_stream");
   failure.gave_up = value.at("gave_up");

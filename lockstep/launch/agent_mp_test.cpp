@@ -9,6 +9,7 @@
 
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/net.h"
 #include "lockstep/launch/launch_test_support.h"
 
@@ -117,6 +118,22 @@ TEST(Agent, AnErrorFileThatARankWroteIsQuoted) {
   const std::string script =
       R"(if [ $RANK = 1 ]; then echo '{"message": {"message": "ValueError: boom", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1; fi; sleep 30)";
   EXPECT_THAT(run_shell({"nproc", "2"}, script).err, HasSubstr("  error: ValueError: boom\n"));
+}
+
+TEST(Agent, OfAFailureAndItsConsequenceTheFirstIsToldAndOnlyOnce) {
+  const TestDirectory folder;
+  const std::string noted = folder / "noted";
+  const std::string script =
+      "if [ $RANK = 0 ]; then "
+      R"(echo '{"message": "the disk is full", "complete": true}' > $TORCHELASTIC_ERROR_FILE; )"
+      "touch " +
+      noted + "; sleep 30; fi; until [ -e " + noted +
+      " ]; do sleep 0.01; done; "
+      R"(echo '{"message": "rank 0 is gone", "consequence": true}' > $TORCHELASTIC_ERROR_FILE; )"
+      "exit 1";
+  const Ended ended = run_shell({"nproc", "2"}, script);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.err, "the disk is full\n");
 }
 
 TEST(Agent, TheReportShowsTheLastTwentyLinesOfStderr) {

@@ -15,7 +15,9 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/process_state.h"
+#include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/line_prefix.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/verdict.h"
@@ -118,10 +120,10 @@ void Attempt::start_rank(int rank) {
     result.file_only = to_file && !to_tee;
     if (to_file || to_tee) result.file = folder / name;
     if (shown && !result.file_only) result.console = &console;
-    const std::string number = "[" + std::to_string(job_.node.first_rank + rank) + "]";
-    if (options_.prefix == LinePrefix::kRank) result.prefix = number + ": ";
-    if (options_.prefix == LinePrefix::kRankAndStream)
-      result.prefix = number + (&console == &context_.err ? "<stderr>: " : "<stdout>: ");
+    result.earlier = &console == &context_.err ? &context_.out : &context_.err;
+    result.prefix = line_prefix(
+        options_, {.role = options_.role, .rank = job_.node.first_rank + rank, .local_rank = rank},
+        &console == &context_.err);
     if (&console == &context_.err && ranks_ > 1) result.hold_first_lines = FirstLines::kCount;
     result.show_unfinished = job_.node.first_rank + rank == 0 && console.terminal();
     return result;
@@ -148,11 +150,11 @@ AttemptResult Attempt::run() {
   watch();
   end_groups();
   for (const auto& worker : workers_) {
-    worker->out().finish();
     worker->err().finish();
+    worker->out().finish();
   }
   AttemptResult result;
-  if (supervisor_.failure()) result.failure = describe(*supervisor_.failure());
+  if (supervisor_.failure()) result.failure = describe(rank_to_blame());
   look_at_board();
   if (job_.peers == nullptr) {
     if (result.failure) judge(*result.failure, sights_);
@@ -168,6 +170,11 @@ AttemptResult Attempt::run() {
   context_.err.close_line();
   write_rest();
   result.stop_signal = stop_signal_;
+  for (const auto& [console, name] :
+       {std::pair(&context_.out, "stdout"), std::pair(&context_.err, "stderr")}) {
+    if (console->broken() && console->error() != EPIPE)
+      result.output_failure = system_error(name, console->error()).what();
+  }
   return result;
 }
 
@@ -188,10 +195,10 @@ void Attempt::add_ranks(PollSet& polls) {
   const Time now = Clock::now();
   for (int rank = 0; rank < ranks_; ++rank) {
     const auto& worker = workers_[static_cast<size_t>(rank)];
-    for (OutputStream* stream : {&worker->out(), &worker->err()}) {
+    for (OutputStream* stream : {&worker->err(), &worker->out()})
       polls.wake_at(stream->on_time(now));
-      polls.add(stream->poll_fd(), POLLIN, [stream] { stream->pump(Clock::now()); });
-    }
+    polls.add(worker->err().poll_fd(), POLLIN, [&worker] { worker->err().pump(Clock::now()); });
+    polls.add(worker->out().poll_fd(), POLLIN, [&worker] { worker->pump_out(Clock::now()); });
     if (!supervisor_.running(rank)) continue;
     polls.add(worker->process().exit_fd(), POLLIN);
     if (worker->process().exit_fd() < 0) polls.wake_at(now + kLookForExits);
@@ -302,6 +309,7 @@ void Attempt::look_for_exits() {
     const auto status = process.poll();
     if (!status) continue;
     exits.push_back({rank, *status, board_.read(rank).gave_up});
+    exits_.push_back(exits.back());
     if (!process.group_alive()) sentinel_.forget(rank);
   }
   if (exits.empty()) return;
@@ -425,6 +433,20 @@ void Attempt::look_at_board() {
   }
 }
 
+// Who ended first; or, if it says itself that another rank's failure brought it about, that one.
+RankExit Attempt::rank_to_blame() const {
+  const auto note_of = [&](const RankExit& exit) {
+    return error_note_of(workers_[static_cast<size_t>(exit.local_rank)]->error_text());
+  };
+  const RankExit& first = *supervisor_.failure();
+  if (!note_of(first).consequence) return first;
+  const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
+    const ErrorNote note = note_of(exit);
+    return !exit.status.ok() && !note.message.empty() && !note.consequence;
+  });
+  return cause == exits_.end() ? first : *cause;
+}
+
 WorkerFailure Attempt::describe(const RankExit& exit) const {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   WorkerFailure failure;
@@ -437,7 +459,9 @@ WorkerFailure Attempt::describe(const RankExit& exit) const {
   failure.last_collective = describe_call(record);
   failure.gave_up = record.gave_up;
   failure.late = record.late;
-  failure.message = error_file_message(worker.error_text());
+  ErrorNote note = error_note_of(worker.error_text());
+  failure.message = std::move(note.message);
+  failure.complete = note.complete;
   failure.tail = worker.err().tail().lines();
   if (failure.tail.empty()) {
     failure.tail = worker.out().tail().lines();

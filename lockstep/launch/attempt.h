@@ -41,6 +41,7 @@ struct AttemptJob {
 struct AttemptResult {
   std::optional<WorkerFailure> failure;  // the first one here
   std::optional<int> stop_signal;        // that came to this agent and ended the job
+  std::string output_failure;  // why the agent's own output could not be written; "": it could
 };
 
 class Attempt {
@@ -73,6 +74,7 @@ class Attempt {
   void look_for_exits();
   void show_complaint_once(int complaining_rank);
   bool any_group_alive();
+  RankExit rank_to_blame() const;
   WorkerFailure describe(const RankExit& exit) const;
   void look_at_ranks();  // once, before any is told to stop
   void note_end(const RankExit& exit);
@@ -88,6 +90,7 @@ class Attempt {
   const TraceWriter traces_;
   bool last_traces_written_ = false;
   Supervisor supervisor_;
+  std::vector<RankExit> exits_;  // so far
   Sentinel sentinel_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<RankSight> sights_;   // by local rank

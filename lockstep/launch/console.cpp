@@ -46,16 +46,16 @@ Console::Console(int fd)
     : fd_(fd), terminal_(::isatty(fd) == 1), pollable_(is_pollable(fd)), joiner_(terminal_) {}
 
 void Console::put(int source, const Piece& piece, std::string_view prefix) {
-  if (broken_) return;
+  if (broken()) return;
   waiting_ += joiner_.join(source, piece, prefix);
 }
 
 void Console::close_line() {
-  if (!broken_) waiting_ += joiner_.close();
+  if (!broken()) waiting_ += joiner_.close();
 }
 
 void Console::flush() {
-  while (backlog() > 0 && !broken_) {
+  while (backlog() > 0 && !broken()) {
     if (pollable_) {
       pollfd ready{fd_, POLLOUT, 0};
       if (::poll(&ready, 1, 0) <= 0) break;
@@ -65,12 +65,12 @@ void Console::flush() {
     if (n > 0) {
       written_ += static_cast<size_t>(n);
     } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
-      broken_ = true;
+      error_ = errno;
     } else if (n < 0 && errno == EAGAIN) {
       break;
     }
   }
-  if (broken_ || backlog() == 0) {
+  if (broken() || backlog() == 0) {
     waiting_.clear();
     written_ = 0;
   } else if (written_ > (size_t{1} << 16)) {

@@ -43,14 +43,15 @@ class Console {
   // Writes as much as the descriptor takes now.
   void flush();
   size_t backlog() const { return waiting_.size() - written_; }
-  // The reader is gone; everything since was dropped.
-  bool broken() const { return broken_; }
+  // It cannot be written: its reader is gone, or the disk is full. Everything since was dropped.
+  bool broken() const { return error_ != 0; }
+  int error() const { return error_; }  // errno; 0: none
 
  private:
   int fd_;
   bool terminal_;
   bool pollable_;  // a pipe, socket or terminal; files always take everything
-  bool broken_ = false;
+  int error_ = 0;
   LineJoiner joiner_;
   std::string waiting_;
   size_t written_ = 0;

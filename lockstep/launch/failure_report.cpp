@@ -3,20 +3,10 @@
 #include <signal.h>
 #include <string.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/core/text.h"
 
 namespace lockstep::launch {
 namespace {
-
-constexpr size_t kMaxMessage = 2000;
-
-std::string clipped(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  if (text.size() > kMaxMessage) text = text.substr(0, kMaxMessage) + "...";
-  return text;
-}
 
 // Lines after the first are put under the first.
 std::string indented(const std::string& text, const std::string& indent) {
@@ -56,18 +46,6 @@ std::string names_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::string error_file_message(std::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_object() && json.contains("message")) {
-    const auto& message = json["message"];
-    if (message.is_string()) return clipped(message.get<std::string>());
-    if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-      return clipped(message["message"].get<std::string>());
-    }
-  }
-  return clipped(std::string(text));
-}
-
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
@@ -103,6 +81,7 @@ std::string describe_cause(const WorkerFailure& failure) {
 }
 
 std::string format_failure(const WorkerFailure& failure, int world_size) {
+  if (failure.complete) return failure.message + "\n";
   const std::string first = "rank " + std::to_string(failure.rank);
   const std::string of = " of " + std::to_string(world_size);
   const std::string end = describe_end(failure) + ", pid " + std::to_string(failure.pid);

@@ -1,18 +1,12 @@
-// What is said about the rank that failed first. Pure, but for the error file's text that is handed
-// in.
+// What is said about the rank that failed first. Pure.
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/call_board.h"
 
 namespace lockstep::launch {
-
-// The message in the JSON that torch's @record writes to TORCHELASTIC_ERROR_FILE; the start of the
-// text if it is something else; empty if it is empty.
-std::string error_file_message(std::string_view text);
 
 // "SIGKILL" for 9; "signal 40" for those without a name.
 std::string signal_name(int signal);

@@ -383,6 +383,7 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   options.command = {"./train", "--name", "it's \"x\"\n"};
   options.grace = milliseconds(1500);
   options.prefix = LinePrefix::kRankAndStream;
+  options.prefix_template = "${rank}: ";
   options.tee = {{-1, Redirect::kBoth}};
   options.nodes.emplace();
   options.nodes->nodes = 2;
@@ -398,6 +399,7 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   EXPECT_EQ(order.options.nproc, 4);
   EXPECT_EQ(order.options.grace, options.grace);
   EXPECT_EQ(order.options.prefix, options.prefix);
+  EXPECT_EQ(order.options.prefix_template, options.prefix_template);
   EXPECT_EQ(order.options.tee, options.tee);
   EXPECT_EQ(order.options.nodes->number, 1);
   EXPECT_EQ(order.options.nodes->secret.text(), options.nodes->secret.text());

@@ -168,6 +168,29 @@ TEST(AgentOutput, ALostReaderEndsTheJob) {
   EXPECT_EQ(status.exit_code, 128 + SIGPIPE);
 }
 
+TEST(AgentOutput, OneLogOfBothStreamsReadsAsItWasWritten) {
+  const std::string script =
+      "[ $RANK = 0 ] || exit 0; echo epoch 1 >&2; echo epoch 2 >&2; echo summary";
+  Started agent({program(), "run", "nproc", "2", "--", "/bin/sh", "-c", script});
+  EXPECT_EQ(agent.finish(), 0);
+  EXPECT_EQ(agent.said, "epoch 1\nepoch 2\nsummary\n");
+}
+
+TEST(AgentOutput, AFullDiskIsAFailureAndOneLine) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full);
+  const TestDirectory folder;
+  const UniqueFd err(::creat((folder / "err").c_str(), 0600));
+  SubprocessOptions options;
+  options.command = {program(), "run", "--", "/bin/echo", "hello"};
+  options.stdout_fd = full.get();
+  options.stderr_fd = err.get();
+  EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(10)).exit_code, 1);
+  EXPECT_EQ(folder.read("err"),
+            "[lockstep] the ranks' output cannot be written, stdout: No space left on device; make "
+            "room or send it elsewhere\n");
+}
+
 TEST(AgentOutput, ASlowReaderLosesNothing) {
   Pipe out = make_pipe();
   SubprocessOptions options;

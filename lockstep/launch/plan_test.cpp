@@ -4,9 +4,13 @@
 #include <signal.h>
 
 #include <cstring>
+#include <optional>
 
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/launch/line_prefix.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
 
@@ -241,15 +245,57 @@ TEST(FailureReport, ARankThatStandsStillIsToldBesideAnotherFailure) {
             "  besides, rank 2 is stopped (SIGTTIN), pid 43\n");
 }
 
-TEST(FailureReport, ErrorFiles) {
-  EXPECT_EQ(
-      error_file_message(R"({"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}})"),
-      "E: x");
-  EXPECT_EQ(error_file_message(R"({"message": "plain"})"), "plain");
-  EXPECT_EQ(error_file_message("not json\n"), "not json");
-  EXPECT_EQ(error_file_message(""), "");
-  EXPECT_EQ(error_file_message(R"({"message": 5})"), R"({"message": 5})");
-  EXPECT_LT(error_file_message(std::string(100000, 'x')).size(), 3000u);
+TEST(FailureReport, IsTheRanksOwnLineWhereThatSaysItAll) {
+  WorkerFailure failure;
+  failure.exit_code = 1;
+  failure.message = "train: cannot write x: No space left on device";
+  failure.complete = true;
+  failure.tail = {"epoch 1"};
+  EXPECT_EQ(format_failure(failure, 2), failure.message + "\n");
+}
+
+TEST(LinePrefix, FillsTorchrunsTemplate) {
+  const RankNames names{.role = "trainer", .rank = 5, .local_rank = 1};
+  EXPECT_EQ(filled_template("[${role_name}${local_rank}/${rank}]: ", names), "[trainer1/5]: ");
+  EXPECT_EQ(filled_template("$rank $$rank ${pid} ${rank $ranks 5$", names),
+            "5 $rank ${pid} ${rank $ranks 5$");
+  LaunchOptions options;
+  EXPECT_EQ(line_prefix(options, names, false), "");
+  options.prefix = LinePrefix::kRankAndStream;
+  EXPECT_EQ(line_prefix(options, names, true), "[5]<stderr>: ");
+  options.prefix_template = "${rank}|";
+  EXPECT_EQ(line_prefix(options, names, true), "5|") << "the template wins";
+}
+
+std::string message_in(std::string_view text) {
+  return error_note_of(text).message;
+}
+
+TEST(ErrorNote, IsReadAsItWasLeft) {
+  const TestDirectory dir;
+  const std::string path = dir / "error.json";
+  const auto env = [&](bool agent) {
+    return [=](std::string_view name) -> std::optional<std::string> {
+      if (name == "TORCHELASTIC_ERROR_FILE") return path;
+      return agent && name == "LOCKSTEP_STORE" ? std::optional<std::string>("a:1") : std::nullopt;
+    };
+  };
+  EXPECT_FALSE(leave_error_note({.message = "x"}, env(false))) << "torchrun's file";
+  ASSERT_TRUE(leave_error_note({.message = "a\nb", .complete = true}, env(true)));
+  const ErrorNote note = error_note_of(dir.read("error.json"));
+  EXPECT_EQ(note.message, "a\nb");
+  EXPECT_TRUE(note.complete);
+  EXPECT_FALSE(note.consequence);
+}
+
+TEST(ErrorNote, FilesOfOthers) {
+  EXPECT_EQ(message_in(R"({"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}})"),
+            "E: x");
+  EXPECT_EQ(message_in(R"({"message": "plain"})"), "plain");
+  EXPECT_EQ(message_in("not json\n"), "not json");
+  EXPECT_EQ(message_in(""), "");
+  EXPECT_EQ(message_in(R"({"message": 5})"), R"({"message": 5})");
+  EXPECT_LT(message_in(std::string(100000, 'x')).size(), 3000u);
 }
 
 TEST(FailureReport, SignalNames) {

@@ -82,6 +82,7 @@ std::string encode(const RemoteOrder& order) {
                 {"tee", redirects_json(o.tee)},
                 {"show_ranks", o.show_ranks},
                 {"prefix", static_cast<int>(o.prefix)},
+                {"prefix_template", o.prefix_template},
                 {"substitute_local_rank", o.substitute_local_rank},
                 {"pin", o.pin},
                 {"threads_per_rank", o.threads_per_rank.value_or(0)},
@@ -114,6 +115,7 @@ RemoteOrder decode_remote_order(std::string_view line) {
     o.tee = redirects_of(value.at("tee"));
     o.show_ranks = value.at("show_ranks").get<std::set<int>>();
     o.prefix = static_cast<LinePrefix>(value.at("prefix").get<int>());
+    o.prefix_template = value.at("prefix_template");
     o.substitute_local_rank = value.at("substitute_local_rank");
     o.pin = value.at("pin");
     if (const int threads = value.at("threads_per_rank"); threads > 0) o.threads_per_rank = threads;

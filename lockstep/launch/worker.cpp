@@ -1,6 +1,7 @@
 #include "lockstep/launch/worker.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,6 +80,11 @@ int OutputStream::poll_fd() const {
   return read_end_.get();
 }
 
+bool OutputStream::has_input() const {
+  int bytes = 0;
+  return read_end_ && ::ioctl(read_end_.get(), FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
 void OutputStream::pump(Time now) {
   read_some(now);
 }
@@ -106,7 +112,8 @@ void OutputStream::pass_on(const std::vector<Piece>& pieces, Time now) {
 }
 
 void OutputStream::show(const std::vector<Piece>& pieces) {
-  if (plan_.console == nullptr) return;
+  if (plan_.console == nullptr || pieces.empty()) return;
+  if (plan_.earlier != nullptr) plan_.earlier->flush();
   for (const Piece& piece : pieces) plan_.console->put(source_, piece, plan_.prefix);
 }
 
@@ -129,6 +136,11 @@ std::optional<OutputStream::Time> OutputStream::on_time(Time now) {
 void OutputStream::drain(Time now) {
   for (int rounds = 0; rounds < 64 && read_some(now); ++rounds) {
   }
+}
+
+void OutputStream::overtake(Time now) {
+  if (poll_fd() >= 0) drain(now);
+  show(first_lines_.release());
 }
 
 void OutputStream::finish() {
@@ -165,6 +177,11 @@ Worker::Worker(SubprocessOptions options, StreamPlan out, StreamPlan err, int lo
       error_file_(std::move(error_file)),
       error_path_(std::move(error_path)),
       process_(start(std::move(options), out_, err_, error_file_.get())) {}
+
+void Worker::pump_out(OutputStream::Time now) {
+  if (out_.has_input()) err_.overtake(now);  // not at its end, which the rank's end brings about
+  out_.pump(now);
+}
 
 std::string Worker::error_text() const {
   if (error_file_) return read_from(error_file_.get(), 0, kErrorFileBytes);

@@ -33,6 +33,7 @@ class Tail {
 // Where a stream of a rank goes.
 struct StreamPlan {
   Console* console = nullptr;  // nullptr: it is not shown
+  Console* earlier = nullptr;  // flushed before `console` gets more, for both may be one file
   std::filesystem::path file;  // "": to no file
   bool file_only = false;      // the rank writes into the file itself
   std::string prefix;
@@ -55,12 +56,15 @@ class OutputStream {
   // To poll for input; -1 when there is nothing to wait for: the stream ended, or the console is
   // too far behind.
   int poll_fd() const;
+  bool has_input() const;
   // Reads what is there and passes it on.
   void pump(Time now);
   // Puts out what was kept for a moment, if it is time; returns when to be called again.
   std::optional<Time> on_time(Time now);
   // Reads all that is there without waiting.
   void drain(Time now);
+  // The same, and shows it at once, without holding the first lines back.
+  void overtake(Time now);
   FirstLines& first_lines() { return first_lines_; }
   bool ended() const { return !read_end_; }
   // Reads the rest without waiting, and ends the stream.
@@ -94,6 +98,9 @@ class Worker {
   Subprocess& process() { return process_; }
   OutputStream& out() { return out_; }
   OutputStream& err() { return err_; }
+  // Reads from stdout; but first what the rank has written to stderr before that, so that a log of
+  // both reads as it was written.
+  void pump_out(OutputStream::Time now);
   // What the rank left in its error file.
   std::string error_text() const;
 

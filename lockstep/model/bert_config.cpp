@@ -111,7 +111,15 @@ void check(const BertConfig& config) {
 }
 
 BertConfig bert_config_from_json(std::string_view text, const std::string& source) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json object;
+  try {
+    object = json::parse(text);
+  } catch (const json::parse_error& error) {
+    refuse_config(source, "is not JSON (at byte " + std::to_string(error.byte) + ")");
+  } catch (const json::out_of_range& error) {
+    refuse_config(source, "the number " + quoted_part(error.what()) +
+                              " is out of range; give one that a double holds");
+  }
   if (!object.is_object()) refuse_config(source, "is not a JSON object");
   std::string type = "bert", positions = "absolute";
   read_field(object, "model_type", type, source);

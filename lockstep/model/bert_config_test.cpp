@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep {
 namespace {
@@ -48,6 +49,15 @@ TEST(BertConfig, PresetsAreNamed) {
   EXPECT_EQ(bert_preset("mini").hidden_size, 256);
   for (const std::string& name : bert_preset_names()) check(bert_preset(name));
   EXPECT_THROW(bert_preset("large-ish"), InvalidArgument);
+}
+
+TEST(BertConfig, SaysWhatTheParserStumbledOver) {
+  const auto line = [](const std::string& text) {
+    return message_of<InvalidArgument>([&] { bert_config_from_json(text, "config.json"); });
+  };
+  EXPECT_NE(line("{").find("is not JSON (at byte 2)"), std::string::npos);
+  EXPECT_NE(line(R"({"layer_norm_eps": 1e999})").find("the number 1e999 is out of range"),
+            std::string::npos);
 }
 
 TEST(BertConfig, RefusesWithOneLine) {

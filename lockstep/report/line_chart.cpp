@@ -21,6 +21,27 @@ struct Range {
   }
 };
 
+bool drawn(const Series& series, size_t i) {
+  return std::isfinite(series.x[i]) && std::isfinite(series.y[i]);
+}
+
+// Takes what is drawn of the panel. Throws InvalidArgument for a series with different numbers of x
+// and y.
+void take(const ChartPanel& panel, Range* x, Range* y) {
+  for (const Series& series : panel.series) {
+    if (series.x.size() != series.y.size()) {
+      throw InvalidArgument("svg_line_chart: series '" + series.name + "' has " +
+                            std::to_string(series.x.size()) + " x and " +
+                            std::to_string(series.y.size()) + " y");
+    }
+    for (size_t i = 0; i < series.x.size(); ++i) {
+      if (!drawn(series, i)) continue;
+      x->take(series.x[i]);
+      y->take(series.y[i]);
+    }
+  }
+}
+
 bool legend_is_below(const ChartPanel& panel) {
   return panel.series.size() > 4;
 }
@@ -48,7 +69,9 @@ Legend legend_below(const ChartPanel& panel, const ChartOptions& options, double
 
 class PanelDrawing {
  public:
-  PanelDrawing(const ChartPanel& panel, double origin, double top, const ChartOptions& options)
+  // `x`: what the x axis holds besides the panel's own points.
+  PanelDrawing(const ChartPanel& panel, double origin, double top, const ChartOptions& options,
+               Range x)
       : panel_(panel),
         options_(options),
         origin_(origin),
@@ -56,20 +79,9 @@ class PanelDrawing {
         right_(origin + options.panel_width - kRight),
         top_(top + kTop),
         bottom_(top + options.panel_height - kBottom) {
-    Range x, y;
+    Range y;
     if (panel.y_from_zero) y.take(0);
-    for (const Series& series : panel.series) {
-      if (series.x.size() != series.y.size()) {
-        throw InvalidArgument("svg_line_chart: series '" + series.name + "' has " +
-                              std::to_string(series.x.size()) + " x and " +
-                              std::to_string(series.y.size()) + " y");
-      }
-      for (size_t i = 0; i < series.x.size(); ++i) {
-        if (!std::isfinite(series.x[i]) || !std::isfinite(series.y[i])) continue;
-        x.take(series.x[i]);
-        y.take(series.y[i]);
-      }
-    }
+    take(panel, &x, &y);
     if (x.low > x.high) x = {0, 1};
     if (y.low > y.high) y = {0, 1};
     x_ticks_ = axis_ticks(x.low, x.high, 6, panel.x_integers);
@@ -111,10 +123,11 @@ class PanelDrawing {
     constexpr size_t kMostMarks = 40;
     std::string points, marks;
     for (size_t p = 0; p < series.x.size(); ++p) {
-      if (!std::isfinite(series.x[p]) || !std::isfinite(series.y[p])) continue;
+      if (!drawn(series, p)) continue;
       const std::string x = svg_number(x_of(series.x[p])), y = svg_number(y_of(series.y[p]));
       points += (points.empty() ? "" : " ") + x + "," + y;
-      if (series.x.size() <= kMostMarks && !series.dashed) {
+      // Of a single point there is no line.
+      if (series.x.size() == 1 || (series.x.size() <= kMostMarks && !series.dashed)) {
         marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"3\" fill=\"" + series_colour(i) +
                  "\"/>\n";
       }
@@ -128,7 +141,7 @@ class PanelDrawing {
     size_t count = 0;
     for (const Series& series : panel_.series) {
       for (size_t i = 0; i < series.x.size(); ++i) {
-        if (!std::isfinite(series.x[i]) || !std::isfinite(series.y[i])) continue;
+        if (!drawn(series, i)) continue;
         const double x = x_of(series.x[i]);
         if (x >= from && x <= to && y_of(series.y[i]) < below) ++count;
       }
@@ -170,9 +183,13 @@ std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOpt
   std::string out = svg_open(width, height);
   if (!options.title.empty())
     out += svg_text(width / 2.0, 22, Anchor::kMiddle, options.title, " font-size=\"16\"");
+  Range x, y;
+  if (options.same_x) {
+    for (const ChartPanel& panel : panels) take(panel, &x, &y);
+  }
   double origin = 0;
   for (const ChartPanel& panel : panels) {
-    out += PanelDrawing(panel, origin, title_height, options).str();
+    out += PanelDrawing(panel, origin, title_height, options, x).str();
     origin += options.panel_width;
   }
   return out + "</svg>\n";

@@ -12,7 +12,7 @@ struct Series {
   std::vector<double>
       x;  // as many as y; points that are not finite are left out, the line goes on after them
   std::vector<double> y;
-  bool dashed = false;  // for what is ideal or expected
+  bool dashed = false;  // for what is ideal or expected; without marks but for a single point
 };
 
 struct ChartPanel {
@@ -28,6 +28,7 @@ struct ChartOptions {
   std::string title;
   int panel_width = 460;  // pixels
   int panel_height = 340;
+  bool same_x = false;  // all panels have one x axis, which holds the points of all
 };
 
 // The whole file. Throws InvalidArgument for a series with different numbers of x and y.

@@ -38,6 +38,35 @@ TEST(LineChart, ManyLinesHaveTheirLegendBelowAndDotsWhereColoursRepeat) {
   EXPECT_THAT(nine, HasSubstr("stroke-dasharray=\"2 3\""));
 }
 
+std::vector<double> circles(const std::string& svg) {
+  std::vector<double> centres;
+  const std::string before = "<circle cx=\"";
+  for (size_t at = 0; (at = svg.find(before, at)) != std::string::npos; ++at)
+    centres.push_back(std::stod(svg.substr(at + before.size())));
+  return centres;
+}
+
+// The report of a run of one epoch.
+TEST(LineChart, ASinglePointIsDrawnAndPanelsMayShareTheirXAxis) {
+  const ChartPanel loss{
+      .title = "Loss",
+      .x_label = "step",
+      .y_label = "",
+      .series = {{"training", {10, 20, 30}, {3, 2, 1}}, {"test", {32}, {1}, true}},
+      .x_integers = true};
+  const ChartPanel accuracy{.title = "Accuracy",
+                            .x_label = "step",
+                            .y_label = "",
+                            .series = {{"test", {32}, {90}}},
+                            .y_from_zero = false,
+                            .x_integers = true};
+  const std::vector<double> marks =
+      circles(svg_line_chart({loss, accuracy}, {.title = "", .panel_width = 460, .same_x = true}));
+  ASSERT_EQ(marks.size(), 5u) << "three of training, one of the test in each panel";
+  EXPECT_LT(marks[2], marks[3]) << "step 32 is right of step 30";
+  EXPECT_DOUBLE_EQ(marks[4], marks[3] + 460) << "at the same place in both panels";
+}
+
 TEST(LineChart, RefusesUnevenSeries) {
   ChartPanel panel;
   panel.series = {{"a", {1, 2}, {1}}};

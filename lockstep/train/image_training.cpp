@@ -61,6 +61,14 @@ std::unique_ptr<data::Sampler> make_sampler(const TrainConfig& config, int64_t s
       samples, comm, data::DistributedSamplerOptions{.seed = config.seed});
 }
 
+void load_init_from(ImageModel& model, const TrainConfig& config) {
+  try {
+    load(model, config.init_from);
+  } catch (const CheckpointError& error) {
+    throw InvalidArgument("init_from: " + std::string(error.what()));
+  }
+}
+
 // The parameters are rank 0's draw from `seed`. It draws while the others wait, for ranks that are
 // threads share one generator; they receive its parameters later, what they draw themselves does
 // not count.
@@ -69,7 +77,7 @@ ImageModel draw_model(const TrainConfig& config, Communicator& comm) {
   torch::manual_seed(static_cast<uint64_t>(config.seed));
   ImageModel model = make_image_model(config);
   if (comm.rank() == 0) comm.barrier();
-  if (!config.init_from.empty()) load(model, config.init_from);
+  if (!config.init_from.empty()) load_init_from(model, config);
   torch::manual_seed(static_cast<uint64_t>(config.seed + comm.rank()));
   if (config.sync_batch_norm) convert_sync_batch_norm(model, comm);
   return model;
@@ -210,6 +218,12 @@ ImageModel make_image_model(const TrainConfig& config) {
                                       .classes = recipe.classes,
                                       .dropout1 = config.dropout1,
                                       .dropout2 = config.dropout2});
+}
+
+void check_init_from(const TrainConfig& config) {
+  if (config.init_from.empty()) return;
+  ImageModel model = make_image_model(config);
+  load_init_from(model, config);
 }
 
 std::string to_json(const TrainResult& result, const TrainConfig& config,

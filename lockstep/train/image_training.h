@@ -40,6 +40,9 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
 // The untrained model of a configuration. Throws InvalidArgument.
 ImageModel make_image_model(const TrainConfig& config);
 
+// Throws InvalidArgument unless config.init_from is "" or holds the parameters of the model.
+void check_init_from(const TrainConfig& config);
+
 // The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy,
 // best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
 // checkpoint_best, checkpoint_last, metrics, report.

@@ -135,7 +135,7 @@ TEST(MnistRecipe, RefusesBeforeTheFirstStep) {
   TrainConfig config = small(dir, "run", 2);
   EXPECT_THROW(train(config, true), CheckpointError);  // nothing to resume
   config.init_from = dir / "none.safetensors";
-  EXPECT_THROW(train(config), CheckpointError);
+  EXPECT_THROW(train(config), InvalidArgument);
   config = small(dir, "run", 1);
   train(config);
   config.nproc = 2;

@@ -32,16 +32,26 @@ const Recipe* find_recipe(std::string_view name) {
   return found == all.end() ? nullptr : &*found;
 }
 
+namespace {
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) names.push_back(recipe.name);
+  return names;
+}
+
+}  // namespace
+
 const Recipe& recipe_of(std::string_view name) {
   if (const Recipe* recipe = find_recipe(name)) return *recipe;
-  throw InvalidArgument("there is no recipe '" + std::string(name) + "'; choose " +
+  const std::string near = nearest_name(name, recipe_names());
+  throw InvalidArgument("there is no recipe '" + std::string(name) + "'" +
+                        (near.empty() ? "" : " (did you mean " + near + "?)") + "; choose " +
                         recipe_names_text());
 }
 
 std::string recipe_names_text() {
-  std::vector<std::string> names;
-  for (const Recipe& recipe : recipes()) names.push_back(recipe.name);
-  return joined(names, " or ");
+  return joined(recipe_names(), " or ");
 }
 
 }  // namespace lockstep

@@ -80,14 +80,18 @@ std::string run_report_svg(const fs::path& metrics, const std::string& title) {
       accuracy.y.push_back(100 * json["accuracy"].get<double>());
     }
   }
-  const ChartPanel losses{
-      .title = "Loss", .x_label = "step", .y_label = "loss", .series = {train, test}};
+  const ChartPanel losses{.title = "Loss",
+                          .x_label = "step",
+                          .y_label = "loss",
+                          .series = {train, test},
+                          .x_integers = true};
   const ChartPanel accuracies{.title = "Test accuracy",
                               .x_label = "step",
                               .y_label = "%",
                               .series = {accuracy},
-                              .y_from_zero = false};
-  return svg_line_chart({losses, accuracies}, {.title = title});
+                              .y_from_zero = false,
+                              .x_integers = true};
+  return svg_line_chart({losses, accuracies}, {.title = title, .same_x = true});
 }
 
 }  // namespace lockstep

@@ -70,6 +70,9 @@ ordered_json parse_object(std::string_view text, const std::string& source) {
     json = ordered_json::parse(text);
   } catch (const ordered_json::parse_error& error) {
     throw InvalidArgument(source + ": is not JSON (at byte " + std::to_string(error.byte) + ")");
+  } catch (const ordered_json::out_of_range& error) {
+    throw InvalidArgument(source + ": the number " + quoted_part(error.what()) +
+                          " is out of range; give one that a double holds");
   }
   if (!json.is_object()) throw InvalidArgument(source + ": is not a JSON object of settings");
   return json;

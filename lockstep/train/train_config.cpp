@@ -69,7 +69,8 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("log_every", "steps between lines of metrics.jsonl", config.log_every);
   visit("save_every", "steps between checkpoints within an epoch; 0: after each epoch only",
         config.save_every);
-  visit("init_from", "safetensors file of parameters to start from", config.init_from);
+  visit("init_from", ".safetensors or .pt file, or checkpoint, of parameters to start from",
+        config.init_from);
   visit("workers", "threads a rank that load data", config.workers);
   visit("timeout", "seconds that a rank waits for the others", config.timeout);
 }

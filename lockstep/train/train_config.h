@@ -39,7 +39,8 @@ struct TrainConfig {
   int64_t max_steps = 0;   // optimizer steps in all; 0: no limit
   int64_t log_every = 50;  // steps
   int64_t save_every = 0;  // steps; 0: after each epoch
-  // A safetensors file with the model's parameters to start from; "": drawn from seed.
+  // A .safetensors or .pt file, or a checkpoint, with the model's parameters to start from; "": drawn
+  // from seed.
   std::string init_from;
   int64_t workers = 1;   // threads a rank that load data
   double timeout = 600;  // seconds, of every wait for other ranks

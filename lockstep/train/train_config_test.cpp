@@ -82,6 +82,8 @@ TEST(TrainConfig, BadJsonIsOneClearLine) {
     return error_of([&] { train_config_from_json(text, "c.json"); });
   };
   EXPECT_THAT(from("{"), HasSubstr("c.json: is not JSON"));
+  EXPECT_EQ(from(R"({"lr": 1e999})"),
+            "c.json: the number 1e999 is out of range; give one that a double holds");
   EXPECT_THAT(from("[]"), HasSubstr("c.json: is not a JSON object"));
   EXPECT_THAT(from(R"({"batchsize": 3})"),
               AllOf(HasSubstr("unknown key 'batchsize'"), HasSubstr("'batch_size'")));

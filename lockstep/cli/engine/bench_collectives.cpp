@@ -344,6 +344,9 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
   parse(app, arguments);
   result.ops = parse_ops(ops);
   result.backends = parse_names("--backends", backends);
+  for (const std::string& backend : result.backends) {
+    if (backend != kRawMpi) check_backend_name(backend);
+  }
   result.sizes = parse_byte_sizes(sizes);
   result.dtypes = parse_dtypes(dtypes);
   result.nprocs = parse_nprocs(nprocs);

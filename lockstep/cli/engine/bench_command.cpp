@@ -4,6 +4,7 @@
 
 #include "lockstep/cli/engine/bench_collectives.h"
 #include "lockstep/cli/engine/bench_step.h"
+#include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine {
@@ -20,7 +21,9 @@ int bench_command(const Arguments& arguments) {
              "--help' say more.\n";
       return 0;
     }
-    throw InvalidArgument("there is no benchmark '" + kind + "'; choose collectives or step");
+    throw InvalidArgument("there is no benchmark '" + kind + "'" +
+                          cli::suggestion(kind, {"collectives", "step"}) +
+                          "; choose collectives or step");
   });
 }
 

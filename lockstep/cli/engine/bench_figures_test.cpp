@@ -4,8 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/engine/bench_collectives.h"
 #include "lockstep/cli/engine/bench_load.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::bench_figures_test {
 namespace {
@@ -23,6 +25,12 @@ TEST(BenchFigures, SizesAreBytesWithBinaryUnits) {
 }
 
 TEST(BenchFigures, UnknownNamesAreToldTheChoices) {
+  // By the parent, once, rather than by every rank.
+  EXPECT_NO_THROW(parse_bench_arguments({"--backends", "shm,hierarchical:mpi,mpi-raw"}));
+  EXPECT_NE(message_of<InvalidArgument>([] {
+              parse_bench_arguments({"--backends", "nosuch"});
+            }).find("backend 'nosuch' is not known; there are local, shm"),
+            std::string::npos);
   EXPECT_EQ(parse_ops("all_reduce,send"), (std::vector<Op>{Op::kAllReduce, Op::kSend}));
   EXPECT_EQ(parse_dtypes("bfloat16"), (std::vector<at::ScalarType>{at::kBFloat16}));
   try {

@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine {
@@ -19,7 +20,9 @@ int checkpoint_command(const Arguments& arguments) {
              "say more.\n";
       return 0;
     }
-    throw InvalidArgument("there is no 'checkpoint " + kind + "'; choose inspect or convert");
+    throw InvalidArgument("there is no 'checkpoint " + kind + "'" +
+                          cli::suggestion(kind, {"inspect", "convert"}) +
+                          "; choose inspect or convert");
   });
 }
 

@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 
@@ -24,11 +26,13 @@ struct Ended {
   std::string out, err;
 };
 
-Ended run(const TestDirectory& dir, const Arguments& arguments) {
+// `as`: words before the engine's own.
+Ended run(const TestDirectory& dir, const Arguments& arguments, Arguments as = {}) {
   SubprocessOptions options;
-  options.command = {"lockstep"};
+  options.command = as;
+  options.command.push_back(as.empty() ? "lockstep" : LOCKSTEP_ENGINE);
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-  options.program = LOCKSTEP_ENGINE;
+  if (as.empty()) options.program = LOCKSTEP_ENGINE;
   const UniqueFd out(::creat((dir / "stdout").c_str(), 0600)),
       err(::creat((dir / "stderr").c_str(), 0600));
   options.stdout_fd = out.get();
@@ -112,6 +116,41 @@ TEST(CheckpointCommand, InspectsFiles) {
   expect_line(dir, {"checkpoint", "inspect", dir / "none"}, "none");
   expect_line(dir, {"checkpoint", "inspect"}, "PATH");
   expect_line(dir, {"checkpoint", "explode"}, "choose inspect or convert");
+}
+
+TEST(CheckpointCommand, WhatMayNotBeReadIsOneLine) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "c", example());
+  write_checkpoint(dir / "shut", example());
+  write_safetensors(dir / "file", {{"w", at::ones({4})}});
+  fs::permissions(dir.path(), fs::perms(0711));
+  fs::permissions(dir / "c", fs::perms(0755));
+  for (const char* name : {"shut", "c/trainer.json", "file"})
+    fs::permissions(dir / name, fs::perms::none);
+  Arguments as;
+  if (::geteuid() == 0) {
+    as = {"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"};
+    Arguments probe = as;
+    probe.insert(probe.end(), {LOCKSTEP_ENGINE, "checkpoint", "--help"});
+    SubprocessOptions options;
+    options.command = probe;
+    const UniqueFd null(::open("/dev/null", O_WRONLY));
+    options.stdout_fd = options.stderr_fd = null.get();
+    try {
+      if (Subprocess(options).wait(Deadline::seconds(60)).exit_code != 0)
+        GTEST_SKIP() << "root reads everything, and nobody cannot run " << LOCKSTEP_ENGINE;
+    } catch (const LaunchError&) {
+      GTEST_SKIP() << "root reads everything, and there is no setpriv";
+    }
+  }
+  for (const char* name : {"c", "shut", "shut/model.safetensors", "file"}) {
+    const Ended ended = run(dir, {"checkpoint", "inspect", dir / name}, as);
+    EXPECT_EQ(ended.exit_code, 2) << name << ": " << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr((dir / name).string()), HasSubstr("Permission denied")))
+        << name;
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  }
+  fs::permissions(dir / "shut", fs::perms::owner_all);
 }
 
 TEST(CheckpointCommand, ConvertsWhatPythonSaved) {

@@ -5,11 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -54,23 +57,55 @@ std::string option_name(const std::string& field) {
 }
 
 void parse(CLI::App& app, const Arguments& arguments) {
-  Arguments reversed = with_dashes(arguments);
-  std::reverse(reversed.begin(), reversed.end());  // as CLI11 wants a vector
   try {
-    app.parse(reversed);
+    cli::parse_options(app, with_dashes(arguments));
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help() << std::flush;
     throw HelpShown{};
-  } catch (const CLI::ParseError& error) {
-    throw InvalidArgument(first_line(error.what()) + "; see " + app.get_name() + " --help");
   }
 }
 
+namespace {
+
+// What was printed must not get lost in silence.
+void finish_stdout() {
+  std::cout.flush();
+  std::clearerr(stdout);
+  if (std::fflush(stdout) != 0) throw system_error("stdout cannot be written", errno);
+  if (!std::cout) throw Error("stdout cannot be written");
+}
+
+// What the file system says of a path that was given: not the failure of a run.
+bool is_of_the_path(const std::error_code& code) {
+  for (const std::errc each :
+       {std::errc::permission_denied, std::errc::no_such_file_or_directory,
+        std::errc::not_a_directory, std::errc::is_a_directory, std::errc::filename_too_long,
+        std::errc::too_many_symbolic_link_levels, std::errc::read_only_file_system}) {
+    if (code == each) return true;
+  }
+  return false;
+}
+
+int run_to_the_end(const std::function<int()>& command) {
+  int code = 0;
+  try {
+    code = command();
+  } catch (const HelpShown&) {
+  }
+  finish_stdout();
+  return code;
+}
+
+}  // namespace
+
 int run_guarded(const std::string& name, const std::function<int()>& command) {
   try {
-    return command();
-  } catch (const HelpShown&) {
-    return 0;
+    return run_to_the_end(command);
+  } catch (const Told& told) {
+    return told.exit_code;
+  } catch (const fs::filesystem_error& error) {
+    return report(name, error.path1().string() + ": " + error.code().message(),
+                  is_of_the_path(error.code()) ? 2 : 1);
   } catch (const InvalidArgument& error) {
     return report(name, error.what(), 2);
   } catch (const DataError& error) {
@@ -121,11 +156,14 @@ std::string lockstep_command() {
     if (!folder.empty() && fs::equivalent(fs::path(folder) / "lockstep", command, ignored))
       return "lockstep";
   }
+  return path_from_here(command);
+}
+
+std::string path_from_here(const fs::path& path) {
   std::error_code error;
-  const fs::path near = fs::relative(command, error);
-  return !error && !near.empty() && near.native().size() < command.native().size()
-             ? near.string()
-             : command.string();
+  const fs::path near = fs::relative(path, error);
+  return !error && !near.empty() && near.native().size() < path.native().size() ? near.string()
+                                                                                : path.string();
 }
 
 }  // namespace lockstep::engine

@@ -28,8 +28,14 @@ std::string option_name(const std::string& field);
 struct HelpShown {};
 void parse(CLI::App& app, const Arguments& arguments);
 
+// The failure has been told already; the program ends with the exit code.
+struct Told {
+  int exit_code = 1;
+};
+
 // Runs a command, turning what it throws into one line on stderr and an exit code: 2 for bad usage,
-// configuration, input or a checkpoint that cannot be used; 1 for a run that failed.
+// configuration, input or a checkpoint that cannot be used; 1 for a run that failed, or whose
+// output cannot be written.
 int run_guarded(const std::string& name, const std::function<int()>& command);
 
 // `json` as a file, whole or not at all. Nothing if `path` is empty.
@@ -45,5 +51,7 @@ std::string read_text_file(const std::filesystem::path& path);
 std::filesystem::path self();
 // How the user calls lockstep: its name if it is on PATH, else its path from here.
 std::string lockstep_command();
+// The path relative to the working directory where that is shorter.
+std::string path_from_here(const std::filesystem::path& path);
 
 }  // namespace lockstep::engine

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cerrno>
 
 #include "lockstep/cli/engine/compare_scaling.h"
+#include "lockstep/cli/engine/train_stop.h"
 #include "lockstep/cli/engine/train_summary.h"
 #include "lockstep/core/errors.h"
 
@@ -26,6 +30,30 @@ TEST(CommandLine, ErrorsBecomeExitCodes) {
   EXPECT_EQ(run_guarded("x", []() -> int { throw DataError("a"); }), 2);
   EXPECT_EQ(run_guarded("x", []() -> int { throw CheckpointError("a"); }), 2);
   EXPECT_EQ(run_guarded("x", []() -> int { throw PeerLost("a", 1); }), 1);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw Told{.exit_code = 3}; }), 3);
+  const auto failing = [](std::errc code) {
+    return [code]() -> int {
+      throw std::filesystem::filesystem_error("status", "/x", std::make_error_code(code));
+    };
+  };
+  EXPECT_EQ(run_guarded("x", failing(std::errc::permission_denied)), 2);
+  EXPECT_EQ(run_guarded("x", failing(std::errc::io_error)), 1);
+}
+
+TEST(TrainStop, TheResumeCommandIsOneForAShell) {
+  StartedRun run{.output = "no/such/folder",
+                 .arguments = {"mnist", "--data", "my digits", "--epochs=3", "--output", "it's"},
+                 .command = "build/release/bin/lockstep"};
+  EXPECT_EQ(resume_command(run),
+            "build/release/bin/lockstep train mnist --data 'my digits' --epochs=3 --output "
+            "'it'\\''s' --resume");
+  EXPECT_THAT(stopped_line(run, SIGTERM),
+              HasSubstr("stopped by SIGTERM before its first checkpoint; start again with: build"));
+  run.arguments.push_back("--resume");
+  EXPECT_THAT(resume_command(run), ::testing::EndsWith("'it'\\''s' --resume"));
+  EXPECT_EQ(full_disk_text(run, SystemError("cannot write x", EIO)), "");
+  EXPECT_THAT(full_disk_text(run, SystemError("cannot write x", ENOSPC)),
+              HasSubstr("cannot write x; make room there, then start again with: build"));
 }
 
 TEST(Compare, SizesAndRatios) {

@@ -18,15 +18,28 @@ namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
 
+// The build directory that this program runs in; "" where it is installed.
+fs::path build_folder() {
+  const fs::path folder = lockstep_program().parent_path().parent_path();
+  return fs::exists(folder / "CMakeCache.txt") ? folder : fs::path();
+}
+
+std::string how_to_get_programs(const MethodsArguments& arguments) {
+  if (!arguments.programs.empty()) return "; give --programs the directory of the built programs";
+  const fs::path build = build_folder();
+  if (build.empty())
+    return "; build them where this lockstep was built (cmake --build DIR --target methods) and "
+           "install again, or name their directory with --programs";
+  return "; build them: cmake --build " + path_from_here(build) + " --target methods";
+}
+
 void check_programs(const MethodsArguments& arguments) {
   const fs::path folder = programs_folder(arguments);
   for (const TrainingMethod& method : arguments.methods) {
     const fs::path program = folder / method.name;
     if (::access(program.c_str(), X_OK) == 0 && !fs::is_directory(program)) continue;
     throw InvalidArgument("the program of method " + std::string(method.name) + ", " +
-                          program.string() +
-                          ", is missing; build the examples, or name the "
-                          "directory of the programs with --programs");
+                          program.string() + ", is missing" + how_to_get_programs(arguments));
   }
   const fs::path command = lockstep_program();
   const bool runs = std::any_of(arguments.methods.begin(), arguments.methods.end(),

@@ -216,8 +216,29 @@ TEST_F(Compare, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"--output", dir_.write("file", "").string()}, "file");
   refuses({"--json", dir_.path().string()}, "is a directory");
   std::filesystem::remove(dir_ / "programs/accelerator");
-  refuses({}, "the program of method accelerator");
+  refuses({}, "accelerator, is missing; give --programs the directory of the built programs");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/single"));
+}
+
+TEST(ComparePrograms, OfABuildThatLacksThemAreBuiltByOneCommand) {
+  const TestDirectory dir;
+  const auto engine = dir / "build/libexec/lockstep/lockstep-engine";
+  std::filesystem::create_directories(engine.parent_path());
+  std::filesystem::copy_file(LOCKSTEP_ENGINE, engine);
+  const auto line = [&] {
+    SubprocessOptions options;
+    options.command = {"lockstep", "compare"};
+    options.program = engine;
+    const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
+    options.stderr_fd = err.get();
+    EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(60)).exit_code, 2);
+    return dir.read("stderr");
+  };
+  EXPECT_THAT(line(), HasSubstr("cmake --build DIR --target methods) and install again"));
+  dir.write("build/CMakeCache.txt", "");
+  const std::string build = dir / "build";
+  EXPECT_THAT(line(), HasSubstr("single, is missing; build them: cmake --build " + build +
+                                " --target methods\n"));
 }
 
 // A program alone, as compare runs it.

@@ -3,15 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
@@ -252,13 +256,25 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(train(dir, "o", {"--strategy", "x"}),
               "choose ddp, average, ring, naive-ring or horovod");
-  expect_line(train(dir, "o", {"--nproc", "1025", "--batch-size", "1"}),
-              "more ranks than the 1024 samples");
+  expect_line({"train", "mnist", "--data", digits, "--nproc", "100000"}, "give at most 1024");
   expect_line(train(dir, "o", {"--no-such"}), "--no-such");
   expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");
   expect_line({"train", "mnist", "--data", dir / "none", "--output", dir / "o"}, "none");
   expect_line({"predict", "--checkpoint", dir / "none", "--text", "x"}, "none does not exist");
   expect_line({"predict", "--checkpoint", digits, "--text", "x"}, "no checkpoint of a text");
+  expect_line({"predict", "--checkpoint", digits, "--text", "a\xff"},
+              "--text is not UTF-8 (at byte 1");
+  expect_line({"eval", "--checkpont", digits}, "--checkpont (did you mean --checkpoint?)");
+  expect_line({"train", "minst", "--data", digits}, "did you mean mnist?");
+  expect_line({"checkpoint", "inpsect"}, "did you mean inspect?");
+  expect_line({"bench", "colectives"}, "did you mean collectives?");
+  expect_line({"bench", "collectives", "--backends", "nosuch"}, "'nosuch' is not known");
+  const std::string pt = LOCKSTEP_SOURCE_DIR "/tests/fuzz/seeds/pt_fuzz/linear.pt";
+  expect_line({"train", "mnist", "--data", digits, "--init-from", pt, "--output", dir / "fresh"},
+              "unexpected: bias, weight");
+  EXPECT_FALSE(std::filesystem::exists(dir / "fresh"));
+  dir.write("c.json", R"({"lr": 1e999})");
+  expect_line(train(dir, "o", {"--config", dir / "c.json"}), "1e999 is out of range");
   dir.write("c.json", R"({"momentun": 1})");
   expect_line(train(dir, "o", {"--config", dir / "c.json"}),
               "unknown key 'momentun'; did you mean 'momentum'?");
@@ -271,6 +287,100 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({"train", "mnist", "--data", digits, "--output", dir / "o"},
               "train-labels-idx1-ubyte");
   EXPECT_FALSE(std::filesystem::exists(dir / "o/checkpoints"));
+}
+
+TEST(Engine, OutputThatCannotBeWrittenIsAFailure) {
+  const TestDirectory dir;
+  SubprocessOptions options;
+  options.command = {"lockstep", "train", "--help"};
+  options.program = LOCKSTEP_ENGINE;
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC)),
+      err(::creat((dir / "stderr").c_str(), 0600));
+  options.stdout_fd = full.get();
+  options.stderr_fd = err.get();
+  EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(60)).exit_code, 1);
+  EXPECT_EQ(dir.read("stderr"),
+            "lockstep train: stdout cannot be written: No space left on device\n");
+}
+
+// Mounted while it lives.
+class SmallDisk {
+ public:
+  SmallDisk(std::filesystem::path at, const std::string& size) : at_(std::move(at)) {
+    std::filesystem::create_directory(at_);
+    mounted_ = ::mount("tmpfs", at_.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  std::filesystem::path at_;
+  bool mounted_ = false;
+};
+
+TEST(Engine, AFullDiskIsOneLineThatNamesTheFile) {
+  const TestDirectory dir;
+  // The first is full while rank 0 alone writes metrics, the second when a checkpoint is written
+  // while all ranks wait for that.
+  for (const auto& [name, size] : {std::pair("few", "16k"), std::pair("more", "200k")}) {
+    const SmallDisk disk(dir / name, size);
+    if (!disk.mounted()) GTEST_SKIP() << "no tmpfs can be mounted: " << std::strerror(errno);
+    const Ended ended =
+        run(dir, train(dir, name, {"--epochs", "2", "--log-every", "1", "--batch-size", "4"}));
+    EXPECT_EQ(ended.exit_code, 1) << ended.err;
+    std::istringstream lines(ended.err);
+    std::vector<std::string> told;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("epoch ")) told.push_back(line);
+    }
+    ASSERT_EQ(told.size(), 1u) << ended.err;
+    EXPECT_THAT(
+        told[0],
+        AllOf(::testing::StartsWith("lockstep train: cannot write "),
+              HasSubstr((dir / name).string()),
+              HasSubstr("No space left on device; make room there, then start again with: "),
+              HasSubstr(" train mnist --data ")));
+  }
+}
+
+TEST(Engine, ASignalLeavesOneLineWithTheCommandThatGoesOn) {
+  for (const auto& [ranks, signal] :
+       {std::pair("1", SIGINT), std::pair("2", SIGTERM), std::pair("2", SIGINT)}) {
+    const TestDirectory dir;
+    Engine engine(dir, train(dir, "a", {"--nproc", ranks, "--epochs", "1000", "--seed", "7"}));
+    const auto limit = Deadline::seconds(120);
+    while (!limit.expired() && !checkpoint_exists(dir / "a/checkpoints/last"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ::kill(engine.pid(), signal);
+    const Ended ended = engine.wait();
+    EXPECT_EQ(ended.exit_code, 128 + signal);
+    EXPECT_EQ(ended.out, "");
+    std::istringstream lines(ended.err);
+    std::string told;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("epoch ")) told += line;
+    }
+    const std::string before = "lockstep train: stopped by " +
+                               std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") +
+                               "; the last checkpoint is " + (dir / "a/checkpoints/last").string();
+    ASSERT_THAT(told, ::testing::StartsWith(before)) << "and nothing else";
+    const std::string go_on = "go on with: ";
+    ASSERT_THAT(told, AllOf(HasSubstr(go_on), ::testing::EndsWith(" --resume")));
+    const auto last = read_checkpoint(dir / "a/checkpoints/last");
+    const auto step = nlohmann::json::parse(last.trainer_json).at("step").get<int>();
+    // A rank alone goes on while its line is written.
+    const int told_step = std::stoi(told.substr(told.find("(step ") + 6));
+    EXPECT_TRUE(told_step == step || (ranks == std::string("1") && told_step < step)) << told;
+    // As a user would: but not for a thousand epochs.
+    const std::string command = told.substr(told.find(go_on) + go_on.size()) + " --max-steps " +
+                                std::to_string(step + 3) + " > " + (dir / "out").string() + " 2>&1";
+    EXPECT_EQ(std::system(command.c_str()), 0) << command << dir.read("out");
+    EXPECT_THAT(dir.read("out"), HasSubstr(std::to_string(step + 3) + " steps"));
+  }
 }
 
 TEST(Engine, ACheckpointOfAnotherShapeIsRefused) {

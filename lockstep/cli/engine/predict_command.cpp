@@ -13,6 +13,7 @@
 #include "lockstep/cli/engine/saved_model.h"
 #include "lockstep/cli/engine/text_commands.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/image_data.h"
@@ -69,6 +70,15 @@ std::vector<std::filesystem::path> text_models(const std::vector<std::string>& c
   return models;
 }
 
+void check_utf8(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    if (const auto at = malformed_utf8(text)) {
+      throw InvalidArgument("--text is not UTF-8 (at byte " + std::to_string(*at) +
+                            "); give it in UTF-8, or in a file with --file");
+    }
+  }
+}
+
 }  // namespace
 
 int predict_command(const Arguments& arguments) {
@@ -88,6 +98,7 @@ int predict_command(const Arguments& arguments) {
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
     check_writable(json_path);
+    check_utf8(texts);
     if (const auto models = text_models(checkpoints); !models.empty())
       return predict_texts({.models = models, .texts = texts, .file = file}, json_path);
     if (!texts.empty())

@@ -6,9 +6,10 @@
 #include <filesystem>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/agent.h"
 #include "lockstep/train/image_data.h"
+#include "lockstep/train/image_training.h"
 #include "lockstep/train/recipes.h"
 #include "lockstep/train/run_folder.h"
 
@@ -126,6 +127,9 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
                             " ranks; leave --nproc out");
     }
     plan.config.nproc = *ranks;
+  } else if (plan.config.nproc > launch::kMostRanksOfAHost) {
+    throw InvalidArgument("--nproc is " + std::to_string(plan.config.nproc) + "; give at most " +
+                          std::to_string(launch::kMostRanksOfAHost) + ", the ranks of one host");
   }
   if (plan.config.data.empty()) {
     throw InvalidArgument("--data is missing; give a directory with " + recipe.files + ", or '" +
@@ -141,12 +145,12 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 
 void check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
+  check_init_from(config);
   prepare_run_folder({config.output});
   check_writable(arguments.json);
   provide_data(plan);
   const ImageCounts sizes = validate_image_data(config);
   check_against_data(config, sizes.train, sizes.test);
-  if (!config.init_from.empty()) read_safetensors(config.init_from);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
 }
 

@@ -1,9 +1,11 @@
 #include "lockstep/cli/engine/train_arguments.h"
 
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/train/run_folder.h"
@@ -138,8 +140,14 @@ TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
               HasSubstr("give a directory that can be written"));
   EXPECT_EQ(check({"--data", "digits"}), "no error");
   EXPECT_THAT(check({"--data", "digits", "--init-from", dir / "file"}), HasSubstr("too short"));
-  EXPECT_THAT(check({"--data", "digits", "--nproc", "12001", "--batch-size", "1"}),
-              HasSubstr("more ranks than the 12000 samples"));
+  EXPECT_EQ(check({"--data", "digits", "--nproc", "100000"}),
+            "--nproc is 100000; give at most 1024, the ranks of one host");
+  write_safetensors(dir / "other", {{"fc.weight", at::ones({2, 2})}});
+  EXPECT_THAT(
+      check({"--data", "digits", "--init-from", dir / "other", "--output", dir / "fresh"}),
+      AllOf(HasSubstr("init_from: "), HasSubstr("other: does not fit the model: missing: conv1"),
+            HasSubstr("unexpected: fc.weight")));
+  EXPECT_FALSE(std::filesystem::exists(dir / "fresh")) << "nothing is made for nothing";
   dir.write("out/data/t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x05"
                                                            "ab",
                                                            10));

@@ -19,6 +19,9 @@ using nlohmann::json;
 constexpr std::array<std::string_view, 5> kTextKeys = {"text", "sentence", "content", "text_a",
                                                        "sentence1"};
 constexpr std::array<std::string_view, 2> kPairKeys = {"text_b", "sentence2"};
+// In the header of a table, beside a text's name.
+constexpr std::array<std::string_view, 6> kLabelNames = {"label",    "labels", "class",
+                                                         "category", "target", "sentiment"};
 
 bool among(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -126,15 +129,37 @@ struct Columns {
   size_t count = 0;
 };
 
+// Text and label, or text, pair and label.
+Columns columns_in_order(size_t count) {
+  const int last = static_cast<int>(count) - 1;
+  return {.text = 0, .pair = last == 2 ? 1 : -1, .label = last == 0 ? -1 : last, .count = count};
+}
+
+// As a header's cell is compared: without blanks around it, in small letters.
+std::string plain_name(const std::string& cell) {
+  const size_t begin = cell.find_first_not_of(' ');
+  if (begin == std::string::npos) return {};
+  std::string name = cell.substr(begin, cell.find_last_not_of(' ') - begin + 1);
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return name;
+}
+
 std::optional<Columns> header_columns(const std::vector<std::string>& cells) {
   Columns columns{.count = cells.size()};
   for (size_t i = 0; i < cells.size(); ++i) {
     const int column = static_cast<int>(i);
-    if (among(kTextKeys, cells[i]) && columns.text < 0) columns.text = column;
-    if (among(kPairKeys, cells[i])) columns.pair = column;
-    if (cells[i] == "label") columns.label = column;
+    const std::string name = plain_name(cells[i]);
+    if (among(kTextKeys, name) && columns.text < 0) columns.text = column;
+    if (among(kPairKeys, name)) columns.pair = column;
+    if (among(kLabelNames, name) && columns.label < 0) columns.label = column;
   }
-  return columns.text < 0 ? std::nullopt : std::optional(columns);
+  if (columns.text >= 0) return columns;
+  // The text's column has another name: "review,label".
+  const bool last_is_label =
+      cells.size() >= 2 && cells.size() <= 3 && plain_name(cells.back()) == "label";
+  return last_is_label ? std::optional(columns_in_order(cells.size())) : std::nullopt;
 }
 
 void read_table(std::string_view text, char separator, TextRows& rows) {
@@ -150,11 +175,7 @@ void read_table(std::string_view text, char separator, TextRows& rows) {
                                       " columns; name them in a first row (text, label), or give "
                                       "text and label, or text, pair and label");
       }
-      const int last = static_cast<int>(cells.size()) - 1;
-      columns = Columns{.text = 0,
-                        .pair = last == 2 ? 1 : -1,
-                        .label = last == 0 ? -1 : last,
-                        .count = cells.size()};
+      columns = columns_in_order(cells.size());
     }
     if (cells.size() != columns->count) {
       rows.refuse(record->line, "has " + std::to_string(cells.size()) +

@@ -40,11 +40,11 @@ json parse_config(const std::string& text, const std::string& source) {
   json result;
   try {
     result = json::parse(text, check, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  } catch (const json::exception& error) {
-    const auto* parse = dynamic_cast<const json::parse_error*>(&error);
-    throw InvalidArgument(
-        source + ": is not JSON" +
-        (parse == nullptr ? "" : " (at byte " + std::to_string(parse->byte) + ")"));
+  } catch (const json::parse_error& error) {
+    throw InvalidArgument(source + ": is not JSON (at byte " + std::to_string(error.byte) + ")");
+  } catch (const json::out_of_range& error) {
+    throw InvalidArgument(source + ": the number " + quoted_part(error.what()) +
+                          " is out of range; give one that a double holds");
   }
   if (!result.is_object())
     throw InvalidArgument(source + ": is not a JSON object of settings, but " + shown(result));

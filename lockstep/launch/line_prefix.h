@@ -1,0 +1,25 @@
+// What stands before each line of a rank's output.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/launch/agent.h"
+
+namespace lockstep::launch {
+
+struct RankNames {
+  std::string role;
+  int rank = 0;
+  int local_rank = 0;
+};
+
+// torchrun's way with a template (Python's string.Template.safe_substitute): ${role_name}, ${rank}
+// and ${local_rank}, with or without braces, become the rank's own, "$$" becomes "$", and anything
+// else stays. Pure.
+std::string filled_template(std::string_view text, const RankNames& names);
+
+// The prefix that `options` ask for; options.prefix_template wins. Pure.
+std::string line_prefix(const LaunchOptions& options, const RankNames& names, bool of_stderr);
+
+}  // namespace lockstep::launch
