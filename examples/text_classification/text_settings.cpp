@@ -47,6 +47,9 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_option("--max-length", s.max_length, "tokens of a text [128]")->check(CLI::Range(2, 512));
   app.add_option("--padding", s.padding, "max_length, longest or packed")
       ->check(CLI::IsMember({"max_length", "longest", "packed"}));
+  app.add_flag("--remove-spaces", s.remove_spaces,
+               "take the spaces out of every text: for Chinese whose words are cut by spaces, as "
+               "the tutorial's are");
   app.add_option("--max-steps", s.max_steps, "end after so many; 0: all")->check(zero_or_more());
   app.add_option("--eval-step", s.eval_step, "steps between evaluations on the dev set")
       ->check(above_zero());
@@ -81,7 +84,7 @@ int run_program(const char* method, int argc, char** argv,
   Settings settings;
   settings.method = method;
   settings.started = std::chrono::system_clock::now();
-  CLI::App app("Classifies Chinese texts with BERT: tutorial 003's method " + settings.method + ".",
+  CLI::App app("Classifies texts with BERT: tutorial 003's method " + settings.method + ".",
                method);
   add_options(app, settings);
   try {

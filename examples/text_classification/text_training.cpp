@@ -30,13 +30,14 @@ lockstep::data::TextPadding padding_of(const std::string& name) {
   return name == "longest" ? TextPadding::kLongest : TextPadding::kMaxLength;
 }
 
-// The tutorial removes spaces, and its six classes have names that the file does not know.
-lockstep::data::TextClassification read_data(const fs::path& path) {
+// Of the tutorial's data, whose words are cut by spaces, the six classes have names that the file
+// does not know.
+lockstep::data::TextClassification read_data(const fs::path& path, bool remove_spaces) {
   lockstep::data::TextDataOptions options;
-  options.preprocessing = {.remove_spaces = true, .strip = true};
+  options.preprocessing = {.remove_spaces = remove_spaces, .strip = true};
   auto data = lockstep::data::text_classification(path, options);
   const std::vector<std::string> numbers{"0", "1", "2", "3", "4", "5"};
-  if (data.labels == numbers) data.labels = lockstep::data::sentence_labels();
+  if (remove_spaces && data.labels == numbers) data.labels = lockstep::data::sentence_labels();
   return data;
 }
 
@@ -88,7 +89,7 @@ Texts load_texts(const Settings& s, int64_t ranks) {
     path = "data/sentences";
     lockstep::data::generate_sentences(path);  // the first rank to come makes it
   }
-  const auto data = read_data(path);
+  const auto data = read_data(path, s.remove_spaces);
   Texts texts{.train = {},
               .dev = {},
               .labels = data.labels,

@@ -42,6 +42,7 @@ struct Settings {
   int64_t eval_step = 0;  // 0: as the recipe has it
   int64_t epochs = 0, batch_size = 0, max_length = 0;
   std::string padding;
+  bool remove_spaces = false;  // of the texts: for Chinese whose words are cut by spaces
   double lr = 0;
   // Of the recipe alone.
   double weight_decay = 0.01, warmup_ratio = 0;

@@ -5,6 +5,7 @@
 //   --recipe default|tutorial --max-steps N --epochs N --seed N
 //   --batch-size N --max-length N                                  where compare was given them
 //   --padding max_length|longest|packed                            likewise; --pack: packed
+//   --remove-spaces                                                likewise
 //   --amp bfloat16|float16     likewise: distributed_amp, zero_engine, accelerator, trainer
 //   --nproc N                  data_parallel (replicas) and distributed_spawn (ranks)
 //

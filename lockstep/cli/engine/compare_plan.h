@@ -28,6 +28,7 @@ struct MethodsArguments {
   double timeout = 86400;  // seconds that a method may take
   std::string recipe;      // "": the default one
   std::string amp;         // for the methods that take it
+  bool remove_spaces = false;
   // Options that go to every program as they stand, such as {"--epochs", "1"}.
   std::vector<std::pair<std::string, std::string>> settings;
 };

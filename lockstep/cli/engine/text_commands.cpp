@@ -41,15 +41,24 @@ std::vector<data::TextExample> questions_for(const TextQuestions& questions,
   return examples;
 }
 
-// One answer as the tutorial prints it.
+struct Answer {
+  int64_t label = 0;
+  double probability = 0;
+};
+
+// One answer as the tutorial prints it, and in the words that a picture's has.
 std::string block(const std::string& name, const data::TextExample& example,
-                  const std::vector<std::string>& labels, const std::string& answer) {
+                  const std::vector<std::string>& labels, const Answer& answer) {
   constexpr size_t kWide = 100;
   const std::string line(kWide, '=');
   std::string text = line + "\n" + name + "\n文本： " + example.text + "\n";
   if (example.pair) text += "文本： " + *example.pair + "\n";
   if (example.label >= 0) text += "真实： " + labels[static_cast<size_t>(example.label)] + "\n";
-  return text + "预测： " + answer + "\n" + line + "\n";
+  const std::string number = std::to_string(answer.label);
+  const std::string& called = labels[static_cast<size_t>(answer.label)];
+  return text + "预测： " + called + "\nLabel " + number +
+         (called == number ? "" : " (" + called + ")") + ", probability " +
+         percent(answer.probability, 2) + "\n" + line + "\n";
 }
 
 }  // namespace
@@ -117,7 +126,8 @@ int predict_texts(const TextQuestions& questions, const std::string& json) {
       const auto row = static_cast<int64_t>(i);
       const int64_t label = prediction.predictions[row].argmax().item<int64_t>();
       const std::string& answer = labels[static_cast<size_t>(label)];
-      std::cout << block(checkpoint_name(path), examples[i], labels, answer);
+      std::cout << block(checkpoint_name(path), examples[i], labels,
+                         {label, probabilities[row][label].item<double>()});
       nlohmann::ordered_json one{{"checkpoint", path.string()}, {"text", examples[i].text}};
       if (examples[i].label >= 0) one["truth"] = examples[i].label;
       one["label"] = label;

@@ -24,7 +24,8 @@ struct TextQuestions {
   std::vector<std::string> texts;
   std::string file;  // of texts, labelled or not; "": none
 };
-// Prints a block a model and text: the text, its label where it is known, and what the model says.
+// Prints a block a model and text: the text, its label where it is known, what the model says, and
+// with what probability.
 int predict_texts(const TextQuestions& questions, const std::string& json);
 
 }  // namespace lockstep::engine
