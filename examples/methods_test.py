@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,26 @@ def check_use(bin_dir, method, folder, result):
         return json.load(file)[0]
 
 
+def check_output(bin_dir, method, folder):
+    """What is in the way of the output is said before the first step, and a run that fails before it leaves no folder."""
+    with open(os.path.join(folder, "file"), "w"):
+        pass
+
+    def refuse(output, says, more=(), **how):
+        command = command_of(bin_dir, method, os.path.join(folder, output)) + list(more)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300, **how)
+        if done.returncode != 2 or says not in done.stderr or "【train】" in done.stdout:
+            fail(f"{' '.join(command)} ended with {done.returncode}", done.stdout + done.stderr)
+
+    refuse("file", "output " + os.path.join(folder, "file") + " cannot be made")
+    refuse("new/deep", "nothing", ["--data", os.path.join(folder, "nothing")])
+    if method == "single":  # a full disk: no file may grow
+        refuse("new/deep", "cannot be written", restore_signals=False,
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])))
+    if os.path.exists(os.path.join(folder, "new")):
+        fail("a folder without anything in it is left")
+
+
 def check_english(bin_dir, folder):
     """Spaces stay, so that words are words; --remove-spaces takes them out, and predict does what training did."""
     data = os.path.join(folder, "english")
@@ -180,6 +201,7 @@ def main():
         output = run(command_of(bin_dir, options.method, os.path.join(folder, options.method)), folder)
         check_lines(options.method, output)
         result = check_result(options.method, folder)
+        check_output(bin_dir, options.method, folder)
         answer = check_use(bin_dir, options.method, folder, result)
         if options.method == "single":
             check_english(bin_dir, folder)

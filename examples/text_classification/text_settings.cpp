@@ -1,6 +1,9 @@
+#include <lockstep/core/env.h>
 #include <lockstep/core/errors.h>
 #include <lockstep/core/log.h>
 #include <lockstep/core/memory_settings.h>
+#include <lockstep/core/output.h>
+#include <lockstep/launch/job_environment.h>
 #include <lockstep/model/bert_config.h>
 #include <lockstep/optim/schedule.h>
 
@@ -90,6 +93,10 @@ int run_program(const char* method, int argc, char** argv,
   try {
     app.parse(argc, argv);
     fill_in(settings);
+    if (lockstep::launch::read_job_environment(lockstep::process_env()).rank == 0) {
+      lockstep::check_output_folder(settings.output);
+      lockstep::check_output_file(settings.json);
+    }
     program(settings);
     return 0;
   } catch (const CLI::CallForHelp& help) {

@@ -56,8 +56,8 @@ struct Settings {
   double rate(int64_t step, int64_t total) const;
 };
 
-// Reads the command line, runs `program` and gives main()'s exit code: 0; 2 for bad input, 1 for a
-// failure, after one line on stderr.
+// Reads the command line, tries the output (on the first rank alone), runs `program` and gives
+// main()'s exit code: 0; 2 for bad input, 1 for a failure, after one line on stderr.
 int run_program(const char* method, int argc, char** argv,
                 const std::function<void(const Settings&)>& program);
 

@@ -7,31 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/line_chart.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
-
-void prepare_run_folder(const RunFolder& folder) {
-  std::error_code error;
-  fs::create_directories(folder.root, error);
-  if (!error && !fs::is_directory(folder.root))
-    error = std::make_error_code(std::errc::not_a_directory);
-  if (error) {
-    throw InvalidArgument("output " + folder.root.string() + " cannot be made (" + error.message() +
-                          "); give a directory that can be written");
-  }
-  try {
-    // Not access(2): only writing tells for read-only file systems and for root. An AsideFile that
-    // is not committed leaves nothing.
-    AsideFile(folder.root / "probe").write("?");
-  } catch (const SystemError& failure) {
-    throw InvalidArgument("output " + folder.root.string() + " cannot be written (" +
-                          failure.what() + "); give another directory");
-  }
-}
 
 bool move_former_run_aside(const RunFolder& folder) {
   const fs::path previous = folder.root / "previous";

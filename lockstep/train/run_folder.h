@@ -19,10 +19,6 @@ struct RunFolder {
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };
 
-// Makes the folder and sees that files can be made in it. Throws InvalidArgument that names what is
-// in the way.
-void prepare_run_folder(const RunFolder& folder);
-
 // Makes room for a new run: what a former one left is moved to root/previous, replacing what was
 // there. True if there was one. Throws SystemError.
 bool move_former_run_aside(const RunFolder& folder);

@@ -34,6 +34,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/memory_settings.h"
+#include "lockstep/core/output.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/report/comparison_page.h"
 #include "lockstep/report/table.h"
@@ -129,7 +130,7 @@ class MethodComparison {
   }
 
   JobOutcome run_job(const MethodJob& job) const {
-    prepare_folder(job.folder);
+    const OutputFolder output(job.folder);
     fs::remove(job.result());  // a former run's
     const Deadline deadline = Deadline::seconds(arguments_.timeout);
     const MethodEnd end =
@@ -226,7 +227,7 @@ class MethodComparison {
 int compare_methods(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     MethodsArguments parsed = parse_methods_arguments(arguments);
-    check_compare_input(parsed);
+    const OutputFolder output = check_compare_input(parsed);
     return MethodComparison(parsed).run();
   });
 }

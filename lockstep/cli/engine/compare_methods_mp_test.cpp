@@ -209,6 +209,7 @@ TEST_F(Compare, BadInputIsOneLineBeforeAnythingStarts) {
   };
   refuses({"--methods", "all,none"}, "no method 'all'");
   refuses({"--data", dir_ / "nothing"}, "nothing");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
   refuses({"--data", dir_.write("bad.jsonl", "{}\n").string()}, "bad.jsonl");
   refuses({"--vocab", dir_ / "nothing.txt"}, "nothing.txt");
   refuses({"--model", "huge"}, "--model is 'huge'; give mini, base or a directory");

@@ -11,6 +11,8 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
+#include "lockstep/core/output.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/report/line_chart.h"
@@ -188,12 +190,12 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows) {
 int compare_scaling(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     const CompareArguments parsed = parse_compare_arguments(arguments);
-    prepare_run_folder({parsed.output});
-    check_writable(parsed.json);
+    const OutputFolder output(parsed.output);
+    check_output_file(parsed.json);
     if (parsed.digits) data::generate_digits(parsed.data);
     for (const int64_t size : parsed.sizes) {  // all of them, before the first one runs for minutes
       const TrainArguments train = parse_train_arguments(arguments_of(parsed, size));
-      check_train_input(make_train_plan(train, std::nullopt), train);
+      const OutputFolder one = check_train_input(make_train_plan(train, std::nullopt), train);
     }
     std::vector<ScalingRow> rows;
     for (const int64_t size : parsed.sizes) {

@@ -7,6 +7,9 @@
 #include "lockstep/cli/engine/saved_model.h"
 #include "lockstep/cli/engine/text_commands.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/output.h"
+#include "lockstep/launch/job_environment.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/recipes.h"
@@ -71,7 +74,7 @@ int eval_command(const Arguments& arguments) {
                    "data as for `lockstep train` [those it was trained on]; labelled texts");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
-    check_writable(json_path);
+    if (launch::read_job_environment(process_env()).rank == 0) check_output_file(json_path);
     if (const auto text = find_text_model(checkpoint))
       return eval_text(*text, data_path, json_path);
     SavedModel saved = load_model(checkpoint);

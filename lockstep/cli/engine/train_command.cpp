@@ -11,6 +11,7 @@
 #include "lockstep/cli/engine/train_summary.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/train/image_data.h"
@@ -72,10 +73,15 @@ int train_command(const Arguments& arguments) {
     const TrainArguments parsed = parse_train_arguments(arguments);
     const auto job = launch::read_job_environment(process_env());
     if (job.launcher != launch::Launcher::kNone) {
-      return run_rank_guarded(make_train_plan(parsed, job.world_size), parsed);
+      const TrainPlan plan = make_train_plan(parsed, job.world_size);
+      if (job.rank == 0) {
+        check_output_folder(plan.config.output);
+        check_output_file(parsed.json);
+      }
+      return run_rank_guarded(plan, parsed);
     }
     const TrainPlan plan = make_train_plan(parsed, std::nullopt);
-    check_train_input(plan, parsed);
+    const OutputFolder output = check_train_input(plan, parsed);
     if (plan.config.nproc == 1) return run_rank_guarded(plan, parsed);
     return start_ranks(plan, arguments);
   });
