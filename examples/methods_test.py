@@ -137,6 +137,17 @@ def check_output(bin_dir, method, folder):
         fail("a folder without anything in it is left")
 
 
+def check_former_run(bin_dir, method, folder):
+    """A second run into one output moves what the first has left."""
+    output = os.path.join(folder, method)
+    run(command_of(bin_dir, method, output, 1), folder)
+    left = ["checkpoints/best/model.safetensors"] + (["trainer/metrics.jsonl"] if method == "trainer" else [])
+    for place in ("", "previous"):
+        for file in left:
+            if not os.path.exists(os.path.join(output, place, file)):
+                fail(f"{method}: {place or 'the run'} has no {file}")
+
+
 def check_english(bin_dir, folder):
     """Spaces stay, so that words are words; --remove-spaces takes them out, and predict does what training did."""
     data = os.path.join(folder, "english")
@@ -209,6 +220,8 @@ def main():
             check_transformers(options.method, folder, answer)
         if options.method != "single":
             check_same_losses(bin_dir, options.method, folder)
+        if options.method in ("single", "trainer"):
+            check_former_run(bin_dir, options.method, folder)
     print(f"{options.method}: {STEPS} steps, losses {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}")
 
 

@@ -1,5 +1,6 @@
 #include "text_training.h"
 
+#include <lockstep/checkpoint/on_root.h>
 #include <lockstep/core/aside_file.h>
 #include <lockstep/core/env.h>
 #include <lockstep/core/errors.h>
@@ -8,6 +9,7 @@
 #include <lockstep/report/classification_report.h>
 #include <lockstep/report/table.h>
 #include <lockstep/report/terminal.h>
+#include <lockstep/train/run_folder.h>
 #include <lockstep/train/text_evaluation.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -225,7 +227,7 @@ void Run::dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassi
 
 void Run::keep(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model) {
   write_all(STDOUT_FILENO, "【best accuracy】 " + fixed(evaluation.accuracy, 4) + "\n");
-  const fs::path path = fs::path(settings_.output) / "checkpoints" / "best";
+  const fs::path path = lockstep::RunFolder{settings_.output}.best();
   fs::create_directories(path.parent_path());
   save_model(*model, files(model), path);
   result_.checkpoint = path.string();
@@ -235,6 +237,11 @@ void Run::keep(const lockstep::Evaluation& evaluation, const lockstep::BertClass
 }
 
 void Run::starts() {
+  lockstep::on_root(comm_, [this] {
+    const auto moved = lockstep::move_former_run_aside(
+        settings_.output, {lockstep::RunFolder{}.checkpoints().string(), kTrainerFolder});
+    if (moved) write_all(STDERR_FILENO, settings_.method + ": " + *moved + "\n");
+  });
   result_.startup_s =
       std::chrono::duration<double>(std::chrono::system_clock::now() - settings_.started).count();
   start_ = lap_ = Clock::now();

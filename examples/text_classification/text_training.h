@@ -86,6 +86,9 @@ lockstep::Evaluation evaluate(lockstep::BertClassifier& model, const Texts& text
                               lockstep::Communicator& comm,
                               const std::optional<lockstep::amp::AutocastSettings>& autocast = {});
 
+// Of the method `trainer`, in its output: what the Trainer itself leaves.
+inline constexpr const char* kTrainerFolder = "trainer";
+
 // Where a step's time goes, in the order of lockstep::kStepParts.
 enum Part { kData, kForward, kBackward, kWait, kOptimizer };
 
@@ -99,7 +102,8 @@ class Run {
   bool finished() const { return step_ >= total_; }
   double rate() const { return settings_.rate(step_, total_); }
 
-  // The first step starts now. To be called once, by all ranks; rank 0 says so on stderr.
+  // The first step starts now; what a former run left in the output is moved aside. To be called
+  // once, by all ranks; rank 0 says so on stderr.
   void starts();
   // The step's parts: each call ends one. `waited`: seconds of a backward that were spent waiting
   // for others.

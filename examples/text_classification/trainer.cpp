@@ -36,7 +36,7 @@ lockstep::Metrics compute_metrics(const lockstep::EvalPrediction& prediction) {
 
 lockstep::TrainingArguments arguments_of(const text::Settings& settings) {
   lockstep::TrainingArguments args;
-  args.output_dir = settings.output + "/trainer";
+  args.output_dir = settings.output + "/" + text::kTrainerFolder;
   args.per_device_train_batch_size = args.per_device_eval_batch_size = settings.batch_size;
   args.num_train_epochs = static_cast<double>(settings.epochs);
   if (settings.max_steps > 0) args.max_steps = settings.max_steps;

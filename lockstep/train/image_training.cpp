@@ -109,9 +109,9 @@ Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communica
 void start_folder(const RunFolder& folder, const std::string& config_json,
                   const TrainRunOptions& options) {
   const OutputFolder output(folder.root);
-  if (!options.resume && move_former_run_aside(folder) && options.progress) {
-    write_all(STDERR_FILENO,
-              "the former run is now in " + (folder.root / "previous").string() + "\n");
+  if (!options.resume) {
+    const auto moved = move_former_run_aside(folder);
+    if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
   }
   write_file_aside(folder.config(), config_json);
 }

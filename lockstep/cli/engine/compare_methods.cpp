@@ -38,6 +38,7 @@
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/report/comparison_page.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -86,6 +87,7 @@ class MethodComparison {
   }
 
   int run() {
+    make_room();
     for (size_t i = 0; i < jobs_.size(); ++i) {
       const MethodJob& job = jobs_[i];
       say(i, job, "started, log: " + job.log().string());
@@ -103,6 +105,17 @@ class MethodComparison {
   }
 
  private:
+  // Of a former comparison, those methods included that are not asked for now.
+  void make_room() const {
+    std::vector<std::string> parts{"comparison.json", "comparison.md", "comparison.html"};
+    for (const auto& entry : fs::directory_iterator(arguments_.output)) {
+      const std::string name = entry.path().filename().string();
+      if (is_job_folder(name) && fs::exists(entry.path() / "log.txt")) parts.push_back(name);
+    }
+    if (const auto moved = move_former_run_aside(arguments_.output, parts))
+      write_all(STDERR_FILENO, *moved + "\n");
+  }
+
   // "[3/9] distributed: ... (4 min 10 s)", on stderr.
   void say(size_t i, const MethodJob& job, const std::string& what) const {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
@@ -131,7 +144,6 @@ class MethodComparison {
 
   JobOutcome run_job(const MethodJob& job) const {
     const OutputFolder output(job.folder);
-    fs::remove(job.result());  // a former run's
     const Deadline deadline = Deadline::seconds(arguments_.timeout);
     const MethodEnd end =
         run_method({.command = job_command(job, arguments_, programs_, lockstep_program()),

@@ -12,6 +12,7 @@ namespace lockstep::engine {
 namespace {
 
 constexpr int64_t kMostRanks = 1024;
+constexpr const char* kOfRanks = "-ranks-";  // in a folder's name
 constexpr const char* kAbout =
     "Trains the same model on the same texts in several ways, one after another, and puts them "
     "side "
@@ -129,10 +130,17 @@ std::vector<MethodJob> plan_jobs(const MethodsArguments& arguments) {
           {.method = method,
            .nproc = size,
            .for_scaling = true,
-           .folder = output / (std::string(method.name) + "-ranks-" + std::to_string(size))});
+           .folder = output / (method.name + std::string(kOfRanks) + std::to_string(size))});
     }
   }
   return jobs;
+}
+
+bool is_job_folder(const std::string& name) {
+  return std::any_of(
+      training_methods().begin(), training_methods().end(), [&name](const TrainingMethod& method) {
+        return name == method.name || name.starts_with(method.name + std::string(kOfRanks));
+      });
 }
 
 std::vector<std::string> job_command(const MethodJob& job, const MethodsArguments& arguments,

@@ -49,6 +49,9 @@ struct MethodJob {
 // The methods on --nproc ranks, then those that have ranks on the other numbers of --scaling.
 std::vector<MethodJob> plan_jobs(const MethodsArguments& arguments);
 
+// Whether plan_jobs() calls a folder so, for any methods and sizes.
+bool is_job_folder(const std::string& name);
+
 // The command line. `programs`: the folder of the programs; `lockstep`: the command.
 std::vector<std::string> job_command(const MethodJob& job, const MethodsArguments& arguments,
                                      const std::filesystem::path& programs,
