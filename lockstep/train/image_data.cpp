@@ -56,7 +56,7 @@ void generate_image_data(const std::string& recipe, const std::filesystem::path&
 
 std::filesystem::path example_file(const TrainConfig& config) {
   const std::filesystem::path path = config.data;
-  return is_cifar(config.recipe) ? data::cifar10_test_file(path) : path / "t10k-images-idx3-ubyte";
+  return is_cifar(config.recipe) ? data::cifar10_test_file(path) : data::mnist_test_file(path);
 }
 
 }  // namespace lockstep

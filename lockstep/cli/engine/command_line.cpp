@@ -113,9 +113,9 @@ std::string lockstep_command() {
   }
   std::error_code error;
   const fs::path near = fs::relative(command, error);
-  return !error && !near.empty() && near.native().size() < command.native().size()
-             ? near.string()
-             : command.string();
+  if (error || near.empty() || near.native().size() >= command.native().size())
+    return command.string();
+  return near.has_parent_path() ? near.string() : "./" + near.string();
 }
 
 }  // namespace lockstep::engine

@@ -12,12 +12,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/core/text.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/data/shapes.h"
 
@@ -189,6 +191,44 @@ TEST(Engine, CifarFromTrainingToPrediction) {
   EXPECT_EQ(broken.exit_code, 2);
   EXPECT_THAT(broken.err, HasSubstr("test.bin: "));
   EXPECT_EQ(std::count(broken.err.begin(), broken.err.end(), '\n'), 1) << broken.err;
+}
+
+// What `script` prints; in `dir`, so that what it leaves goes with that.
+std::string shell(const TestDirectory& dir, const std::string& script) {
+  const UniqueFd out(::creat((dir / "stdout").c_str(), 0600));
+  SubprocessOptions options;
+  options.command = {"sh", "-c", "cd " + shell_word(dir.path().string()) + " && " + script};
+  options.stdout_fd = options.stderr_fd = out.get();
+  const ExitStatus status = Subprocess(options).wait(Deadline::seconds(240));
+  const std::string printed = dir.read("stdout");
+  EXPECT_TRUE(status.ok()) << script << "\n" << printed;
+  return printed;
+}
+
+TEST(Engine, WhatToTryNextCanBePasted) {
+  const TestDirectory dir;
+  const std::string command =
+      shell_word(std::filesystem::weakly_canonical(LOCKSTEP_ENGINE "/../../../bin/lockstep"));
+  data::generate_digits(dir / "my digits", {.train = 256, .test = 5});
+  shell(dir, "gzip 'my digits'/*-ubyte");
+  data::generate_shapes(dir / "shapes", {.train = 100, .test = 50});
+  for (const std::string& options :
+       {std::string("mnist --data 'my digits' --output \"it's a run\" --nproc 2"),
+        std::string("mnist --data digits --output built-in"),
+        std::string("cifar --data ./shapes/train.bin --output \"$PWD/c\" --model simple-cnn")}) {
+    const std::string printed =
+        shell(dir, command + " train " + options + " --epochs 1 --max-steps 1");
+    const size_t at = printed.find("Try next:\n");
+    ASSERT_NE(at, std::string::npos) << printed;
+    std::istringstream lines(printed.substr(at));
+    int run = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  ")) continue;
+      shell(dir, line);
+      ++run;
+    }
+    EXPECT_EQ(run, options.starts_with("mnist") ? 3 : 2) << printed;
+  }
 }
 
 TEST(Engine, CompareRunsTheExperiment) {
