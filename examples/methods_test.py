@@ -178,6 +178,13 @@ def check_english(bin_dir, folder):
     kept, removed = ([one["text"] for one in answers[flag]] for flag in (False, True))
     if kept != [text, text.replace(" ", "")] or removed != [text.replace(" ", "")] * 2:
         fail(f"spaces: {kept}, and without them {removed}")
+    for what, split, samples in ((["train.tsv"], "all", 32), (["train.tsv", "--split", "dev"], "dev", 3), (["."], "dev", 4)):
+        printed = run([os.path.join(bin_dir, "lockstep"), "eval", "--checkpoint", output, "--data", os.path.join(data, what[0]), *what[1:],
+                       "--json", found], folder)
+        with open(found) as file:
+            evaluation = json.load(file)
+        if (evaluation["split"], evaluation["samples"]) != (split, samples) or f"on {samples} texts (" not in printed:
+            fail(f"eval of {what} does not measure the {samples} texts of {split}", printed)
     # Words are looked up as such: run together they are one unknown word.
     if answers[False][0]["logits"] == answers[False][1]["logits"]:
         fail("a text without its spaces has the same word pieces")

@@ -137,6 +137,9 @@ TEST(Engine, EvalAndPredictUseTheCheckpoint) {
              eval = nlohmann::json::parse(dir.read("e.json"));
   EXPECT_EQ(eval.at("accuracy"), result.at("best_accuracy"));
   EXPECT_EQ(eval.at("classes").size(), 10u);
+  const Ended built_in = run(dir, {"eval", "--checkpoint", dir / "a", "--data", "digits"});
+  ASSERT_EQ(built_in.exit_code, 0) << built_in.err;
+  EXPECT_THAT(built_in.out, HasSubstr("on 2000 samples (the test set of the built-in digits)"));
 
   const std::string images = dir / "digits/t10k-images-idx3-ubyte";
   const Ended predicted = run(dir, {"predict", "--checkpoint", dir / "a/checkpoints/last", "--file",
@@ -180,6 +183,10 @@ TEST(Engine, CifarFromTrainingToPrediction) {
   const Ended predicted = run(dir, {"predict", "--checkpoint", dir / "c", "--file",
                                     dir / "shapes/test.bin", "--index", "49"});
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const std::string file = dir / "shapes/test.bin";  // 50 pictures
+  const Ended all = run(dir, {"eval", "--checkpoint", dir / "c", "--data", file});
+  EXPECT_THAT(all.out, HasSubstr("on 50 samples (all of " + file + ")")) << all.err;
+
   dir.write("grey.pgm", "P2 1 1 255 9");
   const Ended refused =
       run(dir, {"predict", "--checkpoint", dir / "c", "--file", dir / "grey.pgm"});
@@ -207,11 +214,12 @@ std::string shell(const TestDirectory& dir, const std::string& script) {
 
 TEST(Engine, WhatToTryNextCanBePasted) {
   const TestDirectory dir;
+  const std::filesystem::path engine = LOCKSTEP_ENGINE;  // <prefix>/libexec/lockstep/...
   const std::string command =
-      shell_word(std::filesystem::weakly_canonical(LOCKSTEP_ENGINE "/../../../bin/lockstep"));
+      shell_word((engine.parent_path().parent_path().parent_path() / "bin/lockstep").string());
   data::generate_digits(dir / "my digits", {.train = 256, .test = 5});
   shell(dir, "gzip 'my digits'/*-ubyte");
-  data::generate_shapes(dir / "shapes", {.train = 100, .test = 50});
+  data::generate_shapes(dir / "shapes", {.train = 200, .test = 50});
   for (const std::string& options :
        {std::string("mnist --data 'my digits' --output \"it's a run\" --nproc 2"),
         std::string("mnist --data digits --output built-in"),

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/softmax.h>
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -39,6 +40,33 @@ std::vector<data::TextExample> questions_for(const TextQuestions& questions,
                                         saved.preparation.preprocessing, /*need_labels=*/false))
     examples.push_back(std::move(example));
   return examples;
+}
+
+// What is evaluated.
+struct MeasuredTexts {
+  std::vector<data::TextExample> examples;
+  std::string split;  // "all", "train", "dev", "test"
+  std::string words;  // the same for people
+};
+
+MeasuredTexts measured_texts(const std::string& path, const std::string& split,
+                             const TextModel& saved) {
+  const auto& labels = saved.model->config().labels;
+  const auto& preprocessing = saved.preparation.preprocessing;
+  if (split.empty() && fs::is_regular_file(path)) {
+    return {data::read_texts(path, labels, preprocessing, /*need_labels=*/true), "all",
+            "all rows of " + path};
+  }
+  auto texts = data::text_classification(path, {.preprocessing = preprocessing, .labels = labels});
+  const auto labelled = [](const data::TextExample& example) { return example.label >= 0; };
+  const bool has_test = std::any_of(texts.test.begin(), texts.test.end(), labelled);
+  const std::string chosen = !split.empty() ? split : has_test ? "test" : "dev";
+  if (chosen == "test" && !has_test)
+    throw InvalidArgument(path + " has no test texts with labels; choose another --split");
+  std::string words = chosen + " set of " + path;
+  if (chosen != "test" && texts.dev_of_train) words += ", by the split of its training file";
+  auto& part = chosen == "test" ? texts.test : chosen == "dev" ? texts.dev : texts.train;
+  return {std::move(part), chosen, "the " + words};
 }
 
 struct Answer {
@@ -81,27 +109,26 @@ std::string checkpoint_name(const fs::path& path) {
   return named.filename().string();
 }
 
-int eval_text(const fs::path& model, const std::string& data, const std::string& json) {
+int eval_text(const fs::path& model, const std::string& data, const std::string& split,
+              const std::string& json) {
   TextModel saved = load_text_model(model);
   if (data.empty())
     throw InvalidArgument("--data is missing; give the texts to evaluate " + model.string() +
                           " on");
   const auto& labels = saved.model->config().labels;
-  const auto texts = data::text_classification(
-      data, {.preprocessing = saved.preparation.preprocessing, .labels = labels});
-  const bool has_test = !texts.test.empty();
-  const auto tokens = tokenized(has_test ? texts.test : texts.dev, saved);
+  const MeasuredTexts measured = measured_texts(data, split, saved);
+  const auto tokens = tokenized(measured.examples, saved);
   Communicator comm = init();
   const Evaluation evaluation = evaluate_texts(saved.model, tokens, comm);
   if (comm.rank() != 0) return 0;
   const auto report = classification_report(confusion_matrix(evaluation, labels));
   std::cout << to_text(report) << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
             << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " texts ("
-            << (has_test ? "test" : "dev") << ")\n"
+            << measured.words << ")\n"
             << std::flush;
   write_json(json, {{"checkpoint", model.string()},
                     {"data", data},
-                    {"split", has_test ? "test" : "dev"},
+                    {"split", measured.split},
                     {"samples", evaluation.samples},
                     {"accuracy", evaluation.accuracy},
                     {"loss", evaluation.loss},
