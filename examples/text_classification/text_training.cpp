@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -168,19 +169,28 @@ void Run::spends(const std::array<double, lockstep::kStepParts.size()>& seconds)
   for (size_t part = 0; part < parts_.size(); ++part) parts_[part] += seconds[part];
 }
 
+Run::OverRanks Run::over_ranks(double loss, int64_t samples) {
+  at::Tensor means = at::tensor({loss, static_cast<double>(samples)}, at::kDouble);
+  comm_.all_reduce(means, lockstep::ReduceOp::kAvg);
+  return {means[0].item<double>(), std::llround(means[1].item<double>() * comm_.size())};
+}
+
 void Run::step(const at::Tensor& loss, int64_t samples) {
-  at::Tensor mean = loss.detach().to(at::kDouble).clone();
-  comm_.all_reduce(mean, lockstep::ReduceOp::kAvg);
+  const OverRanks all = over_ranks(loss.item<double>(), samples);
   ends(kWait);
-  count(mean.item<double>(), samples * comm_.size());
+  count(all);
 }
 
 void Run::count(double loss, int64_t samples) {
+  count(over_ranks(loss, samples));
+}
+
+void Run::count(const OverRanks& all) {
   ++step_;
   lap_ = Clock::now();
-  result_.samples += samples;
-  result_.losses.push_back(loss);
-  show(loss);
+  result_.samples += all.samples;
+  result_.losses.push_back(all.loss);
+  show(all.loss);
 }
 
 void Run::show(double loss) {

@@ -108,7 +108,7 @@ class Run {
   // The step's parts: each call ends one. `waited`: seconds of a backward that were spent waiting
   // for others.
   void ends(Part part, double waited = 0);
-  // Ends a step: the loss, averaged over the ranks, is printed. Collective.
+  // Ends a step of this rank's loss and samples: the mean over the ranks is printed. Collective.
   void step(const at::Tensor& loss, int64_t samples);
 
   // Whether it is time to look at the dev set.
@@ -117,8 +117,8 @@ class Run {
   void dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model);
   // The last evaluation if there was none, the report and the result file. On all ranks.
   void finish(lockstep::BertClassifier& model);
-  // For a loop of somebody else's: where a step's seconds went; the step, its loss over all ranks
-  // and samples of all ranks.
+  // For a loop of somebody else's: where a step's seconds went; the step, with this rank's loss and
+  // samples. Collective.
   void spends(const std::array<double, lockstep::kStepParts.size()>& seconds);
   void count(double loss, int64_t samples);
   // What was done since the last part or step was not training.
@@ -130,7 +130,15 @@ class Run {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // A step's mean loss and number of samples.
+  struct OverRanks {
+    double loss = 0;
+    int64_t samples = 0;
+  };
 
+  // Ranks may have unequal batches. Collective.
+  OverRanks over_ranks(double loss, int64_t samples);
+  void count(const OverRanks& all);
   void show(double loss);
   void keep(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model);
 
