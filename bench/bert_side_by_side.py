@@ -106,7 +106,7 @@ def ours(options, pair):
     method, further, *_ = PAIRS[pair]
     start = [os.path.join(options.bin, "lockstep"), "run", "--nproc-per-node", "2"] if method in ON_RANKS else []
     batch = further if "--batch-size" in further else ["--batch-size", "16"] + further
-    command = start + [os.path.join(options.bin, "examples/text_classification", method), "--data", options.data, "--vocab",
+    command = start + [os.path.join(options.bin, "examples/text_classification", method), "--remove-spaces", "--data", options.data, "--vocab",
                        options.vocab, "--model", options.size, "--recipe", "tutorial", "--max-steps",
                        str(options.steps + WARMUP), "--output", options.output] + batch
     lines, progress, memory = run(command, {}, options.steps + WARMUP)

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -110,10 +111,84 @@ def check_use(bin_dir, method, folder, result):
     answers = os.path.join(folder, "predict.json")
     printed = run([lockstep, "predict", "--checkpoint", checkpoint, "--text", TEXT, "--json", answers], folder)
     line = "=" * 100
-    if not re.fullmatch(rf"{line}\n{method}\n文本： {TEXT.replace(' ', '')}\n预测： \S+\n{line}\n", printed):
+    if not re.fullmatch(rf"{line}\n{method}\n文本： {TEXT}\n预测： (\S+)\nLabel \d \(\1\), probability \d+\.\d\d %\n{line}\n", printed):
         fail(f"{method}: predict does not print the tutorial's block", printed)
     with open(answers) as file:
         return json.load(file)[0]
+
+
+def check_output(bin_dir, method, folder):
+    """What is in the way of the output is said before the first step, and a run that fails before it leaves no folder."""
+    with open(os.path.join(folder, "file"), "w"):
+        pass
+
+    def refuse(output, says, more=(), **how):
+        command = command_of(bin_dir, method, os.path.join(folder, output)) + list(more)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300, **how)
+        if done.returncode != 2 or says not in done.stderr or "【train】" in done.stdout:
+            fail(f"{' '.join(command)} ended with {done.returncode}", done.stdout + done.stderr)
+
+    refuse("file", "output " + os.path.join(folder, "file") + " cannot be made")
+    refuse("new/deep", "nothing", ["--data", os.path.join(folder, "nothing")])
+    if method == "single":  # a full disk: no file may grow
+        refuse("new/deep", "cannot be written", restore_signals=False,
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])))
+    if os.path.exists(os.path.join(folder, "new")):
+        fail("a folder without anything in it is left")
+
+
+def check_former_run(bin_dir, method, folder):
+    """A second run into one output moves what the first has left."""
+    output = os.path.join(folder, method)
+    run(command_of(bin_dir, method, output, 1), folder)
+    left = ["checkpoints/best/model.safetensors"] + (["trainer/metrics.jsonl"] if method == "trainer" else [])
+    for place in ("", "previous"):
+        for file in left:
+            if not os.path.exists(os.path.join(output, place, file)):
+                fail(f"{method}: {place or 'the run'} has no {file}")
+
+
+def check_english(bin_dir, folder):
+    """Spaces stay, so that words are words; --remove-spaces takes them out, and predict does what training did."""
+    data = os.path.join(folder, "english")
+    os.mkdir(data)
+    words = ["a", "film", "gorgeous", "dull", "wit", "##ty", "seductive", ",", "is", "it"]
+    with open(os.path.join(data, "vocab.txt"), "w") as file:
+        file.write("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    for part, rows in (("train", 32), ("dev", 4)):
+        with open(os.path.join(data, part + ".tsv"), "w") as file:
+            file.writelines(f"{'a gorgeous, witty film' if row % 2 else 'it is a dull film'}\t{row % 2}\n" for row in range(rows))
+    text = "it is a gorgeous, witty film"
+    answers = {}
+    for flags in ([], ["--remove-spaces"]):
+        output = os.path.join(folder, "trained" + "".join(flags))
+        run([os.path.join(bin_dir, "examples/text_classification/single"), "--data", data, "--max-steps", "1", "--output", output, *flags],
+            folder)
+        with open(os.path.join(output, "checkpoints/best/lockstep.json")) as file:
+            if json.load(file)["preprocessing"]["remove_spaces"] != bool(flags):
+                fail(f"the checkpoint does not record the spaces of {flags}")
+        found = os.path.join(folder, "english.json")
+        printed = run([os.path.join(bin_dir, "lockstep"), "predict", "--checkpoint", output, "--text", text, text.replace(" ", ""),
+                       "--json", found], folder)
+        with open(found) as file:
+            answers[bool(flags)] = json.load(file)
+        # Classes that are numbers are not called anything else, Chinese names least of all.
+        if not re.search(r"^Label [01], probability \d+\.\d\d %$", printed, re.MULTILINE):
+            fail("predict does not say the class and its probability", printed)
+    kept, removed = ([one["text"] for one in answers[flag]] for flag in (False, True))
+    if kept != [text, text.replace(" ", "")] or removed != [text.replace(" ", "")] * 2:
+        fail(f"spaces: {kept}, and without them {removed}")
+    for what, split, samples in ((["train.tsv"], "all", 32), (["train.tsv", "--split", "dev"], "dev", 3), (["."], "dev", 4)):
+        printed = run([os.path.join(bin_dir, "lockstep"), "eval", "--checkpoint", output, "--data", os.path.join(data, what[0]), *what[1:],
+                       "--json", found], folder)
+        with open(found) as file:
+            evaluation = json.load(file)
+        if (evaluation["split"], evaluation["samples"]) != (split, samples) or f"on {samples} texts (" not in printed:
+            fail(f"eval of {what} does not measure the {samples} texts of {split}", printed)
+    # Words are looked up as such: run together they are one unknown word.
+    if answers[False][0]["logits"] == answers[False][1]["logits"]:
+        fail("a text without its spaces has the same word pieces")
+    print("English keeps its spaces")
 
 
 def check_transformers(method, folder, answer):
@@ -127,7 +202,7 @@ def check_transformers(method, folder, answer):
     model = BertForSequenceClassification.from_pretrained(path).eval()
     tokenizer = BertTokenizer.from_pretrained(path)
     with torch.no_grad():
-        logits = model(**tokenizer(TEXT.replace(" ", ""), return_tensors="pt")).logits[0]
+        logits = model(**tokenizer(TEXT, return_tensors="pt")).logits[0]
     worst = max(abs(mine - theirs) for mine, theirs in zip(answer["logits"], logits.tolist()))
     if worst > 1e-5 or model.config.id2label[answer["label"]] != answer["name"]:
         fail(f"{method}: transformers' logits differ by {worst}")
@@ -144,11 +219,16 @@ def main():
         output = run(command_of(bin_dir, options.method, os.path.join(folder, options.method)), folder)
         check_lines(options.method, output)
         result = check_result(options.method, folder)
+        check_output(bin_dir, options.method, folder)
         answer = check_use(bin_dir, options.method, folder, result)
+        if options.method == "single":
+            check_english(bin_dir, folder)
         if options.method == "distributed":
             check_transformers(options.method, folder, answer)
         if options.method != "single":
             check_same_losses(bin_dir, options.method, folder)
+        if options.method in ("single", "trainer"):
+            check_former_run(bin_dir, options.method, folder)
     print(f"{options.method}: {STEPS} steps, losses {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}")
 
 

@@ -1,6 +1,9 @@
+#include <lockstep/core/env.h>
 #include <lockstep/core/errors.h>
 #include <lockstep/core/log.h>
 #include <lockstep/core/memory_settings.h>
+#include <lockstep/core/output.h>
+#include <lockstep/launch/job_environment.h>
 #include <lockstep/model/bert_config.h>
 #include <lockstep/optim/schedule.h>
 
@@ -47,6 +50,9 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_option("--max-length", s.max_length, "tokens of a text [128]")->check(CLI::Range(2, 512));
   app.add_option("--padding", s.padding, "max_length, longest or packed")
       ->check(CLI::IsMember({"max_length", "longest", "packed"}));
+  app.add_flag("--remove-spaces", s.remove_spaces,
+               "take the spaces out of every text: for Chinese whose words are cut by spaces, as "
+               "the tutorial's are");
   app.add_option("--max-steps", s.max_steps, "end after so many; 0: all")->check(zero_or_more());
   app.add_option("--eval-step", s.eval_step, "steps between evaluations on the dev set")
       ->check(above_zero());
@@ -81,12 +87,16 @@ int run_program(const char* method, int argc, char** argv,
   Settings settings;
   settings.method = method;
   settings.started = std::chrono::system_clock::now();
-  CLI::App app("Classifies Chinese texts with BERT: tutorial 003's method " + settings.method + ".",
+  CLI::App app("Classifies texts with BERT: tutorial 003's method " + settings.method + ".",
                method);
   add_options(app, settings);
   try {
     app.parse(argc, argv);
     fill_in(settings);
+    if (lockstep::launch::read_job_environment(lockstep::process_env()).rank == 0) {
+      lockstep::check_output_folder(settings.output);
+      lockstep::check_output_file(settings.json);
+    }
     program(settings);
     return 0;
   } catch (const CLI::CallForHelp& help) {

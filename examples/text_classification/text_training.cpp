@@ -1,5 +1,6 @@
 #include "text_training.h"
 
+#include <lockstep/checkpoint/on_root.h>
 #include <lockstep/core/aside_file.h>
 #include <lockstep/core/env.h>
 #include <lockstep/core/errors.h>
@@ -8,11 +9,13 @@
 #include <lockstep/report/classification_report.h>
 #include <lockstep/report/table.h>
 #include <lockstep/report/terminal.h>
+#include <lockstep/train/run_folder.h>
 #include <lockstep/train/text_evaluation.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -30,13 +33,14 @@ lockstep::data::TextPadding padding_of(const std::string& name) {
   return name == "longest" ? TextPadding::kLongest : TextPadding::kMaxLength;
 }
 
-// The tutorial removes spaces, and its six classes have names that the file does not know.
-lockstep::data::TextClassification read_data(const fs::path& path) {
+// Of the tutorial's data, whose words are cut by spaces, the six classes have names that the file
+// does not know.
+lockstep::data::TextClassification read_data(const fs::path& path, bool remove_spaces) {
   lockstep::data::TextDataOptions options;
-  options.preprocessing = {.remove_spaces = true, .strip = true};
+  options.preprocessing = {.remove_spaces = remove_spaces, .strip = true};
   auto data = lockstep::data::text_classification(path, options);
   const std::vector<std::string> numbers{"0", "1", "2", "3", "4", "5"};
-  if (data.labels == numbers) data.labels = lockstep::data::sentence_labels();
+  if (remove_spaces && data.labels == numbers) data.labels = lockstep::data::sentence_labels();
   return data;
 }
 
@@ -88,7 +92,7 @@ Texts load_texts(const Settings& s, int64_t ranks) {
     path = "data/sentences";
     lockstep::data::generate_sentences(path);  // the first rank to come makes it
   }
-  const auto data = read_data(path);
+  const auto data = read_data(path, s.remove_spaces);
   Texts texts{.train = {},
               .dev = {},
               .labels = data.labels,
@@ -165,19 +169,28 @@ void Run::spends(const std::array<double, lockstep::kStepParts.size()>& seconds)
   for (size_t part = 0; part < parts_.size(); ++part) parts_[part] += seconds[part];
 }
 
+Run::OverRanks Run::over_ranks(double loss, int64_t samples) {
+  at::Tensor means = at::tensor({loss, static_cast<double>(samples)}, at::kDouble);
+  comm_.all_reduce(means, lockstep::ReduceOp::kAvg);
+  return {means[0].item<double>(), std::llround(means[1].item<double>() * comm_.size())};
+}
+
 void Run::step(const at::Tensor& loss, int64_t samples) {
-  at::Tensor mean = loss.detach().to(at::kDouble).clone();
-  comm_.all_reduce(mean, lockstep::ReduceOp::kAvg);
+  const OverRanks all = over_ranks(loss.item<double>(), samples);
   ends(kWait);
-  count(mean.item<double>(), samples * comm_.size());
+  count(all);
 }
 
 void Run::count(double loss, int64_t samples) {
+  count(over_ranks(loss, samples));
+}
+
+void Run::count(const OverRanks& all) {
   ++step_;
   lap_ = Clock::now();
-  result_.samples += samples;
-  result_.losses.push_back(loss);
-  show(loss);
+  result_.samples += all.samples;
+  result_.losses.push_back(all.loss);
+  show(all.loss);
 }
 
 void Run::show(double loss) {
@@ -224,7 +237,7 @@ void Run::dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassi
 
 void Run::keep(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model) {
   write_all(STDOUT_FILENO, "【best accuracy】 " + fixed(evaluation.accuracy, 4) + "\n");
-  const fs::path path = fs::path(settings_.output) / "checkpoints" / "best";
+  const fs::path path = lockstep::RunFolder{settings_.output}.best();
   fs::create_directories(path.parent_path());
   save_model(*model, files(model), path);
   result_.checkpoint = path.string();
@@ -234,6 +247,11 @@ void Run::keep(const lockstep::Evaluation& evaluation, const lockstep::BertClass
 }
 
 void Run::starts() {
+  lockstep::on_root(comm_, [this] {
+    const auto moved = lockstep::move_former_run_aside(
+        settings_.output, {lockstep::RunFolder{}.checkpoints().string(), kTrainerFolder});
+    if (moved) write_all(STDERR_FILENO, settings_.method + ": " + *moved + "\n");
+  });
   result_.startup_s =
       std::chrono::duration<double>(std::chrono::system_clock::now() - settings_.started).count();
   start_ = lap_ = Clock::now();

@@ -42,6 +42,7 @@ struct Settings {
   int64_t eval_step = 0;  // 0: as the recipe has it
   int64_t epochs = 0, batch_size = 0, max_length = 0;
   std::string padding;
+  bool remove_spaces = false;  // of the texts: for Chinese whose words are cut by spaces
   double lr = 0;
   // Of the recipe alone.
   double weight_decay = 0.01, warmup_ratio = 0;
@@ -55,8 +56,8 @@ struct Settings {
   double rate(int64_t step, int64_t total) const;
 };
 
-// Reads the command line, runs `program` and gives main()'s exit code: 0; 2 for bad input, 1 for a
-// failure, after one line on stderr.
+// Reads the command line, tries the output (on the first rank alone), runs `program` and gives
+// main()'s exit code: 0; 2 for bad input, 1 for a failure, after one line on stderr.
 int run_program(const char* method, int argc, char** argv,
                 const std::function<void(const Settings&)>& program);
 
@@ -85,6 +86,9 @@ lockstep::Evaluation evaluate(lockstep::BertClassifier& model, const Texts& text
                               lockstep::Communicator& comm,
                               const std::optional<lockstep::amp::AutocastSettings>& autocast = {});
 
+// Of the method `trainer`, in its output: what the Trainer itself leaves.
+inline constexpr const char* kTrainerFolder = "trainer";
+
 // Where a step's time goes, in the order of lockstep::kStepParts.
 enum Part { kData, kForward, kBackward, kWait, kOptimizer };
 
@@ -98,12 +102,13 @@ class Run {
   bool finished() const { return step_ >= total_; }
   double rate() const { return settings_.rate(step_, total_); }
 
-  // The first step starts now. To be called once, by all ranks; rank 0 says so on stderr.
+  // The first step starts now; what a former run left in the output is moved aside. To be called
+  // once, by all ranks; rank 0 says so on stderr.
   void starts();
   // The step's parts: each call ends one. `waited`: seconds of a backward that were spent waiting
   // for others.
   void ends(Part part, double waited = 0);
-  // Ends a step: the loss, averaged over the ranks, is printed. Collective.
+  // Ends a step of this rank's loss and samples: the mean over the ranks is printed. Collective.
   void step(const at::Tensor& loss, int64_t samples);
 
   // Whether it is time to look at the dev set.
@@ -112,8 +117,8 @@ class Run {
   void dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model);
   // The last evaluation if there was none, the report and the result file. On all ranks.
   void finish(lockstep::BertClassifier& model);
-  // For a loop of somebody else's: where a step's seconds went; the step, its loss over all ranks
-  // and samples of all ranks.
+  // For a loop of somebody else's: where a step's seconds went; the step, with this rank's loss and
+  // samples. Collective.
   void spends(const std::array<double, lockstep::kStepParts.size()>& seconds);
   void count(double loss, int64_t samples);
   // What was done since the last part or step was not training.
@@ -125,7 +130,15 @@ class Run {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // A step's mean loss and number of samples.
+  struct OverRanks {
+    double loss = 0;
+    int64_t samples = 0;
+  };
 
+  // Ranks may have unequal batches. Collective.
+  OverRanks over_ranks(double loss, int64_t samples);
+  void count(const OverRanks& all);
   void show(double loss);
   void keep(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model);
 

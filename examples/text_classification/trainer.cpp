@@ -10,13 +10,11 @@ namespace {
 // Hands the trainer's steps and evaluations to the Run that the nine programs share.
 class ToRun final : public lockstep::TrainCallback {
  public:
-  ToRun(text::Run& run, lockstep::Communicator comm) : run_(run), comm_(std::move(comm)) {}
+  explicit ToRun(text::Run& run) : run_(run) {}
   void on_step(const lockstep::TrainerState&, const lockstep::StepResult& result) override {
-    at::Tensor loss = at::full({}, result.loss, at::kDouble);
-    comm_.all_reduce(loss, lockstep::ReduceOp::kAvg);
     const lockstep::StepTimes& times = result.times;
     run_.spends({times.data, times.forward, times.backward, times.waiting, times.optimizer});
-    run_.count(loss.item<double>(), result.samples * comm_.size());
+    run_.count(result.loss, result.samples);
   }
   void on_evaluation(const lockstep::TrainerState& state, const lockstep::Evaluation& evaluation,
                      bool, lockstep::TrainControl&) override {
@@ -27,7 +25,6 @@ class ToRun final : public lockstep::TrainCallback {
 
  private:
   text::Run& run_;
-  lockstep::Communicator comm_;
 };
 
 lockstep::Metrics compute_metrics(const lockstep::EvalPrediction& prediction) {
@@ -36,7 +33,7 @@ lockstep::Metrics compute_metrics(const lockstep::EvalPrediction& prediction) {
 
 lockstep::TrainingArguments arguments_of(const text::Settings& settings) {
   lockstep::TrainingArguments args;
-  args.output_dir = settings.output + "/trainer";
+  args.output_dir = settings.output + "/" + text::kTrainerFolder;
   args.per_device_train_batch_size = args.per_device_eval_batch_size = settings.batch_size;
   args.num_train_epochs = static_cast<double>(settings.epochs);
   if (settings.max_steps > 0) args.max_steps = settings.max_steps;
@@ -76,7 +73,7 @@ int main(int argc, char** argv) {
          .train_dataset = &texts.train,
          .eval_dataset = &texts.dev,
          .compute_metrics = compute_metrics,
-         .callbacks = {std::make_shared<ToRun>(run, comm)},
+         .callbacks = {std::make_shared<ToRun>(run)},
          .saved = run.files(model)});
     run.starts();
     trainer.train();

@@ -40,6 +40,12 @@ Autocast::Autocast(const AutocastSettings& settings) {
   apply(settings);
 }
 
+void widen_tensor(at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  if (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16)
+    tensor = tensor.to(at::kFloat);
+}
+
 Autocast::~Autocast() {
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   apply(before_);

@@ -10,6 +10,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/flat/nested.h"
+
 namespace lockstep::amp {
 
 // What autocast does on one kind of device.
@@ -42,5 +44,14 @@ class Autocast {
  private:
   AutocastSettings before_;
 };
+
+// A tensor of 16 bits as float32, in its place; any other stays.
+void widen_tensor(at::Tensor& tensor);
+
+// The same for every tensor of an output (flat/nested.h), so that a loss is computed in float32.
+template <typename T>
+void widen(T& output) {
+  flat::for_each_tensor(output, widen_tensor);
+}
 
 }  // namespace lockstep::amp

@@ -12,6 +12,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/secret.h"
 
 namespace lockstep::cli {
@@ -108,6 +109,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   check(flags);
+  check_output_file(flags.json);
   if (!flags.trace.empty()) return look_at_traces(flags);
   std::vector<Finding> findings;
   const Deadline deadline = Deadline::seconds(flags.timeout);

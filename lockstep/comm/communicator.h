@@ -92,7 +92,8 @@ class Communicator final {
   Communicator(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options);
 
   int rank() const;
-  int size() const;
+  int size() const;  // also world_size(), as torch.distributed says
+  int world_size() const { return size(); }
   int local_rank() const;  // among the ranks of this host
   int local_size() const;
   int node_rank() const;  // which host

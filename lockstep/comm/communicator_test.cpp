@@ -41,6 +41,7 @@ TEST(Communicator, ShapesFollowTheHeader) {
     EXPECT_EQ(comm.all_gather(at::zeros({0, 7})).sizes(), (std::vector<int64_t>{0, 7}));
     EXPECT_EQ(comm.gather(at::zeros({2}), 1).defined(), comm.rank() == 1);
     EXPECT_EQ(comm.device(), at::Device(at::kCPU));
+    EXPECT_EQ(comm.world_size(), 3);
   });
 }
 

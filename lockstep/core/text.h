@@ -35,6 +35,22 @@ inline std::string quoted_part(std::string_view message) {
              : std::string();
 }
 
+// `text` as one word of a shell's command line, whatever is in it.
+inline std::string shell_quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+// The same for people to read: in quotes only where it needs them.
+inline std::string shell_word(std::string_view text) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-./:=,@%+").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return std::string(text);
+  return shell_quoted(text);
+}
+
 // Bytes put in, taken out or changed, and neighbours swapped, that turn one word into the other.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));

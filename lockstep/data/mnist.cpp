@@ -111,6 +111,10 @@ Mnist mnist(const fs::path& path, const MnistOptions& options) {
   return sets;
 }
 
+fs::path mnist_test_file(const fs::path& path) {
+  return find_files(path, "t10k").images;
+}
+
 MnistSizes validate_mnist(const fs::path& path, const MnistOptions& options) {
   MnistSizes sizes;
   if (options.load_train) sizes.train = validate(path, "train");

@@ -28,6 +28,9 @@ struct Mnist {
 // outside 0..9 (with its index).
 Mnist mnist(const std::filesystem::path& path, const MnistOptions& options = {});
 
+// The file that the pictures of the test set come from. Throws DataError.
+std::filesystem::path mnist_test_file(const std::filesystem::path& path);
+
 struct MnistSizes {
   int64_t train = 0;
   int64_t test = 0;

@@ -223,6 +223,7 @@ TextClassification text_classification(const fs::path& path, const TextDataOptio
       PythonRandom(options.split_seed).shuffle(order);
     }
     split(data, order, options.train_part);
+    data.dev_of_train = true;
   }
   if (data.train.empty() || data.dev.empty()) {
     refuse_file((files.dev && !data.train.empty() ? *files.dev : files.train).string(),

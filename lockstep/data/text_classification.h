@@ -46,7 +46,8 @@ struct TextClassification {
   std::vector<TextExample> test;    // empty where there is no test file
   std::vector<std::string> labels;  // the name of each class, in order
   TextPreprocessing preprocessing = {};
-  bool pairs = false;  // the examples have a second text; all of them have, or none
+  bool dev_of_train = false;  // the dev set is a part of the training file
+  bool pairs = false;         // the examples have a second text; all of them have, or none
 
   int64_t classes() const { return static_cast<int64_t>(labels.size()); }
 };

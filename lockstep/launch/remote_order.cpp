@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -139,12 +140,6 @@ RemoteOrder decode_remote_order(std::string_view line) {
     throw InvalidArgument(
         "the launching agent's order makes no sense; every host needs the same lockstep");
   }
-}
-
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,

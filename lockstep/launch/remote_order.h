@@ -41,7 +41,4 @@ RemoteOrder decode_remote_order(std::string_view line);
 std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
                                      const std::string& program);
 
-// The text as one word for a POSIX shell.
-std::string shell_quoted(const std::string& text);
-
 }  // namespace lockstep::launch

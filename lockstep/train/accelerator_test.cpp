@@ -6,6 +6,10 @@
 #include <torch/nn/modules/linear.h>
 
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/adam.h"
@@ -153,6 +157,38 @@ TEST(Accelerator, ComputesUnderAutocast) {
     const at::Tensor y = model(x);
     EXPECT_EQ(y.scalar_type(), at::kFloat);
     EXPECT_TRUE(at::equal(y.to(at::kBFloat16).to(at::kFloat), y)) << "values of bfloat16";
+  });
+}
+
+struct Parts {
+  at::Tensor first;
+  std::optional<at::Tensor> second;
+  int64_t rows = 0;
+  auto tensors() { return std::tie(first, second); }
+};
+
+// Every form of output that a forward may have.
+struct ManyImpl : torch::nn::Module {
+  ManyImpl() : linear(register_module("linear", torch::nn::Linear(8, 8))) {}
+  auto forward(const at::Tensor& x) {
+    const at::Tensor y = linear(x);
+    return std::tuple{std::vector{y, y.argmax(1)}, std::optional{y}, Parts{y, y, x.size(0)},
+                      std::map<std::string, at::Tensor>{{"y", y}}};
+  }
+  torch::nn::Linear linear;
+};
+TORCH_MODULE(Many);
+
+TEST(Accelerator, WidensEveryTensorOfAnOutput) {
+  testing::run_threads(1, [](Communicator& comm) {
+    Many many;
+    Accelerator accelerator(comm, {.mixed_precision = "bf16"});
+    auto [model] = accelerator.prepare(many);
+    const auto [several, maybe, parts, named] = model(at::linspace(-1, 1, 32).view({4, 8}));
+    for (const at::Tensor& y : {several[0], *maybe, parts.first, *parts.second, named.at("y")})
+      EXPECT_EQ(y.scalar_type(), at::kFloat);
+    EXPECT_EQ(several[1].scalar_type(), at::kLong) << "classes stay what they are";
+    EXPECT_EQ(parts.rows, 4);
   });
 }
 

@@ -1,9 +1,12 @@
 #include "lockstep/train/image_data.h"
 
 #include <ATen/ops/zeros.h>
+#include <stdlib.h>
 
+#include <cerrno>
 #include <utility>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/data/cifar10.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/data/mnist.h"
@@ -15,6 +18,26 @@ namespace {
 bool is_cifar(const std::string& recipe) {
   return recipe == "cifar";
 }
+
+// Goes with its owner.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-data-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw system_error("cannot make " + name, errno);
+    path_ = name;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 }  // namespace
 
@@ -54,9 +77,20 @@ void generate_image_data(const std::string& recipe, const std::filesystem::path&
   }
 }
 
+ImageData built_in_test_data(const TrainConfig& config) {
+  const TemporaryFolder folder;
+  // A test picture does not depend on how many others there are.
+  if (is_cifar(config.recipe)) {
+    data::generate_shapes(folder.path(), {.train = 1});
+  } else {
+    data::generate_digits(folder.path(), {.train = 1});
+  }
+  return load_image_data(config, folder.path(), ImageParts::kTest);
+}
+
 std::filesystem::path example_file(const TrainConfig& config) {
   const std::filesystem::path path = config.data;
-  return is_cifar(config.recipe) ? data::cifar10_test_file(path) : path / "t10k-images-idx3-ubyte";
+  return is_cifar(config.recipe) ? data::cifar10_test_file(path) : data::mnist_test_file(path);
 }
 
 }  // namespace lockstep

@@ -36,6 +36,10 @@ data::ImageDataset preprocessed(const TrainConfig& config, const at::Tensor& ima
 // call at once. Throws as data::generate_digits() and generate_shapes().
 void generate_image_data(const std::string& recipe, const std::filesystem::path& directory);
 
+// The test set of the recipe's built-in data, whatever config.data is. Throws SystemError where
+// there is no room for temporary files.
+ImageData built_in_test_data(const TrainConfig& config);
+
 // A file of config.data that `lockstep predict --file` takes.
 std::filesystem::path example_file(const TrainConfig& config);
 

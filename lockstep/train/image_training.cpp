@@ -16,6 +16,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/data/augment.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/optim/decay_groups.h"
@@ -115,10 +116,10 @@ Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communica
 
 void start_folder(const RunFolder& folder, const std::string& config_json,
                   const TrainRunOptions& options) {
-  prepare_run_folder(folder);
-  if (!options.resume && move_former_run_aside(folder) && options.progress) {
-    write_all(STDERR_FILENO,
-              "the former run is now in " + (folder.root / "previous").string() + "\n");
+  const OutputFolder output(folder.root);
+  if (!options.resume) {
+    const auto moved = move_former_run_aside(folder);
+    if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
   }
   write_file_aside(folder.config(), config_json);
 }

@@ -243,14 +243,4 @@ TEST(CifarRecipe, Bfloat16FollowsFloat32Roughly) {
   EXPECT_NE(found, expected);
 }
 
-TEST(RunFolder, NamesWhatIsInTheWay) {
-  const TestDirectory dir;
-  dir.write("file", "x");
-  EXPECT_THROW(prepare_run_folder({dir / "file"}), InvalidArgument);
-  EXPECT_THROW(prepare_run_folder({dir / "file" / "below"}), InvalidArgument);
-  EXPECT_THROW(prepare_run_folder({"/proc/lockstep"}), InvalidArgument);
-  prepare_run_folder({dir / "new" / "deep"});
-  EXPECT_TRUE(std::filesystem::is_empty(dir / "new" / "deep"));
-}
-
 }  // namespace lockstep::image_training_test

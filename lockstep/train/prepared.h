@@ -18,8 +18,9 @@
 
 namespace lockstep {
 
-// DistributedDataParallel whose forward computes under the accelerator's autocast; a tensor that
-// comes out in 16 bits is made float32, so that the loss is computed in that.
+// DistributedDataParallel whose forward computes under the accelerator's autocast; tensors
+// that come out in 16 bits, also inside vectors and the like (flat/nested.h), are made float32, so
+// that the loss is computed in that.
 template <typename M>
 class PreparedModel {
  public:
@@ -37,10 +38,7 @@ class PreparedModel {
       if (const auto settings = state_->autocast()) autocast.emplace(*settings);
       return ddp_.forward(std::forward<Args>(args)...);
     }();
-    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
-      if (output.defined() && output.is_floating_point() && output.element_size() == 2)
-        output = output.to(at::kFloat);
-    }
+    amp::widen(output);
     return output;
   }
 

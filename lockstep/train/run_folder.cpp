@@ -1,54 +1,66 @@
 #include "lockstep/train/run_folder.h"
 
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/core/aside_file.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/line_chart.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
 
-void prepare_run_folder(const RunFolder& folder) {
+namespace {
+
+// previous-N, one more than the greatest there is.
+fs::path next_former(const fs::path& root) {
+  int64_t last = 0;
+  const std::string start = "previous-";
   std::error_code error;
-  fs::create_directories(folder.root, error);
-  if (!error && !fs::is_directory(folder.root))
-    error = std::make_error_code(std::errc::not_a_directory);
-  if (error) {
-    throw InvalidArgument("output " + folder.root.string() + " cannot be made (" + error.message() +
-                          "); give a directory that can be written");
+  for (auto it = fs::directory_iterator(root, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(start)) continue;
+    last = std::max(last, parse_int(name.substr(start.size()), 1, INT64_MAX - 1).value_or(0));
   }
-  try {
-    // Not access(2): only writing tells for read-only file systems and for root. An AsideFile that
-    // is not committed leaves nothing.
-    AsideFile(folder.root / "probe").write("?");
-  } catch (const SystemError& failure) {
-    throw InvalidArgument("output " + folder.root.string() + " cannot be written (" +
-                          failure.what() + "); give another directory");
-  }
+  return root / (start + std::to_string(last + 1));
 }
 
-bool move_former_run_aside(const RunFolder& folder) {
-  const fs::path previous = folder.root / "previous";
-  const fs::path parts[] = {folder.checkpoints(), folder.metrics(), folder.config(),
-                            folder.result(),      folder.report(),  folder.tensorboard()};
-  bool any = false;
-  for (const fs::path& part : parts) any = any || fs::exists(part);
-  if (!any) return false;
+}  // namespace
+
+std::optional<std::string> move_former_run_aside(const fs::path& root,
+                                                 const std::vector<std::string>& parts) {
+  const auto there = [&root](const std::string& part) {
+    std::error_code ignored;
+    return fs::exists(fs::symlink_status(root / part, ignored));
+  };
+  if (std::none_of(parts.begin(), parts.end(), there)) return std::nullopt;
+  const fs::path previous = root / "previous";
+  std::string text = "the former run is now in " + previous.string();
   std::error_code error;
-  fs::remove_all(previous, error);
+  if (there("previous")) {
+    const fs::path former = next_former(root);
+    text += ", the one before it in " + former.string();
+    fs::rename(previous, former, error);
+  }
   if (!error) fs::create_directory(previous, error);
-  for (const fs::path& part : parts) {
-    if (!error && fs::exists(part)) fs::rename(part, previous / part.filename(), error);
+  for (const std::string& part : parts) {
+    if (!error && there(part)) fs::rename(root / part, previous / part, error);
   }
   if (error)
     throw system_error("cannot move the former run to " + previous.string(), error.value());
-  return true;
+  return text;
+}
+
+std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
+  std::vector<std::string> parts;
+  for (const fs::path& part : {folder.checkpoints(), folder.metrics(), folder.config(),
+                               folder.result(), folder.report(), folder.tensorboard()})
+    parts.push_back(part.filename().string());
+  return move_former_run_aside(folder.root, parts);
 }
 
 fs::path find_checkpoint(const fs::path& path) {

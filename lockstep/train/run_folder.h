@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -19,13 +21,14 @@ struct RunFolder {
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };
 
-// Makes the folder and sees that files can be made in it. Throws InvalidArgument that names what is
-// in the way.
-void prepare_run_folder(const RunFolder& folder);
-
-// Makes room for a new run: what a former one left is moved to root/previous, replacing what was
-// there. True if there was one. Throws SystemError.
-bool move_former_run_aside(const RunFolder& folder);
+// Makes room for a new run in `root`, where a former one has left some of `parts` (names): they are
+// moved to root/previous. What was in root/previous is moved on to root/previous-1, or -2, ...: one
+// more than the greatest there is, so that the greatest is the latest. Nothing is deleted. A line
+// that says what is where now; nothing if there was no former run. Throws SystemError.
+std::optional<std::string> move_former_run_aside(const std::filesystem::path& root,
+                                                 const std::vector<std::string>& parts);
+// Of a run folder.
+std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 
 // The checkpoint that `path` means: itself, or the best or else the last one of a run folder.
 // Throws CheckpointError if there is none.

@@ -53,13 +53,15 @@ void TrainLoop::run() {
                           " steps; data or batch size have changed");
   }
   clock_ = Clock::now();
+  counted_ = state_.samples;
+  uncounted_ = uncounted_steps_ = 0;
   control_ = {};
   while (!finished()) run_epoch();
 }
 
 void TrainLoop::run_epoch() {
   const auto start = Clock::now();
-  const int64_t samples_before = state_.samples;
+  const int64_t samples_before = counted_;
   log_clock_ = start;
   log_samples_ = state_.samples;
   task_.begin_epoch(state_.epoch, state_.step_in_epoch);
@@ -69,13 +71,15 @@ void TrainLoop::run_epoch() {
     of_epoch_.add(result.loss, result.samples);
     ++state_.step;
     ++state_.step_in_epoch;
-    state_.samples += result.samples * comm_.size();
+    ++uncounted_steps_;
+    uncounted_ += result.samples;
+    state_.samples = counted_ + uncounted_ * comm_.size();  // until they are counted
     for (auto& callback : callbacks_) callback->on_step(state_, result);
     if (state_.step % options_.log_every == 0) log();
     best_now_ = false;
     if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) after_step();
   }
-  end_epoch(seconds_between(start, Clock::now()), state_.samples - samples_before);
+  end_epoch(seconds_between(start, Clock::now()), samples_before);
 }
 
 // What is due within an epoch.
@@ -90,6 +94,7 @@ void TrainLoop::after_step() {
 }
 
 Evaluation TrainLoop::evaluate() {
+  count_samples();
   Evaluation evaluation = task_.evaluate();
   const double score = options_.score ? options_.score(evaluation) : evaluation.accuracy;
   evaluated_step_ = state_.step;
@@ -105,11 +110,11 @@ Evaluation TrainLoop::evaluate() {
   return evaluation;
 }
 
-void TrainLoop::end_epoch(double seconds, int64_t samples) {
+void TrainLoop::end_epoch(double seconds, int64_t samples_before) {
   EpochEvent event;
   event.loss = mean_of(reduce(of_epoch_));
   event.seconds = seconds;
-  event.samples_per_s = rate(static_cast<double>(samples), seconds);
+  event.samples_per_s = rate(static_cast<double>(state_.samples - samples_before), seconds);
   const bool due = options_.evaluate_epochs ||
                    (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0);
   if (task_.evaluate && due && evaluated_step_ != state_.step) event.evaluation = evaluate();
@@ -143,17 +148,30 @@ void TrainLoop::log() {
   for (auto& callback : callbacks_) callback->on_log(state_, event);
 }
 
+// Besides, the samples that were not counted yet are: ranks may have unequal batches, and the last
+// one of an epoch may be smaller.
 RunningLoss TrainLoop::reduce(const RunningLoss& mine) {
-  at::Tensor sums = at::empty({2}, at::kDouble);
-  sums.mutable_data_ptr<double>()[0] = mine.loss;
-  sums.mutable_data_ptr<double>()[1] = mine.samples;
+  at::Tensor sums = at::empty({3}, at::kDouble);
+  double* values = sums.mutable_data_ptr<double>();
+  values[0] = mine.loss;
+  values[1] = mine.samples;
+  values[2] = static_cast<double>(uncounted_);
   sums = sums.to(comm_.device());
   comm_.all_reduce(sums);
   sums = sums.cpu();
-  return {sums.const_data_ptr<double>()[0], sums.const_data_ptr<double>()[1]};
+  const double* all = sums.const_data_ptr<double>();
+  counted_ += static_cast<int64_t>(all[2]);
+  state_.samples = counted_;
+  uncounted_ = uncounted_steps_ = 0;
+  return {all[0], all[1]};
+}
+
+void TrainLoop::count_samples() {
+  if (uncounted_steps_ > 0) reduce({});  // the same on all ranks
 }
 
 void TrainLoop::save(bool best) {
+  count_samples();
   count_time();
   for (auto& callback : callbacks_) callback->on_save(state_, best);
 }

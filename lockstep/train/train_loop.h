@@ -113,9 +113,10 @@ class TrainLoop {
   void run_epoch();
   void after_step();
   Evaluation evaluate();
-  void end_epoch(double seconds, int64_t samples);
+  void end_epoch(double seconds, int64_t samples_before);
   void log();
   RunningLoss reduce(const RunningLoss& mine);
+  void count_samples();
   void save(bool best);
   void count_time();
 
@@ -129,7 +130,9 @@ class TrainLoop {
   bool best_now_ = false;        // and that it was the best
   RunningLoss since_log_, of_epoch_;
   Clock::time_point clock_ = Clock::now(), log_clock_ = Clock::now();
-  int64_t log_samples_ = 0;  // state_.samples when log_clock_ was read
+  int64_t log_samples_ = 0;                      // state_.samples when log_clock_ was read
+  int64_t counted_ = 0;                          // samples of all ranks, up to the latest reduce()
+  int64_t uncounted_ = 0, uncounted_steps_ = 0;  // this rank's samples, and steps, since then
 };
 
 }  // namespace lockstep

@@ -70,7 +70,57 @@ TEST(TrainLoop, LogsSavesAndEvaluatesWithLossesWeightedBySamples) {
     EXPECT_EQ(trainer.state().best_step, 3);
     EXPECT_EQ(trainer.state().best_score, 0.5);
     EXPECT_EQ(trainer.state().accuracy, 0.4);
-    EXPECT_EQ(trainer.state().samples, comm.rank() == 0 ? 12 : 24);
+    EXPECT_EQ(trainer.state().samples, 18);  // 1 and 2 a step
+  });
+}
+
+// Remembers how many samples there were, and the seconds that the rates imply.
+class Samples final : public TrainCallback {
+ public:
+  void on_log(const TrainerState& state, const LogEvent&) override { add("log", state); }
+  void on_evaluation(const TrainerState& state, const Evaluation&, bool, TrainControl&) override {
+    add("evaluation", state);
+  }
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
+    add("epoch", state);
+    of_epochs += event.seconds * event.samples_per_s;
+  }
+  void on_save(TrainerState& state, bool) override { add("save", state); }
+  std::vector<std::string> lines;
+  double of_epochs = 0;
+
+ private:
+  void add(const std::string& what, const TrainerState& state) {
+    lines.push_back(what + " " + std::to_string(state.step) + ": " + std::to_string(state.samples));
+  }
+};
+
+// Batches of 4 on rank 0 and 3 on rank 1; the third and last of an epoch has one sample less, and
+// none on rank 1.
+TEST(TrainLoop, CountsTheSamplesThatThereWere) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const int64_t mine = comm.rank() == 0 ? 4 : 3;
+    int64_t step = 0;
+    TrainTask task{.steps_per_epoch = 3,
+                   .begin_epoch = [](int64_t, int64_t) {},
+                   .step = [&]() -> StepResult {
+                     const bool last = ++step % 3 == 0;
+                     return {.loss = 1, .samples = !last ? mine : comm.rank() == 0 ? 3 : 0};
+                   },
+                   .evaluate = [] { return Evaluation{}; }};
+    const TrainLoopOptions options{
+        .epochs = 2, .log_every = 4, .save_every = 2, .evaluate_every = 1};
+    const auto samples = std::make_shared<Samples>();
+    TrainLoop loop(comm, task, options);
+    loop.add(samples);
+    loop.run();
+    const std::vector<std::string> expected{"evaluation 1: 7",  "evaluation 2: 14", "save 2: 14",
+                                            "evaluation 3: 17", "epoch 3: 17",      "save 3: 17",
+                                            "log 4: 24",        "evaluation 4: 24", "save 4: 24",
+                                            "evaluation 5: 31", "evaluation 6: 34", "epoch 6: 34",
+                                            "save 6: 34"};
+    EXPECT_EQ(samples->lines, expected);
+    EXPECT_NEAR(samples->of_epochs, 34, 1e-9);
   });
 }
 

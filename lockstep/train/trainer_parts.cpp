@@ -17,6 +17,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/report/jsonl.h"
@@ -162,12 +163,14 @@ void print_metrics(const Communicator& comm, const Metrics& metrics) {
 
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps) {
-  on_root(comm, [&] { std::filesystem::create_directories(args.output_dir); });
+  on_root(comm, [&] {
+    const OutputFolder output(args.output_dir);
+    JsonlWriter metrics(std::filesystem::path(args.output_dir) / "metrics.jsonl",
+                        args.resume_from_checkpoint.empty() ? JsonlWriter::Mode::kReplace
+                                                            : JsonlWriter::Mode::kAppend);
+    loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+  });
   if (comm.rank() != 0) return;
-  JsonlWriter metrics(std::filesystem::path(args.output_dir) / "metrics.jsonl",
-                      args.resume_from_checkpoint.empty() ? JsonlWriter::Mode::kReplace
-                                                          : JsonlWriter::Mode::kAppend);
-  loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
   if (!args.disable_tqdm) {
     loop.add(std::make_shared<ProgressCallback>(ProgressCallbackOptions{
         .terminal = find_terminal(STDERR_FILENO, process_env()),

@@ -12,8 +12,10 @@ struct TrainerState {
   int64_t epoch = 0;          // epochs completed
   int64_t step_in_epoch = 0;  // steps done of the epoch under way
   int64_t step = 0;           // optimizer steps since the start
-  int64_t samples = 0;        // samples seen by all ranks
-  double seconds = 0;         // of training and evaluation, the former runs' included
+  // Samples seen by all ranks: counted at logs, evaluations, saves and the ends of epochs; in
+  // between, what it would be if all ranks had this one's batches.
+  int64_t samples = 0;
+  double seconds = 0;      // of training and evaluation, the former runs' included
   double best_score = -1;  // of all evaluations: the accuracy, or what the loop is told; -1: none
   int64_t best_step = 0;   // when it was reached
   double accuracy = -1;    // of the latest evaluation; -1: none yet

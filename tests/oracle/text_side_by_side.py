@@ -91,7 +91,7 @@ def train_pytorch(data, vocab, ranks, seed, epochs):
 def train_here(options, method, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
-        command.run(options, ["compare", "--methods", method, "--data", options.data, "--vocab", options.vocab, "--seed", str(seed),
+        command.run(options, ["compare", "--methods", method, "--remove-spaces", "--data", options.data, "--vocab", options.vocab, "--seed", str(seed),
                               "--epochs", str(options.epochs), "--output", os.path.join(folder, "run"), "--json", path])
         with open(path) as file:
             return json.load(file)["methods"][0]["dev_accuracy"]

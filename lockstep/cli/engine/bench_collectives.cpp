@@ -25,6 +25,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/launch/mpirun.h"
@@ -364,7 +365,7 @@ int bench_collectives(const Arguments& arguments) {
     const BenchArguments parsed = parse_bench_arguments(arguments);
     const auto job = launch::read_job_environment(process_env());
     if (job.launcher != launch::Launcher::kNone) return run_bench_rank(parsed);
-    for (const std::string& path : {parsed.json, parsed.fit, parsed.svg}) check_writable(path);
+    for (const std::string& path : {parsed.json, parsed.fit, parsed.svg}) check_output_file(path);
     return start_bench_ranks(parsed, arguments);
   });
 }

@@ -19,6 +19,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
@@ -266,7 +267,7 @@ int bench_step(const Arguments& arguments) {
                      .turns = parsed.turns});
       return 0;
     }
-    for (const std::string& path : {parsed.json, parsed.svg}) check_writable(path);
+    for (const std::string& path : {parsed.json, parsed.svg}) check_output_file(path);
     leave_out_python(parsed);
     if (parsed.strategies.empty()) throw InvalidArgument("no strategy is left to measure");
     const std::vector<StepRow> rows = measure(parsed);

@@ -6,6 +6,7 @@
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint_command.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::engine {
@@ -31,8 +32,8 @@ void check(const ConvertArguments& arguments) {
   if (fs::is_directory(out)) throw InvalidArgument(arguments.out + " is a directory; give a file");
   if (fs::exists(out) && !arguments.force)
     throw InvalidArgument(arguments.out + " exists; give --force to replace it");
-  check_writable(arguments.out);
-  check_writable(arguments.json);
+  check_output_file(arguments.out);
+  check_output_file(arguments.json);
 }
 
 // Integers and booleans stay what they are.

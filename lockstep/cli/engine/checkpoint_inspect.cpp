@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint_command.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
@@ -228,7 +229,7 @@ int checkpoint_inspect(const Arguments& arguments) {
     app.add_flag("--summary", summary, "without the list of tensors");
     app.add_option("--json", json_path, "also write it to this file, tensors included");
     parse(app, arguments);
-    check_writable(json_path);
+    check_output_file(json_path);
     const Inspected inspected = inspect(path);
     const std::vector<std::string> damaged = damaged_files(inspected);
     if (damaged.empty())

@@ -124,16 +124,6 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json) {
   write_file_aside(path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void check_writable(const std::string& path) {
-  if (path.empty()) return;
-  if (fs::is_directory(path)) throw InvalidArgument(path + " is a directory; give a file");
-  try {
-    AsideFile(path).write("?");
-  } catch (const SystemError& error) {
-    throw InvalidArgument(std::string(error.what()) + "; give another file");
-  }
-}
-
 std::string read_text_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
@@ -162,8 +152,8 @@ std::string lockstep_command() {
 std::string path_from_here(const fs::path& path) {
   std::error_code error;
   const fs::path near = fs::relative(path, error);
-  return !error && !near.empty() && near.native().size() < path.native().size() ? near.string()
-                                                                                : path.string();
+  if (error || near.empty() || near.native().size() >= path.native().size()) return path.string();
+  return near.has_parent_path() ? near.string() : "./" + near.string();
 }
 
 }  // namespace lockstep::engine

@@ -40,9 +40,6 @@ int run_guarded(const std::string& name, const std::function<int()>& command);
 
 // `json` as a file, whole or not at all. Nothing if `path` is empty.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
-// Throws InvalidArgument unless a file can be made at `path`, so that a long run does not end in
-// that. Nothing if it is empty.
-void check_writable(const std::string& path);
 
 // A file as text. Throws InvalidArgument that names it.
 std::string read_text_file(const std::filesystem::path& path);

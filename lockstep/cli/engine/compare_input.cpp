@@ -7,12 +7,12 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/data/text_classification.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/model/bert_config.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
-#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -75,18 +75,19 @@ void check_data(MethodsArguments& arguments) {
 
 }  // namespace
 
-void check_compare_input(MethodsArguments& arguments) {
+OutputFolder check_compare_input(MethodsArguments& arguments) {
   const auto job = launch::read_job_environment(process_env());
   if (job.launcher != launch::Launcher::kNone)
     throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
   check_programs(arguments);
   check_model(arguments.model);
   if (!arguments.vocab.empty()) tokenizers::BertTokenizer::load(arguments.vocab);
-  prepare_folder(arguments.output);
-  check_writable(arguments.json);
+  OutputFolder output(arguments.output);
+  check_output_file(arguments.json);
   check_data(arguments);
   if (arguments.threads == 0)
     arguments.threads = std::max<int64_t>(1, usable_cpu_count() / arguments.nproc);
+  return output;
 }
 
 fs::path programs_folder(const MethodsArguments& arguments) {
@@ -98,10 +99,6 @@ fs::path programs_folder(const MethodsArguments& arguments) {
 
 fs::path lockstep_program() {
   return self().parent_path().parent_path().parent_path() / "bin" / "lockstep";
-}
-
-void prepare_folder(const fs::path& folder) {
-  prepare_run_folder({folder});
 }
 
 }  // namespace lockstep::engine

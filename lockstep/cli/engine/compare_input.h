@@ -4,13 +4,15 @@
 #include <filesystem>
 
 #include "lockstep/cli/engine/compare_plan.h"
+#include "lockstep/core/output.h"
 
 namespace lockstep::engine {
 
 // Sees that the data, the vocabulary, the model and the programs are there and that the output can
 // be written. Fills in what was left open: the data (built-in sentences, made in the output's
-// folder) and the threads. Throws InvalidArgument, DataError of one line.
-void check_compare_input(MethodsArguments& arguments);
+// folder) and the threads. Gives the output's folder, which goes
+// again if nothing is written. Throws InvalidArgument, DataError of one line.
+[[nodiscard]] OutputFolder check_compare_input(MethodsArguments& arguments);
 
 // Where the methods' programs are: what was asked for, else methods/ beside this program (as
 // installed), else examples/text_classification of a build.
@@ -18,8 +20,5 @@ std::filesystem::path programs_folder(const MethodsArguments& arguments);
 
 // The `lockstep` command of this installation.
 std::filesystem::path lockstep_program();
-
-// Makes the folder and sees that files can be made in it. Throws InvalidArgument.
-void prepare_folder(const std::filesystem::path& folder);
 
 }  // namespace lockstep::engine

@@ -5,6 +5,7 @@
 //   --recipe default|tutorial --max-steps N --epochs N --seed N
 //   --batch-size N --max-length N                                  where compare was given them
 //   --padding max_length|longest|packed                            likewise; --pack: packed
+//   --remove-spaces                                                likewise
 //   --amp bfloat16|float16     likewise: distributed_amp, zero_engine, accelerator, trainer
 //   --nproc N                  data_parallel (replicas) and distributed_spawn (ranks)
 //
@@ -33,9 +34,11 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/memory_settings.h"
+#include "lockstep/core/output.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/report/comparison_page.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -84,6 +87,7 @@ class MethodComparison {
   }
 
   int run() {
+    make_room();
     for (size_t i = 0; i < jobs_.size(); ++i) {
       const MethodJob& job = jobs_[i];
       say(i, job, "started, log: " + job.log().string());
@@ -101,6 +105,17 @@ class MethodComparison {
   }
 
  private:
+  // Of a former comparison, those methods included that are not asked for now.
+  void make_room() const {
+    std::vector<std::string> parts{"comparison.json", "comparison.md", "comparison.html"};
+    for (const auto& entry : fs::directory_iterator(arguments_.output)) {
+      const std::string name = entry.path().filename().string();
+      if (is_job_folder(name) && fs::exists(entry.path() / "log.txt")) parts.push_back(name);
+    }
+    if (const auto moved = move_former_run_aside(arguments_.output, parts))
+      write_all(STDERR_FILENO, *moved + "\n");
+  }
+
   // "[3/9] distributed: ... (4 min 10 s)", on stderr.
   void say(size_t i, const MethodJob& job, const std::string& what) const {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
@@ -128,8 +143,7 @@ class MethodComparison {
   }
 
   JobOutcome run_job(const MethodJob& job) const {
-    prepare_folder(job.folder);
-    fs::remove(job.result());  // a former run's
+    const OutputFolder output(job.folder);
     const Deadline deadline = Deadline::seconds(arguments_.timeout);
     const MethodEnd end =
         run_method({.command = job_command(job, arguments_, programs_, lockstep_program()),
@@ -225,7 +239,7 @@ class MethodComparison {
 int compare_methods(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     MethodsArguments parsed = parse_methods_arguments(arguments);
-    check_compare_input(parsed);
+    const OutputFolder output = check_compare_input(parsed);
     return MethodComparison(parsed).run();
   });
 }

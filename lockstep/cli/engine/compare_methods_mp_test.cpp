@@ -156,10 +156,15 @@ TEST_F(Compare, AMethodThatFailsIsNamedAndTheRestGoOn) {
 }
 
 TEST_F(Compare, AFormerResultIsNotTakenForThisOne) {
-  ASSERT_EQ(run({"--methods", "single"}).exit_code, 0);
+  ASSERT_EQ(run({"--methods", "single,trainer"}).exit_code, 0);
   make("single", "silent");
-  EXPECT_EQ(run({"--methods", "single"}).exit_code, 1);
+  const Ended ended = run({"--methods", "single"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("the former run is now in " + (dir_ / "out/previous").string()));
   EXPECT_TRUE(comparison().at("methods")[0].contains("failure"));
+  EXPECT_FALSE(dir_.read("out/previous/single/run.json").empty());
+  EXPECT_FALSE(dir_.read("out/previous/trainer/run.json").empty());
+  EXPECT_FALSE(dir_.read("out/previous/comparison.html").empty());
 }
 
 TEST_F(Compare, WhatTheFirstProgramRefusesIsBadInput) {
@@ -209,6 +214,7 @@ TEST_F(Compare, BadInputIsOneLineBeforeAnythingStarts) {
   };
   refuses({"--methods", "all,none"}, "no method 'all'");
   refuses({"--data", dir_ / "nothing"}, "nothing");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
   refuses({"--data", dir_.write("bad.jsonl", "{}\n").string()}, "bad.jsonl");
   refuses({"--vocab", dir_ / "nothing.txt"}, "nothing.txt");
   refuses({"--model", "huge"}, "--model is 'huge'; give mini, base or a directory");

@@ -12,6 +12,7 @@ namespace lockstep::engine {
 namespace {
 
 constexpr int64_t kMostRanks = 1024;
+constexpr const char* kOfRanks = "-ranks-";  // in a folder's name
 constexpr const char* kAbout =
     "Trains the same model on the same texts in several ways, one after another, and puts them "
     "side "
@@ -74,6 +75,8 @@ MethodsArguments parse_methods_arguments(const Arguments& arguments) {
   app.add_option("--methods", methods, "all, or some with commas between them [all]");
   for (PassedOption& option : passed) app.add_option(option.name, option.value, option.about);
   app.add_flag("--pack", pack, "the same as --padding packed");
+  app.add_flag("--remove-spaces", result.remove_spaces,
+               "take the spaces out of every text: for Chinese whose words are cut by spaces");
   app.add_option("--amp", result.amp,
                  "what methods of lower precision compute in: bfloat16 or float16");
   app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4");
@@ -127,10 +130,17 @@ std::vector<MethodJob> plan_jobs(const MethodsArguments& arguments) {
           {.method = method,
            .nproc = size,
            .for_scaling = true,
-           .folder = output / (std::string(method.name) + "-ranks-" + std::to_string(size))});
+           .folder = output / (method.name + std::string(kOfRanks) + std::to_string(size))});
     }
   }
   return jobs;
+}
+
+bool is_job_folder(const std::string& name) {
+  return std::any_of(
+      training_methods().begin(), training_methods().end(), [&name](const TrainingMethod& method) {
+        return name == method.name || name.starts_with(method.name + std::string(kOfRanks));
+      });
 }
 
 std::vector<std::string> job_command(const MethodJob& job, const MethodsArguments& arguments,
@@ -150,6 +160,7 @@ std::vector<std::string> job_command(const MethodJob& job, const MethodsArgument
   if (!arguments.vocab.empty()) add("--vocab", arguments.vocab);
   add("--model", arguments.model);
   for (const auto& [option, value] : arguments.settings) add(option, value);
+  if (arguments.remove_spaces) command.emplace_back("--remove-spaces");
   if (job.method.takes_amp && !arguments.amp.empty()) add("--amp", arguments.amp);
   if (job.method.takes_nproc) add("--nproc", nproc);
   add("--output", job.folder.string());

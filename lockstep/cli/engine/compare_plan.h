@@ -28,6 +28,7 @@ struct MethodsArguments {
   double timeout = 86400;  // seconds that a method may take
   std::string recipe;      // "": the default one
   std::string amp;         // for the methods that take it
+  bool remove_spaces = false;
   // Options that go to every program as they stand, such as {"--epochs", "1"}.
   std::vector<std::pair<std::string, std::string>> settings;
 };
@@ -47,6 +48,9 @@ struct MethodJob {
 
 // The methods on --nproc ranks, then those that have ranks on the other numbers of --scaling.
 std::vector<MethodJob> plan_jobs(const MethodsArguments& arguments);
+
+// Whether plan_jobs() calls a folder so, for any methods and sizes.
+bool is_job_folder(const std::string& name);
 
 // The command line. `programs`: the folder of the programs; `lockstep`: the command.
 std::vector<std::string> job_command(const MethodJob& job, const MethodsArguments& arguments,

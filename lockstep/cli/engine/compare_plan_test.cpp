@@ -49,17 +49,18 @@ TEST(ComparePlan, OneProcessOrRanksOfItsOwn) {
 }
 
 TEST(ComparePlan, RanksUnderLockstepRunAndWhatWasGivenGoesOn) {
-  MethodsArguments arguments = parse_methods_arguments(
-      {"--methods=distributed,distributed_amp", "--recipe", "tutorial", "--max_steps", "5",
-       "--seed=7", "--pack", "--amp", "float16", "--vocab", "v.txt", "--model", "base"});
+  MethodsArguments arguments =
+      parse_methods_arguments({"--methods=distributed,distributed_amp", "--recipe", "tutorial",
+                               "--max_steps", "5", "--seed=7", "--pack", "--amp", "float16",
+                               "--vocab", "v.txt", "--model", "base", "--remove-spaces"});
   arguments.data = "d";
   EXPECT_EQ(arguments.recipe, "tutorial");
   EXPECT_THAT(
       command(arguments, 0),
       ElementsAre("/bin/lockstep", "run", "--nproc-per-node", "2", "/p/distributed", "--data", "d",
                   "--vocab", "v.txt", "--model", "base", "--recipe", "tutorial", "--max-steps", "5",
-                  "--seed", "7", "--padding", "packed", "--output", "runs/compare/distributed",
-                  "--json", "runs/compare/distributed/run.json"));
+                  "--seed", "7", "--padding", "packed", "--remove-spaces", "--output",
+                  "runs/compare/distributed", "--json", "runs/compare/distributed/run.json"));
   EXPECT_THAT(command(arguments, 1), testing::IsSupersetOf({"--amp", "float16"}));
 }
 

@@ -1,5 +1,7 @@
 #include "lockstep/cli/engine/compare_scaling.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
@@ -11,6 +13,8 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/report/line_chart.h"
@@ -75,6 +79,18 @@ Arguments arguments_of(const CompareArguments& arguments, int64_t nproc) {
     result.push_back(more);
   }
   return result;
+}
+
+// Of a former comparison.
+void make_room(const fs::path& output) {
+  std::vector<std::string> parts{"scaling.json", "scaling.svg"};
+  const std::string start = "ranks-";
+  for (const auto& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(start) && parse_int(name.substr(start.size()), 1)) parts.push_back(name);
+  }
+  if (const auto moved = move_former_run_aside(output, parts))
+    write_all(STDERR_FILENO, *moved + "\n");
 }
 
 struct Outcome {
@@ -188,13 +204,14 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows) {
 int compare_scaling(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     const CompareArguments parsed = parse_compare_arguments(arguments);
-    prepare_run_folder({parsed.output});
-    check_writable(parsed.json);
+    const OutputFolder output(parsed.output);
+    check_output_file(parsed.json);
     if (parsed.digits) data::generate_digits(parsed.data);
     for (const int64_t size : parsed.sizes) {  // all of them, before the first one runs for minutes
       const TrainArguments train = parse_train_arguments(arguments_of(parsed, size));
-      check_train_input(make_train_plan(train, std::nullopt), train);
+      const OutputFolder one = check_train_input(make_train_plan(train, std::nullopt), train);
     }
+    make_room(parsed.output);
     std::vector<ScalingRow> rows;
     for (const int64_t size : parsed.sizes) {
       const Outcome outcome = run_one(parsed, size);

@@ -10,6 +10,7 @@
 #include "lockstep/cli/engine/run_diff.h"
 #include "lockstep/cli/engine/tensor_diff.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
@@ -195,7 +196,7 @@ int diff_command(const Arguments& words) {
     app.add_option("--json", arguments.json, "also write the result to this file");
     parse(app, words);
     if (!(arguments.tolerance >= 0)) throw InvalidArgument("--tolerance: give 0 or more");
-    check_writable(arguments.json);
+    check_output_file(arguments.json);
     for (const std::string& path : {arguments.a, arguments.b}) {
       if (!fs::exists(path)) throw InvalidArgument(path + " does not exist");
     }

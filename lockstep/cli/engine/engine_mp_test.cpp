@@ -22,6 +22,7 @@
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/core/text.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/data/shapes.h"
 
@@ -139,6 +140,9 @@ TEST(Engine, EvalAndPredictUseTheCheckpoint) {
              eval = nlohmann::json::parse(dir.read("e.json"));
   EXPECT_EQ(eval.at("accuracy"), result.at("best_accuracy"));
   EXPECT_EQ(eval.at("classes").size(), 10u);
+  const Ended built_in = run(dir, {"eval", "--checkpoint", dir / "a", "--data", "digits"});
+  ASSERT_EQ(built_in.exit_code, 0) << built_in.err;
+  EXPECT_THAT(built_in.out, HasSubstr("on 2000 samples (the test set of the built-in digits)"));
 
   const std::string images = dir / "digits/t10k-images-idx3-ubyte";
   const Ended predicted = run(dir, {"predict", "--checkpoint", dir / "a/checkpoints/last", "--file",
@@ -182,6 +186,10 @@ TEST(Engine, CifarFromTrainingToPrediction) {
   const Ended predicted = run(dir, {"predict", "--checkpoint", dir / "c", "--file",
                                     dir / "shapes/test.bin", "--index", "49"});
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const std::string file = dir / "shapes/test.bin";  // 50 pictures
+  const Ended all = run(dir, {"eval", "--checkpoint", dir / "c", "--data", file});
+  EXPECT_THAT(all.out, HasSubstr("on 50 samples (all of " + file + ")")) << all.err;
+
   dir.write("grey.pgm", "P2 1 1 255 9");
   const Ended refused =
       run(dir, {"predict", "--checkpoint", dir / "c", "--file", dir / "grey.pgm"});
@@ -193,6 +201,45 @@ TEST(Engine, CifarFromTrainingToPrediction) {
   EXPECT_EQ(broken.exit_code, 2);
   EXPECT_THAT(broken.err, HasSubstr("test.bin: "));
   EXPECT_EQ(std::count(broken.err.begin(), broken.err.end(), '\n'), 1) << broken.err;
+}
+
+// What `script` prints; in `dir`, so that what it leaves goes with that.
+std::string shell(const TestDirectory& dir, const std::string& script) {
+  const UniqueFd out(::creat((dir / "stdout").c_str(), 0600));
+  SubprocessOptions options;
+  options.command = {"sh", "-c", "cd " + shell_word(dir.path().string()) + " && " + script};
+  options.stdout_fd = options.stderr_fd = out.get();
+  const ExitStatus status = Subprocess(options).wait(Deadline::seconds(240));
+  const std::string printed = dir.read("stdout");
+  EXPECT_TRUE(status.ok()) << script << "\n" << printed;
+  return printed;
+}
+
+TEST(Engine, WhatToTryNextCanBePasted) {
+  const TestDirectory dir;
+  const std::filesystem::path engine = LOCKSTEP_ENGINE;  // <prefix>/libexec/lockstep/...
+  const std::string command =
+      shell_word((engine.parent_path().parent_path().parent_path() / "bin/lockstep").string());
+  data::generate_digits(dir / "my digits", {.train = 256, .test = 5});
+  shell(dir, "gzip 'my digits'/*-ubyte");
+  data::generate_shapes(dir / "shapes", {.train = 200, .test = 50});
+  for (const std::string& options :
+       {std::string("mnist --data 'my digits' --output \"it's a run\" --nproc 2"),
+        std::string("mnist --data digits --output built-in"),
+        std::string("cifar --data ./shapes/train.bin --output \"$PWD/c\" --model simple-cnn")}) {
+    const std::string printed =
+        shell(dir, command + " train " + options + " --epochs 1 --max-steps 1");
+    const size_t at = printed.find("Try next:\n");
+    ASSERT_NE(at, std::string::npos) << printed;
+    std::istringstream lines(printed.substr(at));
+    int run = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  ")) continue;
+      shell(dir, line);
+      ++run;
+    }
+    EXPECT_EQ(run, options.starts_with("mnist") ? 3 : 2) << printed;
+  }
 }
 
 TEST(Engine, CompareRunsTheExperiment) {
@@ -286,7 +333,7 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   dir.write("digits/train-labels-idx1-ubyte", labels.substr(0, 500));
   expect_line({"train", "mnist", "--data", digits, "--output", dir / "o"},
               "train-labels-idx1-ubyte");
-  EXPECT_FALSE(std::filesystem::exists(dir / "o/checkpoints"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "o"));  // nothing was written to it
 }
 
 TEST(Engine, OutputThatCannotBeWrittenIsAFailure) {

@@ -13,6 +13,7 @@
 #include "lockstep/cli/engine/saved_model.h"
 #include "lockstep/cli/engine/text_commands.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/report/table.h"
@@ -97,7 +98,7 @@ int predict_command(const Arguments& arguments) {
     app.add_option("--index", index, "which picture of an idx or CIFAR-10 file, from 0 [0]");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
-    check_writable(json_path);
+    check_output_file(json_path);
     check_utf8(texts);
     if (const auto models = text_models(checkpoints); !models.empty())
       return predict_texts({.models = models, .texts = texts, .file = file}, json_path);

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/softmax.h>
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -41,15 +42,51 @@ std::vector<data::TextExample> questions_for(const TextQuestions& questions,
   return examples;
 }
 
-// One answer as the tutorial prints it.
+// What is evaluated.
+struct MeasuredTexts {
+  std::vector<data::TextExample> examples;
+  std::string split;  // "all", "train", "dev", "test"
+  std::string words;  // the same for people
+};
+
+MeasuredTexts measured_texts(const std::string& path, const std::string& split,
+                             const TextModel& saved) {
+  const auto& labels = saved.model->config().labels;
+  const auto& preprocessing = saved.preparation.preprocessing;
+  if (split.empty() && fs::is_regular_file(path)) {
+    return {data::read_texts(path, labels, preprocessing, /*need_labels=*/true), "all",
+            "all rows of " + path};
+  }
+  auto texts = data::text_classification(path, {.preprocessing = preprocessing, .labels = labels});
+  const auto labelled = [](const data::TextExample& example) { return example.label >= 0; };
+  const bool has_test = std::any_of(texts.test.begin(), texts.test.end(), labelled);
+  const std::string chosen = !split.empty() ? split : has_test ? "test" : "dev";
+  if (chosen == "test" && !has_test)
+    throw InvalidArgument(path + " has no test texts with labels; choose another --split");
+  std::string words = chosen + " set of " + path;
+  if (chosen != "test" && texts.dev_of_train) words += ", by the split of its training file";
+  auto& part = chosen == "test" ? texts.test : chosen == "dev" ? texts.dev : texts.train;
+  return {std::move(part), chosen, "the " + words};
+}
+
+struct Answer {
+  int64_t label = 0;
+  double probability = 0;
+};
+
+// One answer as the tutorial prints it, and in the words that a picture's has.
 std::string block(const std::string& name, const data::TextExample& example,
-                  const std::vector<std::string>& labels, const std::string& answer) {
+                  const std::vector<std::string>& labels, const Answer& answer) {
   constexpr size_t kWide = 100;
   const std::string line(kWide, '=');
   std::string text = line + "\n" + name + "\n文本： " + example.text + "\n";
   if (example.pair) text += "文本： " + *example.pair + "\n";
   if (example.label >= 0) text += "真实： " + labels[static_cast<size_t>(example.label)] + "\n";
-  return text + "预测： " + answer + "\n" + line + "\n";
+  const std::string number = std::to_string(answer.label);
+  const std::string& called = labels[static_cast<size_t>(answer.label)];
+  return text + "预测： " + called + "\nLabel " + number +
+         (called == number ? "" : " (" + called + ")") + ", probability " +
+         percent(answer.probability, 2) + "\n" + line + "\n";
 }
 
 }  // namespace
@@ -72,27 +109,26 @@ std::string checkpoint_name(const fs::path& path) {
   return named.filename().string();
 }
 
-int eval_text(const fs::path& model, const std::string& data, const std::string& json) {
+int eval_text(const fs::path& model, const std::string& data, const std::string& split,
+              const std::string& json) {
   TextModel saved = load_text_model(model);
   if (data.empty())
     throw InvalidArgument("--data is missing; give the texts to evaluate " + model.string() +
                           " on");
   const auto& labels = saved.model->config().labels;
-  const auto texts = data::text_classification(
-      data, {.preprocessing = saved.preparation.preprocessing, .labels = labels});
-  const bool has_test = !texts.test.empty();
-  const auto tokens = tokenized(has_test ? texts.test : texts.dev, saved);
+  const MeasuredTexts measured = measured_texts(data, split, saved);
+  const auto tokens = tokenized(measured.examples, saved);
   Communicator comm = init();
   const Evaluation evaluation = evaluate_texts(saved.model, tokens, comm);
   if (comm.rank() != 0) return 0;
   const auto report = classification_report(confusion_matrix(evaluation, labels));
   std::cout << to_text(report) << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
             << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " texts ("
-            << (has_test ? "test" : "dev") << ")\n"
+            << measured.words << ")\n"
             << std::flush;
   write_json(json, {{"checkpoint", model.string()},
                     {"data", data},
-                    {"split", has_test ? "test" : "dev"},
+                    {"split", measured.split},
                     {"samples", evaluation.samples},
                     {"accuracy", evaluation.accuracy},
                     {"loss", evaluation.loss},
@@ -117,7 +153,8 @@ int predict_texts(const TextQuestions& questions, const std::string& json) {
       const auto row = static_cast<int64_t>(i);
       const int64_t label = prediction.predictions[row].argmax().item<int64_t>();
       const std::string& answer = labels[static_cast<size_t>(label)];
-      std::cout << block(checkpoint_name(path), examples[i], labels, answer);
+      std::cout << block(checkpoint_name(path), examples[i], labels,
+                         {label, probabilities[row][label].item<double>()});
       nlohmann::ordered_json one{{"checkpoint", path.string()}, {"text", examples[i].text}};
       if (examples[i].label >= 0) one["truth"] = examples[i].label;
       one["label"] = label;

@@ -15,16 +15,20 @@ std::optional<std::filesystem::path> find_text_model(const std::filesystem::path
 // "distributed" of runs/distributed/checkpoints/best: the last part of a path that says something.
 std::string checkpoint_name(const std::filesystem::path& path);
 
-// Prints accuracy, loss and the report on the test set of `data`, or its dev set where it has none;
-// over all ranks of the job. Returns the exit code. Throws what loading throws.
-int eval_text(const std::filesystem::path& model, const std::string& data, const std::string& json);
+// Prints accuracy, loss and the report over all ranks of the job, and on which texts they are: all
+// rows of a file; of a directory the test set, or the dev set where no test text has a label.
+// `split`: "train", "dev" or "test" instead, as training divides the data; "": none. Returns the
+// exit code. Throws what loading throws.
+int eval_text(const std::filesystem::path& model, const std::string& data, const std::string& split,
+              const std::string& json);
 
 struct TextQuestions {
   std::vector<std::filesystem::path> models;
   std::vector<std::string> texts;
   std::string file;  // of texts, labelled or not; "": none
 };
-// Prints a block a model and text: the text, its label where it is known, and what the model says.
+// Prints a block a model and text: the text, its label where it is known, what the model says, and
+// with what probability.
 int predict_texts(const TextQuestions& questions, const std::string& json);
 
 }  // namespace lockstep::engine

@@ -7,6 +7,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/image_training.h"
@@ -143,15 +144,16 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
   return plan;
 }
 
-void check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
+OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
   check_init_from(config);
-  prepare_run_folder({config.output});
-  check_writable(arguments.json);
+  OutputFolder output(config.output);
+  check_output_file(arguments.json);
+  if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
   provide_data(plan);
   const ImageCounts sizes = validate_image_data(config);
   check_against_data(config, sizes.train, sizes.test);
-  if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
+  return output;
 }
 
 void provide_data(const TrainPlan& plan) {

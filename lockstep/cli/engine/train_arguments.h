@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/output.h"
 #include "lockstep/train/train_config.h"
 
 namespace lockstep::engine {
@@ -37,8 +38,10 @@ struct TrainPlan {
 TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks);
 
 // Checks what only the file system can tell: data, checkpoints, where output goes; makes the
-// built-in data set where it is asked for. Throws InvalidArgument, DataError, CheckpointError.
-void check_train_input(const TrainPlan& plan, const TrainArguments& arguments);
+// built-in data set where it is asked for. Gives the output's folder, which goes again if nothing
+// is written. Throws InvalidArgument, DataError, CheckpointError.
+[[nodiscard]] OutputFolder check_train_input(const TrainPlan& plan,
+                                             const TrainArguments& arguments);
 
 // Makes the built-in data set if the plan is to train on it. Any number of processes may call at
 // once.

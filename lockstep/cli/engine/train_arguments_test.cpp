@@ -129,7 +129,7 @@ TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return error_of([&] {
       const TrainArguments parsed = parse_train_arguments(arguments);
-      check_train_input(make_train_plan(parsed, std::nullopt), parsed);
+      const OutputFolder output = check_train_input(make_train_plan(parsed, std::nullopt), parsed);
     });
   };
   EXPECT_THAT(check({"--data", dir / "none"}), HasSubstr("none"));

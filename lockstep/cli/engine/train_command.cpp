@@ -15,6 +15,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/job_environment.h"
@@ -108,10 +109,16 @@ int train_command(const Arguments& arguments) {
                          .arguments = arguments,
                          .resumed = parsed.resume,
                          .command = lockstep_command()};
-    if (!alone) return run_rank(plan, parsed, run);
+    if (!alone) {
+      if (job.rank == 0) {
+        check_output_folder(plan.config.output);
+        check_output_file(parsed.json);
+      }
+      return run_rank(plan, parsed, run);
+    }
     std::optional<StopOnSignal> stop;
     if (plan.config.nproc == 1) stop.emplace(run);
-    check_train_input(plan, parsed);
+    const OutputFolder output = check_train_input(plan, parsed);
     return plan.config.nproc == 1 ? run_rank(plan, parsed, run) : start_ranks(plan, run);
   });
 }

@@ -1,5 +1,9 @@
 #include "lockstep/cli/engine/train_summary.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/core/text.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/recipes.h"
 
@@ -11,6 +15,28 @@ std::string entry(const std::string& left, const std::string& right) {
   constexpr size_t kWidth = 18;
   return "  " + left + std::string(left.size() < kWidth ? kWidth - left.size() : 1, ' ') + right +
          "\n";
+}
+
+// Lines that do what they say when they are pasted into a shell, whatever the run was given.
+std::string try_next(const TrainSummary& summary) {
+  const TrainConfig& config = summary.config;
+  const Recipe& recipe = recipe_of(config.recipe);
+  const std::string checkpoint = " --checkpoint " + shell_word(config.output);
+  constexpr int64_t kPicture = 7;
+  const int64_t picture = std::clamp<int64_t>(summary.result.evaluation.samples - 1, 0, kPicture);
+  std::vector<std::string> lines{"eval" + checkpoint, "predict" + checkpoint + " --file " +
+                                                          shell_word(summary.example) +
+                                                          " --index " + std::to_string(picture)};
+  if (recipe.name == "mnist") {
+    lines.push_back("compare --scaling 1,2 --epochs 1 --data " +
+                    shell_word(summary.built_in ? recipe.built_in : config.data));
+  }
+  std::string text = "\nTry next:\n";
+  for (const std::string& line : lines)
+    text += "  " + shell_word(summary.command) + " " + line + "\n";
+  if (summary.built_in)
+    text += "For pictures of your own give --data DIR, with " + recipe.files + " in DIR.\n";
+  return text;
 }
 
 }  // namespace
@@ -34,23 +60,7 @@ std::string train_summary(const TrainSummary& summary) {
   text += entry("last checkpoint", folder.last().string());
   text += entry("metrics", folder.metrics().string());
   text += entry("report", folder.report().string());
-  text.append("\nTry next:\n");
-  text.append("  ")
-      .append(command)
-      .append(" eval --checkpoint ")
-      .append(config.output)
-      .append("\n");
-  text.append("  ").append(command).append(" predict --checkpoint ").append(config.output);
-  text.append(" --file ").append(example).append(" --index 7\n");
-  const Recipe& recipe = recipe_of(config.recipe);
-  if (recipe.name == "mnist") {
-    text.append("  ").append(command).append(" compare --scaling 1,2 --epochs 1 --data ");
-    text.append(built_in ? recipe.built_in : config.data).append("\n");
-  }
-  if (built_in) {
-    text.append("  ").append(command).append(" train ").append(recipe.name);
-    text.append(" --nproc 2 --data DIR    with ").append(recipe.files).append(" in DIR\n");
-  }
+  text += try_next(summary);
   return text;
 }
 

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel/nested.h"
+#include "lockstep/flat/nested.h"
 #include "lockstep/parallel/data_parallel/replicas.h"
 
 namespace lockstep {
@@ -37,8 +37,8 @@ namespace lockstep {
 // parameters, so an optimizer's step is seen at once; those on other devices get the parameters
 // before every forward. What else a module holds, in plain members, stays each replica's own.
 //
-// forward: tensors in the arguments, also those inside vectors, arrays, pairs, tuples, maps and
-// optionals, are cut along `dim` as Tensor::chunk does it, and every other argument is copied.
+// forward: tensors in the arguments, also those inside vectors, maps and the like (flat/nested.h),
+// are cut along `dim` as Tensor::chunk does it, and every other argument is copied.
 // Tensors without dimensions go to all replicas. If there are fewer parts than replicas, the rest
 // does nothing. In the result, tensors are joined along `dim`; those without dimensions become a
 // vector with one entry a replica; the rest of the result is the first replica's. Each replica runs
@@ -88,15 +88,15 @@ class DataParallel {
     };
     using Result = decltype(call(*module_, arguments));
     std::vector<std::optional<Result>> results(replicas_.size());
-    const Tensors outputs = engine_->run(
-        data_parallel::tensors_of(arguments), [&](size_t replica, const Tensors& part) {
+    const Tensors outputs =
+        engine_->run(flat::tensors_of(arguments), [&](size_t replica, const Tensors& part) {
           auto own = arguments;
-          data_parallel::set_tensors(own, part);
+          flat::set_tensors(own, part);
           Result& result = results[replica].emplace(call(*replicas_[replica], own));
-          return data_parallel::tensors_of(result);
+          return flat::tensors_of(result);
         });
     Result result = std::move(*results[0]);
-    data_parallel::set_tensors(result, outputs);
+    flat::set_tensors(result, outputs);
     return result;
   }
 

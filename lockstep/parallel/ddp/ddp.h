@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/nested.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/ddp/join.h"
 #include "lockstep/parallel/ddp/reducer.h"
@@ -119,31 +120,20 @@ class DistributedDataParallel {
     return rows_of(rest...);
   }
 
-  void watch(const at::Tensor& output) { reducer().watch(output); }
-  void watch(const std::vector<at::Tensor>& outputs) {
-    for (const at::Tensor& output : outputs) reducer().watch(output);
-  }
-  template <typename... Ts>
-  void watch(const std::tuple<Ts...>& outputs) {
-    std::apply([this](const auto&... output) { (watch(output), ...); }, outputs);
+  // Of an output without tensors that are known the parameters' own hooks suffice, but for nested
+  // backwards.
+  template <typename T>
+  void watch(T& output) {
+    flat::for_each_tensor(output, [this](at::Tensor& tensor) { reducer().watch(tensor); });
   }
   template <typename T>
-  void watch(const T&) {
-  }  // an output of another kind: the parameters' own hooks suffice, but for nested backwards
-
-  static void weigh(at::Tensor& output, double weight) {
-    output = internal::weigh_gradient(output, weight);
-  }
-  static void weigh(std::vector<at::Tensor>& outputs, double weight) {
-    for (at::Tensor& output : outputs) weigh(output, weight);
-  }
-  template <typename... Ts>
-  static void weigh(std::tuple<Ts...>& outputs, double weight) {
-    std::apply([weight](auto&... output) { (weigh(output, weight), ...); }, outputs);
-  }
-  template <typename T>
-  static void weigh(T&, double) {
-    internal::throw_cannot_weigh();
+  static void weigh(T& output, double weight) {
+    bool any = false;
+    flat::for_each_tensor(output, [weight, &any](at::Tensor& tensor) {
+      tensor = internal::weigh_gradient(tensor, weight);
+      any = true;
+    });
+    if (!any) internal::throw_cannot_weigh();
   }
 
   M module_;

@@ -158,7 +158,7 @@ at::Tensor weigh_gradient(const at::Tensor& output, double weight) {
 void throw_cannot_weigh() {
   throw InvalidArgument(
       "the ranks' losses count differently (unequal batches, or a rank without data), and this "
-      "model's output cannot be weighed: return a tensor, or a vector or tuple of tensors");
+      "model's output cannot be weighed: return tensors in a form that flat/nested.h finds");
 }
 
 }  // namespace internal

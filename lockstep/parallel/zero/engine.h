@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/zero/engine_state.h"
@@ -58,7 +59,7 @@ class Engine {
       const auto autocast = state_->autocast();
       return module_->forward(std::forward<Args>(args)...);
     }();
-    widen(output);
+    amp::widen(output);
     return output;
   }
   template <typename... Args>
@@ -119,17 +120,6 @@ class Engine {
   }
 
  private:
-  static void widen(at::Tensor& output) { EngineState::widen(output); }
-  static void widen(std::vector<at::Tensor>& outputs) {
-    for (at::Tensor& output : outputs) widen(output);
-  }
-  template <typename... Ts>
-  static void widen(std::tuple<Ts...>& outputs) {
-    std::apply([](auto&... output) { (widen(output), ...); }, outputs);
-  }
-  template <typename T>
-  static void widen(T&) {}  // an output of another kind stays as it is
-
   M module_;
   std::shared_ptr<EngineState> state_;
 };

@@ -137,12 +137,6 @@ amp::Autocast EngineState::autocast() const {
                        config_.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
 }
 
-void EngineState::widen(at::Tensor& output) {
-  if (!output.defined()) return;
-  if (output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16)
-    output = output.to(at::kFloat);
-}
-
 bool EngineState::at_boundary() const {
   return (progress_.micro_steps + 1) % config_.gradient_accumulation_steps == 0;
 }
@@ -158,7 +152,7 @@ void EngineState::backward(const at::Tensor& loss) {
         "zero::Engine: backward() takes a loss of one element that depends on the parameters");
   }
   at::Tensor scaled = loss;
-  widen(scaled);
+  amp::widen(scaled);
   if (config_.gradient_accumulation_steps > 1)
     scaled = scaled / static_cast<double>(config_.gradient_accumulation_steps);
   if (scaler_) scaled = scaled * scaler_->scale();

@@ -74,9 +74,6 @@ class EngineState {
   double learning_rate() const;
   double loss_scale() const;
 
-  // A tensor of 16 bits becomes float32.
-  static void widen(at::Tensor& output);
-
  private:
   StepReport step_optimizer();
   void follow_schedule();

@@ -1,4 +1,10 @@
-// Tensors inside nested values: arguments and results of a forward().
+// Tensors inside nested values: arguments and results of a forward(). They are found in vectors,
+// arrays, optionals, pairs, tuples and maps of each other, and in a struct that names them:
+//
+//   struct Output {
+//     at::Tensor logits, hidden;
+//     auto tensors() { return std::tie(logits, hidden); }
+//   };
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +17,21 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::data_parallel {
+namespace lockstep::flat {
 
 template <typename F>
 void for_each_tensor(at::Tensor& tensor, const F& f) {
   f(tensor);
 }
 
-// Anything else: has no tensors.
+template <typename T>
+inline constexpr bool is_tuple = false;
+template <typename... Ts>
+inline constexpr bool is_tuple<std::tuple<Ts...>> = true;
+
+// A struct that names its tensors; anything else has none.
 template <typename T, typename F>
-void for_each_tensor(T&, const F&) {}
+void for_each_tensor(T& value, const F& f);
 
 template <typename T, typename F>
 void for_each_tensor(std::vector<T>& values, const F& f);
@@ -39,6 +50,13 @@ template <typename K, typename V, typename F>
 void for_each_tensor(std::unordered_map<K, V>& values, const F& f);
 
 // Calls f(tensor) for each tensor in `values`, in order; f may replace it.
+template <typename T, typename F>
+void for_each_tensor(T& value, const F& f) {
+  if constexpr (requires { value.tensors(); }) {
+    auto named = value.tensors();
+    if constexpr (is_tuple<decltype(named)>) for_each_tensor(named, f);
+  }
+}
 template <typename T, typename F>
 void for_each_tensor(std::vector<T>& values, const F& f) {
   for (auto&& value : values) for_each_tensor(value, f);
@@ -83,4 +101,4 @@ void set_tensors(T& values, const std::vector<at::Tensor>& tensors) {
   for_each_tensor(values, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
 }
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::flat
