@@ -21,29 +21,13 @@ CASES = [(18, "imagenet", 1000, 64, "float64"), (18, "imagenet", 1000, 64, "floa
 SEED = 7
 
 try:
+    import parity
     import torch
     import torch_resnet
     from safetensors.torch import load_file, save_file
 except (ImportError, OSError) as missing:
     print(f"skipped: {sys.executable} cannot import what the oracle needs: {missing}")
     sys.exit(SKIPPED)
-
-
-def compare(what, found, expected, tolerance):
-    if sorted(found) != sorted(expected):
-        sys.exit(f"{what}: names differ: {sorted(set(found) ^ set(expected))}")
-    worst, where = 0.0, ""
-    for name, value in expected.items():
-        if found[name].shape != value.shape or found[name].dtype != value.dtype:
-            sys.exit(f"{what}: {name} is {found[name].dtype} {tuple(found[name].shape)}, "
-                     f"expected {value.dtype} {tuple(value.shape)}")
-        scale = value.abs().max().item() or 1.0
-        difference = (found[name] - value).abs().max().item() / scale
-        if not difference <= worst:
-            worst, where = difference, name
-    if not worst <= tolerance:
-        sys.exit(f"{what}: {where} differs by {worst:.2e} of its largest value; {tolerance:.0e} is allowed")
-    return worst
 
 
 def one_case(program, depth, stem, classes, side, dtype):
@@ -60,7 +44,7 @@ def one_case(program, depth, stem, classes, side, dtype):
         subprocess.run([program, str(depth), stem, str(classes), str(SEED), folder], check=True)
         found = {part: load_file(os.path.join(folder, f"{part}.safetensors"))
                  for part in ("drawn", "gradients", "state", "logits")}
-    if compare("initialisation", found["drawn"], drawn, 0.0) != 0:
+    if parity.compare("initialisation", found["drawn"], drawn, 0.0) != 0:
         sys.exit("initialisation differs")
     logits = {"train": model(images)}
     torch.nn.functional.cross_entropy(logits["train"], targets).backward()
@@ -68,7 +52,7 @@ def one_case(program, depth, stem, classes, side, dtype):
     with torch.no_grad():
         logits["eval"] = model(images)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    worst = {what: compare(what, found[what], {name: value.detach() for name, value in expected.items()}, TOLERANCE[dtype])
+    worst = {what: parity.compare(what, found[what], {name: value.detach() for name, value in expected.items()}, TOLERANCE[dtype])
              for what, expected in (("logits", logits), ("gradients", gradients), ("state", model.state_dict()))}
     count = sum(parameter.numel() for parameter in model.parameters())
     print(f"ResNet-{depth}, {stem} stem, {count:,} parameters, {dtype}: " +
