@@ -196,7 +196,7 @@ def check_transformers(method, folder, answer):
         import torch
         from transformers import BertForSequenceClassification, BertTokenizer
     except ImportError as missing:
-        print(f"transformers' side left out: {missing}")
+        print(f"skipped: transformers' side: {missing}")
         return
     path = os.path.join(folder, method, "checkpoints", "best")
     model = BertForSequenceClassification.from_pretrained(path).eval()

@@ -5,7 +5,7 @@ import os
 import re
 import xml.etree.ElementTree
 
-# failed: labels; skipped: (label, reason); texts: {label of a failure: its own lines}
+# failed: labels; skipped: (test, case or "", reason); texts: {label of a failure: its own lines}
 Result = collections.namedtuple("Result", "passed failed skipped texts")
 
 START = re.compile(r"^\d+/\d+ Testing: (.+)$")
@@ -63,8 +63,7 @@ def count(name, output, outcome):
             reason.append(line)
     if results or ran or started:
         failed = {f"{name}: {case_name}": texts[case_name] for case_name, (what, _) in results.items() if what == "FAILED"}
-        skipped = [(f"{name}: {case_name}", skip_reason(why)) for case_name, (what, why) in results.items()
-                   if what == "SKIPPED"]
+        skipped = [(name, case_name, skip_reason(why)) for case_name, (what, why) in results.items() if what == "SKIPPED"]
         passed = sum(what == "OK" for what, _ in results.values())
         if outcome == "failed":
             if started:
@@ -73,10 +72,23 @@ def count(name, output, outcome):
                 failed[f"{name}: ended with an error after its cases"] = output
         return Result(passed, list(failed), skipped, failed)
     if outcome == "passed":
-        return Result(1, [], [], {})
+        return Result(1, [], list(skipped_parts(name, output)), {})
     if outcome == "skipped":
-        return Result(0, [], [(name, " ".join(line.strip() for line in output[1:]))], {})
-    return Result(0, [name], [], {name: output})
+        why = " ".join(line.strip() for line in output if not re.match(r"^-+$", line))
+        return Result(0, [], [(name, "", re.sub(r"^skipped: ", "", why))], {})
+    return Result(0, [name], list(skipped_parts(name, output)), {name: output})
+
+
+def skipped_parts(name, output):
+    """What a test that is no GoogleTest program left out: unittest's skips as verbosity=2 prints them, and lines 'skipped: REASON'."""
+    case = ""
+    for line in output:
+        if test := re.match(r"^(\w+) \([\w.]+\)", line):
+            case = test.group(1)
+        if skip := re.search(r"(?:^|\.\.\. )skipped (['\"])(.*)\1$", line):
+            yield name, case, skip.group(2)
+        elif part := re.search(r"(?:^|\.\.\. )skipped: (.*)", line):
+            yield name, "", part.group(1).strip()
 
 
 def skip_reason(text):

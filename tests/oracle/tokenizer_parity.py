@@ -302,7 +302,7 @@ def main():
         if os.path.isdir(os.path.join(options.data, "vocab")):
             bert_data(program, folder, options.data, options.seed, options.characters)
         else:
-            print(f"left out: {options.data} has no vocab/; set LOCKSTEP_DATA to the directory that has it")
+            print(f"skipped: the texts of the data sets: {options.data} has no vocab/; set LOCKSTEP_DATA to the directory that has it")
     return 0
 
 

@@ -1,0 +1,176 @@
+"""What scripts/test says at its end (scripts/lib)."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+
+
+class Summary(unittest.TestCase):
+    """Against what ctest itself writes."""
+
+    PROGRAM = """#!/bin/sh
+echo '[==========] Running 3 tests from 1 test suite.'
+echo '[ RUN      ] Env.Good'
+echo '[       OK ] Env.Good (0 ms)'
+echo '[ RUN      ] Env.Skip'
+echo '/x/a.cpp:3: Skipped'
+echo 'needs mpirun'
+echo
+echo '[  SKIPPED ] Env.Skip (0 ms)'
+echo '[ RUN      ] Env.Last'
+$1
+"""
+
+    def setUp(self):
+        folder = tempfile.mkdtemp(prefix="lockstep-summary-")
+        self.addCleanup(shutil.rmtree, folder)
+        self.unsteady = os.path.join(folder, "unsteady.txt")
+
+    def list_unsteady(self, *lines):
+        with open(self.unsteady, "w", encoding="utf-8") as f:
+            f.writelines(line + "\n" for line in ("# a comment", "", *lines))
+
+    def write_program(self, last, name="program"):
+        """A folder as ctest sees it, whose program's last case ends with these shell commands."""
+        root = tempfile.mkdtemp(prefix="lockstep-summary-")
+        self.addCleanup(shutil.rmtree, root)
+        program = os.path.join(root, "bin", "tests", name)
+        os.makedirs(os.path.dirname(program))
+        with open(program, "w", encoding="utf-8") as f:
+            f.write(self.PROGRAM.replace("$1", last))
+        os.chmod(program, 0o755)
+        with open(os.path.join(root, "CTestTestfile.cmake"), "w", encoding="utf-8") as f:
+            f.write(f'add_test({name} "{program}")\nset_tests_properties({name} PROPERTIES TIMEOUT 2)\n')
+        return root
+
+    def run_ctest(self, root):
+        subprocess.run(["ctest", "--output-junit", os.path.join(root, "ctest.xml")], cwd=root, capture_output=True, check=False)
+
+    def run_script(self, name, *arguments):
+        if name == "summarise_tests.py":
+            arguments = ["--unsteady", self.unsteady, "--today", "2026-11-22", *arguments]
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/lib", name), *arguments],
+                              capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    def summary(self, last, tests=""):
+        root = self.write_program(last)
+        with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
+            f.write(tests)
+        self.run_ctest(root)
+        return self.run_script("summarise_tests.py", f"p={root}")
+
+    def test_cases_are_counted(self):
+        tests = ('add_test(check "sh" "-c" "echo clang-format is not here; exit 77")\n'
+                 'set_tests_properties(check PROPERTIES SKIP_RETURN_CODE 77)\nadd_test(other "true")\n')
+        self.assertEqual(self.summary("echo '[       OK ] Env.Last (1 ms)'", tests),
+                         (0, "skipped  p: program: Env.Skip: needs mpirun\n"
+                             "skipped  p: check: clang-format is not here\n"
+                             "3 passed, 0 failed, 2 skipped\n"))
+
+    def test_failures_are_named(self):
+        skipped = "skipped  p: program: Env.Skip: needs mpirun\n"
+        line = "1 passed, 1 failed, 1 skipped\n"
+        self.assertEqual(self.summary("echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"),
+                         (1, f"{skipped}FAILED   p: program: Env.Last\n{line}"))
+        for end in ("kill -SEGV $$", "exec sleep 5"):
+            self.assertEqual(self.summary(end), (1, f"{skipped}FAILED   p: program: Env.Last (did not end)\n{line}"))
+        self.assertEqual(self.summary("echo '[       OK ] Env.Last (1 ms)'", 'add_test(gone "/nonexistent")\n'),
+                         (1, f"{skipped}FAILED   p: gone\n2 passed, 1 failed, 1 skipped\n"))
+
+    def test_a_failure_is_shown_and_a_process_test_tried_again(self):
+        # Fails the first time only, with a line of its own. Asked for one case, GoogleTest says PASSED with the count.
+        last = ("if [ -e $0.ran ]; then echo '[       OK ] Env.Last (1 ms)'; echo '[  PASSED  ] 1 test.'; exit 0; fi\n"
+                "touch $0.ran; echo 'the peer was late'; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1")
+        root = self.write_program(last, "some_mp_test")
+        self.run_ctest(root)
+        status, text = self.run_script("failed_tests.py", root)
+        self.assertEqual(status, 0, text)
+        self.assertIn("---- failed: some_mp_test: Env.Last\nthe peer was late\n---- end", text)
+        self.assertNotIn("needs mpirun", text)
+        # It counts as a failure all the same, unless it is known.
+        skipped = "skipped  p: some_mp_test: Env.Skip: needs mpirun\n"
+        self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
+                         (1, f"{skipped}FAILED   p: some_mp_test: Env.Last: passed when run again alone; mend it, or list it in "
+                             "tests/unsteady.txt\n1 passed, 1 failed, 1 skipped\n"))
+        self.list_unsteady("2026-11-20 | some_mp_test: Env.Last | late | on loaded machines")
+        self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
+                         (0, f"{skipped}unsteady p: some_mp_test: Env.Last: late | on loaded machines\n2 passed, 0 failed, 1 skipped\n"))
+
+        # Once more it fails, or the test starts no processes: it stays failed.
+        for name, end in (("some_mp_test", "echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"), ("some_test", last)):
+            root = self.write_program(end, name)
+            self.run_ctest(root)
+            self.assertEqual(self.run_script("failed_tests.py", root)[0], 1)
+            self.assertIn(f"FAILED   p: {name}: Env.Last\n", self.run_script("summarise_tests.py", f"p={root}")[1])
+
+    def test_a_known_case_that_fails_twice_has_failed(self):
+        self.list_unsteady("2026-11-20 | some_mp_test: Env.Last | late")
+        root = self.write_program("echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1", "some_mp_test")
+        self.run_ctest(root)
+        self.assertEqual(self.run_script("failed_tests.py", root)[0], 1)
+        self.assertIn("FAILED   p: some_mp_test: Env.Last\n", self.run_script("summarise_tests.py", f"p={root}")[1])
+
+    def test_the_list_of_unsteady_cases_has_reasons_and_dates(self):
+        root = self.write_program("echo '[       OK ] Env.Last (1 ms)'")
+        self.run_ctest(root)
+        for line, problem in (
+                ("some_mp_test: Env.Last", "a line is DATE | PROGRAM: SUITE.CASE | REASON"),
+                ("2026-11-20 | some_mp_test: Env.Last |", "a line is DATE"),
+                ("20 Nov | some_mp_test: Env.Last | late", "a line is DATE"),
+                ("2026-11-23 | some_mp_test: Env.Last | late", "some_mp_test: Env.Last: 2026-11-23 is not yet"),
+                ("2026-10-22 | some_mp_test: Env.Last | late", "Env.Last has been unsteady since 2026-10-22, more than 30 days")):
+            self.list_unsteady(line)
+            status, text = self.run_script("summarise_tests.py", f"p={root}")
+            self.assertEqual(status, 1, text)
+            self.assertIn("unsteady.txt:3: ", text)
+            self.assertIn(problem, text)
+            self.assertTrue(text.endswith("2 passed, 1 failed, 1 skipped\n"), text)
+        self.list_unsteady("2026-10-23 | some_mp_test: Env.Last | late")
+        self.assertEqual(self.run_script("summarise_tests.py", f"p={root}")[0], 0)
+
+    def test_skips_of_python_tests(self):
+        script = ("import unittest\nclass A(unittest.TestCase):\n"
+                  "  def test_a(self): self.skipTest('no GPU')\n"
+                  "  def test_b(self):\n    'Of words.'\n    self.skipTest(\"the data's words\")\n"
+                  "  def test_c(self): print('skipped: half of it: no network')\n"
+                  "unittest.main(verbosity=2)\n")
+        root = self.write_program("echo '[       OK ] Env.Last (1 ms)'")
+        with open(os.path.join(root, "a.py"), "w", encoding="utf-8") as f:
+            f.write(script)
+        with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
+            f.write(f'add_test(python "{sys.executable}" "{root}/a.py")\n')
+        self.run_ctest(root)
+        status, text = self.run_script("summarise_tests.py", f"p={root}")
+        self.assertEqual(status, 0)
+        for line in ("skipped  p: python: test_a: no GPU\n", "skipped  p: python: test_b: the data's words\n",
+                     "skipped  p: python: half of it: no network\n"):
+            self.assertIn(line, text)
+        self.assertTrue(text.endswith("3 passed, 0 failed, 4 skipped\n"), text)
+
+    def test_skips_for_one_reason_share_a_line(self):
+        cases = "".join(f"echo '[ RUN      ] Mpi.{c}'; echo '/x.cpp:1: Skipped'; echo 'no mpirun'; echo '[  SKIPPED ] Mpi.{c} (0 ms)'\n"
+                        for c in "ABCDE")
+        self.assertEqual(self.summary(f"echo '[       OK ] Env.Last (1 ms)'\n{cases}"),
+                         (0, "skipped  p: program: Env.Skip: needs mpirun\n"
+                             "skipped  p: program: Mpi.A, Mpi.B, Mpi.C and 2 more: no mpirun\n2 passed, 0 failed, 6 skipped\n"))
+
+    def test_skipped_stages(self):
+        root = self.write_program("echo '[       OK ] Env.Last (1 ms)'")
+        self.run_ctest(root)
+        self.assertEqual(self.run_script("summarise_tests.py", f"p={root}", "--skipped-stages", "fuzz: no clang++-19: see apt"),
+                         (0, "skipped  p: program: Env.Skip: needs mpirun\nskipped  fuzz: no clang++-19: see apt\n"
+                             "2 passed, 0 failed, 2 skipped\n"))
+
+    def test_nothing_ran(self):
+        self.assertEqual(self.run_script("summarise_tests.py"), (1, "no test ran\n0 passed, 0 failed, 0 skipped\n"))
+        self.assertEqual(self.run_script("summarise_tests.py", "--failed-stages", "build x"),
+                         (1, "FAILED   build x\n0 passed, 1 failed, 0 skipped\n"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
