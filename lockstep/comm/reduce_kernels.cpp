@@ -2,6 +2,7 @@
 
 #include "lockstep/comm/reduce_isa_table.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/instruction_set.h"
 
 namespace lockstep {
 namespace {
@@ -60,9 +61,11 @@ using Kernel = void (*)(ReduceArguments);
 Kernel best_kernel() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl")) {
+  const InstructionSet limit = instruction_set_limit(process_env());
+  const bool avx2 = limit >= InstructionSet::kAvx2 && __builtin_cpu_supports("avx2") &&
+                    __builtin_cpu_supports("f16c");
+  if (avx2 && limit >= InstructionSet::kAvx512 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
     return isa_avx512::reduce;
   }
   if (avx2) return isa_avx2::reduce;

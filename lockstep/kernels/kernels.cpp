@@ -1,5 +1,9 @@
 #include "lockstep/kernels/kernels.h"
 
+#include <algorithm>
+
+#include "lockstep/core/instruction_set.h"
+
 namespace lockstep::kernels {
 
 // Declared here alone: the tables lie in files that are compiled for newer processors.
@@ -34,7 +38,11 @@ KernelList all_kernels() {
 }
 
 const Kernels& kernels() {
-  static const Kernels& best = *all_kernels().first[all_kernels().count - 1];
+  static const Kernels& best = []() -> const Kernels& {
+    const KernelList all = all_kernels();
+    const int limit = static_cast<int>(instruction_set_limit(process_env()));
+    return *all.first[std::min(all.count - 1, limit)];
+  }();
   return best;
 }
 

@@ -167,7 +167,7 @@ struct Kernels {
   void (*fill_normal)(uint64_t seed, float deviation, float* to, int64_t begin, int64_t end);
 };
 
-// The fastest that this processor has.
+// The fastest that this processor has and LOCKSTEP_CPU_CAPABILITY allows (core/instruction_set.h).
 const Kernels& kernels();
 
 // All that this processor has, the plainest first.

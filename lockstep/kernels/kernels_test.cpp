@@ -1,5 +1,6 @@
 #include "lockstep/kernels/kernels_test.h"
 
+#include "lockstep/core/instruction_set.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/parallel.h"
 
@@ -269,6 +270,12 @@ TEST(Kernels, WideInstructionSetsAgreeBitForBit) {
   std::vector<float> y[2] = {std::vector<float>(1000), std::vector<float>(1000)};
   for (size_t i = 0; i < 2; ++i) all[i + 1]->activate(activate, {y[i].data(), nullptr}, 0, 10);
   EXPECT_EQ(y[0], y[1]);
+}
+
+TEST(Kernels, TheBestThatTheEnvironmentAllows) {
+  const auto all = every();
+  const auto limit = static_cast<size_t>(instruction_set_limit(process_env()));
+  EXPECT_STREQ(kernels().name, all[std::min(all.size() - 1, limit)]->name);
 }
 
 TEST(InParallel, DoesEveryPieceOnceAndRethrows) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/instruction_set.h"
 
 namespace lockstep::optim {
 namespace {
@@ -70,7 +71,8 @@ template <typename T>
 template <typename T>
 double (*chunk_function())(const T*, int64_t) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return avx2_chunk<T>;
+  static const bool kAllowed = instruction_set_limit(process_env()) >= InstructionSet::kAvx2;
+  if (kAllowed && __builtin_cpu_supports("avx2")) return avx2_chunk<T>;
 #endif
   return baseline_chunk<T>;
 }

@@ -1,0 +1,16 @@
+// Which of a processor's instructions Lockstep's own kernels may use.
+#pragma once
+
+#include "lockstep/core/env.h"
+
+namespace lockstep {
+
+enum class InstructionSet { kDefault, kAvx2, kAvx512 };
+
+// The newest set that kernels may use, where the processor has it: LOCKSTEP_CPU_CAPABILITY, whose
+// values are those of libtorch's ATEN_CPU_CAPABILITY: default (what every processor of the
+// architecture has), avx2, avx512. kAvx512 where it is unset. Throws InvalidArgument for another
+// value.
+InstructionSet instruction_set_limit(const EnvLookup& env);
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+#include "lockstep/core/instruction_set.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+EnvLookup with(std::optional<std::string> value) {
+  return [value](std::string_view name) {
+    return name == "LOCKSTEP_CPU_CAPABILITY" ? value : std::nullopt;
+  };
+}
+
+TEST(InstructionSet, IsLimitedByTheEnvironment) {
+  EXPECT_EQ(instruction_set_limit(with(std::nullopt)), InstructionSet::kAvx512);
+  EXPECT_EQ(instruction_set_limit(with("avx512")), InstructionSet::kAvx512);
+  EXPECT_EQ(instruction_set_limit(with("avx2")), InstructionSet::kAvx2);
+  EXPECT_EQ(instruction_set_limit(with("default")), InstructionSet::kDefault);
+  for (const char* bad : {"AVX2", "sse4", "avx512f"}) {
+    try {
+      instruction_set_limit(with(bad));
+      FAIL() << bad;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("LOCKSTEP_CPU_CAPABILITY is '" +
+                                                     std::string(bad) + "'; it is one of default"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
