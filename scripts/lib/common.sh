@@ -29,11 +29,12 @@ build_jobs() {
 }
 
 # Configures build/PRESET with the libtorch in TORCH_FOLDER, unless it is up to date: configure PRESET [cmake arguments...]
-# Ninja itself reconfigures when a CMake file changes; this covers a first time, another libtorch, a moved clone.
+# Ninja itself reconfigures when a CMake file changes; this covers a first time, another libtorch, a moved clone, and a
+# launcher that has come since.
 configure() {
   local preset=$1 build="$ROOT/build/$1" key
   shift
-  key="$ROOT|$(cksum <"$ROOT/CMakePresets.json")|$TORCH_FOLDER|${CXX:-}|${CXXFLAGS:-}|$*"
+  key="$ROOT|$(cksum <"$ROOT/CMakePresets.json")|$TORCH_FOLDER|${CXX:-}|${CXXFLAGS:-}|$(command -v mpirun || true)|$*"
   if [ -f "$build/build.ninja" ] && [ "$(cat "$build/configured.txt" 2>/dev/null)" = "$key" ]; then
     return
   fi

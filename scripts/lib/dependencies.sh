@@ -5,7 +5,7 @@
 LOCKSTEP_TORCH_PIN=2.13.0
 LOCKSTEP_CPU_INDEX=https://download.pytorch.org/whl/cpu  # the PyTorch project's public index of CPU builds
 
-# One line a package: its name, then what shows that it is there: a command, a header, or a Python module list.
+# One line a package: its name, then what shows that it is there: a command, a header, or a file (a pattern).
 # A compiler, cmake or library that came another way than by apt is as good.
 lockstep_packages() {
   cat <<'END'
@@ -40,15 +40,17 @@ has_header() {
   return 1
 }
 
+# Those of a list like lockstep_packages' on stdin that are not there.
 missing_packages() {
   local name kind what
-  lockstep_packages | while read -r name kind what; do
+  while read -r name kind what; do
     case $kind in
       command)
         if [ "$what" = c++ ] && has_command "${CXX:-c++}"; then continue; fi
         has_command "$what" || echo "$name"
         ;;
       header) has_header "$what" || echo "$name" ;;
+      file) compgen -G "$what" >/dev/null || echo "$name" ;;
     esac
   done
 }
@@ -208,18 +210,6 @@ ensure_python_headers() {
     (install_packages python3-dev) || say "Going on without python3-dev: the Python module lockstep_c10d is left out."
 }
 
-# What tests import, into .venv; without it they are skipped, by name. Of TensorBoard what reads its files, no server.
-ensure_python_test_packages() {
-  local python="$ROOT/.venv/bin/python"
-  local wants='expecttest, numpy, safetensors, sklearn, tokenizers, tensorboard.backend.event_processing.event_accumulator'
-  if [ ! -x "$python" ] || "$python" -c "import $wants" 2>/dev/null; then return; fi
-  mkdir -p "$ROOT/build"
-  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers and TensorBoard's reader into .venv, for the tests"
-  pip_quietly install expecttest numpy safetensors scikit-learn 'transformers>=5' ||
-    say "pip could not install expecttest, numpy, safetensors, scikit-learn and transformers (log: build/pip.log)"
-  pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
-}
-
 # Everything that a build needs. Quick when it is all there: nothing but lookups, and not even those when the last
 # answer still holds.
 ensure_dependencies() {
@@ -230,7 +220,7 @@ ensure_dependencies() {
     if [ "${known:-}" = "$key" ] && is_libtorch "$TORCH_FOLDER"; then return; fi
   fi
   local -a missing
-  read -ra missing <<<"$(missing_packages | tr '\n' ' ')"
+  read -ra missing <<<"$(lockstep_packages | missing_packages | tr '\n' ' ')"
   install_packages "${missing[@]}"
   ensure_python_headers
   check_versions

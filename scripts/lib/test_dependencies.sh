@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# Installs what only the tests want: launchers, checkers, Python packages. Sourced after dependencies.sh.
+# None is a must: what cannot be had is left out, and the tests that want it are skipped and say so.
+
+# Lists like lockstep_packages.
+
+# gdb shows the stacks of ranks that did not end in time.
+test_packages() {
+  cat <<'END'
+openmpi-bin          command mpirun
+libopenmpi-dev       command mpicc.openmpi
+mpich                command mpiexec.hydra
+libmpich-dev         command mpicc.mpich
+iproute2             command ip
+gdb                  command gdb
+END
+  # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
+  if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi
+}
+
+# For --full: another compiler, its sanitizers and fuzzer, and a browser that opens the pages that we write.
+full_test_packages() {
+  cat <<'END'
+clang-19             command clang++-19
+libclang-rt-19-dev   file /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.fuzzer-*.a
+clang-tidy-19        command clang-tidy-19
+END
+  if ! has_command chromium && ! has_command chromium-browser && ! has_command google-chrome; then
+    say "chromium             command chromium"
+  fi
+}
+
+# clang-format 19, or nothing: by that name, by its plain one, or in .venv.
+find_clang_format() {
+  local name
+  for name in clang-format-19 clang-format "$ROOT/.venv/bin/clang-format"; do
+    if has_command "$name" && "$name" --version 2>/dev/null | grep -q 'version 19\.'; then
+      say "$name"
+      return
+    fi
+  done
+}
+
+# Those of the packages that apt knows here, one a line.
+offered() {
+  local package
+  for package in "$@"; do
+    if apt-cache policy "$package" 2>/dev/null | grep -Eq '^  Candidate: [^(]'; then say "$package"; fi
+  done
+}
+
+# Installs what there is of a list on stdin.
+try_packages() {
+  local -a missing wanted
+  read -ra missing <<<"$(missing_packages | tr '\n' ' ')"
+  if [ "${#missing[@]}" = 0 ]; then return; fi
+  read -ra wanted <<<"${missing[*]}"
+  if has_command apt-cache; then
+    # A fresh machine's list may be empty; refreshing it needs root.
+    if [ -z "$(offered "${missing[@]}")" ] && [ "$(id -u)" = 0 ]; then apt-get update >/dev/null 2>&1 </dev/null || true; fi
+    read -ra wanted <<<"$(offered "${missing[@]}" | tr '\n' ' ')"
+  fi
+  # A subshell, for install_packages stops where it cannot.
+  if [ "${#wanted[@]}" != 0 ] && (install_packages "${wanted[@]}") && [ "${#wanted[@]}" = "${#missing[@]}" ]; then return; fi
+  say "Going on without some of: ${missing[*]}. Tests that want them are skipped and listed at the end."
+}
+
+ensure_clang_format() {
+  if [ -n "$(find_clang_format)" ] || [ ! -x "$ROOT/.venv/bin/python" ]; then return; fi
+  say "Installing clang-format 19 into .venv"
+  pip_quietly install 'clang-format==19.*' || say "pip could not install clang-format (log: build/pip.log); the check of formats is skipped."
+}
+
+# What tests import, into .venv. Of TensorBoard what reads its files, no server.
+ensure_python_test_packages() {
+  local python="$ROOT/.venv/bin/python"
+  local wants='expecttest, numpy, safetensors, sklearn, tokenizers, transformers, tensorboard.backend.event_processing.event_accumulator'
+  if [ ! -x "$python" ]; then
+    say "libtorch is not in .venv: tests that import Python packages use those that its own Python has."
+    return
+  fi
+  if "$python" -c "import $wants" 2>/dev/null; then return; fi
+  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers and TensorBoard's reader into .venv, for the tests"
+  pip_quietly install expecttest numpy safetensors scikit-learn 'transformers>=5' ||
+    say "pip could not install expecttest, numpy, safetensors, scikit-learn and transformers (log: build/pip.log)"
+  pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
+}
+
+# ensure_test_dependencies FULL (1 or 0)
+ensure_test_dependencies() {
+  mkdir -p "$ROOT/build"
+  test_packages | try_packages
+  if [ "$1" = 1 ]; then full_test_packages | try_packages; fi
+  ensure_clang_format
+  ensure_python_test_packages
+}
