@@ -34,7 +34,7 @@ END
 find_clang_format() {
   local name
   for name in clang-format-19 clang-format "$ROOT/.venv/bin/clang-format"; do
-    if has_command "$name" && "$name" --version 2>/dev/null | grep -q 'version 19\.'; then
+    if has_command "$name" && [[ $("$name" --version 2>/dev/null) == *"version 19."* ]]; then
       say "$name"
       return
     fi
@@ -45,7 +45,8 @@ find_clang_format() {
 offered() {
   local package
   for package in "$@"; do
-    if apt-cache policy "$package" 2>/dev/null | grep -Eq '^  Candidate: [^(]'; then say "$package"; fi
+    # Not through grep -q, which would end apt-cache early, and so the pipe with a failure.
+    if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then say "$package"; fi
   done
 }
 
