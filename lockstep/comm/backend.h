@@ -44,6 +44,11 @@ class Backend {
   // Communicator.
   virtual std::unique_ptr<Request> start(const Call& call) = 0;
 
+  // Called right before run() with the same call, but for its record, which is made in between: an
+  // engine that can lets the data go now, so that what is written down of the call costs no time
+  // while the data travels. Does not wait, and does not throw: what is wrong, run() says.
+  virtual void show(const Call& call) { (void)call; }
+
   // The blocking form; an engine that has a shorter way overrides it: most small calls are over
   // before it is worth asking for the time. Throws as Request::wait().
   virtual void run(const Call& call, Deadline::Duration timeout) {

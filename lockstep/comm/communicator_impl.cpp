@@ -313,9 +313,8 @@ void Communicator::Impl::number(Op op, Call& call) {
   }
 }
 
-// Makes the call's record, for the board and for the engine; returns its place on the board.
+// Completes the call's record, for the board and for the engine; returns its place on the board.
 uint64_t Communicator::Impl::record(Call& call, launch::CallRecord& record) {
-  record = make_record(call);
   record.group = group_;
   record.begun = ticks();
   call.record = &record;
@@ -329,7 +328,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   fill(ask, plan, call);
   stage(ask, plan, call, *flight);
   number(ask.op, call);
-  launch::CallRecord its_record;
+  launch::CallRecord its_record = make_record(call);
   flight->call = record(call, its_record);
   try {
     flight->request = backend_->start(call);
@@ -402,7 +401,8 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
 }
 
 void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Tensor*> tensors) {
-  launch::CallRecord its_record;
+  backend_->show(call);
+  launch::CallRecord its_record = make_record(call);
   const uint64_t place = record(call, its_record);
   try {
     backend_->run(call, options_.timeout);

@@ -143,10 +143,10 @@ struct Names {
 void put_file(char (&field)[44], const char* path) {
   const size_t n = std::strlen(path);
   const size_t longest = std::min(n, sizeof field - 1);
-  size_t kept = 0;
-  while (kept < longest && path[n - kept - 1] != '/') ++kept;
-  std::memcpy(field, path + (n - kept), kept);
-  field[kept] = '\0';
+  const char* tail = path + (n - longest);
+  if (const void* slash = ::memrchr(tail, '/', longest); slash != nullptr)
+    tail = static_cast<const char*>(slash) + 1;
+  std::memcpy(field, tail, static_cast<size_t>(path + n - tail));
 }
 
 }  // namespace
@@ -190,10 +190,11 @@ uint64_t fingerprint(const Call& call) {
     hash *= 0x9e3779b97f4a7c15ULL;
     hash ^= hash >> 29;
   };
-  mix(static_cast<uint64_t>(call.op));
-  mix(static_cast<uint64_t>(call.dtype));
-  mix(is_reduction(call.op) ? static_cast<uint64_t>(call.reduce) : 99);
-  mix(static_cast<uint64_t>(call.root));
+  // One word: a chain of multiplications is what a small call waits for.
+  const auto byte = [](auto value) { return static_cast<uint64_t>(static_cast<uint8_t>(value)); };
+  mix(byte(call.op) | byte(call.dtype) << 8 |
+      (is_reduction(call.op) ? byte(call.reduce) : uint64_t{99}) << 16 |
+      static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32);
   mix(static_cast<uint64_t>(call.count));
   if (call.op != Op::kAllToAll) {
     for (const int64_t count : call.counts) mix(static_cast<uint64_t>(count));

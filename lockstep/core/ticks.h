@@ -28,4 +28,16 @@ inline void cpu_pause() noexcept {
 #endif
 }
 
+// Fetches a cache line that is about to be written, in such a way that the store need not ask the
+// other cores for it any more.
+inline void prefetch_to_write(const void* line) noexcept {
+#if defined(__x86_64__)
+  // The builtin leaves the "to write" out unless the compiler may assume a newer processor; older
+  // ones take the instruction for a no-op.
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/comm/rounds/direct.h"
 #include "lockstep/comm/rounds/operation.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpus.h"
@@ -19,6 +18,9 @@ namespace {
 uint64_t mixed(uint64_t history, uint64_t fingerprint) {
   return (history ^ fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
 }
+
+// How often a rank looks for its peers' lines before it asks whether one of them sleeps.
+constexpr int kFirstLooks = 32;
 
 bool is_message(const Call& call) {
   return call.op == Op::kSend || call.op == Op::kRecv;
@@ -100,19 +102,23 @@ std::unique_ptr<Request> Engine::start(const Call& call) {
 }
 
 void Engine::run(const Call& call, Deadline::Duration timeout) {
+  const bool shown = std::exchange(shown_, false);
   if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
   launch::CallRecord made;
   if (call.record == nullptr) made = make_record(call);
   Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());
+  op.shown = shown;
   enroll(op);
   // Most small calls are over before it is worth asking for the time, or queueing.
   const bool at_once = queue_.empty() && op.through_lines && op.posted;
   if (at_once) {
     show_lines(op);
+    const int looks = std::min(kFirstLooks, spins_);
     for (int i = 0;; ++i) {
-      if (exchange_lines(op)) return;
+      if (exchange_lines(op)) return;  // and rings
+      if (i == looks) ring_for_lines();
       if (i == spins_) break;
       cpu_pause();
     }
@@ -150,10 +156,10 @@ void Engine::enroll(Operation& op) {
   op.history = history_;
   history_ = mixed(history_, op.record.fingerprint);
 
-  const bool offered = Pieces::offered(call);
-  const int64_t largest = offered ? op.pieces.largest_offer() : 0;
-  op.through_lines = offered && largest <= tuning_.lines_up_to;
+  op.through_lines = through_lines(op.pieces);
   if (!op.through_lines) {
+    const bool offered = Pieces::offered(call);
+    const int64_t largest = offered ? op.pieces.largest_offer() : 0;
     LOCKSTEP_CHECK(call.op != Op::kAllReduce || call.input == call.output,
                    "all_reduce works in place");
     const int64_t offer = offered ? op.pieces.offer(rank_) : 0;
@@ -184,15 +190,18 @@ void Engine::enroll(Operation& op) {
   if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
 }
 
-// False while the slowest rank may still need what the post would overwrite.
+// False while the slowest rank may still need what the call's post would overwrite.
+bool Engine::may_post(uint64_t number) {
+  if (number <= all_done_ + kPosts) return true;
+  uint64_t slowest = UINT64_MAX;
+  for (int r = 0; r < region_.size(); ++r)
+    slowest = std::min(slowest, region_.rank(r).done.load(std::memory_order_acquire));
+  all_done_ = slowest;
+  return number <= all_done_ + kPosts;
+}
+
 bool Engine::post(Operation& op) {
-  if (op.number > all_done_ + kPosts) {
-    uint64_t slowest = UINT64_MAX;
-    for (int r = 0; r < region_.size(); ++r)
-      slowest = std::min(slowest, region_.rank(r).done.load(std::memory_order_acquire));
-    all_done_ = slowest;
-    if (op.number > all_done_ + kPosts) return false;
-  }
+  if (!may_post(op.number)) return false;
   Post& post = region_.post(rank_, op.number);
   post.fingerprint = op.record.fingerprint;
   post.history = op.history;
@@ -250,6 +259,7 @@ bool Engine::advance(Operation& op) {
         if (!op.posted && !post(op)) return moved;
         if (op.through_lines) {
           show_lines(op);
+          ring_for_lines();
         } else if (op.surely_staged) {
           op.phase = Phase::kStaged;
         } else {
@@ -275,42 +285,14 @@ bool Engine::advance(Operation& op) {
   }
 }
 
-void Engine::show_lines(Operation& op) {
-  lines_.write(op.record.fingerprint ^ op.history, op.pieces.own(), op.pieces.offer(rank_));
-  doorbell_.ring();
-  op.phase = Operation::Phase::kLines;
-}
-
-bool Engine::exchange_lines(Operation& op) {
-  const int size = region_.size();
-  for (int r = 0; r < size; ++r) {
-    if (r != rank_ && !lines_.ready(r, op.pieces.offer(r))) return false;
-  }
-  if (op.call.output != nullptr) {
-    if (scratch_.size() < static_cast<size_t>(size) * kLineCapacity)
-      scratch_.resize(static_cast<size_t>(size) * kLineCapacity);
-    for (int r = 0; r < size; ++r) {
-      const int64_t bytes = op.pieces.offer(r);
-      offers_[static_cast<size_t>(r)] =
-          bytes == 0   ? nullptr
-          : r == rank_ ? op.pieces.own()
-                       : lines_.read(r, bytes, scratch_.data() + r * kLineCapacity);
-    }
-    take_mapped(op.call, op.pieces, rank_, offers_);
-  }
-  lines_.end();
-  finish(op);
-  return true;
-}
-
 void Engine::finish(Operation& op) {
   op.done = true;
-  if (op.number % (kPosts / 4) != 0) {
+  if (!op.through_lines && op.number % (kPosts / 4) != 0) {
     own_.done.store(op.number, std::memory_order_release);
     return;
   }
   own_.done.store(op.number, std::memory_order_seq_cst);
-  doorbell_.ring();  // for whoever is kPosts ahead
+  doorbell_.ring();  // for whoever waits for this rank's lines, or is kPosts ahead
 }
 
 bool Engine::stage(Operation& op) {

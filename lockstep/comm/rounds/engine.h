@@ -1,9 +1,10 @@
 // Engine: one rank's end of a region; runs collectives and messages, waits, and notices who is
 // late, gone or out of step.
 //
-// A collective is posted first: fingerprint, history and where the data lies. How the data moves
-// follows from the call and from all ranks' posts, never from what one rank alone knows, and makes
-// no difference to a single bit of the result:
+// A collective is posted first: fingerprint, history and where the data lies; lines alone may go
+// before their post, which is then written while they travel. How the data moves follows from the
+// call and from all ranks' posts, never from what one rank alone knows, and makes no difference to
+// a single bit of the result:
 //   lines    up to Tuning::lines_up_to bytes a rank
 //   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
 //            all_reduce in one fused pass
@@ -32,6 +33,7 @@
 #include "lockstep/comm/rounds/channels.h"
 #include "lockstep/comm/rounds/doorbell.h"
 #include "lockstep/comm/rounds/lines.h"
+#include "lockstep/comm/rounds/pieces.h"
 #include "lockstep/comm/rounds/program.h"
 #include "lockstep/comm/rounds/reach.h"
 #include "lockstep/comm/rounds/region.h"
@@ -69,6 +71,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   std::unique_ptr<Request> start(const Call& call);
+  void show(const Call& call);  // Backend::show()
   void run(const Call& call, Deadline::Duration timeout);
   void progress();
   Probe probe(int src, int tag);  // Backend::probe()
@@ -85,17 +88,23 @@ class Engine {
 
   // engine.cpp: what happens in a call.
   void enroll(Operation& op);
+  bool may_post(uint64_t number);
   bool post(Operation& op);
   bool advance();  // moves data; true if anything moved
   bool advance(Operation& op);
-  void show_lines(Operation& op);
-  bool exchange_lines(Operation& op);
   bool stage(Operation& op);
   bool produce(Operation& op);
   bool consume(Operation& op);
   void finish(Operation& op);
   bool slot_is_free(uint64_t round);
   bool reads(const Operation& op, int rank) const;
+
+  // engine_lines.cpp: calls through lines.
+  bool through_lines(const Pieces& pieces) const;
+  void show_lines(Operation& op);
+  void ring_for_lines();
+  bool exchange_lines(Operation& op);
+  void take_lines(const Operation& op);
 
   // engine_execute.cpp: calls in which ranks touch each other's memory.
   bool meet(Operation& op);
@@ -146,6 +155,7 @@ class Engine {
   uint64_t all_done_ = 0;    // a lower bound of every rank's done
   uint64_t slowest_ = 0;     // a lower bound of every rank's consumed
   int probes_ = 0;
+  bool shown_ = false;  // the lines of the call that is run next are written
   std::vector<std::byte> scratch_;
   // Kept for their memory; of the call that is being executed.
   std::vector<const std::byte*> offers_;

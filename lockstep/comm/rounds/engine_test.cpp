@@ -234,6 +234,53 @@ TEST(RoundsEngine, LargeTensors) {
   }
 }
 
+// A small call's data goes before the rest of the call: a peer need not wait for what is written
+// down of it.
+TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
+  auto backends = make_local_backends(2);
+  float data[2] = {1, 2};
+  Call calls[2];
+  for (size_t r = 0; r < 2; ++r) {
+    calls[r].op = Op::kAllReduce;
+    calls[r].dtype = at::kFloat;
+    calls[r].count = 1;
+    calls[r].output = reinterpret_cast<std::byte*>(&data[r]);
+    calls[r].input = calls[r].output;
+  }
+  for (int call = 0; call < 200; ++call) {  // more than posts fit
+    const size_t first = call % 2;
+    backends[first]->show(calls[first]);
+    backends[1 - first]->run(calls[1 - first], std::chrono::seconds(10));
+    backends[first]->run(calls[first], std::chrono::seconds(10));
+    ASSERT_EQ(data[0], 3) << "call " << call;
+    ASSERT_EQ(data[1], 3) << "call " << call;
+    data[0] = 1;
+    data[1] = 2;
+  }
+}
+
+// What is shown is part of the call, whatever the ranks find to be wrong with it afterwards.
+TEST(RoundsEngine, WhatIsShownOfDifferentCallsDoesNotMeet) {
+  auto backends = make_local_backends(2);
+  float data[2] = {1, 2};
+  Call calls[2];
+  for (size_t r = 0; r < 2; ++r) {
+    calls[r].op = Op::kAllReduce;
+    calls[r].dtype = at::kFloat;
+    calls[r].reduce = r == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+    calls[r].count = 1;
+    calls[r].output = reinterpret_cast<std::byte*>(&data[r]);
+    calls[r].input = calls[r].output;
+    backends[r]->show(calls[r]);
+  }
+  std::thread peer(
+      [&] { EXPECT_THROW(backends[1]->run(calls[1], std::chrono::seconds(10)), Mismatch); });
+  EXPECT_THROW(backends[0]->run(calls[0], std::chrono::seconds(10)), Mismatch);
+  peer.join();
+  EXPECT_EQ(data[0], 1);
+  EXPECT_EQ(data[1], 2);
+}
+
 TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
   std::vector<std::byte> from(100'000), to(100'000);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/core/ticks.h"
+
 namespace lockstep::rounds {
 namespace {
 
@@ -27,8 +29,16 @@ void Lines::write(uint64_t key, const std::byte* payload, int64_t bytes) {
   if (bytes > 0)
     std::memcpy(lines[last].payload, payload + last * kLinePayload,
                 static_cast<size_t>(bytes - last * kLinePayload));
-  // Sequentially consistent: whoever publishes looks for sleepers next (doorbell.h).
-  lines[last].flag.store(flag_, std::memory_order_seq_cst);
+  lines[last].flag.store(flag_, std::memory_order_release);
+  written_[exchange_ % 2] = last + 1;
+}
+
+void Lines::end() {
+  ++exchange_;
+  // Every rank has begun the exchange that ends here, so none looks at the lines of the one before
+  // any more: the next one uses them again.
+  const Line* lines = region_.lines(rank_, exchange_);
+  for (int64_t i = 0; i < written_[exchange_ % 2]; ++i) prefetch_to_write(lines + i);
 }
 
 bool Lines::ready(int rank, int64_t bytes) const {

@@ -18,7 +18,8 @@ class Lines {
 
   // Begins an exchange: shows this rank's `bytes` (at most kLineCapacity, perhaps 0). `key` is
   // equal on ranks that make the same call: the lines of another one never become ready. The
-  // exchange before must be over.
+  // exchange before must be over. Whoever may sleep must be woken (doorbell.h) after a later store
+  // that is sequentially consistent.
   void write(uint64_t key, const std::byte* payload, int64_t bytes);
   // Whether the rank's first `bytes` are there; for 0, whether it takes part.
   bool ready(int rank, int64_t bytes) const;
@@ -26,13 +27,14 @@ class Lines {
   // `scratch` (kLineCapacity bytes). Valid until end(). Only once ready().
   const std::byte* read(int rank, int64_t bytes, std::byte* scratch) const;
   // Ends the exchange. Only once all ranks were ready.
-  void end() { ++exchange_; }
+  void end();
 
  private:
   Region region_;
   int rank_;
   uint64_t exchange_ = 0;
   uint64_t flag_ = 0;
+  int64_t written_[2] = {};  // lines, by parity
 };
 
 }  // namespace lockstep::rounds

@@ -27,6 +27,7 @@ struct Engine::Operation {
   bool done = false;
 
   bool through_lines = false;
+  bool shown = false;  // its lines are written
   Memory memory = Memory::kStaged;
   Window window;
   bool shows_target = false;   // the post says where this rank's output lies

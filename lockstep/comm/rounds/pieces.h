@@ -23,6 +23,8 @@ class Pieces {
  public:
   Pieces(const Call& call, int rank, int size);
 
+  const Call& call() const { return call_; }
+
   // Whether any rank offers its memory, at most how many bytes; equal on all ranks.
   static bool offered(const Call& call);
   int64_t largest_offer() const;

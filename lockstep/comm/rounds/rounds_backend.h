@@ -21,6 +21,7 @@ class RoundsBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override { return engine_.start(call); }
+  void show(const Call& call) override { engine_.show(call); }
   void run(const Call& call, Deadline::Duration timeout) override { engine_.run(call, timeout); }
   SymmetricMemory allocate_symmetric(int64_t bytes) override {
     return reach_ ? reach_->allocate(bytes) : SymmetricMemory();

@@ -1,0 +1,59 @@
+// Engine: small calls, whose data goes through lines.
+#include "lockstep/comm/rounds/direct.h"
+#include "lockstep/comm/rounds/operation.h"
+
+namespace lockstep::rounds {
+
+bool Engine::through_lines(const Pieces& pieces) const {
+  return Pieces::offered(pieces.call()) && pieces.largest_offer() <= tuning_.lines_up_to;
+}
+
+// Everything that run() does with a small call but to write its lines can wait until they travel.
+void Engine::show(const Call& call) {
+  const bool message = call.op == Op::kSend || call.op == Op::kRecv;
+  if (message || broken_ || !queue_.empty() || region_.header().failure.any()) return;
+  const Pieces pieces(call, rank_, region_.size());
+  if (!through_lines(pieces) || !may_post(numbered_ + 1)) return;
+  lines_.write(fingerprint(call) ^ history_, pieces.own(), pieces.offer(rank_));
+  shown_ = true;
+}
+
+void Engine::show_lines(Operation& op) {
+  if (!op.shown)
+    lines_.write(op.record.fingerprint ^ op.history, op.pieces.own(), op.pieces.offer(rank_));
+  op.phase = Operation::Phase::kLines;
+}
+
+// Wakes those who sleep before this rank's lines were there. The store says nothing new, but what
+// was stored before it is visible once the sleepers are looked for.
+void Engine::ring_for_lines() {
+  own_.posted.store(own_.posted.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+  doorbell_.ring();
+}
+
+bool Engine::exchange_lines(Operation& op) {
+  const int size = region_.size();
+  for (int r = 0; r < size; ++r) {
+    if (r != rank_ && !lines_.ready(r, op.pieces.offer(r))) return false;
+  }
+  if (op.call.output != nullptr) take_lines(op);
+  lines_.end();
+  finish(op);
+  return true;
+}
+
+void Engine::take_lines(const Operation& op) {
+  const int size = region_.size();
+  if (scratch_.size() < static_cast<size_t>(size) * kLineCapacity)
+    scratch_.resize(static_cast<size_t>(size) * kLineCapacity);
+  for (int r = 0; r < size; ++r) {
+    const int64_t bytes = op.pieces.offer(r);
+    offers_[static_cast<size_t>(r)] =
+        bytes == 0   ? nullptr
+        : r == rank_ ? op.pieces.own()
+                     : lines_.read(r, bytes, scratch_.data() + r * kLineCapacity);
+  }
+  take_mapped(op.call, op.pieces, rank_, offers_);
+}
+
+}  // namespace lockstep::rounds
