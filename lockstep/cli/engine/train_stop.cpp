@@ -6,17 +6,15 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <string_view>
+#include <string>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 #include "lockstep/launch/failure_report.h"
-#include "lockstep/launch/remote_order.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/trainer_state.h"
@@ -25,17 +23,9 @@ namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
 
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("-_./=,:+@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  return plain ? word : launch::shell_quoted(word);
-}
-
 std::string start_command(const StartedRun& run) {
-  std::string text = quoted(run.command) + " train";
-  for (const std::string& argument : run.arguments) text += " " + quoted(argument);
+  std::string text = shell_word(run.command) + " train";
+  for (const std::string& argument : run.arguments) text += " " + shell_word(argument);
   return text;
 }
 
