@@ -449,9 +449,9 @@ bool Communicator::Impl::test(Flight& flight) {
 
 void Communicator::Impl::set_broken() noexcept {
   const std::exception_ptr error = std::current_exception();
-  broken_.set(error);
+  const bool first = broken_.set(error);  // else abort() was: this rank's own doing
   if (std::exchange(told_, true)) return;
-  if (options_.board) {
+  if (first && options_.board) {
     show_giving_up(*options_.board, options_.board_rank, error,
                    options_.origin ? options_.origin->members : std::vector<int>());
   }

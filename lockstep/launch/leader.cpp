@@ -91,14 +91,9 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   agent.heard = now;
   switch (message.kind) {
     case Kind::kFailed: {
-      Cause cause{.time = now, .member = from, .worker = message.failure};
+      Cause cause{.time = now, .member = from};
       if (message.failure) {
-        cause.worker->host = name_of(agent);
-        cause.exit_code = cause.worker->signal == 0 && cause.worker->exit_code == 2 ? 2 : 1;
-        const int signal = cause.worker->signal;
-        cause.weight = signal != 0 && signal != SIGABRT ? kKilled
-                       : cause.worker->gave_up          ? kWaited
-                                                        : kOther;
+        blame(cause, *message.failure, name_of(agent));
       } else {
         cause.text = name_of(agent) + ": " + message.text;
         cause.exit_code = message.exit_code;
@@ -131,8 +126,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       // Its last word about its failure has more of the log's tail.
       for (Cause& cause : causes_) {
         if (cause.member != from || !cause.worker || !message.failure) continue;
-        cause.worker = message.failure;
-        cause.worker->host = name_of(agent);
+        blame(cause, *message.failure, name_of(agent));
       }
       for (RankSight sight : message.sights) {
         sight.host = name_of(agent);
@@ -142,6 +136,15 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
     default:
       return {};
   }
+}
+
+void Leader::blame(Cause& cause, const WorkerFailure& failure, const std::string& host) {
+  cause.worker = failure;
+  cause.worker->host = host;
+  cause.exit_code = failure.signal == 0 && failure.exit_code == 2 ? 2 : 1;
+  cause.weight = failure.signal != 0 && failure.signal != SIGABRT ? kKilled
+                 : failure.gave_up                                ? kWaited
+                                                                  : kOther;
 }
 
 Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::string& address,

@@ -77,6 +77,7 @@ class Leader {
     int exit_code = 1;
   };
 
+  static void blame(Cause& cause, const WorkerFailure& failure, const std::string& host);
   Sends join(Member from, const AgentMessage& message, const std::string& address, Time now);
   Sends plans(Time now);
   Sends fail(Cause cause, Time now);

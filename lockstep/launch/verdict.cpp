@@ -49,6 +49,8 @@ void judge(WorkerFailure& failure, std::span<const RankSight> sights) {
   failure.waited.clear();
   for (const RankSight& sight : those(sights, [](const RankSight& s) { return s.gave_up; }))
     failure.waited.push_back(sight.rank);
+  if (failure.waited.empty())
+    failure.waited.push_back(failure.rank);  // its agent's sights are lost
   const std::vector<RankSight> awaited = end_of_chain(sights, failure.late);
   if (failure.causes.empty() && !awaited.empty() && !awaited[0].end.empty())
     failure.causes = awaited;

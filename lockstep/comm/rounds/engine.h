@@ -108,7 +108,7 @@ class Engine {
 
   // engine_execute.cpp: calls in which ranks touch each other's memory.
   bool meet(Operation& op);
-  void execute(Operation& op);
+  bool execute(Operation& op);
   void execute_mapped(Operation& op);
   void execute_copied(Operation& op);
   bool leave(Operation& op);

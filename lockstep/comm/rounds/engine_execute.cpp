@@ -97,7 +97,7 @@ bool Engine::meet(Operation& op) {
   if (offers_mapped || copies) {
     op.copied = copies && (!offers_mapped || half_mapped);
     op.pushed = op.shows_target && (op.copied || (op.call.op == Op::kBroadcast && all_mapped));
-    execute(op);
+    if (!execute(op)) return false;
     op.phase = Operation::Phase::kLeaving;
     return true;
   }
@@ -107,13 +107,14 @@ bool Engine::meet(Operation& op) {
   return true;
 }
 
-// Moves this rank's share, without any help of the peers.
-void Engine::execute(Operation& op) {
+// Moves this rank's share, without any help of the peers. False if the group is broken: the call
+// will not end, the next check throws.
+bool Engine::execute(Operation& op) {
   // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
   own_.inside.store(1, std::memory_order_seq_cst);
   if (region_.header().failure.any()) {
     own_.inside.store(0, std::memory_order_release);
-    return;  // the next check throws
+    return false;
   }
   std::string problem;
   int lost = -1;
@@ -124,7 +125,7 @@ void Engine::execute(Operation& op) {
       execute_mapped(op);
   } catch (const GroupBroke&) {
     own_.inside.store(0, std::memory_order_release);
-    return;  // as above
+    return false;
   } catch (const PeerLost& error) {
     problem = error.what();
     lost = error.rank();
@@ -135,6 +136,7 @@ void Engine::execute(Operation& op) {
   if (!problem.empty()) fail(Failure::kPeerLost, lost, problem);
   own_.executed.store(op.number, std::memory_order_seq_cst);
   doorbell_.ring();
+  return true;
 }
 
 void Engine::execute_mapped(Operation& op) {
