@@ -94,7 +94,7 @@ int run_program(const char* method, int argc, char** argv,
     app.parse(argc, argv);
     fill_in(settings);
     if (lockstep::launch::read_job_environment(lockstep::process_env()).rank == 0) {
-      lockstep::check_output_folder(settings.output);
+      const lockstep::OutputFolder tried(settings.output);
       lockstep::check_output_file(settings.json);
     }
     program(settings);

@@ -145,7 +145,10 @@ void Birthplaces::expect(size_t index, bool awaited) {
 }
 
 void Birthplaces::arrived(size_t index, const at::Tensor& gradient) {
-  if (watching()) plan_->learn(index, gradient);
+  if (watching())
+    plan_->learn(index, gradient);
+  else
+    plan_->expect(index, false);
 }
 
 bool Birthplaces::occupied(size_t index) const {

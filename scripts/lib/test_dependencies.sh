@@ -50,10 +50,10 @@ offered() {
   done
 }
 
-# Installs what there is of a list on stdin.
+# Installs what there is of a list of packages.
 try_packages() {
   local -a missing wanted
-  read -ra missing <<<"$(missing_packages | tr '\n' ' ')"
+  read -ra missing <<<"$(missing_packages <<<"$1" | tr '\n' ' ')"
   if [ "${#missing[@]}" = 0 ]; then return; fi
   read -ra wanted <<<"${missing[*]}"
   if has_command apt-cache; then
@@ -90,8 +90,8 @@ ensure_python_test_packages() {
 # ensure_test_dependencies FULL (1 or 0)
 ensure_test_dependencies() {
   mkdir -p "$ROOT/build"
-  test_packages | try_packages
-  if [ "$1" = 1 ]; then full_test_packages | try_packages; fi
+  try_packages "$(test_packages)"
+  if [ "$1" = 1 ]; then try_packages "$(full_test_packages)"; fi
   ensure_clang_format
   ensure_python_test_packages
 }

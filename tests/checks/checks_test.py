@@ -220,7 +220,7 @@ class Checks(unittest.TestCase):
         self.write()
         # Stands for clang-format 19: squeezes spaces.
         with open(os.path.join(bin_dir, "clang-format-19"), "w", encoding="utf-8") as f:
-            f.write('#!/bin/sh\nsed "s/  */ /g" "$1"\n')
+            f.write('#!/bin/sh\nif [ "$1" = --version ]; then echo "clang-format version 19.1.0"; exit; fi\nsed "s/  */ /g" "$1"\n')
         os.chmod(f.name, os.stat(f.name).st_mode | stat.S_IXUSR)
         env = {**os.environ, "LOCKSTEP_CHECK_ROOT": self.root, "PATH": bin_dir + ":" + os.environ["PATH"]}
         check = [os.path.join(ROOT, "scripts", "check-format")]

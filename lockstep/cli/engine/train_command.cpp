@@ -111,7 +111,7 @@ int train_command(const Arguments& arguments) {
                          .command = lockstep_command()};
     if (!alone) {
       if (job.rank == 0) {
-        check_output_folder(plan.config.output);
+        const OutputFolder tried(plan.config.output);
         check_output_file(parsed.json);
       }
       return run_rank(plan, parsed, run);

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/flat/gradient_home.h"
 
 namespace lockstep::internal {
@@ -15,9 +16,14 @@ at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }
 
-// Who else than .grad may share the storage of a gradient that has just arrived: the engine, which
-// still has what it passed to the accumulator.
-constexpr size_t kOwnUses = 2;
+// Whether the elements of two tensors lie alike; strides of dims of size 1 do not count.
+bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
 
 // By parameter; 0 where a gradient cannot be born in place.
 std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
@@ -35,7 +41,14 @@ std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
 bool Gradient::in_place() const {
   const at::Tensor& gradient = parameter.grad();
   return gradient.defined() && !gradient.is_sparse() && gradient.data_ptr() == view.data_ptr() &&
-         gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type();
+         lie_alike(gradient, view) && gradient.scalar_type() == view.scalar_type();
+}
+
+bool Gradient::kept_by_others() const {
+  const at::Tensor& gradient = parameter.grad();
+  // The engine still has what it passed to the accumulator.
+  const size_t own = arrivals == 1 && !earlier ? 2 : 1;
+  return gradient.storage().use_count() > own || gradient.use_count() > 1;
 }
 
 GradientBuckets::GradientBuckets(NamedTensors parameters, bool movable)
@@ -71,7 +84,7 @@ bool GradientBuckets::place(size_t index) {
   }
   if (gradient.in_place()) {
     if (tensor.is_alias_of(gradient.view)) return true;
-    if (tensor.storage().use_count() > kOwnUses) flat::Birthplaces::vacate(tensor);
+    if (gradient.kept_by_others()) flat::Birthplaces::vacate(tensor);
   } else {
     if (births_.occupied(index)) return false;
     flat::move_into(gradient.view, tensor);
@@ -146,6 +159,16 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
     buckets_.push_back(std::move(bucket));
   }
   made_ = true;
+}
+
+std::string GradientBuckets::layout() const {
+  std::string strides;
+  for (const Gradient& gradient : gradients_) {
+    const at::Tensor& like = gradient.parameter;
+    if (movable_ && like.is_non_overlapping_and_dense() && !like.is_contiguous())
+      strides += gradient.name + " " + joined(like.strides()) + "; ";
+  }
+  return strides.empty() ? "" : ", strides " + std::to_string(fingerprint(strides));
 }
 
 std::vector<GradBucket> GradientBuckets::shown() const {

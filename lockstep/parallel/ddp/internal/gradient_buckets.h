@@ -38,6 +38,8 @@ struct Gradient {
   bool complete() const { return arrivals >= expected; }
   // Whether .grad lies where the view does: it is the view, or was born there.
   bool in_place() const;
+  // Whether somebody else holds .grad, which was born there, or shares its memory.
+  bool kept_by_others() const;
 };
 
 struct Bucket {
@@ -60,6 +62,8 @@ class GradientBuckets {
   // Collective, the same arguments on all ranks.
   void make(Communicator& comm, std::span<const size_t> order, flat::BucketSizes sizes);
   bool made() const { return made_; }
+  // What ranks must have alike beside order and sizes; nothing where all is contiguous.
+  std::string layout() const;
 
   // A backward begins on this thread, or has ended.
   void begin_backward();

@@ -57,7 +57,7 @@ void ReducerState::make_buckets(int source) {
   }
   for (size_t k = 0; k < order_.size(); ++k)
     order.mutable_data_ptr<int64_t>()[k] = static_cast<int64_t>(order_[k]);
-  const std::string note = note_of("layout");
+  const std::string note = note_of("layout" + buckets_.layout());
   comm_.iall_reduce(sparse, ReduceOp::kBitOr, call_note(note)).wait();
   comm_.broadcast(order, source);
 

@@ -161,6 +161,7 @@ void ReducerState::settle_failed() {
 void ReducerState::reset() {
   buckets_.end_backward();
   buckets_.reset();
+  shown_ = buckets_.shown();  // a bucket may have moved before what threw
   order_.clear();
   started_ = 0;
   armed_ = false;
