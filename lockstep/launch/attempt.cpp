@@ -441,10 +441,11 @@ RankExit Attempt::rank_to_blame() const {
   const RankExit& first = *supervisor_.failure();
   if (!note_of(first).consequence) return first;
   const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
-    // Not one that the agent has stopped, whatever it says.
-    if (!sights_[static_cast<size_t>(exit.local_rank)].ended_badly) return false;
     const ErrorNote note = note_of(exit);
-    return !note.message.empty() && !note.consequence;
+    // What one that the agent has stopped says may be of that, unless it says all.
+    const bool by_itself = sights_[static_cast<size_t>(exit.local_rank)].ended_badly;
+    return (by_itself || (note.complete && !exit.status.ok())) && !note.message.empty() &&
+           !note.consequence;
   });
   return cause == exits_.end() ? first : *cause;
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "lockstep/core/subprocess.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/call_board.h"
 

@@ -76,6 +76,7 @@ TEST(TrainSummary, SaysWhereThingsAre) {
   config.nproc = 2;
   TrainResult result;
   result.state.accuracy = 0.9735;
+  result.evaluation.samples = 100;
   const std::string text = train_summary({.result = result,
                                           .config = config,
                                           .backend = "shm",
