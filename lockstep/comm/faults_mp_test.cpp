@@ -16,6 +16,7 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/long_tests.h"
 
 namespace lockstep::faults_mp_test {
 namespace {
@@ -111,7 +112,7 @@ std::vector<Step> steps() {
   all.push_back({"hierarchical", "connecting over hierarchical"});
   all.push_back({"gloo", "connecting the side channel of gloo"});
   all.push_back({"gloo", "connecting over gloo, after its side channel", false});
-  if (!env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false))
+  if (!testing::long_tests())
     std::erase_if(all, [](const Step& step) { return step.long_only; });
   return all;
 }

@@ -19,13 +19,14 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/env.h"
 #include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::soak_mp_test {
 namespace {
 
 bool long_tests() {
-  return env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false);
+  return testing::long_tests();
 }
 
 int64_t times(int64_t n) {

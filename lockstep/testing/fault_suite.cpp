@@ -14,6 +14,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"
+#include "lockstep/testing/long_tests.h"
 
 namespace lockstep::testing {
 namespace {
@@ -276,7 +277,7 @@ const std::vector<Fault>& all_faults() {
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> chosen = [] {
     std::vector<Fault> some = all_faults();
-    if (!env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false))
+    if (!long_tests())
       std::erase_if(some, [](const Fault& fault) { return fault.long_only; });
     return some;
   }();
