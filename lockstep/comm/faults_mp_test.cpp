@@ -112,8 +112,7 @@ std::vector<Step> steps() {
   all.push_back({"hierarchical", "connecting over hierarchical"});
   all.push_back({"gloo", "connecting the side channel of gloo"});
   all.push_back({"gloo", "connecting over gloo, after its side channel", false});
-  if (!testing::long_tests())
-    std::erase_if(all, [](const Step& step) { return step.long_only; });
+  if (!testing::long_tests()) std::erase_if(all, [](const Step& step) { return step.long_only; });
   return all;
 }
 

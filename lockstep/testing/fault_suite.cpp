@@ -277,8 +277,7 @@ const std::vector<Fault>& all_faults() {
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> chosen = [] {
     std::vector<Fault> some = all_faults();
-    if (!long_tests())
-      std::erase_if(some, [](const Fault& fault) { return fault.long_only; });
+    if (!long_tests()) std::erase_if(some, [](const Fault& fault) { return fault.long_only; });
     return some;
   }();
   return chosen;
