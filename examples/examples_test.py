@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 SKIPPED = 77
-MPIRUNS = {"openmpi": ("Open MPI", "openmpi-bin", "Open MPI"), "mpich": ("MPICH", "mpich", "HYDRA")}
+MPIRUNS = {"openmpi": ("Open MPI", "openmpi-bin", "Open MPI|OpenRTE"), "mpich": ("MPICH", "mpich", "HYDRA")}
 EPOCHS = 2
 
 MATRIX = {
@@ -271,7 +271,7 @@ def missing(options, way):
         if not options.launcher:
             return f"no mpirun of {name}'s is installed (apt-get install {package})"
         version = subprocess.run([options.launcher, "--version"], stdout=subprocess.PIPE, encoding="utf-8").stdout
-        if word not in version:
+        if not re.search(word, version):
             return f"{options.launcher} is not {name}'s (apt-get install {package})"
     if way == "torchrun" and not options.launcher:
         return "torchrun is not installed (it comes with PyTorch's Python package)"

@@ -72,7 +72,10 @@ void finish_stdout() {
   std::cout.flush();
   std::clearerr(stdout);
   if (std::fflush(stdout) != 0) throw system_error("stdout cannot be written", errno);
-  if (!std::cout) throw Error("stdout cannot be written");
+  if (std::cout) return;
+  // It failed earlier, and the reason is forgotten: what the next write says.
+  if (::write(STDOUT_FILENO, "\n", 1) < 0) throw system_error("stdout cannot be written", errno);
+  throw Error("stdout cannot be written");
 }
 
 // What the file system says of a path that was given: not the failure of a run.
