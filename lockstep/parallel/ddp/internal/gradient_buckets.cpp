@@ -96,17 +96,18 @@ bool GradientBuckets::place(size_t index) {
 
 void GradientBuckets::place_anyhow(size_t index) {
   if (place(index)) return;
-  move_out(buckets_[gradients_[index].bucket]);
+  move_out(gradients_[index].bucket);
   place(index);
 }
 
 void GradientBuckets::clear_anyhow(size_t index) {
-  if (births_.occupied(index)) move_out(buckets_[gradients_[index].bucket]);
+  if (births_.occupied(index)) move_out(gradients_[index].bucket);
   gradients_[index].view.zero_();
 }
 
 // For good: whoever lives in one of its places may live long.
-void GradientBuckets::move_out(Bucket& bucket) {
+void GradientBuckets::move_out(size_t index) {
+  Bucket& bucket = buckets_[index];
   const at::NoGradGuard no_grad;
   const at::Tensor before = bucket.flat;
   bucket.flat = at::zeros(before.sizes(), before.options());
@@ -120,6 +121,7 @@ void GradientBuckets::move_out(Bucket& bucket) {
     copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
     tensor = gradient.view;
   }
+  shown_[index] = show(index);
 }
 
 void GradientBuckets::put_into(Bucket& bucket, size_t index, int64_t offset) {
@@ -157,6 +159,7 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
       --bucket.missing;
     }
     buckets_.push_back(std::move(bucket));
+    shown_.push_back(show(shown_.size()));
   }
   made_ = true;
 }
@@ -171,12 +174,9 @@ std::string GradientBuckets::layout() const {
   return strides.empty() ? "" : ", strides " + std::to_string(fingerprint(strides));
 }
 
-std::vector<GradBucket> GradientBuckets::shown() const {
-  std::vector<GradBucket> shown;
-  for (const Bucket& bucket : buckets_) {
-    GradBucket& one = shown.emplace_back(GradBucket{shown.size(), bucket.flat, {}});
-    for (const size_t i : bucket.gradients) one.gradients.push_back(gradients_[i].view);
-  }
+GradBucket GradientBuckets::show(size_t bucket) const {
+  GradBucket shown{bucket, buckets_[bucket].flat, {}};
+  for (const size_t i : buckets_[bucket].gradients) shown.gradients.push_back(gradients_[i].view);
   return shown;
 }
 

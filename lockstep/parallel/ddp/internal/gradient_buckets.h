@@ -83,7 +83,8 @@ class GradientBuckets {
   void clear_anyhow(size_t index);
   // Of gradients that were not born in their places, since the beginning.
   int64_t copied_bytes() const { return copied_bytes_; }
-  std::vector<GradBucket> shown() const;  // for a hook
+  // For a hook, by bucket.
+  const std::vector<GradBucket>& shown() const { return shown_; }
 
   std::vector<Gradient>& gradients() { return gradients_; }
   const std::vector<Gradient>& gradients() const { return gradients_; }
@@ -95,10 +96,12 @@ class GradientBuckets {
 
  private:
   void put_into(Bucket& bucket, size_t index, int64_t offset);
-  void move_out(Bucket& bucket);
+  void move_out(size_t bucket);
+  GradBucket show(size_t bucket) const;
 
   std::vector<Gradient> gradients_;
   std::vector<Bucket> buckets_;
+  std::vector<GradBucket> shown_;
   bool movable_;
   flat::Birthplaces births_;
   int64_t copied_bytes_ = 0;

@@ -66,8 +66,7 @@ void ReducerState::make_buckets(int source) {
     gradients[k].sparse = sparse.const_data_ptr<uint8_t>()[k] != 0;
   }
   buckets_.make(comm_, order_, options_.bucket_sizes);
-  shown_ = buckets_.shown();
-  options_.hook->prepare(comm_, shown_);
+  options_.hook->prepare(comm_, buckets_.shown());
   if (!options_.static_graph || shadowing_) return;
   for (Gradient& gradient : gradients) gradient.expected = gradient.arrivals;
 }
@@ -92,7 +91,6 @@ void ReducerState::take_unused_along() {
     if (defined && !used) gradient.before = gradient.view.clone();
     --buckets_.buckets()[gradient.bucket].missing;
   }
-  shown_ = buckets_.shown();
 }
 
 void ReducerState::complete() {
@@ -114,7 +112,7 @@ void ReducerState::settle_dense() {
   std::vector<Bucket>& buckets = buckets_.buckets();
   for (size_t i = 0; i < buckets.size(); ++i) {
     buckets[i].work.wait();
-    options_.hook->finish(comm_, shown_[i], call_note(buckets[i].note));
+    options_.hook->finish(comm_, buckets_.shown()[i], call_note(buckets[i].note));
   }
 }
 

@@ -134,7 +134,7 @@ void ReducerState::start_bucket() {
   Bucket& bucket = buckets_.buckets()[started_];
   bucket.note = note_of("bucket " + std::to_string(started_));
   const at::NoGradGuard no_grad;
-  bucket.work = options_.hook->start(comm_, shown_[started_], call_note(bucket.note));
+  bucket.work = options_.hook->start(comm_, buckets_.shown()[started_], call_note(bucket.note));
   ++started_;
 }
 
@@ -161,7 +161,6 @@ void ReducerState::settle_failed() {
 void ReducerState::reset() {
   buckets_.end_backward();
   buckets_.reset();
-  shown_ = buckets_.shown();  // a bucket may have moved before what threw
   order_.clear();
   started_ = 0;
   armed_ = false;

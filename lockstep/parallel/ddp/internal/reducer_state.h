@@ -67,13 +67,12 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   ReducerOptions options_;
   uint64_t id_;  // of this reducer among the communicator's: equal on all ranks
   GradientBuckets buckets_;
-  std::vector<GradBucket> shown_;  // for the hook
-  std::vector<size_t> order_;      // in which gradients arrived, in the backward that is watched
-  at::Tensor used_;                // one bit a parameter
-  bool knows_used_ = false;        // a static graph's bits are there
-  size_t started_ = 0;             // buckets whose reduction was started
-  int64_t forwards_ = 0;           // counted ones
-  int64_t batch_ = 0;              // that batches_ told of at the last of them
+  std::vector<size_t> order_;  // in which gradients arrived, in the backward that is watched
+  at::Tensor used_;            // one bit a parameter
+  bool knows_used_ = false;    // a static graph's bits are there
+  size_t started_ = 0;         // buckets whose reduction was started
+  int64_t forwards_ = 0;       // counted ones
+  int64_t batch_ = 0;          // that batches_ told of at the last of them
   std::function<int64_t()> batches_;
   ReducerTimes times_;
   std::shared_ptr<RollCall> roll_call_;
