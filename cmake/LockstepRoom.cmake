@@ -3,7 +3,9 @@
 #               DEPENDS <rooms ...>        Lockstep rooms whose headers this one may include
 #               LIBRARIES <targets ...>    third-party targets
 #               TESTS <x_test.cpp ...>     one test program a room: no ranks, or ranks as threads; runs under sanitizers
-#               MP_TESTS <x_mp_test.cpp>   one test program a room that starts processes; not built under sanitizers
+#               MP_TESTS <x_mp_test.cpp>   one test program a room that starts processes; not built under ThreadSanitizer
+#               SANITIZED_MP <filter>      those of them, as a --gtest_filter without '-', that are quick enough for every run
+#                                          under AddressSanitizer; the others are a test of the label long there
 #               TEST_DEPENDS <rooms ...>   further rooms that only the tests include
 #               TORCH                      the room uses libtorch
 #               COLD)                      its speed does not matter: compiled with -O1, which takes a quarter less time
@@ -72,7 +74,7 @@ if(LOCKSTEP_BUILD_TESTS)
 endif()
 
 function(lockstep_room)
-  cmake_parse_arguments(ARG "TORCH;COLD" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS;MP_TESTS;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;COLD" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;TEST_DEPENDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "lockstep_room(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -109,17 +111,32 @@ function(lockstep_room)
     if(ARG_TESTS)
       lockstep_test_program(${ARG_NAME}_test SOURCES ${ARG_TESTS} LIBRARIES ${target} ${test_deps})
     endif()
-    if(ARG_MP_TESTS AND NOT LOCKSTEP_SANITIZE)
-      lockstep_test_program(${ARG_NAME}_mp_test SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
+    if(ARG_MP_TESTS AND NOT LOCKSTEP_SANITIZE MATCHES "thread")
+      set(test ${ARG_NAME}_mp_test)
+      if(NOT LOCKSTEP_SANITIZE)
+        lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
+      elseif(ARG_SANITIZED_MP)
+        string(JOIN ":" filter ${ARG_SANITIZED_MP})
+        lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps} ARGUMENTS "--gtest_filter=${filter}")
+        if(NOT filter STREQUAL "*")
+          lockstep_add_test(${test}_others COMMAND ${test} "--gtest_filter=-${filter}")
+        endif()
+      else()
+        lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
+        set_tests_properties(${test} PROPERTIES LABELS long)
+      endif()
       # Its ranks take the machine: ctest -j runs nothing beside it.
-      set_tests_properties(${ARG_NAME}_mp_test PROPERTIES TIMEOUT 600 RUN_SERIAL ON)
+      set_tests_properties(${test} PROPERTIES TIMEOUT 600 RUN_SERIAL ON)
+      if(TEST ${test}_others)
+        set_tests_properties(${test}_others PROPERTIES TIMEOUT 3600 RUN_SERIAL ON LABELS long)
+      endif()
     endif()
   endif()
 endfunction()
 
 # A GoogleTest program, run as one ctest test.
 function(lockstep_test_program name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;ARGUMENTS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES LOCKSTEP_TEST ON UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 16
                                            RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
@@ -127,7 +144,12 @@ function(lockstep_test_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main
                                         lockstep_flags)
   add_dependencies(lockstep_tests ${name})
-  add_test(NAME ${name} COMMAND ${name})
+  lockstep_add_test(${name} COMMAND ${name} ${ARG_ARGUMENTS})
+endfunction()
+
+# add_test with what the sanitizers want to know.
+function(lockstep_add_test name)
+  add_test(NAME ${name} ${ARGN})
   set(suppressions "${PROJECT_SOURCE_DIR}/tests/sanitizers")
   set_tests_properties(${name} PROPERTIES TIMEOUT 300
     ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1")
