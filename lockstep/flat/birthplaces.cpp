@@ -158,7 +158,7 @@ bool Birthplaces::occupied(size_t index) const {
 void Birthplaces::vacate(const at::Tensor& gradient) {
   const at::Storage& storage = gradient.storage();
   const size_t bytes = storage.nbytes();
-  c10::DataPtr elsewhere = c10::GetCPUAllocator()->allocate(bytes);
+  c10::DataPtr elsewhere = internal::allocate_unseen(bytes);
   std::memcpy(elsewhere.get(), storage.data(), bytes);
   storage.set_data_ptr_noswap(std::move(elsewhere));
 }

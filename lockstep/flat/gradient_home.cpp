@@ -11,18 +11,20 @@
 namespace lockstep::flat {
 namespace {
 
+using Arrived = std::function<void(const at::Tensor&)>;
+
 class ArrivalHook final : public torch::autograd::FunctionPostHook {
  public:
-  explicit ArrivalHook(std::weak_ptr<std::function<void()>> arrived)
+  explicit ArrivalHook(std::weak_ptr<Arrived> arrived)
       : arrived_(std::move(arrived)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (const auto arrived = arrived_.lock()) (*arrived)();
+                                            const torch::autograd::variable_list& inputs) override {
+    if (const auto arrived = arrived_.lock()) (*arrived)(inputs.front());
     return outputs;
   }
 
  private:
-  std::weak_ptr<std::function<void()>> arrived_;
+  std::weak_ptr<Arrived> arrived_;
 };
 
 }  // namespace
@@ -54,13 +56,13 @@ void move_into(const at::Tensor& view, const at::Tensor& gradient) {
   view.copy_(gradient);
 }
 
-std::shared_ptr<void> on_gradient(const at::Tensor& parameter, std::function<void()> arrived) {
+std::shared_ptr<void> on_gradient(const at::Tensor& parameter, Arrived arrived) {
   struct Handle {
-    std::shared_ptr<std::function<void()>> arrived;
+    std::shared_ptr<Arrived> arrived;
     decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
   };
   auto handle = std::make_shared<Handle>();
-  handle->arrived = std::make_shared<std::function<void()>>(std::move(arrived));
+  handle->arrived = std::make_shared<Arrived>(std::move(arrived));
   handle->accumulator = torch::autograd::impl::grad_accumulator(parameter);
   handle->accumulator->add_post_hook(std::make_unique<ArrivalHook>(handle->arrived));
   return handle;

@@ -19,8 +19,10 @@ at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes)
 void move_into(const at::Tensor& view, const at::Tensor& gradient);
 
 // Calls `arrived` after each backward that has added to the parameter's gradient, on the thread
-// that runs the backward; what it throws comes out of backward(). Until what is returned goes: the
-// tensor holds its hook weakly. Several may be on one parameter.
-std::shared_ptr<void> on_gradient(const at::Tensor& parameter, std::function<void()> arrived);
+// that runs the backward, with what autograd passed on to be added; what it throws comes out of
+// backward(). Until what is returned goes: the tensor holds its hook weakly. Several may be on one
+// parameter.
+std::shared_ptr<void> on_gradient(const at::Tensor& parameter,
+                                  std::function<void(const at::Tensor& passed)> arrived);
 
 }  // namespace lockstep::flat

@@ -42,6 +42,9 @@ class AllocationWatch {
 // work, and nothing else.
 void install_placing_allocator();
 
+// Memory that is shown to nobody: it is not backward's own.
+c10::DataPtr allocate_unseen(size_t bytes);
+
 // Shows this thread's allocations to `watch` until unwatch() is called, here or on another thread.
 // Several may watch one thread; the first that has a place gives it.
 void watch(const std::shared_ptr<AllocationWatch>& watch);

@@ -87,6 +87,50 @@ TEST(Births, NothingIsCopiedOfLinearLayersNorWhileAccumulating) {
   });
 }
 
+// Of equal size, each with a bucket of its own. Their gradients are views whose base autograd keeps.
+TEST(Births, NothingIsCopiedOfEqualLinearLayers) {
+  torch::manual_seed(1);
+  testing::run_threads(2, [](Communicator& comm) {
+    torch::nn::Sequential model(Linear(50, 50), Linear(50, 50), Linear(50, 50));
+    DistributedDataParallel ddp(model, comm, {.bucket_sizes = {.first = 8192, .rest = 8192}});
+    const at::Tensor input = torch::ones({8, 50});
+    EXPECT_EQ(copied_later([&] { return ddp.times(); },
+                           [&] {
+                             clear(ddp);
+                             torch::mse_loss(ddp(input), input).backward();
+                           }),
+              0);
+  });
+}
+
+// Who keeps what a gradient is a view of keeps its values.
+TEST(Births, ABaseThatAHookKeepsIsLeftAlone) {
+  torch::manual_seed(1);
+  testing::run_threads(2, [](Communicator& comm) {
+    at::Tensor weight = torch::ones({6, 6}).set_requires_grad(true);
+    struct Transposed : torch::nn::Module {
+      explicit Transposed(const at::Tensor& w) { weight = register_parameter("weight", w); }
+      at::Tensor forward(const at::Tensor& x, std::vector<at::Tensor>& kept) {
+        const at::Tensor turned = weight.t();
+        turned.register_hook([&kept](const at::Tensor& gradient) { kept.push_back(gradient); });
+        return x.mm(turned);
+      }
+      at::Tensor weight;
+    };
+    DistributedDataParallel ddp(std::make_shared<Transposed>(weight), comm);
+    std::vector<at::Tensor> kept;
+    for (int step = 0; step < 4; ++step) {
+      weight.mutable_grad().reset();
+      const at::Tensor input = torch::full({2, 6}, static_cast<double>(comm.rank() + step + 1));
+      ddp(input, kept).sum().backward();
+      EXPECT_TRUE(at::equal(kept.back(), torch::full({6, 6}, 2.0 * (comm.rank() + step + 1))));
+      EXPECT_TRUE(at::equal(weight.grad(), torch::full({6, 6}, 2.0 * (0.5 + step + 1))));
+    }
+    for (size_t i = 0; i < kept.size(); ++i)
+      EXPECT_TRUE(at::equal(kept[i], torch::full({6, 6}, 2.0 * (comm.rank() + i + 1)))) << i;
+  });
+}
+
 // The layout of gradients is their parameters'.
 TEST(Births, NothingIsCopiedWithChannelsLast) {
   torch::manual_seed(1);

@@ -44,10 +44,14 @@ bool Gradient::in_place() const {
          lie_alike(gradient, view) && gradient.scalar_type() == view.scalar_type();
 }
 
-bool Gradient::kept_by_others() const {
+bool Gradient::kept_by_others(const at::Tensor& passed) const {
   const at::Tensor& gradient = parameter.grad();
-  // The engine still has what it passed to the accumulator.
-  const size_t own = arrivals == 1 && !earlier ? 2 : 1;
+  size_t own = 1;
+  if (passed.defined() && passed.is_alias_of(gradient)) {
+    ++own;
+    // The gradient of a transposed weight is a view, which holds its base.
+    if (passed.is_view() && passed._base().use_count() == 1) ++own;
+  }
   return gradient.storage().use_count() > own || gradient.use_count() > 1;
 }
 
@@ -74,7 +78,7 @@ void GradientBuckets::end_backward() noexcept {
   births_.end();
 }
 
-bool GradientBuckets::place(size_t index) {
+bool GradientBuckets::place(size_t index, const at::Tensor& passed) {
   Gradient& gradient = gradients_[index];
   at::Tensor& tensor = gradient.parameter.mutable_grad();
   if (tensor.is_sparse()) {
@@ -84,7 +88,10 @@ bool GradientBuckets::place(size_t index) {
   }
   if (gradient.in_place()) {
     if (tensor.is_alias_of(gradient.view)) return true;
-    if (gradient.kept_by_others()) flat::Birthplaces::vacate(tensor);
+    if (gradient.kept_by_others(passed)) {
+      flat::Birthplaces::vacate(tensor);
+      copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
+    }
   } else {
     if (births_.occupied(index)) return false;
     flat::move_into(gradient.view, tensor);

@@ -38,8 +38,9 @@ struct Gradient {
   bool complete() const { return arrivals >= expected; }
   // Whether .grad lies where the view does: it is the view, or was born there.
   bool in_place() const;
-  // Whether somebody else holds .grad, which was born there, or shares its memory.
-  bool kept_by_others() const;
+  // Whether somebody else than the engine, which holds what it passed to the accumulator, holds
+  // .grad, which was born there, or shares its memory.
+  bool kept_by_others(const at::Tensor& passed) const;
 };
 
 struct Bucket {
@@ -74,14 +75,15 @@ class GradientBuckets {
   // Makes .grad the view of its bucket. It is copied there unless it was born there: it may be
   // elsewhere after zero_grad(), set to none or not, or where user code put another tensor. False:
   // another tensor lives in that place, which may still be read; it may be gone at the end of
-  // backward. Throws InvalidArgument for a sparse one.
-  bool place(size_t index);
+  // backward. In a gradient's own hook, `passed` is what on_gradient() says. Throws InvalidArgument
+  // for a sparse one.
+  bool place(size_t index, const at::Tensor& passed = {});
   // The same, but the bucket moves to ordinary memory if that other tensor is still there. Not
   // while the bucket is being reduced.
   void place_anyhow(size_t index);
   // Zeros in the view of a gradient that is undefined, likewise.
   void clear_anyhow(size_t index);
-  // Of gradients that were not born in their places, since the beginning.
+  // Of gradients that were not born in their places, or had to leave them, since the beginning.
   int64_t copied_bytes() const { return copied_bytes_; }
   // For a hook, by bucket.
   const std::vector<GradBucket>& shown() const { return shown_; }

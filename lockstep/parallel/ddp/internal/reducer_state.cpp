@@ -35,9 +35,10 @@ ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOp
 void ReducerState::install_hooks() {
   std::vector<Gradient>& gradients = buckets_.gradients();
   for (size_t i = 0; i < gradients.size(); ++i) {
-    gradients[i].hook = flat::on_gradient(gradients[i].parameter, [weak = weak_from_this(), i] {
-      if (const auto state = weak.lock()) state->gradient_arrived(i);
-    });
+    gradients[i].hook = flat::on_gradient(
+        gradients[i].parameter, [weak = weak_from_this(), i](const at::Tensor& passed) {
+          if (const auto state = weak.lock()) state->gradient_arrived(i, passed);
+        });
   }
 }
 
@@ -81,7 +82,7 @@ void ReducerState::accumulate(int64_t steps) {
   quiet_backwards_ = 0;
 }
 
-void ReducerState::gradient_arrived(size_t index) {
+void ReducerState::gradient_arrived(size_t index, const at::Tensor& passed) {
   try {
     arm(/*outermost=*/false);
     Gradient& gradient = buckets_.gradients()[index];
@@ -98,7 +99,7 @@ void ReducerState::gradient_arrived(size_t index) {
     }
     if (!gradient.complete() || gradient.sparse) return;
     const Stopwatch watch(times_.during);
-    if (buckets_.place(index))
+    if (buckets_.place(index, passed))
       --buckets_.buckets()[gradient.bucket].missing;
     else
       gradient.displaced = true;

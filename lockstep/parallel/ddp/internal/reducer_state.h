@@ -39,7 +39,7 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   bool shadow(const Roll& roll);
 
  private:
-  void gradient_arrived(size_t index);
+  void gradient_arrived(size_t index, const at::Tensor& passed);
   void check_arrival(const Gradient& gradient) const;
   void start_ready_buckets();
   void start_bucket();
