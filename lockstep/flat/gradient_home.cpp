@@ -15,8 +15,7 @@ using Arrived = std::function<void(const at::Tensor&)>;
 
 class ArrivalHook final : public torch::autograd::FunctionPostHook {
  public:
-  explicit ArrivalHook(std::weak_ptr<Arrived> arrived)
-      : arrived_(std::move(arrived)) {}
+  explicit ArrivalHook(std::weak_ptr<Arrived> arrived) : arrived_(std::move(arrived)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list& inputs) override {
     if (const auto arrived = arrived_.lock()) (*arrived)(inputs.front());

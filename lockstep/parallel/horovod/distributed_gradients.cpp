@@ -145,9 +145,10 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
 
 void DistributedGradients::State::install_hooks() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    hooks_.push_back(flat::on_gradient(parameters_[i].second, [weak = weak_from_this(), i](const at::Tensor&) {
-      if (const auto state = weak.lock()) state->gradient_arrived(i);
-    }));
+    hooks_.push_back(
+        flat::on_gradient(parameters_[i].second, [weak = weak_from_this(), i](const at::Tensor&) {
+          if (const auto state = weak.lock()) state->gradient_arrived(i);
+        }));
   }
 }
 

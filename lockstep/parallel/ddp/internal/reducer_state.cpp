@@ -35,10 +35,11 @@ ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOp
 void ReducerState::install_hooks() {
   std::vector<Gradient>& gradients = buckets_.gradients();
   for (size_t i = 0; i < gradients.size(); ++i) {
-    gradients[i].hook = flat::on_gradient(
-        gradients[i].parameter, [weak = weak_from_this(), i](const at::Tensor& passed) {
-          if (const auto state = weak.lock()) state->gradient_arrived(i, passed);
-        });
+    gradients[i].hook = flat::on_gradient(gradients[i].parameter,
+                                          [weak = weak_from_this(), i](const at::Tensor& passed) {
+                                            if (const auto state = weak.lock())
+                                              state->gradient_arrived(i, passed);
+                                          });
   }
 }
 

@@ -55,9 +55,10 @@ ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
 void ZeroState::install_hooks() {
   std::vector<ZeroParameter>& parameters = buckets_.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].hook = flat::on_gradient(parameters[i].tensor, [weak = weak_from_this(), i](const at::Tensor&) {
-      if (const auto state = weak.lock()) state->gradient_arrived(i);
-    });
+    parameters[i].hook =
+        flat::on_gradient(parameters[i].tensor, [weak = weak_from_this(), i](const at::Tensor&) {
+          if (const auto state = weak.lock()) state->gradient_arrived(i);
+        });
   }
 }
 
