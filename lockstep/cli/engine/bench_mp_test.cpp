@@ -113,7 +113,7 @@ TEST(BenchStep, ContendersTakeTurns) {
 TEST(BenchStep, EveryModelRuns) {
   const TestDirectory dir;
   for (const std::string model : {"resnet18", "resnet18-cifar", "bert-mini", "linear"}) {
-    const std::string strategies = model == "bert-mini" ? "ddp,ddp-bf16" : "ddp";
+    const std::string strategies = model == "bert-mini" ? "ddp,ddp-bf16" : "ddp,in-step";
     const Ended ended = run_step(dir, {"--model", model, "--strategy", strategies, "--batch", "2",
                                        "--rounds", "1", "--turn-ms", "1"});
     EXPECT_TRUE(ended.status.ok()) << ended.err;

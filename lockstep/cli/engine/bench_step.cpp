@@ -31,9 +31,9 @@ namespace {
 const std::vector<std::string> kModels{"simple-cnn", "resnet18",  "resnet18-cifar",
                                        "bert-mini",  "bert-base", "linear"};
 const std::vector<std::string> kStrategies{
-    "ddp",           "ddp-bf16",    "average",          "horovod",         "independent",
-    "single",        "pytorch-ddp", "pytorch-ddp-bf16", "pytorch-average", "pytorch-independent",
-    "pytorch-single"};
+    "ddp",         "ddp-bf16",         "average",         "horovod",
+    "independent", "in-step",          "single",          "pytorch-ddp",
+    "pytorch-ddp-bf16", "pytorch-average", "pytorch-independent", "pytorch-single"};
 constexpr int kMostSteps = 1000;  // of a turn
 const auto kTurnTime = std::chrono::minutes(10);
 
@@ -216,7 +216,8 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
                  joined(kStrategies) +
                      " [ddp,independent,pytorch-ddp]; times are compared with the first one's. "
                      "independent: as many processes that do not communicate, what the machine can "
-                     "do at most");
+                     "do at most; in-step: the same, but they wait for each other once a step, what "
+                     "a method that averages in every step can do at most");
   app.add_option("--nproc", result.nproc, "processes of a contender [2]");
   app.add_option("--batch", result.batch, "samples of a process's step [64; bert: 16; linear: 8]");
   app.add_option("--threads", result.threads, "of each process [1]");

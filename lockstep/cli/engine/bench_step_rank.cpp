@@ -72,9 +72,11 @@ class ModelContest final : public Contest {
         loss_(std::move(loss)),
         data_(std::move(data)),
         labels_(std::move(labels)),
-        in_bfloat16_(work.strategy == "ddp-bf16") {
+        in_bfloat16_(work.strategy == "ddp-bf16"),
+        in_step_(work.strategy == "in-step") {
     const bool ddp = work.strategy == "ddp" || in_bfloat16_;
-    if (ddp || work.strategy == "average" || work.strategy == "horovod") comm_ = init({});
+    if (ddp || in_step_ || work.strategy == "average" || work.strategy == "horovod")
+      comm_ = init({});
     if (ddp) ddp_.emplace(model_, *comm_);
     optimizer_ = make_optimizer(model_->parameters());
     if (work.strategy == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
@@ -93,6 +95,8 @@ class ModelContest final : public Contest {
     const auto backward = Clock::now();
     if (horovod_)
       horovod_->synchronize();
+    else if (in_step_)
+      comm_->barrier();
     else if (comm_ && !ddp_)
       average_gradients(model_, *comm_);
     const auto averaged = Clock::now();
@@ -123,7 +127,7 @@ class ModelContest final : public Contest {
   M model_;
   Loss loss_;
   at::Tensor data_, labels_;
-  bool in_bfloat16_;
+  bool in_bfloat16_, in_step_;
   std::optional<Communicator> comm_;
   std::optional<DistributedDataParallel<M>> ddp_;
   std::optional<DistributedGradients> horovod_;

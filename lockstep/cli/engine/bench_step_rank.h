@@ -8,7 +8,7 @@ namespace lockstep::engine {
 
 struct StepWork {
   std::string model;     // simple-cnn, resnet18, resnet18-cifar, bert-mini, bert-base, linear
-  std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, single
+  std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, in-step, single
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;
   bool fused = true;  // Lockstep's optimizer instead of torch::optim's
