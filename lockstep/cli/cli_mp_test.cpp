@@ -9,6 +9,7 @@
 
 #include "lockstep/cli/cli_test_support.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 
 namespace lockstep::cli {
@@ -161,16 +162,11 @@ TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
 
 class LockstepRunMpi : public ::testing::TestWithParam<launch::MpiFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, LockstepRunMpi, ::testing::ValuesIn(launch::kMpiFamilies),
-                         [](const auto& info) {
-                           return info.param == launch::MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
-                         });
+                         [](const auto& info) { return launch::name_of(info.param); });
 
 TEST_P(LockstepRunMpi, MpirunStartsTheRanks) {
+  if (const std::string why = launch::lacks_mpirun(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const auto mpirun = launch::find_mpirun_of(GetParam());
-  if (!mpirun) {
-    GTEST_SKIP() << "no mpirun of " << to_string(GetParam()) << "'s: apt install "
-                 << launch::mpi_package(GetParam()) << " to run this test";
-  }
   ::setenv("LOCKSTEP_MPIRUN", mpirun->name.c_str(), 1);
   const std::string say =
       "echo $OMPI_COMM_WORLD_RANK$PMI_RANK of $OMPI_COMM_WORLD_SIZE$PMI_SIZE over "

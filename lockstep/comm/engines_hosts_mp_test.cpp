@@ -19,6 +19,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/network_namespaces.h"
@@ -309,17 +310,6 @@ class Hosts : public ::testing::Test {
   std::vector<std::string> names_;
 };
 
-// Why the parent cannot start ranks on the family's mpirun; "": it can.
-std::string lacks_mpirun(MpiFamily family) {
-  if (process_env()(kRole) || launch::find_mpirun_of(family)) return "";
-  return std::string("no mpirun of ") + to_string(family) + "'s: apt install " +
-         launch::mpi_package(family) + " to run this test";
-}
-
-std::string name_of(MpiFamily family) {
-  return family == MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
-}
-
 TEST_F(Hosts, EveryOperationOverGloo) {
   if (is_rank("gloo")) return;
   start_gloo("operations");
@@ -340,10 +330,15 @@ TEST_F(Hosts, ACutCableEndsTheWaitsOverGloo) {
   expect_all_right(finish(std::chrono::seconds(20)));
 }
 
+// Of the parent, which starts it.
+std::string why_skipped(MpiFamily family) {
+  return process_env()(kRole) ? "" : launch::lacks_mpirun(family);
+}
+
 class MpirunHosts : public Hosts, public ::testing::WithParamInterface<MpiFamily> {
  protected:
   void SetUp() override {
-    if (const std::string why = lacks_mpirun(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = why_skipped(GetParam()); !why.empty()) GTEST_SKIP() << why;
     Hosts::SetUp();
   }
 };
@@ -374,14 +369,14 @@ std::vector<launch::MpiFamily> families_between_hosts() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, MpirunHosts, ::testing::ValuesIn(families_between_hosts()),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& info) { return launch::name_of(info.param); });
 
 // The same operations over MPI, and with it between the hosts.
 class MpiHosts : public Hosts,
                  public ::testing::WithParamInterface<std::tuple<MpiFamily, const char*>> {
  protected:
   void SetUp() override {
-    if (const std::string why = lacks_mpirun(std::get<0>(GetParam())); !why.empty())
+    if (const std::string why = why_skipped(std::get<0>(GetParam())); !why.empty())
       GTEST_SKIP() << why;
     Hosts::SetUp();
   }
@@ -418,7 +413,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, MpiHosts,
                                             ::testing::Values("mpi", "hierarchical:mpi")),
                          [](const auto& info) {
                            const bool alone = std::string(std::get<1>(info.param)) == "mpi";
-                           return name_of(std::get<0>(info.param)) +
+                           return launch::name_of(std::get<0>(info.param)) +
                                   (alone ? "_mpi" : "_hierarchical_mpi");
                          });
 

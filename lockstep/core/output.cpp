@@ -75,10 +75,6 @@ void OutputFolder::remove_empty() noexcept {
   made_.clear();
 }
 
-void check_output_folder(const fs::path& path) {
-  const OutputFolder tried(path);
-}
-
 void check_output_file(const fs::path& path) {
   if (path.empty()) return;
   std::error_code ignored;

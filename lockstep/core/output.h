@@ -26,10 +26,6 @@ class OutputFolder {
   std::vector<std::filesystem::path> made_;  // absolute, outermost first
 };
 
-// The same without keeping it: for a rank, which may be killed because another one has failed, and
-// for a program that makes the folder itself when it writes.
-void check_output_folder(const std::filesystem::path& path);
-
 // Throws InvalidArgument unless a file can be written at `path`: its folder must be there, and what
 // has its name must be an ordinary file, which stays as it is. Nothing if `path` is empty.
 void check_output_file(const std::filesystem::path& path);

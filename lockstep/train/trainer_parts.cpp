@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/aside_file.h"
@@ -23,11 +24,14 @@
 #include "lockstep/report/jsonl.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kMetricsFile = "metrics.jsonl";
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -161,13 +165,30 @@ void print_metrics(const Communicator& comm, const Metrics& metrics) {
   if (comm.rank() == 0) write_all(STDOUT_FILENO, to_text(metrics) + "\n");
 }
 
+namespace {
+
+// What a Trainer leaves in its folder.
+std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
+  std::vector<std::string> parts{kMetricsFile, "last", "best"};
+  for (const int64_t step : checkpoint_steps(folder))
+    parts.push_back(checkpoint_of_step(folder, step).filename().string());
+  return parts;
+}
+
+}  // namespace
+
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps) {
   on_root(comm, [&] {
-    const OutputFolder output(args.output_dir);
-    JsonlWriter metrics(std::filesystem::path(args.output_dir) / "metrics.jsonl",
-                        args.resume_from_checkpoint.empty() ? JsonlWriter::Mode::kReplace
-                                                            : JsonlWriter::Mode::kAppend);
+    const std::filesystem::path folder = args.output_dir;
+    const OutputFolder output(folder);
+    const bool anew = args.resume_from_checkpoint.empty();
+    if (anew) {
+      if (const auto moved = move_former_run_aside(folder, parts_of_run(folder)))
+        write_all(STDERR_FILENO, *moved + "\n");
+    }
+    JsonlWriter metrics(folder / kMetricsFile,
+                        anew ? JsonlWriter::Mode::kReplace : JsonlWriter::Mode::kAppend);
     loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
   });
   if (comm.rank() != 0) return;

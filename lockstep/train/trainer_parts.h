@@ -57,7 +57,8 @@ std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments&
 void load_best_model(Communicator& comm, torch::nn::Module& model, const TrainingArguments& args);
 
 // Rank 0's progress bar, its lines {'loss': ..., 'learning_rate': ..., 'epoch': ...} on stdout, and
-// output_dir/metrics.jsonl.
+// output_dir/metrics.jsonl. Unless the run resumes one, what a former run has left in output_dir
+// is moved aside (run_folder.h), and a line on rank 0's stderr says where to.
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps);
 TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingSteps& steps);

@@ -128,6 +128,26 @@ TEST_F(TrainerTest, EvaluatesEverySampleOnceOnAnyNumberOfRanks) {
   }
 }
 
+TEST_F(TrainerTest, AFormerRunStays) {
+  const Points points(8);
+  auto args = arguments();
+  args.save_strategy = "epoch";
+  args.save_total_limit = 1;
+  for (int run = 0; run < 3; ++run) {
+    args.num_train_epochs = run + 1;
+    testing::run_threads(1, [&](Communicator& comm) {
+      PointsTrainer trainer(
+          {.model = make_model(), .comm = comm, .args = args, .train_dataset = &points});
+      trainer.train();
+    });
+  }
+  EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_, 6)));
+  EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous", 4)));
+  EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous-1", 2)));
+  for (const char* name : {"metrics.jsonl", "previous/metrics.jsonl", "previous-1/metrics.jsonl"})
+    EXPECT_TRUE(fs::exists(folder_ / name)) << name;
+}
+
 TEST_F(TrainerTest, AResumedRunEndsInTheSameBits) {
   const Points points(40);
   auto args = arguments();

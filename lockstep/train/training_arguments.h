@@ -10,7 +10,8 @@ namespace lockstep {
 
 // The defaults are transformers'. A device is a rank.
 struct TrainingArguments {
-  std::string output_dir = "trainer_output";  // checkpoints: output_dir/checkpoint-<step>
+  // Checkpoints: output_dir/checkpoint-<step>. A former run's are moved to output_dir/previous.
+  std::string output_dir = "trainer_output";
 
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;

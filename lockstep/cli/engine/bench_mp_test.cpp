@@ -11,6 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 
 namespace lockstep::engine::bench_mp_test {
@@ -138,16 +139,11 @@ TEST(BenchStep, RefusesWhatItDoesNotKnow) {
 
 class BenchMpi : public ::testing::TestWithParam<launch::MpiFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, BenchMpi, ::testing::ValuesIn(launch::kMpiFamilies),
-                         [](const auto& info) {
-                           return info.param == launch::MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
-                         });
+                         [](const auto& info) { return launch::name_of(info.param); });
 
 TEST_P(BenchMpi, TheRanksAreMpirunsAndTheRowsSayWhichItWas) {
+  if (const std::string why = launch::lacks_mpirun(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const auto mpirun = launch::find_mpirun_of(GetParam());
-  if (!mpirun) {
-    GTEST_SKIP() << "no mpirun of " << to_string(GetParam()) << "'s: apt install "
-                 << launch::mpi_package(GetParam()) << " to run this test";
-  }
   const TestDirectory dir;
   ::setenv("LOCKSTEP_MPIRUN", mpirun->name.c_str(), 1);
   const Ended ended =

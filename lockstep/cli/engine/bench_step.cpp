@@ -30,10 +30,18 @@ namespace {
 
 const std::vector<std::string> kModels{"simple-cnn", "resnet18",  "resnet18-cifar",
                                        "bert-mini",  "bert-base", "linear"};
-const std::vector<std::string> kStrategies{
-    "ddp",         "ddp-bf16",         "average",         "horovod",
-    "independent", "in-step",          "single",          "pytorch-ddp",
-    "pytorch-ddp-bf16", "pytorch-average", "pytorch-independent", "pytorch-single"};
+const std::vector<std::string> kStrategies{"ddp",
+                                           "ddp-bf16",
+                                           "average",
+                                           "horovod",
+                                           "independent",
+                                           "in-step",
+                                           "single",
+                                           "pytorch-ddp",
+                                           "pytorch-ddp-bf16",
+                                           "pytorch-average",
+                                           "pytorch-independent",
+                                           "pytorch-single"};
 constexpr int kMostSteps = 1000;  // of a turn
 const auto kTurnTime = std::chrono::minutes(10);
 
@@ -212,12 +220,13 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
   StepArguments result;
   std::string strategies = "ddp,independent,pytorch-ddp";
   app.add_option("--model", result.model, joined(kModels) + " [simple-cnn]");
-  app.add_option("--strategy", strategies,
-                 joined(kStrategies) +
-                     " [ddp,independent,pytorch-ddp]; times are compared with the first one's. "
-                     "independent: as many processes that do not communicate, what the machine can "
-                     "do at most; in-step: the same, but they wait for each other once a step, what "
-                     "a method that averages in every step can do at most");
+  app.add_option(
+      "--strategy", strategies,
+      joined(kStrategies) +
+          " [ddp,independent,pytorch-ddp]; times are compared with the first one's. "
+          "independent: as many processes that do not communicate, what the machine can "
+          "do at most; in-step: the same, but they wait for each other once a step, what "
+          "a method that averages in every step can do at most");
   app.add_option("--nproc", result.nproc, "processes of a contender [2]");
   app.add_option("--batch", result.batch, "samples of a process's step [64; bert: 16; linear: 8]");
   app.add_option("--threads", result.threads, "of each process [1]");

@@ -16,6 +16,7 @@
 
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_ranks.h"
@@ -35,10 +36,6 @@ using launch::MpiFamily;
 
 bool inside_mpirun() {
   return launch::mpi_launcher(process_env()) != nullptr;
-}
-
-std::string family_name(MpiFamily family) {
-  return family == MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
 }
 
 // Runs the current test again, on `size` ranks of the family's mpirun, which is there.
@@ -79,11 +76,9 @@ Outcome run_under_mpirun(MpiFamily family, int size,
   return outcome;
 }
 
-#define LOCKSTEP_NEEDS_MPIRUN(family)                                                \
-  if (!inside_mpirun() && !launch::find_mpirun_of(family)) {                         \
-    GTEST_SKIP() << "no mpirun of " << to_string(family) << "'s: apt install "       \
-                 << launch::mpi_package(family) << " to run the tests of mpi on it"; \
-  }
+#define LOCKSTEP_NEEDS_MPIRUN(family)                                                         \
+  if (const std::string why = launch::lacks_mpirun(family); !why.empty() && !inside_mpirun()) \
+  GTEST_SKIP() << why
 
 // Ends a rank's process when an expectation of it failed: mpirun then fails as a whole.
 void end_rank() {
@@ -122,13 +117,13 @@ TEST_P(MpiOperations, AgreeWithTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MpiOperations, ::testing::ValuesIn(groups_of_operations()),
                          [](const auto& info) {
-                           return family_name(std::get<0>(info.param)) + "_" +
+                           return launch::name_of(std::get<0>(info.param)) + "_" +
                                   std::to_string(std::get<1>(info.param));
                          });
 
 class MpiBackend : public ::testing::TestWithParam<MpiFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, MpiBackend, ::testing::ValuesIn(launch::kMpiFamilies),
-                         [](const auto& info) { return family_name(info.param); });
+                         [](const auto& info) { return launch::name_of(info.param); });
 
 // The backend is the usual one; only the ranks are mpirun's.
 TEST_P(MpiBackend, InitTakesItsPlaceFromMpirun) {
@@ -247,7 +242,7 @@ TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
 
 INSTANTIATE_TEST_SUITE_P(All, MpiFaults, ::testing::ValuesIn(faults_of_calls()),
                          [](const auto& info) {
-                           return family_name(std::get<0>(info.param)) + "_" +
+                           return launch::name_of(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
                          });
 
