@@ -6,7 +6,7 @@ decay 0.01 but for biases and norms, padded to the longest; the best of the epoc
 step, `distributed` 32 on each of two ranks; for PyTorch one process takes the same texts in the same order. The weights that both start
 from differ, so seeds are averaged: the means must be within 1.5 points. Needs torch, transformers and tokenizers.
 
-    tests/oracle/text_side_by_side.py --data DIR --vocab FILE [--seeds 123,124,125] [--epochs 3]
+    tests/oracle/text_side_by_side.py --data DIR --vocab FILE [--seeds 123,124,125] [--methods single,distributed] [--epochs 3]
 """
 import argparse
 import json
@@ -24,6 +24,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 import command
 
 MINI = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+RANKS = {"single": 1, "distributed": 2}
 RATE, DECAY, WARMUP, BATCH = 5e-4, 0.01, 0.1, 32
 
 
@@ -102,14 +103,15 @@ def main():
     command.add_options(parser)
     parser.add_argument("--vocab", required=True)
     parser.add_argument("--seeds", default="123,124,125")
+    parser.add_argument("--methods", default=",".join(RANKS))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--tolerance", type=float, default=0.015, help="of the mean accuracies")
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     failed = False
-    for method, ranks in (("single", 1), ("distributed", 2)):
+    for method in options.methods.split(","):
         here = [train_here(options, method, seed) for seed in seeds]
-        theirs = [train_pytorch(options.data, options.vocab, ranks, seed, options.epochs) for seed in seeds]
+        theirs = [train_pytorch(options.data, options.vocab, RANKS[method], seed, options.epochs) for seed in seeds]
         difference = statistics.mean(here) - statistics.mean(theirs)
         for name, found in (("Lockstep", here), ("PyTorch", theirs)):
             print(f"{method:12} {name:9} {100 * statistics.mean(found):.2f} %, of seeds "
