@@ -13,6 +13,8 @@ class Stopped {
  public:
   explicit Stopped(int signal) : pid_(::fork()) {
     if (pid_ == 0) {
+      // The terminal's signals stop nobody in an orphaned group, as this test's own may be.
+      ::setpgid(0, 0);
       ::raise(signal);
       ::_exit(0);
     }
