@@ -31,8 +31,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kMetricsFile = "metrics.jsonl";
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -169,7 +167,7 @@ namespace {
 
 // What a Trainer leaves in its folder.
 std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
-  std::vector<std::string> parts{kMetricsFile, "last", "best"};
+  std::vector<std::string> parts{RunFolder{}.metrics().string(), "last", "best"};
   for (const int64_t step : checkpoint_steps(folder))
     parts.push_back(checkpoint_of_step(folder, step).filename().string());
   return parts;
@@ -187,7 +185,7 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
       if (const auto moved = move_former_run_aside(folder, parts_of_run(folder)))
         write_all(STDERR_FILENO, *moved + "\n");
     }
-    JsonlWriter metrics(folder / kMetricsFile,
+    JsonlWriter metrics(RunFolder{folder}.metrics(),
                         anew ? JsonlWriter::Mode::kReplace : JsonlWriter::Mode::kAppend);
     loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
   });

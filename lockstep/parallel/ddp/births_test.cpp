@@ -38,18 +38,24 @@ int64_t copied_later(const std::function<ReducerTimes()>& times, const std::func
   return times().copied_bytes - first;
 }
 
+template <typename M>
+void expect_nothing_copied_later(DistributedDataParallel<M>& ddp,
+                                 const std::function<at::Tensor()>& loss) {
+  EXPECT_EQ(copied_later([&] { return ddp.times(); },
+                         [&] {
+                           clear(ddp);
+                           loss().backward();
+                         }),
+            0);
+}
+
 TEST(Births, NothingIsCopiedOfSimpleCnn) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     SimpleCnn model;
     DistributedDataParallel ddp(model, comm);
     const at::Tensor input = torch::ones({4, 1, 28, 28}), labels = torch::zeros({4}, torch::kLong);
-    EXPECT_EQ(copied_later([&] { return ddp.times(); },
-                           [&] {
-                             clear(ddp);
-                             torch::nll_loss(ddp(input), labels).backward();
-                           }),
-              0);
+    expect_nothing_copied_later(ddp, [&] { return torch::nll_loss(ddp(input), labels); });
   });
 }
 
@@ -61,12 +67,8 @@ TEST(Births, NothingIsCopiedOfResNets) {
       DistributedDataParallel ddp(model, comm);
       const at::Tensor input = torch::ones({2, 3, 32, 32}),
                        labels = torch::zeros({2}, torch::kLong);
-      EXPECT_EQ(copied_later([&] { return ddp.times(); },
-                             [&] {
-                               clear(ddp);
-                               torch::nn::functional::cross_entropy(ddp(input), labels).backward();
-                             }),
-                0);
+      expect_nothing_copied_later(
+          ddp, [&] { return torch::nn::functional::cross_entropy(ddp(input), labels); });
     }
   });
 }
@@ -94,12 +96,7 @@ TEST(Births, NothingIsCopiedOfEqualLinearLayers) {
     torch::nn::Sequential model(Linear(50, 50), Linear(50, 50), Linear(50, 50));
     DistributedDataParallel ddp(model, comm, {.bucket_sizes = {.first = 8192, .rest = 8192}});
     const at::Tensor input = torch::ones({8, 50});
-    EXPECT_EQ(copied_later([&] { return ddp.times(); },
-                           [&] {
-                             clear(ddp);
-                             torch::mse_loss(ddp(input), input).backward();
-                           }),
-              0);
+    expect_nothing_copied_later(ddp, [&] { return torch::mse_loss(ddp(input), input); });
   });
 }
 
@@ -143,12 +140,7 @@ TEST(Births, NothingIsCopiedWithChannelsLast) {
     }
     DistributedDataParallel ddp(model, comm);
     const at::Tensor input = torch::ones({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
-    EXPECT_EQ(copied_later([&] { return ddp.times(); },
-                           [&] {
-                             clear(ddp);
-                             ddp(input).sum().backward();
-                           }),
-              0);
+    expect_nothing_copied_later(ddp, [&] { return ddp(input).sum(); });
   });
 }
 
