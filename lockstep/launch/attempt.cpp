@@ -197,8 +197,8 @@ void Attempt::add_ranks(PollSet& polls) {
     const auto& worker = workers_[static_cast<size_t>(rank)];
     for (OutputStream* stream : {&worker->err(), &worker->out()})
       polls.wake_at(stream->on_time(now));
-    polls.add(worker->err().poll_fd(), POLLIN, [&worker] { worker->err().pump(Clock::now()); });
-    polls.add(worker->out().poll_fd(), POLLIN, [&worker] { worker->pump_out(Clock::now()); });
+    worker->err().watch(polls, [&worker] { worker->err().pump(Clock::now()); });
+    worker->out().watch(polls, [&worker] { worker->pump_out(Clock::now()); });
     if (!supervisor_.running(rank)) continue;
     polls.add(worker->process().exit_fd(), POLLIN);
     if (worker->process().exit_fd() < 0) polls.wake_at(now + kLookForExits);
@@ -208,7 +208,7 @@ void Attempt::add_ranks(PollSet& polls) {
 void Attempt::add_consoles(PollSet& polls) {
   for (Console* console : {&context_.out, &context_.err}) {
     console->flush();
-    if (console->backlog() > 0) polls.add(console->fd(), POLLOUT);
+    console->watch(polls);
   }
 }
 

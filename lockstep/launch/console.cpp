@@ -79,4 +79,8 @@ void Console::flush() {
   }
 }
 
+void Console::watch(PollSet& polls) const {
+  polls.add([this] { return backlog() > 0 ? fd_ : -1; }, POLLOUT);
+}
+
 }  // namespace lockstep::launch

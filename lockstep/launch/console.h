@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lockstep/launch/line_splitter.h"
+#include "lockstep/launch/poll_set.h"
 
 namespace lockstep::launch {
 
@@ -42,6 +43,8 @@ class Console {
   void close_line();
   // Writes as much as the descriptor takes now.
   void flush();
+  // Has `polls` wake when the descriptor takes more of what is kept; the caller flushes then.
+  void watch(PollSet& polls) const;
   size_t backlog() const { return waiting_.size() - written_; }
   // It cannot be written: its reader is gone, or the disk is full. Everything since was dropped.
   bool broken() const { return error_ != 0; }

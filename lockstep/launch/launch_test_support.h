@@ -49,9 +49,10 @@ class Running {
     while (seen() < times && !deadline.expired()) read(20);
     EXPECT_GE(seen(), times) << text << " in " << out;
   }
-  // Reads to the end; the exit code, or 128 + signal.
+  // Reads to the end; the exit code, or 128 + signal. Throws Timeout.
   int finish() {
-    while (out_.read || err_.read) read(1000);
+    const Deadline deadline = Deadline::seconds(120);
+    while ((out_.read || err_.read) && !deadline.expired()) read(1000);
     const ExitStatus status = process_.wait(Deadline::seconds(30));
     return status.signal == 0 ? status.exit_code : 128 + status.signal;
   }
@@ -101,7 +102,7 @@ class Started {
     }
     EXPECT_THAT(said, ::testing::HasSubstr(text));
   }
-  // Reads to the end; the exit code, or 128 + signal.
+  // Reads to the end; the exit code, or 128 + signal. Throws Timeout.
   int finish() {
     while (read()) {
     }
@@ -122,7 +123,7 @@ class Started {
   }
   bool read() {
     pollfd waiting{pipe_.read.get(), POLLIN, 0};
-    ::poll(&waiting, 1, 60000);
+    if (::poll(&waiting, 1, 60000) <= 0) return false;
     char buffer[65536];
     const ssize_t n = ::read(pipe_.read.get(), buffer, sizeof buffer);
     if (n > 0) said.append(buffer, static_cast<size_t>(n));

@@ -202,8 +202,10 @@ TEST(AgentOutput, ASlowReaderLosesNothing) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   size_t total = 0;
   char buffer[65536];
-  for (ssize_t n; (n = ::read(out.read.get(), buffer, sizeof buffer)) > 0;
-       total += static_cast<size_t>(n)) {
+  for (ssize_t n = 1; n > 0; total += static_cast<size_t>(n)) {
+    pollfd waiting{out.read.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&waiting, 1, 60000), 1) << "nothing came for a minute after " << total;
+    n = std::max<ssize_t>(0, ::read(out.read.get(), buffer, sizeof buffer));
   }
   EXPECT_TRUE(agent.wait(Deadline::seconds(10)).ok());
   // The line is cut every MiB, and the last cut one is ended.

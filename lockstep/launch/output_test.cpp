@@ -1,4 +1,5 @@
 // Cutting the ranks' output into pieces, and joining the pieces of several ranks.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -126,6 +127,46 @@ TEST(Console, KeepsWhatAFullPipeDoesNotTake) {
   }
   EXPECT_TRUE(received == text);
   EXPECT_EQ(console.backlog(), 0u);
+}
+
+StreamPlan shown_on(Console& console) {
+  StreamPlan plan;
+  plan.console = &console;
+  return plan;
+}
+
+// A reader that catches up while the agent gets ready to wait: the rank stands in its write, and
+// its stream is all that is left to wait for.
+TEST(OutputStream, IsReadOnOnceTheConsoleHasBeenWritten) {
+  const UniqueFd sink(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  Console console(sink.get());
+  OutputStream stream(shown_on(console), 0);
+  ASSERT_EQ(::write(stream.child_fd(), "next\n", 5), 5);
+  console.put(0, line(std::string(2 << 20, 'x') + "\n"), "");
+  bool ready = false;
+  PollSet polls;
+  stream.watch(polls, [&] { ready = true; });
+  console.watch(polls);
+  console.flush();
+  ASSERT_EQ(console.backlog(), 0u);
+  polls.wake_at(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  polls.wait();
+  EXPECT_TRUE(ready);
+}
+
+TEST(OutputStream, WaitsForAConsoleThatIsFarBehind) {
+  const Pipe pipe = make_pipe();
+  Console console(pipe.write.get());
+  OutputStream stream(shown_on(console), 0);
+  ASSERT_EQ(::write(stream.child_fd(), "next\n", 5), 5);
+  console.put(0, line(std::string(2 << 20, 'x') + "\n"), "");
+  console.flush();
+  bool ready = false;
+  PollSet polls;
+  stream.watch(polls, [&] { ready = true; });
+  polls.wake_at(std::chrono::steady_clock::now());
+  polls.wait();
+  EXPECT_FALSE(ready);
 }
 
 TEST(Tail, KeepsTheLastTwentyLinesAndAnUnfinishedOne) {

@@ -155,7 +155,7 @@ class Joining {
   void flush(PollSet& polls) {
     for (Console* console : {&out_, &err_}) {
       console->flush();
-      if (console->backlog() > 0) polls.add(console->fd(), POLLOUT);
+      console->watch(polls);
     }
   }
 

@@ -16,6 +16,10 @@ class PollSet {
 
   // Calls `ready` when `events`, an error or the end is there; nothing for fd < 0.
   void add(int fd, short events, std::function<void()> ready = {});
+  // The same, but `fd` is asked when the wait begins: whether something is to be waited for may
+  // change until then. (A full console has a rank's stream wait. Once it is written, nothing but
+  // that stream may be left to wait for.)
+  void add(std::function<int()> fd, short events, std::function<void()> ready = {});
   // The wait ends by then at the latest.
   void wake_at(std::optional<Time> time);
   // Waits, at most until the earliest wake_at(), and then calls what is ready, in the order of
@@ -23,8 +27,13 @@ class PollSet {
   void wait();
 
  private:
-  std::vector<pollfd> polls_;
-  std::vector<std::function<void()>> ready_;
+  struct Entry {
+    std::function<int()> fd;
+    short events;
+    std::function<void()> ready;
+  };
+
+  std::vector<Entry> entries_;
   std::optional<Time> wake_;
 };
 

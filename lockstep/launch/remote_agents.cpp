@@ -75,8 +75,7 @@ void RemoteAgents::watch(PollSet& polls) {
       polls.add(remote.input.get(), POLLOUT, [&remote] { give_order(remote); });
     for (OutputStream* stream : {remote.out.get(), remote.err.get()}) {
       polls.wake_at(stream->on_time(now));
-      polls.add(stream->poll_fd(), POLLIN,
-                [stream] { stream->pump(std::chrono::steady_clock::now()); });
+      stream->watch(polls, [stream] { stream->pump(std::chrono::steady_clock::now()); });
     }
     if (remote.ended) continue;
     polls.add(remote.process->exit_fd(), POLLIN);

@@ -75,9 +75,12 @@ int OutputStream::child_fd() const {
   return plan_.file_only ? file_.get() : child_end_.get();
 }
 
-int OutputStream::poll_fd() const {
-  if (plan_.console != nullptr && plan_.console->backlog() > kConsoleBacklog) return -1;
-  return read_end_.get();
+bool OutputStream::wanted() const {
+  return read_end_ && (plan_.console == nullptr || plan_.console->backlog() <= kConsoleBacklog);
+}
+
+void OutputStream::watch(PollSet& polls, std::function<void()> ready) const {
+  polls.add([this] { return wanted() ? read_end_.get() : -1; }, POLLIN, std::move(ready));
 }
 
 bool OutputStream::has_input() const {
@@ -139,7 +142,7 @@ void OutputStream::drain(Time now) {
 }
 
 void OutputStream::overtake(Time now) {
-  if (poll_fd() >= 0) drain(now);
+  if (wanted()) drain(now);
   show(first_lines_.release());
 }
 

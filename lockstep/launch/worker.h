@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/first_lines.h"
 #include "lockstep/launch/line_splitter.h"
+#include "lockstep/launch/poll_set.h"
 
 namespace lockstep::launch {
 
@@ -53,9 +55,9 @@ class OutputStream {
   int child_fd() const;
   void started() { child_end_.reset(); }
 
-  // To poll for input; -1 when there is nothing to wait for: the stream ended, or the console is
-  // too far behind.
-  int poll_fd() const;
+  // Has `polls` call `ready` when there is input, unless the stream has ended or the console is too
+  // far behind when the wait begins.
+  void watch(PollSet& polls, std::function<void()> ready) const;
   bool has_input() const;
   // Reads what is there and passes it on.
   void pump(Time now);
@@ -73,6 +75,7 @@ class OutputStream {
   Tail tail() const;
 
  private:
+  bool wanted() const;
   // False at the end of the stream, or when nothing is there now.
   bool read_some(Time now);
   void pass_on(const std::vector<Piece>& pieces, Time now);
