@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lockstep/comm/capabilities.h"
+#include "lockstep/comm/elsewhere.h"
 #include "lockstep/comm/types.h"
 #include "lockstep/core/deadline.h"
 
@@ -65,6 +66,11 @@ class Backend {
   // Makes progress on whatever is pending, without blocking. Does not throw for a failed operation:
   // its request does.
   virtual void progress() = 0;
+
+  // What waits here are to move besides. Outlives the engine; set before its first call, and not
+  // called from progress() or poll(). An engine whose waits are cut into short ones by another
+  // (side_channel/) leaves it.
+  virtual void set_elsewhere(Elsewhere* elsewhere) { (void)elsewhere; }
 
   // True if the engine knows that the rank's process is gone or that its end was destroyed.
   // Callable in any state; does not block.

@@ -9,8 +9,9 @@
 // - Reductions: see ReduceOp. float16 and bfloat16 are summed in float32. On backends whose
 //   capabilities say `deterministic`, the result has the same bits on every rank and in every run.
 // - The plain forms block: they return when this rank's part is done; results may be read, inputs
-//   reused. The i-forms never block; what is pending progresses inside every later call and wait on
-//   this communicator, and neither inputs nor outputs may be touched until the wait is over.
+//   reused. The i-forms never block; what is pending progresses inside every later call on this
+//   communicator and inside every wait on any communicator of the same init(), and neither inputs
+//   nor outputs may be touched until the wait is over.
 // - Errors: InvalidArgument comes before anything is sent and leaves the communicator as it was;
 //   Timeout, PeerLost and Mismatch break it (core/errors.h).
 // - After a break the tensors of the calls under way hold anything. They are the caller's again, to
@@ -214,7 +215,8 @@ class Communicator final {
   // the rank is dead, InvalidArgument where the capabilities lack `probe`.
   Probe probe(int src, int tag = 0);
 
-  // Makes progress on whatever is pending; never blocks. For hooks inside a long computation.
+  // Makes progress on whatever is pending, in all communicators of the same init(); never blocks.
+  // For hooks inside a long computation.
   void progress();
 
   // Breaks the communicator on all ranks, as far as the engine reaches: their waits throw PeerLost
@@ -226,8 +228,11 @@ class Communicator final {
 
   // Further groups of the same ranks. Each is a communicator of its own, with its own engine,
   // memory, sequence numbers and errors: one that breaks leaves the others as they were, and all
-  // may be used at once, interleaved in the same order on all their ranks. A wait on one moves only
-  // what is pending there, so ranks that wait on two groups in opposite orders wait for each other.
+  // may be used at once. Ranks may wait on several groups in any order, since a wait on one moves
+  // what is under way in the others; only what has not been called is not moved. Ranks that wait
+  // for each other's calls in different groups, which no wait can end, get Mismatch on those groups
+  // some seconds later, with the place of each; unless a rank uses communicators from several
+  // threads, of which another may still call.
   // Ranks count from 0 in each; local and node ranks are those among its members. Backend and
   // time-out are this one's. Collective over this communicator, non-members included: all return
   // once every group is made, or all throw, and this communicator stays usable. Throw

@@ -7,6 +7,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -107,21 +109,27 @@ int64_t symmetric_bytes(at::IntArrayRef shape, at::ScalarType dtype) {
 }  // namespace
 
 // Refuses a second thread inside the communicator, unless that is broken, by an abort() that may
-// still be inside.
+// still be inside. Where another thread's wait moves what is under way here, it is over soon.
 class Communicator::Impl::Entry {
  public:
-  explicit Entry(Impl& impl) : busy_(impl.busy_) {
-    if (busy_.exchange(true, std::memory_order_acq_rel)) {
-      impl.throw_if_broken();
-      throw InvalidArgument(
-          "two threads are inside one communicator; use it from one thread at a time, or give each "
-          "thread its own");
+  explicit Entry(Impl& impl) : inside_(impl.inside_) {
+    for (int found = kNobody;
+         !inside_.compare_exchange_weak(found, kCaller, std::memory_order_acq_rel);
+         found = kNobody) {
+      if (found == kCaller) {
+        impl.throw_if_broken();
+        throw InvalidArgument(
+            "two threads are inside one communicator; use it from one thread at a time, or give "
+            "each thread its own");
+      }
+      if (found == kElsewhere) ::sched_yield();
     }
+    if (impl.job_) impl.job_->note_thread();
   }
-  ~Entry() { busy_.store(false, std::memory_order_release); }
+  ~Entry() { inside_.store(kNobody, std::memory_order_release); }
 
  private:
-  std::atomic<bool>& busy_;
+  std::atomic<int>& inside_;
 };
 
 Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
@@ -143,11 +151,23 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   }
   device_ = capabilities().device;
   if (options_.board_rank < 0) options_.board_rank = topology.local_rank;
-  if (options_.origin) group_ = static_cast<uint32_t>(fingerprint(options_.origin->name));
+  if (options_.origin) {
+    group_ = static_cast<uint32_t>(fingerprint(options_.origin->name));
+    GroupOrigin& origin = *options_.origin;
+    if (!origin.progress) {
+      origin.progress = std::make_shared<JobProgress>(
+          std::shared_ptr<Store>(origin.maker, &origin.maker->store()),
+          origin.members[static_cast<size_t>(topology.rank)]);
+    }
+    job_ = origin.progress;
+    job_->add(*this);
+    backend_->set_elsewhere(this);
+  }
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
 }
 
 Communicator::Impl::~Impl() {
+  if (job_) job_->remove(*this);
   if (backend_->close()) return;
   // A peer is stopped in the middle of writing to this process. When it goes on, what it writes to
   // must not be anyone else's: neither the tensors of the calls under way nor the engine's memory
@@ -298,7 +318,9 @@ void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) cons
 
 void Communicator::Impl::number(Op op, Call& call) {
   const bool message = op == Op::kSend || op == Op::kRecv;
-  call.sequence = message ? ++messages_ : ++collectives_;
+  // One thread at a time writes it.
+  if (!message) collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  call.sequence = message ? ++messages_ : collectives_.load(std::memory_order_relaxed);
   if (!message) {
     ++stats_.collectives;
     return;
@@ -337,6 +359,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
     throw;
   }
   inflight_.push_back(flight);
+  note_flights();
   return flight;
 }
 
@@ -438,7 +461,10 @@ bool Communicator::Impl::test(Flight& flight) {
   if (flight.done) return true;
   throw_if_broken();
   try {
-    if (!flight.request->poll()) return false;
+    if (!flight.request->poll()) {
+      move_elsewhere(this);
+      return false;
+    }
   } catch (...) {
     set_broken();
     throw;
@@ -450,6 +476,7 @@ bool Communicator::Impl::test(Flight& flight) {
 void Communicator::Impl::set_broken() noexcept {
   const std::exception_ptr error = std::current_exception();
   const bool first = broken_.set(error);  // else abort() was: this rank's own doing
+  note_flights();
   if (std::exchange(told_, true)) return;
   if (first && options_.board) {
     show_giving_up(*options_.board, options_.board_rank, error,
@@ -473,6 +500,7 @@ void Communicator::Impl::complete(Flight& flight) {
   flight.request.reset();
   flight.keep.clear();
   inflight_.remove_if([](const std::shared_ptr<Flight>& f) { return f->done; });
+  note_flights();
   if (options_.board) options_.board->end(options_.board_rank, flight.call, ticks());
 }
 
@@ -518,6 +546,61 @@ at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::Scalar
 void Communicator::Impl::progress() {
   const Entry entry(*this);
   if (broken_.get() == nullptr && !inflight_.empty()) backend_->progress();
+  move_elsewhere(this);
+}
+
+void Communicator::Impl::note_flights() {
+  const bool under_way = !inflight_.empty() && broken_.get() == nullptr;
+  if (!job_ || entered_ == under_way) return;
+  entered_ = !entered_;
+  if (entered_)
+    job_->enter(*this);
+  else
+    job_->leave(*this);
+}
+
+bool Communicator::Impl::pending() const noexcept {
+  return job_->entered() > (entered_ ? 1 : 0);
+}
+
+void Communicator::Impl::move() noexcept {
+  job_->move_others(*this);
+}
+
+std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& awaited,
+                                      bool moved) noexcept {
+  // Pauses between the looks; two make a verdict.
+  constexpr std::chrono::steady_clock::duration kFirst = std::chrono::seconds(1);
+  if (call.op == Op::kSend || call.op == Op::kRecv) return "";
+  const auto now = std::chrono::steady_clock::now();
+  if (standing_ != call.sequence) {
+    standing_ = call.sequence;
+    pause_ = kFirst / 2;
+    look_at_ = now + kFirst;
+    moved_ = false;
+  }
+  moved_ |= moved;
+  if (now < look_at_) return "";
+  try {
+    Standing own;
+    own.group = group();
+    own.number = call.sequence;
+    own.awaited = in_job(*options_.origin, awaited);
+    own.text = numbered(make_record(call)) + " of the group of ranks " + joined(options_.origin->members);
+    std::string wrong = job_->stand(std::move(own), std::exchange(moved_, false));
+    pause_ = std::min<std::chrono::steady_clock::duration>(2 * pause_, kLongestPause);
+    look_at_ = std::chrono::steady_clock::now() + pause_;
+    return wrong;
+  } catch (const std::exception&) {  // no memory
+    return "";
+  }
+}
+
+void Communicator::Impl::move_if_free() noexcept {
+  int found = kNobody;
+  if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return;
+  if (broken_.get() == nullptr) backend_->progress();
+  inside_.store(kNobody, std::memory_order_release);
 }
 
 Probe Communicator::Impl::probe(int src, int tag) {
@@ -536,12 +619,15 @@ void Communicator::Impl::abort(const std::string& reason) noexcept {
   // Whoever is inside learns of it there; the engine itself is one thread's at a time.
   backend_->interrupt(reason);
   const Deadline deadline = Deadline::after(kAbortAtMost);
-  while (busy_.exchange(true, std::memory_order_acq_rel)) {
+  for (int found = kNobody;
+       !inside_.compare_exchange_strong(found, kCaller, std::memory_order_acq_rel);
+       found = kNobody) {
     if (deadline.expired()) return;  // what interrupt() told must do
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   backend_->abort(reason);
-  busy_.store(false, std::memory_order_release);
+  note_flights();
+  inside_.store(kNobody, std::memory_order_release);
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <initializer_list>
@@ -14,6 +15,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/compose.h"
+#include "lockstep/comm/job_progress.h"
 #include "lockstep/core/set_once.h"
 
 namespace lockstep {
@@ -43,10 +45,10 @@ struct Flight {
   bool done = false;
 };
 
-class Communicator::Impl {
+class Communicator::Impl final : private Elsewhere, private JobProgress::Member {
  public:
   Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options);
-  ~Impl();
+  ~Impl() override;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -74,6 +76,18 @@ class Communicator::Impl {
 
  private:
   class Entry;
+  // Who is inside.
+  enum Inside : int { kNobody, kCaller, kElsewhere };  // elsewhere: a wait in another communicator
+  // Of what else the job has under way, for the engine.
+  bool pending() const noexcept override;
+  void move() noexcept override;
+  std::string stand(const Call& call, const std::vector<int>& awaited,
+                    bool moved) noexcept override;
+  // For the others.
+  void move_if_free() noexcept override;
+  const std::string& group() const noexcept override { return options_.origin->name; }
+  uint64_t called() const noexcept override { return collectives_.load(); }
+  void note_flights();  // after one was added or ended
   Plan check(const Ask& ask) const;
   void fill(const Ask& ask, const Plan& plan, Call& call) const;
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
@@ -92,12 +106,20 @@ class Communicator::Impl {
   Topology topology_;
   CommunicatorOptions options_;
   CommunicatorStats stats_;
-  uint64_t collectives_ = 0;
+  std::atomic<uint64_t> collectives_{0};  // others look at it
   uint64_t messages_ = 0;
   uint32_t group_ = 0;                              // in the records
   at::Device device_{at::kCPU};                     // the backend's
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) as it is
-  std::atomic<bool> busy_{false};
+  std::atomic<int> inside_{kNobody};
+  std::shared_ptr<JobProgress> job_;
+  bool entered_ = false;  // in job_
+  // Of a wait that lasts: for which collective, when it is looked at again, how long after that, and
+  // whether anything has moved since the last look.
+  uint64_t standing_ = 0;
+  std::chrono::steady_clock::time_point look_at_{};
+  std::chrono::steady_clock::duration pause_{};
+  bool moved_ = false;
   SetOnce<std::exception_ptr> broken_;  // perhaps by abort(), on any thread
   bool told_ = false;                   // on_broken was called
   std::list<std::shared_ptr<Flight>>

@@ -170,7 +170,10 @@ Communicator Communicator::shrink(Deadline deadline) {
     }
     CommunicatorOptions options = impl_->options();
     options.origin = std::make_shared<GroupOrigin>(
-        GroupOrigin{.maker = origin->maker, .name = name, .members = in_job(*origin, members)});
+        GroupOrigin{.maker = origin->maker,
+                    .name = name,
+                    .members = in_job(*origin, members),
+                    .progress = origin->progress});
     return Communicator(std::move(backend), topology, std::move(options));
   } catch (const StoreError& error) {
     throw StoreError(

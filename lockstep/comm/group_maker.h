@@ -10,6 +10,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/engines.h"
+#include "lockstep/comm/job_progress.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
@@ -41,6 +42,7 @@ struct GroupOrigin {
   std::shared_ptr<GroupMaker> maker;
   std::string name;
   std::vector<int> members;  // of this communicator, by their ranks in the job
+  std::shared_ptr<JobProgress> progress = nullptr;  // of this rank; null: none yet
   uint64_t groups = 0;       // made so far by split, subgroup and duplicate
   uint64_t shrinks = 0;      // calls of shrink so far
 };

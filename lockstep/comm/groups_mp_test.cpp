@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
@@ -65,6 +66,11 @@ TEST_P(ProcessGroups, WorkAndGiveEverythingBack) {
         EXPECT_LE(after.threads, before.threads);
       },
       {.backend = GetParam()});
+}
+
+TEST_P(ProcessGroups, MayBeWaitedInInOppositeOrders) {
+  testing::expect_ranks(3, wait_in_opposite_orders,
+                        {.backend = GetParam(), .timeout = std::chrono::seconds(20)});
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessGroups, ::testing::Values("shm", "tcp", "gloo"),

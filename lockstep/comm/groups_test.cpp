@@ -16,6 +16,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/group_plan.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/lone_ranks.h"
@@ -139,6 +140,41 @@ TEST(Groups, InterleavedCallsKeepTheirOwnNumbers) {
     EXPECT_EQ(a.stats().collectives, 25u);
     EXPECT_EQ(b.stats().collectives, 20u);
   });
+}
+
+TEST(Groups, MayBeWaitedInInOppositeOrders) {
+  for (const int size : {1, 2, 5})
+    testing::run_threads(size, wait_in_opposite_orders, {.timeout = std::chrono::seconds(20)});
+  // Through small slots, in many rounds.
+  testing::run_threads(3, wait_in_opposite_orders,
+                       {.timeout = std::chrono::seconds(20), .slot_bytes = 4096});
+}
+
+// Threads of one rank, each with a group of its own, whose waits move the others' groups.
+TEST(Groups, ThreadsOfARankWaitAtOnce) {
+  constexpr int kThreads = 3;
+  testing::run_threads(
+      2,
+      [](Communicator& comm) {
+        std::vector<Communicator> groups;
+        for (int i = 0; i < kThreads; ++i) groups.push_back(comm.duplicate());
+        std::vector<std::thread> threads;
+        for (int i = 0; i < kThreads; ++i) {
+          threads.emplace_back([&comm, group = groups[static_cast<size_t>(i)], i]() mutable {
+            for (int turn = 0; turn < 50; ++turn) {
+              const at::Tensor a = at::full({turn * 400 + 1}, i), b = at::full({7}, i);
+              Work first = group.iall_reduce(a), second = group.iall_reduce(b);
+              if (comm.rank() == 0) second.wait();
+              first.wait();
+              second.wait();
+              EXPECT_EQ(a[turn].item<double>(), 2 * i);
+              EXPECT_EQ(b[6].item<double>(), 2 * i);
+            }
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+      },
+      {.timeout = std::chrono::seconds(20)});
 }
 
 TEST(Groups, ABrokenGroupLeavesTheOthersAsTheyWere) {

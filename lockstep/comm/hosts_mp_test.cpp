@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_ranks.h"
@@ -89,6 +90,17 @@ TEST_P(HostOperations, AgreeWithTheOracle) {
     const at::Tensor t = at::ones({1000});
     column.all_reduce(t);
     EXPECT_EQ(t[999].item<float>(), c.hosts);
+  });
+}
+
+TEST_P(HostOperations, GroupsMayBeWaitedInInOppositeOrders) {
+  const Case& c = GetParam();
+  if (c.hosts != 2) GTEST_SKIP() << "two hosts are enough";
+  make_hosts(c.hosts);
+  run(places(c.hosts, c.per_host), [&] {
+    Communicator comm = init({.backend = c.backend, .timeout = std::chrono::seconds(20)});
+    wait_in_opposite_orders(comm);
+    testing::throw_if_failed();
   });
 }
 

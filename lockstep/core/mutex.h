@@ -23,6 +23,7 @@ class LOCKSTEP_CAPABILITY("mutex") Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   void lock() LOCKSTEP_ACQUIRE() { mutex_.lock(); }
+  bool try_lock() LOCKSTEP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
 
  private:

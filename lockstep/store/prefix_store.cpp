@@ -46,6 +46,14 @@ void PrefixStore::wait(std::span<const std::string> keys, Deadline deadline) {
   base_->wait(full_keys, deadline);
 }
 
+void PrefixStore::offer(const std::string& key, const std::string& value, Deadline answer) {
+  base_->offer(full(key), value, answer);
+}
+
+std::optional<std::string> PrefixStore::peek(const std::string& key, Deadline answer) {
+  return base_->peek(full(key), answer);
+}
+
 bool PrefixStore::remove(const std::string& key) {
   return base_->remove(full(key));
 }

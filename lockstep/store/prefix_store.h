@@ -21,6 +21,8 @@ class PrefixStore final : public Store {
                           const std::string& desired) override;
   void wait(std::span<const std::string> keys, Deadline deadline) override;
   bool remove(const std::string& key) override;
+  void offer(const std::string& key, const std::string& value, Deadline answer) override;
+  std::optional<std::string> peek(const std::string& key, Deadline answer) override;
 
  private:
   std::string full(const std::string& key) const;

@@ -47,14 +47,18 @@ class TcpStore::Impl {
 
   // An operation that does not wait for a key.
   StoreResponse call(StoreRequest request) {
-    const Deadline deadline = Deadline::after(kAnswerTimeout);
+    return call(std::move(request), Deadline::after(kAnswerTimeout));
+  }
+  StoreResponse call(StoreRequest request, Deadline deadline) {
     const uint64_t id = send(request);
     auto response = await(id, deadline);
     if (!response) {
       forget(id);
-      throw Timeout("store at " + name_ + ": no answer about key '" + request.keys.front() +
-                    "' within " + std::to_string(kAnswerTimeout.count()) +
-                    " s; its process is stopped or unreachable");
+      std::ostringstream text;
+      text << "store at " << name_ << ": no answer about key '" << request.keys.front()
+           << "' within " << deadline.timeout_seconds()
+           << " s; its process is stopped or unreachable";
+      throw Timeout(text.str());
     }
     return checked(std::move(*response));
   }
@@ -221,10 +225,14 @@ TcpStore::TcpStore(const HostPort& server, const Secret& secret, Deadline deadli
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(const std::string& key, const std::string& value) {
+  offer(key, value, Deadline::after(kAnswerTimeout));
+}
+
+void TcpStore::offer(const std::string& key, const std::string& value, Deadline answer) {
   StoreRequest request = request_for(StoreOp::kSet, key);
   check_store_value(key, value);
   request.value = value;
-  impl_->call(std::move(request));
+  impl_->call(std::move(request), answer);
 }
 
 std::string TcpStore::get(const std::string& key, Deadline deadline) {
@@ -232,7 +240,11 @@ std::string TcpStore::get(const std::string& key, Deadline deadline) {
 }
 
 std::optional<std::string> TcpStore::try_get(const std::string& key) {
-  StoreResponse response = impl_->call(request_for(StoreOp::kTryGet, key));
+  return peek(key, Deadline::after(kAnswerTimeout));
+}
+
+std::optional<std::string> TcpStore::peek(const std::string& key, Deadline answer) {
+  StoreResponse response = impl_->call(request_for(StoreOp::kTryGet, key), answer);
   if (response.status == StoreStatus::kAbsent) return std::nullopt;
   return std::move(response.value);
 }

@@ -444,6 +444,10 @@ void HierarchicalBackend::abort(const std::string& reason) noexcept {
 }
 
 // All waits are in the engine between the hosts.
+void HierarchicalBackend::set_elsewhere(Elsewhere* elsewhere) {
+  between_->set_elsewhere(elsewhere);
+}
+
 void HierarchicalBackend::interrupt(const std::string& reason) noexcept {
   between_->interrupt(reason);
 }

@@ -45,6 +45,7 @@ class HierarchicalBackend final : public Backend {
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override;
   void progress() override;
+  void set_elsewhere(Elsewhere* elsewhere) override;
   bool lost(int rank) const override;
   Probe probe(int src, int tag) override;
   void abort(const std::string& reason) noexcept override;

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
@@ -166,6 +167,18 @@ TEST_P(MpiBackend, AnotherMpisLibraryIsToldApart) {
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     if (!::testing::Test::HasFailure()) std::cout << "told apart on " << rank << std::endl;
   }
+}
+
+TEST_P(MpiBackend, GroupsMayBeWaitedInInOppositeOrders) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
+  if (!inside_mpirun()) {
+    const Outcome outcome = run_under_mpirun(GetParam(), 2);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.output;
+    return;
+  }
+  Communicator comm = init({.backend = "mpi", .timeout = std::chrono::seconds(20)});
+  wait_in_opposite_orders(comm);
+  end_rank();
 }
 
 TEST_P(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {

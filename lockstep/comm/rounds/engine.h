@@ -74,6 +74,7 @@ class Engine {
   void show(const Call& call);  // Backend::show()
   void run(const Call& call, Deadline::Duration timeout);
   void progress();
+  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
   Probe probe(int src, int tag);  // Backend::probe()
   // From any thread: it writes to the region alone.
   void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
@@ -124,6 +125,7 @@ class Engine {
   bool poll(const bool& done, const Call& call, bool check_peers);
   void wait(const bool& done, const Call& call, Deadline deadline);
   void check_slowly(const bool& done, const Call& call);
+  void check_elsewhere(const Call& call, bool moved);
   [[noreturn]] void time_out(const Call& call, Deadline deadline);
   std::vector<int> awaited(const Call& call) const;
   std::vector<int> culprits(const Call& call, Deadline::Duration silence) const;
@@ -144,6 +146,7 @@ class Engine {
   const Reach* reach_;
   IsDead is_dead_;
   Tuning tuning_;
+  Elsewhere* elsewhere_ = nullptr;
   int spins_;  // pauses before the first yield
   Channels channels_;
   Lines lines_;

@@ -71,6 +71,7 @@ Probe Engine::probe(int src, int tag) {
 // Pauses, then yields, then sleeps until a peer rings.
 void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
   int idle = 0;
+  bool any_moved = false;  // since the last slow check
   double warn_at = kWarnAfterSeconds;
   while (!done) {
     if (broken_) std::rethrow_exception(broken_);
@@ -84,8 +85,10 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
     if (done) return;
     if (moved) {
       idle = 0;
+      any_moved = true;
       continue;
     }
+    const bool elsewhere = move_elsewhere(elsewhere_);
     ++idle;
     if (idle < spins_) {
       cpu_pause();
@@ -103,6 +106,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
     check_slowly(done, call);
     if (done) return;
     if (deadline.expired()) time_out(call, deadline);
+    check_elsewhere(call, std::exchange(any_moved, false));
     if (deadline.elapsed_seconds() > warn_at) {
       std::vector<std::string> late;
       for (const int r : awaited(call)) late.push_back(whereabouts(r));
@@ -121,7 +125,8 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
     if (done || moved || region_.header().failure.any())
       doorbell_.withdraw();
     else
-      doorbell_.sleep(std::min<Deadline::Duration>(kSlice, deadline.remaining()));
+      doorbell_.sleep(std::min<Deadline::Duration>(elsewhere ? kElsewhereNap : kSlice,
+                                                   deadline.remaining()));
   }
 }
 
@@ -130,6 +135,12 @@ void Engine::check_slowly(const bool& done, const Call& call) {
   check_aborted();
   if (!queue_.empty()) compare_posts(*queue_.front());
   check_lost(done, call);
+}
+
+void Engine::check_elsewhere(const Call& call, bool moved) {
+  if (elsewhere_ == nullptr) return;
+  const std::string wrong = elsewhere_->stand(call, awaited(call), moved);
+  if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
 }
 
 void Engine::time_out(const Call& call, Deadline deadline) {

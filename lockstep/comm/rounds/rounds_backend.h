@@ -27,6 +27,7 @@ class RoundsBackend final : public Backend {
     return reach_ ? reach_->allocate(bytes) : SymmetricMemory();
   }
   void progress() override { engine_.progress(); }
+  void set_elsewhere(Elsewhere* elsewhere) override { engine_.set_elsewhere(elsewhere); }
   bool lost(int rank) const override { return engine_.lost(rank); }
   Probe probe(int src, int tag) override { return engine_.probe(src, tag); }
   void abort(const std::string& reason) noexcept override;

@@ -74,6 +74,8 @@ class CheckedBackend final : public Backend {
     }
   }
 
+  void set_elsewhere(Elsewhere* elsewhere) override { elsewhere_ = elsewhere; }
+
   bool lost(int rank) const override { return channel_->lost(rank); }
 
   Probe probe(int src, int tag) override {
@@ -244,7 +246,11 @@ class CheckedBackend final : public Backend {
     if (op.done) return;
     throw_if_broken();
     if (op.number == 0) {
-      guarded(op, [&] { op.request->wait(deadline); });
+      // The engine's own wait would move nothing else.
+      while (!op.done && move_elsewhere(elsewhere_) && !deadline.expired()) {
+        if (!poll(op)) std::this_thread::sleep_for(kElsewhereNap);
+      }
+      if (!op.done) guarded(op, [&] { op.request->wait(deadline); });
       op.done = true;
       return;
     }
@@ -268,6 +274,7 @@ class CheckedBackend final : public Backend {
         throw;
       }
       if (front.request || front.done) return;
+      const bool elsewhere = move_elsewhere(elsewhere_);
       if (turn < spins_) continue;
       if (turn < spins_ + kSideYields) {
         ::sched_yield();
@@ -280,12 +287,18 @@ class CheckedBackend final : public Backend {
       check_failed();
       check_lost(front);
       if (deadline.expired()) fail_late(front, op, deadline);
+      if (elsewhere_ != nullptr) {
+        const std::string wrong =
+            elsewhere_->stand(op.call, channel_->missing(front.number), /*moved=*/false);
+        if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
+      }
       if (deadline.elapsed_seconds() > warn_at) {
         log_warning(text_of(front) + " has waited " + std::to_string(static_cast<int>(warn_at)) +
                     " s for " + places_of(channel_->missing(front.number)));
         warn_at *= 3;
       }
-      std::this_thread::sleep_for(std::min<Deadline::Duration>(sleep, deadline.remaining()));
+      const Deadline::Duration nap = elsewhere ? std::min(sleep, kElsewhereNap) : sleep;
+      std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
       sleep = std::min(sleep * 2, kSideLongestSleep);
     }
   }
@@ -295,8 +308,9 @@ class CheckedBackend final : public Backend {
     while (!front.done) {
       bool over = false;
       channel_->waiting();
-      const Deadline slice =
-          Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
+      const bool elsewhere = move_elsewhere(elsewhere_);
+      const Deadline slice = Deadline::after(std::min<Deadline::Duration>(
+          elsewhere ? Deadline::Duration(kElsewhereNap) : kSideSlice, deadline.remaining()));
       guarded(front, [&] {
         try {
           front.request->wait(slice);
@@ -351,6 +365,7 @@ class CheckedBackend final : public Backend {
   std::unique_ptr<SideChannel> channel_;
   int rank_;
   int spins_;
+  Elsewhere* elsewhere_ = nullptr;
   uint64_t collectives_ = 0;
   int64_t polls_ = 0;
   std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over

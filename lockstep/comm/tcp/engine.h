@@ -83,6 +83,7 @@ class Engine final : private FrameListener, private Wire {
   bool advance(int wait_ms, Pending* pending = nullptr);
   // The same without throwing: later calls do.
   void progress() noexcept;
+  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }  // Backend::set_elsewhere()
   // As Backend::probe().
   Probe probe(int src, int tag);
   bool poll(Pending& pending);
@@ -217,6 +218,7 @@ class Engine final : private FrameListener, private Wire {
   const int size_;
   const ScheduleSizes sizes_;
   const int spins_;
+  Elsewhere* elsewhere_ = nullptr;
   UniqueFd epoll_;
   std::vector<Peer> peers_;
   std::vector<int> dirty_;

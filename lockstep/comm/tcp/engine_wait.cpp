@@ -66,6 +66,7 @@ bool Engine::poll(Pending& pending) {
 
 void Engine::wait(Pending& pending, Deadline deadline) {
   int idle = 0;
+  bool any_moved = false;  // since the last slow check
   unsigned turns = 0;
   double still_since = deadline.elapsed_seconds();
   double announce_after = kAnnounceSeconds;
@@ -80,6 +81,8 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     if (pending.done()) return;
     moved |= advance(0, &pending);
     if (pending.done()) return;
+    const bool elsewhere = !moved && move_elsewhere(elsewhere_);
+    any_moved |= moved;
     if (moved) {
       idle = 0;
       still_since = -1;
@@ -107,6 +110,11 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     }
     const bool expired = left == Deadline::Duration::zero();
     if (expired && (has_told(pending) || answers->expired())) time_out(pending, deadline);
+    if (elsewhere_ != nullptr && !expired) {
+      const std::string wrong =
+          elsewhere_->stand(call, pending.late(), std::exchange(any_moved, false));
+      if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
+    }
     if (now - still_since > announce_after) {
       announce();
       announce_after += kAnnounceAgain;
@@ -120,7 +128,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       warn_at *= 3;
     }
     int sleep_ms = pending.needs_advance() ? kAdvanceMs : 100;
-    if (pending.needs_advance() && pending.is_impatient()) {
+    if (elsewhere || (pending.needs_advance() && pending.is_impatient())) {
       std::this_thread::sleep_for(std::min<Deadline::Duration>(kNap, left));
       sleep_ms = 0;
     } else if (expired) {
@@ -129,7 +137,10 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       sleep_ms = deadline.poll_ms(sleep_ms);
       if (!answers) sleep_ms = std::min(sleep_ms, Deadline::after(left - grace).poll_ms() + 1);
     }
-    if (advance(sleep_ms, &pending)) still_since = -1;
+    if (advance(sleep_ms, &pending)) {
+      still_since = -1;
+      any_moved = true;
+    }
   }
 }
 

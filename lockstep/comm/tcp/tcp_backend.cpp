@@ -89,6 +89,10 @@ void TcpBackend::progress() {
   engine_->progress();
 }
 
+void TcpBackend::set_elsewhere(Elsewhere* elsewhere) {
+  engine_->set_elsewhere(elsewhere);
+}
+
 bool TcpBackend::lost(int rank) const {
   return engine_->lost(rank);
 }

@@ -27,6 +27,7 @@ namespace lockstep {
 //
 // Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch
 // otherwise, naming the first difference); then rank 0's parameters and buffers are copied to all.
+// It makes a group of its own of the communicator's ranks.
 //
 // Afterwards every backward() through the model's parameters is collective: it ends with every rank
 // holding the average of the ranks' gradients (reducer.h), which are views into flat buckets.
@@ -101,6 +102,8 @@ class DistributedDataParallel {
     reducer().follow(loader.batches_taken());
   }
 
+  // Its own, of the same ranks as the one that it was given: hooks inside backward get between
+  // nobody's calls.
   Communicator& comm() { return replica_->comm(); }
   // Where the time of backward goes, and how much of it was copied.
   ReducerTimes times() const { return reducer().times(); }

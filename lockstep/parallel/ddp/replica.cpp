@@ -27,7 +27,7 @@ NamedTensors both(NamedTensors first, const NamedTensors& second) {
 
 Replica::Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
                  Communicator comm, DdpOptions options)
-    : comm_(std::move(comm)),
+    : comm_(comm.size() == 1 ? std::move(comm) : comm.duplicate()),
       options_(std::move(options)),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),

@@ -1,0 +1,55 @@
+// Two groups that ranks wait in in opposite orders, for the tests of every backend.
+#pragma once
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep {
+
+// Every rank of `comm` has called the operations of two groups of all ranks in the same order, and
+// waits for them in one that depends on its rank. Sizes that take different ways through an engine.
+inline void wait_in_opposite_orders(Communicator& comm) {
+  Communicator a = comm.duplicate(), b = comm.duplicate();
+  const bool first_a = comm.rank() % 2 == 0;
+  const double all = comm.size();
+  for (const int64_t numel : {int64_t{10}, int64_t{40'000}, int64_t{2'000'000}}) {
+    for (int turn = 0; turn < 3; ++turn) {
+      const at::Tensor on_a = at::ones({numel}), on_b = at::ones({numel});
+      Work work_a = a.iall_reduce(on_a), work_b = b.iall_reduce(on_b);
+      if (first_a) work_a.wait();
+      work_b.wait();
+      work_a.wait();
+      EXPECT_EQ(on_a[numel - 1].item<double>(), all) << numel;
+      EXPECT_EQ(on_b[numel - 1].item<double>(), all) << numel;
+      // One blocks in b while others wait for what it has under way in a.
+      const at::Tensor under_way = at::ones({numel}), blocking = at::ones({numel});
+      Work work = a.iall_reduce(under_way);
+      if (!first_a) work.wait();
+      b.all_reduce(blocking);
+      work.wait();
+      EXPECT_EQ(under_way[0].item<double>() + blocking[0].item<double>(), 2 * all) << numel;
+      // A message, while the others need this rank in a.
+      if (comm.size() < 2 || comm.rank() > 1) continue;
+      const int peer = 1 - comm.rank();
+      const at::Tensor out = at::full({numel}, comm.rank() + 3.0), in = at::ones({numel});
+      Work received = a.irecv(in, peer, turn);
+      Work sent = a.isend(out, peer, turn);
+      if (first_a) {
+        sent.wait();
+        b.send(out, peer, turn);
+        b.recv(in, peer, turn);
+      } else {
+        const at::Tensor other = at::ones({numel});
+        b.recv(other, peer, turn);
+        b.send(other, peer, turn);
+        sent.wait();
+      }
+      received.wait();
+    }
+  }
+}
+
+}  // namespace lockstep

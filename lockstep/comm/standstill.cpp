@@ -1,0 +1,177 @@
+#include "lockstep/comm/standstill.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "lockstep/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr auto kStoreAnswers = std::chrono::milliseconds(100);
+constexpr auto kLinger = kLongestPause + std::chrono::milliseconds(500);
+// Of a job of thousands of ranks that all wait for one, each looks at so many.
+constexpr size_t kMostRead = 64;
+
+std::string key_of(int rank) {
+  return "standstill/" + std::to_string(rank);
+}
+
+bool same_call(const Standing& a, const Standing& b) {
+  return a.group == b.group && a.number == b.number;
+}
+
+// Whether `other` has not called what `waiting` waits for.
+bool missing(const Standing& waiting, const Standing& other) {
+  const auto calls = other.called.find(waiting.group);
+  return calls != other.called.end() && calls->second < waiting.number;
+}
+
+// Depth first, from `at` back to `start`; `different`: whether a rank on the way stands in another
+// call than the one that is waited for.
+bool search(int start, int at, bool different, const std::map<int, Standing>& standings,
+            std::set<std::pair<int, bool>>& seen, std::vector<int>& path) {
+  if (!seen.insert({at, different}).second) return false;
+  path.push_back(at);
+  const Standing& here = standings.at(at);
+  for (const int next : here.awaited) {
+    const auto found = standings.find(next);
+    if (found == standings.end()) continue;
+    const bool lacks = missing(here, found->second);
+    // One that is in the same call waits for others in turn; what else it does is not known.
+    if (!lacks && !same_call(here, found->second)) continue;
+    if (next == start ? different || lacks
+                      : search(start, next, different || lacks, standings, seen, path))
+      return true;
+  }
+  path.pop_back();
+  return false;
+}
+
+}  // namespace
+
+std::string encode(const Standing& standing) {
+  return nlohmann::json{{"wait", standing.wait},       {"looks", standing.looks},
+                        {"group", standing.group},     {"number", standing.number},
+                        {"awaited", standing.awaited}, {"called", standing.called},
+                        {"text", standing.text},       {"verdict", standing.verdict},
+                        {"judged", standing.judged}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::optional<Standing> parse_standing(const std::string& text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    Standing standing;
+    json.at("wait").get_to(standing.wait);
+    json.at("looks").get_to(standing.looks);
+    json.at("group").get_to(standing.group);
+    json.at("number").get_to(standing.number);
+    json.at("awaited").get_to(standing.awaited);
+    json.at("called").get_to(standing.called);
+    json.at("text").get_to(standing.text);
+    json.at("verdict").get_to(standing.verdict);
+    json.at("judged").get_to(standing.judged);
+    return standing;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<int> find_circle(int rank, const std::map<int, Standing>& standings) {
+  std::vector<int> path;
+  std::set<std::pair<int, bool>> seen;
+  if (standings.contains(rank)) search(rank, rank, false, standings, seen, path);
+  return path;
+}
+
+Standstill::Standstill(std::shared_ptr<Store> store, int rank)
+    : store_(std::move(store)), rank_(rank) {}
+
+std::string Standstill::look(Standing own, bool moved) noexcept {
+  if (!store_) return "";
+  try {
+    const std::string place = own.group + "#" + std::to_string(own.number);
+    if (moved || place != last_ || waits_ == 0) {
+      ++waits_;
+      before_.clear();
+    }
+    last_ = place;
+    own.wait = waits_;
+    own.looks = ++looks_;
+    return judge(own);
+  } catch (const std::exception&) {
+    store_ = nullptr;  // whoever waits has other ways to learn what is wrong
+    return "";
+  }
+}
+
+std::string Standstill::judge(const Standing& own) {
+  store_->offer(key_of(rank_), encode(own), Deadline::after(kStoreAnswers));
+  std::map<int, Standing> now{{rank_, own}};
+  std::vector<int> open = own.awaited;
+  std::set<int> asked{rank_};
+  while (!open.empty() && asked.size() < kMostRead) {
+    const int rank = open.back();
+    open.pop_back();
+    if (!asked.insert(rank).second) continue;
+    auto standing = read(rank, Deadline::after(kStoreAnswers));
+    if (!standing) continue;
+    open.insert(open.end(), standing->awaited.begin(), standing->awaited.end());
+    now.emplace(rank, std::move(*standing));
+  }
+  std::map<int, Standing> still;
+  for (const auto& [rank, standing] : now) {
+    // Found by another one, which may be gone since.
+    const auto judged = standing.judged.find(rank_);
+    if (judged != standing.judged.end() && judged->second == own.wait)
+      return pronounce(own, standing);
+    const auto before = before_.find(rank);
+    if (rank == rank_ || (before != before_.end() && before->second.wait == standing.wait &&
+                          before->second.looks < standing.looks))
+      still.emplace(rank, standing);
+  }
+  const bool again = !before_.empty();
+  before_ = std::move(now);
+  std::vector<int> circle = again ? find_circle(rank_, still) : std::vector<int>();
+  if (circle.empty()) return "";
+  std::sort(circle.begin(), circle.end());
+  Standing last = own;
+  std::vector<std::string> places;
+  for (const int rank : circle) {
+    const Standing& standing = still.at(rank);
+    places.push_back("rank " + std::to_string(rank) + " is in " + standing.text);
+    last.judged[rank] = standing.wait;
+  }
+  last.verdict = "ranks wait for each other in different groups: " + joined(places, "; ") +
+                 "; every rank must call the operations of its groups in the same order";
+  return pronounce(own, last);
+}
+
+// Says so, and stays until the others have heard it: whoever throws first may be gone next, and
+// they would only see that.
+std::string Standstill::pronounce(const Standing& own, const Standing& judge) {
+  Standing last = own;
+  last.verdict = judge.verdict;
+  last.judged = judge.judged;
+  store_->offer(key_of(rank_), encode(last), Deadline::after(kStoreAnswers));
+  const Deadline linger = Deadline::after(kLinger);
+  for (const auto& [rank, wait] : last.judged) {
+    while (rank != rank_ && !linger.expired()) {
+      const auto standing = read(rank, Deadline::after(kStoreAnswers));
+      if (!standing || standing->wait != wait || !standing->verdict.empty()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  return last.verdict;
+}
+
+std::optional<Standing> Standstill::read(int rank, Deadline deadline) {
+  const auto text = store_->peek(key_of(rank), deadline);
+  return text ? parse_standing(*text) : std::nullopt;
+}
+
+}  // namespace lockstep

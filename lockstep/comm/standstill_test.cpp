@@ -1,0 +1,139 @@
+#include "lockstep/comm/standstill.h"
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::standstill_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Standing standing(const std::string& group, uint64_t number, std::vector<int> awaited,
+                  std::map<std::string, uint64_t> called) {
+  Standing result;
+  result.group = group;
+  result.number = number;
+  result.awaited = std::move(awaited);
+  result.called = std::move(called);
+  result.text = "#" + std::to_string(number) + " of " + group;
+  return result;
+}
+
+TEST(FindCircle, TwoRanksInDifferentGroups) {
+  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}, {"b", 7}})},
+                                          {1, standing("b", 8, {0}, {{"a", 2}, {"b", 8}})}};
+  EXPECT_THAT(find_circle(0, standings), ElementsAre(0, 1));
+  EXPECT_THAT(find_circle(1, standings), ElementsAre(1, 0));
+}
+
+TEST(FindCircle, OneThatHasCalledBothIsMovedByItsWait) {
+  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}, {"b", 8}})},
+                                          {1, standing("b", 8, {0}, {{"a", 3}, {"b", 8}})}};
+  EXPECT_THAT(find_circle(0, standings), IsEmpty());
+}
+
+TEST(FindCircle, ACallThatMovesSlowlyIsNone) {
+  // A cut cable: all are in one call, and wait for each other.
+  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}})},
+                                          {1, standing("a", 3, {2}, {{"a", 3}})},
+                                          {2, standing("a", 3, {0}, {{"a", 3}})}};
+  EXPECT_THAT(find_circle(0, standings), IsEmpty());
+}
+
+TEST(FindCircle, ThroughOneThatWaitsInTheSameCall) {
+  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}, {"b", 0}})},
+                                          {1, standing("a", 3, {2}, {{"a", 3}})},
+                                          {2, standing("b", 1, {0}, {{"a", 2}, {"b", 1}})}};
+  EXPECT_THAT(find_circle(0, standings), ElementsAre(0, 1, 2));
+  EXPECT_THAT(find_circle(2, standings), ElementsAre(2, 0, 1));
+}
+
+TEST(FindCircle, ALateRankIsNone) {
+  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}})},
+                                          {2, standing("b", 1, {0}, {{"b", 1}})}};
+  EXPECT_THAT(find_circle(0, standings), IsEmpty());
+  EXPECT_THAT(find_circle(2, standings), IsEmpty());
+  EXPECT_THAT(find_circle(5, standings), IsEmpty());
+}
+
+TEST(Standing, IsReadAsItWasWritten) {
+  Standing whole = standing("a/1.0", 3, {1, 5}, {{"a/1.0", 3}, {"", 9}});
+  whole.wait = 4;
+  whole.looks = 6;
+  whole.verdict = "wrong";
+  whole.judged = {{0, 4}, {5, 1}};
+  const auto read = parse_standing(encode(whole));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(encode(*read), encode(whole));
+  for (const char* text : {"", "{", "[]", "{\"wait\": -}", "{\"wait\": \"x\"}"})
+    EXPECT_FALSE(parse_standing(text)) << text;
+}
+
+TEST(Standstill, IsJudgedOnceBothWereSeenTwice) {
+  const auto store = std::make_shared<HashStore>();
+  Standstill zero(store, 0), one(store, 1);
+  const Standing in_a = standing("a", 3, {1}, {{"a", 3}, {"b", 7}});
+  const Standing in_b = standing("b", 8, {0}, {{"a", 2}, {"b", 8}});
+  EXPECT_EQ(zero.look(in_a, true), "");
+  EXPECT_EQ(one.look(in_b, true), "");
+  EXPECT_EQ(zero.look(in_a, false), "");  // the first time that it sees the other
+  EXPECT_EQ(one.look(in_b, true), "");    // something moved
+  EXPECT_EQ(zero.look(in_a, false), "");
+  std::string heard;
+  std::thread other([&] {
+    while (heard.empty()) heard = zero.look(in_a, false);
+  });
+  EXPECT_EQ(one.look(in_b, false), "");  // before it, something had moved
+  std::string found;
+  while (found.empty()) found = one.look(in_b, false);
+  other.join();
+  EXPECT_EQ(found, "ranks wait for each other in different groups: rank 0 is in #3 of a; rank 1 is "
+                   "in #8 of b; every rank must call the operations of its groups in the same order");
+  EXPECT_EQ(heard, found);
+}
+
+// Of ranks that do not move on, one is only late: it does not say that it stands.
+TEST(Standstill, WhoIsSilentIsNotJudged) {
+  const auto store = std::make_shared<HashStore>();
+  Standstill zero(store, 0), one(store, 1);
+  EXPECT_EQ(one.look(standing("b", 8, {0}, {{"a", 2}, {"b", 8}}), true), "");
+  for (int look = 0; look < 5; ++look)
+    EXPECT_EQ(zero.look(standing("a", 3, {1}, {{"a", 3}, {"b", 7}}), false), "");
+}
+
+TEST(Standstill, DifferentOrdersAreNamedWithinSeconds) {
+  testing::run_threads(
+      3,
+      [](Communicator& comm) {
+        Communicator a = comm.duplicate(), b = *comm.subgroup({0, 1});
+        std::string text = "no Mismatch";
+        try {
+          if (comm.rank() == 1) b.barrier();
+          a.all_reduce(at::ones({5}));
+          if (comm.rank() == 0) b.barrier();
+        } catch (const Mismatch& error) {
+          text = error.what();
+        }
+        comm.barrier();  // who is gone is named otherwise
+        EXPECT_THAT(text, AllOf(HasSubstr("ranks wait for each other in different groups"),
+                                HasSubstr("is in #1 barrier"), HasSubstr("standstill_test.cpp"),
+                                HasSubstr("is in #1 all_reduce sum float32 x 5"),
+                                HasSubstr("of the group of ranks 0, 1; ")));
+      },
+      {.timeout = std::chrono::seconds(30)});
+}
+
+}  // namespace
+}  // namespace lockstep::standstill_test
