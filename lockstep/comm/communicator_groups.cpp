@@ -91,11 +91,10 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
   }
   if (members.empty()) return std::nullopt;
   CommunicatorOptions options = impl_->options();
-  options.origin = std::make_shared<GroupOrigin>(
-      GroupOrigin{.maker = origin->maker,
-                  .name = name,
-                  .members = in_job(*origin, members),
-                  .progress = origin->progress});
+  options.origin = std::make_shared<GroupOrigin>(GroupOrigin{.maker = origin->maker,
+                                                             .name = name,
+                                                             .members = in_job(*origin, members),
+                                                             .progress = origin->progress});
   return Communicator(std::move(backend), topology, std::move(options));
 }
 

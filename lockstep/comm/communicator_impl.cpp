@@ -319,7 +319,8 @@ void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) cons
 void Communicator::Impl::number(Op op, Call& call) {
   const bool message = op == Op::kSend || op == Op::kRecv;
   // One thread at a time writes it.
-  if (!message) collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (!message)
+    collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   call.sequence = message ? ++messages_ : collectives_.load(std::memory_order_relaxed);
   if (!message) {
     ++stats_.collectives;
@@ -586,7 +587,8 @@ std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& 
     own.group = group();
     own.number = call.sequence;
     own.awaited = in_job(*options_.origin, awaited);
-    own.text = numbered(make_record(call)) + " of the group of ranks " + joined(options_.origin->members);
+    own.text =
+        numbered(make_record(call)) + " of the group of ranks " + joined(options_.origin->members);
     std::string wrong = job_->stand(std::move(own), std::exchange(moved_, false));
     pause_ = std::min<std::chrono::steady_clock::duration>(2 * pause_, kLongestPause);
     look_at_ = std::chrono::steady_clock::now() + pause_;

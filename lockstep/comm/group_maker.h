@@ -43,8 +43,8 @@ struct GroupOrigin {
   std::string name;
   std::vector<int> members;  // of this communicator, by their ranks in the job
   std::shared_ptr<JobProgress> progress = nullptr;  // of this rank; null: none yet
-  uint64_t groups = 0;       // made so far by split, subgroup and duplicate
-  uint64_t shrinks = 0;      // calls of shrink so far
+  uint64_t groups = 0;                              // made so far by split, subgroup and duplicate
+  uint64_t shrinks = 0;                             // calls of shrink so far
 };
 
 // Ranks of the communicator by their ranks in the job.

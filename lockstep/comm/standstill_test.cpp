@@ -99,8 +99,9 @@ TEST(Standstill, IsJudgedOnceBothWereSeenTwice) {
   std::string found;
   while (found.empty()) found = one.look(in_b, false);
   other.join();
-  EXPECT_EQ(found, "ranks wait for each other in different groups: rank 0 is in #3 of a; rank 1 is "
-                   "in #8 of b; every rank must call the operations of its groups in the same order");
+  EXPECT_EQ(found,
+            "ranks wait for each other in different groups: rank 0 is in #3 of a; rank 1 is "
+            "in #8 of b; every rank must call the operations of its groups in the same order");
   EXPECT_EQ(heard, found);
 }
 

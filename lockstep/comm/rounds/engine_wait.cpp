@@ -125,8 +125,8 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
     if (done || moved || region_.header().failure.any())
       doorbell_.withdraw();
     else
-      doorbell_.sleep(std::min<Deadline::Duration>(elsewhere ? kElsewhereNap : kSlice,
-                                                   deadline.remaining()));
+      doorbell_.sleep(
+          std::min<Deadline::Duration>(elsewhere ? kElsewhereNap : kSlice, deadline.remaining()));
   }
 }
 
