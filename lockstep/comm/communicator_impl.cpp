@@ -590,12 +590,16 @@ std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& 
     own.text =
         numbered(make_record(call)) + " of the group of ranks " + joined(options_.origin->members);
     std::string wrong = job_->stand(std::move(own), std::exchange(moved_, false));
-    pause_ = std::min<std::chrono::steady_clock::duration>(2 * pause_, kLongestPause);
+    pause_ = std::min<std::chrono::steady_clock::duration>(2 * pause_, kBetweenLooks);
     look_at_ = std::chrono::steady_clock::now() + pause_;
     return wrong;
   } catch (const std::exception&) {  // no memory
     return "";
   }
+}
+
+const std::string& Communicator::Impl::group() const noexcept {
+  return options_.origin->name;
 }
 
 void Communicator::Impl::move_if_free() noexcept {

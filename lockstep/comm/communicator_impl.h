@@ -85,7 +85,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
                     bool moved) noexcept override;
   // For the others.
   void move_if_free() noexcept override;
-  const std::string& group() const noexcept override { return options_.origin->name; }
+  const std::string& group() const noexcept override;
   uint64_t called() const noexcept override { return collectives_.load(); }
   void note_flights();  // after one was added or ended
   Plan check(const Ask& ask) const;

@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr auto kStoreAnswers = std::chrono::milliseconds(100);
-constexpr auto kLinger = kLongestPause + std::chrono::milliseconds(500);
+constexpr auto kLinger = kBetweenLooks + std::chrono::milliseconds(500);
 // Of a job of thousands of ranks that all wait for one, each looks at so many.
 constexpr size_t kMostRead = 64;
 

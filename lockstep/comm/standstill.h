@@ -22,7 +22,7 @@
 namespace lockstep {
 
 // Between two looks of one rank.
-inline constexpr auto kLongestPause = std::chrono::seconds(2);
+inline constexpr auto kBetweenLooks = std::chrono::seconds(2);
 
 // Where a rank stands. Ranks are those of the job.
 struct Standing {
@@ -53,7 +53,7 @@ class Standstill {
   Standstill(std::shared_ptr<Store> store, int rank);
 
   // `own` but for the counters: this rank has stood there for a while; `moved`: something did, since
-  // it said so last. To be called every kLongestPause at least. What is wrong, for a Mismatch; "":
+  // it said so last. To be called every kBetweenLooks at least. What is wrong, for a Mismatch; "":
   // nothing that is known. Does not throw; takes no longer than some tenths of a second, whatever
   // became of the store, but where something is wrong, until the others have heard it.
   std::string look(Standing own, bool moved) noexcept;

@@ -1,5 +1,6 @@
 #include "lockstep/comm/rounds/engine.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
