@@ -124,7 +124,8 @@ class Communicator::Impl::Entry {
       }
       if (found == kElsewhere) ::sched_yield();
     }
-    if (impl.job_) impl.job_->note_thread();
+    impl.caller_ = std::this_thread::get_id();
+    if (impl.job_) impl.job_->note_thread(impl.caller_);
   }
   ~Entry() { inside_.store(kNobody, std::memory_order_release); }
 
@@ -550,8 +551,21 @@ void Communicator::Impl::progress() {
   move_elsewhere(this);
 }
 
+// Whether the engine is done with it. What it failed with, its wait says.
+bool Communicator::Impl::over(Flight& flight) noexcept {
+  if (flight.over || !flight.request) return true;
+  try {
+    flight.over = flight.request->poll();
+  } catch (...) {
+    flight.over = true;
+  }
+  return flight.over;
+}
+
 void Communicator::Impl::note_flights() {
-  const bool under_way = !inflight_.empty() && broken_.get() == nullptr;
+  const bool under_way =
+      broken_.get() == nullptr && std::any_of(inflight_.begin(), inflight_.end(),
+                                              [](const auto& flight) { return !flight->over; });
   if (!job_ || entered_ == under_way) return;
   entered_ = !entered_;
   if (entered_)
@@ -570,14 +584,13 @@ void Communicator::Impl::move() noexcept {
 
 std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& awaited,
                                       bool moved) noexcept {
-  // Pauses between the looks; two make a verdict.
-  constexpr std::chrono::steady_clock::duration kFirst = std::chrono::seconds(1);
+  constexpr auto kFirstLook = std::chrono::seconds(1);
   if (call.op == Op::kSend || call.op == Op::kRecv) return "";
   const auto now = std::chrono::steady_clock::now();
   if (standing_ != call.sequence) {
     standing_ = call.sequence;
-    pause_ = kFirst / 2;
-    look_at_ = now + kFirst;
+    stands_since_ = now;
+    look_at_ = now + kFirstLook;
     moved_ = false;
   }
   moved_ |= moved;
@@ -586,13 +599,13 @@ std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& 
     Standing own;
     own.group = group();
     own.number = call.sequence;
+    own.seconds = std::chrono::duration<double>(now - stands_since_).count();
     own.awaited = in_job(*options_.origin, awaited);
     own.text =
         numbered(make_record(call)) + " of the group of ranks " + joined(options_.origin->members);
-    std::string wrong = job_->stand(std::move(own), std::exchange(moved_, false));
-    pause_ = std::min<std::chrono::steady_clock::duration>(2 * pause_, kBetweenLooks);
-    look_at_ = std::chrono::steady_clock::now() + pause_;
-    return wrong;
+    auto [wrong, pause] = job_->stand(std::move(own), std::exchange(moved_, false));
+    look_at_ = std::chrono::steady_clock::now() + pause;
+    return std::move(wrong);
   } catch (const std::exception&) {  // no memory
     return "";
   }
@@ -602,11 +615,19 @@ const std::string& Communicator::Impl::group() const noexcept {
   return options_.origin->name;
 }
 
-void Communicator::Impl::move_if_free() noexcept {
+bool Communicator::Impl::move_if_free() noexcept {
   int found = kNobody;
-  if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return;
-  if (broken_.get() == nullptr) backend_->progress();
+  if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return true;
+  // A device's work is ordered on the streams of the thread that called it.
+  if (device_.is_cpu() || caller_ == std::this_thread::get_id()) {
+    backend_->progress();
+    entered_ =
+        broken_.get() == nullptr && std::any_of(inflight_.begin(), inflight_.end(),
+                                                [](const auto& flight) { return !over(*flight); });
+  }
+  const bool more = entered_;
   inside_.store(kNobody, std::memory_order_release);
+  return more;
 }
 
 Probe Communicator::Impl::probe(int src, int tag) {

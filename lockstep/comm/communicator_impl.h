@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <list>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "lockstep/comm/backend.h"
@@ -43,6 +44,7 @@ struct Flight {
   std::function<void()> finish;  // puts staged results into the caller's tensors
   uint64_t call = 0;             // on the board
   bool done = false;
+  bool over = false;  // for the engine, though nobody has waited for it yet
 };
 
 class Communicator::Impl final : private Elsewhere, private JobProgress::Member {
@@ -84,10 +86,11 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   std::string stand(const Call& call, const std::vector<int>& awaited,
                     bool moved) noexcept override;
   // For the others.
-  void move_if_free() noexcept override;
+  bool move_if_free() noexcept override;
   const std::string& group() const noexcept override;
   uint64_t called() const noexcept override { return collectives_.load(); }
   void note_flights();  // after one was added or ended
+  static bool over(Flight& flight) noexcept;
   Plan check(const Ask& ask) const;
   void fill(const Ask& ask, const Plan& plan, Call& call) const;
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
@@ -113,12 +116,13 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) as it is
   std::atomic<int> inside_{kNobody};
   std::shared_ptr<JobProgress> job_;
-  bool entered_ = false;  // in job_
-  // Of a wait that lasts: for which collective, when it is looked at again, how long after that, and
-  // whether anything has moved since the last look.
+  bool entered_ = false;    // in job_
+  std::thread::id caller_;  // the last one inside
+  // Of a wait that lasts: for which collective, since when, when it is looked at again, and whether
+  // anything has moved since the last look.
   uint64_t standing_ = 0;
+  std::chrono::steady_clock::time_point stands_since_{};
   std::chrono::steady_clock::time_point look_at_{};
-  std::chrono::steady_clock::duration pause_{};
   bool moved_ = false;
   SetOnce<std::exception_ptr> broken_;  // perhaps by abort(), on any thread
   bool told_ = false;                   // on_broken was called

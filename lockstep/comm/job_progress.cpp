@@ -1,6 +1,7 @@
 #include "lockstep/comm/job_progress.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep {
 
@@ -10,15 +11,18 @@ void JobProgress::add(Member& member) {
 }
 
 void JobProgress::remove(Member& member) noexcept {
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase(members_, &member);
   std::erase(moving_, &member);
   entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+  while (member.users_ > 0) left_.wait(lock);
 }
 
 void JobProgress::enter(Member& member) {
   const MutexLock lock(mutex_);
-  moving_.push_back(&member);
+  ++member.turns_;
+  if (std::find(moving_.begin(), moving_.end(), &member) == moving_.end())
+    moving_.push_back(&member);
   entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
 }
 
@@ -29,11 +33,24 @@ void JobProgress::leave(Member& member) noexcept {
 }
 
 void JobProgress::move_others(const Member& self) noexcept {
-  if (!mutex_.try_lock()) return;
-  for (Member* member : moving_) {
-    if (member != &self) member->move_if_free();
+  MutexLock lock(mutex_);
+  if (std::exchange(moving_others_, true)) return;
+  for (size_t i = 0; i < moving_.size(); ++i) {
+    Member& member = *moving_[i];
+    if (&member == &self) continue;
+    ++member.users_;
+    const uint64_t turn = member.turns_;
+    lock.unlock();
+    const bool more = member.move_if_free();
+    lock.lock();
+    if (--member.users_ == 0) left_.notify_all();
+    if (more || member.turns_ != turn) continue;
+    // The list may have changed meanwhile; whom this turn leaves out, the next one moves.
+    std::erase(moving_, &member);
+    entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+    --i;
   }
-  mutex_.unlock();
+  moving_others_ = false;
 }
 
 void JobProgress::note_other_thread(std::thread::id self) noexcept {
@@ -41,17 +58,20 @@ void JobProgress::note_other_thread(std::thread::id self) noexcept {
   if (!thread_.compare_exchange_strong(nobody, self)) several_threads_.store(true);
 }
 
-std::string JobProgress::stand(Standing own, bool moved) noexcept {
-  if (several_threads_.load()) return "";
+JobProgress::Look JobProgress::stand(Standing own, bool moved) noexcept {
+  if (several_threads_.load()) return {};
   try {
     {
       const MutexLock lock(mutex_);
       for (const Member* member : members_) own.called[member->group()] = member->called();
     }
     const MutexLock lock(standstill_mutex_);
-    return standstill_.look(std::move(own), moved);
+    Look look;
+    look.wrong = standstill_.look(std::move(own), moved);
+    look.pause = standstill_.pause();
+    return look;
   } catch (const std::exception&) {  // no memory
-    return "";
+    return {};
   }
 }
 

@@ -23,10 +23,16 @@ class JobProgress {
   class Member {
    public:
     virtual ~Member() = default;
-    // Moves what is under way without blocking, or does nothing where a thread is inside.
-    virtual void move_if_free() noexcept = 0;
+    // Moves what is under way without blocking, or does nothing where a thread is inside. False if
+    // nothing is under way any more: it is left then, until it enters again.
+    virtual bool move_if_free() noexcept = 0;
     virtual const std::string& group() const noexcept = 0;  // its name, equal on all ranks
     virtual uint64_t called() const noexcept = 0;           // collectives so far
+
+   private:
+    friend class JobProgress;
+    int users_ = 0;       // who move it now
+    uint64_t turns_ = 0;  // how often it has entered
   };
 
   // `rank` of the job, whose `store` all ranks share.
@@ -35,7 +41,7 @@ class JobProgress {
   JobProgress& operator=(const JobProgress&) = delete;
 
   void add(Member& member);
-  // When this returns nobody uses it.
+  // When this returns nobody uses it; waits for who does.
   void remove(Member& member) noexcept;
 
   // It has something under way; has nothing any more. In turns.
@@ -47,13 +53,15 @@ class JobProgress {
   void move_others(const Member& self) noexcept;
 
   // This thread calls one of the communicators.
-  void note_thread() noexcept {
-    const std::thread::id self = std::this_thread::get_id();
+  void note_thread(std::thread::id self) noexcept {
     if (thread_.load(std::memory_order_relaxed) != self) note_other_thread(self);
   }
-  // As Elsewhere::stand(), of a wait that began or was last looked at some time ago: `own` lacks
-  // what the others have called.
-  std::string stand(Standing own, bool moved) noexcept;
+  struct Look {
+    std::string wrong;                      // as Elsewhere::stand()
+    std::chrono::milliseconds pause{8000};  // until the next
+  };
+  // Of a wait that has lasted for a while: `own` lacks what the others have called.
+  Look stand(Standing own, bool moved) noexcept;
 
  private:
   void note_other_thread(std::thread::id self) noexcept;
@@ -62,6 +70,8 @@ class JobProgress {
   std::atomic<std::thread::id> thread_{};
   std::atomic<bool> several_threads_{false};
   Mutex mutex_;
+  ConditionVariable left_;  // a member that was moved is not any more
+  bool moving_others_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<Member*> members_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Member*> moving_ LOCKSTEP_GUARDED_BY(mutex_);  // with something under way
   Mutex standstill_mutex_;

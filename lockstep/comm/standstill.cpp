@@ -11,8 +11,11 @@
 namespace lockstep {
 namespace {
 
-constexpr auto kStoreAnswers = std::chrono::milliseconds(100);
-constexpr auto kLinger = kBetweenLooks + std::chrono::milliseconds(500);
+constexpr auto kStoreAnswers = std::chrono::milliseconds(100);  // to all questions of a look
+// Between two looks: where a circle was seen, and at most.
+constexpr auto kSoon = std::chrono::milliseconds(1000), kSeldom = std::chrono::milliseconds(8000);
+constexpr auto kLinger = kSoon + std::chrono::milliseconds(500);
+constexpr double kFirstCallSeconds = 30;
 // Of a job of thousands of ranks that all wait for one, each looks at so many.
 constexpr size_t kMostRead = 64;
 
@@ -27,7 +30,9 @@ bool same_call(const Standing& a, const Standing& b) {
 // Whether `other` has not called what `waiting` waits for.
 bool missing(const Standing& waiting, const Standing& other) {
   const auto calls = other.called.find(waiting.group);
-  return calls != other.called.end() && calls->second < waiting.number;
+  if (calls == other.called.end() || calls->second >= waiting.number) return false;
+  return calls->second > 0 ||
+         (waiting.seconds > kFirstCallSeconds && other.seconds > kFirstCallSeconds);
 }
 
 // Depth first, from `at` back to `start`; `different`: whether a rank on the way stands in another
@@ -67,6 +72,7 @@ std::optional<Standing> parse_standing(const std::string& text) {
     Standing standing;
     json.at("wait").get_to(standing.wait);
     json.at("looks").get_to(standing.looks);
+    json.at("seconds").get_to(standing.seconds);
     json.at("group").get_to(standing.group);
     json.at("number").get_to(standing.number);
     json.at("awaited").get_to(standing.awaited);
@@ -97,7 +103,9 @@ std::string Standstill::look(Standing own, bool moved) noexcept {
     if (moved || place != last_ || waits_ == 0) {
       ++waits_;
       before_.clear();
+      pause_ = kSoon / 2;
     }
+    pause_ = std::min(2 * pause_, kSeldom);
     last_ = place;
     own.wait = waits_;
     own.looks = ++looks_;
@@ -109,7 +117,8 @@ std::string Standstill::look(Standing own, bool moved) noexcept {
 }
 
 std::string Standstill::judge(const Standing& own) {
-  store_->offer(key_of(rank_), encode(own), Deadline::after(kStoreAnswers));
+  const Deadline answers = Deadline::after(kStoreAnswers);
+  store_->offer(key_of(rank_), encode(own), answers);
   std::map<int, Standing> now{{rank_, own}};
   std::vector<int> open = own.awaited;
   std::set<int> asked{rank_};
@@ -117,7 +126,7 @@ std::string Standstill::judge(const Standing& own) {
     const int rank = open.back();
     open.pop_back();
     if (!asked.insert(rank).second) continue;
-    auto standing = read(rank, Deadline::after(kStoreAnswers));
+    auto standing = read(rank, answers);
     if (!standing) continue;
     open.insert(open.end(), standing->awaited.begin(), standing->awaited.end());
     now.emplace(rank, std::move(*standing));
@@ -133,6 +142,7 @@ std::string Standstill::judge(const Standing& own) {
                           before->second.looks < standing.looks))
       still.emplace(rank, standing);
   }
+  if (!find_circle(rank_, now).empty()) pause_ = kSoon;
   const bool again = !before_.empty();
   before_ = std::move(now);
   std::vector<int> circle = again ? find_circle(rank_, still) : std::vector<int>();

@@ -5,7 +5,9 @@
 //
 // What makes it certain: every rank of the circle stands in the same wait at two looks in a row,
 // and at least one of them has not called what another waits for, nor will it, since its only
-// thread is in that wait. Ranks that use communicators from several threads are never judged.
+// thread is in that wait. Ranks that use communicators from several threads are not judged. That a
+// second thread is about to make its first call cannot be known: of a group that a rank has never
+// called this is thought of it only after half a minute.
 #pragma once
 
 #include <chrono>
@@ -21,13 +23,11 @@
 
 namespace lockstep {
 
-// Between two looks of one rank.
-inline constexpr auto kBetweenLooks = std::chrono::seconds(2);
-
 // Where a rank stands. Ranks are those of the job.
 struct Standing {
   uint64_t wait = 0;         // counts the waits of the rank; another one once anything moved
   uint64_t looks = 0;        // counts what the rank has said
+  double seconds = 0;        // that the wait has lasted
   std::string group;         // the one that it waits in
   uint64_t number = 0;       // the collective of that group that it waits for
   std::vector<int> awaited;  // without whom that cannot go on
@@ -53,10 +53,12 @@ class Standstill {
   Standstill(std::shared_ptr<Store> store, int rank);
 
   // `own` but for the counters: this rank has stood there for a while; `moved`: something did, since
-  // it said so last. To be called every kBetweenLooks at least. What is wrong, for a Mismatch; "":
-  // nothing that is known. Does not throw; takes no longer than some tenths of a second, whatever
-  // became of the store, but where something is wrong, until the others have heard it.
+  // it said so last. What is wrong, for a Mismatch; "": nothing that is known. Does not throw; takes
+  // no longer than some tenths of a second, whatever became of the store, but where something is
+  // wrong, until the others have heard it.
   std::string look(Standing own, bool moved) noexcept;
+  // When to look next: soon where the last look saw a circle that is not certain yet.
+  std::chrono::milliseconds pause() const { return pause_; }
 
  private:
   std::string judge(const Standing& own);
@@ -67,6 +69,7 @@ class Standstill {
   int rank_;
   uint64_t waits_ = 0;
   uint64_t looks_ = 0;
+  std::chrono::milliseconds pause_{0};
   std::string last_;                // where it stood
   std::map<int, Standing> before_;  // what the others said at the last look
 };

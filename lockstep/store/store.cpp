@@ -29,4 +29,12 @@ void store_barrier(Store& store, const std::string& name, int size, Deadline dea
   }
 }
 
+void Store::offer(const std::string& key, const std::string&, Deadline) {
+  throw StoreError("offer of '" + key + "': this store may take its time");
+}
+
+std::optional<std::string> Store::peek(const std::string& key, Deadline) {
+  throw StoreError("peek of '" + key + "': this store may take its time");
+}
+
 }  // namespace lockstep

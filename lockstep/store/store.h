@@ -43,16 +43,11 @@ class Store {
   // Removes `key`; true if it existed. Throws StoreError.
   virtual bool remove(const std::string& key) = 0;
 
-  // set() and try_get() for what is not worth a long wait: a server that is stopped holds the caller
-  // up until `answer` at most. Throw Timeout then.
-  virtual void offer(const std::string& key, const std::string& value, Deadline answer) {
-    (void)answer;
-    set(key, value);
-  }
-  virtual std::optional<std::string> peek(const std::string& key, Deadline answer) {
-    (void)answer;
-    return try_get(key);
-  }
+  // set() and try_get() for what is not worth a long wait: whatever holds the store up, a server that
+  // is stopped, say, holds the caller up until `answer` at most. Throw Timeout then, and StoreError
+  // where a store cannot promise that.
+  virtual void offer(const std::string& key, const std::string& value, Deadline answer);
+  virtual std::optional<std::string> peek(const std::string& key, Deadline answer);
 };
 
 // All `size` participants meet under `name`: each call returns once all have called with that name,

@@ -308,18 +308,24 @@ class CheckedBackend final : public Backend {
     while (!front.done) {
       bool over = false;
       channel_->waiting();
-      const bool elsewhere = move_elsewhere(elsewhere_);
-      const Deadline slice = Deadline::after(std::min<Deadline::Duration>(
-          elsewhere ? Deadline::Duration(kElsewhereNap) : kSideSlice, deadline.remaining()));
-      guarded(front, [&] {
-        try {
-          front.request->wait(slice);
-          over = true;
-        } catch (const Timeout&) {
-          // Before its time it is the engine's own time-out, which is final.
-          if (!slice.expired()) fail_late(front, op, deadline);
-        }
-      });
+      if (move_elsewhere(elsewhere_)) {
+        guarded(front, [&] { over = front.request->poll(); });
+        if (!over)
+          std::this_thread::sleep_for(
+              std::min<Deadline::Duration>(kElsewhereNap, deadline.remaining()));
+      } else {
+        const Deadline slice =
+            Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
+        guarded(front, [&] {
+          try {
+            front.request->wait(slice);
+            over = true;
+          } catch (const Timeout&) {
+            // Before its time it is the engine's own time-out, which is final.
+            if (!slice.expired()) fail_late(front, op, deadline);
+          }
+        });
+      }
       if (over) return finish(front);
       check_failed();
       check_lost(front);

@@ -198,6 +198,7 @@ std::byte* Engine::begin_frame(int peer, const FrameHeader& header, std::string_
       from.departed = true;
       return nullptr;
     default:
+      ++arrivals_;
       return messages_.begin_frame(peer, header, text);
   }
 }
@@ -226,6 +227,7 @@ void Engine::end_frame(int peer, const FrameHeader& header) {
 }
 
 std::byte* Engine::begin_data(int peer, const FrameHeader& header) {
+  ++arrivals_;
   Peer& from = peers_[peer];
   if (stands_still()) {
     from.junk_memory.resize(kMaxPayload);

@@ -229,6 +229,7 @@ class Engine final : private FrameListener, private Wire {
   uint64_t activated_ = 0;                       // the last key that was activated
   std::array<Record, 64> records_;               // of this rank's last collectives, by sequence
   uint64_t entered_ = 0;                         // the last sequence
+  uint64_t arrivals_ = 0;                        // frames with data that began to arrive
   uint64_t history_ = 0;
 
   const Pending* waiting_ = nullptr;

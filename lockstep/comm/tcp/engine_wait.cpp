@@ -36,6 +36,13 @@ Deadline::Duration time_to_ask(Deadline deadline) {
   return std::clamp(deadline.timeout() / 8, kLeast, kMost);
 }
 
+// Whether no rank can be through before all have called it: of the others it is not known here
+// whom exactly they need.
+bool needs_all(Op op) {
+  return op == Op::kBarrier || op == Op::kAllReduce || op == Op::kAllGather ||
+         op == Op::kReduceScatter || op == Op::kAllToAll;
+}
+
 std::vector<int> parse_ranks(std::string_view text, int size) {
   std::vector<int> ranks;
   while (!text.empty()) {
@@ -66,7 +73,8 @@ bool Engine::poll(Pending& pending) {
 
 void Engine::wait(Pending& pending, Deadline deadline) {
   int idle = 0;
-  bool any_moved = false;  // since the last slow check
+  bool any_moved = false;  // data did, since the last slow check
+  uint64_t arrivals = arrivals_;
   unsigned turns = 0;
   double still_since = deadline.elapsed_seconds();
   double announce_after = kAnnounceSeconds;
@@ -79,10 +87,11 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     check_interrupted();
     bool moved = pending.advance();
     if (pending.done()) return;
+    any_moved |= moved;
     moved |= advance(0, &pending);
     if (pending.done()) return;
+    any_moved |= std::exchange(arrivals, arrivals_) != arrivals_;
     const bool elsewhere = !moved && move_elsewhere(elsewhere_);
-    any_moved |= moved;
     if (moved) {
       idle = 0;
       still_since = -1;
@@ -112,7 +121,8 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     if (expired && (has_told(pending) || answers->expired())) time_out(pending, deadline);
     if (elsewhere_ != nullptr && !expired) {
       const std::string wrong =
-          elsewhere_->stand(call, pending.late(), std::exchange(any_moved, false));
+          elsewhere_->stand(call, needs_all(call.op) ? pending.late() : std::vector<int>(),
+                            std::exchange(any_moved, false));
       if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
     }
     if (now - still_since > announce_after) {
@@ -127,8 +137,8 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       log_warning(text.str());
       warn_at *= 3;
     }
-    int sleep_ms = pending.needs_advance() ? kAdvanceMs : 100;
-    if (elsewhere || (pending.needs_advance() && pending.is_impatient())) {
+    int sleep_ms = pending.needs_advance() || elsewhere ? kAdvanceMs : 100;
+    if (pending.needs_advance() && pending.is_impatient()) {
       std::this_thread::sleep_for(std::min<Deadline::Duration>(kNap, left));
       sleep_ms = 0;
     } else if (expired) {
@@ -137,10 +147,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       sleep_ms = deadline.poll_ms(sleep_ms);
       if (!answers) sleep_ms = std::min(sleep_ms, Deadline::after(left - grace).poll_ms() + 1);
     }
-    if (advance(sleep_ms, &pending)) {
-      still_since = -1;
-      any_moved = true;
-    }
+    if (advance(sleep_ms, &pending)) still_since = -1;
   }
 }
 

@@ -44,8 +44,7 @@ struct SyncLayers;
 // Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d inside `model` (itself included) one over
 // all ranks of `comm`, of which the layers keep a handle, and returns how many there are. A layer
 // that was converted before gets the new communicator. Call it before DistributedDataParallel, on
-// all ranks; it does not communicate. Where ranks may use different parameters, give the layers
-// comm.duplicate(): DistributedDataParallel's buckets may then be reduced in between.
+// all ranks; it does not communicate.
 //
 // A local batch of a single value a channel is refused by torch::nn::BatchNorm itself, whatever the
 // other ranks have; SyncBatchNorm below takes it. Throws InvalidArgument if `model` has no such
