@@ -224,6 +224,7 @@ class Communicator final {
   // watchdog is: that call, if it waits, throws PeerLost too, within some tenths of a second (on
   // backends gloo, mpi and nccl a wait for a message excepted, which ends at its deadline), and
   // leaves its tensors as after any other failure. Waits at most a second for that call to end.
+  // Duplicates of this communicator, which libraries have made of it, are aborted with it.
   void abort(const std::string& reason) noexcept;
 
   // Further groups of the same ranks. Each is a communicator of its own, with its own engine,

@@ -126,7 +126,9 @@ std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks
 }
 
 Communicator Communicator::duplicate(Site site) {
-  return *make_group(kDuplicate, 0, 0, rank(), site);
+  Communicator twin = *make_group(kDuplicate, 0, 0, rank(), site);
+  impl_->add_twin(twin.impl_);
+  return twin;
 }
 
 }  // namespace lockstep

@@ -640,7 +640,20 @@ Probe Communicator::Impl::probe(int src, int tag) {
   return backend_->probe(src, tag);
 }
 
+void Communicator::Impl::add_twin(const std::shared_ptr<Impl>& twin) {
+  const MutexLock lock(twins_mutex_);
+  std::erase_if(twins_, [](const auto& one) { return one.expired(); });
+  twins_.push_back(twin);
+}
+
 void Communicator::Impl::abort(const std::string& reason) noexcept {
+  {
+    // A library that works on a duplicate is as much inside as one that does not.
+    const MutexLock lock(twins_mutex_);
+    for (const auto& one : twins_) {
+      if (const auto twin = one.lock()) twin->abort(reason);
+    }
+  }
   broken_.set(std::make_exception_ptr(
       PeerLost("this rank aborted the communicator: " + reason, topology_.rank)));
   // Whoever is inside learns of it there; the engine itself is one thread's at a time.

@@ -17,6 +17,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/job_progress.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/core/set_once.h"
 
 namespace lockstep {
@@ -69,6 +70,8 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void progress();
   Probe probe(int src, int tag);
   void abort(const std::string& reason) noexcept;
+  // A duplicate, which abort() reaches too.
+  void add_twin(const std::shared_ptr<Impl>& twin);
 
   const Topology& topology() const { return topology_; }
   const CommunicatorOptions& options() const { return options_; }
@@ -116,7 +119,9 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) as it is
   std::atomic<int> inside_{kNobody};
   std::shared_ptr<JobProgress> job_;
-  bool entered_ = false;    // in job_
+  bool entered_ = false;  // in job_
+  Mutex twins_mutex_;
+  std::vector<std::weak_ptr<Impl>> twins_ LOCKSTEP_GUARDED_BY(twins_mutex_);
   std::thread::id caller_;  // the last one inside
   // Of a wait that lasts: for which collective, since when, when it is looked at again, and whether
   // anything has moved since the last look.
