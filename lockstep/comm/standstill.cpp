@@ -59,10 +59,11 @@ bool search(int start, int at, bool different, const std::map<int, Standing>& st
 }  // namespace
 
 std::string encode(const Standing& standing) {
-  return nlohmann::json{
-      {"wait", standing.wait},     {"looks", standing.looks},     {"group", standing.group},
-      {"number", standing.number}, {"awaited", standing.awaited}, {"called", standing.called},
-      {"text", standing.text},     {"verdict", standing.verdict}, {"judged", standing.judged}}
+  return nlohmann::json{{"wait", standing.wait},       {"looks", standing.looks},
+                        {"seconds", standing.seconds}, {"group", standing.group},
+                        {"number", standing.number},   {"awaited", standing.awaited},
+                        {"called", standing.called},   {"text", standing.text},
+                        {"verdict", standing.verdict}, {"judged", standing.judged}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -54,11 +54,21 @@ TEST(FindCircle, ACallThatMovesSlowlyIsNone) {
 }
 
 TEST(FindCircle, ThroughOneThatWaitsInTheSameCall) {
-  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}, {"b", 0}})},
+  const std::map<int, Standing> standings{{0, standing("a", 3, {1}, {{"a", 3}, {"b", 1}})},
                                           {1, standing("a", 3, {2}, {{"a", 3}})},
-                                          {2, standing("b", 1, {0}, {{"a", 2}, {"b", 1}})}};
+                                          {2, standing("b", 2, {0}, {{"a", 2}, {"b", 2}})}};
   EXPECT_THAT(find_circle(0, standings), ElementsAre(0, 1, 2));
   EXPECT_THAT(find_circle(2, standings), ElementsAre(2, 0, 1));
+}
+
+// Another thread of a rank may be about to call a group for the first time.
+TEST(FindCircle, AFirstCallIsWaitedForLonger) {
+  std::map<int, Standing> standings{{0, standing("a", 1, {1}, {{"a", 1}, {"b", 7}})},
+                                    {1, standing("b", 8, {0}, {{"a", 0}, {"b", 8}})}};
+  // Rank 1 may still call a; that rank 0 calls b is known to be impossible, but proves no circle.
+  EXPECT_THAT(find_circle(0, standings), IsEmpty());
+  for (auto& [rank, one] : standings) one.seconds = 31;
+  EXPECT_THAT(find_circle(0, standings), ElementsAre(0, 1));
 }
 
 TEST(FindCircle, ALateRankIsNone) {
