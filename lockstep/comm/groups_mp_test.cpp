@@ -73,6 +73,11 @@ TEST_P(ProcessGroups, MayBeWaitedInInOppositeOrders) {
                         {.backend = GetParam(), .timeout = std::chrono::seconds(20)});
 }
 
+TEST_P(ProcessGroups, DifferentOrdersAreNamed) {
+  testing::expect_ranks(3, call_in_different_orders,
+                        {.backend = GetParam(), .timeout = std::chrono::seconds(30)});
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessGroups, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 

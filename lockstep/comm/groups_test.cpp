@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <iostream>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -175,6 +177,47 @@ TEST(Groups, ThreadsOfARankWaitAtOnce) {
         for (std::thread& thread : threads) thread.join();
       },
       {.timeout = std::chrono::seconds(20)});
+}
+
+// Data, tensor and pipeline parallelism together: each rank in three groups.
+TEST(Groups, ThreeAxesAreCheapUntilTheyAreUsed) {
+  constexpr int kEdge = kSanitized ? 3 : 8;
+  constexpr int kRanks = kEdge * kEdge * kEdge;
+  constexpr int kGroups = 3 * kEdge * kEdge;
+  size_t before = 0, made = 0;
+  const auto start = std::chrono::steady_clock::now();
+  double seconds = 0;
+  testing::run_threads(
+      kRanks,
+      [&](Communicator& comm) {
+        comm.barrier();
+        if (comm.rank() == 0) before = memory_use().resident_bytes;
+        comm.barrier();
+        std::vector<Communicator> axes;
+        for (int below = 1; below < kRanks; below *= kEdge) {
+          // All ranks whose coordinates are equal but for this axis'.
+          const int high = comm.rank() / (below * kEdge), low = comm.rank() % below;
+          axes.push_back(*comm.split(high * below + low));
+        }
+        comm.barrier();
+        if (comm.rank() == 0) {
+          made = memory_use().resident_bytes;
+          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        }
+        comm.barrier();
+        int below = 1;
+        for (Communicator& axis : axes) {
+          const at::Tensor sum = at::full({3}, comm.rank());
+          axis.all_reduce(sum);
+          const int first = comm.rank() - comm.rank() / below % kEdge * below;
+          EXPECT_EQ(sum[2].item<int>(), kEdge * first + below * kEdge * (kEdge - 1) / 2);
+          below *= kEdge;
+        }
+      },
+      {.timeout = std::chrono::seconds(60)});
+  std::cout << "[ measured ] " << kGroups << " groups of " << kRanks << " ranks in " << seconds
+            << " s, " << (made - before) / kGroups / 1024 << " KiB each\n";
+  EXPECT_LT((made - before) / kGroups, size_t{1} << 20);
 }
 
 TEST(Groups, ABrokenGroupLeavesTheOthersAsTheyWere) {

@@ -93,17 +93,6 @@ TEST_P(HostOperations, AgreeWithTheOracle) {
   });
 }
 
-TEST_P(HostOperations, GroupsMayBeWaitedInInOppositeOrders) {
-  const Case& c = GetParam();
-  if (c.hosts != 2) GTEST_SKIP() << "two hosts are enough";
-  make_hosts(c.hosts);
-  run(places(c.hosts, c.per_host), [&] {
-    Communicator comm = init({.backend = c.backend, .timeout = std::chrono::seconds(20)});
-    wait_in_opposite_orders(comm);
-    testing::throw_if_failed();
-  });
-}
-
 INSTANTIATE_TEST_SUITE_P(Backends, HostOperations,
                          ::testing::Values(Case{"tcp", 2, 2}, Case{"hierarchical", 2, 2},
                                            Case{"hierarchical:gloo", 2, 2}, Case{"gloo", 2, 2},
@@ -113,6 +102,31 @@ INSTANTIATE_TEST_SUITE_P(Backends, HostOperations,
                            return word(info.param.backend) + std::to_string(info.param.hosts) +
                                   "x" + std::to_string(info.param.per_host);
                          });
+
+// Two ranks on each of two hosts.
+class HostGroups : public HostsTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void run_groups(void (*body)(Communicator&)) {
+    make_hosts(2);
+    run(places(2, 2), [&] {
+      Communicator comm = init({.backend = GetParam(), .timeout = std::chrono::seconds(30)});
+      body(comm);
+      testing::throw_if_failed();
+    });
+  }
+};
+
+TEST_P(HostGroups, MayBeWaitedInInOppositeOrders) {
+  run_groups(wait_in_opposite_orders);
+}
+
+TEST_P(HostGroups, DifferentOrdersAreNamed) {
+  run_groups(call_in_different_orders);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HostGroups,
+                         ::testing::Values("tcp", "gloo", "hierarchical", "hierarchical:gloo"),
+                         [](const auto& info) { return word(info.param); });
 
 TEST_F(HostsTest, TheDefaultIsHierarchicalOrTcp) {
   make_hosts(2);

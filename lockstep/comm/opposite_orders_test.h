@@ -3,9 +3,14 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/errors.h"
 
 namespace lockstep {
 
@@ -50,6 +55,37 @@ inline void wait_in_opposite_orders(Communicator& comm) {
       received.wait();
     }
   }
+}
+
+// Every rank of `comm`, at least three, comes into calls of two groups whose orders differ, and can
+// never end them. What it is told; `a` is the one of all ranks, `b` that of the first two.
+inline std::string error_of_different_orders(Communicator& a, std::optional<Communicator>& b) {
+  a.barrier();
+  if (b) b->barrier();
+  try {
+    if (a.rank() == 1) b->barrier();
+    a.all_reduce(at::ones({5}));
+    if (a.rank() == 0) b->barrier();
+  } catch (const Mismatch& error) {
+    return error.what();
+  }
+  return "no Mismatch";
+}
+
+inline auto names_different_orders() {
+  using ::testing::HasSubstr;
+  return ::testing::AllOf(HasSubstr("ranks wait for each other in different groups"),
+                          HasSubstr("is in #2 barrier"), HasSubstr("opposite_orders_test.h"),
+                          HasSubstr("is in #2 all_reduce sum float32 x 5"),
+                          HasSubstr("of the group of ranks 0, 1; "));
+}
+
+inline void call_in_different_orders(Communicator& comm) {
+  Communicator a = comm.duplicate();
+  std::optional<Communicator> b = comm.subgroup({0, 1});
+  const std::string error = error_of_different_orders(a, b);
+  comm.barrier();  // who has left a group is named otherwise
+  EXPECT_THAT(error, names_different_orders());
 }
 
 }  // namespace lockstep

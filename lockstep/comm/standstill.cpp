@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep {
@@ -111,6 +112,10 @@ std::string Standstill::look(Standing own, bool moved) noexcept {
     own.wait = waits_;
     own.looks = ++looks_;
     return judge(own);
+  } catch (const Timeout&) {
+    before_.clear();  // a busy machine: what it has missed may have moved
+    pause_ = kSeldom;
+    return "";
   } catch (const std::exception&) {
     store_ = nullptr;  // whoever waits has other ways to learn what is wrong
     return "";

@@ -1,24 +1,19 @@
 #include "lockstep/comm/standstill.h"
 
-#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <string>
 #include <thread>
 
-#include "lockstep/comm/communicator.h"
-#include "lockstep/core/errors.h"
+#include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::standstill_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Standing standing(const std::string& group, uint64_t number, std::vector<int> awaited,
@@ -125,28 +120,7 @@ TEST(Standstill, WhoIsSilentIsNotJudged) {
 }
 
 TEST(Standstill, DifferentOrdersAreNamedWithinSeconds) {
-  testing::run_threads(
-      3,
-      [](Communicator& comm) {
-        Communicator a = comm.duplicate();
-        std::optional<Communicator> b = comm.subgroup({0, 1});
-        a.barrier();
-        if (b) b->barrier();
-        std::string text = "no Mismatch";
-        try {
-          if (comm.rank() == 1) b->barrier();
-          a.all_reduce(at::ones({5}));
-          if (comm.rank() == 0) b->barrier();
-        } catch (const Mismatch& error) {
-          text = error.what();
-        }
-        comm.barrier();  // who is gone is named otherwise
-        EXPECT_THAT(text, AllOf(HasSubstr("ranks wait for each other in different groups"),
-                                HasSubstr("is in #2 barrier"), HasSubstr("standstill_test.cpp"),
-                                HasSubstr("is in #2 all_reduce sum float32 x 5"),
-                                HasSubstr("of the group of ranks 0, 1; ")));
-      },
-      {.timeout = std::chrono::seconds(30)});
+  testing::run_threads(3, call_in_different_orders, {.timeout = std::chrono::seconds(30)});
 }
 
 }  // namespace

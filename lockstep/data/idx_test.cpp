@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <numeric>
 #include <random>
@@ -123,15 +122,8 @@ class MemoryLimit {
  public:
   explicit MemoryLimit(size_t bytes) {
     ::getrlimit(RLIMIT_AS, &before_);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    const rlimit tight{pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE)) + bytes,
-                       before_.rlim_max};
-    ::setrlimit(RLIMIT_AS, &tight);
-#else
-    (void)bytes;
-#endif
+    const rlimit tight{memory_use().virtual_bytes + bytes, before_.rlim_max};
+    if (!kSanitized) ::setrlimit(RLIMIT_AS, &tight);
   }
   ~MemoryLimit() { ::setrlimit(RLIMIT_AS, &before_); }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -41,10 +42,10 @@ StoreError file_error(const std::filesystem::path& path, const std::string& call
 class LOCKSTEP_SCOPED_CAPABILITY FileStore::Lock {
  public:
   // Unchecked inside: the analysis does not see that guard_, a member, takes and gives the lock.
-  explicit Lock(FileStore& store) LOCKSTEP_ACQUIRE(store.mutex_) LOCKSTEP_UNCHECKED
-      : guard_(store.mutex_),
-        store_(store) {
-    store_.lock_file();
+  explicit Lock(FileStore& store, Deadline deadline = Deadline::after(kLockTimeout))
+      LOCKSTEP_ACQUIRE(store.mutex_) LOCKSTEP_UNCHECKED : guard_(store.mutex_),
+                                                          store_(store) {
+    store_.lock_file(deadline);
     try {
       store_.catch_up();
     } catch (...) {
@@ -73,14 +74,15 @@ FileStore::FileStore(std::filesystem::path path)
   const Lock lock(*this);  // writes or checks the magic
 }
 
-void FileStore::lock_file() {
-  const Deadline deadline = Deadline::after(kLockTimeout);
+void FileStore::lock_file(Deadline deadline) {
   auto pause = std::chrono::microseconds(20);
   while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) throw file_error(path_, "flock", errno);
     if (deadline.expired()) {
-      throw Timeout("file store " + path_.string() + ": another process has held its lock for " +
-                    std::to_string(kLockTimeout.count()) + " s; is one stopped?");
+      std::ostringstream text;
+      text << "file store " << path_.string() << ": another process has held its lock for "
+           << deadline.timeout_seconds() << " s; is one stopped?";
+      throw Timeout(text.str());
     }
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(2));
@@ -173,9 +175,13 @@ void FileStore::append(const std::string& key, const std::string* value) {
 }
 
 void FileStore::set(const std::string& key, const std::string& value) {
+  offer(key, value, Deadline::after(kLockTimeout));
+}
+
+void FileStore::offer(const std::string& key, const std::string& value, Deadline answer) {
   check_store_key(key);
   check_store_value(key, value);
-  const Lock lock(*this);
+  const Lock lock(*this, answer);
   append(key, &value);
 }
 
@@ -207,8 +213,12 @@ std::string FileStore::get(const std::string& key, Deadline deadline) {
 }
 
 std::optional<std::string> FileStore::try_get(const std::string& key) {
+  return peek(key, Deadline::after(kLockTimeout));
+}
+
+std::optional<std::string> FileStore::peek(const std::string& key, Deadline answer) {
   check_store_key(key);
-  const Lock lock(*this);
+  const Lock lock(*this, answer);
   const std::string* value = values_.find(key);
   return value == nullptr ? std::nullopt : std::optional(*value);
 }

@@ -28,12 +28,16 @@ class FileStore final : public Store {
                           const std::string& desired) override;
   void wait(std::span<const std::string> keys, Deadline deadline) override;
   bool remove(const std::string& key) override;
+  // Another process holds the lock at most until `answer`; how long the file system itself takes,
+  // nobody promises.
+  void offer(const std::string& key, const std::string& value, Deadline answer) override;
+  std::optional<std::string> peek(const std::string& key, Deadline answer) override;
 
  private:
   // Holds mutex_ and the file's lock, and has caught up with what others appended.
   class Lock;
 
-  void lock_file();
+  void lock_file(Deadline deadline);
   void catch_up() LOCKSTEP_REQUIRES(mutex_);
   void append(const std::string& key, const std::string* value)
       LOCKSTEP_REQUIRES(mutex_);  // nullptr: removed

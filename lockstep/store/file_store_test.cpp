@@ -2,8 +2,10 @@
 #include "lockstep/store/file_store.h"
 #include "lockstep/core/internal/test_support.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -93,6 +95,18 @@ TEST_F(FileStoreTest, OpeningsSeeEachOthersChanges) {
   EXPECT_EQ(one.try_get("k"), std::nullopt);
   EXPECT_EQ(one.add("n", 1), 1);
   EXPECT_EQ(two.add("n", 1), 2);
+}
+
+TEST_F(FileStoreTest, OfferAndPeekDoNotWaitForAHeldLock) {
+  FileStore store(path_);
+  const UniqueFd other(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  const Deadline whole = Deadline::seconds(20);
+  EXPECT_THROW(store.offer("k", "v", Deadline::after(std::chrono::milliseconds(10))), Timeout);
+  EXPECT_THROW(store.peek("k", Deadline::after(std::chrono::milliseconds(10))), Timeout);
+  EXPECT_FALSE(whole.expired());
+  ::flock(other.get(), LOCK_UN);
+  EXPECT_EQ(store.peek("k", whole), std::nullopt);
 }
 
 }  // namespace file_store_test

@@ -116,6 +116,13 @@ TEST_P(EveryStore, TryGetDoesNotWait) {
   EXPECT_EQ(store_->try_get("present"), "1");
 }
 
+TEST_P(EveryStore, OfferAndPeekAreSetAndTryGet) {
+  EXPECT_EQ(store_->peek("k", soon()), std::nullopt);
+  store_->offer("k", "1", soon());
+  EXPECT_EQ(service_->join()->peek("k", soon()), "1");
+  EXPECT_EQ(store_->try_get("k"), "1");
+}
+
 TEST_P(EveryStore, RemoveSaysWhetherTheKeyExisted) {
   store_->set("k", "v");
   EXPECT_TRUE(store_->remove("k"));

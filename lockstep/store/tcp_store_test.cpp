@@ -196,6 +196,22 @@ TEST_F(TcpStoreTest, TheServersEndWakesWaitersWithStoreError) {
   EXPECT_THROW(store.set("k", "v"), StoreError) << "and stays broken";
 }
 
+TEST_F(TcpStoreTest, AServerThatStandsStillHoldsUpOfferAndPeekNoLongerThanTheyAllow) {
+  const UniqueFd listener = listen_tcp({"127.0.0.1", 0});
+  UniqueFd connection;
+  std::thread server([&] {
+    wait_ready(listener.get(), POLLIN, soon(), "a client");
+    connection.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    authenticate_as_server(connection.get(), secret_, "store", soon());
+  });
+  TcpStore store(local_address(listener.get()), secret_, soon());
+  server.join();
+  const Deadline whole = soon();
+  EXPECT_THROW(store.offer("k", "v", Deadline::after(std::chrono::milliseconds(10))), Timeout);
+  EXPECT_THROW(store.peek("k", Deadline::after(std::chrono::milliseconds(10))), Timeout);
+  EXPECT_FALSE(whole.expired());
+}
+
 TEST_F(TcpStoreTest, AWaiterOfALostClientIsForgotten) {
   {
     const UniqueFd fd = connect_authenticated();

@@ -1,7 +1,6 @@
 #include "lockstep/comm/local/local_backend.h"
 
 #include <cstring>
-#include <new>
 
 #include "lockstep/comm/rounds/rounds_backend.h"
 #include "lockstep/core/errors.h"
@@ -38,10 +37,7 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(int size) {
 
 std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape,
                                                           const rounds::Tuning& tuning) {
-  constexpr std::align_val_t kAlignment{rounds::kLine};
-  const size_t bytes = rounds::Region::bytes(shape);
-  std::shared_ptr<void> memory(::operator new(bytes, kAlignment),
-                               [](void* p) { ::operator delete(p, kAlignment); });
+  const std::shared_ptr<void> memory = rounds::fresh_memory(shape);
   rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
   region.initialise();
 

@@ -181,6 +181,23 @@ TEST_P(MpiBackend, GroupsMayBeWaitedInInOppositeOrders) {
   end_rank();
 }
 
+TEST_P(MpiBackend, DifferentOrdersOfGroupsAreNamed) {
+  LOCKSTEP_NEEDS_MPIRUN(GetParam());
+  if (!inside_mpirun()) {
+    // MPI takes no collective back: the job ends.
+    const Outcome outcome = run_under_mpirun(GetParam(), 3);
+    EXPECT_FALSE(outcome.status.ok());
+    EXPECT_LT(outcome.seconds, 25);
+    EXPECT_THAT(outcome.output, names_different_orders());
+    return;
+  }
+  Communicator comm = init({.backend = "mpi", .timeout = std::chrono::seconds(60)});
+  Communicator a = comm.duplicate();
+  std::optional<Communicator> b = comm.subgroup({0, 1});
+  std::cerr << error_of_different_orders(a, b) << std::endl;
+  std::exit(3);
+}
+
 TEST_P(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {

@@ -18,7 +18,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <new>
 #include <optional>
 #include <random>
 #include <string>
@@ -30,6 +29,7 @@
 #include "lockstep/comm/rounds/rounds_backend.h"
 #include "lockstep/comm/rounds/stream_copy.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/exact.h"
 
 namespace lockstep::rounds_engine_test {
@@ -37,11 +37,6 @@ namespace {
 
 constexpr int64_t kNever = -1;
 constexpr int64_t kNoCopies = std::numeric_limits<int64_t>::max();
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
 
 struct Way {
   const char* name;
@@ -101,7 +96,7 @@ at::Tensor serial_sum(int size, int64_t count, at::ScalarType dtype, bool averag
 
 // Both sides of every threshold, and lengths that no vector or line divides.
 TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
-  for (const int size : kSlow ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 3, 4}) {
+  for (const int size : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 3, 4}) {
     for (const Way& way : ways()) {
       run(size, way.tuning, [&](Communicator& comm) {
         for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
@@ -132,7 +127,7 @@ TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
 // Every protocol has flags and counters of its own: calls of all kinds follow each other, many of
 // them under way at once, on ranks that run at different speeds.
 TEST(RoundsEngine, CallsOfAllKindsMixed) {
-  constexpr int kCalls = kSlow ? 200 : 600;
+  constexpr int kCalls = kSanitized ? 200 : 600;
   for (const int size : {2, 3, 4}) {
     for (const Way& way : ways()) {
       run(size, way.tuning, [&](Communicator& comm) {
@@ -358,9 +353,7 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
                                  .pushes_from = 1,
                                  .quiesce_at_most = std::chrono::milliseconds(20)};
   const rounds::RegionShape shape = rounds::default_shape(2);
-  constexpr std::align_val_t kAlignment{rounds::kLine};
-  const std::shared_ptr<void> memory(::operator new(rounds::Region::bytes(shape), kAlignment),
-                                     [](void* p) { ::operator delete(p, kAlignment); });
+  const std::shared_ptr<void> memory = rounds::fresh_memory(shape);
   const rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
   rounds::Region(region).initialise();
   Gate gate;

@@ -1,6 +1,9 @@
 #include "lockstep/comm/rounds/region.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <new>
 
 #include "lockstep/core/check.h"
@@ -37,6 +40,16 @@ RegionShape default_shape(int size) {
   return shape;
 }
 
+std::shared_ptr<void> fresh_memory(const RegionShape& shape) {
+  const size_t bytes = Region::bytes(shape);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw system_error("mmap of a group's memory", errno);
+  // A large page for every place that is touched would be most of the memory.
+  (void)::madvise(memory, bytes, MADV_NOHUGEPAGE);
+  return {memory, [bytes](void* p) { ::munmap(p, bytes); }};
+}
+
 Region::Region(std::byte* memory, const RegionShape& shape) : memory_(memory), shape_(shape) {
   LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(memory) % kLine == 0,
                  "a region is aligned to its lines");
@@ -61,14 +74,6 @@ void Region::initialise() {
   header->size = shape_.size;
   header->slot_bytes = shape_.slot_bytes;
   header->channel_bytes = shape_.channel_bytes;
-  for (int r = 0; r < shape_.size; ++r) {
-    new (&rank(r)) RankState();
-    for (uint64_t i = 0; i < kPosts; ++i) new (&post(r, i)) Post();
-    for (uint64_t parity = 0; parity < 2; ++parity) {
-      for (int i = 0; i < kLinesARank; ++i) new (&lines(r, parity)[i]) Line();
-    }
-    for (int d = 0; d < shape_.size; ++d) new (&channel(r, d)) ChannelState();
-  }
   header->magic = kMagic;
 }
 

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -98,14 +99,19 @@ struct RegionShape {
 // A shape whose memory stays moderate for `size` ranks.
 RegionShape default_shape(int size);
 
+// Memory for ranks that are threads of this process, freed with its last owner. The kernel gives
+// its pages as they are touched. Throws SystemError.
+std::shared_ptr<void> fresh_memory(const RegionShape& shape);
+
 // A view of a mapped region; does not own the memory.
 class Region {
  public:
   static size_t bytes(const RegionShape& shape);
-  // `memory` is zeroed (fresh) or was initialised with the same shape by another rank; aligned to
-  // 128.
+  // `memory` is fresh, as the kernel gives it, or was initialised with the same shape by another
+  // rank; aligned to 128.
   Region(std::byte* memory, const RegionShape& shape);
-  // Writes the header. Once, by the rank that made the memory, before any other uses it.
+  // Writes the header; zeros are where everything else begins, so that pages which no call needs
+  // are never touched. Once, by the rank that made the memory, before any other uses it.
   void initialise();
   // Throws Mismatch if the header is not that of `shape`.
   void verify() const;

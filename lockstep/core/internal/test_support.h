@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -53,6 +54,25 @@ class TestDirectory {
  private:
   std::filesystem::path path_;
 };
+
+// The sanitizers slow everything down and take memory and address space of their own.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// This process's memory, in bytes: its address space, and what of it has pages.
+struct MemoryUse {
+  size_t virtual_bytes = 0;
+  size_t resident_bytes = 0;
+};
+inline MemoryUse memory_use() {
+  MemoryUse use;
+  std::ifstream("/proc/self/statm") >> use.virtual_bytes >> use.resident_bytes;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  return {use.virtual_bytes * page, use.resident_bytes * page};
+}
 
 // The message of the E that `call` throws; of another exception, or of none, one that says so.
 template <typename E, typename Call>
