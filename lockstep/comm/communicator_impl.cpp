@@ -575,7 +575,7 @@ void Communicator::Impl::note_flights() {
 }
 
 bool Communicator::Impl::pending() const noexcept {
-  return job_->entered() > (entered_ ? 1 : 0);
+  return job_ && job_->entered() > (entered_ ? 1 : 0);
 }
 
 void Communicator::Impl::move() noexcept {

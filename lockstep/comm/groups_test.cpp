@@ -378,6 +378,24 @@ TEST(Shrink, DownToOne) {
   });
 }
 
+TEST(Groups, ACommunicatorThatKnowsOfNoOthersMovesItself) {
+  auto backends = make_local_backends(2);
+  Communicator one(std::move(backends[0]), Topology{0, 2, 0, 2, 0}, {});
+  Communicator two(std::move(backends[1]), Topology{1, 2, 1, 2, 0}, {});
+  const at::Tensor a = at::ones({4}), b = at::ones({4});
+  Work first = one.iall_reduce(a);
+  EXPECT_FALSE(first.test());
+  one.progress();
+  Work second = two.iall_reduce(b);
+  const Deadline deadline = Deadline::seconds(20);
+  bool first_over = false, second_over = false;
+  while (!(first_over && second_over) && !deadline.expired()) {
+    first_over = first.test();
+    second_over = second.test();
+  }
+  EXPECT_EQ(a[3].item<double>() + b[3].item<double>(), 4);
+}
+
 TEST(Shrink, NeedsAWayToMakeGroups) {
   Communicator bare(std::move(make_local_backends(1).front()), Topology{}, {});
   EXPECT_THAT(message_of<InvalidArgument>([&] { bare.shrink(Deadline::seconds(1)); }),
