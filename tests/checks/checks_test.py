@@ -82,6 +82,20 @@ class Checks(unittest.TestCase):
             with self.subTest(check):
                 self.assertEqual(self.run_check(check)[0], 0, self.run_check(check)[1])
 
+    def test_picture_of_the_rooms(self):
+        self.write()
+        self.assertEqual(self.run_check("draw-rooms"), (0, ""))
+        with open(os.path.join(self.root, "docs/figures/rooms.svg"), encoding="utf-8") as f:
+            picture = f.read()
+        for room in ("low", "comm", "high", "left", "right"):
+            self.assertIn(f">{room}</text>", picture)
+        self.assertEqual(picture.count("<path "), 4, "comm and high to low, left and right to high")
+        self.assertEqual(self.run_check("draw-rooms", "--check")[0], 0)
+        self.write(lockstep__high__CMakeLists_dot_txt="lockstep_room(NAME high SOURCES b.cpp DEPENDS comm low TORCH)")
+        code, output = self.run_check("draw-rooms", "--check")
+        self.assertEqual(code, 1)
+        self.assertIn("run scripts/draw-rooms", output)
+
     # -- arrows
 
     def test_include_of_a_room_not_listed(self):
