@@ -61,8 +61,10 @@ TEST(SimpleCnn, StartsWithPythonsParameters) {
     EXPECT_EQ(named[i].value().sizes(), torch::IntArrayRef(expected.shape));
     const auto values = named[i].value().detach().to(torch::kDouble).flatten();
     const auto weights = torch::arange(values.numel(), torch::kDouble) % 7;
-    EXPECT_NEAR(values.sum().item<double>(), expected.sum, 1e-9);
-    EXPECT_NEAR((values * weights).sum().item<double>(), expected.weighted, 1e-9);
+    // Other numbers would be far off; these differ in their last bit where libtorch has no fused
+    // multiplication and addition (ATEN_CPU_CAPABILITY=default).
+    EXPECT_NEAR(values.sum().item<double>(), expected.sum, 1e-4);
+    EXPECT_NEAR((values * weights).sum().item<double>(), expected.weighted, 1e-4);
     count += values.numel();
   }
   EXPECT_EQ(count, 421642);
