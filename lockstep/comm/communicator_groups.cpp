@@ -91,10 +91,7 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
   }
   if (members.empty()) return std::nullopt;
   CommunicatorOptions options = impl_->options();
-  options.origin = std::make_shared<GroupOrigin>(GroupOrigin{.maker = origin->maker,
-                                                             .name = name,
-                                                             .members = in_job(*origin, members),
-                                                             .progress = origin->progress});
+  options.origin = origin_of_group(*origin, name, members);
   return Communicator(std::move(backend), topology, std::move(options));
 }
 

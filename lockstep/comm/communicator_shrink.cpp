@@ -169,10 +169,7 @@ Communicator Communicator::shrink(Deadline deadline) {
                      -1);
     }
     CommunicatorOptions options = impl_->options();
-    options.origin = std::make_shared<GroupOrigin>(GroupOrigin{.maker = origin->maker,
-                                                               .name = name,
-                                                               .members = in_job(*origin, members),
-                                                               .progress = origin->progress});
+    options.origin = origin_of_group(*origin, name, members);
     return Communicator(std::move(backend), topology, std::move(options));
   } catch (const StoreError& error) {
     throw StoreError(

@@ -149,6 +149,14 @@ std::vector<int> in_job(const GroupOrigin& origin, const std::vector<int>& ranks
   return result;
 }
 
+std::shared_ptr<GroupOrigin> origin_of_group(const GroupOrigin& parent, std::string name,
+                                             const std::vector<int>& members) {
+  return std::make_shared<GroupOrigin>(GroupOrigin{.maker = parent.maker,
+                                                   .name = std::move(name),
+                                                   .members = in_job(parent, members),
+                                                   .progress = parent.progress});
+}
+
 std::shared_ptr<GroupMaker> make_process_groups(EngineRequest job, std::shared_ptr<Store> store,
                                                 std::shared_ptr<void> keep) {
   return std::make_shared<ProcessGroups>(std::move(job), std::move(store), std::move(keep));

@@ -50,6 +50,10 @@ struct GroupOrigin {
 // Ranks of the communicator by their ranks in the job.
 std::vector<int> in_job(const GroupOrigin& origin, const std::vector<int>& ranks);
 
+// Of a group called `name` of `members`, ranks of the communicator that `parent` is of.
+std::shared_ptr<GroupOrigin> origin_of_group(const GroupOrigin& parent, std::string name,
+                                             const std::vector<int>& members);
+
 // For ranks that are processes: engines like the job's own, `job`, which meet in `store`. `keep`
 // lives as long as the maker. `store` may be null for a rank alone.
 std::shared_ptr<GroupMaker> make_process_groups(EngineRequest job, std::shared_ptr<Store> store,

@@ -5,6 +5,10 @@
 
 namespace lockstep {
 
+void JobProgress::count_moving() noexcept {
+  entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+}
+
 void JobProgress::add(Member& member) {
   const MutexLock lock(mutex_);
   members_.push_back(&member);
@@ -14,7 +18,7 @@ void JobProgress::remove(Member& member) noexcept {
   MutexLock lock(mutex_);
   std::erase(members_, &member);
   std::erase(moving_, &member);
-  entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+  count_moving();
   while (member.users_ > 0) left_.wait(lock);
 }
 
@@ -23,13 +27,13 @@ void JobProgress::enter(Member& member) {
   ++member.turns_;
   if (std::find(moving_.begin(), moving_.end(), &member) == moving_.end())
     moving_.push_back(&member);
-  entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+  count_moving();
 }
 
 void JobProgress::leave(Member& member) noexcept {
   const MutexLock lock(mutex_);
   std::erase(moving_, &member);
-  entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+  count_moving();
 }
 
 void JobProgress::move_others(const Member& self) noexcept {
@@ -47,7 +51,7 @@ void JobProgress::move_others(const Member& self) noexcept {
     if (more || member.turns_ != turn) continue;
     // The list may have changed meanwhile; whom this turn leaves out, the next one moves.
     std::erase(moving_, &member);
-    entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
+    count_moving();
     --i;
   }
   moving_others_ = false;

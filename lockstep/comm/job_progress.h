@@ -64,6 +64,7 @@ class JobProgress {
   Look stand(Standing own, bool moved) noexcept;
 
  private:
+  void count_moving() noexcept LOCKSTEP_REQUIRES(mutex_);  // after moving_ has changed
   void note_other_thread(std::thread::id self) noexcept;
 
   std::atomic<int> entered_{0};

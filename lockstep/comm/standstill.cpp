@@ -59,30 +59,16 @@ bool search(int start, int at, bool different, const std::map<int, Standing>& st
 
 }  // namespace
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Standing, wait, looks, seconds, group, number, awaited, called,
+                                   text, verdict, judged)
+
 std::string encode(const Standing& standing) {
-  return nlohmann::json{{"wait", standing.wait},       {"looks", standing.looks},
-                        {"seconds", standing.seconds}, {"group", standing.group},
-                        {"number", standing.number},   {"awaited", standing.awaited},
-                        {"called", standing.called},   {"text", standing.text},
-                        {"verdict", standing.verdict}, {"judged", standing.judged}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(standing).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::optional<Standing> parse_standing(const std::string& text) {
   try {
-    const auto json = nlohmann::json::parse(text);
-    Standing standing;
-    json.at("wait").get_to(standing.wait);
-    json.at("looks").get_to(standing.looks);
-    json.at("seconds").get_to(standing.seconds);
-    json.at("group").get_to(standing.group);
-    json.at("number").get_to(standing.number);
-    json.at("awaited").get_to(standing.awaited);
-    json.at("called").get_to(standing.called);
-    json.at("text").get_to(standing.text);
-    json.at("verdict").get_to(standing.verdict);
-    json.at("judged").get_to(standing.judged);
-    return standing;
+    return nlohmann::json::parse(text).get<Standing>();
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }

@@ -86,6 +86,14 @@ void end_rank() {
   if (::testing::Test::HasFailure()) std::exit(1);
 }
 
+// Outside of mpirun: runs the current test there, where it has to pass. False inside.
+bool passes_under_mpirun(MpiFamily family, int size) {
+  if (inside_mpirun()) return false;
+  const Outcome outcome = run_under_mpirun(family, size);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.output;
+  return true;
+}
+
 // MPICH's ranks never yield while they wait: with more of them than cores a test takes minutes, and
 // runs with the long ones.
 std::vector<std::tuple<MpiFamily, int>> groups_of_operations() {
@@ -102,11 +110,7 @@ class MpiOperations : public ::testing::TestWithParam<std::tuple<MpiFamily, int>
 TEST_P(MpiOperations, AgreeWithTheOracle) {
   const auto [family, size] = GetParam();
   LOCKSTEP_NEEDS_MPIRUN(family);
-  if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(family, size);
-    EXPECT_TRUE(outcome.status.ok()) << outcome.output;
-    return;
-  }
+  if (passes_under_mpirun(family, size)) return;
   Communicator comm = init({.backend = "mpi", .timeout = std::chrono::seconds(60)});
   EXPECT_EQ(comm.capabilities().backend, "mpi");
   const testing::SuiteReport report =
@@ -129,11 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Families, MpiBackend, ::testing::ValuesIn(launch::kMpiF
 // The backend is the usual one; only the ranks are mpirun's.
 TEST_P(MpiBackend, InitTakesItsPlaceFromMpirun) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
-  if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(GetParam(), 3);
-    EXPECT_TRUE(outcome.status.ok()) << outcome.output;
-    return;
-  }
+  if (passes_under_mpirun(GetParam(), 3)) return;
   const launch::MpiLauncher* launcher = launch::mpi_launcher(process_env());
   EXPECT_EQ(launcher->family, GetParam());
   Communicator comm = init();
@@ -171,11 +171,7 @@ TEST_P(MpiBackend, AnotherMpisLibraryIsToldApart) {
 
 TEST_P(MpiBackend, GroupsMayBeWaitedInInOppositeOrders) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
-  if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(GetParam(), 2);
-    EXPECT_TRUE(outcome.status.ok()) << outcome.output;
-    return;
-  }
+  if (passes_under_mpirun(GetParam(), 2)) return;
   Communicator comm = init({.backend = "mpi", .timeout = std::chrono::seconds(20)});
   wait_in_opposite_orders(comm);
   end_rank();
@@ -200,11 +196,7 @@ TEST_P(MpiBackend, DifferentOrdersOfGroupsAreNamed) {
 
 TEST_P(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
-  if (!inside_mpirun()) {
-    const Outcome outcome = run_under_mpirun(GetParam(), 3);
-    EXPECT_TRUE(outcome.status.ok()) << outcome.output;
-    return;
-  }
+  if (passes_under_mpirun(GetParam(), 3)) return;
   Communicator first = init({.backend = "mpi"});
   Communicator shm = init({.backend = "shm"});
   {
