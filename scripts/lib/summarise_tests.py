@@ -3,7 +3,7 @@
 usage: summarise_tests.py [PRESET=BUILD_FOLDER ...] [--failed-stages NAME ...] [--skipped-stages REASON ...]
 
 A GoogleTest program counts as its cases, any other test as one, plus what it skips. Skips are listed with their reasons, failures by
-name. A case that passed only at its second try (failed_tests.py) has failed, unless the list of unsteady cases has it (unsteady.py). A
+name. A case that passed only at its second try (run_ctest.py) has failed, unless the list of unsteady cases has it (unsteady.py). A
 failed stage (a build, say) counts as one failure unless its log names failed tests already. Exit status 1 if anything failed or nothing
 ran.
 """

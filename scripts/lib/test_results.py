@@ -1,4 +1,4 @@
-"""What ctest's own files say of the test cases of one build folder: read by summarise_tests.py and failed_tests.py."""
+"""What ctest's own files say of the test cases of one build folder: read by summarise_tests.py and run_ctest.py."""
 import collections
 import json
 import os
@@ -109,7 +109,7 @@ def read_results(folder):
 
 
 def second_tries(folder):
-    """Where failed_tests.py keeps the labels of the cases that passed when they were run again."""
+    """Where run_ctest.py keeps the labels of the cases that passed when they were run again."""
     return os.path.join(folder, "second_tries.json")
 
 

@@ -4,7 +4,7 @@ A line is `DATE | PROGRAM: SUITE.CASE | REASON`, for example
 
     2026-11-22 | comm_mp_test: Faults.Each | a rank that is killed while it writes; being looked into
 
-A case that is listed may fail beside others if it passes alone (failed_tests.py). The date is the day it was listed: the list is for
+A case that is listed may fail beside others if it passes alone (run_ctest.py). The date is the day it was listed: the list is for
 what is being mended, so an entry that has stood for more than DAYS days is a failure itself.
 """
 import datetime

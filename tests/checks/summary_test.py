@@ -48,7 +48,8 @@ $1
         return root
 
     def run_ctest(self, root):
-        subprocess.run(["ctest", "--output-junit", os.path.join(root, "ctest.xml")], cwd=root, capture_output=True, check=False)
+        """As scripts/test runs it: exit status and text."""
+        return self.run_script("run_ctest.py", root, "ctest", "--test-dir", root, "--output-junit", os.path.join(root, "ctest.xml"))
 
     def run_script(self, name, *arguments):
         if name == "summarise_tests.py":
@@ -87,32 +88,35 @@ $1
         last = ("if [ -e $0.ran ]; then echo '[       OK ] Env.Last (1 ms)'; echo '[  PASSED  ] 1 test.'; exit 0; fi\n"
                 "touch $0.ran; echo 'the peer was late'; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1")
         root = self.write_program(last, "some_mp_test")
-        self.run_ctest(root)
-        status, text = self.run_script("failed_tests.py", root)
+        with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
+            f.write('add_test(next "echo" "of no interest")\n')
+        status, text = self.run_ctest(root)
         self.assertEqual(status, 0, text)
-        self.assertIn("---- failed: some_mp_test: Env.Last\nthe peer was late\n---- end", text)
-        self.assertNotIn("needs mpirun", text)
+        # At once, and nothing of what passed.
+        self.assertRegex(text, r"(?s)Test #1: some_mp_test \.+\*\*\*Failed[^\n]+\n---- failed: some_mp_test: Env.Last\n"
+                               r"the peer was late\n---- end of some_mp_test: Env.Last\n +Start 2: next\n.*"
+                               r"---- again, alone: some_mp_test: Env.Last\n     passed\n$")
+        for line in ("needs mpirun", "Env.Good", "of no interest"):
+            self.assertNotIn(line, text)
         # It counts as a failure all the same, unless it is known.
         skipped = "skipped  p: some_mp_test: Env.Skip: needs mpirun\n"
         self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
                          (1, f"{skipped}FAILED   p: some_mp_test: Env.Last: passed when run again alone; mend it, or list it in "
-                             "tests/unsteady.txt\n1 passed, 1 failed, 1 skipped\n"))
+                             "tests/unsteady.txt\n2 passed, 1 failed, 1 skipped\n"))
         self.list_unsteady("2026-11-20 | some_mp_test: Env.Last | late | on loaded machines")
         self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
-                         (0, f"{skipped}unsteady p: some_mp_test: Env.Last: late | on loaded machines\n2 passed, 0 failed, 1 skipped\n"))
+                         (0, f"{skipped}unsteady p: some_mp_test: Env.Last: late | on loaded machines\n3 passed, 0 failed, 1 skipped\n"))
 
         # Once more it fails, or the test starts no processes: it stays failed.
         for name, end in (("some_mp_test", "echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"), ("some_test", last)):
             root = self.write_program(end, name)
-            self.run_ctest(root)
-            self.assertEqual(self.run_script("failed_tests.py", root)[0], 1)
+            self.assertEqual(self.run_ctest(root)[0], 1)
             self.assertIn(f"FAILED   p: {name}: Env.Last\n", self.run_script("summarise_tests.py", f"p={root}")[1])
 
     def test_a_known_case_that_fails_twice_has_failed(self):
         self.list_unsteady("2026-11-20 | some_mp_test: Env.Last | late")
         root = self.write_program("echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1", "some_mp_test")
-        self.run_ctest(root)
-        self.assertEqual(self.run_script("failed_tests.py", root)[0], 1)
+        self.assertEqual(self.run_ctest(root)[0], 1)
         self.assertIn("FAILED   p: some_mp_test: Env.Last\n", self.run_script("summarise_tests.py", f"p={root}")[1])
 
     def test_the_list_of_unsteady_cases_has_reasons_and_dates(self):

@@ -1,0 +1,93 @@
+"""Runs ctest; shows what a failed case wrote as soon as its program has ended; then runs single cases with processes again, alone.
+
+usage: run_ctest.py BUILD_FOLDER COMMAND...      (ctest with its arguments, --output-on-failure left out)
+
+Of a failed program only the failed cases are shown: somebody who reads the first failure of a long run, or only the part of a log
+around it, sees why. Programs named *_mp_test start processes with deadlines, which another load on the machine can break. A case of
+theirs that failed is run once more by itself; that it passed then is kept and reported as unsteady, never silently. More than five
+such cases are no accident and are not tried. Exit status 0 if nothing failed, or every failure passed at its second try.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+
+from test_results import count, read_results, second_tries
+
+LINES = 120  # of a case's own output, from its end
+MOST = 5
+SECONDS = 180
+# ctest's own lines: a test starts; a test has ended, well or not; the closing lines.
+STARTS = re.compile(r"^ +Start +\d+: ")
+ENDED = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(.*)$")
+CLOSING = re.compile(r"^\d+% tests passed, ")
+
+
+def show(label, lines):
+    print(f"---- failed: {label}")
+    if len(lines) > LINES:
+        print(f"({len(lines) - LINES} lines left out; all are in Testing/Temporary/LastTest.log)")
+    print("\n".join(lines[-LINES:]))
+    print(f"---- end of {label}", flush=True)
+
+
+def passes_alone(folder, label):
+    """Whether 'program: Suite.Case' passes by itself."""
+    program, case = label.split(": ", 1)
+    print(f"---- again, alone: {label}", flush=True)
+    command = [os.path.join(folder, "bin", "tests", program), f"--gtest_filter={case}"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, errors="replace", timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(error, flush=True)
+        return False
+    if done.returncode == 0 and re.search(r"^\[  PASSED  \] 1 test", done.stdout, re.MULTILINE):
+        print("     passed", flush=True)
+        return True
+    show(label, done.stdout.splitlines())
+    return False
+
+
+def echo(lines):
+    """Passes ctest's lines on, and of a failed program's output its failed cases."""
+    failed, output = None, []
+
+    def end():
+        if failed:
+            for label, text in count(failed, output, "failed").texts.items():
+                show(label, text)
+
+    for line in lines:
+        ended = ENDED.match(line)
+        if ended or STARTS.match(line) or CLOSING.match(line):
+            end()
+            failed, output = ended.group(1) if ended and "***" in ended.group(2) else None, []
+        elif failed:
+            output.append(line.rstrip("\n"))
+            continue
+        print(line, end="", flush=True)
+    end()
+
+
+def main():
+    folder, *command = sys.argv[1:]
+    with subprocess.Popen([*command, "--output-on-failure"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                          errors="replace") as ctest:
+        echo(ctest.stdout)
+    if ctest.returncode == 0:
+        return 0
+    labels = [label for result in read_results(folder) for label in result.failed]
+    cases = [label for label in labels if re.fullmatch(r"\w+_mp_test: \S+", label)]
+    again = [label for label in cases if passes_alone(folder, label)] if len(cases) <= MOST else []
+    with open(second_tries(folder), "w", encoding="utf-8") as f:
+        json.dump(again, f)
+    return 0 if labels and len(again) == len(labels) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
