@@ -15,11 +15,13 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/abort_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/bitwise_sum.h"
@@ -389,36 +391,12 @@ TEST(Communicator, RefusesASecondThread) {
   });
 }
 
-// As a watchdog does: while the rank waits, for ranks that never come.
+// While the rank waits, for one that never comes.
 TEST(Communicator, AnotherThreadMayAbortWhatARankWaitsFor) {
   for (const uint32_t slot_bytes : {0u, 1024u}) {
-    std::atomic<int> waiting{0};
-    std::atomic<bool> over{false};
-    testing::run_threads(
-        3,
-        [&](Communicator& comm) {
-          if (comm.rank() == 2) {  // late, until the others have given up
-            while (!over) std::this_thread::yield();
-            EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("out of coffee"));
-            return;
-          }
-          std::thread watchdog;
-          if (comm.rank() == 0) {
-            watchdog = std::thread([&, watched = comm]() mutable {
-              while (waiting < 2) std::this_thread::yield();
-              watched.abort("out of coffee");
-              watched.abort("and out of tea");
-            });
-          }
-          ++waiting;
-          const at::Tensor t = at::ones({5000});
-          EXPECT_THAT(message_of<PeerLost>([&] { comm.all_reduce(t); }),
-                      HasSubstr("out of coffee"));
-          if (watchdog.joinable()) watchdog.join();
-          EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("out of coffee"));
-          if (comm.rank() == 0) over = true;
-        },
-        {.slot_bytes = slot_bytes});
+    AbortedWait wait;
+    testing::run_threads(3, [&](Communicator& comm) { wait.run(comm); },
+                         {.slot_bytes = slot_bytes});
   }
 }
 
@@ -427,13 +405,9 @@ TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
   for (int turn = 0; turn < 50; ++turn) {
     std::atomic<int> calls{0};
     testing::run_threads(2, [&](Communicator& comm) {
-      std::thread watchdog;
-      if (comm.rank() == 0) {
-        watchdog = std::thread([&, watched = comm]() mutable {
-          while (calls < turn * 7) std::this_thread::yield();
-          watched.abort("enough");
-        });
-      }
+      std::optional<Watchdog> watchdog;
+      if (comm.rank() == 0)
+        watchdog.emplace(comm, [&, turn] { return calls >= turn * 7; }, "enough");
       const at::Tensor t = at::ones({8});
       const std::string text = message_of<PeerLost>([&] {
         while (true) {
@@ -442,7 +416,6 @@ TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
         }
       });
       EXPECT_THAT(text, HasSubstr("enough"));
-      if (watchdog.joinable()) watchdog.join();
     });
   }
 }

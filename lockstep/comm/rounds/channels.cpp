@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/comm/rounds/stream_copy.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
@@ -46,8 +47,8 @@ struct Ring {
     if (n == 0) return 0;
     const uint64_t at = written % capacity;
     const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
-    std::memcpy(bytes + at, from, static_cast<size_t>(first));
-    std::memcpy(bytes, from + first, static_cast<size_t>(n - first));
+    rounds::copy(bytes + at, from, first);
+    rounds::copy(bytes, from + first, n - first);
     state.written.store(written + static_cast<uint64_t>(n), std::memory_order_seq_cst);
     return n;
   }
@@ -60,8 +61,8 @@ struct Ring {
     if (n == 0) return 0;
     const uint64_t at = read % capacity;
     const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
-    std::memcpy(to, bytes + at, static_cast<size_t>(first));
-    std::memcpy(to + first, bytes, static_cast<size_t>(n - first));
+    rounds::copy(to, bytes + at, first);
+    rounds::copy(to + first, bytes, n - first);
     state.read.store(read + static_cast<uint64_t>(n), std::memory_order_seq_cst);
     return n;
   }

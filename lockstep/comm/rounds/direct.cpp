@@ -13,18 +13,6 @@ namespace {
 constexpr int64_t kCopyBytes = 256 * 1024;
 // A chunk that goes to several outputs is still in the second level cache for the next one.
 constexpr int64_t kPushBytes = 128 * 1024;
-constexpr int64_t kShareAlignment = 64;  // a cache line belongs to one share
-
-struct Share {
-  int64_t begin;  // bytes
-  int64_t end;
-};
-
-Share share_of(int64_t bytes, int rank, int size) {
-  const int64_t lines = (bytes + kShareAlignment - 1) / kShareAlignment;
-  const auto bound = [&](int r) { return std::min(bytes, lines * r / size * kShareAlignment); };
-  return {bound(rank), rank + 1 == size ? bytes : bound(rank + 1)};
-}
 
 int64_t element_bytes(const Call& call) {
   return static_cast<int64_t>(c10::elementSize(call.dtype));
@@ -131,34 +119,6 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
     }
     reduce_buffers(call.output + piece.to + at, inputs, bytes / element_bytes(call), call.dtype,
                    call.reduce);
-  }
-}
-
-void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
-                       const Reach& reach, std::vector<std::byte>& scratch) {
-  const int64_t element = element_bytes(call);
-  const Share share = share_of(call.count * element, rank, static_cast<int>(addresses.size()));
-  const int64_t chunk = std::min(share.end - share.begin, kCopyBytes);
-  if (chunk == 0) return;
-  scratch.resize(static_cast<size_t>(chunk) * addresses.size());
-  std::vector<const std::byte*> inputs(addresses.size());
-  for (int64_t at = share.begin; at < share.end; at += chunk) {
-    const int64_t bytes = std::min(chunk, share.end - at);
-    std::byte* own = call.output + at;
-    for (size_t r = 0; r < addresses.size(); ++r) {
-      if (static_cast<int>(r) == rank) {
-        inputs[r] = own;
-        continue;
-      }
-      std::byte* copy = scratch.data() + static_cast<int64_t>(r) * chunk;
-      reach.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(at), copy, bytes);
-      inputs[r] = copy;
-    }
-    reduce_buffers(own, inputs, bytes / element, call.dtype, call.reduce);
-    for (size_t r = 0; r < addresses.size(); ++r) {
-      if (static_cast<int>(r) != rank)
-        reach.write(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(at), own, bytes);
-    }
   }
 }
 

@@ -29,8 +29,6 @@ void all_reduce_mapped(const Call& call, int rank, std::span<std::byte* const> b
 void take_copied(const Call& call, const Pieces& pieces, int rank,
                  std::span<const uint64_t> addresses, const Reach& reach,
                  std::vector<std::byte>& scratch);
-void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
-                       const Reach& reach, std::vector<std::byte>& scratch);
 
 // The other way round: this rank puts what it gives into the outputs of those who take it.
 // targets[r]: of rank r's output in its address space.

@@ -163,8 +163,7 @@ void Engine::enroll(Operation& op) {
     LOCKSTEP_CHECK(call.op != Op::kAllReduce || call.input == call.output,
                    "all_reduce works in place");
     const int64_t offer = offered ? op.pieces.offer(rank_) : 0;
-    const bool copies =
-        offered && reach_ != nullptr && reach_->copies() && largest >= tuning_.copies_from;
+    const bool copies = offered && may_copy(call.op, largest);
     const bool mapped = offered && reach_ != nullptr && tuning_.mapped;
     const bool parts = call.op == Op::kAllGather || call.op == Op::kAllToAll;
     op.shows_target = call.op == Op::kBroadcast
@@ -183,11 +182,18 @@ void Engine::enroll(Operation& op) {
     }
     op.surely_staged = op.memory == Memory::kStaged && (offer > 0 || !(mapped || copies));
     if (op.surely_staged) {
-      op.program = make_program(call, rank_, region_);
+      op.program = make_program(call, rank_, region_, tuning_.shares_from);
       op.own_rounds = op.program->rounds;
     }
   }
   if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
+}
+
+// Whether `bytes` of what is not mapped may be copied from and to the peers' memory. An all_reduce,
+// which goes both ways, is through sooner in slots: the system call pays for every page.
+bool Engine::may_copy(Op op, int64_t bytes) const {
+  return op != Op::kAllReduce && reach_ != nullptr && reach_->copies() &&
+         bytes >= tuning_.copies_from;
 }
 
 // False while the slowest rank may still need what the call's post would overwrite.
@@ -303,8 +309,9 @@ bool Engine::stage(Operation& op) {
   bool moved = false;
   for (;;) {
     const bool produced = produce(op);
+    const bool combined = combine(op);
     const bool consumed = consume(op);
-    if (!produced && !consumed) break;
+    if (!produced && !combined && !consumed) break;
     moved = true;
   }
   if (op.consumed == op.program->rounds && op.total_known) {
@@ -320,7 +327,7 @@ bool Engine::produce(Operation& op) {
   const uint64_t round = op.base + static_cast<uint64_t>(op.produced);
   if (!slot_is_free(round)) return false;
   if (op.program->produce && op.produced < op.own_rounds)
-    op.program->produce(op.produced, region_.slot(rank_, round));
+    op.program->produce(op.produced, op.program->slots.at(rank_, round));
   own_.published.store(round + 1, std::memory_order_seq_cst);
   doorbell_.ring();
   ++op.produced;
@@ -350,17 +357,43 @@ bool Engine::reads(const Operation& op, int rank) const {
   return false;
 }
 
-bool Engine::consume(Operation& op) {
-  if (op.consumed >= op.produced) return false;
-  const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
-  const int size = region_.size();
-  for (int r = 0; r < size; ++r) {
+// Whether those that this rank reads have written their slots of the operation's round `round`.
+bool Engine::slots_are_written(const Operation& op, int64_t round) {
+  for (int r = 0; r < region_.size(); ++r) {
     if (!reads(op, r)) continue;
-    if (op.consumed == 0) {
+    if (round == 0) {
       if (!has_posted(op, r)) return false;
       check_post(op, r);
     }
-    if (region_.rank(r).published.load(std::memory_order_acquire) <= round) return false;
+    if (region_.rank(r).published.load(std::memory_order_acquire) <=
+        op.base + static_cast<uint64_t>(round))
+      return false;
+  }
+  return true;
+}
+
+bool Engine::combine(Operation& op) {
+  if (!op.program->combine || op.combined >= op.produced || !slots_are_written(op, op.combined))
+    return false;
+  const uint64_t round = op.base + static_cast<uint64_t>(op.combined);
+  op.program->combine(op.combined, round);
+  ++op.combined;
+  own_.combined.store(round + 1, std::memory_order_seq_cst);
+  doorbell_.ring();
+  return true;
+}
+
+bool Engine::consume(Operation& op) {
+  const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
+  const int size = region_.size();
+  if (op.program->combine) {
+    if (op.consumed >= op.combined) return false;
+    for (int r = 0; r < size; ++r) {
+      if (reads(op, r) && region_.rank(r).combined.load(std::memory_order_acquire) <= round)
+        return false;
+    }
+  } else if (op.consumed >= op.produced || !slots_are_written(op, op.consumed)) {
+    return false;
   }
   if (!op.total_known) {
     for (int r = 0; r < size; ++r)

@@ -47,8 +47,9 @@ using IsDead = std::function<bool(int rank)>;
 
 // Where one way of moving data gives way to the next. Equal on all ranks. Bytes that a rank offers.
 struct Tuning {
-  int64_t lines_up_to = 1024;  // at most kLineCapacity; negative: never
+  int64_t lines_up_to = 3072;  // at most kLineCapacity; negative: never
   bool mapped = true;
+  int64_t shares_from = 16 * 1024;  // staged all_reduce: each rank adds up its share for all
   int64_t copies_from = 48 * 1024;
   int64_t pushes_from = 512 * 1024;  // copied all_gather and all_to_all: by whoever has the data
   // For peers that touch this rank's memory, once it gives up.
@@ -89,13 +90,16 @@ class Engine {
 
   // engine.cpp: what happens in a call.
   void enroll(Operation& op);
+  bool may_copy(Op op, int64_t bytes) const;
   bool may_post(uint64_t number);
   bool post(Operation& op);
   bool advance();  // moves data; true if anything moved
   bool advance(Operation& op);
   bool stage(Operation& op);
   bool produce(Operation& op);
+  bool combine(Operation& op);
   bool consume(Operation& op);
+  bool slots_are_written(const Operation& op, int64_t round);
   void finish(Operation& op);
   bool slot_is_free(uint64_t round);
   bool reads(const Operation& op, int rank) const;

@@ -90,8 +90,7 @@ bool Engine::meet(Operation& op) {
     offers_mapped &= memory == Memory::kMapped;
     offers_reachable &= memory != Memory::kStaged;
   }
-  const bool copies = offers_reachable && reach_ != nullptr && reach_->copies() &&
-                      op.pieces.largest_offer() >= tuning_.copies_from;
+  const bool copies = offers_reachable && may_copy(op.call.op, op.pieces.largest_offer());
   const bool half_mapped =  // the root's side of a broadcast only: better copied, from both sides
       op.shows_target && op.call.op == Op::kBroadcast && !all_mapped;
   if (offers_mapped || copies) {
@@ -101,7 +100,7 @@ bool Engine::meet(Operation& op) {
     op.phase = Operation::Phase::kLeaving;
     return true;
   }
-  op.program = make_program(op.call, rank_, region_);
+  op.program = make_program(op.call, rank_, region_, tuning_.shares_from);
   op.own_rounds = op.program->rounds;
   op.phase = Operation::Phase::kStaged;
   return true;
@@ -165,9 +164,7 @@ void Engine::execute_copied(Operation& op) {
     targets_[static_cast<size_t>(r)] = post.target;
   }
   const WatchedReach reach(*reach_, region_.header().failure);
-  if (op.call.op == Op::kAllReduce)
-    all_reduce_copied(op.call, rank_, addresses_, reach, scratch_);
-  else if (op.call.op == Op::kBroadcast)
+  if (op.call.op == Op::kBroadcast)
     broadcast_copied(op.call, rank_, addresses_, targets_, reach);
   else if (op.pushed)
     push_copied(op.call, op.pieces, rank_, targets_, reach);

@@ -44,14 +44,15 @@ bool Engine::exchange_lines(Operation& op) {
 
 void Engine::take_lines(const Operation& op) {
   const int size = region_.size();
-  if (scratch_.size() < static_cast<size_t>(size) * kLineCapacity)
-    scratch_.resize(static_cast<size_t>(size) * kLineCapacity);
+  const auto stride = static_cast<size_t>(Slots::rounded_up(op.pieces.largest_offer()));
+  if (scratch_.size() < static_cast<size_t>(size) * stride)
+    scratch_.resize(static_cast<size_t>(size) * stride);
   for (int r = 0; r < size; ++r) {
     const int64_t bytes = op.pieces.offer(r);
     offers_[static_cast<size_t>(r)] =
         bytes == 0   ? nullptr
         : r == rank_ ? op.pieces.own()
-                     : lines_.read(r, bytes, scratch_.data() + r * kLineCapacity);
+                     : lines_.read(r, bytes, scratch_.data() + static_cast<size_t>(r) * stride);
   }
   take_mapped(op.call, op.pieces, rank_, offers_);
 }

@@ -37,6 +37,7 @@ namespace {
 
 constexpr int64_t kNever = -1;
 constexpr int64_t kNoCopies = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNoShares = kNoCopies;
 
 struct Way {
   const char* name;
@@ -47,7 +48,13 @@ const std::vector<Way>& ways() {
       {"default", {}},
       {"no lines", {.lines_up_to = kNever}},
       {"lines to the brim", {.lines_up_to = rounds::kLineCapacity}},
-      {"staged", {.lines_up_to = kNever, .mapped = false, .copies_from = kNoCopies}},
+      {"staged",
+       {.lines_up_to = kNever,
+        .mapped = false,
+        .shares_from = kNoShares,
+        .copies_from = kNoCopies}},
+      {"staged in shares",
+       {.lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
       {"lines and staged", {.mapped = false, .copies_from = kNoCopies}},
       {"copied", {.lines_up_to = kNever, .mapped = false, .copies_from = 1}},
       {"copied and pushed",

@@ -189,6 +189,9 @@ std::vector<int> Engine::awaited(const Call& call) const {
   const bool slots_full = op.program && op.produced < op.program->rounds &&
                           op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
+  const bool combines = op.program && op.program->combine;
+  const int64_t read = combines ? op.combined : op.consumed;  // rounds
+  const bool reads_on = op.program && read < op.program->rounds;
   for (int r = 0; r < region_.size(); ++r) {
     if (r == rank_) continue;
     const RankState& state = region_.rank(r);
@@ -205,7 +208,10 @@ std::vector<int> Engine::awaited(const Call& call) const {
         break;
       case Phase::kStaged:
         waits = (reads(op, r) && (!has_posted(op, r) ||
-                                  state.published.load(std::memory_order_acquire) <= round)) ||
+                                  (reads_on && state.published.load(std::memory_order_acquire) <=
+                                                   op.base + static_cast<uint64_t>(read)))) ||
+                (combines && op.consumed < op.combined &&
+                 state.combined.load(std::memory_order_acquire) <= round) ||
                 (slots_full && state.consumed.load(std::memory_order_acquire) + kSlots <=
                                    op.base + static_cast<uint64_t>(op.produced));
         break;

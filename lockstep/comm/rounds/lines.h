@@ -24,7 +24,7 @@ class Lines {
   // Whether the rank's first `bytes` are there; for 0, whether it takes part.
   bool ready(int rank, int64_t bytes) const;
   // What the rank wrote, contiguous: in the line itself if it fits into one, else copied to
-  // `scratch` (kLineCapacity bytes). Valid until end(). Only once ready().
+  // `scratch` (as many bytes). Valid until end(). Only once ready().
   const std::byte* read(int rank, int64_t bytes, std::byte* scratch) const;
   // Ends the exchange. Only once all ranks were ready.
   void end();

@@ -40,6 +40,7 @@ struct Engine::Operation {
   uint64_t base = 0;       // the slots' round at which it starts
   int64_t own_rounds = 0;  // that this rank's own data needs
   int64_t produced = 0;
+  int64_t combined = 0;
   int64_t consumed = 0;
   bool total_known = false;
 };

@@ -5,6 +5,13 @@
 
 namespace lockstep::rounds {
 
+Share share_of(int64_t bytes, int rank, int size) {
+  constexpr int64_t kAlignment = 64;
+  const int64_t lines = (bytes + kAlignment - 1) / kAlignment;
+  const auto bound = [&](int r) { return std::min(bytes, lines * r / size * kAlignment); };
+  return {bound(rank), rank + 1 == size ? bytes : bound(rank + 1)};
+}
+
 Pieces::Pieces(const Call& call, int rank, int size)
     : call_(call),
       rank_(rank),

@@ -17,6 +17,15 @@ struct Piece {
   int64_t to = 0;
 };
 
+// Bytes that belong to one rank.
+struct Share {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t bytes() const { return end - begin; }
+};
+// Of `bytes` that all ranks work on together; a cache line belongs to one rank.
+Share share_of(int64_t bytes, int rank, int size);
+
 // A collective as one rank sees it. all_to_all only where it is uniform: nobody knows all counts
 // otherwise. The call must outlive the view.
 class Pieces {

@@ -1,11 +1,13 @@
 #include "lockstep/comm/rounds/program.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <numeric>
 #include <vector>
 
 #include "lockstep/comm/reduce_kernels.h"
+#include "lockstep/comm/rounds/pieces.h"
+#include "lockstep/comm/rounds/stream_copy.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep::rounds {
@@ -35,10 +37,6 @@ std::vector<int64_t> offsets(const std::vector<int64_t>& counts, int64_t element
   return result;
 }
 
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
 // What the builders share.
 struct Context {
   const Call& call;
@@ -47,7 +45,19 @@ struct Context {
   int size = region.shape().size;
   int64_t element = static_cast<int64_t>(c10::elementSize(call.dtype));
   int64_t slot = region.shape().slot_bytes;
-  int64_t lane = slot / size / static_cast<int64_t>(kLine) * static_cast<int64_t>(kLine);
+  int64_t lane = widest_lane();
+
+  int64_t widest_lane() const {
+    const int64_t most = slot / size / static_cast<int64_t>(kLine) * static_cast<int64_t>(kLine);
+    // In an all_to_all of unequal parts nobody knows the longest.
+    if (call.counts.empty() || (call.op == Op::kAllToAll && !call.uniform)) return most;
+    const int64_t longest = *std::max_element(call.counts.begin(), call.counts.end()) * element;
+    return std::min(most, std::max(Slots::rounded_up(longest), static_cast<int64_t>(kLine)));
+  }
+  Program in_lanes() const { return Program(Slots(region, lane * size)); }
+  Program in_chunks(int64_t longest) const {
+    return Program(Slots(region, std::min(longest, slot)));
+  }
 
   // Parts in counts, each cut into chunks of `chunk` bytes: the rounds that the longest needs.
   int64_t longest(const std::vector<int64_t>& counts, int64_t chunk) const {
@@ -59,17 +69,17 @@ struct Context {
 
 Program broadcast(const Context& c) {
   const Chunks chunks{c.call.count * c.element, c.slot};
-  Program p;
+  Program p = c.in_chunks(chunks.total);
   p.rounds = std::max<int64_t>(1, chunks.rounds());
   if (c.rank == c.call.root) {
     p.produce = [chunks, from = c.call.output](int64_t round, std::byte* payload) {
-      copy_bytes(payload, from + chunks.begin(round), chunks.size(round));
+      rounds::copy(payload, from + chunks.begin(round), chunks.size(round));
     };
   } else {
     p.reads = Reads::kRoot;
-    p.consume = [chunks, to = c.call.output, root = c.call.root, &region = c.region](int64_t round,
-                                                                                     uint64_t at) {
-      copy_bytes(to + chunks.begin(round), region.slot(root, at), chunks.size(round));
+    p.consume = [chunks, to = c.call.output, root = c.call.root, slots = p.slots](int64_t round,
+                                                                                  uint64_t at) {
+      rounds::copy(to + chunks.begin(round), slots.at(root, at), chunks.size(round));
     };
   }
   return p;
@@ -78,42 +88,83 @@ Program broadcast(const Context& c) {
 // reduce and all_reduce: every reader adds up all ranks' slots in rank order.
 Program reduce(const Context& c) {
   const Chunks chunks{c.call.count * c.element, c.slot};
-  Program p;
+  Program p = c.in_chunks(chunks.total);
   p.rounds = std::max<int64_t>(1, chunks.rounds());
   p.produce = [chunks, from = c.call.input](int64_t round, std::byte* payload) {
-    copy_bytes(payload, from + chunks.begin(round), chunks.size(round));
+    rounds::copy(payload, from + chunks.begin(round), chunks.size(round));
   };
   if (c.call.op == Op::kAllReduce || c.rank == c.call.root) {
     p.reads = Reads::kEverybody;
     p.consume = [chunks, to = c.call.output, element = c.element, dtype = c.call.dtype,
                  op = c.call.reduce, inputs = std::vector<const std::byte*>(c.size),
-                 &region = c.region](int64_t round, uint64_t at) mutable {
+                 slots = p.slots](int64_t round, uint64_t at) mutable {
       const int64_t bytes = chunks.size(round);
       if (bytes == 0) return;
-      for (size_t r = 0; r < inputs.size(); ++r) inputs[r] = region.slot(static_cast<int>(r), at);
+      for (size_t r = 0; r < inputs.size(); ++r) inputs[r] = slots.at(static_cast<int>(r), at);
       reduce_buffers(to + chunks.begin(round), inputs, bytes / element, dtype, op);
     };
   }
   return p;
 }
 
+// all_reduce, shared out: of every chunk each rank puts the others' shares into its slot, adds up
+// its own share of all slots, and leaves the sums where its own share would have been. Half of the
+// chunk goes each way, and no rank adds what another has added.
+Program reduce_in_shares(const Context& c) {
+  const Chunks chunks{c.call.count * c.element, c.slot};
+  Program p = c.in_chunks(chunks.total);
+  p.rounds = std::max<int64_t>(1, chunks.rounds());
+  p.reads = Reads::kEverybody;
+  p.produce = [chunks, from = c.call.input, rank = c.rank, size = c.size](int64_t round,
+                                                                          std::byte* payload) {
+    const int64_t bytes = chunks.size(round);
+    const Share own = share_of(bytes, rank, size);
+    const std::byte* chunk = from + chunks.begin(round);
+    rounds::copy(payload, chunk, own.begin);
+    rounds::copy(payload + own.end, chunk + own.end, bytes - own.end);
+  };
+  p.combine = [chunks, to = c.call.output, element = c.element, dtype = c.call.dtype,
+               op = c.call.reduce, rank = c.rank, inputs = std::vector<const std::byte*>(c.size),
+               slots = p.slots](int64_t round, uint64_t at) mutable {
+    const auto size = static_cast<int>(inputs.size());
+    const Share own = share_of(chunks.size(round), rank, size);
+    if (own.bytes() == 0) return;
+    std::byte* mine = to + chunks.begin(round) + own.begin;
+    for (int r = 0; r < size; ++r)
+      inputs[static_cast<size_t>(r)] = r == rank ? mine : slots.at(r, at) + own.begin;
+    const std::array<std::byte*, 2> outputs = {mine, slots.at(rank, at) + own.begin};
+    reduce_buffers(outputs, inputs, own.bytes() / element, dtype, op);
+  };
+  p.consume = [chunks, to = c.call.output, rank = c.rank, size = c.size, slots = p.slots](
+                  int64_t round, uint64_t at) {
+    for (int step = 1; step < size; ++step) {
+      const int r = (rank + step) % size;
+      const Share share = share_of(chunks.size(round), r, size);
+      rounds::copy(to + chunks.begin(round) + share.begin, slots.at(r, at) + share.begin,
+                   share.bytes());
+    }
+  };
+  return p;
+}
+
 // gather and all_gather.
 Program gather(const Context& c) {
-  Program p;
+  Program p =
+      c.in_chunks(*std::max_element(c.call.counts.begin(), c.call.counts.end()) * c.element);
   p.rounds = c.longest(c.call.counts, c.slot);
   const Chunks mine{c.call.counts[c.rank] * c.element, c.slot};
   p.produce = [mine, from = c.call.input](int64_t round, std::byte* payload) {
-    copy_bytes(payload, from + mine.begin(round), mine.size(round));
+    rounds::copy(payload, from + mine.begin(round), mine.size(round));
   };
   if (c.call.op == Op::kAllGather || c.rank == c.call.root) {
     p.reads = Reads::kEverybody;
     p.consume = [to = c.call.output, starts = offsets(c.call.counts, c.element),
                  counts = c.call.counts, element = c.element, slot = c.slot,
-                 &region = c.region](int64_t round, uint64_t at) {
+                 slots = p.slots](int64_t round, uint64_t at) {
       for (size_t r = 0; r < counts.size(); ++r) {
         const Chunks part{counts[r] * element, slot};
-        copy_bytes(to + starts[r] + part.begin(round), region.slot(static_cast<int>(r), at),
-                   part.size(round));
+        rounds::copy(to + starts[r] + part.begin(round), slots.at(static_cast<int>(r), at),
+                     part.size(round));
       }
     };
   }
@@ -126,27 +177,27 @@ std::function<void(int64_t, std::byte*)> lanes(const Context& c) {
           element = c.element, lane = c.lane](int64_t round, std::byte* payload) {
     for (size_t d = 0; d < counts.size(); ++d) {
       const Chunks part{counts[d] * element, lane};
-      copy_bytes(payload + static_cast<int64_t>(d) * lane, from + starts[d] + part.begin(round),
-                 part.size(round));
+      rounds::copy(payload + static_cast<int64_t>(d) * lane, from + starts[d] + part.begin(round),
+                   part.size(round));
     }
   };
 }
 
 Program scatter(const Context& c) {
-  Program p;
+  Program p = c.in_lanes();
   p.rounds = c.longest(c.call.counts, c.lane);
   if (c.rank == c.call.root) p.produce = lanes(c);
   p.reads = Reads::kRoot;
   const Chunks mine{c.call.counts[c.rank] * c.element, c.lane};
   p.consume = [mine, to = c.call.output, root = c.call.root, at_lane = c.rank * c.lane,
-               &region = c.region](int64_t round, uint64_t at) {
-    copy_bytes(to + mine.begin(round), region.slot(root, at) + at_lane, mine.size(round));
+               slots = p.slots](int64_t round, uint64_t at) {
+    rounds::copy(to + mine.begin(round), slots.at(root, at) + at_lane, mine.size(round));
   };
   return p;
 }
 
 Program reduce_scatter(const Context& c) {
-  Program p;
+  Program p = c.in_lanes();
   p.rounds = c.longest(c.call.counts, c.lane);
   p.produce = lanes(c);
   p.reads = Reads::kEverybody;
@@ -154,11 +205,11 @@ Program reduce_scatter(const Context& c) {
   p.consume = [mine, to = c.call.output, element = c.element, dtype = c.call.dtype,
                op = c.call.reduce, at_lane = c.rank * c.lane,
                inputs = std::vector<const std::byte*>(c.size),
-               &region = c.region](int64_t round, uint64_t at) mutable {
+               slots = p.slots](int64_t round, uint64_t at) mutable {
     const int64_t bytes = mine.size(round);
     if (bytes == 0) return;
     for (size_t r = 0; r < inputs.size(); ++r) {
-      inputs[r] = region.slot(static_cast<int>(r), at) + at_lane;
+      inputs[r] = slots.at(static_cast<int>(r), at) + at_lane;
     }
     reduce_buffers(to + mine.begin(round), inputs, bytes / element, dtype, op);
   };
@@ -166,18 +217,18 @@ Program reduce_scatter(const Context& c) {
 }
 
 Program all_to_all(const Context& c) {
-  Program p;
+  Program p = c.in_lanes();
   p.rounds = c.longest(c.call.counts, c.lane);
   p.dynamic = true;
   p.produce = lanes(c);
   p.reads = Reads::kEverybody;
   p.consume = [to = c.call.output, starts = offsets(c.call.recv_counts, c.element),
                counts = c.call.recv_counts, element = c.element, lane = c.lane,
-               at_lane = c.rank * c.lane, &region = c.region](int64_t round, uint64_t at) {
+               at_lane = c.rank * c.lane, slots = p.slots](int64_t round, uint64_t at) {
     for (size_t r = 0; r < counts.size(); ++r) {
       const Chunks part{counts[r] * element, lane};
-      copy_bytes(to + starts[r] + part.begin(round), region.slot(static_cast<int>(r), at) + at_lane,
-                 part.size(round));
+      rounds::copy(to + starts[r] + part.begin(round), slots.at(static_cast<int>(r), at) + at_lane,
+                   part.size(round));
     }
   };
   return p;
@@ -185,19 +236,21 @@ Program all_to_all(const Context& c) {
 
 }  // namespace
 
-Program make_program(const Call& call, int rank, const Region& region) {
+Program make_program(const Call& call, int rank, const Region& region, int64_t shares_from) {
   const Context context{call, rank, region};
   LOCKSTEP_CHECK(context.lane > 0, "a slot has a lane for every rank");
   switch (call.op) {
     case Op::kBarrier: {
-      Program p;
+      Program p = context.in_chunks(0);
       p.reads = Reads::kEverybody;
       return p;
     }
     case Op::kBroadcast:
       return broadcast(context);
-    case Op::kReduce:
     case Op::kAllReduce:
+      if (call.count * context.element >= shares_from) return reduce_in_shares(context);
+      return reduce(context);
+    case Op::kReduce:
       return reduce(context);
     case Op::kGather:
     case Op::kAllGather:

@@ -26,9 +26,9 @@ namespace lockstep::rounds {
 inline constexpr int kSlots = 4;   // staged rounds that a rank may be ahead of the slowest reader
 inline constexpr int kPosts = 64;  // calls that a rank may be ahead of the slowest rank
 inline constexpr size_t kLine = 128;  // two cache lines: the hardware fetches them in pairs
-inline constexpr int kLinesARank = 19;
+inline constexpr int kLinesARank = 56;
 inline constexpr int64_t kLinePayload = 56;
-inline constexpr int64_t kLineCapacity = kLinesARank * kLinePayload;  // 1064 bytes
+inline constexpr int64_t kLineCapacity = kLinesARank * kLinePayload;  // 3136 bytes
 
 // Where the data that a rank contributes to a call lies.
 enum class Memory : uint32_t {
@@ -74,6 +74,7 @@ struct RankState {
   // The last call in which it finished touching its peers' memory.
   alignas(kLine) std::atomic<uint64_t> executed;
   alignas(kLine) std::atomic<uint64_t> published;  // staged rounds whose slot is written
+  alignas(kLine) std::atomic<uint64_t> combined;   // ... whose slot it has written again
   alignas(kLine) std::atomic<uint64_t> consumed;   // staged rounds that this rank has read
   alignas(kLine) std::atomic<uint32_t> inside;     // touches its peers' memory now
   alignas(kLine) std::atomic<uint32_t> doorbell;   // futex: rung for a rank that sleeps

@@ -1,4 +1,4 @@
-// Copies that bypass the caches.
+// Copies between ranks.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace lockstep::rounds {
 // a virtual machine shows it the last-level cache of the whole processor.
 inline constexpr int64_t kStreamFrom = 24 * 1024 * 1024;
 
-// memcpy(); with streaming stores if the copy is part of a transfer of `whole` >= kStreamFrom
-// bytes.
+// memcpy() of `bytes` (>= 0); with streaming stores if the copy is part of a transfer of `whole` >=
+// kStreamFrom bytes.
 void copy_part(std::byte* to, const std::byte* from, int64_t bytes, int64_t whole);
 inline void copy(std::byte* to, const std::byte* from, int64_t bytes) {
   copy_part(to, from, bytes, bytes);

@@ -7,10 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <functional>
 #include <thread>
 
+#include "lockstep/comm/abort_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/net.h"
@@ -104,29 +104,10 @@ TEST(TcpBackend, ReductionsRepeatBitForBit) {
   }
 }
 
-// As a watchdog does: while the rank waits, for a rank that does not come.
+// While the rank waits, for one that never comes.
 TEST(TcpBackend, AnotherThreadMayAbortWhatARankWaitsFor) {
-  std::atomic<int> waiting{0};
-  std::atomic<bool> over{false};
-  run_tcp(3, [&](Communicator& comm, TcpBackend&) {
-    if (comm.rank() == 2) {
-      while (!over) std::this_thread::yield();
-      EXPECT_THAT(message_of<PeerLost>([&] { comm.barrier(); }), HasSubstr("out of coffee"));
-      return;
-    }
-    std::thread watchdog;
-    if (comm.rank() == 0) {
-      watchdog = std::thread([&, watched = comm]() mutable {
-        while (waiting < 2) std::this_thread::yield();
-        watched.abort("out of coffee");
-      });
-    }
-    ++waiting;
-    const at::Tensor t = at::full({5000}, 1.0);
-    EXPECT_THAT(message_of<PeerLost>([&] { comm.all_reduce(t); }), HasSubstr("out of coffee"));
-    if (watchdog.joinable()) watchdog.join();
-    if (comm.rank() == 0) over = true;
-  });
+  AbortedWait wait;
+  run_tcp(3, [&](Communicator& comm, TcpBackend&) { wait.run(comm); });
 }
 
 TEST(TcpBackend, NonBlockingOperationsOverlapAndFinishInAnyOrder) {

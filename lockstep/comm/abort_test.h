@@ -1,0 +1,62 @@
+// Another thread that aborts what a rank is in, as a watchdog does, for the tests of the backends.
+#pragma once
+
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep {
+
+// Aborts `comm` from another thread once `due`. Its end waits for that.
+class Watchdog {
+ public:
+  Watchdog(const Communicator& comm, const std::function<bool()>& due, const char* reason)
+      : thread_([=, watched = comm]() mutable {
+          while (!due()) std::this_thread::yield();
+          watched.abort(reason);
+          watched.abort("and another reason, which comes too late");
+        }) {}
+  ~Watchdog() { thread_.join(); }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  std::thread thread_;
+};
+
+// Of three ranks: 0 and 1 wait for 2 when 0's watchdog aborts, and 2 comes when they have given up.
+struct AbortedWait {
+  std::atomic<int> waiting{0};
+  std::atomic<bool> over{false};
+
+  void run(Communicator& comm) {
+    const auto ends = [](const std::function<void()>& call) {
+      EXPECT_THAT(message_of<PeerLost>(call), ::testing::HasSubstr("out of coffee"));
+    };
+    if (comm.rank() == 2) {
+      while (!over) std::this_thread::yield();
+      return ends([&] { comm.barrier(); });
+    }
+    {
+      std::optional<Watchdog> watchdog;
+      if (comm.rank() == 0)
+        watchdog.emplace(comm, [this] { return waiting == 2; }, "out of coffee");
+      ++waiting;
+      const at::Tensor t = at::full({5000}, 1.0);
+      ends([&] { comm.all_reduce(t); });
+    }
+    ends([&] { comm.barrier(); });
+    if (comm.rank() == 0) over = true;
+  }
+};
+
+}  // namespace lockstep
