@@ -237,7 +237,8 @@ Finding judge_reach(const HostFacts& facts) {
   if (facts.ptrace_scope)
     finding.found += " (ptrace_scope " + std::to_string(*facts.ptrace_scope) + ")";
   finding.todo =
-      "large tensors are copied once more; sysctl kernel.yama.ptrace_scope=0, or docker run "
+      "large tensors are copied once more, but in an all_reduce; sysctl "
+      "kernel.yama.ptrace_scope=0, or docker run "
       "--cap-add SYS_PTRACE, spares it. Symmetric tensors do not need it";
   return finding;
 }

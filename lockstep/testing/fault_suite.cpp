@@ -42,20 +42,31 @@ void die(Communicator&) {
   ::kill(::getpid(), SIGKILL);
 }
 
-// The process is gone while the call below is under way.
-void die_inside(Communicator& comm) {
-  std::thread([] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    ::kill(::getpid(), SIGKILL);
-  }).detach();
-  while (true) comm.all_reduce(vector_of(4'000'000));
+constexpr int64_t kLarge = 4'000'000;  // elements; the transfer takes many turns
+
+void reduce_large(Communicator& comm) {
+  comm.all_reduce(vector_of(kLarge));
+}
+
+// On shm each rank copies from and to the others' memory.
+void gather_large(Communicator& comm) {
+  comm.all_gather(vector_of(kLarge));
+}
+
+// The process is gone while the call is under way.
+std::function<void(Communicator&)> dies_inside(std::function<void(Communicator&)> call) {
+  return [call = std::move(call)](Communicator& comm) {
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ::kill(::getpid(), SIGKILL);
+    }).detach();
+    while (true) call(comm);
+  };
 }
 
 void stop(Communicator&) {
   ::raise(SIGSTOP);
 }
-
-constexpr int64_t kLarge = 4'000'000;  // elements; the transfer takes many turns
 
 // The same on all ranks: the faulty one's process.
 int pid_of_faulty(Communicator& comm) {
@@ -91,24 +102,38 @@ void come_then(Communicator& comm) {
   again_and_again(all_reduce)(comm);
 }
 
-// Stops with a large transfer under way, which the others have begun: they send a word from inside.
-void stop_in_transfer(Communicator& comm) {
-  const at::Tensor word = vector_of(1);
-  while (true) {
-    Work work = comm.iall_reduce(vector_of(kLarge));
-    for (const int r : {0, 2}) comm.recv(word, r);
-    if (!work.test()) ::raise(SIGSTOP);
-    work.wait();
-  }
+using StartTransfer = std::function<Work(Communicator&)>;
+
+Work start_reduce_large(Communicator& comm) {
+  return comm.iall_reduce(vector_of(kLarge));
 }
 
-void transfer_and_tell(Communicator& comm) {
-  const at::Tensor word = vector_of(1);
-  again_and_again([&word](Communicator& c) {
-    Work work = c.iall_reduce(vector_of(kLarge));
-    c.send(word, kFaultyRank);
-    work.wait();
-  })(comm);
+Work start_gather_large(Communicator& comm) {
+  return comm.iall_gather(vector_of(kLarge * comm.size()), vector_of(kLarge));
+}
+
+// Stops with a large transfer under way, which the others have begun: they send a word from inside.
+std::function<void(Communicator&)> stops_in(const StartTransfer& start) {
+  return [start](Communicator& comm) {
+    const at::Tensor word = vector_of(1);
+    while (true) {
+      Work work = start(comm);
+      for (const int r : {0, 2}) comm.recv(word, r);
+      if (!work.test()) ::raise(SIGSTOP);
+      work.wait();
+    }
+  };
+}
+
+std::function<void(Communicator&)> transfers_and_tells(const StartTransfer& start) {
+  return [start](Communicator& comm) {
+    const at::Tensor word = vector_of(1);
+    again_and_again([&](Communicator& c) {
+      Work work = start(c);
+      c.send(word, kFaultyRank);
+      work.wait();
+    })(comm);
+  };
 }
 
 Fault lost(std::string name, std::function<void(Communicator&)> fault, int end,
@@ -143,8 +168,8 @@ Fault mismatch(std::string name, std::function<void(Communicator&)> fault,
 std::vector<Fault> make_faults() {
   std::vector<Fault> all;
   all.push_back(lost("Killed", die, SIGKILL));
-  all.push_back(lost("KilledInside", die_inside, SIGKILL,
-                     [](Communicator& c) { c.all_reduce(vector_of(4'000'000)); }));
+  all.push_back(lost("KilledInside", dies_inside(reduce_large), SIGKILL, reduce_large));
+  all.push_back(lost("KilledInsideACopy", dies_inside(gather_large), SIGKILL, gather_large));
   all.push_back(lost("KilledBeforeBarrier", die, SIGKILL, [](Communicator& c) { c.barrier(); }));
   all.push_back(lost("KilledRoot", die, SIGKILL,
                      [](Communicator& c) { c.broadcast(vector_of(10), kFaultyRank); }));
@@ -152,7 +177,7 @@ std::vector<Fault> make_faults() {
     c.broadcast(vector_of(1000), 0);  // the root learns of it when it gets no further ahead
   }));
   all.push_back(lost("KilledInAllToAll", die, SIGKILL,
-                     [](Communicator& c) { c.all_to_all(vector_of(300)); }));
+                     [](Communicator& c) { c.all_to_all(vector_of(6000)); }));
   all.push_back(lost("KilledSender", die, SIGKILL,
                      [](Communicator& c) { c.recv(vector_of(10), kFaultyRank); }));
   all.push_back(lost("KilledBeforeItReceives", die, SIGKILL,
@@ -182,7 +207,12 @@ std::vector<Fault> make_faults() {
     return result;
   };
   all.push_back(stops("StoppedWhileItWaits", stop_while_it_waits, come_then, true));
-  all.push_back(stops("StoppedInTransfer", stop_in_transfer, transfer_and_tell, false));
+  all.push_back(stops("StoppedInTransfer", stops_in(start_reduce_large),
+                      transfers_and_tells(start_reduce_large), false));
+  Fault copying = stops("StoppedInACopy", stops_in(start_gather_large),
+                        transfers_and_tells(start_gather_large), false);
+  copying.words = {"rank 1", "all_gather float32 x "};
+  all.push_back(copying);
   all.push_back(stops(
       "StoppedAfterItsPart",
       [](Communicator& c) {
@@ -196,7 +226,7 @@ std::vector<Fault> make_faults() {
         c.all_reduce(vector_of(kLarge));
         ::raise(SIGSTOP);
       },
-      again_and_again([](Communicator& c) { c.all_reduce(vector_of(kLarge)); }), true));
+      again_and_again(reduce_large), true));
 
   Fault late = stopped;
   late.name = "Late";
@@ -217,7 +247,7 @@ std::vector<Fault> make_faults() {
     const Work work = comm.iall_reduce(vector_of(kLarge));
     late(comm);
   };
-  holds.others = again_and_again([](Communicator& c) { c.all_reduce(vector_of(kLarge)); });
+  holds.others = again_and_again(reduce_large);
   holds.long_only = true;
   all.push_back(holds);
 

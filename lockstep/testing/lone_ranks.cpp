@@ -1,5 +1,6 @@
 #include "lockstep/testing/lone_ranks.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -172,6 +173,8 @@ Holdings holdings() {
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmRSS:")) result.rss_kib = std::atoll(line.c_str() + 6);
   }
+  const struct mallinfo2 heap = ::mallinfo2();
+  result.heap_bytes = static_cast<int64_t>(heap.uordblks + heap.hblkhd);
   return result;
 }
 

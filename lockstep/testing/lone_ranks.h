@@ -57,6 +57,7 @@ struct Holdings {
   int threads = 0;
   int memfds = 0;  // mappings of shared anonymous memory
   int64_t rss_kib = 0;
+  int64_t heap_bytes = 0;  // what malloc has given out, in all threads; 0 under a sanitizer
 };
 Holdings holdings();  // of this process, now
 // The same, as soon as it is no more than `before` (apart from memory), or after 2 s: libraries

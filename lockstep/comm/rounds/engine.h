@@ -8,7 +8,8 @@
 //   lines    up to Tuning::lines_up_to bytes a rank
 //   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
 //            all_reduce in one fused pass
-//   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory
+//   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory;
+//            all_reduce never
 //   staged   in rounds through the slots (program.h), for everything else
 // A large broadcast is moved from both sides, by the root and the takers; a large copied all_gather
 // or all_to_all by whoever has the data, which is in its cache.

@@ -33,8 +33,8 @@ void Engine::ring_for_lines() {
 
 bool Engine::exchange_lines(Operation& op) {
   const int size = region_.size();
-  for (int r = 0; r < size; ++r) {
-    if (r != rank_ && !lines_.ready(r, op.pieces.offer(r))) return false;
+  for (; op.ready < size; ++op.ready) {
+    if (op.ready != rank_ && !lines_.ready(op.ready, op.pieces.offer(op.ready))) return false;
   }
   if (op.call.output != nullptr) take_lines(op);
   lines_.end();

@@ -102,13 +102,23 @@ at::Tensor serial_sum(int size, int64_t count, at::ScalarType dtype, bool averag
 }
 
 // Both sides of every threshold, and lengths that no vector or line divides.
+std::vector<int64_t> telling_counts(at::ScalarType dtype) {
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  std::vector<int64_t> counts = {1, 13, 14, 15, 127, 5003};
+  const rounds::Tuning usual;
+  for (const int64_t bytes :
+       {int64_t{256}, int64_t{2048}, usual.lines_up_to, rounds::kLineCapacity, usual.shares_from}) {
+    for (const int64_t near : {-1, 0, 1}) counts.push_back(bytes / element + near);
+  }
+  return counts;
+}
+
 TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
   for (const int size : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 3, 4}) {
     for (const Way& way : ways()) {
       run(size, way.tuning, [&](Communicator& comm) {
         for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-          for (const int64_t count :
-               {1, 13, 14, 15, 127, 256, 257, 266, 267, 512, 533, 1024, 5003}) {
+          for (const int64_t count : telling_counts(dtype)) {
             for (const bool average : {false, true}) {
               at::Tensor tensor = rough(comm.rank(), count, dtype);
               comm.all_reduce(tensor, average ? ReduceOp::kAvg : ReduceOp::kSum);
@@ -146,7 +156,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
               << way.name << ", " << size << " ranks, call " << call;
         };
         for (int call = 0; call < kCalls; ++call) {
-          const int64_t sizes[] = {0, 1, 100, 256, 257, 300, 2000, 9000};
+          const int64_t sizes[] = {0, 1, 100, 768, 769, 800, 2000, 9000};
           const int64_t count = sizes[plan() % 8];
           const int root = static_cast<int>(plan() % static_cast<unsigned>(size));
           std::vector<at::Tensor> inputs;
@@ -154,7 +164,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
             inputs.push_back(testing::exact_input(r + call % 5, count, at::kFloat));
           const at::Tensor mine = inputs[static_cast<size_t>(comm.rank())].clone();
           if (pace() % 16 == 0) std::this_thread::yield();
-          switch (plan() % 7) {
+          switch (plan() % 10) {
             case 0: {
               const at::Tensor sum = testing::exact_reduction(inputs, ReduceOp::kSum);
               pending.emplace_back(comm.iall_reduce(mine), [=] { check(mine, sum, call); });
@@ -189,6 +199,20 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
                   });
               break;
             }
+            case 7:
+              comm.reduce(mine, root);
+              if (comm.rank() == root)
+                check(mine, testing::exact_reduction(inputs, ReduceOp::kSum), call);
+              break;
+            case 8: {
+              const at::Tensor whole = mine.repeat({size});
+              check(comm.reduce_scatter(whole), testing::exact_reduction(inputs, ReduceOp::kSum),
+                    call);
+              break;
+            }
+            case 9:
+              check(comm.all_to_all(mine.repeat({size})), at::cat(inputs), call);
+              break;
           }
           if (pending.size() > 90 || plan() % 40 == 0) {  // more than posts fit
             for (auto& [work, then] : pending) {
@@ -235,6 +259,19 @@ TEST(RoundsEngine, LargeTensors) {
       });
     }
   }
+}
+
+TEST(RoundsEngine, ManyRanksShareASlot) {
+  const rounds::Tuning tuning = {
+      .lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
+  constexpr int kSize = 9;
+  run(kSize, tuning, [&](Communicator& comm) {
+    for (const int64_t count : {1, 40, 5003}) {
+      const at::Tensor tensor = rough(comm.rank(), count, at::kFloat);
+      comm.all_reduce(tensor);
+      EXPECT_TRUE(at::equal(tensor, serial_sum(kSize, count, at::kFloat, false))) << count;
+    }
+  });
 }
 
 // A small call's data goes before the rest of the call: a peer need not wait for what is written
@@ -287,15 +324,14 @@ TEST(RoundsEngine, WhatIsShownOfDifferentCallsDoesNotMeet) {
 TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
   std::vector<std::byte> from(100'000), to(100'000);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
-  for (const int64_t bytes : {0, 1, 63, 64, 16'383, 16'384, 16'500, 70'001}) {
+  for (const int64_t bytes : {0, 1, 63, 64, 2047, 2048, 2049, 2111, 4096, 16'383, 16'384, 70'001}) {
     for (const int64_t offset : {0, 1, 17, 64}) {
-      std::fill(to.begin(), to.end(), std::byte{0xee});
-      rounds::copy_part(to.data() + offset, from.data() + 3, bytes, rounds::kStreamFrom);
-      for (int64_t i = 0; i < static_cast<int64_t>(to.size()); ++i) {
-        const bool inside = i >= offset && i < offset + bytes;
-        const std::byte expected =
-            inside ? from[static_cast<size_t>(i - offset + 3)] : std::byte{0xee};
-        ASSERT_EQ(to[static_cast<size_t>(i)], expected) << bytes << " bytes at " << offset;
+      for (const int64_t whole : {bytes, rounds::kStreamFrom}) {
+        std::vector<std::byte> expected(to.size(), std::byte{0xee});
+        std::copy_n(from.begin() + 3, bytes, expected.begin() + offset);
+        std::fill(to.begin(), to.end(), std::byte{0xee});
+        rounds::copy_part(to.data() + offset, from.data() + 3, bytes, whole);
+        ASSERT_EQ(to, expected) << bytes << " of " << whole << " bytes at " << offset;
       }
     }
   }

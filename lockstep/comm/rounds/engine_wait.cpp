@@ -191,7 +191,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
   const bool combines = op.program && op.program->combine;
   const int64_t read = combines ? op.combined : op.consumed;  // rounds
-  const bool reads_on = op.program && read < op.program->rounds;
+  const bool reads_on = read < op.produced;
   for (int r = 0; r < region_.size(); ++r) {
     if (r == rank_) continue;
     const RankState& state = region_.rank(r);

@@ -28,6 +28,7 @@ struct Engine::Operation {
 
   bool through_lines = false;
   bool shown = false;  // its lines are written
+  int ready = 0;       // the lines of all ranks below this one are there
   Memory memory = Memory::kStaged;
   Window window;
   bool shows_target = false;   // the post says where this rank's output lies

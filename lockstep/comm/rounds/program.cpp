@@ -123,17 +123,19 @@ Program reduce_in_shares(const Context& c) {
     rounds::copy(payload, chunk, own.begin);
     rounds::copy(payload + own.end, chunk + own.end, bytes - own.end);
   };
-  p.combine = [chunks, to = c.call.output, element = c.element, dtype = c.call.dtype,
-               op = c.call.reduce, rank = c.rank, inputs = std::vector<const std::byte*>(c.size),
+  p.combine = [chunks, from = c.call.input, to = c.call.output, element = c.element,
+               dtype = c.call.dtype, op = c.call.reduce, rank = c.rank,
+               inputs = std::vector<const std::byte*>(c.size),
                slots = p.slots](int64_t round, uint64_t at) mutable {
     const auto size = static_cast<int>(inputs.size());
     const Share own = share_of(chunks.size(round), rank, size);
     if (own.bytes() == 0) return;
-    std::byte* mine = to + chunks.begin(round) + own.begin;
+    const int64_t begin = chunks.begin(round) + own.begin;
     for (int r = 0; r < size; ++r)
-      inputs[static_cast<size_t>(r)] = r == rank ? mine : slots.at(r, at) + own.begin;
-    const std::array<std::byte*, 2> outputs = {mine, slots.at(rank, at) + own.begin};
-    reduce_buffers(outputs, inputs, own.bytes() / element, dtype, op);
+      inputs[static_cast<size_t>(r)] = r == rank ? from + begin : slots.at(r, at) + own.begin;
+    const std::array<std::byte*, 2> outputs = {to + begin, slots.at(rank, at) + own.begin};
+    reduce_buffers({outputs.data(), size == 1 ? size_t{1} : outputs.size()}, inputs,
+                   own.bytes() / element, dtype, op);
   };
   p.consume = [chunks, to = c.call.output, rank = c.rank, size = c.size, slots = p.slots](
                   int64_t round, uint64_t at) {

@@ -15,9 +15,9 @@ constexpr int64_t kLineBytes = 64;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kPages = 4;  // written side by side: memory's banks work in parallel
 
-// From here on glibc's memcpy() takes `rep movsb` on many processors. Zen 3 and 4 are up to ten times
-// slower at it where both ends lie alike in their pages (https://sourceware.org/PR30994), as a
-// chunk and the slot that mirrors it may well do.
+// From here on glibc's memcpy() takes `rep movsb` on many processors. Zen 3 and 4 are up to ten
+// times slower at it where both ends lie alike in their pages (https://sourceware.org/PR30994), as
+// a chunk and the slot that mirrors it may well do.
 constexpr int64_t kVectorsFrom = 2048;
 
 void copy_vectors(std::byte* to, const std::byte* from, int64_t bytes) {
