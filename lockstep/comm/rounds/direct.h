@@ -24,8 +24,8 @@ void take_mapped(const Call& call, const Pieces& pieces, int rank,
 // of them, in one pass. Every element belongs to one rank's share.
 void all_reduce_mapped(const Call& call, int rank, std::span<std::byte* const> buffers);
 
-// take_mapped() by copies. addresses[r]: of rank r's offer in its address space; `scratch` is grown as
-// needed.
+// take_mapped() by copies. addresses[r]: of rank r's offer in its address space; `scratch` is grown
+// as needed.
 void take_copied(const Call& call, const Pieces& pieces, int rank,
                  std::span<const uint64_t> addresses, const Reach& reach,
                  std::vector<std::byte>& scratch);

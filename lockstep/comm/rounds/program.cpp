@@ -47,11 +47,15 @@ struct Context {
   int64_t slot = region.shape().slot_bytes;
   int64_t lane = widest_lane();
 
+  // Bytes.
+  int64_t longest_part(const std::vector<int64_t>& counts) const {
+    return *std::max_element(counts.begin(), counts.end()) * element;
+  }
   int64_t widest_lane() const {
     const int64_t most = slot / size / static_cast<int64_t>(kLine) * static_cast<int64_t>(kLine);
     // In an all_to_all of unequal parts nobody knows the longest.
     if (call.counts.empty() || (call.op == Op::kAllToAll && !call.uniform)) return most;
-    const int64_t longest = *std::max_element(call.counts.begin(), call.counts.end()) * element;
+    const int64_t longest = longest_part(call.counts);
     return std::min(most, std::max(Slots::rounded_up(longest), static_cast<int64_t>(kLine)));
   }
   Program in_lanes() const { return Program(Slots(region, lane * size)); }
@@ -61,9 +65,7 @@ struct Context {
 
   // Parts in counts, each cut into chunks of `chunk` bytes: the rounds that the longest needs.
   int64_t longest(const std::vector<int64_t>& counts, int64_t chunk) const {
-    int64_t rounds = 1;
-    for (const int64_t count : counts) rounds = std::max(rounds, ceil_div(count * element, chunk));
-    return rounds;
+    return std::max<int64_t>(1, ceil_div(longest_part(counts), chunk));
   }
 };
 
@@ -151,8 +153,7 @@ Program reduce_in_shares(const Context& c) {
 
 // gather and all_gather.
 Program gather(const Context& c) {
-  Program p =
-      c.in_chunks(*std::max_element(c.call.counts.begin(), c.call.counts.end()) * c.element);
+  Program p = c.in_chunks(c.longest_part(c.call.counts));
   p.rounds = c.longest(c.call.counts, c.slot);
   const Chunks mine{c.call.counts[c.rank] * c.element, c.slot};
   p.produce = [mine, from = c.call.input](int64_t round, std::byte* payload) {

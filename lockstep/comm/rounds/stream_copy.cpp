@@ -20,48 +20,48 @@ constexpr int64_t kPages = 4;  // written side by side: memory's banks work in p
 // a chunk and the slot that mirrors it may well do.
 constexpr int64_t kVectorsFrom = 2048;
 
-void copy_vectors(std::byte* to, const std::byte* from, int64_t bytes) {
+// Bytes from `to` to the next line that begins in it.
+int64_t head_of(const std::byte* to) {
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLineBytes);
-  const int64_t head = misaligned == 0 ? 0 : kLineBytes - misaligned;
-  std::memcpy(to, from, kLineBytes);  // the first line, aligned or not
-  int64_t at = head;
-  for (; at + kLineBytes <= bytes; at += kLineBytes) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_store_si128(target, a);
-    _mm_store_si128(target + 1, b);
-    _mm_store_si128(target + 2, c);
-    _mm_store_si128(target + 3, d);
-  }
-  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
+  return misaligned == 0 ? 0 : kLineBytes - misaligned;
 }
 
-void stream_line(std::byte* to, const std::byte* from) {
+// `to` is aligned.
+template <bool kStreaming>
+void copy_line(std::byte* to, const std::byte* from) {
   const auto* source = reinterpret_cast<const __m128i*>(from);
   auto* target = reinterpret_cast<__m128i*>(to);
+  const auto store = [](__m128i* at, __m128i value) {
+    if constexpr (kStreaming)
+      _mm_stream_si128(at, value);
+    else
+      _mm_store_si128(at, value);
+  };
   const __m128i a = _mm_loadu_si128(source);
   const __m128i b = _mm_loadu_si128(source + 1);
   const __m128i c = _mm_loadu_si128(source + 2);
   const __m128i d = _mm_loadu_si128(source + 3);
-  _mm_stream_si128(target, a);
-  _mm_stream_si128(target + 1, b);
-  _mm_stream_si128(target + 2, c);
-  _mm_stream_si128(target + 3, d);
+  store(target, a);
+  store(target + 1, b);
+  store(target + 2, c);
+  store(target + 3, d);
+}
+
+void copy_vectors(std::byte* to, const std::byte* from, int64_t bytes) {
+  std::memcpy(to, from, kLineBytes);  // the first line, aligned or not
+  int64_t at = head_of(to);
+  for (; at + kLineBytes <= bytes; at += kLineBytes) copy_line<false>(to + at, from + at);
+  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
 }
 
 void stream(std::byte* to, const std::byte* from, int64_t bytes) {
-  const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLineBytes);
-  const int64_t head = std::min(bytes, misaligned == 0 ? 0 : kLineBytes - misaligned);
+  const int64_t head = std::min(bytes, head_of(to));
   std::memcpy(to, from, static_cast<size_t>(head));
   int64_t at = head;
   for (; at + kPages * kPage <= bytes; at += kPages * kPage) {
     for (int64_t line = 0; line < kPage; line += kLineBytes) {
       for (int64_t page = 0; page < kPages; ++page)
-        stream_line(to + at + page * kPage + line, from + at + page * kPage + line);
+        copy_line<true>(to + at + page * kPage + line, from + at + page * kPage + line);
     }
   }
   std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
