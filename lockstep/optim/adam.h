@@ -28,9 +28,6 @@
 
 namespace lockstep::optim {
 
-extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
-extern template class FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions>;
-
 class FusedAdamW : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions> {
  public:
   explicit FusedAdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options = {},

@@ -1,7 +1,10 @@
 // FusedOptimizer: what the optimizers over flat memory share; see adam.h for what users get.
 #pragma once
 
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
 
 #include <memory>
 #include <vector>
@@ -41,5 +44,9 @@ class FusedOptimizer : public Torch, public FusedStep {
  private:
   std::unique_ptr<internal::FlatGroups> flat_;
 };
+
+extern template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>;
+extern template class FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions>;
+extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
 
 }  // namespace lockstep::optim

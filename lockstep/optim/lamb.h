@@ -21,8 +21,6 @@
 
 namespace lockstep::optim {
 
-extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
-
 class Lamb : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>,
              public OptimizerKind {
  public:

@@ -13,8 +13,6 @@
 
 namespace lockstep::optim {
 
-extern template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>;
-
 class FusedSGD : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
   explicit FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options,

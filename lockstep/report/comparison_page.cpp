@@ -10,7 +10,9 @@
 namespace lockstep {
 namespace {
 
-constexpr ChartOptions kPanel{.title = {}, .panel_width = 480, .panel_height = 330};
+ChartOptions panel_options() {
+  return {.title = {}, .panel_width = 480, .panel_height = 330};
+}
 
 // A picture in English and in Chinese; draw(word) is given the choice between the two texts.
 template <typename Draw>
@@ -158,7 +160,7 @@ Words loss_picture(const Comparison& comparison) {
     for (const ComparedMethod& method : comparison.methods) {
       if (method.result) panel.series.push_back(loss_curve(*method.result, method.method));
     }
-    return svg_line_chart({panel}, kPanel);
+    return svg_line_chart({panel}, panel_options());
   });
 }
 
@@ -206,7 +208,7 @@ Words scaling_picture(const Comparison& comparison) {
       // Each method has an ideal of its own; with several, lines enough are there without.
       if (comparison.scaling.size() == 1) panel.series.push_back(std::move(ideal));
     }
-    return svg_line_chart({panel}, kPanel);
+    return svg_line_chart({panel}, panel_options());
   });
 }
 
