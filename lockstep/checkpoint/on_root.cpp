@@ -19,25 +19,21 @@ struct RootFailure {
 };
 
 RootFailure share(Communicator& comm, RootFailure failure, int root, Communicator::Site site) {
-  at::Tensor head = at::zeros({2}, at::kLong);  // bytes of the message, errnum
+  const at::Tensor head = at::zeros({2}, at::kLong);  // bytes of the message, errnum
   if (comm.rank() == root) {
     head.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(failure.message.size());
     head.mutable_data_ptr<int64_t>()[1] = failure.errnum;
   }
-  head = head.to(comm.device());
   comm.broadcast(head, root, site);
-  head = head.cpu();
   const int64_t length = head.const_data_ptr<int64_t>()[0];
   const auto errnum = static_cast<int>(head.const_data_ptr<int64_t>()[1]);
   if (length == 0) return {};
-  at::Tensor bytes = at::empty({length}, at::kByte);
+  const at::Tensor bytes = at::empty({length}, at::kByte);
   if (comm.rank() == root)
     std::memcpy(bytes.mutable_data_ptr(), failure.message.data(), failure.message.size());
-  at::Tensor shared = bytes.to(comm.device());
-  comm.broadcast(shared, root, site);
-  shared = shared.cpu();
-  return {.message = {static_cast<const char*>(shared.const_data_ptr()),
-                      static_cast<size_t>(shared.numel())},
+  comm.broadcast(bytes, root, site);
+  return {.message = {static_cast<const char*>(bytes.const_data_ptr()),
+                      static_cast<size_t>(bytes.numel())},
           .errnum = errnum};
 }
 

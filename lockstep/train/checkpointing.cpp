@@ -26,11 +26,11 @@ at::Tensor pack_sums(TrainLoop& trainer) {
 
 // What rank 0 writes. Collective.
 Checkpoint gather_run(const TrainingRun& run) {
-  const at::Tensor sums = run.comm.gather(pack_sums(run.trainer).to(run.comm.device()), 0);
+  const at::Tensor sums = run.comm.gather(pack_sums(run.trainer), 0);
   Checkpoint checkpoint =
       gather_run_state(run.comm, run.model, run.optimizer, run.scaler, run.files);
   if (run.comm.rank() != 0) return checkpoint;
-  checkpoint.ranks.tensors.emplace_back(kSums, sums.cpu());
+  checkpoint.ranks.tensors.emplace_back(kSums, sums);
   checkpoint.trainer_json = to_json(run.trainer.state());
   return checkpoint;
 }

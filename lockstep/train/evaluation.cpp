@@ -15,13 +15,10 @@ void ClassifierCounts::add(const at::Tensor& log_probabilities, const at::Tensor
 }
 
 Evaluation ClassifierCounts::reduce(Communicator& comm) const {
-  at::Tensor confusion =
-      confusion_.to(comm.device(), at::kLong, /*non_blocking=*/false, /*copy=*/true);
-  at::Tensor loss =
-      at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(comm.device())).fill_(loss_);
+  const at::Tensor confusion = confusion_.clone();
+  const at::Tensor loss = at::zeros({1}, at::kDouble).fill_(loss_);
   comm.all_reduce(confusion);
   comm.all_reduce(loss);
-  confusion = confusion.cpu();
   const int64_t* counts = confusion.const_data_ptr<int64_t>();
 
   Evaluation result;

@@ -28,7 +28,7 @@ at::Tensor gather_rows(Communicator& comm, const at::Tensor& rows, int64_t width
                        at::ScalarType dtype) {
   at::Tensor mine = rows;
   if (!mine.defined()) mine = at::empty({0, width}, at::TensorOptions().dtype(dtype));
-  return comm.all_gatherv(mine.to(dtype).reshape({-1, width}).to(comm.device())).cpu();
+  return comm.all_gatherv(mine.to(dtype).reshape({-1, width}).cpu());
 }
 
 }  // namespace
@@ -53,8 +53,7 @@ EvalPrediction gather_predictions(Communicator& comm, const EvalPrediction& mine
   const bool any = mine.predictions.defined();
   const int64_t width =
       any && mine.predictions.size(0) > 0 ? mine.predictions.numel() / mine.predictions.size(0) : 0;
-  at::Tensor widest = at::empty({1}, at::TensorOptions().dtype(at::kLong)).fill_(width);
-  widest = widest.to(comm.device());
+  const at::Tensor widest = at::empty({1}, at::TensorOptions().dtype(at::kLong)).fill_(width);
   comm.all_reduce(widest, ReduceOp::kMax);
   return {.predictions = gather_rows(comm, mine.predictions, widest.item<int64_t>(), at::kFloat),
           .label_ids = gather_rows(comm, mine.label_ids, 1, at::kLong).flatten()};

@@ -45,12 +45,12 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
 Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model,
                             const torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
                             const CheckpointFiles& files) {
-  const at::Tensor generators = comm.gather(cpu_rng_state().unsqueeze(0).to(comm.device()), 0);
+  const at::Tensor generators = comm.gather(cpu_rng_state().unsqueeze(0), 0);
   Checkpoint checkpoint;
   if (comm.rank() != 0) return checkpoint;
   checkpoint.model = weights_of(model);
   checkpoint.optimizer = optimizer_state(optimizer);
-  checkpoint.ranks.tensors = {{kGenerators, generators.cpu()}};
+  checkpoint.ranks.tensors = {{kGenerators, generators}};
   checkpoint.config_json = files.config_json;
   checkpoint.files = files.others;
   if (scaler != nullptr) checkpoint.files[kScaler] = to_json(scaler->state());

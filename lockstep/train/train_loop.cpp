@@ -151,14 +151,12 @@ void TrainLoop::log() {
 // Besides, the samples that were not counted yet are: ranks may have unequal batches, and the last
 // one of an epoch may be smaller.
 RunningLoss TrainLoop::reduce(const RunningLoss& mine) {
-  at::Tensor sums = at::empty({3}, at::kDouble);
+  const at::Tensor sums = at::empty({3}, at::kDouble);
   double* values = sums.mutable_data_ptr<double>();
   values[0] = mine.loss;
   values[1] = mine.samples;
   values[2] = static_cast<double>(uncounted_);
-  sums = sums.to(comm_.device());
   comm_.all_reduce(sums);
-  sums = sums.cpu();
   const double* all = sums.const_data_ptr<double>();
   counted_ += static_cast<int64_t>(all[2]);
   state_.samples = counted_;

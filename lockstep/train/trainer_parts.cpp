@@ -208,10 +208,8 @@ TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingStep
   const int64_t first = loop.state().step, samples = loop.state().samples;
   loop.run();
   const double seconds = seconds_since(start);
-  at::Tensor sums = at::tensor({loss->sum().loss, loss->sum().samples}, at::kDouble);
-  sums = sums.to(comm.device());
+  const at::Tensor sums = at::tensor({loss->sum().loss, loss->sum().samples}, at::kDouble);
   comm.all_reduce(sums);
-  sums = sums.cpu();
   TrainOutput output{.global_step = loop.state().step};
   const double* values = sums.const_data_ptr<double>();
   output.training_loss = values[1] > 0 ? values[0] / values[1] : 0;
@@ -243,10 +241,8 @@ EvalPrediction PredictionSum::rows() const {
 }
 
 double PredictionSum::mean_loss(Communicator& comm) const {
-  at::Tensor sums = at::tensor({loss_, static_cast<double>(samples_)}, at::kDouble);
-  sums = sums.to(comm.device());
+  const at::Tensor sums = at::tensor({loss_, static_cast<double>(samples_)}, at::kDouble);
   comm.all_reduce(sums);
-  sums = sums.cpu();
   const double* values = sums.const_data_ptr<double>();
   return values[1] > 0 ? values[0] / values[1] : 0;
 }

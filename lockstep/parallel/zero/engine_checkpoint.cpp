@@ -91,13 +91,13 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
   if (tag.empty()) tag = "global_step" + std::to_string(progress_.global_steps);
   check_tag(tag);
   Safetensors state = optimizer_->state_on_root();
-  const at::Tensor generators = comm_.gather(cpu_rng_state().unsqueeze(0).to(comm_.device()), 0);
+  const at::Tensor generators = comm_.gather(cpu_rng_state().unsqueeze(0), 0);
   on_root(comm_, [&] {
     Checkpoint checkpoint;
     checkpoint.model.tensors = module_state(module_);
     checkpoint.model.metadata = {{"format", "pt"}};
     checkpoint.optimizer = std::move(state);
-    checkpoint.ranks.tensors = {{kGenerators, generators.cpu()}};
+    checkpoint.ranks.tensors = {{kGenerators, generators}};
     checkpoint.trainer_json = to_json(
         Saved{progress_, scaler_.has_value(), scaler_ ? scaler_->state() : LossScaleState()});
     checkpoint.config_json = zero::to_json(config_);

@@ -79,8 +79,7 @@ std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, C
 // Ranks that train in different ways would not notice otherwise.
 void check_same_config(Communicator& comm, const ZeroConfig& config) {
   const auto own = static_cast<int64_t>(fingerprint(to_json(config)));
-  const at::Tensor all =
-      comm.all_gather(at::full({1}, own, at::TensorOptions(at::kLong).device(comm.device()))).cpu();
+  const at::Tensor all = comm.all_gather(at::full({1}, own, at::kLong));
   const int64_t* hashes = all.const_data_ptr<int64_t>();
   for (int r = 1; r < comm.size(); ++r) {
     if (hashes[r] == hashes[0]) continue;

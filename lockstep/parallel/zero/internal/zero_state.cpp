@@ -34,9 +34,7 @@ double one_value(const at::Tensor& tensor, const char* name) {
 
 // One number of every rank, in rank order.
 std::vector<double> of_all_ranks(Communicator& comm, double own) {
-  const at::Tensor all =
-      comm.all_gather(at::full({1}, own, at::TensorOptions(at::kDouble).device(comm.device())));
-  const at::Tensor values = all.cpu();
+  const at::Tensor values = comm.all_gather(at::full({1}, own, at::kDouble));
   const double* begin = values.const_data_ptr<double>();
   return {begin, begin + values.numel()};
 }
@@ -146,12 +144,10 @@ bool ZeroState::agree_on_arrival() {
 void ZeroState::check_used() {
   const std::vector<ZeroParameter>& parameters = buckets_.parameters();
   const auto n = static_cast<int64_t>(parameters.size());
-  at::Tensor used = at::zeros({n}, at::kByte);
+  const at::Tensor used = at::zeros({n}, at::kByte);
   for (size_t i = 0; i < parameters.size(); ++i)
     used.mutable_data_ptr<uint8_t>()[i] = parameters[i].used ? 1 : 0;
-  used = used.to(comm_.device());
   comm_.all_reduce(used, ReduceOp::kMax);
-  used = used.cpu();
   std::vector<std::string> missing;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (used.const_data_ptr<uint8_t>()[i] == 0) missing.push_back("'" + parameters[i].name + "'");
