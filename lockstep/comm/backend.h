@@ -13,6 +13,15 @@
 
 namespace lockstep {
 
+// The end of an operation on a device, whose host was let go before. Outlives its backend; from any
+// thread, one at a time.
+class Tail {
+ public:
+  virtual ~Tail() = default;
+  // True once the device is through with the operation's memory. Never blocks.
+  virtual bool over() noexcept = 0;
+};
+
 // One operation under way. Destroying it does not cancel the operation; the memory that the call
 // named must stay valid until poll() returned true, wait() returned, or the backend is gone.
 class Request {
@@ -23,6 +32,14 @@ class Request {
   virtual bool poll() = 0;
   // Blocks until over. Throws Timeout, PeerLost, Mismatch.
   virtual void wait(Deadline deadline) = 0;
+  // In place of wait(), where capabilities() say `stream_ordered`: blocks only until the device has
+  // the operation, and has whatever this thread's current stream is given from now on come after
+  // it. poll() goes on to say when it is over and what it failed with. Null: it is over. Throws as
+  // wait().
+  virtual std::shared_ptr<Tail> order(Deadline deadline) {
+    wait(deadline);
+    return nullptr;
+  }
 };
 
 // Memory of this rank that every rank of the group has mapped.
@@ -40,6 +57,10 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const Capabilities& capabilities() const = 0;
+
+  // Where capabilities() say `stream_ordered`: what this thread's current stream has been given so
+  // far, for Call::after.
+  virtual std::shared_ptr<void> mark() { return nullptr; }
 
   // Starts an operation that capabilities() calls native; never blocks. Arguments were checked by
   // Communicator.

@@ -27,6 +27,7 @@ struct Capabilities {
   bool rank_order = false;     // ... and add in rank order, whatever the size
   bool float32_accumulation = false;   // float16 and bfloat16 are summed in float32, rounded once
   bool authenticated = false;          // peers prove the job's secret before they may join
+  bool stream_ordered = false;         // a wait orders a device's stream and lets the host go on
   bool processes = false;              // ranks may be processes
   bool tags = false;                   // send and recv match by tag, out of order too
   bool probe = false;                  // probe() works

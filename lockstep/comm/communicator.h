@@ -12,6 +12,13 @@
 //   reused. The i-forms never block; what is pending progresses inside every later call on this
 //   communicator and inside every wait on any communicator of the same init(), and neither inputs
 //   nor outputs may be touched until the wait is over.
+// - On a device whose capabilities say `stream_ordered` (nccl), "over" is a matter of its streams:
+//   the plain forms and Work::wait() return once the device has been given the operation, and what
+//   the caller's current stream is given from then on comes after it. The host waits for a barrier,
+//   for tensors that are not on device(), and in Work::test(). An operation that then fails on the
+//   device, or lasts longer than its wait was given, breaks the communicator: the next call says so,
+//   what waits for the device is let go, and the results hold anything. Who decides by a result on
+//   the host reduces a tensor on the CPU, or makes a barrier before it reads.
 // - Errors: InvalidArgument comes before anything is sent and leaves the communicator as it was;
 //   Timeout, PeerLost and Mismatch break it (core/errors.h).
 // - After a break the tensors of the calls under way hold anything. They are the caller's again, to
@@ -74,7 +81,8 @@ struct CommunicatorOptions {
   // Where the rank shows its calls to the agent and to whoever else looks; may be null.
   std::shared_ptr<launch::CallBoard> board = nullptr;
   int board_rank = -1;  // this rank's place on the board; -1: its local rank
-  // Called once when an error breaks the communicator, with its message; must not throw.
+  // Called once when an error breaks the communicator, with its message, inside it; on a device
+  // perhaps on a thread of the communicator's own. Must not throw, nor use or drop the communicator.
   std::function<void(const std::string& reason)> on_broken = nullptr;
   // Kept until the communicator goes: a store that this rank serves, say.
   std::shared_ptr<void> keep = nullptr;
@@ -84,7 +92,7 @@ struct CommunicatorOptions {
 
 // A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when
 // the last one of a rank goes, its peers' pending and later waits on that rank throw PeerLost.
-// Destruction does not communicate or wait.
+// Destruction does not communicate; on a device it waits for what that was given.
 class Communicator final {
  public:
   using Site = std::source_location;

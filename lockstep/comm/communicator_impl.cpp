@@ -74,6 +74,15 @@ void unpad_parts(const at::Tensor& padded, const at::Tensor& flat,
   }
 }
 
+void fold_bits(const at::Tensor& sum, const at::Tensor& more, ReduceOp op) {
+  if (op == ReduceOp::kBitAnd)
+    sum.bitwise_and_(more);
+  else if (op == ReduceOp::kBitOr)
+    sum.bitwise_or_(more);
+  else
+    sum.bitwise_xor_(more);
+}
+
 // Whether all_gather's input is this rank's own part of its output, so that nothing is to be
 // copied.
 bool is_own_part(const Ask& ask, int rank) {
@@ -124,8 +133,7 @@ class Communicator::Impl::Entry {
       }
       if (found == kElsewhere) ::sched_yield();
     }
-    impl.caller_ = std::this_thread::get_id();
-    if (impl.job_) impl.job_->note_thread(impl.caller_);
+    if (impl.job_) impl.job_->note_thread(std::this_thread::get_id());
   }
   ~Entry() { inside_.store(kNobody, std::memory_order_release); }
 
@@ -138,11 +146,13 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
   settle_vector_maths();  // ranks may be threads
+  ordered_ = capabilities().stream_ordered;
   for (int op = 0; op < kOpCount; ++op) {
     for (int reduce = 0; reduce < kReduceOpCount; ++reduce) {
       for (int type = 0; type < 32; ++type) {
         const auto dtype = static_cast<at::ScalarType>(type);
-        if (!is_supported_dtype(dtype) || !is_valid_reduction(static_cast<ReduceOp>(reduce), dtype))
+        if (ordered_ || !is_supported_dtype(dtype) ||
+            !is_valid_reduction(static_cast<ReduceOp>(reduce), dtype))
           continue;
         const Plan plan = plan_call(capabilities(), static_cast<Op>(op), dtype,
                                     static_cast<ReduceOp>(reduce), false);
@@ -169,7 +179,15 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
 
 Communicator::Impl::~Impl() {
   if (job_) job_->remove(*this);
-  if (backend_->close()) return;
+  if (watch_) {
+    // What the caller was let go from is not cut off. It ends, for each has its deadline.
+    if (broken_.get() == nullptr) watch_->drain();
+    watch_->stop();
+  }
+  if (backend_->close()) {
+    backend_.reset();  // before the watch, which then keeps what even this did not end
+    return;
+  }
   // A peer is stopped in the middle of writing to this process. When it goes on, what it writes to
   // must not be anyone else's: neither the tensors of the calls under way nor the engine's memory
   // are ever given back. It happens once a communicator, and the process is about to end as a rule.
@@ -211,7 +229,27 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
   at::Tensor result = output;  // what finish() copies from
   std::function<void()> before_copy;
 
-  if (plan.slice) {
+  if (plan.fold) {
+    // Everybody gets everything, and adds up what it wants.
+    const int64_t each = input.numel();
+    const at::Tensor all = at::empty({size, each}, input.options());
+    const int64_t begin =
+        ask.op == Op::kReduceScatter
+            ? std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0})
+            : 0;
+    if (ask.output.defined()) {
+      before_copy = [all, to = ask.output, op = plan.reduce, begin] {
+        const at::Tensor mine = all.narrow(1, begin, to.numel());
+        const at::Tensor sum = mine[0].clone();
+        for (int64_t r = 1; r < all.size(0); ++r) fold_bits(sum, mine[r], op);
+        to.copy_(sum.view(to.sizes()));
+      };
+    }
+    output = all;
+    call.count = 0;
+    call.counts.assign(static_cast<size_t>(size), each);
+    call.uniform = true;
+  } else if (plan.slice) {
     // The engine sums the whole; this rank keeps its part.
     at::Tensor whole = input.is_same(ask.input) ? input.clone() : input;
     const int64_t begin =
@@ -248,7 +286,7 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
     };
   }
   if (before_copy || copy_back) {
-    const bool copy_result = copy_back && !plan.slice;
+    const bool copy_result = copy_back && !plan.slice && !plan.fold;
     flight.finish = [before_copy = std::move(before_copy), copy_result, result, to = ask.output] {
       if (before_copy) before_copy();
       if (copy_result) to.copy_(result);
@@ -345,12 +383,21 @@ uint64_t Communicator::Impl::record(Call& call, launch::CallRecord& record) {
   return options_.board ? options_.board->begin(options_.board_rank, record) : 0;
 }
 
+// Not inside while it stages: a copy to a device waits for what that was given before, and what
+// looks after that may have to come in.
 std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& plan) {
   const at::NoGradGuard no_grad;
   auto flight = std::make_shared<Flight>();
   Call call;
   fill(ask, plan, call);
   stage(ask, plan, call, *flight);
+  // A barrier is for the host; so is what is copied to it.
+  flight->ordered = ordered_ && ask.op != Op::kBarrier &&
+                    std::all_of(flight->keep.begin(), flight->keep.end(),
+                                [this](const at::Tensor& t) { return t.device() == device_; });
+  if (ordered_) call.after = backend_->mark();
+  const Entry entry(*this);
+  throw_if_broken();
   number(ask.op, call);
   launch::CallRecord its_record = make_record(call);
   flight->call = record(call, its_record);
@@ -366,26 +413,22 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
 }
 
 std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
-  const Entry entry(*this);
   throw_if_broken();
   return launch(ask, check(ask));
 }
 
 void Communicator::Impl::run(const Ask& ask) {
-  const Entry entry(*this);
   throw_if_broken();
-  run_inside(ask);
-}
-
-void Communicator::Impl::run_inside(const Ask& ask) {
   const Plan plan = check(ask);
   const auto ready = [this](const at::Tensor& t) {
     return !t.defined() || (t.is_contiguous() && t.device() == device_);
   };
-  if (plan.support != Support::kNative || !ready(ask.input) || !ready(ask.output)) {
-    wait_inside(*launch(ask, plan), Deadline::after(options_.timeout));
+  if (ordered_ || plan.support != Support::kNative || !ready(ask.input) || !ready(ask.output)) {
+    wait(*launch(ask, plan), Deadline::after(options_.timeout));
     return;
   }
+  const Entry entry(*this);
+  throw_if_broken();
   Call call;
   fill(ask, plan, call);
   if (ask.input.defined()) call.input = data_of(ask.input);
@@ -396,8 +439,6 @@ void Communicator::Impl::run_inside(const Ask& ask) {
 
 void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
                                       const std::source_location& site) {
-  const Entry entry(*this);
-  throw_if_broken();
   const at::ScalarType dtype = tensor.scalar_type();
   const bool as_it_is =
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
@@ -410,8 +451,10 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
     ask.reduce = reduce;
     ask.root = root;
     ask.site = site;
-    return run_inside(ask);
+    return run(ask);
   }
+  const Entry entry(*this);
+  throw_if_broken();
   Call call;
   call.op = op;
   call.dtype = dtype;
@@ -442,43 +485,83 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
 }
 
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
-  const Entry entry(*this);
-  wait_inside(flight, deadline);
-}
-
-void Communicator::Impl::wait_inside(Flight& flight, Deadline deadline) {
-  if (flight.done) return;
-  throw_if_broken();
-  try {
-    flight.request->wait(deadline);
-  } catch (...) {
-    set_broken();
-    throw;
+  {
+    const Entry entry(*this);
+    if (flight.done) return;
+    throw_if_broken();
+    try {
+      if (flight.ordered) {
+        if (auto tail = flight.request->order(deadline)) trail(flight, std::move(tail), deadline);
+      } else {
+        flight.request->wait(deadline);
+      }
+    } catch (...) {
+      set_broken();
+      throw;
+    }
+    complete(flight);
   }
-  complete(flight);
+  finish(flight);
 }
 
 bool Communicator::Impl::test(Flight& flight) {
-  const Entry entry(*this);
-  if (flight.done) return true;
-  throw_if_broken();
-  try {
-    if (!flight.request->poll()) {
-      move_elsewhere(this);
-      return false;
+  {
+    const Entry entry(*this);
+    if (flight.done) return true;
+    throw_if_broken();
+    try {
+      if (!flight.request->poll()) {
+        move_elsewhere(this);
+        return false;
+      }
+    } catch (...) {
+      set_broken();
+      throw;
     }
-  } catch (...) {
-    set_broken();
-    throw;
+    complete(flight);
   }
-  complete(flight);
+  finish(flight);
   return true;
+}
+
+void Communicator::Impl::trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline) {
+  if (!watch_) {
+    watch_ = std::make_unique<DeviceWatch>(
+        [this](DeviceWatch::Operation& operation) { return look(operation); });
+  }
+  watch_->add({.keep = std::move(flight.keep),
+               .tail = std::move(tail),
+               .request = std::move(flight.request),
+               .call = flight.call,
+               .deadline = deadline});
+}
+
+bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
+  throw_if_broken();
+  int found = kNobody;
+  if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return false;
+  bool over = false;
+  std::exception_ptr error;
+  try {
+    over = operation.request->poll();
+    // The engine's own words for who is late.
+    if (!over && operation.deadline.expired()) operation.request->wait(operation.deadline);
+  } catch (...) {
+    error = std::current_exception();
+    set_broken();
+  }
+  inside_.store(kNobody, std::memory_order_release);
+  if (error) std::rethrow_exception(error);
+  if (over && options_.board) options_.board->end(options_.board_rank, operation.call, ticks());
+  return over;
 }
 
 void Communicator::Impl::set_broken() noexcept {
   const std::exception_ptr error = std::current_exception();
   const bool first = broken_.set(error);  // else abort() was: this rank's own doing
   note_flights();
+  // Whoever waits for the device, on whatever stream, does not wait for ever.
+  if (ordered_) backend_->abort("an operation on the device has failed, or did not end in time");
   if (std::exchange(told_, true)) return;
   if (first && options_.board) {
     show_giving_up(*options_.board, options_.board_rank, error,
@@ -495,15 +578,19 @@ void Communicator::Impl::set_broken() noexcept {
 }
 
 void Communicator::Impl::complete(Flight& flight) {
-  const at::NoGradGuard no_grad;
-  if (flight.finish) flight.finish();
+  const bool trails = flight.request == nullptr;  // its memory is the watch's
   flight.done = true;
-  flight.finish = nullptr;
   flight.request.reset();
   flight.keep.clear();
   inflight_.remove_if([](const std::shared_ptr<Flight>& f) { return f->done; });
   note_flights();
-  if (options_.board) options_.board->end(options_.board_rank, flight.call, ticks());
+  if (options_.board && !trails) options_.board->end(options_.board_rank, flight.call, ticks());
+}
+
+// After complete(); not inside, as launch().
+void Communicator::Impl::finish(Flight& flight) {
+  const at::NoGradGuard no_grad;
+  if (const auto finish = std::exchange(flight.finish, nullptr)) finish();
 }
 
 at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
@@ -618,13 +705,10 @@ const std::string& Communicator::Impl::group() const noexcept {
 bool Communicator::Impl::move_if_free() noexcept {
   int found = kNobody;
   if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return true;
-  // A device's work is ordered on the streams of the thread that called it.
-  if (device_.is_cpu() || caller_ == std::this_thread::get_id()) {
-    backend_->progress();
-    entered_ =
-        broken_.get() == nullptr && std::any_of(inflight_.begin(), inflight_.end(),
-                                                [](const auto& flight) { return !over(*flight); });
-  }
+  backend_->progress();
+  entered_ =
+      broken_.get() == nullptr && std::any_of(inflight_.begin(), inflight_.end(),
+                                              [](const auto& flight) { return !over(*flight); });
   const bool more = entered_;
   inside_.store(kNobody, std::memory_order_release);
   return more;

@@ -16,6 +16,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/compose.h"
+#include "lockstep/comm/device_watch.h"
 #include "lockstep/comm/job_progress.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/set_once.h"
@@ -44,6 +45,7 @@ struct Flight {
   std::vector<at::Tensor> keep;
   std::function<void()> finish;  // puts staged results into the caller's tensors
   uint64_t call = 0;             // on the board
+  bool ordered = false;          // its wait orders the device's stream
   bool done = false;
   bool over = false;  // for the engine, though nobody has waited for it yet
 };
@@ -99,10 +101,12 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
   void number(Op op, Call& call);
   std::shared_ptr<Flight> launch(const Ask& ask, const Plan& plan);
-  void run_inside(const Ask& ask);
   void run_call(Call& call, std::initializer_list<const at::Tensor*> tensors);
-  void wait_inside(Flight& flight, Deadline deadline);
+  // The host is let go from it, though the device is not through with it.
+  void trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline);
+  bool look(DeviceWatch::Operation& operation);  // at what trails, on the watch's thread
   void complete(Flight& flight);
+  void finish(Flight& flight);
   void set_broken() noexcept;  // by the exception that is being handled
   void throw_if_broken() const {
     if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
@@ -122,7 +126,6 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   bool entered_ = false;  // in job_
   Mutex twins_mutex_;
   std::vector<std::weak_ptr<Impl>> twins_ LOCKSTEP_GUARDED_BY(twins_mutex_);
-  std::thread::id caller_;  // the last one inside
   // Of a wait that lasts: for which collective, since when, when it is looked at again, and whether
   // anything has moved since the last look.
   uint64_t standing_ = 0;
@@ -131,9 +134,11 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   bool moved_ = false;
   SetOnce<std::exception_ptr> broken_;  // perhaps by abort(), on any thread
   bool told_ = false;                   // on_broken was called
+  bool ordered_ = false;                // the engine's operations end on a device's stream
   std::list<std::shared_ptr<Flight>>
       inflight_;  // outlives backend_: the engine may still touch their memory
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<DeviceWatch> watch_;  // null: the device was never given anything
 };
 
 // One operation, or several that count as one.

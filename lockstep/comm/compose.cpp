@@ -13,6 +13,10 @@ Plan unsupported(Plan plan, const Capabilities& c, const std::string& what) {
   return plan;
 }
 
+bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
+
 // bool as 0 and 1 in uint8: every boolean reduction is a minimum, a maximum or an exclusive or.
 ReduceOp on_bytes(ReduceOp op) {
   switch (op) {
@@ -49,6 +53,14 @@ Plan plan_reduction(Plan plan, const Capabilities& c, at::ScalarType dtype) {
                        : floating             ? c.float_reduce_ops
                                               : c.integer_reduce_ops;
   if (!has(c.reduce_dtypes, bit(plan.wire)) || !has(ops, bit(plan.reduce))) {
+    // For flags and the like, which are short.
+    if (is_bitwise(plan.reduce) && has(c.move_dtypes, bit(plan.wire)) &&
+        c.ops[static_cast<int>(Op::kAllGather)]) {
+      plan.fold = true;
+      plan.op = Op::kAllGather;
+      plan.support = Support::kComposed;
+      return plan;
+    }
     return unsupported(plan, c,
                        std::string(to_string(plan.reduce)) + " on " + dtype_name(plan.wire));
   }
@@ -68,7 +80,7 @@ Plan plan_call(const Capabilities& c, Op op, at::ScalarType dtype, ReduceOp redu
   };
   if (is_reduction(op)) {
     plan = plan_reduction(plan, c, dtype);
-    if (plan.support == Support::kUnsupported) return plan;
+    if (plan.support == Support::kUnsupported || plan.fold) return plan;
   } else if (op != Op::kBarrier && !has(c.move_dtypes, bit(dtype))) {
     plan.bytes = true;
     plan.wire = at::kByte;

@@ -20,6 +20,7 @@ struct Plan {
   bool divide = false;               // the result is divided by the number of ranks afterwards
   bool pad = false;                  // unequal parts are padded to the largest
   bool slice = false;                // reduce_scatter by all_reduce: every rank keeps its part
+  bool fold = false;                 // a reduction by all_gather: every rank adds up what it wants
 };
 
 // Pure. `reduce` counts for reductions only. Requires is_supported_dtype and is_valid_reduction.

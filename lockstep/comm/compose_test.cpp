@@ -33,6 +33,15 @@ Capabilities poor() {
   return c;
 }
 
+// As NCCL: moves everything, but has no bitwise reductions.
+Capabilities without_bits() {
+  Capabilities c = poor();
+  c.move_dtypes = all_dtypes();
+  c.integer_reduce_ops &=
+      ~(bit(ReduceOp::kBitAnd) | bit(ReduceOp::kBitOr) | bit(ReduceOp::kBitXor));
+  return c;
+}
+
 TEST(Compose, SaysNativeComposedOrUnsupported) {
   const Capabilities c = poor();
   const auto support = [&](Op op, at::ScalarType dtype, ReduceOp reduce = ReduceOp::kSum,
@@ -55,19 +64,31 @@ TEST(Compose, SaysNativeComposedOrUnsupported) {
   EXPECT_EQ(none.support, Support::kUnsupported);
   EXPECT_EQ(none.reason, "backend poor has no all_to_all");
   EXPECT_EQ(plan_call(mute, Op::kAllReduce, at::kInt, ReduceOp::kBitXor, false).support,
-            Support::kUnsupported);
+            Support::kUnsupported)
+      << "int32 is moved as bytes";
+  for (const at::ScalarType dtype : {at::kInt, at::kByte, at::kBool}) {
+    const Plan plan =
+        plan_call(without_bits(), Op::kAllReduce, dtype, ReduceOp::kBitXor, /*v_form=*/false);
+    EXPECT_EQ(plan.support, Support::kComposed) << "gathered, and folded here";
+    EXPECT_TRUE(plan.fold);
+  }
 }
 
 // Refuses what its capabilities do not name; hands the rest to a local backend.
 class PoorBackend final : public Backend {
  public:
-  explicit PoorBackend(std::unique_ptr<Backend> engine) : engine_(std::move(engine)) {}
+  PoorBackend(std::unique_ptr<Backend> engine, Capabilities capabilities)
+      : capabilities_(std::move(capabilities)), engine_(std::move(engine)) {}
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override {
     EXPECT_TRUE(capabilities_.ops[static_cast<int>(call.op)]) << describe(call);
     if (is_reduction(call.op)) {
       EXPECT_NE(capabilities_.reduce_dtypes & bit(call.dtype), 0u) << describe(call);
       EXPECT_NE(call.reduce, ReduceOp::kAvg) << describe(call);
+      EXPECT_NE(
+          (capabilities_.integer_reduce_ops | capabilities_.float_reduce_ops) & bit(call.reduce),
+          0u)
+          << describe(call);
     } else if (call.op != Op::kBarrier) {
       EXPECT_NE(capabilities_.move_dtypes & bit(call.dtype), 0u) << describe(call);
     }
@@ -80,22 +101,24 @@ class PoorBackend final : public Backend {
   void abort(const std::string& reason) noexcept override { engine_->abort(reason); }
 
  private:
-  Capabilities capabilities_ = poor();
+  Capabilities capabilities_;
   std::unique_ptr<Backend> engine_;
 };
 
 TEST(Compose, APoorEngineGivesTheSameResults) {
   constexpr int kSize = 3;
-  auto backends = make_local_backends(kSize);
-  const auto make = [&](int rank) {
-    return std::pair(std::make_unique<PoorBackend>(std::move(backends[rank])),
-                     Topology{rank, kSize, rank, kSize, 0});
-  };
-  testing::run_engines(kSize, make, [](Communicator& comm, PoorBackend&) {
-    const auto report = testing::run_operation_suite(comm, {.long_bytes = 5003});
-    EXPECT_GT(report.checked, 1000);
-    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-  });
+  for (const Capabilities& capabilities : {poor(), without_bits()}) {
+    auto backends = make_local_backends(kSize);
+    const auto make = [&](int rank) {
+      return std::pair(std::make_unique<PoorBackend>(std::move(backends[rank]), capabilities),
+                       Topology{rank, kSize, rank, kSize, 0});
+    };
+    testing::run_engines(kSize, make, [](Communicator& comm, PoorBackend&) {
+      const auto report = testing::run_operation_suite(comm, {.long_bytes = 5003});
+      EXPECT_GT(report.checked, 1000);
+      for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+    });
+  }
 }
 
 }  // namespace

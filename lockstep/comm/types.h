@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <source_location>
 #include <string>
 #include <string_view>
@@ -98,6 +99,9 @@ struct Call {
   std::source_location site;
   // Of this call, if it was made already; valid while the call starts.
   const launch::CallRecord* record = nullptr;
+  // On a device, what must be done before it: Backend::mark() of the caller's thread when it called,
+  // since the call may start later and on another one. Null: nothing.
+  std::shared_ptr<void> after = nullptr;
 };
 
 // What others are told of a call: on the board, in the trace, in a peer's error message.

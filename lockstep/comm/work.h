@@ -24,11 +24,13 @@ class [[nodiscard]] Work {
   Work& operator=(const Work&) = delete;
   ~Work() = default;
 
-  // True when the operation is over and its results may be read. Never blocks. Throws what the
+  // True when the operation is over and its results may be read, by the host too. Never blocks. Throws what the
   // operation failed with.
   bool test();
 
-  // Blocks until the operation is over: for the communicator's time-out, or until `deadline`.
+  // Blocks until the operation is over: for the communicator's time-out, or until `deadline`. On a
+  // device, until it is over for the current stream (communicator.h); the deadline is then the
+  // device's.
   // Throws Timeout, PeerLost, Mismatch; then the communicator is broken (core/errors.h).
   void wait();
   void wait(Deadline deadline);

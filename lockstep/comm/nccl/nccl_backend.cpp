@@ -26,6 +26,7 @@ Capabilities nccl_capabilities(at::Device device) {
   Capabilities c;
   c.backend = "nccl";
   c.device = device;
+  c.stream_ordered = true;
   c.processes = true;
   c.ops.fill(true);
   for (const Op op : {Op::kGather, Op::kScatter, Op::kAllToAll})
@@ -81,6 +82,21 @@ c10::Stream wrap_stream(nccl::Stream stream, c10::Device device) {
   return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream));
 }
 
+class NcclTail final : public Tail {
+ public:
+  explicit NcclTail(std::shared_ptr<const c10::Event> done) : done_(std::move(done)) {}
+  bool over() noexcept override {
+    try {
+      return done_->query();
+    } catch (const std::exception&) {  // CUDA is broken
+      return false;
+    }
+  }
+
+ private:
+  std::shared_ptr<const c10::Event> done_;
+};
+
 class NcclBackend final : public Backend {
  public:
   NcclBackend(std::shared_ptr<const nccl::Library> library, c10::Device device,
@@ -111,17 +127,22 @@ class NcclBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  std::shared_ptr<void> mark() override {
+    const c10::DeviceGuard guard(device_);
+    auto event = std::make_shared<c10::Event>(c10::DeviceType::CUDA);
+    event->record(current_stream());
+    return event;
+  }
+
   std::unique_ptr<Request> start(const Call& call) override {
     const std::string text =
         "#" + std::to_string(call.sequence) + " " + describe(call) + " over nccl";
     const c10::DeviceGuard guard(device_);
     // After what computes the input.
-    const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-    c10::Event ready(c10::DeviceType::CUDA);
-    ready.record(cuda.getStream(device_));
-    ready.block(wrap_stream(stream_, device_));
+    if (call.after)
+      static_cast<c10::Event*>(call.after.get())->block(wrap_stream(stream_, device_));
     settle(submit(call), text, Deadline::after(kNcclStart));
-    auto done = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    auto done = std::make_shared<c10::Event>(c10::DeviceType::CUDA);
     done->record(wrap_stream(stream_, device_));
     return std::make_unique<NcclRequest>(*this, std::move(done), text);
   }
@@ -137,7 +158,7 @@ class NcclBackend final : public Backend {
  private:
   class NcclRequest final : public Request {
    public:
-    NcclRequest(NcclBackend& backend, std::unique_ptr<c10::Event> done, std::string text)
+    NcclRequest(NcclBackend& backend, std::shared_ptr<c10::Event> done, std::string text)
         : backend_(backend), done_(std::move(done)), text_(std::move(text)) {}
 
     bool poll() override {
@@ -160,11 +181,22 @@ class NcclBackend final : public Backend {
       }
     }
 
+    std::shared_ptr<Tail> order(Deadline) override {
+      backend_.check_async(text_);
+      const c10::DeviceGuard guard(backend_.device_);
+      done_->block(backend_.current_stream());
+      return std::make_shared<NcclTail>(done_);
+    }
+
    private:
     NcclBackend& backend_;
-    std::unique_ptr<c10::Event> done_;
+    std::shared_ptr<c10::Event> done_;
     std::string text_;
   };
+
+  c10::Stream current_stream() const {
+    return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device_);
+  }
 
   // The communicator does not block: a call that has to wait says kInProgress.
   void settle(nccl::Result result, const std::string& text, Deadline deadline) {

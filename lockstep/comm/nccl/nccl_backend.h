@@ -1,9 +1,9 @@
 // nccl: NVIDIA's collectives, for tensors on CUDA devices, one device a rank. Loaded at run time.
 //
-// Operations run on a stream of the backend's own, ordered after what the device's current stream
-// had been given when they were started. An operation is over once the device is done with it: the
-// host looks, so that every wait has its deadline. NCCL neither authenticates its peers nor
-// promises an order of additions.
+// Operations run on a stream of the backend's own, ordered after what the caller's current stream
+// had been given when it called; a wait orders that stream after the operation and lets the host
+// go on. The host sees to the rest meanwhile (device_watch.h). NCCL neither authenticates its peers
+// nor promises an order of additions.
 #pragma once
 
 #include <memory>

@@ -74,6 +74,8 @@ class CheckedBackend final : public Backend {
     }
   }
 
+  std::shared_ptr<void> mark() override { return inner_->mark(); }
+
   void set_elsewhere(Elsewhere* elsewhere) override { elsewhere_ = elsewhere; }
 
   bool lost(int rank) const override { return channel_->lost(rank); }
@@ -115,6 +117,9 @@ class CheckedBackend final : public Backend {
         : backend_(backend), op_(std::move(op)) {}
     bool poll() override { return backend_.poll(*op_); }
     void wait(Deadline deadline) override { backend_.wait(*op_, deadline); }
+    std::shared_ptr<Tail> order(Deadline deadline) override {
+      return backend_.order(*op_, deadline);
+    }
 
    private:
     CheckedBackend& backend_;
@@ -260,6 +265,19 @@ class CheckedBackend final : public Backend {
       if (!front->request) wait_agreed(*front, op, deadline);
       wait_engine(*front, op, deadline);
     }
+  }
+
+  // Until the engine's device has it.
+  std::shared_ptr<Tail> order(Operation& op, Deadline deadline) {
+    throw_if_broken();
+    while (!op.request && !op.done) {
+      const auto front =
+          std::find_if(queue_.begin(), queue_.end(), [](const auto& one) { return !one->request; });
+      wait_agreed(*std::shared_ptr<Operation>(*front), op, deadline);
+    }
+    std::shared_ptr<Tail> tail;
+    if (!op.done) guarded(op, [&] { tail = op.request->order(deadline); });
+    return tail;
   }
 
   // Until all ranks have shown the same collective and the engine has it.

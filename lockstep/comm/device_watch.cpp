@@ -1,0 +1,161 @@
+#include "lockstep/comm/device_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <iterator>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "lockstep/core/mutex.h"
+
+namespace lockstep {
+namespace {
+
+// Between two looks at the device: short at first, since most operations are.
+constexpr std::chrono::nanoseconds kFirstNap = std::chrono::microseconds(50);
+constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
+
+// Reachable, for those who look for leaks.
+struct NotGivenBack {
+  Mutex mutex;
+  std::deque<DeviceWatch::Operation> operations LOCKSTEP_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+// What the watch and its thread share. The thread outlives the watch where the last operation's
+// memory held what held the watch.
+class DeviceWatch::State {
+ public:
+  explicit State(Look look) : look_(std::move(look)) {}
+
+  static void add(const std::shared_ptr<State>& self, Operation operation) {
+    const MutexLock lock(self->mutex_);
+    self->operations_.push_back(std::move(operation));
+    if (!self->thread_.joinable()) self->thread_ = std::thread([self] { self->run(); });
+    self->changed_.notify_all();
+  }
+
+  void drain() {
+    MutexLock lock(mutex_);
+    const bool own = thread_.get_id() == std::this_thread::get_id();  // nobody else would look
+    std::chrono::nanoseconds nap = kFirstNap;
+    while (!operations_.empty() && !failed_) {
+      if (own)
+        turn(lock, nap);
+      else
+        changed_.wait(lock);
+    }
+  }
+
+  void stop() noexcept {
+    std::thread thread;
+    {
+      const MutexLock lock(mutex_);
+      stopped_ = true;
+      thread.swap(thread_);
+      changed_.notify_all();
+    }
+    if (thread.joinable()) {
+      if (thread.get_id() == std::this_thread::get_id())
+        thread.detach();
+      else
+        thread.join();
+    }
+    const MutexLock lock(mutex_);
+    for (Operation& operation : operations_) operation.request.reset();
+  }
+
+  // After stop(). What the device is through with is freed.
+  void forget() noexcept {
+    static auto* const kept = new NotGivenBack();
+    std::deque<Operation> over;  // is freed without a lock
+    const MutexLock kept_lock(kept->mutex);
+    const MutexLock lock(mutex_);
+    std::move(operations_.begin(), operations_.end(), std::back_inserter(kept->operations));
+    operations_.clear();
+    for (Operation& operation : kept->operations) {
+      if (operation.tail->over()) over.push_back(std::move(operation));
+    }
+    std::erase_if(kept->operations, [](const Operation& moved) { return moved.tail == nullptr; });
+  }
+
+ private:
+  void run() {
+    std::chrono::nanoseconds nap = kFirstNap;
+    MutexLock lock(mutex_);
+    while (!stopped_) {
+      if (operations_.empty()) {
+        changed_.wait(lock);
+        nap = kFirstNap;
+      } else {
+        turn(lock, nap);
+      }
+    }
+  }
+
+  // Looks at the first operation; gives it back, or waits a little.
+  void turn(MutexLock& lock, std::chrono::nanoseconds& nap) LOCKSTEP_REQUIRES(mutex_) {
+    Operation& front = operations_.front();  // stays: only this thread takes it away
+    const bool failed = failed_;
+    lock.unlock();
+    const bool over = failed ? front.tail->over() : look(front);
+    lock.lock();
+    if (stopped_) return;
+    if (!over) {
+      changed_.wait_until(lock, std::chrono::steady_clock::now() + nap);
+      nap = std::min(nap * 2, kLongestNap);
+      return;
+    }
+    nap = kFirstNap;
+    std::optional<Operation> done = std::move(operations_.front());
+    operations_.pop_front();
+    changed_.notify_all();
+    lock.unlock();
+    done.reset();  // its memory may be the last that holds whatever it likes
+    lock.lock();
+  }
+
+  bool look(Operation& front) noexcept {
+    try {
+      return look_(front);
+    } catch (...) {  // whoever looks has told everybody
+    }
+    const MutexLock lock(mutex_);
+    failed_ = true;
+    changed_.notify_all();
+    return false;
+  }
+
+  const Look look_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  // A deque, so that the front stays where it is while more are added.
+  std::deque<Operation> operations_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool failed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::thread thread_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+DeviceWatch::DeviceWatch(Look look) : state_(std::make_shared<State>(std::move(look))) {}
+
+DeviceWatch::~DeviceWatch() {
+  stop();
+  state_->forget();
+}
+
+void DeviceWatch::add(Operation operation) {
+  State::add(state_, std::move(operation));
+}
+
+void DeviceWatch::drain() {
+  state_->drain();
+}
+
+void DeviceWatch::stop() noexcept {
+  state_->stop();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// A device for tests without one: streams that are threads, and an engine whose operations run on
+// one. Its memory is the host's, so that a test sees what has been done when.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+
+// Something that is not done, and then is.
+class FakeEvent {
+ public:
+  void set(std::exception_ptr error = nullptr) {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    error_ = std::move(error);
+    changed_.notify_all();
+  }
+  bool is_set() {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+  // Whether it is by then.
+  bool wait(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, deadline.time(), [this] { return done_; });
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_; });
+  }
+  std::exception_ptr error() {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+// Does what it is given, in order. Its end waits for all of it.
+class FakeStream {
+ public:
+  FakeStream() : thread_([this] { run(); }) {}
+  ~FakeStream() {
+    give(nullptr);
+    thread_.join();
+  }
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+
+  void give(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+    changed_.notify_all();
+  }
+  // Set once what it has been given is done.
+  std::shared_ptr<FakeEvent> record() {
+    auto event = std::make_shared<FakeEvent>();
+    give([event] { event->set(); });
+    return event;
+  }
+  void come_after(std::shared_ptr<FakeEvent> event) {
+    give([event = std::move(event)] { event->wait(); });
+  }
+  void synchronize() { record()->wait(); }
+
+  // The calling thread's.
+  static FakeStream*& current() {
+    thread_local FakeStream* stream = nullptr;
+    return stream;
+  }
+
+ private:
+  void run() {
+    while (true) {
+      std::function<void()> work;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return !work_.empty(); });
+        work = std::move(work_.front());
+        work_.pop_front();
+      }
+      if (!work) return;
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  std::thread thread_;
+};
+
+// Runs the calls of an engine of threads on a stream of its own, each once `gate` is set.
+class FakeDeviceBackend final : public Backend {
+ public:
+  FakeDeviceBackend(std::unique_ptr<Backend> inner, std::shared_ptr<FakeEvent> gate)
+      : inner_(std::move(inner)), gate_(std::move(gate)), capabilities_(inner_->capabilities()) {
+    capabilities_.backend = "fake device";
+    capabilities_.stream_ordered = true;
+  }
+  ~FakeDeviceBackend() override { abort("the backend goes"); }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  std::shared_ptr<void> mark() override { return FakeStream::current()->record(); }
+
+  std::unique_ptr<Request> start(const Call& call) override {
+    auto done = std::make_shared<FakeEvent>();
+    if (call.after) stream_.come_after(std::static_pointer_cast<FakeEvent>(call.after));
+    stream_.give([this, call, done] {
+      gate_->wait();
+      try {
+        inner_->run(call, std::chrono::seconds(30));
+        done->set();
+      } catch (const Error&) {
+        done->set(std::current_exception());
+      }
+    });
+    return std::make_unique<FakeRequest>(std::move(done));
+  }
+
+  void progress() override {}
+  // As a device that is let go from what it does: what waits ends.
+  void abort(const std::string& reason) noexcept override {
+    inner_->interrupt(reason);
+    gate_->set();
+  }
+
+ private:
+  class FakeTail final : public Tail {
+   public:
+    explicit FakeTail(std::shared_ptr<FakeEvent> done) : done_(std::move(done)) {}
+    bool over() noexcept override { return done_->is_set(); }
+
+   private:
+    std::shared_ptr<FakeEvent> done_;
+  };
+
+  class FakeRequest final : public Request {
+   public:
+    explicit FakeRequest(std::shared_ptr<FakeEvent> done) : done_(std::move(done)) {}
+    bool poll() override {
+      if (!done_->is_set()) return false;
+      if (const std::exception_ptr error = done_->error()) std::rethrow_exception(error);
+      return true;
+    }
+    void wait(Deadline deadline) override {
+      if (!done_->wait(deadline)) throw Timeout("the fake device is late");
+      poll();
+    }
+    std::shared_ptr<Tail> order(Deadline) override {
+      FakeStream::current()->come_after(done_);
+      return std::make_shared<FakeTail>(done_);
+    }
+
+   private:
+    std::shared_ptr<FakeEvent> done_;
+  };
+
+  std::unique_ptr<Backend> inner_;
+  std::shared_ptr<FakeEvent> gate_;
+  Capabilities capabilities_;
+  FakeStream stream_;  // ends before what it works on
+};
+
+}  // namespace lockstep
