@@ -1,21 +1,19 @@
 #include "lockstep/optim/internal/flat_groups.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
-#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/bucket_plan.h"
+#include "lockstep/flat/gradient_home.h"
+#include "lockstep/flat/parameter_home.h"
 
 namespace lockstep::optim::internal {
 
@@ -26,8 +24,7 @@ std::string place(size_t group, int64_t index) {
 namespace {
 
 void check_kind(const at::Tensor& param, size_t group, int64_t index) {
-  if (!param.defined() || param.layout() != at::kStrided ||
-      !at::isFloatingType(param.scalar_type())) {
+  if (!flat::can_be_flat(param)) {
     throw InvalidArgument(
         "fused optimizer: " + place(group, index) +
         " is undefined, sparse or not floating-point; give it to another optimizer");
@@ -36,15 +33,6 @@ void check_kind(const at::Tensor& param, size_t group, int64_t index) {
     throw InvalidArgument("fused optimizer: " + place(group, index) +
                           " is the result of a computation; optimizers take leaves");
   }
-}
-
-// Bytes that a tensor spans in memory.
-std::pair<uintptr_t, uintptr_t> span_of(const at::Tensor& tensor) {
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  int64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
-    last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  return {begin, begin + static_cast<uintptr_t>((last + 1) * tensor.element_size())};
 }
 
 // A step walks through four buffers at once: with large pages it spends less on finding them. The
@@ -71,10 +59,8 @@ at::Tensor zeros_in_large_pages(int64_t numel, const at::TensorOptions& options)
 
 }  // namespace
 
-// Not as_strided(): Optimizer::zero_grad(false) calls detach_(), which autograd forbids on views.
 at::Tensor Block::shaped(const at::Tensor& buffer, const Slot& slot) {
-  return at::empty({0}, buffer.options())
-      .set_(buffer.storage(), slot.offset, slot.param.sizes(), slot.param.strides());
+  return flat::window(buffer, slot.offset, slot.param.sizes(), slot.param.strides());
 }
 
 const at::Tensor& Block::state(size_t which) {
@@ -91,33 +77,27 @@ FlatGroups::FlatGroups(const std::vector<torch::optim::OptimizerParamGroup>& gro
 
 void FlatGroups::check_new(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                            size_t first) const {
-  using Span = std::tuple<uintptr_t, uintptr_t, size_t, int64_t>;
-  std::vector<Span> spans;
+  std::vector<at::Tensor> all;
+  std::vector<std::string> places;
   for (size_t group = first; group < groups.size(); ++group) {
     int64_t index = 0;
     for (const at::Tensor& param : groups[group].params()) {
       check_kind(param, group, index);
-      if (param.numel() > 0) {
-        const auto [begin, end] = span_of(param);
-        spans.emplace_back(begin, end, group, index);
-      }
+      all.push_back(param);
+      places.push_back(place(group, index));
       ++index;
     }
   }
   for (const Block& block : blocks_) {
     for (const Slot& slot : block.slots) {
-      const auto [begin, end] = span_of(slot.param);
-      if (slot.numel > 0) spans.emplace_back(begin, end, block.group, slot.index);
+      all.push_back(slot.param);
+      places.push_back(place(block.group, slot.index));
     }
   }
-  std::sort(spans.begin(), spans.end());
-  for (size_t i = 1; i < spans.size(); ++i) {
-    if (std::get<0>(spans[i]) < std::get<1>(spans[i - 1])) {
-      throw InvalidArgument(
-          "fused optimizer: " + place(std::get<2>(spans[i - 1]), std::get<3>(spans[i - 1])) +
-          " and " + place(std::get<2>(spans[i]), std::get<3>(spans[i])) +
-          " share memory; give a shared tensor once, as one tensor");
-    }
+  if (const auto shared = flat::find_shared_memory(all)) {
+    throw InvalidArgument("fused optimizer: " + places[shared->first] + " and " +
+                          places[shared->second] +
+                          " share memory; give a shared tensor once, as one tensor");
   }
 }
 
@@ -150,13 +130,7 @@ void FlatGroups::add_group(size_t group, const std::vector<at::Tensor>& paramete
         slot.param = parameters[static_cast<size_t>(slot.index)];
         slot.offset = place.offset;
         slot.numel = slot.param.numel();
-        const at::Tensor values = slot.param.detach();
-        const at::Tensor home =
-            values.is_non_overlapping_and_dense()
-                ? block.weights.as_strided(values.sizes(), values.strides(), slot.offset)
-                : Block::stretch(block.weights, slot.offset, slot.numel).view(values.sizes());
-        home.copy_(values);
-        slot.param.set_data(home);
+        flat::move_home(slot.param, block.weights, slot.offset);
         block.slots.push_back(std::move(slot));
       }
       blocks_.push_back(std::move(block));
@@ -172,14 +146,9 @@ void FlatGroups::follow(const std::vector<torch::optim::OptimizerParamGroup>& gr
     }
   }
   for (const Block& block : blocks_) {
-    const auto begin = reinterpret_cast<uintptr_t>(block.weights.const_data_ptr());
-    const auto element = static_cast<uintptr_t>(block.weights.element_size());
     for (const Slot& slot : block.slots) {
-      const bool there = reinterpret_cast<uintptr_t>(slot.param.const_data_ptr()) ==
-                             begin + static_cast<uintptr_t>(slot.offset) * element &&
-                         slot.param.scalar_type() == block.weights.scalar_type() &&
-                         slot.param.numel() == slot.numel;
-      if (!there && slot.numel > 0) {
+      if (slot.param.numel() != slot.numel ||
+          !flat::is_home(slot.param, block.weights, slot.offset)) {
         throw InvalidArgument("fused optimizer: " + place(block.group, slot.index) +
                               " has been moved since the optimizer was made; make it after "
                               "model->to(...), and only one fused optimizer a parameter");

@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/flat/gradient_home.h"
+#include "lockstep/flat/backward_watch.h"
 #include "lockstep/parallel/horovod/fused_buffers.h"
 #include "lockstep/parallel/horovod/readiness.h"
 
@@ -86,7 +86,7 @@ horovod::Reduction reduction_of(const DistributedGradientsOptions& options, int 
 
 }  // namespace
 
-class DistributedGradients::State : public std::enable_shared_from_this<State> {
+class DistributedGradients::State final : public flat::BackwardWatch {
  public:
   State(NamedTensors parameters, const Communicator& comm,
         const DistributedGradientsOptions& options)
@@ -105,7 +105,7 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
                      options.fusion_threshold, reduction_of(options, size_));
   }
 
-  void install_hooks();
+  void install_hooks() { watch(tensors_of(parameters_)); }
   void synchronize();
   void stepped() { synchronized_ = false; }
   bool pending() const { return readiness_.any(); }
@@ -117,7 +117,7 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
     Work work;
   };
 
-  void gradient_arrived(size_t index);
+  void gradient_arrived(size_t index, const at::Tensor& passed) override;
   void make_dense(size_t index);
   void begin_round();
   void end_round();
@@ -129,7 +129,6 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
 
   DistributedGradientsOptions options_;
   NamedTensors parameters_;
-  std::vector<std::shared_ptr<void>> hooks_;
   horovod::Readiness readiness_;
   int rank_;
   int size_;
@@ -143,16 +142,7 @@ class DistributedGradients::State : public std::enable_shared_from_this<State> {
   std::vector<MissingGradient> missing_;
 };
 
-void DistributedGradients::State::install_hooks() {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    hooks_.push_back(
-        flat::on_gradient(parameters_[i].second, [weak = weak_from_this(), i](const at::Tensor&) {
-          if (const auto state = weak.lock()) state->gradient_arrived(i);
-        }));
-  }
-}
-
-void DistributedGradients::State::gradient_arrived(size_t index) {
+void DistributedGradients::State::gradient_arrived(size_t index, const at::Tensor& /*passed*/) {
   synchronized_ = false;
   make_dense(index);
   if (!readiness_.arrived(index)) {

@@ -75,7 +75,8 @@ struct ZeroTimes {
 // has its own buckets, and state has its parameter's dtype. Frozen parameters are not given. Sparse
 // gradients become dense.
 //
-// step() drops the gradients (zero_grad() need not be called, and does no harm before backward).
+// step() drops the gradients (zero_grad() need not be called, and does no harm before backward). A
+// backward that threw, on all ranks alike, can be repeated after zero_grad().
 // Not copyable, not movable. One thread at a time. Hooks do nothing once the optimizer is gone.
 class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/core/errors.h"
@@ -365,6 +366,38 @@ TEST(ZeroOptimizer, TwoBackwardsOfAStepMustBeSaid) {
     EXPECT_TRUE(b.detach().eq(-1).all().item<bool>());
     patient.synchronize();
     EXPECT_THROW(b.sum().backward(), InvalidArgument);
+  });
+}
+
+TEST(ZeroOptimizer, ABackwardThatThrewCanBeRepeated) {
+  testing::run_threads(2, [](Communicator& comm) {
+    for (const bool shard : {true, false}) {
+      const auto a = leaf(64), b = leaf(64), same_a = leaf(64), same_b = leaf(64);
+      // Each its own bucket: b's is being reduced when the backward throws before a's.
+      ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}}, SGDOptions(0.1),
+                              {.shard = shard, .bucket_sizes = kSmallBuckets});
+      ZeroOptimizer same(comm, {{"a", same_a}, {"b", same_b}}, SGDOptions(0.1),
+                         {.shard = shard, .bucket_sizes = kSmallBuckets});
+      const auto backward = [&](const at::Tensor& first, const at::Tensor& second, bool throws) {
+        const at::Tensor middle = first * (2.0 + comm.rank());
+        if (throws) {
+          middle.register_hook(
+              [](const at::Tensor&) -> void { throw std::runtime_error("no data"); });
+        }
+        (middle * second).sum().backward();
+      };
+      for (int step = 0; step < 3; ++step) {
+        if (step != 1) {
+          EXPECT_THROW(backward(a, b, true), std::runtime_error);
+          optimizer.zero_grad();
+        }
+        backward(a, b, false);
+        optimizer.step();
+        backward(same_a, same_b, false);
+        same.step();
+        EXPECT_TRUE(a.equal(same_a) && b.equal(same_b)) << step;
+      }
+    }
   });
 }
 

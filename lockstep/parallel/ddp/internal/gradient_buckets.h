@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,7 +32,6 @@ struct Gradient {
   bool displaced = false;  // it arrived, but its place is taken by another tensor
   bool earlier = false;    // used in a backward without communication since the last with one
   at::Tensor before;  // what it held before the reduction, if it was not used but had a gradient
-  std::shared_ptr<void> hook;
 
   bool complete() const { return arrivals >= expected; }
   // Whether .grad lies where the view does: it is the view, or was born there.

@@ -12,7 +12,7 @@
 
 namespace lockstep::internal {
 
-void ReducerState::finish() {
+void ReducerState::backward_ended() {
   if (quiet_) return finish_quietly();
   const Stopwatch watch(times_.waiting);
   try {
@@ -33,7 +33,6 @@ void ReducerState::finish() {
 void ReducerState::finish_quietly() {
   if (silencers_ == 0) ++quiet_backwards_;
   buckets_.end_backward();
-  armed_ = false;
 }
 
 // The rank whose order counts: the lowest that has data.

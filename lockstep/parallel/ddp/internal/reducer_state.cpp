@@ -2,50 +2,27 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/flat/gradient_home.h"
 
 namespace lockstep::internal {
-
-using torch::autograd::get_current_graph_task_id;
-
-namespace {
-
-constexpr int kNoGraphTask = -1;
-
-}  // namespace
 
 ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOptions options)
     : comm_(std::move(comm)),
       options_(std::move(options)),
       id_(comm_.stats().collectives),
       buckets_(std::move(parameters), !options_.hook || options_.hook->flat_only()),
-      used_(at::zeros({static_cast<int64_t>((buckets_.gradients().size() + 7) / 8)}, at::kByte)),
-      task_(kNoGraphTask) {
+      used_(at::zeros({static_cast<int64_t>((buckets_.gradients().size() + 7) / 8)}, at::kByte)) {
   if (!options_.hook) options_.hook = std::make_shared<CommHook>();
 }
 
 void ReducerState::install_hooks() {
-  std::vector<Gradient>& gradients = buckets_.gradients();
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    gradients[i].hook = flat::on_gradient(gradients[i].parameter,
-                                          [weak = weak_from_this(), i](const at::Tensor& passed) {
-                                            if (const auto state = weak.lock())
-                                              state->gradient_arrived(i, passed);
-                                          });
-  }
-}
-
-// A backward that threw outside of our hooks never came to finish(). Called where no backward runs.
-void ReducerState::forget_failed_backward() {
-  if (armed_ && get_current_graph_task_id() == kNoGraphTask) settle_failed();
+  std::vector<at::Tensor> parameters;
+  for (const Gradient& gradient : buckets_.gradients()) parameters.push_back(gradient.parameter);
+  watch(parameters);
 }
 
 void ReducerState::count_forward() {
@@ -53,18 +30,8 @@ void ReducerState::count_forward() {
   if (batches_) batch_ = batches_();
 }
 
-// The callback belongs to the graph task that runs now. It is queued by the first event of a
-// backward: the output's gradient, which always comes in the outermost task, or else a parameter's,
-// which may come in a nested one.
-void ReducerState::arm(bool outermost) {
-  const int task = get_current_graph_task_id();
-  if (armed_ && outermost && task != task_) settle_failed();  // left over from one that threw
-  if (armed_) return;
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [state = shared_from_this()] { state->finish(); });
-  armed_ = true;
+void ReducerState::backward_began() {
   quiet_ = !communicates();
-  task_ = task;
   buckets_.begin_backward();
 }
 
@@ -85,7 +52,6 @@ void ReducerState::accumulate(int64_t steps) {
 
 void ReducerState::gradient_arrived(size_t index, const at::Tensor& passed) {
   try {
-    arm(/*outermost=*/false);
     Gradient& gradient = buckets_.gradients()[index];
     buckets_.arrived(index);
     if (quiet_) {
@@ -154,9 +120,14 @@ std::string ReducerState::note_of(const std::string& what) const {
 
 // Ends what a backward that threw had started: its buckets may not be written while they are being
 // reduced.
-void ReducerState::settle_failed() {
-  for (size_t i = 0; i < started_; ++i) buckets_.buckets()[i].work.wait();
-  if (roll_call_) roll_call_->settle();
+void ReducerState::backward_failed() {
+  try {
+    for (size_t i = 0; i < started_; ++i) buckets_.buckets()[i].work.wait();
+    if (roll_call_) roll_call_->settle();
+  } catch (...) {
+    reset();
+    throw;
+  }
   reset();
 }
 
@@ -165,7 +136,6 @@ void ReducerState::reset() {
   buckets_.reset();
   order_.clear();
   started_ = 0;
-  armed_ = false;
   shadowing_ = false;
 }
 

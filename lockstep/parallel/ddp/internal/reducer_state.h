@@ -11,19 +11,19 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/stopwatch.h"
+#include "lockstep/flat/backward_watch.h"
 #include "lockstep/parallel/ddp/internal/gradient_buckets.h"
 #include "lockstep/parallel/ddp/internal/roll_call.h"
 #include "lockstep/parallel/ddp/reducer.h"
 
 namespace lockstep::internal {
 
-// Owned by the Reducer; hooks hold it weakly, a backward under way strongly.
-class ReducerState : public std::enable_shared_from_this<ReducerState> {
+// Owned by the Reducer.
+class ReducerState final : public flat::BackwardWatch {
  public:
   ReducerState(NamedTensors parameters, Communicator comm, ReducerOptions options);
   void install_hooks();
 
-  void forget_failed_backward();
   void count_forward();
   int64_t forwards() const { return forwards_; }
   int64_t batch() const { return batch_; }
@@ -31,7 +31,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   void accumulate(int64_t steps);
   bool communicates() const { return silencers_ == 0 && quiet_backwards_ + 1 >= accumulate_; }
   void silence(int by) { silencers_ += by; }
-  void arm(bool outermost);
   ReducerTimes times() const;
   size_t bucket_count() const { return buckets_.buckets().size(); }
 
@@ -39,14 +38,16 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   bool shadow(const Roll& roll);
 
  private:
-  void gradient_arrived(size_t index, const at::Tensor& passed);
+  void backward_began() override;
+  void gradient_arrived(size_t index, const at::Tensor& passed) override;
+  void backward_ended() override;  // reducer_finish.cpp
+  void backward_failed() override;
   void check_arrival(const Gradient& gradient) const;
   void start_ready_buckets();
   void start_bucket();
   void announce(Step step, int64_t detail = 0);
 
-  // The end of a backward, reducer_finish.cpp.
-  void finish();
+  // reducer_finish.cpp
   void finish_quietly();
   int ask_for_layout();
   void make_buckets(int source);
@@ -58,7 +59,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   void check_static() const;
   bool used_somewhere(size_t index) const;
   void begin_shadow();
-  void settle_failed();
   void reset();
 
   std::string note_of(const std::string& what) const;
@@ -77,8 +77,6 @@ class ReducerState : public std::enable_shared_from_this<ReducerState> {
   ReducerTimes times_;
   std::shared_ptr<RollCall> roll_call_;
   bool shadowing_ = false;       // this rank adds nothing to the reduction under way
-  int task_;                     // the graph task at whose end finish() runs
-  bool armed_ = false;           // finish() will run at the end of this backward
   bool quiet_ = false;           // this backward does not communicate
   int silencers_ = 0;            // NoSync guards that live
   int64_t accumulate_ = 1;       // of so many backwards the last communicates

@@ -1,15 +1,13 @@
 #include "lockstep/parallel/zero/internal/zero_buckets.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/gradient_home.h"
+#include "lockstep/flat/parameter_home.h"
 
 namespace lockstep::internal {
 namespace {
@@ -19,45 +17,26 @@ void check_kind(const ZeroParameter& parameter) {
   const auto refuse = [&](const std::string& why) {
     throw InvalidArgument("ZeroOptimizer: parameter '" + parameter.name + "' " + why);
   };
-  if (!tensor.defined() || tensor.layout() != at::kStrided ||
-      !at::isFloatingType(tensor.scalar_type()))
+  if (!flat::can_be_flat(tensor))
     refuse("is undefined, sparse or not floating-point; leave it out");
   if (!tensor.requires_grad()) refuse("is frozen (requires_grad is false); leave it out");
   if (!tensor.is_leaf()) refuse("is the result of a computation; optimizers take leaves");
 }
 
 void check_separate(const std::vector<ZeroParameter>& parameters) {
-  using Span = std::tuple<const char*, const char*, size_t>;
-  std::vector<Span> spans;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& tensor = parameters[i].tensor;
-    if (tensor.numel() == 0) continue;
-    int64_t last = 0;
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim)
-      last += (tensor.size(dim) - 1) * tensor.stride(dim);
-    const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
-    spans.emplace_back(begin, begin + (last + 1) * tensor.element_size(), i);
-  }
-  std::sort(spans.begin(), spans.end());
-  for (size_t i = 1; i < spans.size(); ++i) {
-    if (std::get<0>(spans[i]) >= std::get<1>(spans[i - 1])) continue;
-    throw InvalidArgument("ZeroOptimizer: parameters '" +
-                          parameters[std::get<2>(spans[i - 1])].name + "' and '" +
-                          parameters[std::get<2>(spans[i])].name +
-                          "' share memory; give a shared tensor once, as one tensor");
-  }
+  std::vector<at::Tensor> tensors;
+  for (const ZeroParameter& parameter : parameters) tensors.push_back(parameter.tensor);
+  const auto shared = flat::find_shared_memory(tensors);
+  if (!shared) return;
+  throw InvalidArgument("ZeroOptimizer: parameters '" + parameters[shared->first].name + "' and '" +
+                        parameters[shared->second].name +
+                        "' share memory; give a shared tensor once, as one tensor");
 }
 
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
   if (plan.device != comm.device())
     return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
-}
-
-// Dense in memory, in the tensor's own order where it has one.
-std::vector<int64_t> strides_of(const at::Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
-  return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous).strides().vec();
 }
 
 }  // namespace
@@ -117,12 +96,9 @@ void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part) {
     bucket.slots.push_back({place.tensor, place.offset, numel,
                             flat::range_in_part(place.offset, numel, part, bucket.part)});
     parameter.bucket = buckets_.size();
-    const at::Tensor values = parameter.tensor.detach();
-    const std::vector<int64_t> strides = strides_of(values);
-    const at::Tensor home = flat::window(bucket.parameters, place.offset, values.sizes(), strides);
-    home.copy_(values);
-    parameter.tensor.set_data(home);
-    parameter.view = flat::window(bucket.gradients, place.offset, values.sizes(), strides);
+    flat::move_home(parameter.tensor, bucket.parameters, place.offset);
+    parameter.view = flat::window(bucket.gradients, place.offset, parameter.tensor.sizes(),
+                                  parameter.tensor.strides());
   }
 }
 
@@ -130,11 +106,7 @@ void ZeroBuckets::check_places() const {
   for (const ZeroBucket& bucket : buckets_) {
     for (const ZeroSlot& slot : bucket.slots) {
       const ZeroParameter& parameter = parameters_[slot.parameter];
-      const auto* home = static_cast<const char*>(bucket.parameters.const_data_ptr()) +
-                         slot.offset * bucket.parameters.element_size();
-      const bool there = parameter.tensor.scalar_type() == bucket.parameters.scalar_type() &&
-                         parameter.tensor.const_data_ptr() == home;
-      if (there || slot.numel == 0) continue;
+      if (flat::is_home(parameter.tensor, bucket.parameters, slot.offset)) continue;
       throw InvalidArgument("ZeroOptimizer: parameter '" + parameter.name +
                             "' has been moved since the optimizer was made; make it after "
                             "model->to(...), and only one a parameter");
@@ -145,9 +117,13 @@ void ZeroBuckets::check_places() const {
 void ZeroBuckets::reset() {
   for (ZeroParameter& parameter : parameters_) {
     parameter.tensor.mutable_grad().reset();
-    parameter.arrived = false;
     parameter.used = false;
   }
+  forget_arrivals();
+}
+
+void ZeroBuckets::forget_arrivals() {
+  for (ZeroParameter& parameter : parameters_) parameter.arrived = false;
   for (ZeroBucket& bucket : buckets_) {
     bucket.missing = bucket.slots.size();
     bucket.work = Work();

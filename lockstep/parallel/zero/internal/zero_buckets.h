@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +26,6 @@ struct ZeroParameter {
   bool arrived = false;  // in the backward that communicates
   bool used = false;     // in any backward of this step
   int64_t steps = 0;     // that its state has seen
-  std::shared_ptr<void> hook;
 
   // Makes the view the gradient, with the gradient's values if there is one elsewhere.
   void place();
@@ -77,6 +75,8 @@ class ZeroBuckets {
   void check_places() const;
   // Everything as before the first backward of a step: no gradients. No work may be under way.
   void reset();
+  // The same, but for the gradients and what is known of their use.
+  void forget_arrivals();
 
  private:
   void move(ZeroBucket& bucket, const flat::Bucket& plan, int part);

@@ -12,7 +12,6 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
-#include "lockstep/flat/gradient_home.h"
 #include "lockstep/optim/gradient_norm.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
@@ -51,16 +50,22 @@ ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
 }
 
 void ZeroState::install_hooks() {
-  std::vector<ZeroParameter>& parameters = buckets_.parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].hook =
-        flat::on_gradient(parameters[i].tensor, [weak = weak_from_this(), i](const at::Tensor&) {
-          if (const auto state = weak.lock()) state->gradient_arrived(i);
-        });
-  }
+  std::vector<at::Tensor> parameters;
+  for (const ZeroParameter& parameter : buckets_.parameters())
+    parameters.push_back(parameter.tensor);
+  watch(parameters);
 }
 
-void ZeroState::gradient_arrived(size_t index) {
+// What it had started is ended first: memory may not be written while it is reduced. The gradients
+// themselves are the caller's to clear, as after any backward that throws.
+void ZeroState::backward_failed() {
+  for (size_t i = finished_; i < started_; ++i) buckets_.buckets()[i].work.wait();
+  buckets_.forget_arrivals();
+  started_ = 0;
+  finished_ = 0;
+}
+
+void ZeroState::gradient_arrived(size_t index, const at::Tensor& /*passed*/) {
   const Stopwatch watch(times_.during);
   ZeroParameter& parameter = buckets_.parameters()[index];
   const bool quiet = silencers_ > 0 || !options_.overlap;

@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/flat/backward_watch.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/zero/internal/zero_buckets.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
 namespace lockstep::internal {
 
-// Owned by the optimizer; hooks hold it weakly.
-class ZeroState : public std::enable_shared_from_this<ZeroState> {
+// Owned by the optimizer.
+class ZeroState final : public flat::BackwardWatch {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -40,7 +41,8 @@ class ZeroState : public std::enable_shared_from_this<ZeroState> {
   const ZeroTimes& times() const { return times_; }
 
  private:
-  void gradient_arrived(size_t index);
+  void gradient_arrived(size_t index, const at::Tensor& passed) override;
+  void backward_failed() override;
   void start_ready_buckets();
   void start_bucket();
   void finish_bucket();

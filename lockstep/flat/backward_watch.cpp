@@ -1,0 +1,57 @@
+#include "lockstep/flat/backward_watch.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
+#include "lockstep/flat/gradient_home.h"
+
+namespace lockstep::flat {
+
+void BackwardWatch::watch(std::span<const at::Tensor> parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    hooks_.push_back(
+        on_gradient(parameters[i], [weak = weak_from_this(), i](const at::Tensor& passed) {
+          const auto self = weak.lock();
+          if (!self) return;
+          self->arm();
+          try {
+            self->gradient_arrived(i, passed);
+          } catch (...) {
+            self->began_ = false;  // whoever threw has put its own things in order
+            throw;
+          }
+        }));
+  }
+}
+
+void BackwardWatch::arm(bool outermost) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (failed() || (began_ && outermost && task != task_)) {
+    began_ = false;
+    backward_failed();
+  }
+  if (began_) return;
+  // Autograd drops the callbacks of a task with the task itself, and calls none of one that threw.
+  auto running = std::make_shared<char>();
+  running_ = running;
+  task_ = task;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [self = shared_from_this(), running = std::move(running)] { self->end(); });
+  began_ = true;
+  backward_began();
+}
+
+void BackwardWatch::forget_failed_backward() {
+  if (!failed()) return;
+  began_ = false;
+  backward_failed();
+}
+
+void BackwardWatch::end() {
+  if (!std::exchange(began_, false)) return;
+  backward_ended();
+}
+
+}  // namespace lockstep::flat
