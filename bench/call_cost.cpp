@@ -11,7 +11,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/ticks.h"
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
 namespace {
 
@@ -41,7 +41,7 @@ volatile uint64_t sink;
 }  // namespace
 
 int main() {
-  auto board = std::make_shared<launch::CallBoard>(launch::CallBoard::create(1));
+  auto board = std::make_shared<trace::CallBoard>(trace::CallBoard::create(1));
   const at::Tensor tensor = at::ones({1});
   const at::Tensor kilobyte = at::ones({256});
   Communicator bare(std::move(make_local_backends(1).front()), {}, {});
@@ -52,7 +52,7 @@ int main() {
   call.dtype = at::kFloat;
   call.count = 1;
   call.site = std::source_location::current();
-  launch::CallRecord record;
+  trace::CallRecord record;
 
   show("counter", nanoseconds([&] { sink = ticks(); }));
   show("fingerprint", nanoseconds([&] { sink = fingerprint(call); }));

@@ -83,7 +83,7 @@ void write_json(const DoctorFlags& flags, const nlohmann::ordered_json& json) {
 }
 
 int look_at_traces(const DoctorFlags& flags) {
-  const TraceReport report = merge_traces(launch::read_traces(flags.trace));
+  const TraceReport report = merge_traces(trace::read_traces(flags.trace));
   write_stdout(format_report(report));
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;

@@ -34,7 +34,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/launch/rank_environment.h"
-#include "lockstep/launch/trace_file.h"
+#include "lockstep/trace/trace_file.h"
 
 namespace lockstep::cli {
 namespace {
@@ -160,7 +160,7 @@ std::string probe_memfd() {
 }
 
 void look_at_names(HostFacts& facts) {
-  facts.host_name = launch::host_name();
+  facts.host_name = trace::host_name();
   addrinfo hints{}, *list = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   const int code = ::getaddrinfo(facts.host_name.c_str(), nullptr, &hints, &list);

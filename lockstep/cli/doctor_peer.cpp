@@ -12,8 +12,8 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
 #include "lockstep/core/log.h"
-#include "lockstep/launch/trace_file.h"
 #include "lockstep/report/table.h"
+#include "lockstep/trace/trace_file.h"
 
 namespace lockstep::cli {
 namespace {
@@ -147,10 +147,10 @@ ClockOffset measure_clock(int fd, Deadline deadline) {
   std::vector<ClockReading> readings;
   for (int i = 0; i < kPings; ++i) {
     ClockReading reading;
-    reading.sent = launch::read_clock().unix_ns;
+    reading.sent = trace::read_clock().unix_ns;
     send_message(fd, {{"kind", "ping"}}, deadline);
     reading.there = receive_message(fd, deadline).at("unix_ns").get<int64_t>();
-    reading.back = launch::read_clock().unix_ns;
+    reading.back = trace::read_clock().unix_ns;
     readings.push_back(reading);
   }
   return clock_offset(readings);
@@ -261,13 +261,12 @@ std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface
          other + " (" + from + ") reaches this host at " + local_address(fd.get()).to_string(),
          ""});
     judge_version(hello.at("version").get<std::string>(), findings);
-    send_message(fd.get(), {{"host", launch::host_name()}, {"version", LOCKSTEP_VERSION}},
-                 deadline);
+    send_message(fd.get(), {{"host", trace::host_name()}, {"version", LOCKSTEP_VERSION}}, deadline);
     while (true) {
       const Json message = receive_message(fd.get(), deadline);
       const auto kind = message.at("kind").get<std::string>();
       if (kind == "ping") {
-        send_message(fd.get(), {{"unix_ns", launch::read_clock().unix_ns}}, deadline);
+        send_message(fd.get(), {{"unix_ns", trace::read_clock().unix_ns}}, deadline);
       } else if (kind == "large") {
         std::string bytes(std::min<size_t>(message.at("bytes").get<size_t>(), kLarge), '\0');
         read_exact(fd.get(), bytes.data(), bytes.size(), deadline);
@@ -323,7 +322,7 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
   try {
     const UniqueFd back = listen_tcp(listening_address(0, interface, is_v6(address.host)));
     send_message(fd.get(),
-                 {{"host", launch::host_name()},
+                 {{"host", trace::host_name()},
                   {"version", LOCKSTEP_VERSION},
                   {"addresses", addresses},
                   {"port", local_address(back.get()).port}},

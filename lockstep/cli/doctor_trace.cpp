@@ -12,8 +12,8 @@
 namespace lockstep::cli {
 namespace {
 
-using launch::CallRecord;
-using launch::TraceFile;
+using trace::CallRecord;
+using trace::TraceFile;
 
 constexpr size_t kLastRows = 5;
 
@@ -114,7 +114,7 @@ TracedRow row_of(uint64_t sequence, const std::vector<std::pair<int, const CallR
   std::map<decltype(key(*calls.front().second)), size_t> place;
   for (const auto& [rank, call] : calls) {
     const auto [it, fresh] = place.emplace(key(*call), row.calls.size());
-    if (fresh) row.calls.push_back({launch::describe(*call), {}});
+    if (fresh) row.calls.push_back({trace::describe(*call), {}});
     row.calls[it->second].ranks.push_back(rank);
   }
   std::stable_sort(
@@ -156,7 +156,7 @@ RankState state_of(int rank, const RankCalls& calls) {
   RankState state;
   state.rank = rank;
   for (const CallRecord* move : calls.moves) {
-    state.moves.push_back(launch::describe(*move) + ", for " +
+    state.moves.push_back(trace::describe(*move) + ", for " +
                           seconds_text(seconds_since(*calls.trace, move->begun)));
   }
   if (calls.collectives.empty()) return state;
@@ -166,7 +166,7 @@ RankState state_of(int rank, const RankCalls& calls) {
   const CallRecord& call = state.inside ? **oldest_inside : *calls.collectives.back();
   state.sequence = calls.collectives.back()->sequence;
   state.in_sequence = call.sequence;
-  state.call = launch::describe(call);
+  state.call = trace::describe(call);
   state.seconds = seconds_since(*calls.trace, state.inside ? call.begun : call.ended);
   return state;
 }

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "lockstep/launch/trace_file.h"
+#include "lockstep/trace/trace_file.h"
 
 namespace lockstep::cli {
 
@@ -60,7 +60,7 @@ struct TraceReport {
 };
 
 // Throws DataError when there is no trace.
-TraceReport merge_traces(const std::vector<launch::TraceFile>& traces);
+TraceReport merge_traces(const std::vector<trace::TraceFile>& traces);
 
 std::string format_report(const TraceReport& report);
 nlohmann::ordered_json json_of(const TraceReport& report);

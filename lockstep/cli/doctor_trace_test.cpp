@@ -10,13 +10,13 @@
 namespace lockstep::cli {
 namespace doctor_trace_test {
 
-using launch::CallRecord;
-using launch::TraceFile;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using trace::CallRecord;
+using trace::TraceFile;
 
 // Ticks are nanoseconds; the traces are written 100 s after the ranks joined.
 constexpr uint64_t kSecond = 1'000'000'000;

@@ -54,7 +54,7 @@ namespace lockstep {
 
 class Backend;
 struct GroupOrigin;
-namespace launch {
+namespace trace {
 class CallBoard;
 }
 
@@ -79,7 +79,7 @@ struct CommunicatorStats {
 struct CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
   // Where the rank shows its calls to the agent and to whoever else looks; may be null.
-  std::shared_ptr<launch::CallBoard> board = nullptr;
+  std::shared_ptr<trace::CallBoard> board = nullptr;
   int board_rank = -1;  // this rank's place on the board; -1: its local rank
   // Called once when an error breaks the communicator, with its message, inside it; on a device
   // perhaps on a thread of the communicator's own. Must not throw, nor use or drop the communicator.

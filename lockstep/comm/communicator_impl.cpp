@@ -26,7 +26,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep {
 namespace {
@@ -376,7 +376,7 @@ void Communicator::Impl::number(Op op, Call& call) {
 }
 
 // Completes the call's record, for the board and for the engine; returns its place on the board.
-uint64_t Communicator::Impl::record(Call& call, launch::CallRecord& record) {
+uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record) {
   record.group = group_;
   record.begun = ticks();
   call.record = &record;
@@ -399,7 +399,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   const Entry entry(*this);
   throw_if_broken();
   number(ask.op, call);
-  launch::CallRecord its_record = make_record(call);
+  trace::CallRecord its_record = make_record(call);
   flight->call = record(call, its_record);
   try {
     flight->request = backend_->start(call);
@@ -470,7 +470,7 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
 
 void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Tensor*> tensors) {
   backend_->show(call);
-  launch::CallRecord its_record = make_record(call);
+  trace::CallRecord its_record = make_record(call);
   const uint64_t place = record(call, its_record);
   try {
     backend_->run(call, options_.timeout);

@@ -111,7 +111,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void throw_if_broken() const {
     if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
   }
-  uint64_t record(Call& call, launch::CallRecord& record);
+  uint64_t record(Call& call, trace::CallRecord& record);
 
   Topology topology_;
   CommunicatorOptions options_;

@@ -71,7 +71,7 @@ TEST(FailureBoard, ATimeOutThatNamesNobodyDoesNotNameWhoReportedIt) {
 }
 
 TEST(GivingUp, IsShownForThoseThatWaitedAndByTheirRanksInTheJob) {
-  launch::CallBoard board = launch::CallBoard::create(1);
+  trace::CallBoard board = trace::CallBoard::create(1);
   const auto late = [&](const std::exception& error, std::vector<int> members = {}) {
     board.enter(0, 1);
     try {
@@ -82,7 +82,7 @@ TEST(GivingUp, IsShownForThoseThatWaitedAndByTheirRanksInTheJob) {
     } catch (...) {
       show_giving_up(board, 0, std::current_exception(), members);
     }
-    const launch::BoardRecord record = board.read(0);
+    const trace::BoardRecord record = board.read(0);
     return record.gave_up ? std::optional(record.late) : std::nullopt;
   };
   EXPECT_EQ(late(LateRank("x", 1)), 1);

@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-void show_giving_up(launch::CallBoard& board, int board_rank, const std::exception_ptr& error,
+void show_giving_up(trace::CallBoard& board, int board_rank, const std::exception_ptr& error,
                     const std::vector<int>& members) noexcept {
   const auto give_up = [&](int rank) {
     const bool known = rank >= 0 && static_cast<size_t>(rank) < members.size();

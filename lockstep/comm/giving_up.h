@@ -5,13 +5,13 @@
 #include <exception>
 #include <vector>
 
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep {
 
 // `error`: what broke it; says something for Timeout and PeerLost only. `members`: the ranks of the
 // communicator by their ranks in the job; empty: they are the same.
-void show_giving_up(launch::CallBoard& board, int board_rank, const std::exception_ptr& error,
+void show_giving_up(trace::CallBoard& board, int board_rank, const std::exception_ptr& error,
                     const std::vector<int>& members) noexcept;
 
 }  // namespace lockstep

@@ -15,9 +15,9 @@
 #include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/launch/call_board.h"
-#include "lockstep/launch/trace_writer.h"
 #include "lockstep/store/prefix_store.h"
+#include "lockstep/trace/call_board.h"
+#include "lockstep/trace/trace_writer.h"
 
 namespace lockstep {
 namespace {
@@ -120,17 +120,17 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
   const Meeting meeting = decide_meeting(options, env);
   Topology topology = meeting.topology;
   CommunicatorOptions communicator{.timeout = options.timeout};
-  if (auto board = launch::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
-    communicator.board = std::make_shared<launch::CallBoard>(std::move(*board));
+  if (auto board = trace::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
+    communicator.board = std::make_shared<trace::CallBoard>(std::move(*board));
   } else {
-    communicator.board = std::make_shared<launch::CallBoard>(launch::CallBoard::create(1));
+    communicator.board = std::make_shared<trace::CallBoard>(trace::CallBoard::create(1));
     communicator.board_rank = 0;
     // Without an agent the rank writes its trace itself.
     if (const auto directory = env("LOCKSTEP_TRACE_DIR")) {
       communicator.on_broken = [board = communicator.board, topology,
                                 directory = *directory](const std::string& reason) {
-        launch::write_own_trace(directory, *board, topology.local_rank, topology.rank,
-                                topology.size, reason);
+        trace::write_own_trace(directory, *board, topology.local_rank, topology.rank, topology.size,
+                               reason);
       };
     }
   }

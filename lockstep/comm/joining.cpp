@@ -85,7 +85,7 @@ JoiningBlame blame_for_joining(const std::vector<std::optional<JoiningPlace>>& p
   return {};
 }
 
-Joining::Joining(std::shared_ptr<launch::CallBoard> board, int board_rank, AtStep at_step)
+Joining::Joining(std::shared_ptr<trace::CallBoard> board, int board_rank, AtStep at_step)
     : board_(std::move(board)), board_rank_(board_rank), at_step_(std::move(at_step)) {
   place_.pid = ::getpid();
   board_->enter(board_rank_, static_cast<uint32_t>(place_.pid));

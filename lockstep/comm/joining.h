@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/launch/call_board.h"
 #include "lockstep/store/store.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep {
 
@@ -42,7 +42,7 @@ class Joining {
   using AtStep = std::function<void(const std::string& step)>;
 
   // `at_step` is called as the rank comes to each step; for tests.
-  Joining(std::shared_ptr<launch::CallBoard> board, int board_rank, AtStep at_step);
+  Joining(std::shared_ptr<trace::CallBoard> board, int board_rank, AtStep at_step);
 
   // From now on the others are told too. `served_by`: the rank whose process serves the store; -1:
   // somebody outlives them all.
@@ -60,7 +60,7 @@ class Joining {
   void tell_others();
   JoiningBlame ask_store();
 
-  std::shared_ptr<launch::CallBoard> board_;
+  std::shared_ptr<trace::CallBoard> board_;
   int board_rank_;
   AtStep at_step_;
   std::shared_ptr<Store> store_;

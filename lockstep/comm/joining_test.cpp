@@ -73,7 +73,7 @@ TEST(JoiningPlace, SurvivesTheStore) {
 class JoiningRank {
  public:
   JoiningRank(std::shared_ptr<Store> store, int rank)
-      : board(std::make_shared<launch::CallBoard>(launch::CallBoard::create(1))),
+      : board(std::make_shared<trace::CallBoard>(trace::CallBoard::create(1))),
         joining(board, 0, nullptr) {
     joining.meet_in(std::move(store), rank, 3, -1);
   }
@@ -99,7 +99,7 @@ class JoiningRank {
     return text;
   }
 
-  std::shared_ptr<launch::CallBoard> board;
+  std::shared_ptr<trace::CallBoard> board;
   Joining joining;
 };
 

@@ -17,8 +17,8 @@ bool is_same(const RankCall& a, const RankCall& b) {
 
 }  // namespace
 
-std::string numbered(const launch::CallRecord& record) {
-  return numbered(record.sequence, launch::describe(record));
+std::string numbered(const trace::CallRecord& record) {
+  return numbered(record.sequence, trace::describe(record));
 }
 
 std::string mismatch_text(std::span<const RankCall> calls, const std::string& noticed_at) {

@@ -6,12 +6,12 @@
 #include <span>
 #include <string>
 
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_record.h"
 
 namespace lockstep {
 
 // "#7 all_reduce sum float32 x 100 at train.cpp:12".
-std::string numbered(const launch::CallRecord& record);
+std::string numbered(const trace::CallRecord& record);
 
 // What one rank called.
 struct RankCall {

@@ -151,9 +151,9 @@ void put_file(char (&field)[44], const char* path) {
 
 }  // namespace
 
-launch::CallRecord make_record(const Call& call) {
+trace::CallRecord make_record(const Call& call) {
   static const Names kNames;
-  launch::CallRecord record;
+  trace::CallRecord record;
   record.sequence = call.sequence;
   record.fingerprint = fingerprint(call);
   record.elements = elements(call);
@@ -180,7 +180,7 @@ launch::CallRecord make_record(const Call& call) {
 }
 
 std::string describe(const Call& call) {
-  return launch::describe(make_record(call));
+  return trace::describe(make_record(call));
 }
 
 uint64_t fingerprint(const Call& call) {

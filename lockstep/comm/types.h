@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_record.h"
 
 namespace lockstep {
 
@@ -98,14 +98,14 @@ struct Call {
   CallNote note;
   std::source_location site;
   // Of this call, if it was made already; valid while the call starts.
-  const launch::CallRecord* record = nullptr;
+  const trace::CallRecord* record = nullptr;
   // On a device, what must be done before it: Backend::mark() of the caller's thread when it called,
   // since the call may start later and on another one. Null: nothing.
   std::shared_ptr<void> after = nullptr;
 };
 
 // What others are told of a call: on the board, in the trace, in a peer's error message.
-launch::CallRecord make_record(const Call& call);
+trace::CallRecord make_record(const Call& call);
 // "all_reduce sum float32 x 421642 at trainer.cpp:120".
 std::string describe(const Call& call);
 // Equal on all ranks that make the same call in the same way; differs, but for chance, when

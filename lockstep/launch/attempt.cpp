@@ -73,7 +73,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       job_(job),
       ranks_(job.node.local_ranks),
       secret_file_(make_secret_file(job.secret)),
-      board_(CallBoard::create(std::max(1, ranks_))),
+      board_(trace::CallBoard::create(std::max(1, ranks_))),
       traces_(options_.env, process_env()),
       supervisor_(ranks_, options_.grace),
       sentinel_(ranks_) {
@@ -266,8 +266,8 @@ std::vector<SignalOrder> Attempt::orders_of_signal(int signal) {
   // Asking for traces must not end ranks that know nothing of the signal.
   if (signal == SIGUSR1 && traces_.on()) {
     std::erase_if(orders, [this](const SignalOrder& order) {
-      return !survives_signal(workers_[static_cast<size_t>(order.local_rank)]->process().pid(),
-                              order.signal);
+      return !trace::survives_signal(
+          workers_[static_cast<size_t>(order.local_rank)]->process().pid(), order.signal);
     });
   }
   return orders;
@@ -405,7 +405,7 @@ void Attempt::look_at_ranks() {
   for (int rank = 0; rank < ranks_; ++rank) {
     RankSight& sight = sights_[static_cast<size_t>(rank)];
     if (!sight.end.empty()) continue;
-    handles_term_[static_cast<size_t>(rank)] = survives_signal(sight.pid, SIGTERM);
+    handles_term_[static_cast<size_t>(rank)] = trace::survives_signal(sight.pid, SIGTERM);
     const auto in_call = static_cast<int>(board_.pid(rank));
     sight.stopped_by = stopped_by(sight.pid);
     // A rank may be a program that the worker started.
@@ -425,7 +425,7 @@ void Attempt::note_end(const RankExit& exit) {
 
 void Attempt::look_at_board() {
   for (int rank = 0; rank < ranks_; ++rank) {
-    const BoardRecord record = board_.read(rank);
+    const trace::BoardRecord record = board_.read(rank);
     RankSight& sight = sights_[static_cast<size_t>(rank)];
     sight.last_collective = describe_call(record);
     sight.gave_up = record.gave_up;
@@ -458,7 +458,7 @@ WorkerFailure Attempt::describe(const RankExit& exit) const {
   failure.pid = worker.process().pid();
   failure.exit_code = exit.status.exit_code;
   failure.signal = exit.status.signal;
-  const BoardRecord record = board_.read(exit.local_rank);
+  const trace::BoardRecord record = board_.read(exit.local_rank);
   failure.last_collective = describe_call(record);
   failure.gave_up = record.gave_up;
   failure.late = record.late;

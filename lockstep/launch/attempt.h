@@ -7,7 +7,6 @@
 
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/launch/call_board.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/log_folder.h"
 #include "lockstep/launch/node_plan.h"
@@ -16,8 +15,9 @@
 #include "lockstep/launch/sentinel.h"
 #include "lockstep/launch/signal_pipe.h"
 #include "lockstep/launch/supervisor.h"
-#include "lockstep/launch/trace_writer.h"
 #include "lockstep/launch/worker.h"
+#include "lockstep/trace/call_board.h"
+#include "lockstep/trace/trace_writer.h"
 
 namespace lockstep::launch {
 
@@ -86,8 +86,8 @@ class Attempt {
   const int ranks_;  // on this host
   UniqueFd secret_file_;
   UniqueFd no_input_;  // when the ranks have no stdin
-  CallBoard board_;
-  const TraceWriter traces_;
+  trace::CallBoard board_;
+  const trace::TraceWriter traces_;
   bool last_traces_written_ = false;
   Supervisor supervisor_;
   std::vector<RankExit> exits_;  // so far

@@ -63,7 +63,7 @@ std::string describe_end(const WorkerFailure& failure) {
   return describe_end(ExitStatus{failure.exit_code, failure.signal});
 }
 
-std::string describe_call(const BoardRecord& record) {
+std::string describe_call(const trace::BoardRecord& record) {
   if (record.pid == 0) return "";
   std::string text = "none yet";
   if (record.sequence != 0)

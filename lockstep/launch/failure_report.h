@@ -5,7 +5,7 @@
 
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::launch {
 
@@ -14,7 +14,7 @@ std::string signal_name(int signal);
 
 // "#17 barrier at train.cpp:9 (had returned)", "none yet; it is in init(): connecting over tcp"; ""
 // when the rank had not come to init().
-std::string describe_call(const BoardRecord& record);
+std::string describe_call(const trace::BoardRecord& record);
 
 // "killed by SIGKILL" or "exited with code 3".
 std::string describe_end(const WorkerFailure& failure);

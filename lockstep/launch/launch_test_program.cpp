@@ -16,10 +16,10 @@
 #include "lockstep/core/process_state.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/launch/call_board.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/store/tcp_store.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::launch {
 namespace {
@@ -65,9 +65,9 @@ int rank(const std::string& behaviour) {
   const JobEnvironment job = read_job_environment(process_env());
   TcpStore store(job.store.value(), Secret::from_env(process_env()).value(), Deadline::seconds(10));
   store_barrier(store, "start", job.world_size, Deadline::seconds(10));
-  auto board = CallBoard::inherit(process_env());
+  auto board = trace::CallBoard::inherit(process_env());
   if (!board) throw std::runtime_error("no board");
-  CallRecord record;
+  trace::CallRecord record;
   record.sequence = 7;
   record.elements = 10;
   record.line = 3;

@@ -151,7 +151,7 @@ TEST(FailureReport, SaysAllThatIsKnown) {
   failure.rank = failure.local_rank = 1;
   failure.pid = 42;
   failure.signal = SIGSEGV;
-  BoardRecord record;
+  trace::BoardRecord record;
   record.pid = 42;
   record.sequence = 17;
   record.state = 2;
@@ -177,7 +177,7 @@ TEST(FailureReport, IsShortWhenLittleIsKnown) {
             "[lockstep] rank 0 of 1 failed first: exited with code 3, pid 7\n");
   failure.host = "hostB";
   EXPECT_THAT(format_failure(failure, 1), testing::StartsWith("[lockstep] rank 0 of 1 on hostB "));
-  BoardRecord record;
+  trace::BoardRecord record;
   EXPECT_EQ(describe_call(record), "");
   record.pid = 7;
   failure.last_collective = describe_call(record);
@@ -200,7 +200,7 @@ WorkerFailure waited_for_rank_1() {
 
 TEST(FailureReport, NamesTheCauseAndThenWhoOnlyWaited) {
   WorkerFailure failure = waited_for_rank_1();
-  BoardRecord record;
+  trace::BoardRecord record;
   record.pid = 42;
   record.step = "connecting to the others over gloo";
   failure.causes = {

@@ -3,7 +3,7 @@
 
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/launch_test_support.h"
-#include "lockstep/launch/trace_file.h"
+#include "lockstep/trace/trace_file.h"
 
 namespace lockstep::launch {
 namespace trace_mp_test {
@@ -16,7 +16,7 @@ class TraceMpTest : public testing::Test {
  protected:
   TraceMpTest() { ::setenv("LOCKSTEP_TRACE_DIR", (folder_ / "traces").c_str(), 1); }
   ~TraceMpTest() override { ::unsetenv("LOCKSTEP_TRACE_DIR"); }
-  std::vector<TraceFile> traces() const { return read_traces(folder_ / "traces"); }
+  std::vector<trace::TraceFile> traces() const { return trace::read_traces(folder_ / "traces"); }
   bool any() const { return std::filesystem::exists(folder_ / "traces"); }
 
  private:
@@ -27,13 +27,13 @@ TEST_F(TraceMpTest, AKilledRankLeavesItsTraceAndTheOthersDo) {
   const Ended ended = run({"nproc", "3", "grace", "10000"}, {program(), "rank", "die"});
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.err, HasSubstr("[lockstep] traces of ranks 0 to 2 in "));
-  const std::vector<TraceFile> found = traces();
+  const std::vector<trace::TraceFile> found = traces();
   ASSERT_EQ(found.size(), 3u);
   EXPECT_THAT(found[0].reason, HasSubstr("rank 1 killed by SIGKILL"));
   EXPECT_EQ(found[1].world_size, 3);
   EXPECT_GT(found[1].pid, 0u);
   ASSERT_EQ(found[1].calls.size(), 1u);
-  EXPECT_EQ(describe(found[1].calls[0]), "all_reduce sum float32 x 10 at train.cpp:3");
+  EXPECT_EQ(trace::describe(found[1].calls[0]), "all_reduce sum float32 x 10 at train.cpp:3");
   EXPECT_EQ(found[1].calls[0].ended, 0u) << "it was inside";
 }
 

@@ -11,8 +11,8 @@
 #include "backend.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/env.h"
-#include "lockstep/launch/call_board.h"
 #include "lockstep/store/prefix_store.h"
+#include "lockstep/trace/call_board.h"
 #include "store_view.h"
 
 namespace lockstep::python {
@@ -21,12 +21,12 @@ namespace {
 // Where the job's own group shows its calls: on the agent's board under lockstep run, else on one
 // of its own, which the flight recorder reads.
 void show_calls(CommunicatorOptions& options, const Topology& topology) {
-  auto board = launch::CallBoard::inherit(process_env());
+  auto board = trace::CallBoard::inherit(process_env());
   if (!board || topology.local_rank >= board->ranks()) {
-    board = launch::CallBoard::create(1);
+    board = trace::CallBoard::create(1);
     options.board_rank = 0;
   }
-  options.board = std::make_shared<launch::CallBoard>(std::move(*board));
+  options.board = std::make_shared<trace::CallBoard>(std::move(*board));
 }
 
 // Collective over the group's ranks. `world`: the group is the job's own.

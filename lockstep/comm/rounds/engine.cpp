@@ -106,7 +106,7 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
-  launch::CallRecord made;
+  trace::CallRecord made;
   if (call.record == nullptr) made = make_record(call);
   Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());
   op.shown = shown;

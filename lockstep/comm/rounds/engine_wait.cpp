@@ -259,8 +259,8 @@ std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) co
     const Post& post = region_.post(r, number);
     const bool own = r == rank_ && number == op.number;  // perhaps not posted yet
     if (!own && post.number.load(std::memory_order_acquire) != number) continue;
-    const launch::CallRecord& record = own ? op.record : post.record;
-    calls.push_back({r, record.sequence, launch::describe(record), record.fingerprint});
+    const trace::CallRecord& record = own ? op.record : post.record;
+    calls.push_back({r, record.sequence, trace::describe(record), record.fingerprint});
     differ |= record.fingerprint != calls.front().fingerprint;
   }
   if (!differ) calls.clear();

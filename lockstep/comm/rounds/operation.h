@@ -12,13 +12,13 @@ struct Engine::Operation {
   enum class Phase : uint8_t { kWaitingTurn, kLines, kMeeting, kStaged, kLeaving };
 
   // Both must outlive the operation.
-  Operation(const Call& c, const launch::CallRecord& r, int rank, int size)
+  Operation(const Call& c, const trace::CallRecord& r, int rank, int size)
       : call(c), record(r), pieces(call, rank, size) {}
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
   const Call& call;
-  const launch::CallRecord& record;
+  const trace::CallRecord& record;
   Pieces pieces;
   uint64_t number = 0;
   uint64_t history = 0;
@@ -57,7 +57,7 @@ struct Engine::KeptOperation {
   }
 
   Call call;
-  launch::CallRecord record;
+  trace::CallRecord record;
   Operation operation;
 };
 

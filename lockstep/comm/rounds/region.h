@@ -19,7 +19,7 @@
 #include <string>
 
 #include "lockstep/comm/failure.h"
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_record.h"
 
 namespace lockstep::rounds {
 
@@ -49,7 +49,7 @@ struct Post {
   int64_t rounds;   // that this rank needs to stage what it sends
   uint32_t window;
   Memory memory;
-  launch::CallRecord record;
+  trace::CallRecord record;
 };
 
 // A cache line that carries data and says that it is there. `flag` is stored last.

@@ -7,7 +7,7 @@ namespace lockstep::side_channel {
 std::string mismatch_text(const std::vector<CallRecord>& records) {
   std::vector<RankCall> calls;
   for (const CallRecord& record : records)
-    calls.push_back({static_cast<int>(calls.size()), record.sequence, launch::describe(record)});
+    calls.push_back({static_cast<int>(calls.size()), record.sequence, trace::describe(record)});
   return lockstep::mismatch_text(calls);
 }
 

@@ -8,11 +8,11 @@
 
 #include "lockstep/comm/failure.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_record.h"
 
 namespace lockstep::side_channel {
 
-using launch::CallRecord;
+using trace::CallRecord;
 
 // One rank's end. Collectives are numbered from 1, in the order in which all ranks must make them.
 // Nothing here blocks. One thread at a time, but for fail().

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 
 struct CallRecord {
   uint64_t sequence = 0;     // on its communicator, from 1; sends and receives count apart
@@ -30,4 +30,4 @@ static_assert(sizeof(CallRecord) == 192);
 // "all_reduce sum float32 x 421642 at trainer.cpp:120".
 std::string describe(const CallRecord& record);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

@@ -19,9 +19,9 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_record.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 
 // The last call of a rank, in words.
 struct BoardRecord {
@@ -84,4 +84,4 @@ class CallBoard {
   std::unique_ptr<Mapping> mapping_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

@@ -1,4 +1,4 @@
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 namespace call_board_test {
 
 EnvLookup board_fd(const std::string& value) {
@@ -152,4 +152,4 @@ TEST(CallBoard, ReadersNeverSeeAMixedRecord) {
 }
 
 }  // namespace call_board_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

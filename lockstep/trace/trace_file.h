@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/call_board.h"
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_board.h"
+#include "lockstep/trace/call_record.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 
 struct TraceFile {
   int rank = 0;
@@ -52,4 +52,4 @@ TraceFile read_trace(const std::filesystem::path& file);
 // All rank files of `directory`, by rank. Throws DataError, also when there is none.
 std::vector<TraceFile> read_traces(const std::filesystem::path& directory);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

@@ -1,4 +1,4 @@
-#include "lockstep/launch/trace_file.h"
+#include "lockstep/trace/trace_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 namespace trace_file_test {
 
 using testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST(TraceFile, AFolderIsReadByRank) {
 }
 
 }  // namespace trace_file_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "lockstep/core/env.h"
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 
 class TraceWriter {
  public:
@@ -37,4 +37,4 @@ void write_own_trace(const std::filesystem::path& directory, const CallBoard& bo
 // of it.
 bool survives_signal(pid_t pid, int signal);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

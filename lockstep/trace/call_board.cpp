@@ -1,4 +1,4 @@
-#include "lockstep/launch/call_board.h"
+#include "lockstep/trace/call_board.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 namespace {
 
 constexpr uint64_t kMagic = 0x3344524f42534c4c;  // "LLSBORD3"
@@ -258,4 +258,4 @@ BoardClock CallBoard::entered(int local_rank) const noexcept {
           slot->entered_unix_ns.load(std::memory_order_relaxed)};
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

@@ -1,4 +1,4 @@
-#include "lockstep/launch/trace_file.h"
+#include "lockstep/trace/trace_file.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -241,4 +241,4 @@ std::vector<TraceFile> read_traces(const std::filesystem::path& directory) {
   return traces;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

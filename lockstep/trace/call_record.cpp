@@ -1,9 +1,9 @@
-#include "lockstep/launch/call_record.h"
+#include "lockstep/trace/call_record.h"
 
 #include <cstddef>
 #include <cstring>
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 namespace {
 
 // Fields may come from another process: never read past their end.
@@ -29,4 +29,4 @@ std::string describe(const CallRecord& record) {
   return text;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace

@@ -1,4 +1,4 @@
-#include "lockstep/launch/trace_writer.h"
+#include "lockstep/trace/trace_writer.h"
 
 #include <unistd.h>
 
@@ -7,9 +7,9 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/launch/trace_file.h"
+#include "lockstep/trace/trace_file.h"
 
-namespace lockstep::launch {
+namespace lockstep::trace {
 
 TraceWriter::TraceWriter(const std::map<std::string, std::string>& variables,
                          const EnvLookup& env) {
@@ -62,4 +62,4 @@ bool survives_signal(pid_t pid, int signal) {
   return false;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::trace
