@@ -17,9 +17,14 @@ install(TARGETS ${rooms} lockstep_lockstep EXPORT LockstepTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" ${library_component})
 install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}" ${library_component})
 
-# Headers keep their place: lockstep/comm/communicator.h is included by that name, here and there.
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" ${library_component}
-        FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
+# Of the headers those that users may include: lockstep.h, what the rooms list as HEADERS, and what these include. They keep
+# their place: lockstep/comm/communicator.h is included by that name, here and there.
+get_property(public_headers GLOBAL PROPERTY LOCKSTEP_PUBLIC_HEADERS)
+install(CODE "
+  set(SOURCE \"${PROJECT_SOURCE_DIR}\")
+  set(DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
+  set(ROOTS lockstep/lockstep.h ${public_headers})
+  include(\"${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake\")" ${library_component})
 
 # Programs of the rooms, such as the lockstep command (but no tests). A target's property LOCKSTEP_INSTALL_DIR says where if
 # not beside the command.

@@ -1,5 +1,6 @@
 # lockstep_room(NAME <room>
 #               SOURCES <x.cpp ...>
+#               HEADERS <x.h ...>          what users may include beside what lockstep.h does; it is installed
 #               DEPENDS <rooms ...>        Lockstep rooms whose headers this one may include
 #               LIBRARIES <targets ...>    third-party targets
 #               TESTS <x_test.cpp ...>     one test program a room: no ranks, or ranks as threads; runs under sanitizers
@@ -96,7 +97,7 @@ if(LOCKSTEP_BUILD_TESTS)
 endif()
 
 function(lockstep_room)
-  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME" "SOURCES;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;TEST_DEPENDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "lockstep_room(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -124,6 +125,10 @@ function(lockstep_room)
     target_compile_options(${target} PRIVATE ${LOCKSTEP_COLD_OPTIONS})
   endif()
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${target})
+  foreach(header IN LISTS ARG_HEADERS)
+    file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PUBLIC_HEADERS "${path}")
+  endforeach()
 
   if(LOCKSTEP_BUILD_TESTS AND (NOT LOCKSTEP_TEST_ROOMS OR ARG_NAME IN_LIST LOCKSTEP_TEST_ROOMS))
     set(test_deps)

@@ -10,6 +10,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/functional.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/data/augment.h"
 #include "lockstep/data/batch_shards.h"

@@ -8,6 +8,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/rounds/region.h"
 #include "lockstep/core/mutex.h"
 
 namespace lockstep::testing {

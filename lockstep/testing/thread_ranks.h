@@ -3,10 +3,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/rounds/region.h"
 
 namespace lockstep::testing {
 
