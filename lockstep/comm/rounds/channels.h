@@ -1,4 +1,5 @@
-// Channels: messages between two ranks through the byte rings of a region.
+// Channels: messages between two ranks through the byte rings of a region: a FIFO each way, with one
+// producer and one consumer.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,5 @@
-// Program: a staged collective as a sequence of rounds over the slots of a region.
+// Program: a staged collective as a sequence of rounds over the slots of a region: copied in by its
+// owner, copied out by its peers (CICO, as MPI's shared-memory transports say).
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Reach: how a rank gets at the memory of its peers without their help.
+// Reach: how a rank gets at the memory of its peers without their help: remote memory access, one
+// side alone.
 #pragma once
 
 #include <cstddef>

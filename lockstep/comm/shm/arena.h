@@ -1,5 +1,5 @@
 // Arena: memory that all ranks of a shm group have mapped, for tensors that peers read and write in
-// place ("symmetric memory").
+// place ("symmetric memory", as OpenSHMEM's symmetric heap and NCCL's registered buffers).
 //
 // One sealed memfd, far larger than it is filled: rank r's memory begins at r * kSpan, and an
 // allocation has the same offset in every rank's span, so the ranks agree on places without

@@ -1,7 +1,8 @@
 // Messages: sends and receives between two ranks, matched by tag in the order of sending.
 //
-// A short message travels at once and is kept by the receiver until it is asked for. A longer one
-// asks first and is sent when its receive is posted, straight from tensor to tensor.
+// A short message travels at once and is kept by the receiver until it is asked for (the eager
+// protocol). A longer one asks first and is sent when its receive is posted, straight from tensor to
+// tensor (rendezvous).
 #pragma once
 
 #include <deque>
