@@ -11,6 +11,9 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -71,6 +74,47 @@ TEST(Reducer, BucketsFollowTheOrderOfRankZerosFirstBackward) {
     }
     EXPECT_EQ(order->sizes, (std::vector<int64_t>{3, 1, 2}));
     EXPECT_EQ(order->started, (std::vector<size_t>{0, 1, 2, 0, 1, 2, 0, 1, 2}));
+  });
+}
+
+// Shows the buckets that have been started in a backward.
+class Shown final : public CommHook {
+ public:
+  Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) override {
+    started.push_back(bucket.flat);
+    return comm.iall_reduce(bucket.flat, ReduceOp::kAvg, note);
+  }
+  std::vector<at::Tensor> started;
+};
+
+// As where a backward sums over another axis of ranks.
+TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
+  constexpr int kSteps = 10;
+  testing::run_threads(2, [](Communicator& comm) {
+    Communicator other = comm.duplicate();
+    const auto late = leaf({4}), early = leaf({4});
+    const auto buckets = std::make_shared<Shown>();
+    Reducer reducer({{"late", late}, {"early", early}}, comm,
+                    {.bucket_sizes = {.first = 1, .rest = 1}, .hook = buckets});
+    int over = 0;
+    for (int step = 0; step <= kSteps; ++step) {
+      buckets->started.clear();
+      for (const at::Tensor& parameter : {late, early}) parameter.mutable_grad().reset();
+      reducer.before_forward(true);
+      const at::Tensor middle = late * 1.0;
+      // Between the gradients of `early`, whose bucket is on its way from the second step on, and
+      // `late`.
+      middle.register_hook([&](const at::Tensor&) {
+        if (step == 0) return;
+        ASSERT_EQ(buckets->started.size(), 1U);
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        other.all_reduce(torch::ones({1}));
+        over += buckets->started[0][0].item<double>() == -1.5;
+      });
+      ((middle * early).sum() * (1.0 + comm.rank())).backward();
+      EXPECT_EQ(early.grad()[0].item<double>(), -1.5);
+    }
+    if (comm.rank() == 0) EXPECT_EQ(over, kSteps);
   });
 }
 
