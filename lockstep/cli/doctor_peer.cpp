@@ -14,6 +14,8 @@
 #include "lockstep/core/log.h"
 #include "lockstep/report/table.h"
 #include "lockstep/trace/trace_file.h"
+#include "lockstep/wire/challenge.h"
+#include "lockstep/wire/frames.h"
 
 namespace lockstep::cli {
 namespace {
@@ -24,31 +26,19 @@ constexpr std::string_view kPurpose = "lockstep doctor";
 constexpr std::string_view kPurposeBack = "lockstep doctor, back";
 constexpr double kAuthentication = 3;  // seconds for a visitor to prove itself
 constexpr double kBackTimeout = 3;     // for a way back to work
-constexpr uint32_t kMaxMessage = 1 << 20;
+constexpr size_t kMaxMessage = size_t{1} << 20;
 constexpr int kPings = 20;
 constexpr size_t kLarge = size_t{4} << 20;
 // A clock that is off by more makes logs of two hosts hard to compare.
 constexpr double kClockTolerance = 0.5;
 
 void send_message(int fd, const Json& json, Deadline deadline) {
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::array<unsigned char, 4> size{};
-  for (size_t i = 0; i < size.size(); ++i)
-    size[i] = static_cast<unsigned char>(text.size() >> (8 * i));
-  std::string frame(size.begin(), size.end());
-  frame += text;
-  write_exact(fd, frame.data(), frame.size(), deadline);
+  wire::send_frame(fd, json.dump(-1, ' ', false, Json::error_handler_t::replace), kMaxMessage,
+                   deadline);
 }
 
 Json receive_message(int fd, Deadline deadline) {
-  std::array<unsigned char, 4> head{};
-  read_exact(fd, head.data(), head.size(), deadline);
-  uint32_t size = 0;
-  for (size_t i = 0; i < head.size(); ++i) size |= uint32_t{head[i]} << (8 * i);
-  if (size > kMaxMessage) throw StoreError("the other end speaks something else");
-  std::string text(size, '\0');
-  read_exact(fd, text.data(), text.size(), deadline);
-  Json json = Json::parse(text, nullptr, false);
+  Json json = Json::parse(wire::receive_frame(fd, kMaxMessage, deadline), nullptr, false);
   if (!json.is_object()) throw StoreError("the other end speaks something else");
   return json;
 }
@@ -81,7 +71,7 @@ UniqueFd accept_authenticated(int listener, const Secret& secret, std::string_vi
     try {
       who = peer_address(fd.get()).to_string();
       set_no_delay(fd.get());
-      authenticate_as_server(fd.get(), secret, purpose, Deadline::seconds(kAuthentication));
+      wire::authenticate_as_server(fd.get(), secret, purpose, Deadline::seconds(kAuthentication));
       return fd;
     } catch (const Error& error) {
       log_warning("refused " + who + ": " + error.what());
@@ -97,7 +87,7 @@ std::vector<std::pair<std::string, std::string>> try_back(const std::vector<std:
     try {
       const Deadline deadline = Deadline::seconds(kBackTimeout);
       const UniqueFd fd = connect_tcp({address, port}, deadline);
-      authenticate_as_client(fd.get(), secret, kPurposeBack, deadline);
+      wire::authenticate_as_client(fd.get(), secret, kPurposeBack, deadline);
       outcomes.emplace_back(address, "");
     } catch (const Error& error) {
       outcomes.emplace_back(address, error.what());
@@ -311,7 +301,7 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
     return findings;
   }
   try {
-    authenticate_as_client(fd.get(), secret, kPurpose, Deadline::seconds(kAuthentication));
+    wire::authenticate_as_client(fd.get(), secret, kPurpose, Deadline::seconds(kAuthentication));
   } catch (const Error& error) {
     findings.push_back({Level::kProblem, "way there",
                         address.to_string() + " is reached, but: " + error.what(),

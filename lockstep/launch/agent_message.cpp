@@ -187,10 +187,7 @@ std::string encode(const AgentMessage& message) {
       break;
   }
   if (message.failure) value["failure"] = to_json(*message.failure);
-  const std::string body = dump(value);
-  std::string frame;
-  for (int shift = 0; shift < 32; shift += 8) frame += static_cast<char>(body.size() >> shift);
-  return frame + body;
+  return dump(value);
 }
 
 AgentMessage decode_agent_message(std::string_view body) {

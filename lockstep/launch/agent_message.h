@@ -1,7 +1,7 @@
 // What the agents of a job tell each other, over a connection that has passed the challenge. Pure.
 //
-// The first agent serves the store and leads; the others join it. A message is a frame as the
-// store's protocol has it: a 32-bit little-endian length and a JSON text.
+// The first agent serves the store and leads; the others join it. A message is a frame's body
+// (wire/frames.h), a JSON text.
 #pragma once
 
 #include <optional>
@@ -39,9 +39,10 @@ struct AgentMessage {
   std::string text = {};
 };
 
+// The body of a frame.
 std::string encode(const AgentMessage& message);
 
-// The body of a frame. Throws StoreError when it is not a message.
+// Throws StoreError when it is not a message.
 AgentMessage decode_agent_message(std::string_view body);
 
 }  // namespace lockstep::launch

@@ -347,9 +347,7 @@ TEST(AgentMessages, SurviveTheWire) {
                      .gave_up = true,
                      .late = 4}};
   message.failure->causes = message.sights;
-  FrameReader frames;
-  frames.append(encode(message));
-  const AgentMessage back = decode_agent_message(frames.next().value());
+  const AgentMessage back = decode_agent_message(encode(message));
   EXPECT_EQ(back.kind, Kind::kEnded);
   EXPECT_EQ(back.failure->host, "b");
   EXPECT_EQ(back.failure->rank, 3);

@@ -2,6 +2,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/store/key_table.h"
+#include "lockstep/wire/frames.h"
 
 namespace lockstep {
 namespace {
@@ -62,18 +63,6 @@ class Fields {
   std::string_view rest_;
 };
 
-std::string frame(const std::string& body) {
-  if (body.size() > kMaxStoreFrame) {
-    throw InvalidArgument("a store message of " + std::to_string(body.size()) + " bytes; at most " +
-                          std::to_string(kMaxStoreFrame) + " are allowed");
-  }
-  std::string out;
-  out.reserve(body.size() + sizeof(uint32_t));
-  put(out, static_cast<uint32_t>(body.size()));
-  out += body;
-  return out;
-}
-
 }  // namespace
 
 std::string encode(const StoreRequest& request) {
@@ -86,7 +75,7 @@ std::string encode(const StoreRequest& request) {
     put_string(body, request.value);
   if (request.op == StoreOp::kCompareSet) put_string(body, request.expected);
   if (request.op == StoreOp::kAdd) put(body, request.delta);
-  return frame(body);
+  return wire::make_frame(body, kMaxStoreFrame);
 }
 
 std::string encode(const StoreResponse& response) {
@@ -95,7 +84,7 @@ std::string encode(const StoreResponse& response) {
   put(body, static_cast<uint8_t>(response.status));
   put(body, response.number);
   put_string(body, response.value);
-  return frame(body);
+  return wire::make_frame(body, kMaxStoreFrame);
 }
 
 StoreRequest decode_store_request(std::string_view body) {
@@ -137,24 +126,6 @@ StoreResponse decode_store_response(std::string_view body) {
   response.value = fields.take_string(kMaxStoreValue);
   fields.finish();
   return response;
-}
-
-void FrameReader::append(std::string_view bytes) {
-  buffer_.erase(0, begin_);
-  begin_ = 0;
-  buffer_ += bytes;
-}
-
-std::optional<std::string_view> FrameReader::next() {
-  const std::string_view rest = std::string_view(buffer_).substr(begin_);
-  if (rest.size() < sizeof(uint32_t)) return std::nullopt;
-  const auto size = load<uint32_t>(rest);
-  if (size > kMaxStoreFrame) {
-    throw StoreError("malformed store message: a frame of " + std::to_string(size) + " bytes");
-  }
-  if (rest.size() - sizeof(uint32_t) < size) return std::nullopt;
-  begin_ += sizeof(uint32_t) + size;
-  return rest.substr(sizeof(uint32_t), size);
 }
 
 }  // namespace lockstep

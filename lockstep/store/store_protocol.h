@@ -1,8 +1,7 @@
 // The bytes between TcpStore and TcpStoreServer, after the challenge. Pure: no sockets here.
 //
-// A frame is a 32-bit length and that many bytes of body; all integers are little-endian. A body is
-// a 64-bit identifier that the client chose, a code, and fields; a byte string is a 32-bit length
-// and its bytes. Every request is answered once, with the request's identifier, in any order; only
+// A message is a frame (wire/frames.h). Its body is a 64-bit identifier that the client chose, a code,
+// and fields; all integers are little-endian; a byte string is a 32-bit length and its bytes. Every request is answered once, with the request's identifier, in any order; only
 // kCancel has no answer of its own: it makes the server answer the parked request with that
 // identifier at once.
 #pragma once
@@ -60,18 +59,5 @@ std::string encode(const StoreResponse& response);
 // store's limits.
 StoreRequest decode_store_request(std::string_view body);
 StoreResponse decode_store_response(std::string_view body);
-
-// Cuts a stream of bytes into frames' bodies.
-class FrameReader {
- public:
-  void append(std::string_view bytes);
-  // The next body, or nullopt until more bytes come; valid until the next append(). Throws
-  // StoreError on a length over kMaxStoreFrame, as soon as the length is there.
-  std::optional<std::string_view> next();
-
- private:
-  std::string buffer_;
-  size_t begin_ = 0;  // bytes before this were returned
-};
 
 }  // namespace lockstep

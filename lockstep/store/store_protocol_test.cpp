@@ -101,29 +101,6 @@ TEST(StoreProtocol, ACountOfKeysThatCannotBeTrueReservesNoMemory) {
   EXPECT_THROW(decode_store_request(body), StoreError);
 }
 
-TEST(FrameReader, CutsAStreamAtAnyPlace) {
-  std::string stream;
-  for (const StoreRequest& one : every_request()) stream += encode(one);
-  for (const size_t step : {size_t{1}, size_t{3}, size_t{1000}, stream.size()}) {
-    FrameReader reader;
-    size_t frames = 0;
-    for (size_t at = 0; at < stream.size(); at += step) {
-      reader.append(std::string_view(stream).substr(at, step));
-      while (const auto body = reader.next()) {
-        decode_store_request(*body);
-        ++frames;
-      }
-    }
-    EXPECT_EQ(frames, every_request().size());
-  }
-}
-
-TEST(FrameReader, RefusesALengthOverTheLimitAtOnce) {
-  FrameReader reader;
-  reader.append(std::string_view("\xff\xff\xff\xff", 4));
-  EXPECT_THROW(reader.next(), StoreError);
-}
-
 TEST(StoreService, ParksUntilTheLastKeyIsThere) {
   StoreService service;
   EXPECT_TRUE(service.handle(1, request(StoreOp::kWait, {"a", "b"}, 10)).empty());

@@ -14,6 +14,8 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store_protocol.h"
+#include "lockstep/wire/challenge.h"
+#include "lockstep/wire/frames.h"
 
 namespace lockstep {
 namespace {
@@ -33,7 +35,7 @@ class TcpStore::Impl {
   Impl(const HostPort& server, const Secret& secret, Deadline deadline)
       : name_(server.to_string()), fd_(connect_tcp(server, deadline)) {
     try {
-      authenticate_as_client(fd_.get(), secret, "store", deadline);
+      wire::authenticate_as_client(fd_.get(), secret, "store", deadline);
     } catch (const StoreError& error) {
       throw StoreError("store at " + name_ + ": " + error.what());
     } catch (const PeerLost&) {
@@ -203,7 +205,7 @@ class TcpStore::Impl {
   uint64_t last_id_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::string broken_ LOCKSTEP_GUARDED_BY(mutex_);    // empty: the connection works
   bool reading_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // some thread is in receive()
-  FrameReader incoming_;                              // the reader's
+  wire::FrameReader incoming_{kMaxStoreFrame};        // the reader's
   std::array<char, 65536> buffer_;                    // the reader's
 };
 

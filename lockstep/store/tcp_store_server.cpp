@@ -20,6 +20,8 @@
 #include "lockstep/core/log.h"
 #include "lockstep/store/store_service.h"
 #include "lockstep/store/tcp_store.h"
+#include "lockstep/wire/challenge.h"
+#include "lockstep/wire/frames.h"
 
 namespace lockstep {
 namespace {
@@ -64,9 +66,9 @@ class TcpStoreServer::Impl {
   struct Connection {
     UniqueFd fd;
     std::string peer;
-    std::optional<ServerChallenge> challenge;  // until passed
+    std::optional<wire::ServerChallenge> challenge;  // until passed
     Deadline challenge_deadline;
-    FrameReader incoming;
+    wire::FrameReader incoming{kMaxStoreFrame};
     std::string outgoing;
     size_t sent = 0;  // of outgoing
     uint32_t events = EPOLLIN;
@@ -141,9 +143,9 @@ class TcpStoreServer::Impl {
     std::string peer = peer_address(fd.get()).to_string();
     connections_.emplace(id, Connection{std::move(fd),
                                         std::move(peer),
-                                        ServerChallenge(secret_, "store"),
+                                        wire::ServerChallenge(secret_, "store"),
                                         Deadline::after(kChallengeTimeout),
-                                        {},
+                                        wire::FrameReader(kMaxStoreFrame),
                                         {}});
     strangers_.insert(id);
   }

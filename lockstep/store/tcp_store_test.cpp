@@ -14,6 +14,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/store/store_protocol.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep {
 namespace tcp_store_test {
@@ -31,7 +32,7 @@ class TcpStoreTest : public testing::Test {
   UniqueFd connect_raw() { return connect_tcp(address_, soon()); }
   UniqueFd connect_authenticated() {
     UniqueFd fd = connect_raw();
-    authenticate_as_client(fd.get(), secret_, "store", soon());
+    wire::authenticate_as_client(fd.get(), secret_, "store", soon());
     return fd;
   }
   // True when the server closes the connection within 5 s.
@@ -83,7 +84,7 @@ TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
 
 TEST_F(TcpStoreTest, AProofForAnotherPurposeIsWorthless) {
   const UniqueFd fd = connect_raw();
-  EXPECT_THROW(authenticate_as_client(fd.get(), secret_, "shm", soon()), StoreError);
+  EXPECT_THROW(wire::authenticate_as_client(fd.get(), secret_, "shm", soon()), StoreError);
 }
 
 TEST_F(TcpStoreTest, NobodyThereIsATimeOut) {
@@ -202,7 +203,7 @@ TEST_F(TcpStoreTest, AServerThatStandsStillHoldsUpOfferAndPeekNoLongerThanTheyAl
   std::thread server([&] {
     wait_ready(listener.get(), POLLIN, soon(), "a client");
     connection.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    authenticate_as_server(connection.get(), secret_, "store", soon());
+    wire::authenticate_as_server(connection.get(), secret_, "store", soon());
   });
   TcpStore store(local_address(listener.get()), secret_, soon());
   server.join();

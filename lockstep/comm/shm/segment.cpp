@@ -15,6 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep::shm {
 namespace {
@@ -211,7 +212,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     std::vector<UniqueFd> reader;
     try {
       check_same_user(client.get());
-      authenticate_as_server(client.get(), secret, kPurpose, deadline);
+      wire::authenticate_as_server(client.get(), secret, kPurpose, deadline);
       read_exact(client.get(), &rank, sizeof rank, deadline);
       reader = receive_fds(client.get(), 1, deadline);
     } catch (const StoreError&) {
@@ -251,7 +252,7 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   }
   check_same_user(socket.get());
   try {
-    authenticate_as_client(socket.get(), secret, kPurpose, deadline);
+    wire::authenticate_as_client(socket.get(), secret, kPurpose, deadline);
     const int32_t self = rank;
     write_exact(socket.get(), &self, sizeof self, deadline);
     send_fds(socket.get(), {own_reader.get()}, deadline);

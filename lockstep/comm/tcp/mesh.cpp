@@ -18,6 +18,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -74,8 +75,8 @@ struct Candidate {
   int rank = -1;  // whom we connect to; -1: somebody connected to us
   Deadline deadline;
   bool connected = true;
-  std::optional<ServerChallenge> server = {};
-  std::optional<ClientChallenge> client = {};
+  std::optional<wire::ServerChallenge> server = {};
+  std::optional<wire::ClientChallenge> client = {};
   std::string out = {};       // to be written
   std::string greeting = {};  // read so far
   bool over = false;          // to be closed

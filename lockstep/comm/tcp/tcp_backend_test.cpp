@@ -20,6 +20,7 @@
 #include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_suite.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep::tcp_backend_test {
 namespace {
@@ -233,11 +234,11 @@ TEST(TcpBackend, StrangersAreRefusedAndTheJobGoesOn) {
       },
       PeerLost);
   const UniqueFd liar = connect_tcp(door, Deadline::seconds(5));
-  EXPECT_THROW(authenticate_as_client(liar.get(), Secret::from_text("wrong"), "tcp rank 0",
-                                      Deadline::seconds(5)),
+  EXPECT_THROW(wire::authenticate_as_client(liar.get(), Secret::from_text("wrong"), "tcp rank 0",
+                                            Deadline::seconds(5)),
                StoreError);
   const UniqueFd replayer = connect_tcp(door, Deadline::seconds(5));
-  EXPECT_THROW(authenticate_as_client(
+  EXPECT_THROW(wire::authenticate_as_client(
                    replayer.get(), Secret::from_text(store.get("tcp/secret", Deadline::seconds(5))),
                    "store", Deadline::seconds(5)),
                StoreError);

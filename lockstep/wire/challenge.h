@@ -1,0 +1,81 @@
+// The challenge by which two ends of a connection prove to each other that they know the job's
+// secret.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/secret.h"
+
+namespace lockstep::wire {
+
+// Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by
+// HMAC-SHA256 over both nonces, its role and `purpose` (so that a proof for one service is
+// worthless at another). Neither learns anything from a wrong peer. Both ends must call, one each;
+// the descriptor stays open. Throws StoreError when the peer does not know the secret or speaks
+// something else, Timeout at the deadline.
+void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
+                            Deadline deadline);
+void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose,
+                            Deadline deadline);
+
+// What the two halves of the challenge share: hello, then proof, each made of a fixed number of
+// bytes, which may come in pieces.
+class ChallengeHalf {
+ public:
+  // Bytes still missing for the next step; 0 when done.
+  size_t wanted() const;
+  bool done() const { return step_ == Step::kDone; }
+
+ protected:
+  enum class Step { kHello, kProof, kDone };
+
+  ChallengeHalf(const Secret& secret, std::string_view purpose)
+      : secret_(secret), purpose_(purpose) {}
+  // Keeps at most wanted() bytes; true once the step's are all there. Throws StoreError as soon as
+  // they are not those of Lockstep.
+  bool take(std::string_view bytes);
+  // The nonce of the hello that was taken; the proof comes next.
+  std::string end_hello();
+  // Whether what was taken is `role`'s proof; if so, the half is done.
+  bool end_proof(std::string_view role);
+  std::string proof_of(std::string_view role) const;
+
+  Step step_ = Step::kHello;
+  std::string client_nonce_;
+  std::string server_nonce_;
+
+ private:
+  Secret secret_;
+  std::string purpose_;
+  std::string received_;
+};
+
+// The server's half of the challenge without its input and output, for servers that must not wait
+// for one client: receive exactly wanted() bytes, give them to feed(), send what it returns, until
+// done(). A client may be given fewer bytes than wanted at a time; they are kept.
+class ServerChallenge : public ChallengeHalf {
+ public:
+  ServerChallenge(const Secret& secret, std::string_view purpose)
+      : ChallengeHalf(secret, purpose) {}
+
+  // Takes at most wanted() bytes; returns what must be sent now (perhaps nothing). Throws
+  // StoreError when the client does not know the secret or speaks something else: close the
+  // connection then.
+  std::string feed(std::string_view bytes);
+};
+
+// The client's half, likewise: send hello() first.
+class ClientChallenge : public ChallengeHalf {
+ public:
+  ClientChallenge(const Secret& secret, std::string_view purpose);
+
+  std::string hello() const;
+  // As ServerChallenge::feed(). Throws StoreError when the server does not know the secret or
+  // speaks something else.
+  std::string feed(std::string_view bytes);
+};
+
+}  // namespace lockstep::wire
