@@ -89,7 +89,7 @@ class Shown final : public CommHook {
 
 // As where a backward sums over another axis of ranks.
 TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
-  constexpr int kSteps = 10;
+  static constexpr int kSteps = 10;
   testing::run_threads(2, [](Communicator& comm) {
     Communicator other = comm.duplicate();
     const auto late = leaf({4}), early = leaf({4});
@@ -114,7 +114,9 @@ TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
       ((middle * early).sum() * (1.0 + comm.rank())).backward();
       EXPECT_EQ(early.grad()[0].item<double>(), -1.5);
     }
-    if (comm.rank() == 0) EXPECT_EQ(over, kSteps);
+    if (comm.rank() == 0) {
+      EXPECT_EQ(over, kSteps);
+    }
   });
 }
 
