@@ -22,7 +22,10 @@ install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}"
 get_property(public_headers GLOBAL PROPERTY LOCKSTEP_PUBLIC_HEADERS)
 install(CODE "
   set(SOURCE \"${PROJECT_SOURCE_DIR}\")
-  set(DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
+  set(DESTINATION \"${CMAKE_INSTALL_INCLUDEDIR}\")
+  if(NOT IS_ABSOLUTE \"\${DESTINATION}\")
+    set(DESTINATION \"\${CMAKE_INSTALL_PREFIX}/\${DESTINATION}\")
+  endif()
   set(ROOTS lockstep/lockstep.h ${public_headers})
   include(\"${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake\")" ${library_component})
 

@@ -19,6 +19,7 @@
 
 #include "lockstep/comm/giving_up.h"
 #include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/vector_maths.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -81,6 +82,16 @@ void fold_bits(const at::Tensor& sum, const at::Tensor& more, ReduceOp op) {
     sum.bitwise_or_(more);
   else
     sum.bitwise_xor_(more);
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an unknown exception";
+  }
 }
 
 // Whether all_gather's input is this rank's own part of its output, so that nothing is to be
@@ -246,6 +257,10 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
       };
     }
     output = all;
+    // It is a reduction all the same, in the ranks' comparison of their calls.
+    call.note.key = (call.note.key ^ (static_cast<uint64_t>(ask.op) * kReduceOpCount +
+                                      static_cast<uint64_t>(plan.reduce) + 1)) *
+                    0x9e3779b97f4a7c15ULL;
     call.count = 0;
     call.counts.assign(static_cast<size_t>(size), each);
     call.uniform = true;
@@ -485,9 +500,7 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
 }
 
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
-  {
-    const Entry entry(*this);
-    if (flight.done) return;
+  if (const Entry entry(*this); !flight.done) {
     throw_if_broken();
     try {
       if (flight.ordered) {
@@ -505,9 +518,7 @@ void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
 }
 
 bool Communicator::Impl::test(Flight& flight) {
-  {
-    const Entry entry(*this);
-    if (flight.done) return true;
+  if (const Entry entry(*this); !flight.done) {
     throw_if_broken();
     try {
       if (!flight.request->poll()) {
@@ -560,21 +571,15 @@ void Communicator::Impl::set_broken() noexcept {
   const std::exception_ptr error = std::current_exception();
   const bool first = broken_.set(error);  // else abort() was: this rank's own doing
   note_flights();
+  const std::string text = text_of(error);
   // Whoever waits for the device, on whatever stream, does not wait for ever.
-  if (ordered_) backend_->abort("an operation on the device has failed, or did not end in time");
+  if (ordered_) backend_->abort(text);
   if (std::exchange(told_, true)) return;
   if (first && options_.board) {
     show_giving_up(*options_.board, options_.board_rank, error,
                    options_.origin ? options_.origin->members : std::vector<int>());
   }
-  if (!options_.on_broken) return;
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    options_.on_broken(error.what());
-  } catch (...) {
-    options_.on_broken("an unknown exception");
-  }
+  if (options_.on_broken) options_.on_broken(text);
 }
 
 void Communicator::Impl::complete(Flight& flight) {
@@ -590,7 +595,8 @@ void Communicator::Impl::complete(Flight& flight) {
 // After complete(); not inside, as launch().
 void Communicator::Impl::finish(Flight& flight) {
   const at::NoGradGuard no_grad;
-  if (const auto finish = std::exchange(flight.finish, nullptr)) finish();
+  if (flight.finish) flight.finish();
+  flight.finish = nullptr;
 }
 
 at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,

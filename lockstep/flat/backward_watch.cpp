@@ -19,7 +19,7 @@ void BackwardWatch::watch(std::span<const at::Tensor> parameters) {
           try {
             self->gradient_arrived(i, passed);
           } catch (...) {
-            self->began_ = false;  // whoever threw has put its own things in order
+            self->began_ = false;
             throw;
           }
         }));
@@ -44,7 +44,9 @@ void BackwardWatch::arm(bool outermost) {
 }
 
 void BackwardWatch::forget_failed_backward() {
-  if (!failed()) return;
+  // Where the backward ran on a device's thread, its task may outlive it by a moment.
+  const bool outside = torch::autograd::get_current_graph_task_id() == -1;
+  if (!failed() && !(began_ && outside)) return;
   began_ = false;
   backward_failed();
 }

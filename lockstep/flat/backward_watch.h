@@ -26,16 +26,20 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
 
   // An event of the backward that runs: gradients call it by themselves. A result's hook may call
   // it earlier, with `outermost`, for it is never that of a backward inside another (a checkpointed
-  // part); then backward_ended() comes at the end of the whole.
+  // part); then backward_ended() comes at the end of the whole. Without that, a backward whose first
+  // gradient comes in an inner one ends with the inner one, and what the outer one throws afterwards
+  // is not seen.
   void arm(bool outermost = false);
 
-  // backward_failed(), if a backward has thrown since. To be called where the next step begins.
+  // backward_failed(), if a backward has thrown since. To be called where the next step begins,
+  // perhaps inside another backward.
   void forget_failed_backward();
 
  protected:
   virtual void backward_began() {}
   // The gradient of parameters[index] has had `passed` added; more than once in a backward where
-  // the parameter is used in several checkpointed parts.
+  // the parameter is used in several checkpointed parts. Who throws here has put its own things in
+  // order: backward_failed() is not called for it.
   virtual void gradient_arrived(size_t index, const at::Tensor& passed) = 0;
   virtual void backward_ended() {}
   // The backward that began last never came to its end. Called before the next begins.

@@ -1,5 +1,6 @@
 # cmake -DWAY=find_package|subdirectory ... -P install_test.cmake: builds the project of that name and runs it.
 # -DWAY=command_alone: installs what scripts/quickstart leaves, the command alone.
+cmake_policy(VERSION 3.22)
 set(work "${LOCKSTEP_BUILD}/install_test/${WAY}")
 file(REMOVE_RECURSE "${work}")
 file(MAKE_DIRECTORY "${work}")

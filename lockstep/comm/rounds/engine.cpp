@@ -105,7 +105,8 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   const bool shown = std::exchange(shown_, false);
   if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
   if (broken_) std::rethrow_exception(broken_);
-  check_aborted();
+  // What has been shown may be over on the other ranks, who then go their ways.
+  if (!shown) check_aborted();
   trace::CallRecord made;
   if (call.record == nullptr) made = make_record(call);
   Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());

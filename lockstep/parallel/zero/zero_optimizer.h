@@ -76,7 +76,8 @@ struct ZeroTimes {
 // gradients become dense.
 //
 // step() drops the gradients (zero_grad() need not be called, and does no harm before backward). A
-// backward that threw, on all ranks alike, can be repeated after zero_grad().
+// backward that threw at the same place on all ranks, elsewhere than in this optimizer's own hooks,
+// can be repeated after zero_grad(); without that the next one throws InvalidArgument.
 // Not copyable, not movable. One thread at a time. Hooks do nothing once the optimizer is gone.
 class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,

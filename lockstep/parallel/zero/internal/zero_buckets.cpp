@@ -106,7 +106,9 @@ void ZeroBuckets::check_places() const {
   for (const ZeroBucket& bucket : buckets_) {
     for (const ZeroSlot& slot : bucket.slots) {
       const ZeroParameter& parameter = parameters_[slot.parameter];
-      if (flat::is_home(parameter.tensor, bucket.parameters, slot.offset)) continue;
+      if (parameter.tensor.numel() == slot.numel &&
+          flat::is_home(parameter.tensor, bucket.parameters, slot.offset))
+        continue;
       throw InvalidArgument("ZeroOptimizer: parameter '" + parameter.name +
                             "' has been moved since the optimizer was made; make it after "
                             "model->to(...), and only one a parameter");

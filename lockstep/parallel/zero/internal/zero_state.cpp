@@ -56,13 +56,29 @@ void ZeroState::install_hooks() {
   watch(parameters);
 }
 
-// What it had started is ended first: memory may not be written while it is reduced. The gradients
-// themselves are the caller's to clear, as after any backward that throws.
+// The buckets whose gradients were all there are reduced to their end. How many of them had been
+// started differs from rank to rank; which ones were complete does not.
 void ZeroState::backward_failed() {
-  for (size_t i = finished_; i < started_; ++i) buckets_.buckets()[i].work.wait();
+  const std::vector<ZeroParameter>& parameters = buckets_.parameters();
+  const bool kept = std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    return parameter.arrived && gradient.defined() && gradient.is_alias_of(parameter.view);
+  });
+  std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  for (; finished_ < buckets.size(); ++finished_) {
+    while (started_ < buckets.size() && buckets[started_].missing == 0 &&
+           started_ - finished_ < kInFlight)
+      start_bucket();
+    if (finished_ == started_) break;
+    buckets[finished_].work.wait();
+  }
   buckets_.forget_arrivals();
   started_ = 0;
   finished_ = 0;
+  if (!kept) return;
+  throw InvalidArgument(
+      "ZeroOptimizer: the backward before this one threw, and its gradients, some of them averages "
+      "already, are still there; call zero_grad() after such a backward");
 }
 
 void ZeroState::gradient_arrived(size_t index, const at::Tensor& /*passed*/) {
