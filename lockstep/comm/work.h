@@ -24,8 +24,8 @@ class [[nodiscard]] Work {
   Work& operator=(const Work&) = delete;
   ~Work() = default;
 
-  // True when the operation is over and its results may be read, by the host too. Never blocks. Throws what the
-  // operation failed with.
+  // True when the operation is over and its results may be read, by the host too. Never blocks.
+  // Throws what the operation failed with.
   bool test();
 
   // Blocks until the operation is over: for the communicator's time-out, or until `deadline`. On a

@@ -44,8 +44,6 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
   virtual void backward_ended() {}
   // The backward that began last never came to its end. Called before the next begins.
   virtual void backward_failed() {}
-  // Between backward_began() and the other two.
-  bool in_backward() const { return began_; }
 
  private:
   void end();

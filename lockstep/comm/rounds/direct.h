@@ -2,8 +2,8 @@
 // copy, one-sided.
 //
 // Two ways to get there: memory that is mapped here (a pointer for every rank: load and store), or
-// copies in and out of another address space (reach.h: cross-memory attach). Nothing here waits or synchronises: the engine calls this
-// once all peers have posted, and tells them when it is over.
+// copies in and out of another address space (reach.h: cross-memory attach). Nothing here waits or
+// synchronises: the engine calls this once all peers have posted, and tells them when it is over.
 #pragma once
 
 #include <cstddef>

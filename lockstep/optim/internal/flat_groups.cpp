@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/bucket_plan.h"
@@ -78,25 +79,26 @@ FlatGroups::FlatGroups(const std::vector<torch::optim::OptimizerParamGroup>& gro
 void FlatGroups::check_new(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                            size_t first) const {
   std::vector<at::Tensor> all;
-  std::vector<std::string> places;
+  std::vector<std::pair<size_t, int64_t>> places;  // of each, group and index
   for (size_t group = first; group < groups.size(); ++group) {
     int64_t index = 0;
     for (const at::Tensor& param : groups[group].params()) {
       check_kind(param, group, index);
       all.push_back(param);
-      places.push_back(place(group, index));
+      places.emplace_back(group, index);
       ++index;
     }
   }
   for (const Block& block : blocks_) {
     for (const Slot& slot : block.slots) {
       all.push_back(slot.param);
-      places.push_back(place(block.group, slot.index));
+      places.emplace_back(block.group, slot.index);
     }
   }
   if (const auto shared = flat::find_shared_memory(all)) {
-    throw InvalidArgument("fused optimizer: " + places[shared->first] + " and " +
-                          places[shared->second] +
+    const auto said = [&](size_t i) { return place(places[i].first, places[i].second); };
+    throw InvalidArgument("fused optimizer: " + said(shared->first) + " and " +
+                          said(shared->second) +
                           " share memory; give a shared tensor once, as one tensor");
   }
 }
