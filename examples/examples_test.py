@@ -156,6 +156,14 @@ def uneven_inputs(job):
     expect("weight and bias", [round(float(x)) for x in lines[0][2:]], [2, 1])
 
 
+def fine_tuning(job):
+    trained, every, first, last, largest = re.search(
+        r"trained (\d+) of (\d+) parameters, loss (\S+) to (\S+), layer4 up to (\S+)", job.output("fine_tuning")).groups()
+    expect("parameters of the new head, and all", (int(trained), int(every)), (512 * 3 + 3, 11168832 + 512 * 3 + 3))
+    if not float(last) < float(first) or not float(largest) > 0:
+        sys.exit(f"the loss goes from {first} to {last}, layer4 up to {largest}")
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -280,7 +288,7 @@ def missing(options, way):
 
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
-                                        ddp_linear, uneven_inputs, mixed_precision,
+                                        ddp_linear, uneven_inputs, mixed_precision, fine_tuning,
                                         checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

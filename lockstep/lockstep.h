@@ -26,6 +26,7 @@
 #include "lockstep/data/text_batch.h"
 #include "lockstep/data/text_classification.h"
 #include "lockstep/data/tokenized_texts.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/flat/gradient_home.h"
+#include "lockstep/hooks/layer_hook.h"
 
 namespace lockstep::flat {
 
@@ -43,7 +44,7 @@ void move_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offs
                               ? window(flat, offset, values.sizes(), values.strides())
                               : window(flat, offset, values.sizes());
   home.copy_(values);
-  parameter.set_data(home);
+  hooks::set_data(parameter, home);
 }
 
 bool is_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {

@@ -5,8 +5,12 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
+#include <memory>
 #include <vector>
+
+#include "lockstep/hooks/layer_hook.h"
 
 namespace lockstep::flat_test {
 namespace {
@@ -45,6 +49,21 @@ TEST(ParameterHome, APlaceIsCountedFromTheBuffersOwnBeginning) {
   EXPECT_EQ(flat[5].item<float>(), 1);
   EXPECT_TRUE(flat::is_home(parameter, flat, 4));
   EXPECT_FALSE(flat::is_home(parameter, flat, 5));
+}
+
+TEST(ParameterHome, HooksMoveWithTheirParameter) {
+  struct Negative final : hooks::LayerHook {
+    at::Tensor forward(hooks::LayerCall& call) override { return -call.compute(call.input()); }
+  };
+  torch::nn::Linear layer(4, 3);
+  const at::Tensor x = counted({2, 4}), expected = -layer(x);
+  hooks::add_hook(*layer, std::make_shared<Negative>());
+  const at::Tensor flat = at::zeros({64});
+  flat::move_home(layer->weight, flat, 0);
+  flat::move_home(layer->bias, flat, 32);
+  EXPECT_TRUE(flat::is_home(layer->weight, flat, 0));
+  EXPECT_TRUE(flat::is_home(layer->bias, flat, 32));
+  EXPECT_TRUE(at::equal(layer(x), expected));
 }
 
 TEST(ParameterHome, SomebodyElseMayTakeItAway) {

@@ -8,10 +8,15 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <torch/nn/modules/container/sequential.h>
+
 #include <optional>
+#include <set>
+#include <string>
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/hooks/forward_hook.h"
 
 namespace lockstep {
 namespace {
@@ -288,6 +293,73 @@ TEST(BertClassifier, StartsAsTransformersDo) {
     EXPECT_NEAR(own.std().item<double>(), 0.1, 0.5 / std::sqrt(count)) << name;
     EXPECT_NEAR(own.mean().item<double>(), 0, 0.5 / std::sqrt(count)) << name;
   }
+}
+
+// The layer that has the replaced child is computed of its modules, the others as ever.
+TEST(BertClassifier, ReplacedChildrenAreComputed) {
+  torch::manual_seed(21);
+  BertClassifier model(small(2, 16)), plain = copy_of(model, at::kFloat);
+  const std::string path = "bert.encoder.layer.1.intermediate.dense";
+  const auto old = std::dynamic_pointer_cast<torch::nn::LinearImpl>(find_module(*model, path));
+  torch::nn::Linear other(old->options);
+  {
+    const at::NoGradGuard no_grad;
+    other->weight.copy_(old->weight);
+    other->bias.copy_(old->bias);
+  }
+  replace_child(*model, path, other);
+  const Batch whole = padded(true);
+  for (const Batch& batch : {whole, packed(padded(false))}) {
+    expect_close(logits_of(model, batch), logits_of(plain, batch), 1e-5, "logits");
+    const auto found = gradients_of(model, batch), expected = gradients_of(plain, batch);
+    const auto names = plain->named_parameters().keys();
+    ASSERT_EQ(model->named_parameters().keys(), names);
+    for (size_t i = 0; i < names.size(); ++i) expect_close(found[i], expected[i], 1e-5, names[i]);
+  }
+  const at::Tensor before = logits_of(model, whole);
+  const at::NoGradGuard no_grad;
+  other->weight.mul_(2);
+  plain->named_parameters()[path + ".weight"].mul_(2);
+  expect_close(logits_of(model, whole), logits_of(plain, whole), 1e-5, "other weights");
+  EXPECT_FALSE(torch::allclose(logits_of(model, whole), before));
+  // Between two layers in bfloat16.
+  const amp::Autocast autocast(at::kCPU, at::kBFloat16);
+  expect_close(logits_of(model, whole), logits_of(plain, whole), 0.05, "bfloat16");
+}
+
+TEST(BertClassifier, WrapsEveryLayerOfItsOwn) {
+  torch::manual_seed(22);
+  BertClassifier model(small(2, 8));
+  const Batch batch = padded(true);
+  const at::Tensor plain = logits_of(model, batch);
+  std::set<std::string> wrapped, called;
+  for (const auto& item : model->named_modules("", false)) {
+    const std::string path = item.key();
+    if (item.value()->parameters(/*recurse=*/false).empty()) continue;
+    wrapped.insert(path);
+    wrap_forward(*model, path, [&called, path](const Forward& forward, const at::Tensor& input) {
+      called.insert(path);
+      return forward(input);
+    });
+  }
+  expect_close(logits_of(model, batch), plain, 1e-5, "wrapped");
+  EXPECT_EQ(called, wrapped);
+  EXPECT_GT(wrapped.size(), 20u);
+}
+
+TEST(BertClassifier, FollowsReplaceModule) {
+  torch::manual_seed(23);
+  BertClassifier model(small(2, 8));
+  const Batch batch = padded(true);
+  const auto parent = find_module(*model, "bert.encoder.layer.0.attention.self");
+  torch::nn::Linear other(16, 16);
+  const at::Tensor before = logits_of(model, batch);
+  parent->replace_module("query", other);
+  EXPECT_FALSE(torch::allclose(logits_of(model, batch), before));
+  loss_of(model, batch).backward();
+  EXPECT_TRUE(other->weight.grad().defined());
+  parent->replace_module("query", torch::nn::Sequential(torch::nn::Linear(16, 16)));
+  EXPECT_THROW(logits_of(model, batch), InvalidArgument);
 }
 
 TEST(BertClassifier, RefusesWhatIsOutsideOfItsTables) {

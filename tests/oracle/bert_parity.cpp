@@ -1,14 +1,18 @@
 // What bert_parity.py runs: bert_parity CONFIG FOLDER reads CONFIG (a config.json),
 // model.safetensors and batch.safetensors (ids, mask, types, lengths, labels; what is absent is not
 // given) from FOLDER, and leaves there the logits and the loss, in gradients.safetensors the
-// gradients. With STEPS and RATE, instead trains that many steps with AdamW on that batch and
-// leaves losses.safetensors and trained.safetensors.
+// gradients. With PATH, the Linear of that name is first replaced from outside by another one, whose
+// weights are half as large. With STEPS and RATE, instead trains that many steps with AdamW on that
+// batch and leaves losses.safetensors and trained.safetensors.
 #include <lockstep/checkpoint/module_state.h>
 #include <lockstep/checkpoint/safetensors.h>
+#include <lockstep/hooks/forward_hook.h>
 #include <lockstep/model/bert.h>
 #include <lockstep/optim/adam.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <cstdio>
 #include <exception>
@@ -63,6 +67,17 @@ void train(BertClassifier& model, const Safetensors& batch, int steps, double ra
   save(model, folder / "trained.safetensors");
 }
 
+void replace(BertClassifier& model, const std::string& path) {
+  const auto old = std::dynamic_pointer_cast<torch::nn::LinearImpl>(find_module(*model, path));
+  torch::nn::Linear other(old->options);
+  {
+    const torch::NoGradGuard no_grad;
+    other->weight.copy_(old->weight * 0.5);
+    other->bias.copy_(old->bias);
+  }
+  replace_child(*model, path, other, {.release_memory = true});
+}
+
 void run(int count, char** arguments) {
   const std::filesystem::path folder = arguments[2];
   std::ifstream file(arguments[1]);
@@ -70,6 +85,7 @@ void run(int count, char** arguments) {
   BertClassifier model(bert_config_from_json(text, arguments[1]));
   load(model, folder / "model.safetensors");
   const Safetensors batch = read_safetensors(folder / "batch.safetensors");
+  if (count == 4) replace(model, arguments[3]);
   if (count > 4)
     train(model, batch, std::stoi(arguments[3]), std::stod(arguments[4]), folder);
   else
@@ -79,8 +95,8 @@ void run(int count, char** arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 && argc != 5) {
-    std::fputs("usage: bert_parity CONFIG FOLDER [STEPS RATE]\n", stderr);
+  if (argc < 3 || argc > 5) {
+    std::fputs("usage: bert_parity CONFIG FOLDER [PATH | STEPS RATE]\n", stderr);
     return 2;
   }
   try {

@@ -2,8 +2,8 @@
 """Lockstep's BertClassifier against transformers' BertForSequenceClassification.
 
 From the same weights and ids, without dropout: logits, loss and every gradient, in float32, are those that transformers has in float64
-within 1e-5 of each tensor's largest value, for random configurations, with padding, pairs, masks with holes and packed sequences; and
-100 training steps with AdamW follow transformers' losses within 1e-4. Needs torch, transformers and safetensors; exit status 77 where they are missing.
+within 1e-5 of each tensor's largest value, for random configurations, with padding, pairs, masks with holes and packed sequences, and
+where one of the layers' Linears was replaced from outside; and 100 training steps with AdamW follow transformers' losses within 1e-4. Needs torch, transformers and safetensors; exit status 77 where they are missing.
 
     tests/oracle/bert_parity.py [--program build/release/bin/tests/bert_parity]
 """
@@ -88,15 +88,17 @@ def write_case(folder, model, given):
     save_file({name: value.contiguous() for name, value in given.items()}, os.path.join(folder, "batch.safetensors"))
 
 
-def one_case(program, generator, kind):
+def one_case(program, generator, kind, replaced=None):
     config = random_config(generator)
     model = BertForSequenceClassification(config)
     batch, lengths = random_batch(config, generator, kind)
     with tempfile.TemporaryDirectory() as folder:
         write_case(folder, model, as_given(batch, lengths, kind))
-        subprocess.run([program, os.path.join(folder, "config.json"), folder], check=True)
+        subprocess.run([program, os.path.join(folder, "config.json"), folder, *([replaced] if replaced else [])], check=True)
         found = load_file(os.path.join(folder, "logits.safetensors"))
         gradients = load_file(os.path.join(folder, "gradients.safetensors"))
+    if replaced:
+        model.get_submodule(replaced).weight.data.mul_(0.5)
     values, expected = results(model, batch, kind)
     true_values, truth = results(model.double(), batch, kind)
     return max(parity.compare(f"{kind}: values", found, true_values, TOLERANCE, values),
@@ -135,6 +137,9 @@ def main():
     for kind in ("padded", "holes", "plain", "packed"):
         worst = max(one_case(options.program, generator, kind) for _ in range(6))
         print(f"{kind}: 6 random models and batches, logits, loss and gradients within {worst:.1e}", flush=True)
+    for name in ("attention.self.query", "attention.output.dense", "intermediate.dense", "output.dense"):
+        worst = max(one_case(options.program, generator, kind, f"bert.encoder.layer.0.{name}") for kind in ("holes", "packed"))
+        print(f"{name} replaced: logits, loss and gradients within {worst:.1e}", flush=True)
     training(options.program, generator)
     return 0
 

@@ -8,10 +8,14 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/errors.h"
+#include "lockstep/hooks/layer_hook.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/embedding_node.h"
 #include "lockstep/model/internal/heads.h"
@@ -49,6 +53,36 @@ std::array<kernels::Dropout, 3> draw_dropouts(const std::array<double, 3>& proba
   return result;
 }
 
+bool any_hooked(std::initializer_list<at::Tensor> parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), hooks::is_hooked);
+}
+
+bool is_hooked(const LayerParameters& p) {
+  return any_hooked({p.query_weight, p.key_weight, p.value_weight, p.mix_weight, p.mix_gamma,
+                     p.inner_weight, p.outer_weight, p.gamma});
+}
+
+// Takes over the children that somebody has registered in place of the held ones. Those that were
+// replaced by a hook are still called.
+template <typename... Holders>
+void follow(const torch::nn::Module& parent, Holders&... held) {
+  const auto children = parent.children();
+  size_t i = 0;
+  const auto follow_one = [&]<typename Impl>(torch::nn::ModuleHolder<Impl>& holder) {
+    const std::shared_ptr<torch::nn::Module>& registered = children[i++];
+    if (registered == holder.ptr() || !hooks::hooks_of(*holder).empty()) return;
+    auto same = std::dynamic_pointer_cast<Impl>(registered);
+    if (!same) {
+      throw InvalidArgument("BertClassifier: '" + parent.named_children()[i - 1].key() +
+                            "' was replaced by " + registered->name() +
+                            ", another type, which replace_module cannot do: call "
+                            "lockstep::replace_child");
+    }
+    static_cast<torch::nn::ModuleHolder<Impl>&>(holder) = torch::nn::ModuleHolder<Impl>(same);
+  };
+  (follow_one(held), ...);
+}
+
 }  // namespace
 
 Arithmetic arithmetic_for(const at::Tensor& parameter) {
@@ -64,31 +98,41 @@ BertOutput::BertOutput(const BertConfig& config, int64_t inputs)
       dense_(register_module("dense", undrawn_linear(inputs, config.hidden_size))),
       norm_(register_module("LayerNorm", norm_of(config))) {}
 
+void BertOutput::follow_children() {
+  follow(*this, dense_, norm_);
+}
+
 at::Tensor BertOutput::forward(const at::Tensor& x, const at::Tensor& residual) {
   return norm_(at::dropout(dense_(x), dropout_, is_training()) + residual);
 }
 
 BertLayer::BertLayer(const BertConfig& config)
     : config_(config),
+      self_(std::make_shared<torch::nn::Module>()),
+      inner_(std::make_shared<torch::nn::Module>()),
       query_(square(config)),
       key_(square(config)),
       value_(square(config)),
       intermediate_(undrawn_linear(config.hidden_size, config.intermediate_size)),
       attention_output_(std::make_shared<BertOutput>(config, config.hidden_size)),
       output_(std::make_shared<BertOutput>(config, config.intermediate_size)) {
-  // Modules that only give their parameters the names that transformers has.
-  const auto self = std::make_shared<torch::nn::Module>();
-  self->register_module("query", query_);
-  self->register_module("key", key_);
-  self->register_module("value", value_);
+  self_->register_module("query", query_);
+  self_->register_module("key", key_);
+  self_->register_module("value", value_);
   const auto attention = std::make_shared<torch::nn::Module>();
-  attention->register_module("self", self);
+  attention->register_module("self", self_);
   attention->register_module("output", attention_output_);
-  const auto intermediate = std::make_shared<torch::nn::Module>();
-  intermediate->register_module("dense", intermediate_);
+  inner_->register_module("dense", intermediate_);
   register_module("attention", attention);
-  register_module("intermediate", intermediate);
+  register_module("intermediate", inner_);
   register_module("output", output_);
+}
+
+void BertLayer::follow_children() {
+  follow(*self_, query_, key_, value_);
+  follow(*inner_, intermediate_);
+  attention_output_->follow_children();
+  output_->follow_children();
 }
 
 LayerParameters BertLayer::layer_parameters() const {
@@ -112,6 +156,9 @@ at::Tensor BertLayer::composed(const at::Tensor& x, const at::Tensor& asking,
 
 LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool first_only,
                              Arithmetic arithmetic) {
+  follow_children();
+  const LayerParameters parameters = layer_parameters();
+  if (is_hooked(parameters)) arithmetic = Arithmetic::kComposed;
   AttentionLayout layout = batch.layout;
   if (first_only) layout.spans.resize(static_cast<size_t>(batch.sequences));
   for (int64_t s = 0; first_only && s < batch.sequences; ++s) {
@@ -136,7 +183,12 @@ LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool fi
     plan->mix_dropout = dropouts[1];
     plan->outer_dropout = dropouts[2];
   }
-  return layer(x, layer_parameters(), plan);
+  LayerRows rows = x;
+  if (plan->in_bfloat16 && !rows.rounded.defined()) {  // the layer before is composed
+    rows.exact = rows.exact.to(at::kFloat);
+    rows.rounded = rows.exact.to(at::kBFloat16);
+  }
+  return layer(rows, parameters, plan);
 }
 
 BertEmbeddings::BertEmbeddings(const BertConfig& config)
@@ -153,19 +205,22 @@ BertEmbeddings::BertEmbeddings(const BertConfig& config)
 }
 
 at::Tensor BertEmbeddings::composed(const BertBatch& batch) {
-  at::Tensor x = words_(batch.ids);
-  x = x + (batch.types.defined() ? types_(batch.types) : types_->weight[0]);
+  const at::Tensor types = batch.types.defined() ? batch.types : at::zeros_like(batch.ids);
+  at::Tensor x = words_(batch.ids) + types_(types);
   if (batch.positions.defined()) {
     x = x + positions_(batch.positions);
   } else {
-    const at::Tensor rows = positions_->weight.narrow(0, 0, batch.length);
+    const at::Tensor rows = positions_(at::arange(batch.length, batch.ids.options()));
     x = (x.view({batch.sequences, batch.length, -1}) + rows).view_as(x);
   }
   return at::dropout(norm_(x), dropout_, is_training());
 }
 
 LayerRows BertEmbeddings::forward(const BertBatch& batch, Arithmetic arithmetic) {
-  if (arithmetic == Arithmetic::kComposed) return {composed(batch), {}};
+  follow(*this, words_, positions_, types_, norm_);
+  if (arithmetic == Arithmetic::kComposed ||
+      any_hooked({words_->weight, positions_->weight, types_->weight, norm_->weight}))
+    return {composed(batch), {}};
   const auto plan = std::make_shared<EmbeddingPlan>();
   plan->words = batch.ids.contiguous();
   plan->types =

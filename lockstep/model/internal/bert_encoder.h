@@ -1,4 +1,8 @@
 // The parts of BertClassifier below its classifier; names of modules are transformers'.
+//
+// A part whose child has hooks (hooks/forward_hook.h), a replacement among them, is computed in the
+// composed form, which calls its children. One that torch::nn::Module::replace_module put there is
+// held instead of the former one where it is of the same type.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -55,6 +59,7 @@ class BertOutput : public torch::nn::Module {
 
   const torch::nn::Linear& dense() const { return dense_; }
   const torch::nn::LayerNorm& norm() const { return norm_; }
+  void follow_children();
 
  private:
   double dropout_;
@@ -72,8 +77,11 @@ class BertLayer : public torch::nn::Module {
  private:
   at::Tensor composed(const at::Tensor& x, const at::Tensor& asking, const AttentionLayout& layout);
   LayerParameters layer_parameters() const;
+  void follow_children();
 
   BertConfig config_;
+  // Modules that only give their parameters the names that transformers has.
+  std::shared_ptr<torch::nn::Module> self_, inner_;
   torch::nn::Linear query_, key_, value_, intermediate_;
   std::shared_ptr<BertOutput> attention_output_, output_;
 };

@@ -4,9 +4,10 @@
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
+
+#include "lockstep/hooks/thread_generator.h"
 
 namespace lockstep::data_parallel {
 
@@ -28,21 +29,12 @@ class ForwardSeeds {
 class ReplicaRandom {
  public:
   ReplicaRandom(ForwardSeeds& seeds, size_t replica);
-  ~ReplicaRandom();
   ReplicaRandom(const ReplicaRandom&) = delete;
   ReplicaRandom& operator=(const ReplicaRandom&) = delete;
 
-  const at::Generator& generator();
-
  private:
-  class Mode;
-  ForwardSeeds& seeds_;
-  size_t replica_;
-  std::optional<at::Generator> generator_;
-  std::unique_ptr<Mode> mode_;
+  std::optional<at::Generator> generator_;  // made by the first of them
+  hooks::ThreadGenerator here_;
 };
-
-// Once a process; ReplicaRandom needs it. Takes some milliseconds.
-void register_replica_random();
 
 }  // namespace lockstep::data_parallel

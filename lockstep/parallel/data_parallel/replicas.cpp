@@ -192,7 +192,7 @@ Replicas::State::State(ModulePtr module, std::vector<ModulePtr> copies,
       output_device_(options.output_device.value_or(devices_[0])),
       dim_(options.dim),
       threads_(devices_.size()) {
-  register_replica_random();
+  hooks::ThreadGenerator::prepare();
   using Dict = torch::OrderedDict<std::string, at::Tensor>;
   std::vector<Dict> parameters, buffers;
   std::vector<std::vector<ModulePtr>> modules;

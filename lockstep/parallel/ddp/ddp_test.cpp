@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/testing/thread_ranks.h"
@@ -92,6 +93,47 @@ TEST(Ddp, GradientsAreThoseOfOneProcessOnTheWholeBatch) {
       for (size_t i = 0; i < got.size(); ++i)
         expect_close(got[i], expected[i],
                      "ranks " + std::to_string(ranks) + " gradient " + std::to_string(i));
+    });
+  }
+}
+
+// A child wrapped, one replaced and one frozen: the ranks train what one process trains.
+TEST(Ddp, HookedModelsAreThoseOfOneProcess) {
+  const auto make = [] {
+    Net net = make_net();
+    wrap_forward(*net, "first", [](const Forward& forward, const torch::Tensor& x) {
+      return forward(x) - 0.5 * forward(x * 2);
+    });
+    Linear other(8, 4);
+    {
+      const torch::NoGradGuard no_grad;
+      other->weight.copy_(torch::linspace(-1, 1, 32).view({4, 8}));
+      other->bias.fill_(0.25);
+    }
+    replace_child(*net, "second", other, {.release_memory = true});
+    freeze_child(*net, "spare");
+    return net;
+  };
+  const auto train = [](auto& model, Net& net, const torch::Tensor& mine) {
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      (model(mine, true) - 1).pow(2).mean().backward();
+      optimizer.step();
+    }
+  };
+  Net one = make();
+  const auto start = one->named_parameters();
+  train(one, one, batch(12));
+  EXPECT_FALSE(start["spare.weight"].grad().defined());
+  for (const int ranks : {2, 3}) {
+    std::mutex mutex;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      DistributedDataParallel model(make(), comm, {.bucket_sizes = {.first = 64, .rest = 128}});
+      train(model, model.module(), batch(12).chunk(ranks)[comm.rank()]);
+      const std::lock_guard lock(mutex);
+      for (const auto& item : model.module()->named_parameters())
+        expect_close(item.value(), one->named_parameters()[item.key()], item.key());
     });
   }
 }

@@ -1,25 +1,22 @@
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_to_copy.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/clone.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DispatchKeySet.h>
-#include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_math.h"
 
 namespace lockstep {
@@ -38,10 +35,6 @@ namespace math = sync_batch_norm;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using OptionalTensor = std::optional<at::Tensor>;
-
-// Above autograd and autocast, and used by nothing in libtorch: it is kept for out-of-tree deferred
-// initialisation of modules, which does not go together with tensors that have values.
-constexpr auto kMark = c10::DispatchKey::DeferredInit;
 
 // Which layer.
 struct Layer {
@@ -171,137 +164,40 @@ at::Tensor normalize_in_training(const at::Tensor& input, const OptionalTensor& 
                                                      .layer = layer}));
 }
 
-// The mark.
+class SyncHook final : public hooks::LayerHook {
+ public:
+  explicit SyncHook(Layer layer) : layer_(std::move(layer)) {}
+  const Layer& layer() const { return layer_; }
 
-struct MarkMeta final : c10::BackendMeta {
-  Layer layer;
-  bool is_carrier = false;  // the tensor is there for the mark alone
-};
-
-MarkMeta* mark_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.key_set().has(kMark)) return nullptr;
-  return dynamic_cast<MarkMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
-}
-MarkMeta* mark_of(const OptionalTensor& tensor) {
-  return tensor ? mark_of(*tensor) : nullptr;
-}
-
-// In place: whoever holds the tensor sees it.
-void set_mark(const at::Tensor& tensor, c10::intrusive_ptr<c10::BackendMeta> mark) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor plain = tensor.detach();
-  at::Tensor marked = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(plain.storage()), plain.key_set().add(kMark), plain.dtype());
-  c10::TensorImpl* const impl = marked.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(plain.sizes(), plain.strides(), plain.storage_offset());
-  impl->set_backend_meta(std::move(mark));
-  tensor.set_data(marked);  // takes over all of that, and leaves autograd's part alone
-}
-
-at::Tensor value_or_none(const OptionalTensor& tensor) {
-  return tensor ? *tensor : at::Tensor();
-}
-
-at::Tensor marked_batch_norm(const at::Tensor& input, const OptionalTensor& weight,
-                             const OptionalTensor& bias, const OptionalTensor& running_mean,
-                             const OptionalTensor& running_var, bool training, double momentum,
-                             double eps, bool cudnn) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kMark);
-  const MarkMeta* mark = mark_of(running_mean);
-  const bool is_carrier = mark != nullptr && mark->is_carrier;
-  if (mark == nullptr) mark = mark_of(running_var);
-  if (mark == nullptr) mark = mark_of(weight);
-  const OptionalTensor mean = is_carrier ? OptionalTensor() : running_mean;
-  if (mark == nullptr || !training)
-    return at::batch_norm(input, weight, bias, mean, running_var, training, momentum, eps, cudnn);
-  return normalize_in_training(input, weight, bias, value_or_none(mean), value_or_none(running_var),
-                               momentum, eps, mark->layer);
-}
-
-at::Tensor passed_on(const at::Tensor& from, at::Tensor to) {
-  if (MarkMeta* mark = mark_of(from); mark != nullptr && !to.is_same(from))
-    set_mark(to, c10::intrusive_ptr<c10::BackendMeta>::reclaim_copy(mark));
-  return to;
-}
-
-// Module::clone() and Module::to() put what these return into the layer.
-at::Tensor marked_clone(const at::Tensor& self, std::optional<at::MemoryFormat> format) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kMark);
-  return passed_on(self, at::clone(self, format));
-}
-at::Tensor marked_to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
-                          std::optional<at::Layout> layout, std::optional<at::Device> device,
-                          std::optional<bool> pin_memory, bool non_blocking,
-                          std::optional<at::MemoryFormat> format) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kMark);
-  return passed_on(self,
-                   at::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format));
-}
-
-// Once a process, when the first model is converted: it takes a few milliseconds, which programs
-// without SyncBatchNorm do not pay. Never taken back, since marked tensors may outlive anything.
-void register_kernels() {
-  static const bool registered = [] {
-    static auto* const every =
-        new torch::Library(torch::Library::IMPL, "_", kMark, __FILE__, __LINE__);
-    every->fallback(torch::CppFunction::makeFallthrough());
-    static auto* const some =
-        new torch::Library(torch::Library::IMPL, "aten", kMark, __FILE__, __LINE__);
-    some->impl("batch_norm", &marked_batch_norm);
-    some->impl("clone", &marked_clone);
-    some->impl("_to_copy", &marked_to_copy);
-    return true;
-  }();
-  (void)registered;
-}
-
-struct LayerTensors {
-  at::Tensor* weight = nullptr;
-  at::Tensor* running_mean = nullptr;
-  at::Tensor* running_var = nullptr;
-};
-
-// None of them for another kind of module.
-LayerTensors tensors_of(torch::nn::Module& module) {
-  const auto of = [](auto* layer) {
-    return LayerTensors{.weight = &layer->weight,
-                        .running_mean = &layer->running_mean,
-                        .running_var = &layer->running_var};
-  };
-  if (auto* layer = dynamic_cast<torch::nn::BatchNorm1dImpl*>(&module)) return of(layer);
-  if (auto* layer = dynamic_cast<torch::nn::BatchNorm2dImpl*>(&module)) return of(layer);
-  if (auto* layer = dynamic_cast<torch::nn::BatchNorm3dImpl*>(&module)) return of(layer);
-  return {};
-}
-
-const MarkMeta* mark_of(const LayerTensors& tensors) {
-  for (const at::Tensor* tensor : {tensors.running_mean, tensors.running_var, tensors.weight}) {
-    if (tensor == nullptr) continue;
-    if (const MarkMeta* mark = mark_of(*tensor)) return mark;
+  at::Tensor forward(hooks::LayerCall& call) override {
+    // input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn
+    const auto& arguments = call.arguments();
+    if (!arguments[5].toBool() || layer_.layers->comm.size() == 1)
+      return call.compute(call.input());
+    const auto optional = [&arguments](size_t i) {
+      return arguments[i].isTensor() ? OptionalTensor(arguments[i].toTensor()) : OptionalTensor();
+    };
+    return normalize_in_training(call.input(), optional(1), optional(2),
+                                 optional(3).value_or(at::Tensor()),
+                                 optional(4).value_or(at::Tensor()), arguments[6].toDouble(),
+                                 arguments[7].toDouble(), layer_);
   }
+
+ private:
+  Layer layer_;
+};
+
+bool is_batch_norm(const torch::nn::Module& module) {
+  return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
+}
+
+std::shared_ptr<const SyncHook> hook_of(const torch::nn::Module& module) {
+  if (!is_batch_norm(module)) return nullptr;
+  for (const auto& hook : hooks::hooks_of(module))
+    if (auto sync = std::dynamic_pointer_cast<const SyncHook>(hook)) return sync;
   return nullptr;
-}
-
-void mark_layer(const LayerTensors& tensors, const Layer& layer) {
-  const auto mark = c10::make_intrusive<MarkMeta>();
-  mark->layer = layer;
-  const MarkMeta* before = mark_of(*tensors.running_mean);
-  if (tensors.running_var->defined()) {
-    set_mark(*tensors.running_mean, mark);
-    set_mark(*tensors.running_var, mark);
-    return;
-  }
-  if (tensors.weight->defined()) {
-    set_mark(*tensors.weight, mark);
-    return;
-  }
-  // Nothing of its own to mark: a tensor that is no buffer, in a member that is not used.
-  LOCKSTEP_CHECK(!tensors.running_mean->defined() || (before != nullptr && before->is_carrier),
-                 "a layer without running variance has no running mean");
-  mark->is_carrier = true;
-  at::Tensor carrier = at::zeros({1});
-  set_mark(carrier, mark);
-  *tensors.running_mean = carrier;
 }
 
 }  // namespace
@@ -311,13 +207,14 @@ at::Tensor exchange_statistics(Communicator& comm, const at::Tensor& row) {
 }
 
 int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm) {
-  register_kernels();
   const auto layers =
       std::make_shared<SyncLayers>(SyncLayers{.comm = comm, .names = {}, .before_exchange = {}});
   for (const auto& item : model.named_modules()) {
-    const LayerTensors tensors = tensors_of(*item.value());
-    if (tensors.weight == nullptr) continue;
-    mark_layer(tensors, {.layers = layers, .index = layers->names.size()});
+    torch::nn::Module& layer = *item.value();
+    if (!is_batch_norm(layer)) continue;
+    if (const auto before = hook_of(layer)) hooks::remove_hook(layer, before.get());
+    hooks::add_hook(
+        layer, std::make_shared<SyncHook>(Layer{.layers = layers, .index = layers->names.size()}));
     layers->names.push_back(item.key().empty() ? item.value()->name() : item.key());
   }
   if (layers->names.empty()) {
@@ -329,7 +226,7 @@ int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& co
 }
 
 bool is_sync_batch_norm(const torch::nn::Module& layer) {
-  return mark_of(tensors_of(const_cast<torch::nn::Module&>(layer))) != nullptr;
+  return hook_of(layer) != nullptr;
 }
 
 SyncBatchNormWatch::SyncBatchNormWatch(const torch::nn::Module& model) {
@@ -337,8 +234,8 @@ SyncBatchNormWatch::SyncBatchNormWatch(const torch::nn::Module& model) {
     std::shared_ptr<SyncLayers> group;
     if (const auto* own = dynamic_cast<const SyncBatchNormImpl*>(item.value().get())) {
       group = own->layers_;
-    } else if (const MarkMeta* mark = mark_of(tensors_of(*item.value()))) {
-      group = mark->layer.layers;
+    } else if (const auto hook = hook_of(*item.value())) {
+      group = hook->layer().layers;
       layers_.emplace_back(item.key(), item.value());
     }
     if (group && std::find(groups_.begin(), groups_.end(), group) == groups_.end())

@@ -9,11 +9,9 @@
 //   lockstep::convert_sync_batch_norm(net, comm);
 //   lockstep::DistributedDataParallel model(net, comm);
 //
-// How: forward() of a C++ module is not virtual, so a layer cannot be replaced by another type.
-// Instead its running statistics (its weight, where it keeps none) carry a mark, a dispatch key
-// beside the tensor's own, which makes torch::batch_norm call Lockstep's; all other operations pass
-// it by. The mark lives in the tensor, so it survives Module::to(), clone(), torch::load(),
-// lockstep::load(), copy_() and zero_(). It is lost when somebody puts another tensor in its place
+// How: a hook around the layer's forward (hooks/layer_hook.h), carried by its running statistics (its
+// weight, where it keeps none). It survives Module::to(), clone(), torch::load(), lockstep::load(),
+// copy_() and zero_(). It is lost when somebody puts another tensor in their place
 // (Tensor::set_data(), or an assignment to layer->running_mean): SyncBatchNormWatch, which
 // DistributedDataParallel keeps, notices that. A layer with neither weights nor running statistics
 // is not converted in clones.

@@ -18,6 +18,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
@@ -66,6 +67,29 @@ std::vector<ZeroAlgorithm> algorithms() {
   return {SGDOptions(0.05).momentum(0.9).weight_decay(0.01).dampening(0.1),
           SGDOptions(0.05).momentum(0.9).nesterov(true), SGDOptions(0.05),
           AdamOptions(1e-2).weight_decay(0.01).amsgrad(true), AdamWOptions(1e-2).weight_decay(0.1)};
+}
+
+TEST(ZeroOptimizer, HooksMoveWithTheirParameters) {
+  const ZeroAlgorithm algorithm = AdamWOptions(1e-2);
+  const auto make = [] {
+    TestNet net;
+    wrap_forward(*net, "first", [](const Forward& forward, const at::Tensor& x) {
+      return forward(x) * 0.5 + forward(-x);
+    });
+    return net;
+  };
+  TestNet one = make(), without;
+  const auto reference = plain(algorithm, one);
+  train(one, *reference, 0, kSteps, 0, 1);
+  const auto other = plain(algorithm, without);
+  train(without, *other, 0, kSteps, 0, 1);
+  EXPECT_GT(distance(trained(without), trained(one)), 1e-3);
+  testing::run_threads(2, [&](Communicator& comm) {
+    TestNet net = make();
+    ZeroOptimizer optimizer(comm, named_trained(net), algorithm, {.bucket_sizes = kSmallBuckets});
+    train(net, optimizer, 0, kSteps, comm.rank(), comm.size());
+    EXPECT_LE(distance(trained(net), trained(one)), 1e-10);
+  });
 }
 
 TEST(ZeroOptimizer, AnyNumberOfRanksIsOneProcess) {

@@ -1,0 +1,296 @@
+#include "lockstep/hooks/forward_hook.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/hooks/internal/layer_kinds.h"
+#include "lockstep/hooks/layer_hook.h"
+
+namespace lockstep {
+namespace {
+
+using Module = torch::nn::Module;
+using ModulePtr = std::shared_ptr<Module>;
+using TensorHookable = Hookable<at::Tensor(const at::Tensor&)>;
+
+// The second door.
+
+class FunctionHook final : public hooks::LayerHook {
+ public:
+  explicit FunctionHook(ForwardHook hook) : hook_(std::move(hook)) {}
+  at::Tensor forward(hooks::LayerCall& call) override {
+    return hook_([&call](const at::Tensor& input) { return call.compute(input); }, call.input());
+  }
+
+ private:
+  ForwardHook hook_;
+};
+
+struct LayerPlace final : internal::HookPlace {
+  std::weak_ptr<Module> layer;
+  std::shared_ptr<hooks::LayerHook> hook;
+  void remove() override {
+    if (const ModulePtr held = layer.lock()) hooks::remove_hook(*held, hook.get());
+  }
+};
+
+// The third door.
+
+class StandInImpl;
+
+// The hooks of a Sequential itself, which calls its children one after the other: the first one's
+// stand-in runs them all, the others pass on what they get.
+struct Whole {
+  internal::HookList<at::Tensor(const at::Tensor&)> hooks;
+  std::vector<std::weak_ptr<StandInImpl>> children;  // the Sequential's list holds them
+};
+
+// Stands in a Sequential's list in a child's place. The Sequential has the child itself registered,
+// so names and parameters are the child's.
+class StandInImpl : public Module, public TensorHookable {
+ public:
+  explicit StandInImpl(torch::nn::AnyModule child)
+      : Module(child.ptr()->name()), child_(std::move(child)) {}
+
+  at::Tensor forward(const at::Tensor& input) {
+    if (!whole_ || whole_->hooks.empty()) return TensorHookable::forward(input);
+    if (!is_first_) return input;
+    const auto all = [this](const at::Tensor& given) {
+      at::Tensor x = given;
+      for (const auto& child : whole_->children)
+        if (const auto held = child.lock()) x = held->TensorHookable::forward(x);
+      return x;
+    };
+    return whole_->hooks.call(all, input);
+  }
+
+  // As Sequential::clone() registers what this returns, it has to be the child in all but its
+  // forward. The Sequential's own hooks stay behind.
+  ModulePtr clone(const std::optional<at::Device>& device) const override {
+    auto copy = std::make_shared<StandInImpl>(child_.clone(device));
+    copy->TensorHookable::operator=(*this);
+    copy->take_over_names();
+    return copy;
+  }
+
+  // Drops the child with its hooks.
+  void replace(torch::nn::AnyModule child) {
+    child_ = std::move(child);
+    forward_hooks() = {};
+  }
+  const std::shared_ptr<Whole>& whole() const { return whole_; }
+  void join(std::shared_ptr<Whole> whole, bool is_first) {
+    whole_ = std::move(whole);
+    is_first_ = is_first;
+  }
+
+ protected:
+  at::Tensor compute(const at::Tensor& input) override { return child_.forward(input); }
+
+ private:
+  void take_over_names() {
+    const ModulePtr child = child_.ptr();
+    for (const auto& item : child->named_children()) register_module(item.key(), item.value());
+    for (const auto& item : child->named_parameters(/*recurse=*/false))
+      register_parameter(item.key(), item.value(), item.value().requires_grad());
+    for (const auto& item : child->named_buffers(/*recurse=*/false))
+      register_buffer(item.key(), item.value());
+  }
+
+  torch::nn::AnyModule child_;
+  std::shared_ptr<Whole> whole_;
+  bool is_first_ = false;
+};
+
+std::shared_ptr<StandInImpl> stand_in_of(const torch::nn::AnyModule& entry) {
+  return std::dynamic_pointer_cast<StandInImpl>(entry.ptr());
+}
+
+std::shared_ptr<StandInImpl> make_stand_in(torch::nn::AnyModule& entry) {
+  auto found = stand_in_of(entry);
+  if (found) return found;
+  found = std::make_shared<StandInImpl>(entry);
+  entry = torch::nn::AnyModule(found);
+  return found;
+}
+
+std::shared_ptr<Whole> whole_of(torch::nn::SequentialImpl& sequential) {
+  const auto first = make_stand_in(*sequential.begin());
+  if (first->whole()) return first->whole();
+  auto whole = std::make_shared<Whole>();
+  for (torch::nn::AnyModule& entry : sequential) {
+    const auto child = make_stand_in(entry);
+    child->join(whole, child == first);
+    whole->children.push_back(child);
+  }
+  return whole;
+}
+
+struct WholePlace final : internal::HookPlace {
+  std::weak_ptr<Whole> whole;
+  std::shared_ptr<const TensorHookable::Hook> hook;
+  void remove() override {
+    if (const auto held = whole.lock()) held->hooks.remove(hook);
+  }
+};
+
+struct Place {
+  ModulePtr parent;  // null: the model itself
+  std::string name;  // in the parent
+  ModulePtr child;
+};
+
+Place find_place(const Module& model, const std::string& path) {
+  Place place{.parent = nullptr, .name = path, .child = find_module(model, path)};
+  if (path.empty()) return place;
+  const size_t dot = path.rfind('.');
+  if (dot != std::string::npos) place.name = path.substr(dot + 1);
+  place.parent = dot == std::string::npos ? nullptr : find_module(model, path.substr(0, dot));
+  return place;
+}
+
+// The entry for the child in its parent's list, if that is a Sequential.
+torch::nn::AnyModule* entry_in_sequential(Module* parent, const std::string& name) {
+  auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(parent);
+  if (sequential == nullptr) return nullptr;
+  const auto children = sequential->named_children();
+  for (size_t i = 0; i < children.size(); ++i)
+    if (children[i].key() == name) return &*(sequential->begin() + static_cast<std::ptrdiff_t>(i));
+  return nullptr;
+}
+
+std::string quoted(const std::string& path) {
+  return path.empty() ? "the model" : "'" + path + "'";
+}
+
+[[noreturn]] void refuse(const Module& child, const std::string& path) {
+  std::string reason;
+  if (const std::string why = hooks::cannot_hook(child); why.rfind("is none", 0) != 0)
+    reason = child.name() + " " + why + "; ";
+  throw InvalidArgument(
+      "there is no way in at " + quoted(path) + " (" + child.name() + "): " + reason +
+      "derive its class from lockstep::Hookable<at::Tensor(const at::Tensor&)> and call its "
+      "forward compute, or hold it in a torch::nn::Sequential");
+}
+
+// How a replaced child's forward gets to the replacement. It holds the replacement: libtorch's
+// registration does so too, but a copy by clone() has that of the old child.
+ForwardHook call_of(torch::nn::AnyModule replacement) {
+  auto shared = std::make_shared<torch::nn::AnyModule>(std::move(replacement));
+  return [shared](const Forward&, const at::Tensor& input) { return shared->forward(input); };
+}
+
+void release(Module& module) {
+  const at::NoGradGuard no_grad;
+  const auto empty = [](const at::Tensor& tensor) {
+    if (tensor.dim() == 0) return;  // a counter
+    tensor.mutable_grad().reset();
+    hooks::set_data(tensor, at::empty({0}, tensor.options().requires_grad(false)));
+  };
+  for (const at::Tensor& tensor : module.parameters()) empty(tensor);
+  for (const at::Tensor& tensor : module.buffers()) empty(tensor);
+}
+
+// Evaluation, whatever the module is told.
+class FrozenNorm final : public hooks::LayerHook {
+ public:
+  at::Tensor forward(hooks::LayerCall& call) override {
+    if (call.arguments()[3].isTensor()) call.arguments()[5] = false;  // running_mean, training
+    return call.compute(call.input());
+  }
+};
+
+}  // namespace
+
+ModulePtr find_module(const Module& model, const std::string& path) {
+  const auto modules = model.named_modules("", /*include_self=*/false);
+  if (const ModulePtr* found = modules.find(path)) return *found;
+  std::vector<std::string> names = modules.keys();
+  if (path.empty()) {
+    throw InvalidArgument(
+        "find_module: the model itself is not held by another module; name one of "
+        "its children");
+  }
+  const std::string near = nearest_name(path, names);
+  throw InvalidArgument("find_module: " + model.name() + " has no module '" + path + "'" +
+                        (near.empty() ? std::string() : "; did you mean '" + near + "'?"));
+}
+
+namespace internal {
+
+void refuse_signature(const Module& module, const std::string& path) {
+  throw InvalidArgument("wrap_forward: '" + path + "' (" + module.name() +
+                        ") is no lockstep::Hookable of the signature that is asked for");
+}
+
+}  // namespace internal
+
+HookHandle wrap_forward(Module& model, const std::string& path, ForwardHook hook) {
+  const Place place = find_place(model, path);
+  if (dynamic_cast<TensorHookable*>(place.child.get()) != nullptr)
+    return wrap_forward<at::Tensor(const at::Tensor&)>(model, path, std::move(hook));
+  if (hooks::cannot_hook(*place.child).empty()) {
+    auto at = std::make_shared<LayerPlace>();
+    at->layer = place.child;
+    at->hook = std::make_shared<FunctionHook>(std::move(hook));
+    hooks::add_hook(*place.child, at->hook);
+    return HookHandle(std::move(at));
+  }
+  auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(place.child.get());
+  if (sequential != nullptr && !sequential->is_empty()) {
+    auto at = std::make_shared<WholePlace>();
+    const auto whole = whole_of(*sequential);
+    at->whole = whole;
+    at->hook = whole->hooks.add(std::move(hook));
+    return HookHandle(std::move(at));
+  }
+  Module* const parent = place.parent ? place.parent.get() : &model;
+  torch::nn::AnyModule* const entry = entry_in_sequential(parent, place.name);
+  if (entry == nullptr) refuse(*place.child, path);
+  auto at = std::make_shared<internal::HookableHook<at::Tensor(const at::Tensor&)>>();
+  const auto child = make_stand_in(*entry);
+  at->module = child;
+  at->hook = child->forward_hooks().add(std::move(hook));
+  return HookHandle(std::move(at));
+}
+
+void replace_child(Module& model, const std::string& path, torch::nn::AnyModule replacement,
+                   const ReplaceOptions& options) {
+  if (replacement.is_empty()) throw InvalidArgument("replace_child: an empty module");
+  const Place place = find_place(model, path);
+  Module* const parent = place.parent ? place.parent.get() : &model;
+  const ModulePtr instead = replacement.ptr();
+  if (torch::nn::AnyModule* const entry = entry_in_sequential(parent, place.name)) {
+    if (const auto held = stand_in_of(*entry))
+      held->replace(std::move(replacement));
+    else
+      *entry = std::move(replacement);
+  } else {
+    wrap_forward(model, path, call_of(std::move(replacement)));
+  }
+  instead->train(place.child->is_training());
+  parent->replace_module(place.name, instead);
+  if (options.release_memory) release(*place.child);
+}
+
+void freeze_child(Module& model, const std::string& path) {
+  const ModulePtr child = find_module(model, path);
+  for (const at::Tensor& parameter : child->parameters()) parameter.requires_grad_(false);
+  for (const ModulePtr& module : child->modules()) {
+    const auto tensors = hooks::internal::tensors_of(*module);
+    if (!tensors || tensors->kind != hooks::internal::Kind::kBatchNorm) continue;
+    const auto present = hooks::hooks_of(*module);
+    const bool is_frozen = std::any_of(present.begin(), present.end(), [](const auto& hook) {
+      return dynamic_cast<const FrozenNorm*>(hook.get()) != nullptr;
+    });
+    if (!is_frozen) hooks::add_hook(*module, std::make_shared<FrozenNorm>());
+  }
+}
+
+}  // namespace lockstep

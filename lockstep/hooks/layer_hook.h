@@ -1,0 +1,85 @@
+// LayerHook: code around the forward of one of libtorch's own layers, for rooms that build on it.
+// Programs use forward_hook.h.
+//
+// How: forward() of a C++ module is not virtual, and the class that calls it knows its type; but
+// what a layer computes is one operation on its parameters. Those carry a mark, a dispatch key
+// beside the tensor's own (internal/dispatch_key.h), which makes that operation call the layer's
+// hooks, whoever calls it; every other operation passes it by. The mark lives in the tensor: it
+// survives Module::to(), clone(), torch::load(), lockstep::load(), copy_() and zero_(), and is lost
+// when somebody puts another tensor in its place (Tensor::set_data(), or an assignment to the
+// layer's member). Two layers of different kinds may share a tensor; each is hooked by itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::hooks {
+
+class LayerHook;
+using LayerHooks = std::vector<std::shared_ptr<LayerHook>>;  // the innermost first
+
+// One forward of a hooked layer, on the stack of whoever calls it.
+class LayerCall {
+ public:
+  using Compute = std::function<at::Tensor(const at::Tensor& input)>;
+  using Arguments = std::vector<c10::IValue>;
+  LayerCall(const LayerHooks& hooks, at::Tensor input, Arguments& arguments, const Compute& compute)
+      : hooks_(hooks),
+        left_(hooks.size()),
+        input_(std::move(input)),
+        arguments_(arguments),
+        compute_(compute) {}
+
+  const at::Tensor& input() const { return input_; }
+  // The operation's, as libtorch's schema has them, for hooks that know the kind of the layer. What
+  // is inside of a hook computes with what that leaves here; Linear alone does not look.
+  Arguments& arguments() { return arguments_; }
+  // What the layer gives for `input`: the other hooks inside this one, at last the operation. Any
+  // number of times.
+  at::Tensor compute(const at::Tensor& input);
+
+ private:
+  const LayerHooks& hooks_;
+  size_t left_;
+  at::Tensor input_;
+  Arguments& arguments_;
+  const Compute& compute_;
+};
+
+// Called by every thread that runs the layer, clones of the module among them: they share it.
+class LayerHook {
+ public:
+  virtual ~LayerHook() = default;
+  // -> the layer's output. Above autograd and autocast.
+  virtual at::Tensor forward(LayerCall& call) = 0;
+};
+
+// Why the layer takes no hook, as the end of a sentence; empty if it takes them: Linear, Conv1d to
+// Conv3d and their transposes, Embedding, BatchNorm1d to 3d, LayerNorm and GroupNorm, with a tensor
+// that can carry the mark.
+std::string cannot_hook(const torch::nn::Module& layer);
+
+// Puts a hook around those that the layer has. Throws InvalidArgument if it takes none.
+void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook);
+// Whether it had it.
+bool remove_hook(torch::nn::Module& layer, const LayerHook* hook);
+LayerHooks hooks_of(const torch::nn::Module& layer);
+
+// Whether an operation on this parameter or buffer may call hooks. Code that computes with a
+// layer's parameters by itself, in a fused node, asks this and calls the layer where they do.
+bool is_hooked(const at::Tensor& tensor);
+
+// Tensor::set_data, but the tensor keeps its mark.
+void set_data(const at::Tensor& tensor, const at::Tensor& data);
+
+}  // namespace lockstep::hooks
