@@ -115,8 +115,12 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  return step(optimizer, [&optimizer] { optimizer.step(); });
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step) {
   if (!options_.enabled) {
-    optimizer.step();
+    take_step();
     return true;
   }
   const auto it = progress_.find(&optimizer);
@@ -127,7 +131,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   Progress& progress = it != progress_.end() ? it->second : unscale_inside(optimizer);
   progress.stepped = true;
   if (progress.found_inf) return false;
-  optimizer.step();
+  take_step();
   return true;
 }
 

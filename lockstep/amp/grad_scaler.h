@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -66,6 +67,9 @@ class GradScaler {
   // whether. The gradients of a step that was left out stay as they are. Throws InvalidArgument for
   // a second step of the optimizer before update().
   bool step(torch::optim::Optimizer& optimizer);
+  // The same with `take_step` in place of optimizer.step(): one that clips the unscaled gradients on
+  // the way, say.
+  bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step);
 
   // Once after the steps of all optimizers. The scale falls if any of them found infinities or NaN,
   // grows after growth_interval good steps unless it would become infinite, or becomes `scale`.

@@ -12,7 +12,8 @@ Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(init()
 
 Accelerator::Accelerator(Communicator comm, const AcceleratorOptions& options)
     : state_(std::make_shared<AcceleratorState>(std::move(comm), options.mixed_precision,
-                                                options.gradient_accumulation_steps)) {}
+                                                options.gradient_accumulation_steps,
+                                                options.strategy)) {}
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {
   return comm().all_gather(tensor.contiguous());

@@ -39,6 +39,7 @@ namespace lockstep {
 struct AcceleratorOptions {
   std::string mixed_precision = "no";  // "no", "bf16", "fp16"
   int64_t gradient_accumulation_steps = 1;
+  std::shared_ptr<Strategy> strategy = nullptr;  // make_strategy("ddp"); for one model
 };
 
 // Not copyable. One thread, the communicator's. "Collective": on all ranks.
@@ -51,7 +52,7 @@ class Accelerator {
   Accelerator& operator=(const Accelerator&) = delete;
 
   // What is given, made fit for several ranks; a tuple of as many, in order:
-  //   a module holder   PreparedModel: DistributedDataParallel with autocast
+  //   a module holder   PreparedModel: under the strategy, with autocast
   //   an optimizer      (torch's or ours, referred to) PreparedOptimizer: steps where gradients
   //                     were averaged, in fp16 through a GradScaler
   //   a data::Loader    (referred to, with its sampler and data set) PreparedLoader: this rank's
@@ -72,8 +73,7 @@ class Accelerator {
   template <typename M>
   Accumulation accumulate(PreparedModel<M>& model) {
     state_->count_step();
-    return Accumulation(state_->synchronizes() ? std::nullopt
-                                               : std::optional<NoSync>(model.no_sync()));
+    return state_->synchronizes() ? Accumulation(nullptr) : model.no_sync();
   }
   bool sync_gradients() const { return state_->synchronizes(); }
 
@@ -101,6 +101,8 @@ class Accelerator {
   // A line on stdout, from the main process alone.
   void print(const std::string& line) const;
   Communicator& comm() { return state_->comm; }
+  // For an optimizer that the strategy makes: after prepare() had the model.
+  Strategy& strategy() { return *state_->strategy; }
   const Communicator& comm() const { return state_->comm; }
 
   template <typename M>

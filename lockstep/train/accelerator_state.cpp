@@ -1,7 +1,6 @@
 #include "lockstep/train/accelerator_state.h"
 
 #include <torch/nn/module.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
 
 #include <nlohmann/json.hpp>
@@ -20,8 +19,10 @@ constexpr const char* kPlaces = "accelerator.json";
 }  // namespace
 
 AcceleratorState::AcceleratorState(Communicator communicator, const std::string& mixed_precision,
-                                   int64_t accumulation)
-    : comm(std::move(communicator)), accumulation_(accumulation) {
+                                   int64_t accumulation, std::shared_ptr<Strategy> way)
+    : comm(std::move(communicator)),
+      strategy(way ? std::move(way) : make_strategy("ddp")),
+      accumulation_(accumulation) {
   if (accumulation < 1)
     throw InvalidArgument("Accelerator: gradient_accumulation_steps is " +
                           std::to_string(accumulation) + "; give 1 or more");
@@ -37,24 +38,18 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
 
 void AcceleratorState::backward(const at::Tensor& loss) {
   const at::Tensor part = accumulation_ == 1 ? loss : loss.div(accumulation_);
-  (scaler_ ? scaler_->scale(part) : part).backward();
+  strategy->backward(scaler_ ? scaler_->scale(part) : part);
 }
 
 bool AcceleratorState::step(torch::optim::Optimizer& optimizer) {
   if (!synchronizes_) return false;
-  if (!scaler_) {
-    optimizer.step();
-    return true;
-  }
-  const bool stepped = scaler_->step(optimizer);
-  scaler_->update();
-  return stepped;
+  return strategy->step(optimizer, {.scaler = scaler_ ? &*scaler_ : nullptr});
 }
 
 double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double max_norm) {
   if (!synchronizes_) return 0;
   if (scaler_ && optimizer_ != nullptr) scaler_->unscale(*optimizer_);
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
+  return strategy->clip_grad_norm(parameters, max_norm);
 }
 
 void AcceleratorState::count_step() {
@@ -76,6 +71,7 @@ void AcceleratorState::add(torch::nn::Module& model) {
 }
 
 void AcceleratorState::add(torch::optim::Optimizer& optimizer) {
+  strategy->check_optimizer(optimizer);
   optimizer_ = optimizer_ == nullptr
                    ? &optimizer
                    : throw InvalidArgument("Accelerator: prepare() takes one optimizer");
@@ -95,7 +91,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
   CheckpointFiles all = files;
   all.others[kPlaces] = places.dump() + "\n";
   const Checkpoint checkpoint =
-      gather_run_state(comm, *model_, *optimizer_, scaler_ ? &*scaler_ : nullptr, all);
+      gather_run_state(comm, *model_, *strategy, *optimizer_, scaler_ ? &*scaler_ : nullptr, all);
   on_root(comm, [&] { write_checkpoint(path, checkpoint); });
 }
 
@@ -114,7 +110,8 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
                           " loaders, and there are " + std::to_string(places_.size()));
-  restore_run_state(checkpoint, source, comm, *model_, *optimizer_, scaler_ ? &*scaler_ : nullptr);
+  restore_run_state(checkpoint, source, comm, *model_, *strategy, *optimizer_,
+                    scaler_ ? &*scaler_ : nullptr);
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
 }
 

@@ -13,8 +13,8 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/train/checkpointing.h"
+#include "lockstep/train/strategy.h"
 
 namespace torch::nn {
 class Module;
@@ -35,19 +35,10 @@ struct LoaderPlace {
   bool at_last() const { return taken == batches; }
 };
 
-// Keeps an accumulation step's gradients on this rank.
-class [[nodiscard]] Accumulation {
- public:
-  explicit Accumulation(std::optional<NoSync> no_sync) : no_sync_(std::move(no_sync)) {}
-
- private:
-  std::optional<NoSync> no_sync_;
-};
-
 class AcceleratorState {
  public:
   AcceleratorState(Communicator communicator, const std::string& mixed_precision,
-                   int64_t accumulation);
+                   int64_t accumulation, std::shared_ptr<Strategy> way);
 
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
   void backward(const at::Tensor& loss);
@@ -71,6 +62,7 @@ class AcceleratorState {
                   const CheckpointFiles& files);
 
   Communicator comm;
+  const std::shared_ptr<Strategy> strategy;
 
  private:
   void check_complete(const char* what) const;

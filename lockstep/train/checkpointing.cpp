@@ -28,7 +28,7 @@ at::Tensor pack_sums(TrainLoop& trainer) {
 Checkpoint gather_run(const TrainingRun& run) {
   const at::Tensor sums = run.comm.gather(pack_sums(run.trainer), 0);
   Checkpoint checkpoint =
-      gather_run_state(run.comm, run.model, run.optimizer, run.scaler, run.files);
+      gather_run_state(run.comm, run.model, run.strategy, run.optimizer, run.scaler, run.files);
   if (run.comm.rank() != 0) return checkpoint;
   checkpoint.ranks.tensors.emplace_back(kSums, sums);
   checkpoint.trainer_json = to_json(run.trainer.state());
@@ -49,7 +49,8 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
   const auto& sums = of_all_ranks(checkpoint.ranks, kSums, run.comm.size(), source);
   if (sums.size(1) != 4 || sums.scalar_type() != at::kDouble)
     throw CheckpointError(source + ": " + kSums + " is damaged");
-  restore_run_state(checkpoint, source, run.comm, run.model, run.optimizer, run.scaler);
+  restore_run_state(checkpoint, source, run.comm, run.model, run.strategy, run.optimizer,
+                    run.scaler);
   const double* mine = sums.const_data_ptr<double>() + 4 * run.comm.rank();
   run.trainer.since_log() = {mine[0], mine[1]};
   run.trainer.of_epoch() = {mine[2], mine[3]};

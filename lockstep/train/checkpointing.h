@@ -15,6 +15,7 @@ namespace lockstep {
 struct TrainingRun {
   Communicator& comm;
   torch::nn::Module& model;
+  Strategy& strategy;
   torch::optim::Optimizer& optimizer;
   TrainLoop& trainer;
   amp::GradScaler* scaler = nullptr;

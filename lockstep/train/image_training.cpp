@@ -13,6 +13,7 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/on_root.h"
+#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -21,12 +22,12 @@
 #include "lockstep/data/partition.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/recipes.h"
+#include "lockstep/train/strategy.h"
 #include "lockstep/train/supervised_task.h"
 #include "lockstep/train/tensorboard_callback.h"
 
@@ -146,14 +147,16 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
       train, *sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
-  AveragedModel model(draw_model(config, comm), comm, parse_strategy(config.strategy));
+  StrategyModel model(draw_model(config, comm),
+                      options.strategy ? options.strategy : make_strategy(config.strategy), comm);
   const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
                                   .momentum(config.momentum)
                                   .weight_decay(config.weight_decay);
-  optim::FusedSGD optimizer(parameter_groups(*model.module(), options_of_sgd), options_of_sgd);
+  const auto optimizer = model.strategy().make_optimizer(
+      parameter_groups(*model.module(), options_of_sgd), options_of_sgd);
   SupervisedTask<ImageModel, data::AugmentedImages> task(
       {.model = model,
-       .optimizer = optimizer,
+       .optimizer = *optimizer,
        .sampler = *sampler,
        .loader = loader,
        .loss = [](const at::Tensor& output,
@@ -170,7 +173,8 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
 
   const RunFolder folder{config.output};
   const std::string config_json = to_json(config);
-  const TrainingRun run{comm, *model.module(), optimizer, trainer, nullptr, {config_json, {}}};
+  const TrainingRun run{comm,    *model.module(), model.strategy(), *optimizer,
+                        trainer, nullptr,         {config_json, {}}};
   if (options.resume) restore_training(run, folder.last());
   on_root(comm, [&] { start_folder(folder, config_json, options); });
 

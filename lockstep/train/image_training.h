@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "lockstep/comm/communicator.h"
@@ -10,6 +11,7 @@
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/strategy.h"
 #include "lockstep/train/train_config.h"
 #include "lockstep/train/trainer_state.h"
 
@@ -19,6 +21,8 @@ struct TrainRunOptions {
   bool resume = false;     // go on from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr
   Terminal terminal = {};  // that stderr goes to
+  // In place of the configuration's.
+  std::shared_ptr<Strategy> strategy = nullptr;
 };
 
 // How a run ended. The same on every rank.

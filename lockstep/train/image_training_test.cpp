@@ -91,7 +91,7 @@ TEST(MnistRecipe, RanksFollowTheSingleProcess) {
   const auto expected = losses(alone);
   ASSERT_EQ(expected.size(), 8u);
   for (const int64_t nproc : {2, 4}) {
-    for (const char* strategy : {"ddp", "average", "ring", "naive-ring", "horovod"}) {
+    for (const char* strategy : {"ddp", "average", "ring", "naive-ring", "horovod", "zero"}) {
       TrainConfig config = small(dir, strategy + std::to_string(nproc), nproc);
       config.strategy = strategy;
       train(config);

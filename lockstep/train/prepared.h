@@ -13,19 +13,18 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/data/batch_shards.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/train/accelerator_state.h"
 
 namespace lockstep {
 
-// DistributedDataParallel whose forward computes under the accelerator's autocast; tensors
+// A model under the accelerator's strategy, whose forward computes under its autocast; tensors
 // that come out in 16 bits, also inside vectors and the like (flat/nested.h), are made float32, so
 // that the loss is computed in that.
 template <typename M>
 class PreparedModel {
  public:
   PreparedModel(M model, const std::shared_ptr<AcceleratorState>& state)
-      : ddp_(std::move(model), state->comm), state_(state) {}
+      : model_(std::move(model), state->strategy, state->comm), state_(state) {}
 
   template <typename... Args>
   auto operator()(Args&&... args) {
@@ -36,24 +35,25 @@ class PreparedModel {
     auto output = [&] {
       std::optional<amp::Autocast> autocast;
       if (const auto settings = state_->autocast()) autocast.emplace(*settings);
-      return ddp_.forward(std::forward<Args>(args)...);
+      return model_.forward(std::forward<Args>(args)...);
     }();
     amp::widen(output);
     return output;
   }
 
-  void train(bool on = true) { ddp_->train(on); }
-  void eval() { ddp_->eval(); }
-  M& module() { return ddp_.module(); }
-  auto operator->() { return ddp_.operator->(); }
-  NoSync no_sync() { return ddp_.no_sync(); }
+  void train(bool on = true) { model_->train(on); }
+  void eval() { model_->eval(); }
+  M& module() { return model_.module(); }
+  auto operator->() { return model_.operator->(); }
+  // While it lives, backwards only add up on this rank.
+  Accumulation no_sync() { return Accumulation(model_.shared_strategy()); }
   template <typename Loader>
   void follow(const Loader& loader) {
-    ddp_.follow(loader);
+    model_.strategy().follow(loader.batches_taken());
   }
 
  private:
-  DistributedDataParallel<M> ddp_;
+  StrategyModel<M> model_;
   std::shared_ptr<AcceleratorState> state_;
 };
 

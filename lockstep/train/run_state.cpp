@@ -4,10 +4,10 @@
 #include <torch/optim/optimizer.h>
 
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/train/strategy.h"
 
 namespace lockstep {
 namespace {
@@ -42,14 +42,14 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
   write_checkpoint(path, checkpoint);
 }
 
-Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model,
-                            const torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
+Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
+                            torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
                             const CheckpointFiles& files) {
   const at::Tensor generators = comm.gather(cpu_rng_state().unsqueeze(0), 0);
   Checkpoint checkpoint;
+  checkpoint.optimizer = strategy.optimizer_state(optimizer);
   if (comm.rank() != 0) return checkpoint;
   checkpoint.model = weights_of(model);
-  checkpoint.optimizer = optimizer_state(optimizer);
   checkpoint.ranks.tensors = {{kGenerators, generators}};
   checkpoint.config_json = files.config_json;
   checkpoint.files = files.others;
@@ -58,11 +58,11 @@ Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model,
 }
 
 void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
-                       const Communicator& comm, torch::nn::Module& model,
+                       const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler) {
   const auto& generators = of_all_ranks(checkpoint.ranks, kGenerators, comm.size(), source);
   set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
-  set_optimizer_state(optimizer, checkpoint.optimizer, source + "/optimizer.safetensors");
+  strategy.load_optimizer_state(optimizer, checkpoint.optimizer, source + "/optimizer.safetensors");
   if (scaler != nullptr) {
     const auto state = checkpoint.files.find(kScaler);
     if (state == checkpoint.files.end()) throw CheckpointError(source + ": has no " + kScaler);

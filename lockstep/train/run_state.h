@@ -18,6 +18,8 @@ class Optimizer;
 
 namespace lockstep {
 
+class Strategy;
+
 // What a checkpoint holds for those who use the model.
 struct CheckpointFiles {
   std::string config_json = "{}\n";
@@ -30,14 +32,14 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
                 const std::filesystem::path& path);
 
 // What rank 0 is to write; elsewhere empty. `scaler` may be nullptr. Collective.
-Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model,
-                            const torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
+Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
+                            torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
                             const CheckpointFiles& files);
 
-// Puts it back, on every rank for itself. Throws CheckpointError that begins with `source`, also
+// Puts it back, on every rank. Throws CheckpointError that begins with `source`, also
 // for a run of another number of ranks.
 void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
-                       const Communicator& comm, torch::nn::Module& model,
+                       const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler);
 
 // The row of each rank in ranks.safetensors, [ranks, ...]. Throws CheckpointError unless there is

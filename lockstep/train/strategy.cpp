@@ -1,34 +1,70 @@
 #include "lockstep/train/strategy.h"
 
-#include <algorithm>
+#include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
 
-#include "lockstep/core/errors.h"
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/optim/fused_step.h"
 
 namespace lockstep {
 
-const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"ddp", "average", "ring", "naive-ring",
-                                              "horovod"};  // in order of the enumerators
-  return names;
+void Strategy::set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm) {
+  keep(std::move(model), std::move(comm));
+  NamedTensors everything = parameters_of(*model_);
+  const NamedTensors buffers = to_named_tensors(model_->named_buffers());
+  everything.insert(everything.end(), buffers.begin(), buffers.end());
+  check_same_on_all_ranks(*comm_, everything);
+  broadcast_tensors(*comm_, everything);
 }
 
-Strategy parse_strategy(std::string_view name) {
-  std::string wanted(name);
-  std::replace(wanted.begin(), wanted.end(), '_', '-');
-  const auto& names = strategy_names();
-  const auto found = std::find(names.begin(), names.end(), wanted);
-  if (found == names.end()) {
-    throw InvalidArgument("strategy '" + std::string(name) +
-                          "' is unknown; choose ddp, average, ring, naive-ring or horovod");
+std::unique_ptr<torch::optim::Optimizer> Strategy::make_optimizer(
+    std::vector<torch::optim::OptimizerParamGroup> groups, const optim::Algorithm& algorithm) {
+  return optim::make_fused(groups, algorithm);
+}
+
+void Strategy::backward(const at::Tensor& loss) {
+  loss.backward();
+  if (communicates_) synchronize();
+}
+
+bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& options) {
+  const auto take = [&] {
+    if (auto* fused = dynamic_cast<optim::FusedStep*>(&optimizer)) {
+      optim::StepOptions how;
+      how.max_norm = options.max_norm;
+      fused->step(how);
+      return;
+    }
+    if (options.max_norm) {
+      std::vector<at::Tensor> parameters;
+      for (const auto& group : optimizer.param_groups())
+        parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+      torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm);
+    }
+    optimizer.step();
+  };
+  if (options.scaler == nullptr) {
+    take();
+    return true;
   }
-  return static_cast<Strategy>(found - names.begin());
+  const bool taken = options.scaler->step(optimizer, take);
+  options.scaler->update();
+  return taken;
 }
 
-AverageOptions average_options(Strategy strategy) {
-  AverageOptions options;
-  if (strategy == Strategy::kRing) options.algorithm = algorithms::AllReduce::kRing;
-  if (strategy == Strategy::kNaiveRing) options.algorithm = algorithms::AllReduce::kNaiveRing;
-  return options;
+double Strategy::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
+}
+
+Safetensors Strategy::optimizer_state(torch::optim::Optimizer& optimizer) {
+  return comm_->rank() == 0 ? lockstep::optimizer_state(optimizer) : Safetensors{};
+}
+
+void Strategy::load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+                                    const std::string& source) {
+  set_optimizer_state(optimizer, state, source);
 }
 
 }  // namespace lockstep

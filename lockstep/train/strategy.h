@@ -1,81 +1,197 @@
-// Strategy: how the ranks' gradients are averaged.
+// Strategy: one way to train a model on the ranks of a job. Trainer, Accelerator and the recipes ask
+// nothing else of it, so a new way of parallelism is one class that derives from this.
+//
+//   std::shared_ptr<Strategy> strategy = make_strategy("zero");
+//   StrategyModel model(net, strategy, comm);                       // rank 0's parameters go to all
+//   const auto optimizer = strategy->make_optimizer(decay_groups(*net, options), options);
+//   strategy->backward(loss(model(batch)));
+//   strategy->step(*optimizer, {.max_norm = 1.0});
+//
+// One of one's own changes what differs; a whole one is in docs/trainer.md.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/same_on_all_ranks.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
-#include "lockstep/parallel/ddp/ddp.h"
-#include "lockstep/parallel/horovod/distributed_gradients.h"
+#include "lockstep/flat/nested.h"
+#include "lockstep/optim/algorithm.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace lockstep {
 
-enum class Strategy {
-  kDdp,        // DistributedDataParallel: buckets, averaged while backward runs
-  kAverage,    // average_gradients after backward, as tutorial 000 does it
-  kRing,       // the same by the chunked ring over isend and irecv
-  kNaiveRing,  // the same by the tutorial's ring
-  kHorovod,    // DistributedGradients: as they come, in an order that the ranks agree on
+struct StrategyStep {
+  std::optional<double> max_norm = {};  // clip the gradients to this global norm
+  // The gradients are scaled by it; its update() is part of the step.
+  amp::GradScaler* scaler = nullptr;
 };
 
-// "ddp", "average", "ring", "naive-ring", "horovod"; "naive_ring" is taken too. Throws
-// InvalidArgument with the list of names.
-Strategy parse_strategy(std::string_view name);
-const std::vector<std::string>& strategy_names();
-AverageOptions average_options(Strategy strategy);
-
-// A model whose gradients are averaged by a strategy. Construction is collective: rank 0's
-// parameters and buffers go to all. M is a module holder. Afterwards, on every rank: forward(...),
-// loss.backward(), average().
-template <typename M>
-class AveragedModel {
+// For one model. Every function is called on all ranks in the same order and may communicate, where
+// nothing else is said. One thread, the communicator's. Throws what the communicator throws.
+class Strategy {
  public:
-  AveragedModel(M model, Communicator comm, Strategy strategy)
-      : model_(std::move(model)), comm_(std::move(comm)), strategy_(strategy) {
-    if (strategy_ == Strategy::kDdp) {
-      ddp_.emplace(model_, comm_);
-      return;
-    }
-    NamedTensors everything = parameters_of(model_);
-    const NamedTensors buffers = to_named_tensors(model_->named_buffers());
-    everything.insert(everything.end(), buffers.begin(), buffers.end());
-    check_same_on_all_ranks(comm_, everything);
-    broadcast_tensors(comm_, everything);
-    if (strategy_ == Strategy::kHorovod) horovod_.emplace(parameters_of(model_), comm_);
-  }
+  using Tensors = std::vector<at::Tensor>;
 
-  M& module() { return model_; }
+  Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+  virtual ~Strategy() = default;
 
-  template <typename... Args>
-  auto forward(Args&&... args) {
-    return ddp_ ? (*ddp_)(std::forward<Args>(args)...)
-                : model_->forward(std::forward<Args>(args)...);
+  // For messages and records: "ddp".
+  virtual std::string name() const = 0;
+
+  // The ranks that have data of their own: samplers deal to these. Before set_up(); all of `comm`
+  // unless ranks work on one batch together.
+  virtual Communicator data_ranks(const Communicator& comm) const { return comm; }
+
+  // Once, before anything that follows. The default: the ranks' models must agree in names, shapes
+  // and dtypes (Mismatch names the first difference), and rank 0's parameters and buffers go to all.
+  // Both arguments are kept.
+  virtual void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm);
+
+  // An optimizer of the model's parameters in these groups, which lives as long as the training.
+  // The default: optim::make_fused().
+  virtual std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      std::vector<torch::optim::OptimizerParamGroup> groups, const optim::Algorithm& algorithm);
+  // Of one that somebody else has made. Throws InvalidArgument where that cannot be.
+  virtual void check_optimizer(const torch::optim::Optimizer& /*optimizer*/) const {}
+
+  // A forward of `rows` samples: `compute` runs the module and gives the tensors of its output, in
+  // order. Gives those that the caller is to go on with, as many.
+  virtual Tensors forward(int64_t /*rows*/, const std::function<Tensors()>& compute) {
+    return compute();
   }
-  // See DistributedDataParallel::follow(); nothing with another strategy.
-  template <typename Loader>
-  void follow(const Loader& loader) {
-    if (ddp_) ddp_->follow(loader);
+  // Whether the backwards to come end with the gradients of all ranks, or only add up on this one.
+  // Does not communicate.
+  virtual void communicate(bool on) { communicates_ = on; }
+  // The default: loss.backward(), then synchronize() where the backward communicates.
+  virtual void backward(const at::Tensor& loss);
+  // The gradients are all ranks' afterwards. Nothing where backward does that on the way.
+  virtual void synchronize() {}
+  // Clips, and takes the optimizer's step. Whether it was taken: with a scaler, one with infinite
+  // gradients on any rank is not.
+  virtual bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options = {});
+  // Clips by hand, between synchronize() and step(): the norm before. Throws InvalidArgument where
+  // no rank has whole gradients.
+  virtual double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm);
+
+  // The optimizer's whole state, for a checkpoint: on rank 0, elsewhere empty.
+  virtual Safetensors optimizer_state(torch::optim::Optimizer& optimizer);
+  // Takes it over, on every rank the same. Throws CheckpointError that begins with `source`.
+  virtual void load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+                                    const std::string& source);
+
+  // A function that counts the batches taken so far, so that a rank which skips a step becomes
+  // known. Does not communicate.
+  virtual void follow(std::function<int64_t()> /*batches_taken*/) {}
+  // Seconds so far that this rank has waited for others, in backward and step.
+  virtual double waiting() const { return 0; }
+
+ protected:
+  // What set_up() of the base does without comparing and sending.
+  void keep(std::shared_ptr<torch::nn::Module> model, Communicator comm) {
+    model_ = std::move(model);
+    comm_ = std::move(comm);
   }
-  // After backward: every rank's gradients are the average over the ranks. Collective.
-  void average() {
-    if (horovod_)
-      horovod_->synchronize();
-    else if (!ddp_)
-      average_gradients(model_, comm_, average_options(strategy_));
-  }
+  torch::nn::Module& model() const { return *model_; }
+  Communicator& comm() { return *comm_; }
+  bool communicates() const { return communicates_; }
 
  private:
-  M model_;
-  Communicator comm_;
-  Strategy strategy_;
-  std::optional<DistributedDataParallel<M>> ddp_;
-  std::optional<DistributedGradients> horovod_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::optional<Communicator> comm_;
+  bool communicates_ = true;
+};
+
+// Those of this library:
+//   ddp         DistributedDataParallel: buckets, averaged while backward runs
+//   average     average_gradients after backward, as tutorial 000 does it
+//   ring        the same by the chunked ring over isend and irecv
+//   naive-ring  the same by the tutorial's ring
+//   horovod     DistributedGradients: as they come, in an order that the ranks agree on
+//   zero        ZeroOptimizer: the optimizer's state divided among the ranks
+const std::vector<std::string>& strategy_names();
+// "naive_ring" is taken too. Throws InvalidArgument with the list of names.
+std::shared_ptr<Strategy> make_strategy(std::string_view name);
+
+// While it lives, backwards only add up on this rank.
+class [[nodiscard]] Accumulation {
+ public:
+  explicit Accumulation(std::shared_ptr<Strategy> strategy) : strategy_(std::move(strategy)) {
+    if (strategy_) strategy_->communicate(false);
+  }
+  ~Accumulation() {
+    if (strategy_) strategy_->communicate(true);
+  }
+  Accumulation(Accumulation&&) noexcept = default;
+  Accumulation& operator=(Accumulation&&) = delete;
+
+ private:
+  std::shared_ptr<Strategy> strategy_;  // none: nothing is held back
+};
+
+// A model under a strategy: its forward, with any signature. M is a ModuleHolder or a
+// std::shared_ptr to a module.
+template <typename M>
+class StrategyModel {
+ public:
+  StrategyModel(M module, std::shared_ptr<Strategy> strategy, Communicator comm)
+      : module_(std::move(module)), strategy_(std::move(strategy)) {
+    if constexpr (requires { module_.ptr(); })
+      strategy_->set_up(module_.ptr(), std::move(comm));
+    else
+      strategy_->set_up(module_, std::move(comm));
+  }
+
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    using Result = std::decay_t<decltype(module_->forward(std::forward<Args>(args)...))>;
+    std::optional<Result> result;
+    const Strategy::Tensors outputs = strategy_->forward(rows_of(args...), [&] {
+      result.emplace(module_->forward(std::forward<Args>(args)...));
+      return flat::tensors_of(*result);
+    });
+    flat::set_tensors(*result, outputs);
+    return std::move(*result);
+  }
+
+  M& module() { return module_; }
+  auto operator->() { return &*module_; }
+  Strategy& strategy() { return *strategy_; }
+  const std::shared_ptr<Strategy>& shared_strategy() const { return strategy_; }
+
+ private:
+  // The samples of a forward: the rows of its first tensor.
+  static int64_t rows_of() { return 0; }
+  template <typename First, typename... Rest>
+  static int64_t rows_of(const First& first, const Rest&... rest) {
+    if constexpr (std::derived_from<First, at::Tensor>) {
+      if (first.defined() && first.dim() > 0) return first.size(0);
+    }
+    return rows_of(rest...);
+  }
+
+  M module_;
+  std::shared_ptr<Strategy> strategy_;
 };
 
 }  // namespace lockstep

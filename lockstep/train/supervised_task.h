@@ -26,7 +26,7 @@ class SupervisedTask {
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
   struct Parts {
-    AveragedModel<M>& model;
+    StrategyModel<M>& model;
     torch::optim::Optimizer& optimizer;
     data::Sampler& sampler;
     data::Loader<D>& loader;
@@ -38,7 +38,7 @@ class SupervisedTask {
   };
 
   explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {
-    parts_.model.follow(parts_.loader);
+    strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
   SupervisedTask& operator=(const SupervisedTask&) = delete;
@@ -71,9 +71,8 @@ class SupervisedTask {
     ++step_;
     parts_.optimizer.zero_grad();
     const at::Tensor loss = compute_loss(batch);
-    loss.backward();
-    parts_.model.average();
-    parts_.optimizer.step();
+    strategy().backward(loss);
+    strategy().step(parts_.optimizer);
     return {.loss = loss.template item<double>(), .samples = batch.target.size(0)};
   }
 
@@ -82,6 +81,8 @@ class SupervisedTask {
     if (parts_.autocast) autocast.emplace(*parts_.autocast);
     return parts_.loss(parts_.model.forward(batch.input), batch.target);
   }
+
+  Strategy& strategy() { return parts_.model.strategy(); }
 
   Parts parts_;
   int64_t step_ = 0;  // the next one, of the run

@@ -35,7 +35,7 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("nproc", "ranks to start", config.nproc);
   visit("backend", "shm, tcp, hierarchical or gloo; empty: chosen", config.backend);
   visit("device", "cpu", config.device);
-  visit("strategy", "how gradients are averaged: ddp, average, ring, naive-ring or horovod",
+  visit("strategy", "how the ranks train together: ddp, average, ring, naive-ring, horovod or zero",
         config.strategy);
   visit("sampler",
         "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
@@ -193,7 +193,7 @@ TrainConfig resolved(const TrainConfig& config) {
   }
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
-  parse_strategy(config.strategy);
+  make_strategy(config.strategy);
   if (config.sampler != "distributed" && config.sampler != "partition") {
     refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/train/strategy.h"
 
 namespace lockstep::train_config_test {
 
@@ -122,7 +121,7 @@ TEST(TrainConfig, NonsenseIsNamed) {
   EXPECT_THAT(with("nproc", "129"), HasSubstr("nproc is 129, which leaves nothing"));
   EXPECT_THAT(
       with("strategy", "x"),
-      HasSubstr("strategy 'x' is unknown; choose ddp, average, ring, naive-ring or horovod"));
+      HasSubstr("strategy 'x' is unknown; choose ddp, average, ring, naive-ring, horovod or zero"));
   for (const auto& [field, text] : std::initializer_list<std::pair<const char*, const char*>>{
            {"recipe", "x"},     {"data", ""},       {"output", ""},       {"sampler", "x"},
            {"device", "cuda"},  {"backend", "x"},   {"epochs", "0"},      {"batch_size", "-1"},
@@ -158,12 +157,6 @@ TEST(TrainConfig, ResumeKeepsItsCourse) {
   EXPECT_THAT(error_of([&] { check_resumable(before, now); }),
               AllOf(HasSubstr("nproc was 1 and is now 2"), HasSubstr("lr was 0.01 and is now 0.5"),
                     Not(HasSubstr("epochs"))));
-}
-
-TEST(Strategy, NamesMatch) {
-  EXPECT_EQ(parse_strategy("ddp"), Strategy::kDdp);
-  EXPECT_EQ(parse_strategy("naive-ring"), Strategy::kNaiveRing);
-  EXPECT_EQ(average_options(Strategy::kRing).algorithm, algorithms::AllReduce::kRing);
 }
 
 }  // namespace lockstep::train_config_test

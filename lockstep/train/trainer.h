@@ -6,11 +6,9 @@
 //   trainer.train();
 //   trainer.evaluate();
 //
-// It is DistributedDataParallel, FusedAdamW, a Loader and a TrainLoop put together; where it does
-// not fit, take these.
+// It is a Strategy (DistributedDataParallel unless another is given), AdamW, a Loader and a TrainLoop
+// put together; where it does not fit, take these.
 #pragma once
-
-#include <torch/nn/utils/clip_grad.h>
 
 #include <chrono>
 #include <cmath>
@@ -28,12 +26,11 @@
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
-#include "lockstep/optim/adam.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
-#include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/trainer_parts.h"
@@ -62,15 +59,17 @@ class Trainer {
     // the same.
     std::function<Metrics(const EvalPrediction&)> compute_metrics = {};
     std::vector<std::shared_ptr<TrainCallback>> callbacks = {};
-    CheckpointFiles saved = {};  // what else belongs into checkpoints
+    CheckpointFiles saved = {};                    // what else belongs into checkpoints
+    std::shared_ptr<Strategy> strategy = nullptr;  // make_strategy("ddp")
   };
 
   // Throws InvalidArgument (check(args)).
   explicit Trainer(Parts parts)
       : parts_(checked(std::move(parts))),
-        model_(parts_.model, parts_.comm),
-        optimizer_(optim::decay_groups(*parts_.model, adam_options(parts_.args)),
-                   adam_options(parts_.args)) {
+        model_(parts_.model, parts_.strategy, parts_.comm),
+        optimizer_(model_.strategy().make_optimizer(
+            optim::decay_groups(*parts_.model, adam_options(parts_.args)),
+            adam_options(parts_.args))) {
     if (parts_.args.fp16) scaler_.emplace(parts_.comm);
   }
   Trainer(const Trainer&) = delete;
@@ -87,13 +86,14 @@ class Trainer {
                            {.batch_size = args.per_device_train_batch_size,
                             .num_workers = static_cast<int>(args.dataloader_num_workers),
                             .drop_last = args.dataloader_drop_last});
-    model_.follow(loader);
+    model_.strategy().follow(loader.batches_taken());
     steps_ = training_steps(args, loader.batches());
     const auto rates = learning_rates(args, steps_.all);
     Run run{.sampler = *sampler, .loader = loader, .rates = rates};
     TrainLoop loop(parts_.comm, task(run), loop_options(args, steps_));
-    const TrainingRun saved{
-        parts_.comm, *parts_.model, optimizer_, loop, scaler_ ? &*scaler_ : nullptr, parts_.saved};
+    const TrainingRun saved{parts_.comm, *parts_.model, model_.strategy(),
+                            *optimizer_, loop,          scaler_ ? &*scaler_ : nullptr,
+                            parts_.saved};
     add_callbacks(loop, saved);
     if (const auto from = resumed_checkpoint(args)) restore_training(saved, *from);
     TrainOutput output = run_to_end(loop);
@@ -116,7 +116,7 @@ class Trainer {
 
   M& model() { return parts_.model; }
   const TrainerState& state() const { return state_; }
-  optim::FusedAdamW& optimizer() { return optimizer_; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
   struct Run {
@@ -137,6 +137,7 @@ class Trainer {
 
   static Parts checked(Parts parts) {
     check(parts.args);
+    if (!parts.strategy) parts.strategy = make_strategy("ddp");
     return parts;
   }
 
@@ -183,10 +184,12 @@ class Trainer {
     const int64_t group = std::min(parts_.args.gradient_accumulation_steps, run.left);
     StepResult result;
     StepTimes& times = result.times;
-    const double waited = model_.times().waiting;
-    optimizer_.zero_grad();
-    model_.accumulate(group);
+    Strategy& strategy = model_.strategy();
+    const double waited = strategy.waiting();
+    optimizer_->zero_grad();
     for (int64_t i = 0; i < group; ++i) {
+      std::optional<Accumulation> held;
+      if (i + 1 < group) held.emplace(model_.shared_strategy());
       timed(times.data, [&] {
         if (!std::exchange(run.at_first, false)) ++*run.batches;
       });
@@ -195,16 +198,22 @@ class Trainer {
           timed(times.forward, [&] { return compute_loss(model_, **run.batches); });
       timed(times.backward, [&] {
         const at::Tensor loss = group == 1 ? output.loss : output.loss.div(group);
-        (scaler_ ? scaler_->scale(loss) : loss).backward();
+        strategy.backward(scaler_ ? scaler_->scale(loss) : loss);
       });
       result.loss += output.loss.template item<double>() * output.labels.size(0);
       result.samples += output.labels.size(0);
     }
     result.loss /= static_cast<double>(result.samples);
-    times.waiting = model_.times().waiting - waited;
-    times.backward -= times.waiting;
-    optim::set_learning_rate(optimizer_, run.rates(run.step++));
-    timed(times.optimizer, [&] { update(); });
+    const double in_backward = strategy.waiting() - waited;
+    optim::set_learning_rate(*optimizer_, run.rates(run.step++));
+    timed(times.optimizer, [&] {
+      StrategyStep options{.max_norm = {}, .scaler = scaler_ ? &*scaler_ : nullptr};
+      if (parts_.args.max_grad_norm > 0) options.max_norm = parts_.args.max_grad_norm;
+      strategy.step(*optimizer_, options);
+    });
+    times.waiting = strategy.waiting() - waited;
+    times.backward -= in_backward;
+    times.optimizer -= times.waiting - in_backward;
     return result;
   }
 
@@ -212,22 +221,6 @@ class Trainer {
   static auto timed(double& seconds, const Work& work) {
     const Stopwatch watch(seconds);
     return work();
-  }
-
-  void update() {
-    const double limit = parts_.args.max_grad_norm;
-    if (scaler_) {
-      if (limit > 0) {
-        scaler_->unscale(optimizer_);
-        torch::nn::utils::clip_grad_norm_(parts_.model->parameters(), limit);
-      }
-      scaler_->step(optimizer_);
-      scaler_->update();
-      return;
-    }
-    optim::StepOptions options;
-    if (limit > 0) options.max_norm = limit;
-    optimizer_.step(options);
   }
 
   template <typename Model, typename Batch>
@@ -304,8 +297,8 @@ class Trainer {
   }
 
   Parts parts_;
-  DistributedDataParallel<M> model_;
-  optim::FusedAdamW optimizer_;
+  StrategyModel<M> model_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<amp::GradScaler> scaler_;
   TrainingSteps steps_;
   TrainerState state_;

@@ -85,7 +85,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist", "--data", "d", "--epohcs", "1"}), HasSubstr("--epohcs"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("nproc is 0"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--strategy", "x"}),
-              HasSubstr("choose ddp, average, ring, naive-ring or horovod"));
+              HasSubstr("choose ddp, average, ring, naive-ring, horovod or zero"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
 

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -57,8 +58,15 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    const double weight = replica_->before_forward(module_->is_training(), rows_of(args...));
-    auto output = module_->forward(std::forward<Args>(args)...);
+    return forward_by(rows_of(args...),
+                      [&] { return module_->forward(std::forward<Args>(args)...); });
+  }
+  // The same where somebody else calls the module's forward, of `rows` samples: `compute` does, and
+  // gives its output.
+  template <typename Compute>
+  auto forward_by(int64_t rows, const Compute& compute) {
+    const double weight = replica_->before_forward(module_->is_training(), rows);
+    auto output = compute();
     if (weight != 1) weigh(output, weight);
     watch(output);
     return output;
@@ -98,8 +106,12 @@ class DistributedDataParallel {
   // forward averages its next batch with the others' present one, unnoticed until it runs out
   // early. The loader's counter is kept, not the loader.
   template <typename Loader>
+    requires requires(const Loader& loader) { loader.batches_taken(); }
   void follow(const Loader& loader) {
-    reducer().follow(loader.batches_taken());
+    follow(loader.batches_taken());
+  }
+  void follow(std::function<int64_t()> batches_taken) {
+    reducer().follow(std::move(batches_taken));
   }
 
   // Its own, of the same ranks as the one that it was given: hooks inside backward get between

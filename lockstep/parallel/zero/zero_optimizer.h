@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -33,6 +32,7 @@
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/pending_gradients.h"
+#include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 
 namespace lockstep {
@@ -42,8 +42,7 @@ class ZeroState;
 }
 
 // Whose options are all defaults' or a group's: its class is the kind of the optimizer.
-using ZeroAlgorithm =
-    std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions>;
+using ZeroAlgorithm = optim::Algorithm;
 
 struct ZeroOptions {
   // False: nothing is divided (stage 0). Gradients are all-reduced and every rank does the whole

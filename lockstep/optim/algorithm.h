@@ -1,0 +1,24 @@
+// Which optimizer, as a value: for whoever makes optimizers by configuration, or another in its
+// place.
+#pragma once
+
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+namespace lockstep::optim {
+
+// The kind, by its options' class, and the defaults of groups that have none.
+using Algorithm =
+    std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions>;
+
+// FusedSGD, FusedAdam or FusedAdamW. Throws as these do.
+std::unique_ptr<torch::optim::Optimizer> make_fused(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups, const Algorithm& algorithm);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,159 @@
+// The strategies of this library.
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/horovod/distributed_gradients.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep {
+namespace {
+
+using ModulePtr = std::shared_ptr<torch::nn::Module>;
+
+class DdpStrategy final : public Strategy {
+ public:
+  std::string name() const override { return "ddp"; }
+  void set_up(ModulePtr model, Communicator comm) override {
+    keep(model, comm);
+    ddp_.emplace(std::move(model), std::move(comm));  // compares and broadcasts
+  }
+  Tensors forward(int64_t rows, const std::function<Tensors()>& compute) override {
+    return ddp_->forward_by(rows, compute);
+  }
+  void communicate(bool on) override {
+    held_.reset();
+    if (!on) held_.emplace(ddp_->no_sync());
+  }
+  void follow(std::function<int64_t()> batches_taken) override {
+    ddp_->follow(std::move(batches_taken));
+  }
+  double waiting() const override { return ddp_->times().waiting; }
+
+ private:
+  std::optional<DistributedDataParallel<ModulePtr>> ddp_;
+  std::optional<NoSync> held_;
+};
+
+class AverageStrategy final : public Strategy {
+ public:
+  AverageStrategy(std::string name, algorithms::AllReduce algorithm)
+      : name_(std::move(name)), options_{.algorithm = algorithm} {}
+  std::string name() const override { return name_; }
+  void synchronize() override { average_gradients(model(), comm(), options_); }
+
+ private:
+  std::string name_;
+  AverageOptions options_;
+};
+
+class HorovodStrategy final : public Strategy {
+ public:
+  std::string name() const override { return "horovod"; }
+  void set_up(ModulePtr model, Communicator comm) override {
+    Strategy::set_up(std::move(model), std::move(comm));
+    gradients_.emplace(parameters_of(this->model()), this->comm());
+  }
+  void communicate(bool on) override {
+    if (!on)
+      throw InvalidArgument(
+          "strategy horovod: gradients are on their way before anybody says that they accumulate; "
+          "accumulate with ddp, average or zero");
+  }
+  void synchronize() override { gradients_->synchronize(); }
+
+ private:
+  std::optional<DistributedGradients> gradients_;
+};
+
+class ZeroStrategy final : public Strategy {
+ public:
+  std::string name() const override { return "zero"; }
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      std::vector<torch::optim::OptimizerParamGroup> groups,
+      const optim::Algorithm& algorithm) override {
+    std::map<const c10::TensorImpl*, std::string> names;
+    for (const auto& [name, tensor] : parameters_of(model()))
+      names.emplace(tensor.unsafeGetTensorImpl(), name);
+    std::vector<std::string> in_order;
+    std::vector<torch::optim::OptimizerParamGroup> trained;
+    for (auto& group : groups) {
+      std::erase_if(group.params(), [](const at::Tensor& p) { return !p.requires_grad(); });
+      if (group.params().empty()) continue;
+      for (const at::Tensor& p : group.params()) in_order.push_back(names[p.unsafeGetTensorImpl()]);
+      trained.push_back(std::move(group));
+    }
+    auto optimizer =
+        std::make_unique<ZeroOptimizer>(comm(), std::move(trained), std::move(in_order), algorithm);
+    optimizer_ = optimizer.get();
+    return optimizer;
+  }
+  void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
+    if (dynamic_cast<const ZeroOptimizer*>(&optimizer) == nullptr)
+      throw InvalidArgument(
+          "strategy zero divides the optimizer's state, so it makes the optimizer itself: "
+          "strategy->make_optimizer(groups, options)");
+  }
+  void communicate(bool on) override {
+    held_.reset();
+    if (!on) held_.emplace(made().no_sync());
+  }
+  double clip_grad_norm(const std::vector<at::Tensor>&, double) override {
+    throw InvalidArgument(
+        "strategy zero: no rank has whole gradients to clip; give step() a max_norm");
+  }
+  Safetensors optimizer_state(torch::optim::Optimizer& optimizer) override {
+    return dynamic_cast<ZeroOptimizer&>(optimizer).state_on_root();
+  }
+  void load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+                            const std::string& source) override {
+    dynamic_cast<ZeroOptimizer&>(optimizer).load_state(state, source);
+  }
+  double waiting() const override {
+    return optimizer_ == nullptr ? 0 : optimizer_->times().waiting + optimizer_->times().gathering;
+  }
+
+ private:
+  ZeroOptimizer& made() const {
+    if (optimizer_ == nullptr)
+      throw InvalidArgument("strategy zero: make_optimizer() comes before the first step");
+    return *optimizer_;
+  }
+
+  ZeroOptimizer* optimizer_ = nullptr;  // the caller's, as long as it trains
+  std::optional<ZeroOptimizer::NoSync> held_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& strategy_names() {
+  static const std::vector<std::string> names{"ddp",        "average", "ring",
+                                              "naive-ring", "horovod", "zero"};
+  return names;
+}
+
+std::shared_ptr<Strategy> make_strategy(std::string_view given) {
+  using algorithms::AllReduce;
+  std::string name(given);
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (name == "ddp") return std::make_shared<DdpStrategy>();
+  if (name == "average") return std::make_shared<AverageStrategy>(name, AllReduce::kEngine);
+  if (name == "ring") return std::make_shared<AverageStrategy>(name, AllReduce::kRing);
+  if (name == "naive-ring") return std::make_shared<AverageStrategy>(name, AllReduce::kNaiveRing);
+  if (name == "horovod") return std::make_shared<HorovodStrategy>();
+  if (name == "zero") return std::make_shared<ZeroStrategy>();
+  const auto& names = strategy_names();
+  throw InvalidArgument("strategy '" + std::string(given) + "' is unknown; choose " +
+                        joined(std::span(names).first(names.size() - 1)) + " or " + names.back());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,46 @@
+// A way of parallelism of one's own, outside of Lockstep's tree: no gradient travels, and every
+// eighth step the ranks' parameters are averaged.
+#include <lockstep/lockstep.h>
+#include <lockstep/train/strategy.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+
+namespace {
+
+class LocalSteps final : public lockstep::Strategy {
+ public:
+  explicit LocalSteps(int64_t period) : period_(period) {}
+  std::string name() const override { return "local-steps"; }
+  bool step(torch::optim::Optimizer& optimizer, const lockstep::StrategyStep& options) override {
+    const bool taken = Strategy::step(optimizer, options);
+    if (++steps_ % period_ == 0) lockstep::average_parameters(model(), comm());
+    return taken;
+  }
+
+ private:
+  int64_t period_, steps_ = 0;
+};
+
+void train() {
+  lockstep::Accelerator accelerator(lockstep::init(),
+                                    {.strategy = std::make_shared<LocalSteps>(8)});
+  torch::manual_seed(1 + accelerator.process_index());
+  torch::nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int step = 0; step < 200; ++step) {
+    const auto x = torch::rand({8, 1});
+    optimizer.zero_grad();
+    accelerator.backward((model(x) - (3 * x - 1)).pow(2).mean());
+    optimizer.step();
+  }
+  std::printf("rank %d: weight %.2f, bias %.2f\n", accelerator.process_index(),
+              net->weight.item<double>(), net->bias.item<double>());
+}
+
+}  // namespace
+
+int main() {
+  return lockstep::launch::spawn(2, train).exit_code;
+}
