@@ -6,6 +6,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
@@ -23,13 +24,16 @@ using TensorHookable = Hookable<at::Tensor(const at::Tensor&)>;
 
 class FunctionHook final : public hooks::LayerHook {
  public:
-  explicit FunctionHook(ForwardHook hook) : hook_(std::move(hook)) {}
+  explicit FunctionHook(ForwardHook hook, const Module* replacement = nullptr)
+      : hook_(std::move(hook)), replacement_(replacement) {}
+  const Module* replacement() const override { return replacement_; }
   at::Tensor forward(hooks::LayerCall& call) override {
     return hook_([&call](const at::Tensor& input) { return call.compute(input); }, call.input());
   }
 
  private:
   ForwardHook hook_;
+  const Module* replacement_;  // the hook holds it
 };
 
 struct LayerPlace final : internal::HookPlace {
@@ -77,6 +81,11 @@ class StandInImpl : public Module, public TensorHookable {
     copy->TensorHookable::operator=(*this);
     copy->take_over_names();
     return copy;
+  }
+
+  void train(bool on) override {
+    Module::train(on);
+    child_.ptr()->train(on);
   }
 
   // Drops the child with its hooks.
@@ -179,22 +188,92 @@ std::string quoted(const std::string& path) {
       "forward compute, or hold it in a torch::nn::Sequential");
 }
 
-// How a replaced child's forward gets to the replacement. It holds the replacement: libtorch's
-// registration does so too, but a copy by clone() has that of the old child.
-ForwardHook call_of(torch::nn::AnyModule replacement) {
-  auto shared = std::make_shared<torch::nn::AnyModule>(std::move(replacement));
-  return [shared](const Forward&, const at::Tensor& input) { return shared->forward(input); };
+// How a replaced child's forward gets to the replacement, which it holds. A replacement that calls
+// the former child, as an adapter around it does, gets what that computes.
+ForwardHook call_of(Forward forward, std::shared_ptr<Module> module) {
+  struct Replacement {
+    Forward forward;
+    std::shared_ptr<Module> module;
+  };
+  auto shared = std::make_shared<const Replacement>(std::move(forward), std::move(module));
+  return [shared](const Forward& former, const at::Tensor& input) {
+    thread_local std::vector<const void*> running;
+    if (std::find(running.begin(), running.end(), shared.get()) != running.end())
+      return former(input);
+    struct Running {
+      explicit Running(const void* what) { running.push_back(what); }
+      ~Running() { running.pop_back(); }
+    } const running_now(shared.get());
+    return shared->forward(input);
+  };
 }
 
-void release(Module& module) {
+// The memory of what nobody else in the model has.
+void release(Module& former, const Module& model, const Module& instead) {
   const at::NoGradGuard no_grad;
-  const auto empty = [](const at::Tensor& tensor) {
-    if (tensor.dim() == 0) return;  // a counter
+  std::set<const c10::TensorImpl*> kept;
+  for (const Module* const holder : {&model, &instead}) {
+    for (const at::Tensor& tensor : holder->parameters()) kept.insert(tensor.unsafeGetTensorImpl());
+    for (const at::Tensor& tensor : holder->buffers()) kept.insert(tensor.unsafeGetTensorImpl());
+  }
+  const auto empty = [&kept](const at::Tensor& tensor) {
+    if (tensor.dim() == 0 || kept.count(tensor.unsafeGetTensorImpl()) != 0) return;
     tensor.mutable_grad().reset();
-    hooks::set_data(tensor, at::empty({0}, tensor.options().requires_grad(false)));
+    std::vector<int64_t> sizes(static_cast<size_t>(tensor.dim()), 0);
+    if (tensor.dim() > 1) sizes[0] = tensor.size(0);  // Embedding compares with its padding's row
+    hooks::set_data(tensor, at::empty(sizes, tensor.options().requires_grad(false)));
   };
-  for (const at::Tensor& tensor : module.parameters()) empty(tensor);
-  for (const at::Tensor& tensor : module.buffers()) empty(tensor);
+  for (const at::Tensor& tensor : former.parameters()) empty(tensor);
+  for (const at::Tensor& tensor : former.buffers()) empty(tensor);
+}
+
+// Calls a Sequential, which no AnyModule holds, for another one's list.
+class CalledImpl final : public Module {
+ public:
+  explicit CalledImpl(torch::nn::Sequential inner)
+      : Module("torch::nn::Sequential"), inner_(std::move(inner)) {
+    for (const auto& item : inner_->named_children()) register_module(item.key(), item.value());
+  }
+  at::Tensor forward(const at::Tensor& input) { return inner_->forward(input); }
+  void train(bool on) override {
+    Module::train(on);
+    inner_->train(on);
+  }
+  ModulePtr clone(const std::optional<at::Device>& device) const override {
+    return std::make_shared<CalledImpl>(torch::nn::Sequential(
+        std::dynamic_pointer_cast<torch::nn::SequentialImpl>(inner_->clone(device))));
+  }
+
+ private:
+  torch::nn::Sequential inner_;
+};
+
+// All places in the model that hold the child.
+void register_instead(Module& model, const ModulePtr& child, const ModulePtr& instead) {
+  std::vector<Module*> holders{&model};
+  for (const ModulePtr& module : model.modules(/*include_self=*/false))
+    holders.push_back(module.get());
+  for (Module* const holder : holders) {
+    if (holder == instead.get()) continue;
+    for (const auto& item : holder->named_children())
+      if (item.value() == child) holder->replace_module(item.key(), instead);
+  }
+}
+
+// Refuses a layer whose tensor another one of its kind in the model uses as well: it would be hooked
+// with it.
+void check_own_tensors(const Module& model, const ModulePtr& child, const std::string& path) {
+  const auto own = hooks::internal::tensors_of(*child);
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    if (item.value() == child) continue;
+    const auto other = hooks::internal::tensors_of(*item.value());
+    if (!other || other->kind != own->kind) continue;
+    for (const auto& mine : own->marked)
+      for (const auto& theirs : other->marked)
+        if (mine.tensor->is_same(*theirs.tensor))
+          throw InvalidArgument("'" + path + "' shares a tensor with '" + item.key() +
+                                "', a layer of the same kind, which a hook could not tell from it");
+  }
 }
 
 // Evaluation, whatever the module is told.
@@ -231,14 +310,18 @@ void refuse_signature(const Module& module, const std::string& path) {
 
 }  // namespace internal
 
-HookHandle wrap_forward(Module& model, const std::string& path, ForwardHook hook) {
-  const Place place = find_place(model, path);
+namespace {
+
+// `replacement`: what the hook calls instead of the child, if that is its purpose.
+HookHandle wrap(Module& model, const Place& place, const std::string& path, ForwardHook hook,
+                const Module* replacement) {
   if (dynamic_cast<TensorHookable*>(place.child.get()) != nullptr)
     return wrap_forward<at::Tensor(const at::Tensor&)>(model, path, std::move(hook));
   if (hooks::cannot_hook(*place.child).empty()) {
+    check_own_tensors(model, place.child, path);
     auto at = std::make_shared<LayerPlace>();
     at->layer = place.child;
-    at->hook = std::make_shared<FunctionHook>(std::move(hook));
+    at->hook = std::make_shared<FunctionHook>(std::move(hook), replacement);
     hooks::add_hook(*place.child, at->hook);
     return HookHandle(std::move(at));
   }
@@ -260,27 +343,56 @@ HookHandle wrap_forward(Module& model, const std::string& path, ForwardHook hook
   return HookHandle(std::move(at));
 }
 
-void replace_child(Module& model, const std::string& path, torch::nn::AnyModule replacement,
-                   const ReplaceOptions& options) {
-  if (replacement.is_empty()) throw InvalidArgument("replace_child: an empty module");
+void replace(Module& model, const std::string& path, torch::nn::AnyModule replacement,
+             const ModulePtr& instead, const ReplaceOptions& options) {
   const Place place = find_place(model, path);
   Module* const parent = place.parent ? place.parent.get() : &model;
-  const ModulePtr instead = replacement.ptr();
   if (torch::nn::AnyModule* const entry = entry_in_sequential(parent, place.name)) {
     if (const auto held = stand_in_of(*entry))
       held->replace(std::move(replacement));
     else
       *entry = std::move(replacement);
+    parent->replace_module(place.name, instead);
   } else {
-    wrap_forward(model, path, call_of(std::move(replacement)));
+    auto shared = std::make_shared<torch::nn::AnyModule>(std::move(replacement));
+    wrap(model, place, path,
+         call_of([shared](const at::Tensor& input) { return shared->forward(input); }, instead),
+         instead.get());
+    register_instead(model, place.child, instead);
   }
   instead->train(place.child->is_training());
-  parent->replace_module(place.name, instead);
-  if (options.release_memory) release(*place.child);
+  if (options.release_memory) release(*place.child, model, *instead);
+}
+
+}  // namespace
+
+HookHandle wrap_forward(Module& model, const std::string& path, ForwardHook hook) {
+  return wrap(model, find_place(model, path), path, std::move(hook), nullptr);
+}
+
+void replace_child(Module& model, const std::string& path, torch::nn::AnyModule replacement,
+                   const ReplaceOptions& options) {
+  if (replacement.is_empty()) throw InvalidArgument("replace_child: an empty module");
+  const ModulePtr instead = replacement.ptr();
+  replace(model, path, std::move(replacement), instead, options);
+}
+
+void replace_child(Module& model, const std::string& path, const torch::nn::Sequential& replacement,
+                   const ReplaceOptions& options) {
+  replace(model, path, torch::nn::AnyModule(std::make_shared<CalledImpl>(replacement)),
+          replacement.ptr(), options);
 }
 
 void freeze_child(Module& model, const std::string& path) {
   const ModulePtr child = find_module(model, path);
+  for (const ModulePtr& module : child->modules()) {
+    const auto tensors = hooks::internal::tensors_of(*module);
+    const bool is_known = tensors && tensors->kind == hooks::internal::Kind::kBatchNorm;
+    if (!is_known && module->named_buffers(/*recurse=*/false).contains("running_mean"))
+      throw InvalidArgument("freeze_child: " + module->name() + " below '" + path +
+                            "' has running statistics and is none of libtorch's BatchNorm1d to 3d; "
+                            "freeze what is around it");
+  }
   for (const at::Tensor& parameter : child->parameters()) parameter.requires_grad_(false);
   for (const ModulePtr& module : child->modules()) {
     const auto tensors = hooks::internal::tensors_of(*module);

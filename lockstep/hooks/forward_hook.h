@@ -20,12 +20,17 @@
 // second; the fused layers of this library's models step aside where a child has hooks.
 //
 // A copy by clone() has the hooks too, and calls the same functions; those around a whole Sequential
-// stay behind.
+// stay behind. Of a child that was replaced the copy has a plain one with the replacement's values,
+// and clone() throws where their types differ.
+//
+// In a Sequential whose child (or which itself) has a hook, stand-ins take the children's place: its
+// typed at<T>() and ptr<T>() throw, also when the hook has gone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
@@ -39,9 +44,9 @@ namespace lockstep {
 
 // What the child gives for an input; the input may be another than the hook's own.
 using Forward = std::function<at::Tensor(const at::Tensor& input)>;
-// -> the child's output. It may call `forward` any number of times, or not at all. Called on every
-// thread that runs the child, above autograd and autocast; what it throws, the model's forward
-// throws.
+// -> the child's output. It may call `forward` any number of times, or not at all, while it runs:
+// `forward` is not to be kept. Called on every thread that runs the child, above autograd and
+// autocast; what it throws, the model's forward throws.
 using ForwardHook = std::function<at::Tensor(const Forward& forward, const at::Tensor& input)>;
 
 namespace internal {
@@ -142,8 +147,9 @@ std::shared_ptr<torch::nn::Module> find_module(const torch::nn::Module& model,
                                                const std::string& path);
 
 // Puts `hook` around the forward of the child at `path`, outside of those that it has. Parameters,
-// buffers and names stay as they are. Throws InvalidArgument if there is no such child, or no door
-// to it; the model is then as it was. Does not communicate; while nothing runs the model.
+// buffers and names stay as they are. Throws InvalidArgument if there is no such child, no door to
+// it, or it shares its weight with another layer of its kind; the model is then as it was. Does not
+// communicate; while nothing runs the model.
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path, ForwardHook hook);
 
 // The same for a Hookable of another signature.
@@ -152,17 +158,19 @@ HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,
                         typename Hookable<Signature>::Hook hook);
 
 struct ReplaceOptions {
-  // The parameters and buffers of the child that goes become empty, so that their memory goes with
-  // their last other holder. It may still be held by its type in the model, but is not computed.
+  // The parameters and buffers of the child that goes become empty, but for those that the model or
+  // the replacement have as well. It may still be held by its type in the model, but is not computed.
   bool release_memory = false;
 };
 
 // Calls `replacement` where the model calls the child at `path`, and registers it in its place: its
 // parameters and buffers take over the child's names, for optimizers, state dicts and to(). It is a
-// module from a tensor to a tensor. A copy by clone() has the old child, with the hook. Throws as
-// wrap_forward() does.
+// module from a tensor to a tensor, and may call the child that it replaces: an adapter around it.
+// Throws as wrap_forward() does.
 void replace_child(torch::nn::Module& model, const std::string& path,
                    torch::nn::AnyModule replacement, const ReplaceOptions& options = {});
+void replace_child(torch::nn::Module& model, const std::string& path,
+                   const torch::nn::Sequential& replacement, const ReplaceOptions& options = {});
 template <typename Module>
 void replace_child(torch::nn::Module& model, const std::string& path,
                    const torch::nn::ModuleHolder<Module>& replacement,
@@ -171,9 +179,11 @@ void replace_child(torch::nn::Module& model, const std::string& path,
 }
 
 // The parameters below `path` get no gradients any more, and batch norms there use their running
-// statistics and leave them alone, also after model->train(). Before DistributedDataParallel and
+// statistics and leave them alone, also after model->train(); they still count batches, and still
+// refuse a single value a channel in training, as libtorch's do. Before DistributedDataParallel and
 // the optimizer, which then pass the parameters by. Throws InvalidArgument if there is no such
-// child.
+// child, or a module with running statistics below it that is no BatchNorm1d to 3d; nothing has
+// changed then.
 void freeze_child(torch::nn::Module& model, const std::string& path);
 
 // Implementation.

@@ -1,5 +1,6 @@
 #include "lockstep/hooks/forward_hook.h"
 
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules.h>
@@ -336,6 +337,204 @@ TEST(ForwardHook, CopiesHaveTheHooks) {
   for (const at::Tensor& parameter : copy->parameters()) parameter.zero_();
   EXPECT_TRUE(torch::equal(net->forward(x), expected));
   EXPECT_TRUE(torch::equal(copy->forward(x), torch::zeros_like(expected)));
+}
+
+// Linear held by its type, called with any number of dimensions.
+struct OneImpl : nn::Cloneable<OneImpl> {
+  OneImpl() { OneImpl::reset(); }
+  void reset() override { fc = register_module("fc", nn::Linear(4, 4)); }
+  at::Tensor forward(const at::Tensor& x) { return fc(x); }
+  nn::Linear fc = nullptr;
+};
+TORCH_MODULE(One);
+
+TEST(ForwardHook, AReplacedLayerIsNeverComputed) {
+  One net;
+  nn::Linear other(7, 2);
+  replace_child(*net, "fc", other);
+  EXPECT_EQ(net->forward(torch::randn({2, 3, 7})).size(2), 2);
+  net->to(at::kDouble);
+  EXPECT_EQ(net->forward(torch::randn({2, 3, 7}, at::kDouble)).scalar_type(), at::kDouble);
+}
+
+TEST(ForwardHook, ComputesWhenItIsCalled) {
+  torch::manual_seed(8);
+  One net;
+  const at::Tensor w = net->fc->weight.detach().clone(), b = net->fc->bias.detach().clone();
+  wrap_forward(*net, "fc", [](const Forward& forward, const at::Tensor& input) {
+    input.clamp_(-0.5, 0.5);
+    return forward(input);
+  });
+  for (const auto& shape : {std::vector<int64_t>{3, 4}, {2, 3, 4}}) {
+    const torch::NoGradGuard no_grad;
+    const at::Tensor x = torch::randn(shape), clamped = x.clamp(-0.5, 0.5);
+    EXPECT_TRUE(torch::allclose(net->forward(x), clamped.matmul(w.t()) + b));
+  }
+}
+
+// Low-rank adaptation (Hu et al., arXiv:2106.09685): the replacement calls what it replaces.
+struct AdapterImpl : nn::Module {
+  explicit AdapterImpl(nn::Linear layer) : base(register_module("base", std::move(layer))) {
+    down = register_parameter("down", torch::full({4, 1}, 0.1));
+    up = register_parameter("up", torch::full({1, 4}, 0.2));
+  }
+  at::Tensor forward(const at::Tensor& x) { return base(x) + x.matmul(down).matmul(up); }
+  nn::Linear base;
+  at::Tensor down, up;
+};
+TORCH_MODULE(Adapter);
+
+TEST(ForwardHook, AnAdapterAroundTheChild) {
+  for (const bool release : {false, true}) {
+    One net;
+    const at::Tensor x = torch::randn({2, 3, 4}), plain = net->forward(x).detach();
+    Adapter adapter(net->fc);
+    replace_child(*net, "fc", adapter, {.release_memory = release});
+    const at::Tensor expected = plain + x.matmul(adapter->down).matmul(adapter->up);
+    EXPECT_TRUE(torch::allclose(net->forward(x), expected));
+    EXPECT_TRUE(torch::allclose(net->forward(x[0]), expected[0]));
+    EXPECT_TRUE(net->named_parameters().contains("fc.base.weight"));
+  }
+}
+
+struct TiedImpl : nn::Module {
+  TiedImpl() {
+    words = register_module("words", nn::Embedding(6, 4));
+    body = register_module("body", nn::Linear(4, 4));
+    again = register_module("again", body);
+    out = register_module("out", nn::Linear(nn::LinearOptions(4, 6).bias(false)));
+    out->weight = words->weight;
+  }
+  at::Tensor forward(const at::Tensor& ids) { return out(again(body(words(ids)))); }
+  nn::Embedding words = nullptr;
+  nn::Linear body = nullptr, again = nullptr, out = nullptr;
+};
+TORCH_MODULE(Tied);
+
+TEST(ForwardHook, OfSharedTensorsOnlyTheOwnGo) {
+  Tied net;
+  const at::Tensor ids = torch::tensor({1, 2}, at::kLong), before = net->words->weight.clone();
+  nn::Linear out(4, 3);
+  replace_child(*net, "out", out, {.release_memory = true});
+  EXPECT_TRUE(torch::equal(net->words->weight, before));
+  EXPECT_EQ(net->forward(ids).size(1), 3);
+  // One module under two names is replaced under both.
+  nn::Linear body(4, 4);
+  replace_child(*net, "again", body);
+  EXPECT_EQ(find_module(*net, "body"), body.ptr());
+  EXPECT_EQ(find_module(*net, "again"), body.ptr());
+  struct Pair : nn::Module {
+    Pair() { other->weight = one->weight; }
+    nn::Linear one = register_module("one", nn::Linear(4, 4));
+    nn::Linear other = register_module("other", nn::Linear(4, 4));
+  } pair;
+  EXPECT_THROW(
+      wrap_forward(pair, "one", [](const Forward& f, const at::Tensor& x) { return f(x); }),
+      InvalidArgument);
+}
+
+TEST(ForwardHook, WhatIsKeptDoesNotChange) {
+  for (const auto& shape : {std::vector<int64_t>{3, 4}, {2, 3, 4}}) {
+    One net;
+    at::Tensor kept;
+    HookHandle handle =
+        wrap_forward(*net, "fc", [&kept](const Forward& forward, const at::Tensor& input) {
+          kept = forward(input);
+          return kept;
+        });
+    const at::Tensor x = torch::randn(shape);
+    const at::Tensor y = net->forward(x);
+    if (shape.size() > 2) {
+      const at::Tensor before = kept.detach().clone();
+      y.relu_();
+      EXPECT_TRUE(torch::equal(kept, before));
+    }
+    handle.remove();
+    nn::Identity same;
+    replace_child(*net, "fc", same);
+    const at::Tensor before = x.clone();
+    if (shape.size() > 2) {
+      net->forward(x).relu_();
+      EXPECT_TRUE(torch::equal(x, before));
+    }
+  }
+}
+
+TEST(ForwardHook, InferenceModeLeavesParametersTrainable) {
+  One net;
+  {
+    const c10::InferenceMode mode;
+    HookHandle handle = wrap_forward(
+        *net, "fc", [](const Forward& forward, const at::Tensor& x) { return forward(x); });
+    net->forward(torch::randn({2, 4}));
+    handle.remove();
+  }
+  EXPECT_FALSE(net->fc->weight.is_inference());
+  net->forward(torch::randn({2, 4})).sum().backward();
+  EXPECT_TRUE(net->fc->weight.grad().defined());
+}
+
+TEST(ForwardHook, CopiesOfWhatWasReplaced) {
+  One net;
+  nn::Linear other(4, 4);
+  replace_child(*net, "fc", other);
+  const at::Tensor x = torch::randn({2, 4});
+  const auto copy = std::dynamic_pointer_cast<OneImpl>(net->clone());
+  EXPECT_TRUE(torch::equal(copy->forward(x), other(x)));
+  replace_child(*net, "fc", nn::Sequential(nn::Linear(4, 3), nn::ReLU()));
+  EXPECT_EQ(net->forward(x).size(1), 3);
+  EXPECT_TRUE(net->named_parameters().contains("fc.0.weight"));
+  EXPECT_THROW(net->clone(), c10::Error);
+}
+
+TEST(ForwardHook, CopiesFollowTrainAndEval) {
+  nn::Sequential net(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Dropout(0.5));
+  wrap_forward(*net, "2", [](const Forward& forward, const at::Tensor& x) { return forward(x); });
+  const auto copy = std::dynamic_pointer_cast<nn::SequentialImpl>(net->clone());
+  copy->eval();
+  const at::Tensor x = torch::randn({5, 4});
+  EXPECT_TRUE(torch::equal(copy->forward(x), copy->forward(x)));
+  copy->train();
+  EXPECT_FALSE(torch::equal(copy->forward(x), copy->forward(x)));
+}
+
+TEST(ForwardHook, ReplacedInsideASequentialByASequential) {
+  nn::Sequential net(nn::Linear(4, 4), nn::ReLU());
+  replace_child(*net, "1", nn::Sequential(nn::Linear(4, 2), nn::Dropout(0.5)));
+  net->eval();
+  const at::Tensor x = torch::randn({5, 4});
+  EXPECT_EQ(net->forward(x).size(1), 2);
+  EXPECT_TRUE(torch::equal(net->forward(x), net->forward(x)));
+  EXPECT_TRUE(net->named_parameters().contains("1.0.weight"));
+}
+
+TEST(ForwardHook, AReleasedEmbedding) {
+  struct Words : nn::Module {
+    nn::Embedding words =
+        register_module("words", nn::Embedding(nn::EmbeddingOptions(6, 4).padding_idx(1)));
+    at::Tensor forward(const at::Tensor& ids) { return words(ids); }
+  } net;
+  nn::Embedding larger(9, 4);
+  replace_child(net, "words", larger, {.release_memory = true});
+  const at::Tensor ids = torch::tensor({8, 1}, at::kLong);
+  EXPECT_TRUE(torch::equal(net.forward(ids), larger(ids)));
+  EXPECT_EQ(net.words->weight.nbytes(), 0u);
+}
+
+TEST(ForwardHook, ClassesOfOnesOwnAreRefused) {
+  struct NoisyImpl : nn::LinearImpl {
+    NoisyImpl() : nn::LinearImpl(4, 4) {}
+    at::Tensor forward(const at::Tensor& x) { return nn::functional::linear(x, weight + 1, bias); }
+  };
+  struct Holder : nn::Module {
+    std::shared_ptr<NoisyImpl> fc = register_module("fc", std::make_shared<NoisyImpl>());
+    nn::InstanceNorm2d norm = register_module(
+        "norm", nn::InstanceNorm2d(nn::InstanceNorm2dOptions(4).track_running_stats(true)));
+  } net;
+  EXPECT_THROW(wrap_forward(net, "fc", [](const Forward& f, const at::Tensor& x) { return f(x); }),
+               InvalidArgument);
+  EXPECT_THROW(replace_child(net, "fc", nn::Linear(4, 4)), InvalidArgument);
+  EXPECT_THROW(freeze_child(net, "norm"), InvalidArgument);
 }
 
 TEST(ForwardHook, WhatAHookThrowsTheModelThrows) {

@@ -61,14 +61,14 @@ std::string cannot_hook(const torch::nn::Module& layer) {
   return tensors->refusal;
 }
 
-void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook) {
+void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook, Place place) {
   if (const std::string reason = cannot_hook(layer); !reason.empty())
     throw InvalidArgument("a hook for " + layer.name() + ", which " + reason);
   internal::register_mark_kernels();
   internal::register_layer_kernels();
   const auto tensors = internal::tensors_of(layer);
   LayerHooks hooks = hooks_of(layer);
-  hooks.push_back(std::move(hook));
+  hooks.insert(place == Place::kInnermost ? hooks.begin() : hooks.end(), std::move(hook));
   set_hooks(*tensors, std::move(hooks));
 }
 
@@ -88,6 +88,13 @@ LayerHooks hooks_of(const torch::nn::Module& layer) {
   const auto tensors = internal::tensors_of(const_cast<torch::nn::Module&>(layer));
   const Mark::Entry* const entry = tensors ? entry_of(*tensors) : nullptr;
   return entry == nullptr ? LayerHooks{} : *entry->hooks;
+}
+
+void share_hooks(const torch::nn::Module& from, torch::nn::Module& to) {
+  LayerHooks hooks = hooks_of(from);
+  if (hooks == hooks_of(to)) return;
+  if (const auto tensors = internal::tensors_of(to); tensors && tensors->refusal.empty())
+    set_hooks(*tensors, std::move(hooks));
 }
 
 bool is_hooked(const at::Tensor& tensor) {

@@ -7,12 +7,14 @@
 // hooks, whoever calls it; every other operation passes it by. The mark lives in the tensor: it
 // survives Module::to(), clone(), torch::load(), lockstep::load(), copy_() and zero_(), and is lost
 // when somebody puts another tensor in its place (Tensor::set_data(), or an assignment to the
-// layer's member). Two layers of different kinds may share a tensor; each is hooked by itself.
+// layer's member). Two layers of different kinds may share a tensor, and each is hooked by itself;
+// two of one kind that do are hooked together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -60,20 +62,30 @@ class LayerCall {
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
-  // -> the layer's output. Above autograd and autocast.
+  // -> the layer's output. Above autograd and autocast. `call` is not to be kept.
   virtual at::Tensor forward(LayerCall& call) = 0;
+  // The module that the hook calls in the layer's place, and that is registered there; else null.
+  virtual const torch::nn::Module* replacement() const { return nullptr; }
 };
 
 // Why the layer takes no hook, as the end of a sentence; empty if it takes them: Linear, Conv1d to
-// Conv3d and their transposes, Embedding, BatchNorm1d to 3d, LayerNorm and GroupNorm, with a tensor
-// that can carry the mark.
+// Conv3d and their transposes, Embedding, LayerNorm and GroupNorm, no classes derived from them, and
+// BatchNorm1d to 3d; with a tensor that can carry the mark.
 std::string cannot_hook(const torch::nn::Module& layer);
 
-// Puts a hook around those that the layer has. Throws InvalidArgument if it takes none.
-void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook);
+enum class Place : uint8_t {
+  kOutermost,  // around those that the layer has
+  kInnermost,  // in the place of the layer's own computation
+};
+// Throws InvalidArgument if the layer takes none.
+void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook,
+              Place place = Place::kOutermost);
 // Whether it had it.
 bool remove_hook(torch::nn::Module& layer, const LayerHook* hook);
 LayerHooks hooks_of(const torch::nn::Module& layer);
+// Gives `to`, a module of the same kind, the hooks of `from` in place of its own; nothing where
+// these are no layers that take hooks.
+void share_hooks(const torch::nn::Module& from, torch::nn::Module& to);
 
 // Whether an operation on this parameter or buffer may call hooks. Code that computes with a
 // layer's parameters by itself, in a fused node, asks this and calls the layer where they do.

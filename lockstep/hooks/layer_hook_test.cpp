@@ -143,14 +143,14 @@ TEST(LayerHook, InPlaceAfterwards) {
   torch::manual_seed(6);
   for (const bool three : {false, true}) {
     torch::nn::Linear layer(4, 4);
+    const at::Tensor w = layer->weight.detach().clone().requires_grad_();
+    const at::Tensor b = layer->bias.detach().clone();
     add_hook(*layer, std::make_shared<Scaling>(3));
     const at::Tensor x = (three ? torch::randn({2, 3, 4}) : torch::randn({3, 4})).requires_grad_();
     layer->forward(x).relu_().sum().backward();
     const at::Tensor found = x.grad().clone(), weight = layer->weight.grad().clone();
     x.mutable_grad().reset();
     layer->zero_grad();
-    const at::Tensor w = layer->weight.detach().clone().requires_grad_();
-    const at::Tensor b = layer->bias.detach().clone();
     (((x.matmul(w.t()) + b) * 3).relu()).sum().backward();
     EXPECT_TRUE(torch::allclose(x.grad(), found)) << three;
     EXPECT_TRUE(torch::allclose(w.grad(), weight)) << three;

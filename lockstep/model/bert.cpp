@@ -6,6 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/model/internal/bert_encoder.h"
+#include "lockstep/model/internal/follow.h"
 #include "lockstep/model/internal/undrawn.h"
 
 namespace lockstep {
@@ -52,6 +53,7 @@ at::Tensor BertClassifierImpl::forward(const at::Tensor& ids, const at::Tensor& 
                          : internal::packed_batch(config_, ids, token_type_ids, lengths);
   const double dropout =
       config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
+  internal::follow(*this, children()[1], classifier_);
   return classifier_(at::dropout(bert_->forward(batch), dropout, is_training()));
 }
 

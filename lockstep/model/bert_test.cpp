@@ -8,7 +8,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <optional>
 #include <set>
@@ -358,8 +359,31 @@ TEST(BertClassifier, FollowsReplaceModule) {
   EXPECT_FALSE(torch::allclose(logits_of(model, batch), before));
   loss_of(model, batch).backward();
   EXPECT_TRUE(other->weight.grad().defined());
-  parent->replace_module("query", torch::nn::Sequential(torch::nn::Linear(16, 16)));
-  EXPECT_THROW(logits_of(model, batch), InvalidArgument);
+  // Around what a hook only watches, too; and outside of the layers.
+  wrap_forward(*model, "bert.encoder.layer.0.attention.self.query",
+               [](const Forward& forward, const at::Tensor& x) { return forward(x); });
+  torch::nn::Linear third(16, 16), pooler(16, 16), classifier(16, 3);
+  parent->replace_module("query", third);
+  find_module(*model, "bert.pooler")->replace_module("dense", pooler);
+  model->replace_module("classifier", classifier);
+  model->zero_grad();
+  loss_of(model, batch).backward();
+  for (const auto& one : {third, pooler, classifier}) EXPECT_TRUE(one->weight.grad().defined());
+  const std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> wrong{
+      {"query", torch::nn::Linear(16, 8).ptr()},
+      {"key", torch::nn::Linear(torch::nn::LinearOptions(16, 16).bias(false)).ptr()},
+      {"value", torch::nn::ReLU().ptr()}};
+  for (const auto& [name, module] : wrong) {
+    const auto former = parent->named_children()[name];
+    parent->replace_module(name, module);
+    EXPECT_THROW(logits_of(model, batch), InvalidArgument) << name;
+    parent->replace_module(name, former);
+  }
+  logits_of(model, batch);
+  // Where a replaced child stays behind at to().
+  replace_child(*model, "bert.embeddings.word_embeddings", torch::nn::Embedding(60, 16));
+  model->to(at::kDouble);
+  EXPECT_EQ(logits_of(model, batch).scalar_type(), at::kDouble);
 }
 
 TEST(BertClassifier, RefusesWhatIsOutsideOfItsTables) {

@@ -1,7 +1,6 @@
 #include "lockstep/hooks/internal/layer_kinds.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -12,6 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <typeinfo>
 #include <utility>
 #include <variant>
 
@@ -63,7 +63,7 @@ void whole_layer(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
 
 // torch::nn::functional::linear: addmm for matrices with a bias, otherwise matmul and then, with a
 // bias, an addition in place. The hooks belong around both, so the product of the second form waits
-// for its addition.
+// for its addition: until then it is an empty tensor, which fits nowhere else.
 struct PendingProduct {
   c10::weak_intrusive_ptr<c10::TensorImpl> product;
   at::Tensor input, transposed;
@@ -72,6 +72,7 @@ struct PendingProduct {
 thread_local std::optional<PendingProduct> pending;
 
 at::Tensor marked_matmul(const at::Tensor& self, const at::Tensor& other) {
+  pending.reset();
   const Mark::Entry* const entry = entry_of(other, Kind::kLinear);
   const auto multiply = [&other](const at::Tensor& x) {
     const c10::impl::ExcludeDispatchKeyGuard below(kKey);
@@ -82,8 +83,7 @@ at::Tensor marked_matmul(const at::Tensor& self, const at::Tensor& other) {
     return run(*entry, self, {self, other},
                [&multiply](const at::Tensor& x, const auto&) { return multiply(x); });
   }
-  // A layer whose memory was given up is never computed: what follows takes this one's place.
-  const at::Tensor product = other.numel() == 0 ? at::empty({0}, self.options()) : multiply(self);
+  const at::Tensor product = at::empty({0}, self.options());
   pending =
       PendingProduct{.product = c10::weak_intrusive_ptr<c10::TensorImpl>(product.getIntrusivePtr()),
                      .input = self,
@@ -92,14 +92,14 @@ at::Tensor marked_matmul(const at::Tensor& self, const at::Tensor& other) {
   return product;
 }
 
-// Makes `target`, which was not shown to anybody yet, the same tensor as `result`: its values and
-// its place in the graph.
+// Makes `target`, which nobody has seen yet, the same tensor as `result`: its values and its place
+// in the graph.
 void become(const at::Tensor& target, at::Tensor result) {
-  if (target.is_same(result)) return;
-  if (result.is_view() || (result.is_leaf() && result.requires_grad())) result = result.clone();
+  // What somebody else holds must not change with the target.
+  if (result.use_count() > 1 || result.is_view() || (result.is_leaf() && result.requires_grad()))
+    result = result.clone();
   const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(result);
   c10::TensorImpl* const impl = target.unsafeGetTensorImpl();
-  target.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   target.set_data(result.detach());
   impl->set_version_counter(result.unsafeGetTensorImpl()->version_counter());
   if (edge.function) torch::autograd::impl::set_gradient_edge(target, edge);
@@ -107,16 +107,14 @@ void become(const at::Tensor& target, at::Tensor result) {
 
 at::Tensor& marked_add_(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   const Mark::Entry* const entry = entry_of(other, Kind::kLinear);
-  if (entry != nullptr && entry->role == Role::kBias && pending) {
+  if (entry != nullptr && entry->role == Role::kBias && pending && alpha.equal(1)) {
     const auto product = pending->product.lock();
     if (product && product.get() == self.unsafeGetTensorImpl()) {
       const PendingProduct layer = *std::exchange(pending, std::nullopt);
-      LayerCall::Arguments arguments{layer.input, layer.transposed, other};
+      const LayerCall::Arguments arguments{layer.input, layer.transposed, other};
       become(self, run(layer.entry, layer.input, arguments, [&](const at::Tensor& x, const auto&) {
                const c10::impl::ExcludeDispatchKeyGuard below(kKey);
-               const bool is_known = x.is_same(layer.input) && layer.transposed.numel() > 0;
-               const at::Tensor by_x = is_known ? self : at::matmul(x, layer.transposed);
-               return at::add(by_x, other).to(by_x.scalar_type());  // in place, it keeps its type
+               return at::matmul(x, layer.transposed).add_(other);
              }));
       return self;
     }
@@ -164,8 +162,13 @@ LayerTensors batch_norm(Layer& layer) {
 template <typename Layer, typename Make>
 bool is_a(torch::nn::Module& module, std::optional<LayerTensors>& tensors, const Make& make) {
   auto* const layer = dynamic_cast<Layer*>(&module);
-  if (layer != nullptr) tensors = make(*layer);
-  return layer != nullptr;
+  if (layer == nullptr) return false;
+  tensors = make(*layer);
+  // A class derived from it may compute by other means, which no mark catches; a batch norm's has
+  // running statistics that it has to update.
+  if (tensors->kind != Kind::kBatchNorm && typeid(module) != typeid(Layer))
+    tensors->refusal = "has a class of its own, derived from libtorch's";
+  return true;
 }
 
 }  // namespace
@@ -177,6 +180,11 @@ std::optional<LayerTensors> tensors_of(torch::nn::Module& module) {
     LayerTensors found = weighted(Kind::kLinear, layer);
     found.has_bias = layer.bias.defined();
     if (found.has_bias) found.marked.push_back({&layer.bias, Role::kBias});
+    return found;
+  };
+  const auto looks_up = [](nn::EmbeddingImpl& layer) {
+    LayerTensors found = weighted(Kind::kEmbedding, layer);
+    if (layer.options.max_norm()) found.refusal = "changes its rows before it looks them up";
     return found;
   };
   const auto of_kind = [](Kind kind) {
@@ -191,7 +199,7 @@ std::optional<LayerTensors> tensors_of(torch::nn::Module& module) {
       is_a<nn::ConvTranspose1dImpl>(module, tensors, convolves) ||
       is_a<nn::ConvTranspose2dImpl>(module, tensors, convolves) ||
       is_a<nn::ConvTranspose3dImpl>(module, tensors, convolves) ||
-      is_a<nn::EmbeddingImpl>(module, tensors, of_kind(Kind::kEmbedding)) ||
+      is_a<nn::EmbeddingImpl>(module, tensors, looks_up) ||
       is_a<nn::BatchNorm1dImpl>(module, tensors, normalizes) ||
       is_a<nn::BatchNorm2dImpl>(module, tensors, normalizes) ||
       is_a<nn::BatchNorm3dImpl>(module, tensors, normalizes) ||

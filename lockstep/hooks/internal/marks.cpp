@@ -4,6 +4,7 @@
 #include <ATen/ops/_to_copy.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/t.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <optional>
@@ -69,6 +70,8 @@ const Mark::Entry* entry_of(const at::Tensor& tensor, Kind kind) {
 void set_mark(const at::Tensor& tensor, c10::intrusive_ptr<Mark> mark) {
   const bool any = mark && !mark->entries.empty();
   if (!any && !tensor.key_set().has(kKey)) return;
+  // A tensor made in inference mode is one for good.
+  const c10::InferenceMode mode(tensor.is_inference());
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
   const at::Tensor plain = tensor.detach();

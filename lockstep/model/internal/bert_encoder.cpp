@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/errors.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/embedding_node.h"
+#include "lockstep/model/internal/follow.h"
 #include "lockstep/model/internal/heads.h"
 #include "lockstep/model/internal/products.h"
 #include "lockstep/model/internal/undrawn.h"
@@ -62,27 +62,6 @@ bool is_hooked(const LayerParameters& p) {
                      p.inner_weight, p.outer_weight, p.gamma});
 }
 
-// Takes over the children that somebody has registered in place of the held ones. Those that were
-// replaced by a hook are still called.
-template <typename... Holders>
-void follow(const torch::nn::Module& parent, Holders&... held) {
-  const auto children = parent.children();
-  size_t i = 0;
-  const auto follow_one = [&]<typename Impl>(torch::nn::ModuleHolder<Impl>& holder) {
-    const std::shared_ptr<torch::nn::Module>& registered = children[i++];
-    if (registered == holder.ptr() || !hooks::hooks_of(*holder).empty()) return;
-    auto same = std::dynamic_pointer_cast<Impl>(registered);
-    if (!same) {
-      throw InvalidArgument("BertClassifier: '" + parent.named_children()[i - 1].key() +
-                            "' was replaced by " + registered->name() +
-                            ", another type, which replace_module cannot do: call "
-                            "lockstep::replace_child");
-    }
-    static_cast<torch::nn::ModuleHolder<Impl>&>(holder) = torch::nn::ModuleHolder<Impl>(same);
-  };
-  (follow_one(held), ...);
-}
-
 }  // namespace
 
 Arithmetic arithmetic_for(const at::Tensor& parameter) {
@@ -99,7 +78,7 @@ BertOutput::BertOutput(const BertConfig& config, int64_t inputs)
       norm_(register_module("LayerNorm", norm_of(config))) {}
 
 void BertOutput::follow_children() {
-  follow(*this, dense_, norm_);
+  internal::follow_children(*this, dense_, norm_);
 }
 
 at::Tensor BertOutput::forward(const at::Tensor& x, const at::Tensor& residual) {
@@ -129,8 +108,8 @@ BertLayer::BertLayer(const BertConfig& config)
 }
 
 void BertLayer::follow_children() {
-  follow(*self_, query_, key_, value_);
-  follow(*inner_, intermediate_);
+  internal::follow_children(*self_, query_, key_, value_);
+  internal::follow_children(*inner_, intermediate_);
   attention_output_->follow_children();
   output_->follow_children();
 }
@@ -204,6 +183,16 @@ BertEmbeddings::BertEmbeddings(const BertConfig& config)
   words_->options.padding_idx(config.pad_token_id);
 }
 
+void BertEmbeddings::follow_children() {
+  internal::follow_children(*this, words_, positions_, types_, norm_);
+}
+
+Arithmetic BertEmbeddings::arithmetic() const {
+  // A registered one: to() leaves a child that was replaced where it is.
+  const auto registered = parameters();
+  return registered.empty() ? Arithmetic::kComposed : arithmetic_for(registered.front());
+}
+
 at::Tensor BertEmbeddings::composed(const BertBatch& batch) {
   const at::Tensor types = batch.types.defined() ? batch.types : at::zeros_like(batch.ids);
   at::Tensor x = words_(batch.ids) + types_(types);
@@ -217,7 +206,6 @@ at::Tensor BertEmbeddings::composed(const BertBatch& batch) {
 }
 
 LayerRows BertEmbeddings::forward(const BertBatch& batch, Arithmetic arithmetic) {
-  follow(*this, words_, positions_, types_, norm_);
   if (arithmetic == Arithmetic::kComposed ||
       any_hooked({words_->weight, positions_->weight, types_->weight, norm_->weight}))
     return {composed(batch), {}};
@@ -237,18 +225,20 @@ LayerRows BertEmbeddings::forward(const BertBatch& batch, Arithmetic arithmetic)
 
 BertEncoder::BertEncoder(const BertConfig& config)
     : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))),
+      pooler_names_(std::make_shared<torch::nn::Module>()),
       pooler_(square(config)) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i)
     layers_->push_back(std::make_shared<BertLayer>(config));
   const auto encoder = std::make_shared<torch::nn::Module>();
   encoder->register_module("layer", layers_);
   register_module("encoder", encoder);
-  const auto pooler = std::make_shared<torch::nn::Module>();
-  pooler->register_module("dense", pooler_);
-  register_module("pooler", pooler);
+  pooler_names_->register_module("dense", pooler_);
+  register_module("pooler", pooler_names_);
 }
 
 at::Tensor BertEncoder::forward(const BertBatch& given) {
+  embeddings_->follow_children();
+  follow_children(*pooler_names_, pooler_);
   const Arithmetic arithmetic = embeddings_->arithmetic();
   const BertBatch batch =
       arithmetic == Arithmetic::kBFloat16 ? with_whole_rows(given, kTileRows) : given;

@@ -2,7 +2,7 @@
 //
 // A part whose child has hooks (hooks/forward_hook.h), a replacement among them, is computed in the
 // composed form, which calls its children. One that torch::nn::Module::replace_module put there is
-// held instead of the former one where it is of the same type.
+// held instead of the former one where it is of the same type and shape (follow.h).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -90,7 +90,8 @@ class BertEmbeddings : public torch::nn::Module {
  public:
   explicit BertEmbeddings(const BertConfig& config);
   LayerRows forward(const BertBatch& batch, Arithmetic arithmetic);
-  Arithmetic arithmetic() const { return arithmetic_for(words_->weight); }
+  void follow_children();
+  Arithmetic arithmetic() const;
 
  private:
   at::Tensor composed(const BertBatch& batch);
@@ -109,6 +110,7 @@ class BertEncoder : public torch::nn::Module {
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
   torch::nn::ModuleList layers_;
+  std::shared_ptr<torch::nn::Module> pooler_names_;
   torch::nn::Linear pooler_;
 };
 

@@ -48,6 +48,9 @@ namespace lockstep {
 // the replicas, so that a run repeats bit for bit. A parameter that no replica used gets none.
 // There are no second derivatives: InvalidArgument with create_graph.
 //
+// Hooks (hooks/forward_hook.h) around libtorch's layers are the replicas' too, as they are at the
+// time of a forward; those around a Sequential or a Hookable are as the replicas were made.
+//
 // Buffers, such as BatchNorm's statistics, are handed to all replicas before each forward, and the
 // first replica's changes are kept, those of the others dropped. Random operations on the CPU use a
 // generator a replica, seeded from the default one: torch::manual_seed() makes a run repeatable.

@@ -12,12 +12,15 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <atomic>
+
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/simple_cnn.h"
 
 namespace lockstep::data_parallel_test {
@@ -81,6 +84,36 @@ std::vector<torch::Tensor> train(Model& model, Net& net, int64_t rows) {
   for (const auto& p : net->parameters()) seen.push_back(p.detach());
   for (const auto& p : net->parameters()) seen.push_back(p.grad());
   return seen;
+}
+
+// Replicas that a function makes have the model's hooks, as they are at each forward.
+TEST(DataParallel, HooksAreTheReplicasToo) {
+  struct NormedImpl : torch::nn::Module {
+    NormedImpl() {
+      norm = register_module("norm", torch::nn::BatchNorm1d(3));
+      fc = register_module("fc", torch::nn::Linear(3, 3));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return fc(norm(x)); }
+    torch::nn::BatchNorm1d norm{nullptr};
+    torch::nn::Linear fc{nullptr};
+  };
+  const auto net = std::make_shared<NormedImpl>();
+  freeze_child(*net, "norm");
+  DataParallel<std::shared_ptr<NormedImpl>> model(net, {.replicas = 2},
+                                                  [] { return std::make_shared<NormedImpl>(); });
+  const auto x = torch::randn({8, 3});
+  EXPECT_TRUE(torch::allclose(model(x), net->forward(x))) << "running statistics on both";
+  std::atomic<int> calls = 0;
+  HookHandle handle =
+      wrap_forward(*net, "fc", [&calls](const Forward& forward, const at::Tensor& y) {
+        ++calls;
+        return forward(y);
+      });
+  model(x);
+  EXPECT_EQ(calls, 2);
+  handle.remove();
+  model(x);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(DataParallel, TrainsAsThePlainModelDoes) {

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/data_parallel/replica_random.h"
 #include "lockstep/parallel/data_parallel/replica_threads.h"
 
@@ -289,6 +290,8 @@ void Replicas::State::refresh(size_t used) {
       if (r > 0) traffic_.replicated += bytes_of(buffer.own);
     }
   }
+  for (const auto& [own, copies] : modes_)
+    for (torch::nn::Module* copy : copies) hooks::share_hooks(*own, *copy);
 }
 
 void Replicas::State::run(const std::vector<bool>& wanted, const std::function<void(size_t)>& task,

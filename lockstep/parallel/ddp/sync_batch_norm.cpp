@@ -213,8 +213,10 @@ int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& co
     torch::nn::Module& layer = *item.value();
     if (!is_batch_norm(layer)) continue;
     if (const auto before = hook_of(layer)) hooks::remove_hook(layer, before.get());
+    // In place of the layer's own computation: what others have put around that stays around.
     hooks::add_hook(
-        layer, std::make_shared<SyncHook>(Layer{.layers = layers, .index = layers->names.size()}));
+        layer, std::make_shared<SyncHook>(Layer{.layers = layers, .index = layers->names.size()}),
+        hooks::Place::kInnermost);
     layers->names.push_back(item.key().empty() ? item.value()->name() : item.key());
   }
   if (layers->names.empty()) {

@@ -18,6 +18,7 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -462,6 +463,36 @@ TEST(SyncBatchNorm, OtherOperationsDoNotSeeTheMark) {
     out << mean;
     EXPECT_NE(out.str().find('3'), std::string::npos);
     comm.broadcast(mean, 0);
+  });
+}
+
+// What is put around a layer stays around it, in whichever order.
+TEST(SyncBatchNorm, OtherHooksStayAround) {
+  testing::run_threads(2, [](Communicator& comm) {
+    for (const bool converts_first : {false, true}) {
+      Net net;
+      int calls = 0;
+      if (converts_first) convert_sync_batch_norm(net, comm);
+      wrap_forward(*net, "norm", [&calls](const Forward& forward, const at::Tensor& x) {
+        ++calls;
+        return forward(x);
+      });
+      convert_sync_batch_norm(net, comm);
+      convert_sync_batch_norm(net, comm);
+      const uint64_t before = exchanges(*net, comm);
+      EXPECT_GT(before, 0u) << converts_first;
+      EXPECT_GT(calls, 0) << converts_first;
+      freeze_child(*net, "norm");
+      const at::Tensor mean = net->norm->running_mean.clone();
+      EXPECT_LT(exchanges(*net, comm), before) << converts_first;
+      EXPECT_TRUE(torch::equal(net->norm->running_mean, mean)) << converts_first;
+    }
+    Net frozen;
+    freeze_child(*frozen, "norm");
+    convert_sync_batch_norm(frozen, comm);
+    const at::Tensor mean = frozen->norm->running_mean.clone();
+    exchanges(*frozen, comm);
+    EXPECT_TRUE(torch::equal(frozen->norm->running_mean, mean));
   });
 }
 
