@@ -2,55 +2,29 @@
 
 #include <torch/nn/functional/loss.h>
 #include <torch/utils.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/on_root.h"
 #include "lockstep/comm/same_on_all_ranks.h"
-#include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
-#include "lockstep/core/output.h"
 #include "lockstep/data/augment.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
-#include "lockstep/train/callbacks.h"
-#include "lockstep/train/checkpointing.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/recipes.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/supervised_task.h"
-#include "lockstep/train/tensorboard_callback.h"
+#include "lockstep/train/text_loss.h"
 
 namespace lockstep {
 namespace {
-
-// Keeps what a run ends with.
-class ResultCallback final : public TrainCallback {
- public:
-  explicit ResultCallback(TrainResult& result) : result_(result) {}
-  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
-    result_.loss = event.loss;
-    if (event.evaluation) result_.evaluation = *event.evaluation;
-    seconds_ += event.seconds;
-    samples_ += event.seconds * event.samples_per_s;
-    result_.samples_per_s = seconds_ > 0 ? samples_ / seconds_ : 0;
-    result_.state = state;
-  }
-
- private:
-  TrainResult& result_;
-  double seconds_ = 0, samples_ = 0;
-};
 
 std::unique_ptr<data::Sampler> make_sampler(const TrainConfig& config, int64_t samples,
                                             const Communicator& comm) {
@@ -85,6 +59,14 @@ ImageModel draw_model(const TrainConfig& config, Communicator& comm) {
   return model;
 }
 
+struct ImageLoss {
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor output = model(batch.input);
+    return {torch::nll_loss(output, batch.target), output, batch.target};
+  }
+};
+
 // Weight decay is for filters and matrices; without it there is one group, in the model's order.
 std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const torch::nn::Module& model, const torch::optim::SGDOptions& options) {
@@ -115,30 +97,17 @@ Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communica
   return evaluate_classifier(model, test, comm, classes, kBatch);
 }
 
-void start_folder(const RunFolder& folder, const std::string& config_json,
-                  const TrainRunOptions& options) {
-  const OutputFolder output(folder.root);
-  if (!options.resume) {
-    const auto moved = move_former_run_aside(folder);
-    if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
-  }
-  write_file_aside(folder.config(), config_json);
-}
-
 }  // namespace
 
 TrainResult train_images(Communicator comm, const TrainConfig& config,
                          const TrainRunOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  if (config.nproc != comm.size() || config.batch_size < 1) {
-    throw InvalidArgument("train_images: the configuration is for " + std::to_string(config.nproc) +
-                          " ranks and not resolved for the " + std::to_string(comm.size()) +
-                          " that there are");
-  }
+  check_ranks(comm, config);
   const Recipe& recipe = recipe_of(config.recipe);
   const ImageData data = load_image_data(config, config.data);
   check_against_data(config, data.train.size(), data.test.size());
-  const auto sampler = make_sampler(config, data.train.size(), comm);
+  const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
+  const auto sampler = make_sampler(config, data.train.size(), strategy->data_ranks(comm));
   constexpr int64_t kPadding = 4;
   const data::AugmentedImages train(
       data.train,
@@ -147,72 +116,28 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
       train, *sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
-  StrategyModel model(draw_model(config, comm),
-                      options.strategy ? options.strategy : make_strategy(config.strategy), comm);
+  StrategyModel model(draw_model(config, comm), strategy, comm);
   const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
                                   .momentum(config.momentum)
                                   .weight_decay(config.weight_decay);
   const auto optimizer = model.strategy().make_optimizer(
       parameter_groups(*model.module(), options_of_sgd), options_of_sgd);
-  SupervisedTask<ImageModel, data::AugmentedImages> task(
+  SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
       {.model = model,
        .optimizer = *optimizer,
        .sampler = *sampler,
        .loader = loader,
-       .loss = [](const at::Tensor& output,
-                  const at::Tensor& target) { return torch::nll_loss(output, target); },
        .learning_rate = learning_rates(config, loader.batches()),
        .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
                                         : std::nullopt});
-  TrainLoop trainer(
-      comm, task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
-      {.epochs = config.epochs,
-       .max_steps = config.max_steps,
-       .log_every = config.log_every,
-       .save_every = config.save_every});
-
-  const RunFolder folder{config.output};
-  const std::string config_json = to_json(config);
-  const TrainingRun run{comm,    *model.module(), model.strategy(), *optimizer,
-                        trainer, nullptr,         {config_json, {}}};
-  if (options.resume) restore_training(run, folder.last());
-  on_root(comm, [&] { start_folder(folder, config_json, options); });
-
-  TrainResult result;
-  result.state = trainer.state();
-  trainer.add(std::make_shared<ResultCallback>(result));
-  if (comm.rank() == 0) {
-    JsonlWriter metrics(folder.metrics(),
-                        options.resume ? JsonlWriter::Mode::kAppend : JsonlWriter::Mode::kReplace);
-    metrics.truncate(trainer.state().metrics_bytes);
-    trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
-    TensorBoardOptions resumed;
-    if (options.resume) resumed.resumed_at = trainer.state().step + 1;
-    trainer.add(
-        std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
-  }
-  if (comm.rank() == 0 && options.progress) {
-    trainer.add(std::make_shared<ProgressCallback>(
-        ProgressCallbackOptions{.terminal = options.terminal,
-                                .epochs = config.epochs,
-                                .steps_per_epoch = loader.batches(),
-                                .max_steps = config.max_steps,
-                                .ranks = comm.size()}));
-  }
-  constexpr int64_t kKept = 1;  // besides the best
-  trainer.add(std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept));
-  trainer.run();
-
-  result.state = trainer.state();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  on_root(comm, [&] {
-    write_file_aside(folder.report(),
-                     run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +
-                                                          std::to_string(comm.size()) +
-                                                          (comm.size() == 1 ? " rank" : " ranks")));
-    write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
-  });
-  return result;
+  return run_recipe(
+      comm, config, options,
+      {.model = *model.module(),
+       .strategy = model.strategy(),
+       .optimizer = *optimizer,
+       .task = task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
+       .files = {},
+       .start = start});
 }
 
 ImageModel make_image_model(const TrainConfig& config) {
@@ -229,32 +154,6 @@ void check_init_from(const TrainConfig& config) {
   if (config.init_from.empty()) return;
   ImageModel model = make_image_model(config);
   load_init_from(model, config);
-}
-
-std::string to_json(const TrainResult& result, const TrainConfig& config,
-                    const std::string& backend) {
-  const RunFolder folder{config.output};
-  const nlohmann::ordered_json json{{"recipe", config.recipe},
-                                    {"model", config.model},
-                                    {"accuracy", result.state.accuracy},
-                                    {"loss", result.loss},
-                                    {"test_loss", result.evaluation.loss},
-                                    {"best_accuracy", result.state.best_score},
-                                    {"best_step", result.state.best_step},
-                                    {"epochs", result.state.epoch},
-                                    {"steps", result.state.step},
-                                    {"nproc", config.nproc},
-                                    {"backend", backend},
-                                    {"strategy", config.strategy},
-                                    {"batch_size", config.batch_size},
-                                    {"seconds", result.seconds},
-                                    {"samples_per_s", result.samples_per_s},
-                                    {"output", folder.root.string()},
-                                    {"checkpoint_best", folder.best().string()},
-                                    {"checkpoint_last", folder.last().string()},
-                                    {"metrics", folder.metrics().string()},
-                                    {"report", folder.report().string()}};
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace lockstep

@@ -81,7 +81,7 @@ template <data::Dataset D>
 class PreparedLoader {
  public:
   PreparedLoader(data::Loader<D>& loader, const std::shared_ptr<AcceleratorState>& state)
-      : parts_(std::make_unique<Parts>(loader, state->comm)),
+      : parts_(std::make_unique<Parts>(loader, state->strategy->data_ranks(state->comm))),
         state_(state),
         place_(state->add_loader()) {}
 

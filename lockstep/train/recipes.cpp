@@ -1,6 +1,7 @@
 #include "lockstep/train/recipes.h"
 
 #include <algorithm>
+#include <span>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
@@ -10,17 +11,23 @@ namespace lockstep {
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> all{
       {.name = "mnist",
+       .kind = RecipeKind::kImages,
        .files = "MNIST's four idx files",
        .built_in = "digits",
        .channels = 1,
        .side = 28,
        .classes = 10},
       {.name = "cifar",
+       .kind = RecipeKind::kImages,
        .files = "CIFAR-10's .bin files",
        .built_in = "shapes",
        .channels = 3,
        .side = 32,
        .classes = 10},
+      {.name = "text",
+       .kind = RecipeKind::kTexts,
+       .files = "labelled texts (train.json, .jsonl, .tsv or .csv)",
+       .built_in = "sentences"},
   };
   return all;
 }
@@ -51,7 +58,8 @@ const Recipe& recipe_of(std::string_view name) {
 }
 
 std::string recipe_names_text() {
-  return joined(recipe_names(), " or ");
+  const auto names = recipe_names();
+  return joined(std::span(names).first(names.size() - 1)) + " or " + names.back();
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The recipes of `lockstep train`: what each is called, what data it takes, what its images are.
+// The recipes of `lockstep train`: what each is called, what data it takes.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,17 @@
 
 namespace lockstep {
 
+enum class RecipeKind { kImages, kTexts };
+
 struct Recipe {
   std::string name;      // of the command: "mnist"
+  RecipeKind kind;       // what it classifies
   std::string files;     // what --data takes: "MNIST's four idx files"
   std::string built_in;  // the word for --data that means the data set made here: "digits"
-  int64_t channels;      // of the images
-  int64_t side;          // pixels
-  int64_t classes;
+  // Of images; texts bring their classes with them.
+  int64_t channels = 0;
+  int64_t side = 0;  // pixels
+  int64_t classes = 0;
 };
 
 const std::vector<Recipe>& recipes();
@@ -23,7 +27,7 @@ const std::vector<Recipe>& recipes();
 const Recipe* find_recipe(std::string_view name);
 // Throws InvalidArgument that lists the names.
 const Recipe& recipe_of(std::string_view name);
-// "mnist or cifar".
+// "mnist, cifar or text".
 std::string recipe_names_text();
 
 }  // namespace lockstep

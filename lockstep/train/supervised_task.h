@@ -14,23 +14,23 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
 
 namespace lockstep {
 
-// M is a module holder with forward(input); D a data set of batches with `input` and `target`. All
-// that is referred to must outlive the task. One thread, the communicator's.
-template <typename M, data::Dataset D>
+// M is a module holder, D a data set; Loss is called as loss(model, batch), where model(...) is the
+// model's forward, and gives LossOutput (text_loss.h). All that is referred to must outlive the
+// task. One thread, the communicator's.
+template <typename M, data::Dataset D, typename Loss>
 class SupervisedTask {
  public:
-  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
-
   struct Parts {
     StrategyModel<M>& model;
     torch::optim::Optimizer& optimizer;
     data::Sampler& sampler;
     data::Loader<D>& loader;
-    Loss loss;  // mean over the batch
+    Loss loss = {};
     // The rate for the step that is the step-th of the run (from 0), whether resumed or not; empty:
     // the optimizer's own throughout.
     std::function<double(int64_t step)> learning_rate = {};
@@ -70,16 +70,16 @@ class SupervisedTask {
       optim::set_learning_rate(parts_.optimizer, parts_.learning_rate(step_));
     ++step_;
     parts_.optimizer.zero_grad();
-    const at::Tensor loss = compute_loss(batch);
-    strategy().backward(loss);
+    const LossOutput output = compute_loss(batch);
+    strategy().backward(output.loss);
     strategy().step(parts_.optimizer);
-    return {.loss = loss.template item<double>(), .samples = batch.target.size(0)};
+    return {.loss = output.loss.template item<double>(), .samples = output.labels.size(0)};
   }
 
-  at::Tensor compute_loss(const data::BatchOf<D>& batch) {
+  LossOutput compute_loss(const data::BatchOf<D>& batch) {
     std::optional<amp::Autocast> autocast;
     if (parts_.autocast) autocast.emplace(*parts_.autocast);
-    return parts_.loss(parts_.model.forward(batch.input), batch.target);
+    return parts_.loss(parts_.model, batch);
   }
 
   Strategy& strategy() { return parts_.model.strategy(); }

@@ -20,15 +20,17 @@ struct TrainConfig {
   std::string strategy = "ddp";  // strategy_names()
   // "distributed": a new deal every epoch; "partition": the tutorial's fixed parts.
   std::string sampler = "distributed";
-  std::string model = "simple-cnn";  // image_model_names(); cifar only
-  bool sync_batch_norm = false;      // statistics over all ranks' batches; cifar only
+  // Images: image_model_names(), cifar only. Texts: "mini", "base", or a directory of Hugging Face's
+  // form.
+  std::string model = "simple-cnn";
+  bool sync_batch_norm = false;  // statistics over all ranks' batches; cifar only
   int64_t epochs = 10;
   int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down
-  double lr = 0.01;        // cifar: 0 is 0.1 for ResNets, 0.02 for simple-cnn
+  double lr = 0.01;        // 0: by the model (resolved())
   double momentum = 0.5;
   double weight_decay = 0;            // of all but biases and normalisation layers
   std::string schedule = "constant";  // of the learning rate: "constant", "linear", "cosine"
-  double warmup = 0;                  // epochs in which the learning rate rises from 0
+  double warmup = 0;                  // epochs in which the learning rate rises from 0; images only
   bool augment = false;               // random crops and mirroring; cifar only
   std::string amp = "none";           // "bf16": autocast in forward
   int64_t seed = 1234;                // parameters and shuffling; dropout draws from seed + rank
@@ -36,11 +38,17 @@ struct TrainConfig {
   double dropout2 = 0.5;
   double mean = 0.1307;  // of pixels scaled to 0..1; this and stddev: mnist only
   double stddev = 0.3081;
-  int64_t max_steps = 0;   // optimizer steps in all; 0: no limit
-  int64_t log_every = 50;  // steps
-  int64_t save_every = 0;  // steps; 0: after each epoch
+  // The next five: texts only.
+  std::string vocab;                // vocab.txt or tokenizer.json; "": the model's, or the data's
+  std::string padding = "longest";  // "max_length", "longest", "packed"
+  int64_t max_length = 128;         // tokens of a text
+  bool remove_spaces = false;       // out of every text
+  double warmup_ratio = 0.1;        // of all steps, in which the learning rate rises from 0
+  int64_t max_steps = 0;            // optimizer steps in all; 0: no limit
+  int64_t log_every = 50;           // steps
+  int64_t save_every = 0;           // steps; 0: after each epoch
   // A .safetensors or .pt file, or a checkpoint, with the model's parameters to start from; "": drawn
-  // from seed.
+  // from seed. Images only.
   std::string init_from;
   int64_t workers = 1;   // threads a rank that load data
   double timeout = 600;  // seconds, of every wait for other ranks

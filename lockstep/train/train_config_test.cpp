@@ -66,7 +66,7 @@ TEST(TrainConfig, RecipesHaveTheirOwnFields) {
     return error_of([&] { train_config_from_json(text, "c.json", base); });
   };
   EXPECT_THAT(from(json.c_str(), valid()), HasSubstr("c.json: recipe is 'cifar'; give a file for"));
-  EXPECT_THAT(from(R"({"recipe": "x"})", valid()), HasSubstr("give mnist or cifar"));
+  EXPECT_THAT(from(R"({"recipe": "x"})", valid()), HasSubstr("give mnist, cifar or text"));
   EXPECT_THAT(from(R"({"augment": 1})", config), HasSubstr("true or false"));
   EXPECT_THAT(from(R"({"mean": 1})", config), HasSubstr("unknown key 'mean'"));
   EXPECT_EQ(resolved(config).lr, 0.1);

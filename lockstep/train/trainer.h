@@ -144,19 +144,19 @@ class Trainer {
   std::unique_ptr<data::Sampler> make_sampler() const {
     const TrainingArguments& args = parts_.args;
     const D& dataset = *parts_.train_dataset;
+    const Communicator ranks = parts_.strategy->data_ranks(parts_.comm);
     if (args.group_by_length) {
       if constexpr (requires { dataset.lengths(); }) {
         return std::make_unique<data::LengthGroupedSampler>(
-            dataset.lengths(), parts_.comm,
+            dataset.lengths(), ranks,
             data::LengthGroupedSamplerOptions{
-                .batch_size = args.per_device_train_batch_size * parts_.comm.size(),
-                .seed = args.seed});
+                .batch_size = args.per_device_train_batch_size * ranks.size(), .seed = args.seed});
       } else {
         throw InvalidArgument("group_by_length: the data set has no lengths()");
       }
     }
     return std::make_unique<data::DistributedSampler>(
-        dataset.size(), parts_.comm, data::DistributedSamplerOptions{.seed = args.seed});
+        dataset.size(), ranks, data::DistributedSamplerOptions{.seed = args.seed});
   }
 
   TrainTask task(Run& run) {

@@ -11,6 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/recipe_run.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/text_evaluation.h"
 
@@ -109,12 +110,19 @@ std::string checkpoint_name(const fs::path& path) {
   return named.filename().string();
 }
 
-int eval_text(const fs::path& model, const std::string& data, const std::string& split,
+int eval_text(const fs::path& model, const std::string& given, const std::string& given_split,
               const std::string& json) {
   TextModel saved = load_text_model(model);
-  if (data.empty())
-    throw InvalidArgument("--data is missing; give the texts to evaluate " + model.string() +
-                          " on");
+  std::string data = given, split = given_split;
+  if (data.empty()) {
+    const auto trained = recorded_config(model);
+    if (!trained)
+      throw InvalidArgument("--data is missing; give the texts to evaluate " + model.string() +
+                            " on");
+    data = trained->data;
+    // Of the file that it was trained on, the part that training left out.
+    if (split.empty() && fs::is_regular_file(data)) split = "dev";
+  }
   const auto& labels = saved.model->config().labels;
   const MeasuredTexts measured = measured_texts(data, split, saved);
   const auto tokens = tokenized(measured.examples, saved);

@@ -8,11 +8,14 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
+#include "lockstep/data/sentences.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/image_training.h"
+#include "lockstep/train/recipe_run.h"
 #include "lockstep/train/recipes.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/text_training.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -51,11 +54,12 @@ bool TrainArguments::gives(const std::string& field) const {
 
 TrainArguments parse_train_arguments(const Arguments& arguments) {
   const Recipe& likely = recipe_among(arguments);
-  CLI::App app(
-      "Trains a convolutional network on pictures, on one or several ranks. The options "
-      "below are those of the recipe " +
-          likely.name + ".",
-      "lockstep train");
+  CLI::App app(std::string(likely.kind == RecipeKind::kTexts
+                               ? "Trains BERT to put texts into classes"
+                               : "Trains a convolutional network on pictures") +
+                   ", on one or several ranks. The options below are those of the recipe " +
+                   likely.name + ".",
+               "lockstep train");
   TrainArguments result;
   std::string dropout;
   app.add_option("recipe", result.recipe, "what to train: " + recipe_names_text())->required();
@@ -75,8 +79,11 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
                       ->type_name("VALUE");
     if (field.is_switch) slot.option->expected(0, 1);
   }
-  const auto* dropout_option =
-      app.add_option("--dropout", dropout, "both dropouts at once; 0: none")->take_last();
+  const CLI::Option* dropout_option = nullptr;
+  if (likely.kind == RecipeKind::kImages) {
+    dropout_option =
+        app.add_option("--dropout", dropout, "both dropouts at once; 0: none")->take_last();
+  }
   app.add_option("--config", result.config_file,
                  "JSON file of settings, such as a run's config.json; options win over it");
   app.add_option("--json", result.json, "also write the result to this file");
@@ -87,7 +94,7 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     throw InvalidArgument("the recipe is " + result.recipe + ", but '" + likely.name +
                           "' comes before it; give the recipe first");
   }
-  if (dropout_option->count() > 0) {
+  if (dropout_option != nullptr && dropout_option->count() > 0) {
     result.settings.emplace_back("dropout1", dropout);
     result.settings.emplace_back("dropout2", dropout);
   }
@@ -109,9 +116,11 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
           folder.root.string() +
           ": has no checkpoints/last to resume; leave --resume out, or give --output");
     }
-    const std::string source = (folder.last() / "config.json").string();
-    recorded = train_config_from_json(
-        read_checkpoint(folder.last(), CheckpointParts::kModelAndConfig).config_json, source);
+    read_checkpoint(folder.last(), CheckpointParts::kModelAndConfig);
+    const auto found = recorded_config(folder.last());
+    if (!found)
+      throw CheckpointError(folder.last().string() + ": was not written by lockstep train");
+    recorded = *found;
     if (recorded.recipe != recipe.name) {
       throw InvalidArgument("cannot resume: " + folder.root.string() +
                             " holds a run of the recipe " + recorded.recipe + ", not " +
@@ -138,7 +147,13 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
   }
   plan.built_in = plan.config.data == recipe.built_in;
   if (plan.built_in) plan.config.data = (fs::path(plan.config.output) / "data").string();
-  plan.config.data = fs::absolute(plan.config.data).lexically_normal().string();
+  const auto make_absolute = [](std::string& path) {
+    path = fs::absolute(path).lexically_normal().string();
+  };
+  make_absolute(plan.config.data);
+  if (!plan.config.vocab.empty()) make_absolute(plan.config.vocab);
+  if (recipe.kind == RecipeKind::kTexts && fs::is_directory(plan.config.model))
+    make_absolute(plan.config.model);
   plan.config = resolved(plan.config);
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
@@ -146,18 +161,28 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 
 OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
-  check_init_from(config);
+  const bool texts = recipe_of(config.recipe).kind == RecipeKind::kTexts;
+  if (!texts) check_init_from(config);
   OutputFolder output(config.output);
   check_output_file(arguments.json);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
   provide_data(plan);
-  const ImageCounts sizes = validate_image_data(config);
-  check_against_data(config, sizes.train, sizes.test);
+  if (texts) {
+    const TextCounts sizes = validate_text_input(config);
+    check_against_data(config, sizes.train, sizes.dev);
+  } else {
+    const ImageCounts sizes = validate_image_data(config);
+    check_against_data(config, sizes.train, sizes.test);
+  }
   return output;
 }
 
 void provide_data(const TrainPlan& plan) {
-  if (plan.built_in) generate_image_data(plan.config.recipe, plan.config.data);
+  if (!plan.built_in) return;
+  if (recipe_of(plan.config.recipe).kind == RecipeKind::kTexts)
+    data::generate_sentences(plan.config.data);
+  else
+    generate_image_data(plan.config.recipe, plan.config.data);
 }
 
 }  // namespace lockstep::engine

@@ -72,7 +72,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   const auto from = [](Arguments arguments) { return error_of([&] { plan(arguments); }); };
   EXPECT_THAT(from({}), HasSubstr("see lockstep train --help"));
   EXPECT_THAT(from({"cifer"}),
-              HasSubstr("no recipe 'cifer' (did you mean cifar?); choose mnist or cifar"));
+              HasSubstr("no recipe 'cifer' (did you mean cifar?); choose mnist, cifar or text"));
   EXPECT_THAT(from({"--output", "cifar", "mnist"}), HasSubstr("give the recipe first"));
   EXPECT_THAT(from({"mnist", "--augment"}), HasSubstr("--augment"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--mean", "0"}), HasSubstr("--mean"));

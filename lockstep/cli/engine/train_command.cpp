@@ -20,7 +20,8 @@
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/train/image_data.h"
-#include "lockstep/train/image_training.h"
+#include "lockstep/train/recipe_run.h"
+#include "lockstep/train/recipes.h"
 
 namespace lockstep::engine {
 namespace {
@@ -42,7 +43,7 @@ void leave_to_agent(const std::exception& error, const StartedRun& run) {
 
 void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
-  const TrainResult result = train_images(
+  const TrainResult result = train_recipe(
       comm, config,
       {.resume = arguments.resume, .terminal = find_terminal(STDERR_FILENO, process_env())});
   const std::string& backend = comm.capabilities().backend;
@@ -53,7 +54,9 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
                                   .config = config,
                                   .backend = backend,
                                   .built_in = plan.built_in,
-                                  .example = example_file(config).string(),
+                                  .example = recipe_of(config.recipe).kind == RecipeKind::kImages
+                                                 ? example_file(config).string()
+                                                 : "",
                                   .command = lockstep_command()})
                 << std::flush;
     }

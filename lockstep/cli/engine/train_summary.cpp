@@ -24,9 +24,12 @@ std::string try_next(const TrainSummary& summary) {
   const std::string checkpoint = " --checkpoint " + shell_word(config.output);
   constexpr int64_t kPicture = 7;
   const int64_t picture = std::clamp<int64_t>(summary.result.evaluation.samples - 1, 0, kPicture);
-  std::vector<std::string> lines{"eval" + checkpoint, "predict" + checkpoint + " --file " +
-                                                          shell_word(summary.example) +
-                                                          " --index " + std::to_string(picture)};
+  std::vector<std::string> lines{"eval" + checkpoint};
+  if (recipe.kind == RecipeKind::kTexts)
+    lines.push_back("predict" + checkpoint + " --text " + shell_quoted("今天真高兴"));
+  else
+    lines.push_back("predict" + checkpoint + " --file " + shell_word(summary.example) +
+                    " --index " + std::to_string(picture));
   if (recipe.name == "mnist") {
     lines.push_back("compare --scaling 1,2 --epochs 1 --data " +
                     shell_word(summary.built_in ? recipe.built_in : config.data));
@@ -35,7 +38,8 @@ std::string try_next(const TrainSummary& summary) {
   for (const std::string& line : lines)
     text += "  " + shell_word(summary.command) + " " + line + "\n";
   if (summary.built_in)
-    text += "For pictures of your own give --data DIR, with " + recipe.files + " in DIR.\n";
+    text += std::string("For ") + (recipe.kind == RecipeKind::kTexts ? "texts" : "pictures") +
+            " of your own give --data DIR, with " + recipe.files + " in DIR.\n";
   return text;
 }
 
@@ -50,7 +54,10 @@ std::string train_summary(const TrainSummary& summary) {
       .append(" steps in ")
       .append(duration_text(result.seconds));
   text.append(", ").append(fixed(result.samples_per_s, 0)).append(" samples/s\n");
-  text.append("Test accuracy ").append(percent(result.state.accuracy, 2)).append(" on ");
+  const bool texts = recipe_of(config.recipe).kind == RecipeKind::kTexts;
+  text.append(texts ? "Dev accuracy " : "Test accuracy ")
+      .append(percent(result.state.accuracy, 2))
+      .append(" on ");
   text.append(std::to_string(result.evaluation.samples)).append(" samples; the best was ");
   text.append(percent(result.state.best_score, 2))
       .append(" at step ")

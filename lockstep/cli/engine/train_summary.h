@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/train/image_training.h"
+#include "lockstep/train/recipe_run.h"
 
 namespace lockstep::engine {
 
@@ -12,7 +12,7 @@ struct TrainSummary {
   const TrainConfig& config;
   std::string backend;
   bool built_in;        // trained on the recipe's built-in data set
-  std::string example;  // a file that predict takes
+  std::string example;  // a file of pictures that predict takes; "": of texts
   std::string command;  // how the user calls lockstep
 };
 

@@ -1,0 +1,165 @@
+#include "lockstep/train/recipe_run.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/checkpoint/small_file.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
+#include "lockstep/pretrained/text_model.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/image_training.h"
+#include "lockstep/train/recipes.h"
+#include "lockstep/train/tensorboard_callback.h"
+#include "lockstep/train/text_training.h"
+
+namespace lockstep {
+namespace {
+
+// Beside a checkpoint's config.json, which is the model's own.
+constexpr const char* kTrainJson = "train.json";
+
+// Keeps what a run ends with.
+class ResultCallback final : public TrainCallback {
+ public:
+  explicit ResultCallback(TrainResult& result) : result_(result) {}
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
+    result_.loss = event.loss;
+    if (event.evaluation) result_.evaluation = *event.evaluation;
+    seconds_ += event.seconds;
+    samples_ += event.seconds * event.samples_per_s;
+    result_.samples_per_s = seconds_ > 0 ? samples_ / seconds_ : 0;
+    result_.state = state;
+  }
+
+ private:
+  TrainResult& result_;
+  double seconds_ = 0, samples_ = 0;
+};
+
+void start_folder(const RunFolder& folder, const std::string& config_json,
+                  const TrainRunOptions& options) {
+  const OutputFolder output(folder.root);
+  if (!options.resume) {
+    const auto moved = move_former_run_aside(folder);
+    if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
+  }
+  write_file_aside(folder.config(), config_json);
+}
+
+}  // namespace
+
+TrainResult train_recipe(Communicator comm, const TrainConfig& config,
+                         const TrainRunOptions& options) {
+  return recipe_of(config.recipe).kind == RecipeKind::kTexts
+             ? train_texts(std::move(comm), config, options)
+             : train_images(std::move(comm), config, options);
+}
+
+std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint) {
+  std::filesystem::path file = checkpoint / kTrainJson;
+  if (!std::filesystem::exists(file)) {
+    if (is_text_model(checkpoint)) return std::nullopt;
+    file = checkpoint / "config.json";  // an image's
+  }
+  return train_config_from_json(read_small_file(file), file.string());
+}
+
+void check_ranks(const Communicator& comm, const TrainConfig& config) {
+  if (config.nproc == comm.size() && config.batch_size >= 1) return;
+  throw InvalidArgument("lockstep train: the configuration is for " + std::to_string(config.nproc) +
+                        " ranks and not resolved for the " + std::to_string(comm.size()) +
+                        " that there are");
+}
+
+TrainResult run_recipe(Communicator& comm, const TrainConfig& config,
+                       const TrainRunOptions& options, RecipeParts parts) {
+  const int64_t steps_per_epoch = parts.task.steps_per_epoch;
+  TrainLoop trainer(comm, std::move(parts.task),
+                    {.epochs = config.epochs,
+                     .max_steps = config.max_steps,
+                     .log_every = config.log_every,
+                     .save_every = config.save_every});
+  const RunFolder folder{config.output};
+  const std::string config_json = to_json(config);
+  if (recipe_of(config.recipe).kind == RecipeKind::kTexts)
+    parts.files.others[kTrainJson] = config_json;
+  else
+    parts.files.config_json = config_json;
+  const TrainingRun run{comm,    parts.model, parts.strategy, parts.optimizer,
+                        trainer, nullptr,     parts.files};
+  if (options.resume) restore_training(run, folder.last());
+  on_root(comm, [&] { start_folder(folder, config_json, options); });
+
+  TrainResult result;
+  result.state = trainer.state();
+  trainer.add(std::make_shared<ResultCallback>(result));
+  if (comm.rank() == 0) {
+    JsonlWriter metrics(folder.metrics(),
+                        options.resume ? JsonlWriter::Mode::kAppend : JsonlWriter::Mode::kReplace);
+    metrics.truncate(trainer.state().metrics_bytes);
+    trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+    TensorBoardOptions resumed;
+    if (options.resume) resumed.resumed_at = trainer.state().step + 1;
+    trainer.add(
+        std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
+  }
+  if (comm.rank() == 0 && options.progress) {
+    trainer.add(std::make_shared<ProgressCallback>(
+        ProgressCallbackOptions{.terminal = options.terminal,
+                                .epochs = config.epochs,
+                                .steps_per_epoch = steps_per_epoch,
+                                .max_steps = config.max_steps,
+                                .ranks = comm.size()}));
+  }
+  constexpr int64_t kKept = 1;  // besides the best
+  trainer.add(std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept));
+  trainer.run();
+
+  result.state = trainer.state();
+  result.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
+  on_root(comm, [&] {
+    write_file_aside(folder.report(),
+                     run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +
+                                                          std::to_string(comm.size()) +
+                                                          (comm.size() == 1 ? " rank" : " ranks")));
+    write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
+  });
+  return result;
+}
+
+std::string to_json(const TrainResult& result, const TrainConfig& config,
+                    const std::string& backend) {
+  const RunFolder folder{config.output};
+  const nlohmann::ordered_json json{{"recipe", config.recipe},
+                                    {"model", config.model},
+                                    {"accuracy", result.state.accuracy},
+                                    {"loss", result.loss},
+                                    {"test_loss", result.evaluation.loss},
+                                    {"best_accuracy", result.state.best_score},
+                                    {"best_step", result.state.best_step},
+                                    {"epochs", result.state.epoch},
+                                    {"steps", result.state.step},
+                                    {"nproc", config.nproc},
+                                    {"backend", backend},
+                                    {"strategy", config.strategy},
+                                    {"batch_size", config.batch_size},
+                                    {"seconds", result.seconds},
+                                    {"samples_per_s", result.samples_per_s},
+                                    {"output", folder.root.string()},
+                                    {"checkpoint_best", folder.best().string()},
+                                    {"checkpoint_last", folder.last().string()},
+                                    {"metrics", folder.metrics().string()},
+                                    {"report", folder.report().string()}};
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep

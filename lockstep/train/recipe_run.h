@@ -1,0 +1,72 @@
+// A run of `lockstep train`: what is the same for every recipe. The loop with its metrics, progress,
+// checkpoints and report, around what a recipe trains.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/report/terminal.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/run_state.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/train_config.h"
+#include "lockstep/train/train_loop.h"
+#include "lockstep/train/trainer_state.h"
+
+namespace lockstep {
+
+struct TrainRunOptions {
+  bool resume = false;     // go on from output/checkpoints/last
+  bool progress = true;    // on rank 0's stderr
+  Terminal terminal = {};  // that stderr goes to
+  // In place of the configuration's.
+  std::shared_ptr<Strategy> strategy = nullptr;
+};
+
+// How a run ended. The same on every rank.
+struct TrainResult {
+  TrainerState state;
+  double loss = 0;           // mean of the last epoch, over ranks and samples
+  Evaluation evaluation;     // the latest one
+  double seconds = 0;        // of this call, from loading data to the last checkpoint
+  double samples_per_s = 0;  // of training, evaluation and checkpoints left out
+};
+
+// Trains by `config`, which must be resolved() and whose nproc must be the number of ranks, and
+// leaves in config.output what run_folder.h names. A former run there is moved aside unless it is
+// resumed. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
+// later what the communicator and the checkpoint's writer throw.
+TrainResult train_recipe(Communicator comm, const TrainConfig& config,
+                         const TrainRunOptions& options = {});
+
+// The configuration of the run that has written `checkpoint`; nothing where a recipe has not. Throws
+// CheckpointError, InvalidArgument.
+std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint);
+
+// The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy,
+// best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
+// checkpoint_best, checkpoint_last, metrics, report.
+std::string to_json(const TrainResult& result, const TrainConfig& config,
+                    const std::string& backend);
+
+// For recipes. All that is referred to must outlive the call.
+struct RecipeParts {
+  torch::nn::Module& model;
+  Strategy& strategy;
+  torch::optim::Optimizer& optimizer;
+  TrainTask task;
+  CheckpointFiles files;  // of checkpoints, the configuration left out
+  std::chrono::steady_clock::time_point start;
+};
+TrainResult run_recipe(Communicator& comm, const TrainConfig& config,
+                       const TrainRunOptions& options, RecipeParts parts);
+// Throws InvalidArgument unless the configuration is for these ranks, and resolved.
+void check_ranks(const Communicator& comm, const TrainConfig& config);
+
+}  // namespace lockstep

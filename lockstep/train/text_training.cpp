@@ -1,0 +1,99 @@
+#include "lockstep/train/text_training.h"
+
+#include <torch/utils.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/train/supervised_task.h"
+#include "lockstep/train/text_evaluation.h"
+#include "lockstep/train/text_loss.h"
+
+namespace lockstep {
+namespace {
+
+// The parameters are rank 0's draw from `seed`. It draws while the others wait, for ranks that are
+// threads share one generator; they receive its parameters later, what they draw themselves does
+// not count.
+BertClassifier draw_model(const TrainConfig& config, const TextData& texts, Communicator& comm) {
+  if (comm.rank() != 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+  BertClassifier model = make_text_model(text_input(config), texts);
+  if (comm.rank() == 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(config.seed + comm.rank()));
+  return model;
+}
+
+std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t steps_per_epoch) {
+  const optim::ScheduleOptions options{.total_steps = config.epochs * steps_per_epoch,
+                                       .warmup = {.ratio = config.warmup_ratio}};
+  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
+                        : config.schedule == "linear" ? optim::linear(options)
+                                                      : optim::constant(options);
+  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+}
+
+}  // namespace
+
+TextInput text_input(const TrainConfig& config) {
+  return {.data = config.data,
+          .vocab = config.vocab,
+          .model = config.model,
+          .padding = config.padding,
+          .max_length = config.max_length,
+          .remove_spaces = config.remove_spaces};
+}
+
+TrainResult train_texts(Communicator comm, const TrainConfig& config,
+                        const TrainRunOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  check_ranks(comm, config);
+  const TextData texts = load_text_data(text_input(config));
+  check_against_data(config, texts.train.size(), texts.dev.size());
+  const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
+  data::DistributedSampler sampler(texts.train.size(), strategy->data_ranks(comm),
+                                   {.seed = config.seed});
+  data::Loader loader(
+      texts.train, sampler,
+      {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+
+  StrategyModel model(draw_model(config, texts, comm), strategy, comm);
+  const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
+  const auto optimizer =
+      strategy->make_optimizer(optim::decay_groups(*model.module(), adamw), adamw);
+  const auto autocast =
+      config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
+  SupervisedTask<BertClassifier, data::TokenizedTexts, TextClassificationLoss> task(
+      {.model = model,
+       .optimizer = *optimizer,
+       .sampler = sampler,
+       .loader = loader,
+       .learning_rate = learning_rates(config, loader.batches()),
+       .autocast = autocast});
+  return run_recipe(
+      comm, config, options,
+      {.model = *model.module(),
+       .strategy = *strategy,
+       .optimizer = *optimizer,
+       .task = task.task(
+           [&] { return evaluate_texts(model.module(), texts.dev, comm, {.autocast = autocast}); }),
+       .files = text_checkpoint_files(model.module(), texts),
+       .start = start});
+}
+
+TextCounts validate_text_input(const TrainConfig& config) {
+  const TextInput input = text_input(config);
+  const TextData texts = load_text_data(input);
+  if (std::filesystem::is_directory(config.model))
+    make_text_model(input, texts);
+  else
+    bert_preset(config.model);
+  return {texts.train.size(), texts.dev.size()};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// The recipe text: BERT that puts texts into classes, on one or several ranks.
+#pragma once
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/train/recipe_run.h"
+#include "lockstep/train/text_data.h"
+#include "lockstep/train/train_config.h"
+
+namespace lockstep {
+
+// train_recipe() for these (recipe_run.h). Its steps are those of tutorial 003's `distributed`, bit
+// for bit.
+TrainResult train_texts(Communicator comm, const TrainConfig& config,
+                        const TrainRunOptions& options = {});
+
+TextInput text_input(const TrainConfig& config);
+
+struct TextCounts {
+  int64_t train = 0;
+  int64_t dev = 0;
+};
+// Finds what train_texts() would throw for the data, the vocabulary and the model. Throws DataError,
+// CheckpointError, InvalidArgument.
+TextCounts validate_text_input(const TrainConfig& config);
+
+}  // namespace lockstep
