@@ -27,29 +27,17 @@ namespace fs = std::filesystem;
 using lockstep::write_all;
 namespace {
 
-lockstep::data::TextPadding padding_of(const std::string& name) {
-  using lockstep::data::TextPadding;
-  if (name == "packed") return TextPadding::kPacked;
-  return name == "longest" ? TextPadding::kLongest : TextPadding::kMaxLength;
-}
-
-// Of the tutorial's data, whose words are cut by spaces, the six classes have names that the file
-// does not know.
-lockstep::data::TextClassification read_data(const fs::path& path, bool remove_spaces) {
-  lockstep::data::TextDataOptions options;
-  options.preprocessing = {.remove_spaces = remove_spaces, .strip = true};
-  auto data = lockstep::data::text_classification(path, options);
-  const std::vector<std::string> numbers{"0", "1", "2", "3", "4", "5"};
-  if (remove_spaces && data.labels == numbers) data.labels = lockstep::data::sentence_labels();
-  return data;
-}
-
-lockstep::tokenizers::BertTokenizer find_tokenizer(const Settings& s, const fs::path& data) {
-  using lockstep::tokenizers::BertTokenizer;
-  if (!s.vocab.empty()) return BertTokenizer::load(s.vocab);
-  if (fs::is_directory(s.model)) return BertTokenizer::load(s.model);
-  if (fs::exists(data / "vocab.txt")) return BertTokenizer::load(data / "vocab.txt");
-  throw lockstep::InvalidArgument("--vocab is missing; give BERT's vocab.txt");
+lockstep::TextInput input_of(const Settings& s) {
+  lockstep::TextInput input{.data = s.data,
+                            .vocab = s.vocab,
+                            .model = s.model,
+                            .padding = s.padding,
+                            .max_length = s.max_length,
+                            .remove_spaces = s.remove_spaces};
+  if (!input.data.empty()) return input;
+  input.data = "data/sentences";
+  lockstep::data::generate_sentences(input.data);  // the first rank to come makes it
+  return input;
 }
 
 // The most memory that this process has had, MiB.
@@ -87,21 +75,7 @@ lockstep::Communicator join_job() {
 }
 
 Texts load_texts(const Settings& s, int64_t ranks) {
-  fs::path path = s.data;
-  if (path.empty()) {
-    path = "data/sentences";
-    lockstep::data::generate_sentences(path);  // the first rank to come makes it
-  }
-  const auto data = read_data(path, s.remove_spaces);
-  Texts texts{.train = {},
-              .dev = {},
-              .labels = data.labels,
-              .tokenizer = find_tokenizer(s, path),
-              .preparation = {.preprocessing = data.preprocessing, .max_length = s.max_length}};
-  const lockstep::data::CollateOptions options{.padding = padding_of(s.padding),
-                                               .max_length = s.max_length};
-  texts.train = {data.train, texts.tokenizer, options};
-  texts.dev = {data.dev, texts.tokenizer, options};
+  Texts texts = lockstep::load_text_data(input_of(s));
   if (texts.train.size() < ranks)
     throw lockstep::InvalidArgument("there are " + std::to_string(texts.train.size()) +
                                     " texts for " + std::to_string(ranks) + " ranks");
@@ -110,16 +84,7 @@ Texts load_texts(const Settings& s, int64_t ranks) {
 
 lockstep::BertClassifier make_model(const Settings& s, const Texts& texts, int rank) {
   torch::manual_seed(static_cast<uint64_t>(s.seed));
-  lockstep::BertClassifier model = nullptr;
-  if (fs::is_directory(s.model)) {
-    model = lockstep::load_bert(s.model, texts.labels);
-  } else {
-    lockstep::BertConfig config = lockstep::bert_preset(s.model);
-    config.vocab_size = texts.tokenizer.vocabulary_size();
-    config.pad_token_id = texts.tokenizer.pad_id();
-    config.labels = texts.labels;
-    model = lockstep::BertClassifier(config);
-  }
+  lockstep::BertClassifier model = lockstep::make_text_model(input_of(s), texts);
   torch::manual_seed(static_cast<uint64_t>(s.seed + rank));
   return model;
 }
@@ -216,8 +181,7 @@ bool Run::evaluates() const {
 }
 
 lockstep::CheckpointFiles Run::files(const lockstep::BertClassifier& model) const {
-  return {.config_json = to_json(model->config()),
-          .others = lockstep::text_model_files(texts_.tokenizer, texts_.preparation)};
+  return lockstep::text_checkpoint_files(model, texts_);
 }
 
 void Run::dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model) {

@@ -9,16 +9,15 @@
 #include <lockstep/data/batch_shards.h>
 #include <lockstep/data/loader.h>
 #include <lockstep/data/sampler.h>
-#include <lockstep/data/tokenized_texts.h>
 #include <lockstep/model/bert.h>
 #include <lockstep/optim/adam.h>
 #include <lockstep/optim/decay_groups.h>
 #include <lockstep/optim/learning_rate.h>
-#include <lockstep/pretrained/text_model.h>
 #include <lockstep/report/progress_bar.h>
 #include <lockstep/report/run_result.h>
 #include <lockstep/train/evaluation.h>
 #include <lockstep/train/run_state.h>
+#include <lockstep/train/text_data.h>
 #include <torch/nn/functional/loss.h>
 
 #include <array>
@@ -65,12 +64,7 @@ int run_program(const char* method, int argc, char** argv,
 lockstep::Communicator join_job();
 
 // The texts as token ids, and what is needed to read others in the same way.
-struct Texts {
-  lockstep::data::TokenizedTexts train, dev;
-  std::vector<std::string> labels;
-  lockstep::tokenizers::BertTokenizer tokenizer;
-  lockstep::TextPreparation preparation;
-};
+using Texts = lockstep::TextData;
 Texts load_texts(const Settings& settings, int64_t ranks);
 
 // Drawn from the seed, the same on every rank, or of a directory. What is random later differs from
