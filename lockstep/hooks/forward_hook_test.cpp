@@ -394,6 +394,10 @@ TEST(ForwardHook, AnAdapterAroundTheChild) {
     EXPECT_TRUE(torch::allclose(net->forward(x), expected));
     EXPECT_TRUE(torch::allclose(net->forward(x[0]), expected[0]));
     EXPECT_TRUE(net->named_parameters().contains("fc.base.weight"));
+    wrap_forward(*net, "fc.base", [](const Forward& forward, const at::Tensor& input) {
+      return forward(input) * 2;
+    });
+    EXPECT_TRUE(torch::allclose(net->forward(x), expected + plain));
   }
 }
 

@@ -68,7 +68,11 @@ void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook, Place p
   internal::register_layer_kernels();
   const auto tensors = internal::tensors_of(layer);
   LayerHooks hooks = hooks_of(layer);
-  hooks.insert(place == Place::kInnermost ? hooks.begin() : hooks.end(), std::move(hook));
+  // Whoever reaches a layer that was replaced comes from inside of the replacement.
+  const auto outermost = std::find_if(hooks.begin(), hooks.end(), [](const auto& other) {
+    return other->replacement() != nullptr;
+  });
+  hooks.insert(place == Place::kInnermost ? hooks.begin() : outermost, std::move(hook));
   set_hooks(*tensors, std::move(hooks));
 }
 

@@ -74,7 +74,7 @@ class LayerHook {
 std::string cannot_hook(const torch::nn::Module& layer);
 
 enum class Place : uint8_t {
-  kOutermost,  // around those that the layer has
+  kOutermost,  // around those that the layer has, but inside of a replacement
   kInnermost,  // in the place of the layer's own computation
 };
 // Throws InvalidArgument if the layer takes none.

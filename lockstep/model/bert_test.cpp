@@ -380,6 +380,11 @@ TEST(BertClassifier, FollowsReplaceModule) {
     parent->replace_module(name, former);
   }
   logits_of(model, batch);
+  // Once more where something was replaced, by another shape.
+  for (const int64_t classes : {3, 5, 4}) {
+    replace_child(*model, "classifier", torch::nn::Linear(16, classes));
+    EXPECT_EQ(logits_of(model, batch).size(1), classes);
+  }
   // Where a replaced child stays behind at to().
   replace_child(*model, "bert.embeddings.word_embeddings", torch::nn::Embedding(60, 16));
   model->to(at::kDouble);

@@ -1,6 +1,7 @@
 #include "lockstep/train/accelerator_state.h"
 
 #include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
 
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
                                    int64_t accumulation, std::shared_ptr<Strategy> way)
     : comm(std::move(communicator)),
       strategy(way ? std::move(way) : make_strategy("ddp")),
+      data_ranks(strategy->data_ranks(comm)),
       accumulation_(accumulation) {
   if (accumulation < 1)
     throw InvalidArgument("Accelerator: gradient_accumulation_steps is " +
@@ -41,15 +43,19 @@ void AcceleratorState::backward(const at::Tensor& loss) {
   strategy->backward(scaler_ ? scaler_->scale(part) : part);
 }
 
-bool AcceleratorState::step(torch::optim::Optimizer& optimizer) {
+bool AcceleratorState::step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm) {
   if (!synchronizes_) return false;
-  return strategy->step(optimizer, {.scaler = scaler_ ? &*scaler_ : nullptr});
+  return strategy->step(optimizer, {.max_norm = max_norm, .scaler = scaler_ ? &*scaler_ : nullptr});
 }
 
 double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double max_norm) {
+  if (!strategy->has_whole_gradients())
+    throw InvalidArgument("Accelerator: strategy " + strategy->name() +
+                          " leaves no rank whole gradients to clip; give optimizer.step() a "
+                          "max_norm");
   if (!synchronizes_) return 0;
   if (scaler_ && optimizer_ != nullptr) scaler_->unscale(*optimizer_);
-  return strategy->clip_grad_norm(parameters, max_norm);
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
 }
 
 void AcceleratorState::count_step() {

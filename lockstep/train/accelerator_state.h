@@ -42,7 +42,7 @@ class AcceleratorState {
 
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
   void backward(const at::Tensor& loss);
-  bool step(torch::optim::Optimizer& optimizer);
+  bool step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm);
   double clip(const std::vector<at::Tensor>& parameters, double max_norm);
 
   void count_step();
@@ -63,6 +63,7 @@ class AcceleratorState {
 
   Communicator comm;
   const std::shared_ptr<Strategy> strategy;
+  const Communicator data_ranks;  // that have data of their own
 
  private:
   void check_complete(const char* what) const;

@@ -66,9 +66,9 @@ class PreparedOptimizer {
   void zero_grad() {
     if (state_->synchronizes()) optimizer_.zero_grad();
   }
-  // Nothing within an accumulation. Whether a step was taken; in fp16 one with infinite gradients
-  // is not. Collective in fp16.
-  bool step() { return state_->step(optimizer_); }
+  // Nothing within an accumulation. Clips the gradients to a global norm first, where one is given.
+  // Whether a step was taken; in fp16 one with infinite gradients is not. Collective in fp16.
+  bool step(std::optional<double> max_norm = {}) { return state_->step(optimizer_, max_norm); }
   torch::optim::Optimizer& optimizer() { return optimizer_; }
 
  private:
@@ -81,7 +81,7 @@ template <data::Dataset D>
 class PreparedLoader {
  public:
   PreparedLoader(data::Loader<D>& loader, const std::shared_ptr<AcceleratorState>& state)
-      : parts_(std::make_unique<Parts>(loader, state->strategy->data_ranks(state->comm))),
+      : parts_(std::make_unique<Parts>(loader, state->data_ranks)),
         state_(state),
         place_(state->add_loader()) {}
 

@@ -79,8 +79,10 @@ void check_ranks(const Communicator& comm, const TrainConfig& config) {
                         " that there are");
 }
 
-TrainResult run_recipe(Communicator& comm, const TrainConfig& config,
-                       const TrainRunOptions& options, RecipeParts parts) {
+TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,
+                       RecipeParts parts) {
+  TrainConfig config = given;
+  config.strategy = parts.strategy.name();  // whoever has chosen it
   const int64_t steps_per_epoch = parts.task.steps_per_epoch;
   TrainLoop trainer(comm, std::move(parts.task),
                     {.epochs = config.epochs,

@@ -25,7 +25,7 @@ struct TrainRunOptions {
   bool resume = false;     // go on from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr
   Terminal terminal = {};  // that stderr goes to
-  // In place of the configuration's.
+  // In place of the configuration's; its name is what is recorded.
   std::shared_ptr<Strategy> strategy = nullptr;
 };
 

@@ -5,10 +5,23 @@
 
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/optim/fused_step.h"
 
 namespace lockstep {
+
+torch::nn::Module& Strategy::model() const {
+  if (!model_)
+    throw InvalidArgument("strategy " + name() + ": it has no model yet; set_up() comes first");
+  return *model_;
+}
+
+Communicator& Strategy::comm() {
+  if (!comm_)
+    throw InvalidArgument("strategy " + name() + ": it has no ranks yet; set_up() comes first");
+  return *comm_;
+}
 
 void Strategy::set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm) {
   keep(std::move(model), std::move(comm));
@@ -54,12 +67,8 @@ bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& opti
   return taken;
 }
 
-double Strategy::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
-}
-
 Safetensors Strategy::optimizer_state(torch::optim::Optimizer& optimizer) {
-  return comm_->rank() == 0 ? lockstep::optimizer_state(optimizer) : Safetensors{};
+  return comm().rank() == 0 ? lockstep::optimizer_state(optimizer) : Safetensors{};
 }
 
 void Strategy::load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,

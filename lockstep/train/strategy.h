@@ -55,8 +55,9 @@ class Strategy {
   // For messages and records: "ddp".
   virtual std::string name() const = 0;
 
-  // The ranks that have data of their own: samplers deal to these. Before set_up(); all of `comm`
-  // unless ranks work on one batch together.
+  // The ranks that have data of their own: samplers deal to these. Once, before set_up(); all of
+  // `comm` unless ranks work on one batch together. Evaluation divides its samples over all of
+  // `comm`, and calls the model by itself: every rank has a whole one.
   virtual Communicator data_ranks(const Communicator& comm) const { return comm; }
 
   // Once, before anything that follows. The default: the ranks' models must agree in names, shapes
@@ -77,7 +78,7 @@ class Strategy {
     return compute();
   }
   // Whether the backwards to come end with the gradients of all ranks, or only add up on this one.
-  // Does not communicate.
+  // Does not communicate; does not throw for true. Called by Accumulation.
   virtual void communicate(bool on) { communicates_ = on; }
   // The default: loss.backward(), then synchronize() where the backward communicates.
   virtual void backward(const at::Tensor& loss);
@@ -86,9 +87,9 @@ class Strategy {
   // Clips, and takes the optimizer's step. Whether it was taken: with a scaler, one with infinite
   // gradients on any rank is not.
   virtual bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options = {});
-  // Clips by hand, between synchronize() and step(): the norm before. Throws InvalidArgument where
-  // no rank has whole gradients.
-  virtual double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm);
+  // Whether grad() is the whole gradient after backward, on every rank, for whoever looks at it; where
+  // not, clipping is the step's alone.
+  virtual bool has_whole_gradients() const { return true; }
 
   // The optimizer's whole state, for a checkpoint: on rank 0, elsewhere empty.
   virtual Safetensors optimizer_state(torch::optim::Optimizer& optimizer);
@@ -108,14 +109,17 @@ class Strategy {
     model_ = std::move(model);
     comm_ = std::move(comm);
   }
-  torch::nn::Module& model() const { return *model_; }
-  Communicator& comm() { return *comm_; }
+  // Of set_up(). Throw InvalidArgument before it.
+  torch::nn::Module& model() const;
+  Communicator& comm();
   bool communicates() const { return communicates_; }
 
  private:
+  friend class Accumulation;
   std::shared_ptr<torch::nn::Module> model_;
   std::optional<Communicator> comm_;
   bool communicates_ = true;
+  int held_ = 0;  // Accumulations that live
 };
 
 // Those of this library:
@@ -129,14 +133,16 @@ const std::vector<std::string>& strategy_names();
 // "naive_ring" is taken too. Throws InvalidArgument with the list of names.
 std::shared_ptr<Strategy> make_strategy(std::string_view name);
 
-// While it lives, backwards only add up on this rank.
+// While it lives, backwards only add up on this rank. Several may live at once.
 class [[nodiscard]] Accumulation {
  public:
   explicit Accumulation(std::shared_ptr<Strategy> strategy) : strategy_(std::move(strategy)) {
-    if (strategy_) strategy_->communicate(false);
+    if (!strategy_) return;
+    if (strategy_->held_ == 0) strategy_->communicate(false);
+    ++strategy_->held_;
   }
   ~Accumulation() {
-    if (strategy_) strategy_->communicate(true);
+    if (strategy_ && --strategy_->held_ == 0) strategy_->communicate(true);
   }
   Accumulation(Accumulation&&) noexcept = default;
   Accumulation& operator=(Accumulation&&) = delete;

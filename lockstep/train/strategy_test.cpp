@@ -228,7 +228,7 @@ TEST_F(StrategyTest, UnderAnAccelerator) {
         const auto guard = accelerator.accumulate(model);
         accelerator.backward(
             torch::nn::functional::cross_entropy(model(batch.input), batch.target));
-        optimizer.step();
+        optimizer.step(/*max_norm=*/0.1);
         optimizer.zero_grad();
       }
       if (comm.rank() != 0) return;
@@ -249,6 +249,63 @@ TEST_F(StrategyTest, UnderAnAccelerator) {
   });
 }
 
+// A step that overflows is left out, and training goes on.
+TEST_F(StrategyTest, AfterAStepThatTheScalerLeavesOut) {
+  const at::Tensor x = at::linspace(-1, 1, 12).view({4, 3}),
+                   y = at::tensor({0, 1, 1, 0}, at::kLong);
+  for (const std::string& name : strategy_names()) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      torch::nn::Linear net(3, 2);
+      const auto strategy = make_strategy(name);
+      StrategyModel<torch::nn::Linear> model(net, strategy, comm);
+      const auto optimizer = strategy->make_optimizer(
+          {torch::optim::OptimizerParamGroup(net->parameters())}, torch::optim::AdamWOptions(0.1));
+      amp::GradScaler scaler(comm);
+      const auto step = [&](double factor) {
+        optimizer->zero_grad();
+        const at::Tensor loss = torch::nn::functional::cross_entropy(model(x), y) * factor;
+        strategy->backward(scaler.scale(loss));
+        return strategy->step(*optimizer, {.max_norm = 1.0, .scaler = &scaler});
+      };
+      EXPECT_TRUE(step(1)) << name;
+      const at::Tensor before = net->weight.detach().clone();
+      const double scale = scaler.current_scale();
+      EXPECT_FALSE(step(comm.rank() == 0 ? 1 : 1e38)) << name;
+      EXPECT_TRUE(at::equal(net->weight, before)) << name;
+      EXPECT_LT(scaler.current_scale(), scale) << name;
+      EXPECT_TRUE(step(1)) << name;
+      EXPECT_FALSE(at::equal(net->weight, before)) << name;
+    });
+  }
+}
+
+TEST_F(StrategyTest, AccumulationsNest) {
+  for (const char* name : {"ddp", "average", "zero"}) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      Net net;
+      const auto strategy = make_strategy(name);
+      StrategyModel<Net> model(net, strategy, comm);
+      const auto optimizer = strategy->make_optimizer(
+          {torch::optim::OptimizerParamGroup(net->parameters())}, torch::optim::SGDOptions(0.1));
+      const at::Tensor x = at::linspace(-1, 1 + comm.rank(), 12, at::kDouble).view({4, 3});
+      const auto backward = [&] { strategy->backward(model(x).square().sum()); };
+      {
+        const Accumulation outer(strategy);
+        {
+          const Accumulation inner(strategy);
+          backward();
+        }
+        backward();
+      }
+      backward();
+      strategy->step(*optimizer);
+      at::Tensor both = weights_of(net);
+      comm.all_reduce(both, ReduceOp::kMax);
+      EXPECT_TRUE(at::equal(both, weights_of(net))) << name;
+    });
+  }
+}
+
 TEST_F(StrategyTest, NamesAndRefusals) {
   for (const std::string& name : strategy_names()) EXPECT_EQ(make_strategy(name)->name(), name);
   EXPECT_EQ(make_strategy("naive_ring")->name(), "naive-ring");
@@ -260,6 +317,8 @@ TEST_F(StrategyTest, NamesAndRefusals) {
   }
   EXPECT_THROW(make_strategy("horovod")->communicate(false), InvalidArgument);
   EXPECT_THROW(make_strategy("zero")->communicate(false), InvalidArgument);
+  EXPECT_THROW(make_strategy("zero")->make_optimizer({}, torch::optim::SGDOptions(0.1)),
+               InvalidArgument);
 }
 
 }  // namespace

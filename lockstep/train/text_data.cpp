@@ -55,7 +55,19 @@ TextData load_text_data(const TextInput& input) {
 }
 
 BertClassifier make_text_model(const TextInput& input, const TextData& data) {
-  if (fs::is_directory(input.model)) return load_bert(input.model, data.labels);
+  if (fs::is_directory(input.model)) {
+    BertClassifier model = load_bert(input.model, data.labels);
+    const BertConfig& config = model->config();
+    if (input.max_length > config.max_position_embeddings)
+      throw InvalidArgument("max_length is " + std::to_string(input.max_length) + "; " +
+                            input.model + " has positions for " +
+                            std::to_string(config.max_position_embeddings) + " tokens");
+    if (data.tokenizer.vocabulary_size() > config.vocab_size)
+      throw InvalidArgument("the vocabulary has " +
+                            std::to_string(data.tokenizer.vocabulary_size()) + " tokens; " +
+                            input.model + " knows " + std::to_string(config.vocab_size));
+    return model;
+  }
   BertConfig config = bert_preset(input.model);
   config.vocab_size = data.tokenizer.vocabulary_size();
   config.pad_token_id = data.tokenizer.pad_id();

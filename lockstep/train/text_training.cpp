@@ -3,6 +3,7 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <optional>
 
@@ -86,13 +87,21 @@ TrainResult train_texts(Communicator comm, const TrainConfig& config,
        .start = start});
 }
 
+void check_text_model(const TrainConfig& config) {
+  using tokenizers::BertTokenizer;
+  if (!config.vocab.empty()) BertTokenizer::load(config.vocab);
+  if (!std::filesystem::is_directory(config.model)) {
+    bert_preset(config.model);
+    return;
+  }
+  if (config.vocab.empty()) BertTokenizer::load(config.model);
+  load_bert(config.model, {"0", "1"});
+}
+
 TextCounts validate_text_input(const TrainConfig& config) {
   const TextInput input = text_input(config);
   const TextData texts = load_text_data(input);
-  if (std::filesystem::is_directory(config.model))
-    make_text_model(input, texts);
-  else
-    bert_preset(config.model);
+  if (std::filesystem::is_directory(config.model)) make_text_model(input, texts);
   return {texts.train.size(), texts.dev.size()};
 }
 

@@ -9,11 +9,15 @@
 namespace lockstep {
 
 // train_recipe() for these (recipe_run.h). Its steps are those of tutorial 003's `distributed`, bit
-// for bit.
+// for bit; but max_steps ends a run and leaves the schedule as it is, so that it can be resumed.
 TrainResult train_texts(Communicator comm, const TrainConfig& config,
                         const TrainRunOptions& options = {});
 
 TextInput text_input(const TrainConfig& config);
+
+// What can be said of the vocabulary and the model before there are data. Throws CheckpointError,
+// DataError, InvalidArgument.
+void check_text_model(const TrainConfig& config);
 
 struct TextCounts {
   int64_t train = 0;

@@ -171,6 +171,7 @@ TEST(TextRecipe, BadInputIsNamed) {
       TrainConfig config = small(dir, "bad", 1);
       spoil(config);
       validate_text_input(resolved(config));
+      check_text_model(config);
     } catch (const std::exception& error) {
       return std::string(error.what());
     }
@@ -183,6 +184,17 @@ TEST(TextRecipe, BadInputIsNamed) {
   EXPECT_THAT(refused([](TrainConfig& c) { c.warmup_ratio = 2; }), HasSubstr("warmup_ratio is 2"));
   EXPECT_THAT(refused([](TrainConfig& c) { c.model = "huge"; }), HasSubstr("huge"));
   EXPECT_THAT(refused([](TrainConfig& c) { c.vocab = "/nowhere"; }), HasSubstr("/nowhere"));
+  EXPECT_THAT(refused([&](TrainConfig& c) {
+                BertConfig config = bert_preset("mini");
+                config.max_position_embeddings = 40;
+                config.vocab_size = 7;
+                config.labels = {"a", "b"};
+                const BertClassifier model(config);
+                const TextData texts = load_text_data(text_input(c));
+                save_model(*model, text_checkpoint_files(model, texts), dir / "tiny");
+                c.model = dir / "tiny";
+              }),
+              HasSubstr("tiny"));
 }
 
 }  // namespace

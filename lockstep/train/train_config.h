@@ -25,8 +25,8 @@ struct TrainConfig {
   std::string model = "simple-cnn";
   bool sync_batch_norm = false;  // statistics over all ranks' batches; cifar only
   int64_t epochs = 10;
-  int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down
-  double lr = 0.01;        // 0: by the model (resolved())
+  int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down; of texts 32
+  double lr = 0.01;        // 0, but not of mnist: by the model (resolved())
   double momentum = 0.5;
   double weight_decay = 0;            // of all but biases and normalisation layers
   std::string schedule = "constant";  // of the learning rate: "constant", "linear", "cosine"

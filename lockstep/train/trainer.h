@@ -66,6 +66,7 @@ class Trainer {
   // Throws InvalidArgument (check(args)).
   explicit Trainer(Parts parts)
       : parts_(checked(std::move(parts))),
+        data_ranks_(parts_.strategy->data_ranks(parts_.comm)),
         model_(parts_.model, parts_.strategy, parts_.comm),
         optimizer_(model_.strategy().make_optimizer(
             optim::decay_groups(*parts_.model, adam_options(parts_.args)),
@@ -144,19 +145,19 @@ class Trainer {
   std::unique_ptr<data::Sampler> make_sampler() const {
     const TrainingArguments& args = parts_.args;
     const D& dataset = *parts_.train_dataset;
-    const Communicator ranks = parts_.strategy->data_ranks(parts_.comm);
     if (args.group_by_length) {
       if constexpr (requires { dataset.lengths(); }) {
         return std::make_unique<data::LengthGroupedSampler>(
-            dataset.lengths(), ranks,
+            dataset.lengths(), data_ranks_,
             data::LengthGroupedSamplerOptions{
-                .batch_size = args.per_device_train_batch_size * ranks.size(), .seed = args.seed});
+                .batch_size = args.per_device_train_batch_size * data_ranks_.size(),
+                .seed = args.seed});
       } else {
         throw InvalidArgument("group_by_length: the data set has no lengths()");
       }
     }
     return std::make_unique<data::DistributedSampler>(
-        dataset.size(), ranks, data::DistributedSamplerOptions{.seed = args.seed});
+        dataset.size(), data_ranks_, data::DistributedSamplerOptions{.seed = args.seed});
   }
 
   TrainTask task(Run& run) {
@@ -297,6 +298,7 @@ class Trainer {
   }
 
   Parts parts_;
+  Communicator data_ranks_;  // that have data of their own
   StrategyModel<M> model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<amp::GradScaler> scaler_;

@@ -10,7 +10,6 @@
 #include "lockstep/core/output.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/model/bert_config.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/image_training.h"
 #include "lockstep/train/recipe_run.h"
@@ -163,10 +162,10 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
   const bool texts = recipe_of(config.recipe).kind == RecipeKind::kTexts;
-  if (!texts)
+  if (texts)
+    check_text_model(config);
+  else
     check_init_from(config);
-  else if (!fs::is_directory(config.model))
-    bert_preset(config.model);
   OutputFolder output(config.output);
   check_output_file(arguments.json);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());

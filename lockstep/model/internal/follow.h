@@ -31,6 +31,17 @@ inline bool is_alike(const torch::nn::LayerNormImpl& a, const torch::nn::LayerNo
          a.options.eps() == b.options.eps();
 }
 
+// Whether hooks call `registered` in the place of `held`, maybe by others that were there between.
+inline bool is_called_for(const torch::nn::Module& held, const torch::nn::Module& registered) {
+  for (const auto& hook : hooks::hooks_of(held)) {
+    const torch::nn::Module* const instead = hook->replacement();
+    if (instead == nullptr) continue;
+    if (instead == &registered || (instead != &held && is_called_for(*instead, registered)))
+      return true;
+  }
+  return false;
+}
+
 // Holds the child that is registered. One that a hook calls in the held one's place
 // (lockstep::replace_child) stays where it is. Throws InvalidArgument for one of another type or
 // shape.
@@ -38,8 +49,7 @@ template <typename Impl>
 void follow(const torch::nn::Module& parent, const std::shared_ptr<torch::nn::Module>& registered,
             torch::nn::ModuleHolder<Impl>& held) {
   if (registered == held.ptr()) return;
-  for (const auto& hook : hooks::hooks_of(*held))
-    if (hook->replacement() == registered.get()) return;
+  if (is_called_for(*held, *registered)) return;
   const auto same = std::dynamic_pointer_cast<Impl>(registered);
   if (!same || !is_alike(*same, *held)) {
     std::string name;

@@ -29,7 +29,7 @@ void train() {
   torch::nn::Linear net(1, 1);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
   auto [model, optimizer] = accelerator.prepare(net, sgd);
-  for (int step = 0; step < 200; ++step) {
+  for (int step = 0; step < 1000; ++step) {
     const auto x = torch::rand({8, 1});
     optimizer.zero_grad();
     accelerator.backward((model(x) - (3 * x - 1)).pow(2).mean());
