@@ -137,6 +137,30 @@ def check_output(bin_dir, method, folder):
         fail("a folder without anything in it is left")
 
 
+def check_recipe(bin_dir, folder):
+    """`lockstep train text` is the program distributed: the same losses to the last bit, dropout and schedule included."""
+    small = os.path.join(folder, "small")
+    os.mkdir(small)
+    for name in ("labels.txt", "vocab.txt"):
+        shutil.copy(os.path.join(folder, "data/sentences", name), small)
+    for name, count in (("train", 250), ("dev", 20)):
+        with open(os.path.join(folder, "data/sentences", name + ".json"), encoding="utf-8") as file:
+            rows = json.load(file)[:count]
+        with open(os.path.join(small, name + ".json"), "w", encoding="utf-8") as file:
+            json.dump(rows, file, ensure_ascii=False)
+    lockstep, same = os.path.join(bin_dir, "lockstep"), ["--data", small, "--epochs", "2", "--batch-size", "16"]
+    run([lockstep, "run", "--nproc-per-node", "2", os.path.join(bin_dir, "examples/text_classification/distributed"), *same,
+         "--output", os.path.join(folder, "program"), "--json", os.path.join(folder, "program.json")], folder)
+    run([lockstep, "train", "text", *same, "--nproc", "2", "--log-every", "1", "--output", os.path.join(folder, "recipe"), "--quiet"], folder)
+    with open(os.path.join(folder, "program.json")) as file:
+        program = json.load(file)["losses"]
+    with open(os.path.join(folder, "recipe", "metrics.jsonl")) as file:
+        recipe = [line["loss"] for line in map(json.loads, file) if line["type"] == "train"]
+    if len(program) != 16 or recipe != program:
+        fail(f"lockstep train text: losses {recipe}, those of distributed are {program}")
+    print("lockstep train text: the same losses, bit for bit")
+
+
 def check_former_run(bin_dir, method, folder):
     """A second run into one output moves what the first has left."""
     output = os.path.join(folder, method)
@@ -225,6 +249,7 @@ def main():
             check_english(bin_dir, folder)
         if options.method == "distributed":
             check_transformers(options.method, folder, answer)
+            check_recipe(bin_dir, folder)
         if options.method != "single":
             check_same_losses(bin_dir, options.method, folder)
         if options.method in ("single", "trainer"):

@@ -226,7 +226,8 @@ TEST(Engine, WhatToTryNextCanBePasted) {
   for (const std::string& options :
        {std::string("mnist --data 'my digits' --output \"it's a run\" --nproc 2"),
         std::string("mnist --data digits --output built-in"),
-        std::string("cifar --data ./shapes/train.bin --output \"$PWD/c\" --model simple-cnn")}) {
+        std::string("cifar --data ./shapes/train.bin --output \"$PWD/c\" --model simple-cnn"),
+        std::string("text --data sentences --output texts --batch-size 2 --nproc 2")}) {
     const std::string printed =
         shell(dir, command + " train " + options + " --epochs 1 --max-steps 1");
     const size_t at = printed.find("Try next:\n");
@@ -239,6 +240,35 @@ TEST(Engine, WhatToTryNextCanBePasted) {
       ++run;
     }
     EXPECT_EQ(run, options.starts_with("mnist") ? 3 : 2) << printed;
+  }
+}
+
+TEST(Engine, TextsFromTrainingToPrediction) {
+  const TestDirectory dir;
+  const auto train = [&](const Arguments& more) {
+    Arguments arguments{"train",   "text", "--data",       "sentences", "--output", dir / "run",
+                        "--nproc", "2",    "--batch-size", "4",         "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(dir, arguments);
+  };
+  ASSERT_EQ(train({"--max-steps", "3"}).exit_code, 0);
+  const Ended resumed = train({"--max-steps", "5", "--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const auto state = nlohmann::json::parse(dir.read("run/checkpoints/last/trainer.json"));
+  EXPECT_EQ(state.at("step"), 5);
+  EXPECT_THAT(train({"--resume", "--lr", "1"}).err, HasSubstr("lr was 0.0005 and is now 1"));
+  // Without --data: what it was trained on.
+  const Ended eval = run(dir, {"eval", "--checkpoint", dir / "run", "--json", dir / "eval.json"});
+  EXPECT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_EQ(nlohmann::json::parse(dir.read("eval.json")).at("samples"), 500);
+  const Ended predict = run(dir, {"predict", "--checkpoint", dir / "run", "--text", "今天真高兴"});
+  EXPECT_THAT(predict.out, HasSubstr("probability"));
+  for (const Arguments& wrong : {Arguments{"--vocab", "/nowhere/vocab.txt"}, {"--model", "huge"}}) {
+    Arguments arguments{"train", "text", "--data", "sentences", "--output", dir / "refused"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Ended refused = run(dir, arguments);
+    EXPECT_EQ(refused.exit_code, 2) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists(dir / "refused")) << wrong[0];
   }
 }
 
