@@ -33,7 +33,7 @@ class FunctionHook final : public hooks::LayerHook {
 
  private:
   ForwardHook hook_;
-  const Module* replacement_;  // the hook holds it
+  const Module* replacement_;  // the model holds it; only compared
 };
 
 struct LayerPlace final : internal::HookPlace {
@@ -188,14 +188,10 @@ std::string quoted(const std::string& path) {
       "forward compute, or hold it in a torch::nn::Sequential");
 }
 
-// How a replaced child's forward gets to the replacement, which it holds. A replacement that calls
-// the former child, as an adapter around it does, gets what that computes.
-ForwardHook call_of(Forward forward, std::shared_ptr<Module> module) {
-  struct Replacement {
-    Forward forward;
-    std::shared_ptr<Module> module;
-  };
-  auto shared = std::make_shared<const Replacement>(std::move(forward), std::move(module));
+// How a replaced child's forward gets to the replacement. One that calls the former child, as an
+// adapter around it does, gets what that computes.
+ForwardHook call_of(Forward forward) {
+  auto shared = std::make_shared<const Forward>(std::move(forward));
   return [shared](const Forward& former, const at::Tensor& input) {
     thread_local std::vector<const void*> running;
     if (std::find(running.begin(), running.end(), shared.get()) != running.end())
@@ -204,7 +200,7 @@ ForwardHook call_of(Forward forward, std::shared_ptr<Module> module) {
       explicit Running(const void* what) { running.push_back(what); }
       ~Running() { running.pop_back(); }
     } const running_now(shared.get());
-    return shared->forward(input);
+    return (*shared)(input);
   };
 }
 
@@ -343,44 +339,74 @@ HookHandle wrap(Module& model, const Place& place, const std::string& path, Forw
   return HookHandle(std::move(at));
 }
 
-void replace(Module& model, const std::string& path, torch::nn::AnyModule replacement,
-             const ModulePtr& instead, const ReplaceOptions& options) {
-  const Place place = find_place(model, path);
-  Module* const parent = place.parent ? place.parent.get() : &model;
-  if (torch::nn::AnyModule* const entry = entry_in_sequential(parent, place.name)) {
-    if (const auto held = stand_in_of(*entry))
-      held->replace(std::move(replacement));
-    else
-      *entry = std::move(replacement);
-    parent->replace_module(place.name, instead);
-  } else {
-    auto shared = std::make_shared<torch::nn::AnyModule>(std::move(replacement));
-    wrap(model, place, path,
-         call_of([shared](const at::Tensor& input) { return shared->forward(input); }, instead),
-         instead.get());
-    register_instead(model, place.child, instead);
-  }
-  instead->train(place.child->is_training());
-  if (options.release_memory) release(*place.child, model, *instead);
-}
-
 }  // namespace
 
 HookHandle wrap_forward(Module& model, const std::string& path, ForwardHook hook) {
   return wrap(model, find_place(model, path), path, std::move(hook), nullptr);
 }
 
+bool internal::calls_child(const Module& model, const std::string& path,
+                           const Module& replacement) {
+  const ModulePtr child = find_module(model, path);
+  const auto inner = replacement.modules(/*include_self=*/false);
+  return std::find(inner.begin(), inner.end(), child) != inner.end();
+}
+
+void internal::check_held(const void* held) {
+  if (held == nullptr)
+    throw Error("replace_child: the module that was put in a child's place is gone with its model");
+}
+
+void internal::replace_child(Module& model, const std::string& path, const Replacement& replacement,
+                             const ReplaceOptions& options) {
+  const Place place = find_place(model, path);
+  Module* const parent = place.parent ? place.parent.get() : &model;
+  const ModulePtr& instead = replacement.module;
+  if (torch::nn::AnyModule* const entry = entry_in_sequential(parent, place.name)) {
+    if (const auto held = stand_in_of(*entry))
+      held->replace(replacement.entry());
+    else
+      *entry = replacement.entry();
+    parent->replace_module(place.name, instead);
+  } else {
+    wrap(model, place, path, call_of(replacement.forward), instead.get());
+    register_instead(model, place.child, instead);
+  }
+  instead->train(place.child->is_training());
+  if (options.release_memory) release(*place.child, model, *instead);
+}
+
 void replace_child(Module& model, const std::string& path, torch::nn::AnyModule replacement,
                    const ReplaceOptions& options) {
   if (replacement.is_empty()) throw InvalidArgument("replace_child: an empty module");
-  const ModulePtr instead = replacement.ptr();
-  replace(model, path, std::move(replacement), instead, options);
+  if (internal::calls_child(model, path, *replacement.ptr()))
+    throw InvalidArgument("replace_child: the replacement calls '" + path +
+                          "' itself: give it as its holder, not as an AnyModule");
+  const auto shared = std::make_shared<torch::nn::AnyModule>(std::move(replacement));
+  internal::replace_child(
+      model, path,
+      {.module = shared->ptr(),
+       .forward = [shared](const at::Tensor& input) { return shared->forward(input); },
+       .entry = [shared] { return *shared; }},
+      options);
 }
 
 void replace_child(Module& model, const std::string& path, const torch::nn::Sequential& replacement,
                    const ReplaceOptions& options) {
-  replace(model, path, torch::nn::AnyModule(std::make_shared<CalledImpl>(replacement)),
-          replacement.ptr(), options);
+  const auto module = replacement.ptr();
+  const bool calls_child = internal::calls_child(model, path, *module);
+  const auto forward = [weak = std::weak_ptr(module),
+                        kept = calls_child ? nullptr : module](const at::Tensor& input) {
+    const auto held = weak.lock();
+    internal::check_held(held.get());
+    return held->forward(input);
+  };
+  internal::replace_child(
+      model, path,
+      {.module = replacement.ptr(),
+       .forward = forward,
+       .entry = [&] { return torch::nn::AnyModule(std::make_shared<CalledImpl>(replacement)); }},
+      options);
 }
 
 void freeze_child(Module& model, const std::string& path) {

@@ -167,16 +167,15 @@ struct ReplaceOptions {
 // parameters and buffers take over the child's names, for optimizers, state dicts and to(). It is a
 // module from a tensor to a tensor, and may call the child that it replaces: an adapter around it.
 // Throws as wrap_forward() does.
+template <typename M>
 void replace_child(torch::nn::Module& model, const std::string& path,
-                   torch::nn::AnyModule replacement, const ReplaceOptions& options = {});
+                   const torch::nn::ModuleHolder<M>& replacement,
+                   const ReplaceOptions& options = {});
 void replace_child(torch::nn::Module& model, const std::string& path,
                    const torch::nn::Sequential& replacement, const ReplaceOptions& options = {});
-template <typename Module>
+// Of an AnyModule, which holds what it calls: none that calls the child. Throws InvalidArgument.
 void replace_child(torch::nn::Module& model, const std::string& path,
-                   const torch::nn::ModuleHolder<Module>& replacement,
-                   const ReplaceOptions& options = {}) {
-  replace_child(model, path, torch::nn::AnyModule(replacement.ptr()), options);
-}
+                   torch::nn::AnyModule replacement, const ReplaceOptions& options = {});
 
 // The parameters below `path` get no gradients any more, and batch norms there use their running
 // statistics and leave them alone, also after model->train(); they still count batches, and still
@@ -203,7 +202,39 @@ struct HookableHook final : HookPlace {
 
 [[noreturn]] void refuse_signature(const torch::nn::Module& module, const std::string& path);
 
+// What is put in a child's place. The model holds `module`, and so does `forward`, but for one that
+// calls the child: it would hold itself. `entry` calls it for a Sequential's list.
+struct Replacement {
+  std::shared_ptr<torch::nn::Module> module;
+  Forward forward;
+  std::function<torch::nn::AnyModule()> entry;
+};
+void replace_child(torch::nn::Module& model, const std::string& path,
+                   const Replacement& replacement, const ReplaceOptions& options);
+bool calls_child(const torch::nn::Module& model, const std::string& path,
+                 const torch::nn::Module& replacement);
+// Throws Error if there is nothing.
+void check_held(const void* held);
+
 }  // namespace internal
+
+template <typename M>
+void replace_child(torch::nn::Module& model, const std::string& path,
+                   const torch::nn::ModuleHolder<M>& replacement, const ReplaceOptions& options) {
+  const std::shared_ptr<M> module = replacement.ptr();
+  const bool calls_child = internal::calls_child(model, path, *module);
+  const auto forward = [weak = std::weak_ptr<M>(module), kept = calls_child ? nullptr : module](
+                           const at::Tensor& input) -> at::Tensor {
+    const std::shared_ptr<M> held = weak.lock();
+    internal::check_held(held.get());
+    return held->forward(input);
+  };
+  internal::replace_child(model, path,
+                          {.module = module,
+                           .forward = forward,
+                           .entry = [module] { return torch::nn::AnyModule(module); }},
+                          options);
+}
 
 template <typename Signature>
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,

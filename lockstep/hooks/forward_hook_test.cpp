@@ -415,6 +415,15 @@ struct TiedImpl : nn::Module {
 };
 TORCH_MODULE(Tied);
 
+TEST(ForwardHook, ASequentialAroundTheChild) {
+  One net;
+  const at::Tensor x = torch::randn({2, 3, 4}), plain = net->forward(x).detach();
+  replace_child(*net, "fc", nn::Sequential(net->fc, nn::ReLU()), {.release_memory = true});
+  EXPECT_TRUE(torch::equal(net->forward(x), plain.relu()));
+  One other;
+  EXPECT_THROW(replace_child(*other, "fc", nn::AnyModule(Adapter(other->fc))), InvalidArgument);
+}
+
 TEST(ForwardHook, OfSharedTensorsOnlyTheOwnGo) {
   Tied net;
   const at::Tensor ids = torch::tensor({1, 2}, at::kLong), before = net->words->weight.clone();

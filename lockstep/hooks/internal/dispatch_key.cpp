@@ -1,14 +1,23 @@
 #include "lockstep/hooks/internal/dispatch_key.h"
 
 namespace lockstep::hooks::internal {
+namespace {
+
+struct Registered {
+  torch::Library every{torch::Library::IMPL, "_", kKey, __FILE__, __LINE__};
+  torch::Library aten{torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__};
+};
+
+}  // namespace
 
 torch::Library& kernels() {
-  static torch::Library* const library = [] {
-    auto* const every = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    every->fallback(torch::CppFunction::makeFallthrough());
-    return new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  // A reference to what is never freed.
+  static Registered& registered = *[] {
+    auto* const made = new Registered;
+    made->every.fallback(torch::CppFunction::makeFallthrough());
+    return made;
   }();
-  return *library;
+  return registered.aten;
 }
 
 }  // namespace lockstep::hooks::internal
