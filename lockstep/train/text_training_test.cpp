@@ -12,6 +12,8 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/decay_groups.h"
