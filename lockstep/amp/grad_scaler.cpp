@@ -130,7 +130,10 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
   }
   Progress& progress = it != progress_.end() ? it->second : unscale_inside(optimizer);
   progress.stepped = true;
-  if (progress.found_inf) return false;
+  if (progress.found_inf) {
+    if (auto* pending = dynamic_cast<PendingGradients*>(&optimizer)) pending->leave_out();
+    return false;
+  }
   take_step();
   return true;
 }

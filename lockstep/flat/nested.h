@@ -10,6 +10,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <concepts>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -99,6 +101,18 @@ template <typename T>
 void set_tensors(T& values, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;
   for_each_tensor(values, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
+}
+
+// The samples of a forward: the rows of its first tensor among the arguments; 0 without one.
+inline int64_t rows_of() {
+  return 0;
+}
+template <typename First, typename... Rest>
+int64_t rows_of(const First& first, const Rest&... rest) {
+  if constexpr (std::derived_from<First, at::Tensor>) {
+    if (first.defined() && first.dim() > 0) return first.size(0);
+  }
+  return rows_of(rest...);
 }
 
 }  // namespace lockstep::flat

@@ -10,6 +10,9 @@ class PendingGradients {
   virtual ~PendingGradients() = default;
   // Returns once all gradients are what step() is to see. Does nothing if they are. Collective.
   virtual void synchronize() = 0;
+  // The step that these gradients were for is not taken: the next backward begins another one. Where
+  // the gradients count for one step only, they are dropped. Collective.
+  virtual void leave_out() {}
 };
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
@@ -157,7 +156,6 @@ struct Place {
 
 Place find_place(const Module& model, const std::string& path) {
   Place place{.parent = nullptr, .name = path, .child = find_module(model, path)};
-  if (path.empty()) return place;
   const size_t dot = path.rfind('.');
   if (dot != std::string::npos) place.name = path.substr(dot + 1);
   place.parent = dot == std::string::npos ? nullptr : find_module(model, path.substr(0, dot));
@@ -174,16 +172,12 @@ torch::nn::AnyModule* entry_in_sequential(Module* parent, const std::string& nam
   return nullptr;
 }
 
-std::string quoted(const std::string& path) {
-  return path.empty() ? "the model" : "'" + path + "'";
-}
-
-[[noreturn]] void refuse(const Module& child, const std::string& path) {
+[[noreturn]] void refuse(Module& child, const std::string& path) {
   std::string reason;
-  if (const std::string why = hooks::cannot_hook(child); why.rfind("is none", 0) != 0)
-    reason = child.name() + " " + why + "; ";
+  if (hooks::internal::tensors_of(child))  // of a kind that takes hooks, were it not for this
+    reason = child.name() + " " + hooks::cannot_hook(child) + "; ";
   throw InvalidArgument(
-      "there is no way in at " + quoted(path) + " (" + child.name() + "): " + reason +
+      "there is no way in at '" + path + "' (" + child.name() + "): " + reason +
       "derive its class from lockstep::Hookable<at::Tensor(const at::Tensor&)> and call its "
       "forward compute, or hold it in a torch::nn::Sequential");
 }

@@ -1,7 +1,6 @@
 #include "lockstep/train/image_training.h"
 
 #include <torch/nn/functional/loss.h>
-#include <torch/utils.h>
 
 #include <chrono>
 #include <cmath>
@@ -15,7 +14,6 @@
 #include "lockstep/data/augment.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/optim/decay_groups.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/train/image_data.h"
 #include "lockstep/train/recipes.h"
@@ -45,16 +43,10 @@ void load_init_from(ImageModel& model, const TrainConfig& config) {
   }
 }
 
-// The parameters are rank 0's draw from `seed`. It draws while the others wait, for ranks that are
-// threads share one generator; they receive its parameters later, what they draw themselves does
-// not count.
-ImageModel draw_model(const TrainConfig& config, Communicator& comm) {
-  if (comm.rank() != 0) comm.barrier();
-  torch::manual_seed(static_cast<uint64_t>(config.seed));
-  ImageModel model = make_image_model(config);
-  if (comm.rank() == 0) comm.barrier();
+ImageModel start_model(const TrainConfig& config, Communicator& comm) {
+  ImageModel model =
+      drawn_from_seed(comm, config.seed, [&config] { return make_image_model(config); });
   if (!config.init_from.empty()) load_init_from(model, config);
-  torch::manual_seed(static_cast<uint64_t>(config.seed + comm.rank()));
   if (config.sync_batch_norm) convert_sync_batch_norm(model, comm);
   return model;
 }
@@ -77,14 +69,9 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
 // The learning rate of each step; empty: the optimizer's own throughout.
 std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t steps_per_epoch) {
   if (config.schedule == "constant" && config.warmup == 0) return {};
-  const optim::ScheduleOptions options{
-      .total_steps = config.epochs * steps_per_epoch,
-      .warmup = {.steps = static_cast<int64_t>(
-                     std::llround(config.warmup * static_cast<double>(steps_per_epoch)))}};
-  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
-                        : config.schedule == "linear" ? optim::linear(options)
-                                                      : optim::constant(options);
-  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+  return rates_of(config, steps_per_epoch,
+                  {.steps = static_cast<int64_t>(
+                       std::llround(config.warmup * static_cast<double>(steps_per_epoch)))});
 }
 
 // Evaluates what a checkpoint would hold: ranks have BatchNorm statistics of their own, and rank
@@ -116,7 +103,7 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
       train, *sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
-  StrategyModel model(draw_model(config, comm), strategy, comm);
+  StrategyModel model(start_model(config, comm), strategy, comm);
   const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
                                   .momentum(config.momentum)
                                   .weight_decay(config.weight_decay);

@@ -72,6 +72,16 @@ std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoi
   return train_config_from_json(read_small_file(file), file.string());
 }
 
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
+                                        const optim::Warmup& warmup) {
+  const optim::ScheduleOptions options{.total_steps = config.epochs * steps_per_epoch,
+                                       .warmup = warmup};
+  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
+                        : config.schedule == "linear" ? optim::linear(options)
+                                                      : optim::constant(options);
+  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+}
+
 void check_ranks(const Communicator& comm, const TrainConfig& config) {
   if (config.nproc == comm.size() && config.batch_size >= 1) return;
   throw InvalidArgument("lockstep train: the configuration is for " + std::to_string(config.nproc) +

@@ -2,14 +2,18 @@
 // checkpoints and report, around what a recipe trains.
 #pragma once
 
+#include <torch/utils.h>
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/optim/schedule.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/run_folder.h"
@@ -66,6 +70,21 @@ struct RecipeParts {
 };
 TrainResult run_recipe(Communicator& comm, const TrainConfig& config,
                        const TrainRunOptions& options, RecipeParts parts);
+// What `make` gives, drawn from `seed`. Rank 0 draws while the others wait, for ranks that are
+// threads share one generator; they receive its parameters later, what they draw themselves does not
+// count. Afterwards the generator stands at seed + rank. Collective.
+template <typename Make>
+auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make) {
+  if (comm.rank() != 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(seed));
+  auto made = make();
+  if (comm.rank() == 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(seed + comm.rank()));
+  return made;
+}
+// The rate of each step by the configuration's schedule.
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
+                                        const optim::Warmup& warmup);
 // Throws InvalidArgument unless the configuration is for these ranks, and resolved.
 void check_ranks(const Communicator& comm, const TrainConfig& config);
 

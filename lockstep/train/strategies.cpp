@@ -1,5 +1,4 @@
 // The strategies of this library.
-#include <ATen/ops/ones.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -109,16 +108,6 @@ class ZeroStrategy final : public Strategy {
     if (!on) held_.emplace(made().no_sync());
   }
   bool has_whole_gradients() const override { return false; }
-  bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options) override {
-    const bool taken = Strategy::step(optimizer, options);
-    // A step that the scaler leaves out is over for the optimizer, too.
-    if (!taken) {
-      optim::StepOptions skipped;
-      skipped.found_inf = at::ones({1});
-      made().step(skipped);
-    }
-    return taken;
-  }
   Safetensors optimizer_state(torch::optim::Optimizer& optimizer) override {
     return dynamic_cast<ZeroOptimizer&>(optimizer).state_on_root();
   }

@@ -12,7 +12,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -172,7 +171,7 @@ class StrategyModel {
   auto forward(Args&&... args) {
     using Result = std::decay_t<decltype(module_->forward(std::forward<Args>(args)...))>;
     std::optional<Result> result;
-    const Strategy::Tensors outputs = strategy_->forward(rows_of(args...), [&] {
+    const Strategy::Tensors outputs = strategy_->forward(flat::rows_of(args...), [&] {
       result.emplace(module_->forward(std::forward<Args>(args)...));
       return flat::tensors_of(*result);
     });
@@ -186,16 +185,6 @@ class StrategyModel {
   const std::shared_ptr<Strategy>& shared_strategy() const { return strategy_; }
 
  private:
-  // The samples of a forward: the rows of its first tensor.
-  static int64_t rows_of() { return 0; }
-  template <typename First, typename... Rest>
-  static int64_t rows_of(const First& first, const Rest&... rest) {
-    if constexpr (std::derived_from<First, at::Tensor>) {
-      if (first.defined() && first.dim() > 0) return first.size(0);
-    }
-    return rows_of(rest...);
-  }
-
   M module_;
   std::shared_ptr<Strategy> strategy_;
 };

@@ -1,46 +1,17 @@
 #include "lockstep/train/text_training.h"
 
-#include <torch/utils.h>
-
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <optional>
 
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/decay_groups.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/train/supervised_task.h"
 #include "lockstep/train/text_evaluation.h"
 #include "lockstep/train/text_loss.h"
 
 namespace lockstep {
-namespace {
-
-// The parameters are rank 0's draw from `seed`. It draws while the others wait, for ranks that are
-// threads share one generator; they receive its parameters later, what they draw themselves does
-// not count.
-BertClassifier draw_model(const TrainConfig& config, const TextData& texts, Communicator& comm) {
-  if (comm.rank() != 0) comm.barrier();
-  torch::manual_seed(static_cast<uint64_t>(config.seed));
-  BertClassifier model = make_text_model(text_input(config), texts);
-  if (comm.rank() == 0) comm.barrier();
-  torch::manual_seed(static_cast<uint64_t>(config.seed + comm.rank()));
-  return model;
-}
-
-std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t steps_per_epoch) {
-  const optim::ScheduleOptions options{.total_steps = config.epochs * steps_per_epoch,
-                                       .warmup = {.ratio = config.warmup_ratio}};
-  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
-                        : config.schedule == "linear" ? optim::linear(options)
-                                                      : optim::constant(options);
-  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
-}
-
-}  // namespace
-
 TextInput text_input(const TrainConfig& config) {
   return {.data = config.data,
           .vocab = config.vocab,
@@ -63,7 +34,8 @@ TrainResult train_texts(Communicator comm, const TrainConfig& config,
       texts.train, sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
-  StrategyModel model(draw_model(config, texts, comm), strategy, comm);
+  const auto make = [&] { return make_text_model(text_input(config), texts); };
+  StrategyModel model(drawn_from_seed(comm, config.seed, make), strategy, comm);
   const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
   const auto optimizer =
       strategy->make_optimizer(optim::decay_groups(*model.module(), adamw), adamw);
@@ -74,7 +46,7 @@ TrainResult train_texts(Communicator comm, const TrainConfig& config,
        .optimizer = *optimizer,
        .sampler = sampler,
        .loader = loader,
-       .learning_rate = learning_rates(config, loader.batches()),
+       .learning_rate = rates_of(config, loader.batches(), {.ratio = config.warmup_ratio}),
        .autocast = autocast});
   return run_recipe(
       comm, config, options,

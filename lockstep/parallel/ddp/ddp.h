@@ -58,7 +58,7 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    return forward_by(rows_of(args...),
+    return forward_by(flat::rows_of(args...),
                       [&] { return module_->forward(std::forward<Args>(args)...); });
   }
   // The same where somebody else calls the module's forward, of `rows` samples: `compute` does, and
@@ -124,16 +124,6 @@ class DistributedDataParallel {
 
  private:
   Reducer& reducer() const { return replica_->reducer(); }
-
-  // The samples of a forward: the rows of its first tensor.
-  static int64_t rows_of() { return 0; }
-  template <typename First, typename... Rest>
-  static int64_t rows_of(const First& first, const Rest&... rest) {
-    if constexpr (std::derived_from<First, at::Tensor>) {
-      if (first.defined() && first.dim() > 0) return first.size(0);
-    }
-    return rows_of(rest...);
-  }
 
   // Of an output without tensors that are known the parameters' own hooks suffice, but for nested
   // backwards.

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
+#include <ATen/ops/ones.h>
+
 #include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
@@ -122,6 +124,12 @@ at::Tensor ZeroOptimizer::step(LossClosure closure) {
   }
   step(optim::StepOptions{});
   return loss;
+}
+
+void ZeroOptimizer::leave_out() {
+  optim::StepOptions skipped;
+  skipped.found_inf = at::ones({1});
+  step(skipped);
 }
 
 void ZeroOptimizer::synchronize() {

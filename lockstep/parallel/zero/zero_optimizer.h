@@ -107,6 +107,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // Collective. Waits for the averages. grad() is then, of this rank's part, the average, and of
   // the rest unspecified; amp::GradScaler, made with the communicator, does what it should.
   void synchronize() override;
+  // Collective. A step() that is skipped: drops the gradients.
+  void leave_out() override;
 
   // While the guard lives, backward() does not communicate: gradients add up on this rank, and are
   // averaged by the next backward after it, or by step(). The same on all ranks.
