@@ -5,6 +5,7 @@
 #include <lockstep/core/env.h>
 #include <lockstep/core/errors.h>
 #include <lockstep/core/log.h>
+#include <lockstep/core/memory_use.h>
 #include <lockstep/data/sentences.h>
 #include <lockstep/report/classification_report.h>
 #include <lockstep/report/table.h>
@@ -18,7 +19,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -38,16 +38,6 @@ lockstep::TextInput input_of(const Settings& s) {
   input.data = "data/sentences";
   lockstep::data::generate_sentences(input.data);  // the first rank to come makes it
   return input;
-}
-
-// The most memory that this process has had, MiB.
-double peak_memory() {
-  std::ifstream file("/proc/self/status");
-  for (std::string word; file >> word;) {
-    double kilobytes = 0;
-    if (word == "VmHWM:" && file >> kilobytes) return kilobytes / 1024;
-  }
-  return 0;
 }
 
 std::string fixed(double value, int digits) {
@@ -236,7 +226,7 @@ void Run::finish(lockstep::BertClassifier& model) {
   result_.epochs = static_cast<double>(step_) / static_cast<double>(per_epoch_);
   result_.seconds = std::chrono::duration<double>(lap_ - start_).count() - paused_;
   result_.samples_per_s = static_cast<double>(result_.samples) / result_.seconds;
-  at::Tensor memory = at::full({1}, peak_memory(), at::kDouble);
+  at::Tensor memory = at::full({1}, lockstep::peak_memory_mib(), at::kDouble);
   const at::Tensor all = comm_.all_gather(memory);
   for (int64_t r = 0; r < all.size(0); ++r)
     result_.peak_memory_mib.push_back(all[r].item<double>());

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/cli/doctor_command.h"
-#include "lockstep/cli/run_command.h"
+#include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/run/command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/log.h"
 

@@ -98,6 +98,11 @@ std::string markdown_table(const std::vector<Column>& columns,
 
 }  // namespace
 
+bool has_tutorial(const Comparison& comparison) {
+  return std::any_of(comparison.methods.begin(), comparison.methods.end(),
+                     [](const ComparedMethod& method) { return !method.tutorial.empty(); });
+}
+
 const RunResult* find_result(const Comparison& comparison, const std::string& method) {
   for (const ComparedMethod& one : comparison.methods) {
     if (one.method == method) return one.result ? &*one.result : nullptr;
@@ -143,7 +148,8 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
   for (const ComparedMethod& method : comparison.methods)
     methods.push_back(method_json(comparison, method));
   for (const ScalingSeries& series : comparison.scaling) scaling.push_back(scaling_json(series));
-  Json json{{"model", comparison.model},
+  Json json{{"subject", comparison.subject},
+            {"model", comparison.model},
             {"data", comparison.data},
             {"recipe", comparison.recipe},
             {"nproc", comparison.nproc},
@@ -159,7 +165,8 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
 Comparison parse_comparison(const std::string& text, const std::string& where) {
   try {
     const Json json = Json::parse(text);
-    Comparison comparison{.model = json.at("model"),
+    Comparison comparison{.subject = json.value("subject", "BERT"),
+                          .model = json.at("model"),
                           .data = json.at("data"),
                           .recipe = json.at("recipe"),
                           .nproc = json.at("nproc"),
@@ -182,28 +189,24 @@ Comparison parse_comparison(const std::string& text, const std::string& where) {
 std::string comparison_markdown(const Comparison& comparison) {
   std::vector<std::vector<std::string>> rows, losses;
   std::string failures;
+  const bool named = has_tutorial(comparison);
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells c = method_cells(comparison, method);
-    rows.push_back({c.method, method.tutorial, c.minutes, c.speedup, c.samples_per_s, c.steps,
-                    c.peak_memory, c.dev_accuracy, c.macro_f1});
+    rows.push_back({c.method, c.minutes, c.speedup, c.samples_per_s, c.steps, c.peak_memory,
+                    c.dev_accuracy, c.macro_f1});
+    if (named) rows.back().insert(rows.back().begin() + 1, method.tutorial);
     if (method.result)
       losses.push_back({c.method, c.first_losses});
     else
       failures += "\n" + method.method + " failed: " + method.failure + "\n";
   }
+  std::vector<Column> columns{
+      {"method", Align::kLeft}, {"minutes"},      {"speed-up"}, {"samples/s"}, {"steps"},
+      {"MiB a rank"},           {"dev accuracy"}, {"macro F1"}};
+  if (named) columns.insert(columns.begin() + 1, {"in the tutorial", Align::kLeft});
   const ComparisonWords words = comparison_words(comparison);
   return "# " + words.title.en + "\n\n" + words.settings.en + "\n\n" +
-         markdown_table({{"method", Align::kLeft},
-                         {"in the tutorial", Align::kLeft},
-                         {"minutes"},
-                         {"speed-up"},
-                         {"samples/s"},
-                         {"steps"},
-                         {"MiB a rank"},
-                         {"dev accuracy"},
-                         {"macro F1"}},
-                        rows) +
-         failures + "\n" + words.remarks.en + "\n\n" +
+         markdown_table(columns, rows) + failures + "\n" + words.remarks.en + "\n\n" +
          markdown_table({{"method", Align::kLeft}, {"first losses", Align::kLeft}}, losses);
 }
 

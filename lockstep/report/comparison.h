@@ -14,7 +14,7 @@ namespace lockstep {
 
 struct ComparedMethod {
   std::string method;               // "distributed"
-  std::string tutorial;             // what the tutorial calls it: "multi-gpu-distributed-cls"
+  std::string tutorial;             // what a tutorial calls it: "multi-gpu-distributed-cls"; or ""
   std::optional<RunResult> result;  // nothing: it failed
   std::string failure;              // why, in one line
 };
@@ -26,6 +26,7 @@ struct ScalingSeries {
 };
 
 struct Comparison {
+  std::string subject = "BERT";  // what is trained, for the title
   std::string model;
   std::string data;
   std::string recipe;  // "": the default one
@@ -37,6 +38,9 @@ struct Comparison {
   std::vector<ComparedMethod> methods;
   std::vector<ScalingSeries> scaling;
 };
+
+// Whether a tutorial has names for the methods; without, no table has a column for them.
+bool has_tutorial(const Comparison& comparison);
 
 // The method named so, if it is there and has a result.
 const RunResult* find_result(const Comparison& comparison, const std::string& method);

@@ -112,8 +112,8 @@ MethodCells method_cells(const Comparison& comparison, const ComparedMethod& met
 
 ComparisonWords comparison_words(const Comparison& comparison) {
   const auto count = static_cast<int64_t>(comparison.methods.size());
-  return {.title = {plural(count, "way") + " to train BERT",
-                    "训练 BERT 的 " + std::to_string(count) + " 种方法"},
+  return {.title = {plural(count, "way") + " to train " + comparison.subject,
+                    "训练 " + comparison.subject + " 的 " + std::to_string(count) + " 种方法"},
           .settings = settings(comparison),
           .remarks = remarks(comparison)};
 }

@@ -56,14 +56,15 @@ PageTable figures_table(const Comparison& comparison) {
                               {{"steps", "步数"}},
                               {{"MiB a rank", "每 rank 内存 MiB"}},
                               {{"dev accuracy", "验证准确率"}},
-                              {{"macro F1", "宏平均 F1"}},
-                              {{"in the tutorial", "教程中的名字"}, Align::kLeft}},
+                              {{"macro F1", "宏平均 F1"}}},
                   .rows = {}};
+  const bool named = has_tutorial(comparison);
+  if (named) table.columns.push_back({{"in the tutorial", "教程中的名字"}, Align::kLeft});
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells c = method_cells(comparison, method);
     table.rows.push_back({c.method, method.result ? c.minutes : "-", c.speedup, c.samples_per_s,
-                          c.steps, c.peak_memory, c.dev_accuracy, c.macro_f1,
-                          method.tutorial.empty() ? "-" : method.tutorial});
+                          c.steps, c.peak_memory, c.dev_accuracy, c.macro_f1});
+    if (named) table.rows.back().push_back(method.tutorial.empty() ? "-" : method.tutorial);
   }
   return table;
 }

@@ -103,7 +103,7 @@ TEST(Comparison, ABadFileIsNamed) {
   Json json = to_json(three());
   json["methods"][0]["steps"] = "many";
   EXPECT_THAT(message_of<DataError>([&] { parse_comparison(json.dump(), "c.json"); }),
-              HasSubstr("c.json: single: field 'steps'"));
+              HasSubstr("c.json: single: steps is"));
 }
 
 TEST(Comparison, MarkdownEscapesBars) {

@@ -53,6 +53,6 @@ nlohmann::ordered_json to_json(const RunResult& result);
 // unknown fields are passed over, null counts as absent. Throws DataError of one line that names
 // `where` (the file), the field and what is wrong with it.
 RunResult parse_run_result(const std::string& text, const std::string& where);
-RunResult run_result_of(const nlohmann::ordered_json& json, const std::string& where);
+RunResult run_result_of(const nlohmann::json& json, const std::string& where);
 
 }  // namespace lockstep

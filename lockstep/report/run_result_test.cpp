@@ -54,25 +54,27 @@ TEST(RunResult, WhatIsWrongIsNamedInOneLine) {
     EXPECT_THAT(line, HasSubstr("r.json"));
     return line;
   };
-  EXPECT_THAT(says("/method", nullptr), HasSubstr("field 'method' is missing"));
-  EXPECT_THAT(says("/method", 3), HasSubstr("field 'method' is 3; a text is expected"));
-  EXPECT_THAT(says("/steps", -1), HasSubstr("'steps' is -1; a whole number of 0 or more"));
-  EXPECT_THAT(says("/steps", 1.5), HasSubstr("'steps' is 1.5"));
-  EXPECT_THAT(says("/nproc", 0), HasSubstr("whole number of 1 or more"));
-  EXPECT_THAT(says("/samples", 18446744073709551615u), HasSubstr("'samples'"));
-  EXPECT_THAT(says("/seconds", "long"), HasSubstr("'seconds' is \"long\"; a number of 0 or more"));
-  EXPECT_THAT(says("/seconds", 1e300), HasSubstr("'seconds'"));
-  EXPECT_THAT(says("/dev_accuracy", 55.25), HasSubstr("a number within 0.0 and 1.0"));
-  EXPECT_THAT(says("/losses", nullptr), HasSubstr("'losses' is missing"));
-  EXPECT_THAT(says("/losses", Json::object()), HasSubstr("'losses' is an object of 0; a list"));
-  EXPECT_THAT(says("/losses/1", "x"), HasSubstr("'losses' is \"x\""));
+  EXPECT_THAT(says("/method", nullptr), HasSubstr("r.json: method is missing; give a text"));
+  EXPECT_THAT(says("/method", 3), HasSubstr("method is 3; give a text"));
+  EXPECT_THAT(says("/steps", -1), HasSubstr("steps is -1; give a whole number, 0 or more"));
+  EXPECT_THAT(says("/steps", 1.5), HasSubstr("steps is 1.5"));
+  EXPECT_THAT(says("/nproc", 0), HasSubstr("whole number, 1 or more"));
+  EXPECT_THAT(says("/samples", 18446744073709551615u), HasSubstr("samples is"));
+  EXPECT_THAT(says("/seconds", "long"),
+              HasSubstr("seconds is \"long\"; give a number, 0.0 or more"));
+  EXPECT_THAT(says("/seconds", 1e300), HasSubstr("seconds is"));
+  EXPECT_THAT(says("/dev_accuracy", 55.25), HasSubstr("a number from 0.0 to 1.0"));
+  EXPECT_THAT(says("/losses", nullptr), HasSubstr("losses is missing"));
+  EXPECT_THAT(says("/losses", Json::object()), HasSubstr("losses is {}; give a list"));
+  EXPECT_THAT(says("/losses/1", "x"), HasSubstr("losses is \"x\""));
   EXPECT_THAT(says("/labels", Json::array({"a"})), HasSubstr("a row for each of the 1 labels"));
   EXPECT_THAT(says("/labels/0", 7), HasSubstr("a text for each class"));
-  EXPECT_THAT(says("/confusion/1", Json::array({1})), HasSubstr("a row of 2 counts"));
-  EXPECT_THAT(says("/confusion/0/1", -4), HasSubstr("'confusion' is -4"));
-  EXPECT_THAT(says("/parts_s/wait", "?"), HasSubstr("parts_s: field 'wait'"));
-  EXPECT_THAT(says("/parts_s", 3), HasSubstr("parts_s is no result"));
-  EXPECT_THAT(says("/evaluations/0/accuracy", nullptr), HasSubstr("evaluations: field 'accuracy'"));
+  EXPECT_THAT(says("/confusion/1", Json::array({1})), HasSubstr("rows of 2 counts"));
+  EXPECT_THAT(says("/confusion/0/1", -4), HasSubstr("confusion is -4"));
+  EXPECT_THAT(says("/parts_s/wait", "?"), HasSubstr("parts_s.wait is"));
+  EXPECT_THAT(says("/parts_s", 3), HasSubstr("parts_s is 3; give a JSON object"));
+  EXPECT_THAT(says("/evaluations/0/accuracy", nullptr),
+              HasSubstr("evaluations.accuracy is missing"));
 }
 
 TEST(RunResult, HostileFilesAreRefusedInOneLine) {

@@ -284,22 +284,23 @@ TEST(BertTokenizer, OtherTokenizerJsonsAreRefusedInOneLine) {
     file[json::json_pointer(pointer)] = value;
     return line(file.dump());
   };
-  EXPECT_EQ(line("{\n\"model\": }"),
-            "t.json: line 2 is not JSON (at byte 11); the file is damaged or another one is meant");
-  EXPECT_EQ(line("[]"), "t.json: is not a JSON object; give a tokenizer.json");
-  EXPECT_EQ(line("{}"), "t.json: normalizer is missing; the file is damaged or of another kind");
+  EXPECT_EQ(line("{\n\"model\": }"), "t.json: is not JSON (at byte 12, in line 2)");
+  EXPECT_EQ(line("[]"), "t.json: is []; give a JSON object");
+  EXPECT_EQ(line("{}"), "t.json: normalizer is missing; give a JSON object");
   EXPECT_EQ(with("/model/type", "BPE"),
-            "t.json: model.type is \"BPE\"; only WordPiece is supported here");
+            "t.json: model.type is \"BPE\"; give WordPiece, the only one that is supported here");
   EXPECT_EQ(with("/normalizer/type", "NFC"),
-            "t.json: normalizer.type is \"NFC\"; only BertNormalizer is supported here");
-  EXPECT_EQ(with("/normalizer/lowercase", 1), "t.json: normalizer.lowercase is not true or false");
-  EXPECT_EQ(
-      with("/pre_tokenizer/type", "Whitespace"),
-      "t.json: pre_tokenizer.type is \"Whitespace\"; only BertPreTokenizer is supported here");
+            "t.json: normalizer.type is \"NFC\"; give BertNormalizer, the only one that is "
+            "supported here");
+  EXPECT_EQ(with("/normalizer/lowercase", 1),
+            "t.json: normalizer.lowercase is 1; give true or false");
+  EXPECT_EQ(with("/pre_tokenizer/type", "Whitespace"),
+            "t.json: pre_tokenizer.type is \"Whitespace\"; give BertPreTokenizer, the only one "
+            "that is supported here");
   EXPECT_EQ(with("/decoder/prefix", "@@"),
             "t.json: decoder.prefix is not the model's continuing_subword_prefix");
   EXPECT_EQ(with("/model/max_input_chars_per_word", -1),
-            "t.json: model.max_input_chars_per_word is not a whole number from 1 to 1000000");
+            "t.json: model.max_input_chars_per_word is -1; give a whole number from 1 to 1000000");
   EXPECT_EQ(with("/post_processor/single/0/SpecialToken/type_id", 1),
             "t.json: post_processor.single is not BERT's [CLS] A [SEP]");
   EXPECT_EQ(
@@ -309,7 +310,7 @@ TEST(BertTokenizer, OtherTokenizerJsonsAreRefusedInOneLine) {
   EXPECT_NE(with("/model/vocab/un", -3).find("the token \"un\" the id -3"), std::string::npos);
   EXPECT_NE(with("/added_tokens/0/id", 5).find("\"[UNK]\" is 10 in the vocabulary"),
             std::string::npos);
-  EXPECT_NE(with("/added_tokens/0", "x").find("added_tokens[0] is not a JSON object"),
+  EXPECT_NE(with("/added_tokens/0", "x").find("added_tokens[0] is \"x\"; give a JSON object"),
             std::string::npos);
   json without = toy_json();
   without["model"]["vocab"].erase("[UNK]");
@@ -340,7 +341,7 @@ TEST(BertTokenizer, LoadsDirectoriesAndSavesThem) {
   dir.write("tokenizer_config.json", "{\"do_lower_case\": 3}");
   EXPECT_NE(message_of<DataError>([&] {
               BertTokenizer::load(dir.path());
-            }).find("do_lower_case is not true or false"),
+            }).find("do_lower_case is 3; give true or false"),
             std::string::npos);
 }
 

@@ -157,16 +157,16 @@ TEST(ByteLevelBpe, OtherFilesAreRefusedInOneLine) {
     return message;
   };
   EXPECT_EQ(with("/model/type", "Unigram"),
-            "t.json: model.type is \"Unigram\"; only BPE is supported here");
+            "t.json: model.type is \"Unigram\"; give BPE, the only one that is supported here");
   EXPECT_EQ(with("/model/dropout", 0.1), "t.json: model.dropout is set, which is not supported");
   EXPECT_EQ(with("/model/end_of_word_suffix", "</w>"),
             "t.json: model.end_of_word_suffix is set, which is not supported");
   EXPECT_EQ(with("/normalizer", {{"type", "NFC"}}), "t.json: normalizer is set; GPT-2 has none");
   EXPECT_EQ(with("/pre_tokenizer/use_regex", false),
             "t.json: pre_tokenizer.use_regex is false, which is not supported");
-  EXPECT_EQ(
-      with("/post_processor/type", "RobertaProcessing"),
-      "t.json: post_processor.type is \"RobertaProcessing\"; only ByteLevel is supported here");
+  EXPECT_EQ(with("/post_processor/type", "RobertaProcessing"),
+            "t.json: post_processor.type is \"RobertaProcessing\"; give ByteLevel, the only one "
+            "that is supported here");
   EXPECT_EQ(with("/model/merges/0", "h"),
             "t.json: model.merges[0] is neither \"a b\" nor [\"a\", \"b\"]");
   EXPECT_EQ(with("/model/merges/1", "h x"),

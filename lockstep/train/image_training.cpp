@@ -84,6 +84,12 @@ Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communica
   return evaluate_classifier(model, test, comm, classes, kBatch);
 }
 
+std::vector<std::string> numbers_to(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
 }  // namespace
 
 TrainResult train_images(Communicator comm, const TrainConfig& config,
@@ -124,6 +130,7 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
        .optimizer = *optimizer,
        .task = task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
        .files = {},
+       .labels = numbers_to(recipe.classes),
        .start = start});
 }
 

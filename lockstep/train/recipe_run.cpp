@@ -17,6 +17,7 @@
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/image_training.h"
 #include "lockstep/train/recipes.h"
+#include "lockstep/train/run_record.h"
 #include "lockstep/train/tensorboard_callback.h"
 #include "lockstep/train/text_training.h"
 
@@ -52,6 +53,16 @@ void start_folder(const RunFolder& folder, const std::string& config_json,
     if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
   }
   write_file_aside(folder.config(), config_json);
+}
+
+// What is known before the first step.
+RunResult begun_record(const TrainConfig& config, const RunFolder& folder) {
+  return {.method = config.strategy,
+          .model = config.model,
+          .dtype = config.amp == "bf16" ? "bfloat16" : "float32",
+          .padding = recipe_of(config.recipe).kind == RecipeKind::kTexts ? config.padding : "",
+          .batch_size = config.batch_size,
+          .checkpoint = folder.best().string()};
 }
 
 }  // namespace
@@ -131,6 +142,13 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
                                 .max_steps = config.max_steps,
                                 .ranks = comm.size()}));
   }
+  std::shared_ptr<RunRecord> record;
+  if (!options.record.empty()) {
+    record =
+        std::make_shared<RunRecord>(comm, begun_record(config, folder), std::move(parts.labels));
+    record->starts(parts.start);
+    trainer.add(record);
+  }
   constexpr int64_t kKept = 1;  // besides the best
   trainer.add(std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept));
   trainer.run();
@@ -138,6 +156,11 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
   result.state = trainer.state();
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
+  if (record) {
+    RunResult recorded = record->finish();
+    recorded.epochs = static_cast<double>(recorded.steps) / static_cast<double>(steps_per_epoch);
+    on_root(comm, [&] { write_file_aside(options.record, to_json(recorded).dump(2) + "\n"); });
+  }
   on_root(comm, [&] {
     write_file_aside(folder.report(),
                      run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +

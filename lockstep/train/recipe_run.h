@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/optim/schedule.h"
@@ -29,6 +30,8 @@ struct TrainRunOptions {
   bool resume = false;     // go on from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr
   Terminal terminal = {};  // that stderr goes to
+  // Rank 0 writes the steps of this call here (run_record.h). Empty: nobody does.
+  std::filesystem::path record = {};
   // In place of the configuration's; its name is what is recorded.
   std::shared_ptr<Strategy> strategy = nullptr;
 };
@@ -65,7 +68,8 @@ struct RecipeParts {
   Strategy& strategy;
   torch::optim::Optimizer& optimizer;
   TrainTask task;
-  CheckpointFiles files;  // of checkpoints, the configuration left out
+  CheckpointFiles files;            // of checkpoints, the configuration left out
+  std::vector<std::string> labels;  // of the classes
   std::chrono::steady_clock::time_point start;
 };
 TrainResult run_recipe(Communicator& comm, const TrainConfig& config,

@@ -3,10 +3,15 @@
 #include <algorithm>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/json_object.h"
 
 namespace lockstep::settings {
 
-using nlohmann::ordered_json;
+using nlohmann::json;
+
+namespace {
+constexpr JsonRefusal kRefusal = refuse_as<InvalidArgument>;
+}  // namespace
 
 void refuse(const std::string& field, const std::string& value, const std::string& takes) {
   throw InvalidArgument(field + " is " + (value.empty() ? "empty" : value) + "; give " + takes);
@@ -32,23 +37,17 @@ void parse_into(const std::string& name, const std::string& text, double& value)
   value = *parsed;
 }
 
-void read_into(const ordered_json& json, const std::string& where, std::string& value) {
-  if (!json.is_string()) refuse(where, json.dump(), "a string");
-  value = json.get<std::string>();
+void read_into(const json& json, const std::string& where, std::string& value) {
+  value = text_of(json, where, kRefusal);
 }
-void read_into(const ordered_json& json, const std::string& where, bool& value) {
-  if (!json.is_boolean()) refuse(where, json.dump(), "true or false");
-  value = json.get<bool>();
+void read_into(const json& json, const std::string& where, bool& value) {
+  value = flag_of(json, where, kRefusal);
 }
-void read_into(const ordered_json& json, const std::string& where, int64_t& value) {
-  const bool fits =
-      json.is_number_integer() && !(json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX);
-  if (!fits) refuse(where, json.dump(), "a whole number");
-  value = json.get<int64_t>();
+void read_into(const json& json, const std::string& where, int64_t& value) {
+  value = whole_of(json, where, kRefusal, -JsonObject::kMostWhole);
 }
-void read_into(const ordered_json& json, const std::string& where, double& value) {
-  if (!json.is_number()) refuse(where, json.dump(), "a number");
-  value = json.get<double>();
+void read_into(const json& json, const std::string& where, double& value) {
+  value = number_of(json, where, kRefusal, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
 }
 
 void at_least(const char* name, int64_t value, int64_t least) {
@@ -64,17 +63,9 @@ void check_choice(const char* name, const std::string& value,
   refuse(name, "'" + value + "'", text);
 }
 
-ordered_json parse_object(std::string_view text, const std::string& source) {
-  ordered_json json;
-  try {
-    json = ordered_json::parse(text);
-  } catch (const ordered_json::parse_error& error) {
-    throw InvalidArgument(source + ": is not JSON (at byte " + std::to_string(error.byte) + ")");
-  } catch (const ordered_json::out_of_range& error) {
-    throw InvalidArgument(source + ": the number " + quoted_part(error.what()) +
-                          " is out of range; give one that a double holds");
-  }
-  if (!json.is_object()) throw InvalidArgument(source + ": is not a JSON object of settings");
+json parse_object(std::string_view text, const std::string& source) {
+  json json = parse_json(text, source, kRefusal);
+  const JsonObject object(json, source, kRefusal);
   return json;
 }
 

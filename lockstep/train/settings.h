@@ -29,15 +29,13 @@ void parse_into(const std::string& name, const std::string& text, bool& value);
 void parse_into(const std::string& name, const std::string& text, int64_t& value);
 void parse_into(const std::string& name, const std::string& text, double& value);
 
-// JSON of exactly the member's type (a whole number will do for a double). Throw InvalidArgument
-// that begins with `where`.
-void read_into(const nlohmann::ordered_json& json, const std::string& where, std::string& value);
-void read_into(const nlohmann::ordered_json& json, const std::string& where, bool& value);
-void read_into(const nlohmann::ordered_json& json, const std::string& where, int64_t& value);
-void read_into(const nlohmann::ordered_json& json, const std::string& where, double& value);
+// JSON of the member's type. Throw InvalidArgument that begins with `where`.
+void read_into(const nlohmann::json& json, const std::string& where, std::string& value);
+void read_into(const nlohmann::json& json, const std::string& where, bool& value);
+void read_into(const nlohmann::json& json, const std::string& where, int64_t& value);
+void read_into(const nlohmann::json& json, const std::string& where, double& value);
 template <typename T>
-void read_into(const nlohmann::ordered_json& json, const std::string& where,
-               std::optional<T>& value) {
+void read_into(const nlohmann::json& json, const std::string& where, std::optional<T>& value) {
   if (json.is_null())
     value.reset();
   else
@@ -45,12 +43,12 @@ void read_into(const nlohmann::ordered_json& json, const std::string& where,
 }
 
 // A JSON object. Throws InvalidArgument that begins with `source`.
-nlohmann::ordered_json parse_object(std::string_view text, const std::string& source);
+nlohmann::json parse_object(std::string_view text, const std::string& source);
 
 // Reads the members of `object` into those of `config` that `visit(config, f)` shows, as
 // f(name, member). `otherwise`: the hint for an unknown key without a near one.
 template <typename Config, typename Visit>
-void read_members(const nlohmann::ordered_json& object, const std::string& source, Config& config,
+void read_members(const nlohmann::json& object, const std::string& source, Config& config,
                   const Visit& visit, const std::string& otherwise = "") {
   for (const auto& item : object.items()) {
     const std::string key = item.key();

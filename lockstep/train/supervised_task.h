@@ -13,6 +13,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
@@ -64,16 +65,20 @@ class SupervisedTask {
   }
 
   StepResult step() {
-    if (!std::exchange(first_, false)) ++*batches_;
-    const auto& batch = **batches_;
+    StepClock clock(strategy());
+    clock.data([&] {
+      if (!std::exchange(first_, false)) ++*batches_;
+    });
     if (parts_.learning_rate)
       optim::set_learning_rate(parts_.optimizer, parts_.learning_rate(step_));
     ++step_;
     parts_.optimizer.zero_grad();
-    const LossOutput output = compute_loss(batch);
-    strategy().backward(output.loss);
-    strategy().step(parts_.optimizer);
-    return {.loss = output.loss.template item<double>(), .samples = output.labels.size(0)};
+    const LossOutput output = clock.forward([&] { return compute_loss(**batches_); });
+    clock.backward([&] { strategy().backward(output.loss); });
+    clock.optimizer([&] { strategy().step(parts_.optimizer); });
+    return {.loss = output.loss.template item<double>(),
+            .samples = output.labels.size(0),
+            .times = clock.times()};
   }
 
   LossOutput compute_loss(const data::BatchOf<D>& batch) {

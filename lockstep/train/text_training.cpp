@@ -56,6 +56,7 @@ TrainResult train_texts(Communicator comm, const TrainConfig& config,
        .task = task.task(
            [&] { return evaluate_texts(model.module(), texts.dev, comm, {.autocast = autocast}); }),
        .files = text_checkpoint_files(model.module(), texts),
+       .labels = texts.labels,
        .start = start});
 }
 

@@ -242,7 +242,7 @@ std::string to_json(const TrainConfig& config) {
 
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
                                    const std::optional<TrainConfig>& base) {
-  const ordered_json json = parse_object(text, source);
+  const nlohmann::json json = parse_object(text, source);
   std::string recipe = base ? base->recipe : "mnist";
   if (json.contains("recipe")) read_into(json["recipe"], source + ": recipe", recipe);
   if (find_recipe(recipe) == nullptr)

@@ -83,7 +83,7 @@ TEST(TrainConfig, BadJsonIsOneClearLine) {
   EXPECT_THAT(from("{"), HasSubstr("c.json: is not JSON"));
   EXPECT_EQ(from(R"({"lr": 1e999})"),
             "c.json: the number 1e999 is out of range; give one that a double holds");
-  EXPECT_THAT(from("[]"), HasSubstr("c.json: is not a JSON object"));
+  EXPECT_THAT(from("[]"), HasSubstr("c.json: is []; give a JSON object"));
   EXPECT_THAT(from(R"({"batchsize": 3})"),
               AllOf(HasSubstr("unknown key 'batchsize'"), HasSubstr("'batch_size'")));
   EXPECT_THAT(from(R"({"zzzzzzzzzzz": 3})"), HasSubstr("--help"));
@@ -92,7 +92,7 @@ TEST(TrainConfig, BadJsonIsOneClearLine) {
   EXPECT_THAT(from(R"({"epochs": 1.5})"), HasSubstr("whole number"));
   EXPECT_THAT(from(R"({"epochs": 18446744073709551615})"), HasSubstr("whole number"));
   EXPECT_THAT(from(R"({"lr": true})"), HasSubstr("a number"));
-  EXPECT_THAT(from(R"({"data": 1})"), HasSubstr("a string"));
+  EXPECT_THAT(from(R"({"data": 1})"), HasSubstr("a text"));
 }
 
 TEST(TrainConfig, FieldsAreSetFromText) {

@@ -30,6 +30,7 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
@@ -184,20 +185,18 @@ class Trainer {
   StepResult step(Run& run) {
     const int64_t group = std::min(parts_.args.gradient_accumulation_steps, run.left);
     StepResult result;
-    StepTimes& times = result.times;
     Strategy& strategy = model_.strategy();
-    const double waited = strategy.waiting();
+    StepClock clock(strategy);
     optimizer_->zero_grad();
     for (int64_t i = 0; i < group; ++i) {
       std::optional<Accumulation> held;
       if (i + 1 < group) held.emplace(model_.shared_strategy());
-      timed(times.data, [&] {
+      clock.data([&] {
         if (!std::exchange(run.at_first, false)) ++*run.batches;
       });
       --run.left;
-      const LossOutput output =
-          timed(times.forward, [&] { return compute_loss(model_, **run.batches); });
-      timed(times.backward, [&] {
+      const LossOutput output = clock.forward([&] { return compute_loss(model_, **run.batches); });
+      clock.backward([&] {
         const at::Tensor loss = group == 1 ? output.loss : output.loss.div(group);
         strategy.backward(scaler_ ? scaler_->scale(loss) : loss);
       });
@@ -205,23 +204,14 @@ class Trainer {
       result.samples += output.labels.size(0);
     }
     result.loss /= static_cast<double>(result.samples);
-    const double in_backward = strategy.waiting() - waited;
     optim::set_learning_rate(*optimizer_, run.rates(run.step++));
-    timed(times.optimizer, [&] {
+    clock.optimizer([&] {
       StrategyStep options{.max_norm = {}, .scaler = scaler_ ? &*scaler_ : nullptr};
       if (parts_.args.max_grad_norm > 0) options.max_norm = parts_.args.max_grad_norm;
       strategy.step(*optimizer_, options);
     });
-    times.waiting = strategy.waiting() - waited;
-    times.backward -= in_backward;
-    times.optimizer -= times.waiting - in_backward;
+    result.times = clock.times();
     return result;
-  }
-
-  template <typename Work>
-  static auto timed(double& seconds, const Work& work) {
-    const Stopwatch watch(seconds);
-    return work();
   }
 
   template <typename Model, typename Batch>

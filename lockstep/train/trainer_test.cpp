@@ -280,7 +280,7 @@ TEST(TrainingArguments, RefuseWhatMakesNoSense) {
                         "load_best_model_at_end": true})")
                 .find("must be a multiple of eval_steps, 40"),
             std::string::npos);
-  EXPECT_NE(refused("[]").find("not a JSON object"), std::string::npos);
+  EXPECT_NE(refused("[]").find("give a JSON object"), std::string::npos);
   EXPECT_EQ(refused("{}"), "taken");
 }
 

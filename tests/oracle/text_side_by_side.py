@@ -92,7 +92,7 @@ def train_pytorch(data, vocab, ranks, seed, epochs):
 def train_here(options, method, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
-        command.run(options, ["compare", "--methods", method, "--remove-spaces", "--data", options.data, "--vocab", options.vocab, "--seed", str(seed),
+        command.run(options, ["compare", "--programs", options.programs, "--methods", method, "--remove-spaces", "--data", options.data, "--vocab", options.vocab, "--seed", str(seed),
                               "--epochs", str(options.epochs), "--output", os.path.join(folder, "run"), "--json", path])
         with open(path) as file:
             return json.load(file)["methods"][0]["dev_accuracy"]
@@ -102,6 +102,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     command.add_options(parser)
     parser.add_argument("--vocab", required=True)
+    parser.add_argument("--programs", default=os.path.join(command.ROOT, "build/release/bin/examples/text_classification"),
+                        help="the directory of tutorial 003's programs")
     parser.add_argument("--seeds", default="123,124,125")
     parser.add_argument("--methods", default=",".join(RANKS))
     parser.add_argument("--epochs", type=int, default=3)

@@ -6,9 +6,9 @@
 
 #include <cerrno>
 
-#include "lockstep/cli/engine/compare_scaling.h"
-#include "lockstep/cli/engine/train_stop.h"
-#include "lockstep/cli/engine/train_summary.h"
+#include "lockstep/cli/engine/compare/scaling.h"
+#include "lockstep/cli/engine/train/stop.h"
+#include "lockstep/cli/engine/train/summary.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine::command_line_test {

@@ -4,13 +4,13 @@
 
 #include <string>
 
-#include "lockstep/cli/engine/bench_command.h"
-#include "lockstep/cli/engine/checkpoint_command.h"
-#include "lockstep/cli/engine/compare_command.h"
-#include "lockstep/cli/engine/diff_command.h"
-#include "lockstep/cli/engine/eval_command.h"
-#include "lockstep/cli/engine/predict_command.h"
-#include "lockstep/cli/engine/train_command.h"
+#include "lockstep/cli/engine/bench/command.h"
+#include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/cli/engine/compare/command.h"
+#include "lockstep/cli/engine/diff/command.h"
+#include "lockstep/cli/engine/inference/eval_command.h"
+#include "lockstep/cli/engine/inference/predict_command.h"
+#include "lockstep/cli/engine/train/command.h"
 #include "lockstep/core/log.h"
 
 int main(int argc, char** argv) {

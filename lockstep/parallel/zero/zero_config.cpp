@@ -76,7 +76,7 @@ ordered_json to_json(const ScheduleConfig& config) {
 
 ZeroConfig zero_config_from_json(const std::string& text, const std::string& source) {
   const nlohmann::json json = internal::parse_config(text, source);
-  JsonSection top(json, source + ": ");
+  JsonSection top(JsonObject(json, source, refuse_as<InvalidArgument>));
   ZeroConfig config;
   config.train_batch_size = top.whole("train_batch_size", 0, 1);
   config.train_micro_batch_size = top.whole("train_micro_batch_size_per_gpu", 0, 1);

@@ -187,7 +187,7 @@ struct Refusal {
 TEST(ZeroConfig, WhatCannotBeMeantIsNamed) {
   const Refusal refusals[] = {
       {"", "ds.json: is not JSON (at byte 1)"},
-      {"[]", "ds.json: is not a JSON object of settings, but []"},
+      {"[]", "ds.json: is []; give a JSON object"},
       {R"({"a": 1e999})",
        "ds.json: the number 1e999 is out of range; give one that a double holds"},
       {R"({"train_batch": 1})", R"(ds.json: "train_batch" is no setting)"},
@@ -203,7 +203,7 @@ TEST(ZeroConfig, WhatCannotBeMeantIsNamed) {
       {R"({"bf16": {"enabled": "auto"}})", "Hugging Face's Trainer fills in"},
       {R"({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})", "optimizer.params.lr"},
       {R"({"optimizer": {"type": "Lamb"}})", "give Adam, AdamW or SGD"},
-      {R"({"optimizer": {"params": {}}})", "optimizer.type is \"\""},
+      {R"({"optimizer": {"params": {}}})", "optimizer.type is missing; give Adam"},
       {R"({"optimizer": []})", "optimizer is []; give a JSON object"},
       {R"({"optimizer": {"type": "AdamW", "params": {"momentum": 0.9}}})", "momentum"},
       {R"({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 1]}}})", "two numbers"},

@@ -2,6 +2,7 @@
 #include <array>
 #include <string>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/tokenizers/internal/bert_parts.h"
 #include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/internal/text_file.h"
@@ -12,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 void read_normalizer(const JsonObject& normalizer, BertTokenizerOptions& options) {
-  normalizer.require_type("BertNormalizer");
+  require_type(normalizer, "BertNormalizer");
   options.clean_text = normalizer.flag("clean_text", true);
   options.chinese_characters = normalizer.flag("handle_chinese_chars", true);
   options.lowercase = normalizer.flag("lowercase", true);
@@ -22,11 +23,11 @@ void read_normalizer(const JsonObject& normalizer, BertTokenizerOptions& options
 }
 
 void read_model(const JsonObject& model, BertParts& parts) {
-  if (model.find("type") != nullptr) model.require_type("WordPiece");
+  if (model.find("type") != nullptr) require_type(model, "WordPiece");
   parts.options.unk_token = model.text("unk_token");
   parts.continuation = model.text("continuing_subword_prefix", "##");
   parts.longest_word =
-      static_cast<size_t>(model.number("max_input_chars_per_word", 100, 1, 1'000'000));
+      static_cast<size_t>(model.whole_or(100, "max_input_chars_per_word", 1, 1'000'000));
   const json* vocabulary = model.find("vocab");
   parts.tokens =
       vocabulary_of(vocabulary == nullptr ? json() : *vocabulary, parts.name, "model.vocab");
@@ -38,15 +39,15 @@ std::string template_item(const JsonObject& item) {
   const bool special = item.find("SpecialToken") != nullptr;
   const JsonObject inner = item.object(special ? "SpecialToken" : "Sequence");
   return (special ? "" : "$") + inner.text("id") + ":" +
-         std::to_string(inner.number("type_id", 0, 0, 1'000'000));
+         std::to_string(inner.whole_or(0, "type_id", 0, 1'000'000));
 }
 
 std::vector<std::string> template_items(const JsonObject& processor, const char* key) {
-  const json* list = processor.find(key);
   std::vector<std::string> items;
-  if (list == nullptr || !list->is_array()) processor.refuse(key, "is not a list");
-  for (const json& item : *list)
-    items.push_back(template_item(JsonObject(item, processor.file(), processor.where(key))));
+  for (const json& item : processor.list(key)) {
+    items.push_back(template_item(
+        JsonObject(item, processor.source(), refuse_as<DataError>, processor.place(key))));
+  }
   return items;
 }
 
@@ -62,16 +63,16 @@ void read_template(const JsonObject& processor, BertTokenizerOptions& options) {
   }
   const std::string cls = options.cls_token + ":0", sep = options.sep_token + ":";
   if (single != std::vector<std::string>{cls, "$A:0", sep + "0"})
-    processor.refuse("single", "is not BERT's [CLS] A [SEP]");
+    processor.say("single", "is not BERT's [CLS] A [SEP]");
   if (pair != std::vector<std::string>{cls, "$A:0", sep + "0", "$B:1", sep + "1"})
-    processor.refuse("pair", "is not BERT's [CLS] A [SEP] B [SEP] with the types 0 0 0 1 1");
+    processor.say("pair", "is not BERT's [CLS] A [SEP] B [SEP] with the types 0 0 0 1 1");
 }
 
 void read_bert_processing(const JsonObject& processor, BertTokenizerOptions& options) {
   const auto token = [&](const char* key) {
     const json* pair = processor.find(key);
     if (pair == nullptr || !pair->is_array() || pair->empty() || !(*pair)[0].is_string())
-      processor.refuse(key, "is not a list of a token and its id");
+      processor.refuse(key, "a list of a token and its id");
     return (*pair)[0].get<std::string>();
   };
   options.cls_token = token("cls");
@@ -82,25 +83,24 @@ void read_post_processor(const JsonObject& processor, BertTokenizerOptions& opti
   const std::string type = processor.text("type");
   if (type == "TemplateProcessing") return read_template(processor, options);
   if (type == "BertProcessing") return read_bert_processing(processor, options);
-  processor.refuse("type", "is " + shown(type) +
-                               "; only TemplateProcessing and BertProcessing are supported here");
+  processor.refuse("type", "TemplateProcessing or BertProcessing, which are supported here");
 }
 
 }  // namespace
 
 BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name) {
-  const json parsed = parse_json(text, name);
-  const JsonObject root(parsed, name, "");
+  const json parsed = parse_file(text, name);
+  const JsonObject root = root_of(parsed, name);
   BertParts parts{.name = std::string(name)};
   read_normalizer(root.object("normalizer"), parts.options);
-  root.object("pre_tokenizer").require_type("BertPreTokenizer");
+  require_type(root.object("pre_tokenizer"), "BertPreTokenizer");
   read_model(root.object("model"), parts);
   read_post_processor(root.object("post_processor"), parts.options);
   if (root.find("decoder") != nullptr) {
     const JsonObject decoder = root.object("decoder");
-    decoder.require_type("WordPiece");
+    require_type(decoder, "WordPiece");
     if (decoder.text("prefix", "##") != parts.continuation)
-      decoder.refuse("prefix", "is not the model's continuing_subword_prefix");
+      decoder.say("prefix", "is not the model's continuing_subword_prefix");
     parts.cleanup = decoder.flag("cleanup", true);
   }
   if (root.find("padding") != nullptr)

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/utf8.h"
+#include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
 namespace lockstep::tokenizers {
@@ -36,24 +37,18 @@ BertParts parts_of_tokens(std::vector<std::string> tokens, const BertTokenizerOp
 
 void apply_tokenizer_config(std::string_view json, std::string_view name,
                             BertTokenizerOptions& options) {
-  const nlohmann::json config = parse_json(json, name);
-  if (!config.is_object()) refuse(name, "is not a JSON object; give a tokenizer_config.json");
+  const nlohmann::json parsed = parse_file(json, name);
+  const JsonObject config = root_of(parsed, name);
   const auto flag = [&](const char* key, auto& value) {
-    const auto found = config.find(key);
-    if (found == config.end() || found->is_null()) return;
-    if (!found->is_boolean()) refuse(name, std::string(key) + " is not true or false");
-    value = found->get<bool>();
+    if (config.has(key)) value = config.flag(key, false);
   };
   flag("do_lower_case", options.lowercase);
   flag("strip_accents", options.strip_accents);
   flag("tokenize_chinese_chars", options.chinese_characters);
   const auto token = [&](const char* key, std::string& value) {
-    auto found = config.find(key);
-    if (found == config.end() || found->is_null()) return;
-    const nlohmann::json* text = &*found;
-    if (text->is_object() && text->contains("content")) text = &(*text)["content"];
-    if (!text->is_string()) refuse(name, std::string(key) + " is not a token's text");
-    value = text->get<std::string>();
+    const nlohmann::json* text = config.find(key);
+    if (text == nullptr) return;
+    value = text->is_object() ? config.object(key).text("content") : config.text(key);
   };
   token("unk_token", options.unk_token);
   token("sep_token", options.sep_token);

@@ -23,17 +23,15 @@ std::optional<std::pair<std::string, std::string>> merge_of(std::string_view tex
 }
 
 Merges merges_of_json(const JsonObject& model) {
-  const json* list = model.find("merges");
-  if (list == nullptr || !list->is_array()) model.refuse("merges", "is not a list");
   Merges merges;
-  for (const json& entry : *list) {
+  for (const json& entry : model.list("merges")) {
     std::optional<std::pair<std::string, std::string>> merge;
     if (entry.is_string()) merge = merge_of(entry.get_ref<const std::string&>());
     if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string())
       merge.emplace(entry[0].get<std::string>(), entry[1].get<std::string>());
     if (!merge) {
-      model.refuse("merges[" + std::to_string(merges.size()) + "]",
-                   "is neither \"a b\" nor [\"a\", \"b\"]");
+      model.say("merges[" + std::to_string(merges.size()) + "]",
+                "is neither \"a b\" nor [\"a\", \"b\"]");
     }
     merges.push_back(*std::move(merge));
   }
@@ -41,8 +39,8 @@ Merges merges_of_json(const JsonObject& model) {
 }
 
 void require_byte_level(const JsonObject& part) {
-  part.require_type("ByteLevel");
-  if (!part.flag("use_regex", true)) part.refuse("use_regex", "is false, which is not supported");
+  require_type(part, "ByteLevel");
+  if (!part.flag("use_regex", true)) part.say("use_regex", "is false, which is not supported");
 }
 
 }  // namespace
@@ -53,7 +51,7 @@ BpeParts bpe_parts_of_files(std::string_view vocabulary, std::string_view merges
   BpeParts parts{.name = std::string(vocabulary_name),
                  .merges_name = std::string(merges_name),
                  .options = options};
-  const json parsed = parse_json(vocabulary, vocabulary_name);
+  const json parsed = parse_file(vocabulary, vocabulary_name);
   parts.tokens = vocabulary_of(parsed, vocabulary_name, "the vocabulary");
   parts.added.push_back({.content = options.end_of_text, .id = -1});
 
@@ -78,21 +76,21 @@ BpeParts bpe_parts_of_files(std::string_view vocabulary, std::string_view merges
 }
 
 BpeParts bpe_parts_of_json(std::string_view text, std::string_view name) {
-  const json parsed = parse_json(text, name);
-  const JsonObject root(parsed, name, "");
+  const json parsed = parse_file(text, name);
+  const JsonObject root = root_of(parsed, name);
   BpeParts parts{.name = std::string(name), .merges_name = std::string(name)};
-  if (root.find("normalizer") != nullptr) root.refuse("normalizer", "is set; GPT-2 has none");
+  if (root.find("normalizer") != nullptr) root.say("normalizer", "is set; GPT-2 has none");
   const JsonObject pre_tokenizer = root.object("pre_tokenizer");
   require_byte_level(pre_tokenizer);
   parts.options.add_prefix_space = pre_tokenizer.flag("add_prefix_space", true);
   if (root.find("post_processor") != nullptr)
-    root.object("post_processor").require_type("ByteLevel");
-  root.object("decoder").require_type("ByteLevel");
+    require_type(root.object("post_processor"), "ByteLevel");
+  require_type(root.object("decoder"), "ByteLevel");
   const JsonObject model = root.object("model");
-  if (model.find("type") != nullptr) model.require_type("BPE");
+  if (model.find("type") != nullptr) require_type(model, "BPE");
   for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                           "byte_fallback", "ignore_merges"})
-    model.require_off(key);
+    require_off(model, key);
   const json* vocabulary = model.find("vocab");
   parts.tokens = vocabulary_of(vocabulary == nullptr ? json() : *vocabulary, name, "model.vocab");
   parts.merges = merges_of_json(model);

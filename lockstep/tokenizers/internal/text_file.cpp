@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/json_object.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/core/utf8.h"
 
@@ -47,18 +47,10 @@ std::string read_vocabulary_file(const std::filesystem::path& path) {
   return text;
 }
 
-nlohmann::json parse_json(std::string_view text, std::string_view name) {
+nlohmann::json parse_file(std::string_view text, std::string_view name) {
   if (const auto at = malformed_utf8(text))
     refuse(name, line_of(text, *at) + " is not UTF-8; convert the file to UTF-8");
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    const size_t at = std::min(text.size(), error.byte == 0 ? 0 : error.byte - 1);
-    refuse(name, line_of(text, at) + " is not JSON (at byte " + std::to_string(at) +
-                     "); the file is damaged or another one is meant");
-  } catch (const nlohmann::json::exception&) {
-    refuse(name, "holds a number that is out of range; the file is damaged");
-  }
+  return parse_json(text, std::string(name), refuse_as<DataError>);
 }
 
 std::string shown(std::string_view token) {

@@ -17,8 +17,8 @@ std::string line_of(std::string_view text, size_t position);
 // The whole file. Throws DataError: missing, not a regular file, unreadable, above 128 MiB.
 std::string read_vocabulary_file(const std::filesystem::path& path);
 
-// Throws DataError with the line and column where `text` is not JSON.
-nlohmann::json parse_json(std::string_view text, std::string_view name);
+// Throws DataError that says where `text` is not JSON.
+nlohmann::json parse_file(std::string_view text, std::string_view name);
 
 // A token in a message: in quotes, cut short, without control characters.
 std::string shown(std::string_view token);

@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
+
+#include "lockstep/core/json_object.h"
 
 namespace lockstep::zero::internal {
 
@@ -16,12 +17,10 @@ namespace lockstep::zero::internal {
 nlohmann::json parse_config(const std::string& text, const std::string& source);
 
 // Every key that is asked for becomes a known one; finish() then names one that is not. All throw
-// InvalidArgument of one line: where, what, and what to give instead. Null counts as not given.
-// Refers to the JSON.
+// InvalidArgument (core/json_object.h).
 class JsonSection {
  public:
-  // `prefix` stands before a key in messages: "ds.json: ", "ds.json: optimizer.params.".
-  JsonSection(const nlohmann::json& object, std::string prefix);
+  explicit JsonSection(JsonObject object) : object_(std::move(object)) {}
 
   const nlohmann::json* find(const std::string& key);
   JsonSection section(const std::string& key);  // an empty one where the key is absent
@@ -40,15 +39,13 @@ class JsonSection {
   // Sections of what is not here: refused if "enabled" is true.
   void refuse_if_enabled(std::initializer_list<const char*> keys);
 
-  [[noreturn]] void refuse(const std::string& key, const nlohmann::json& value,
-                           const std::string& takes) const;
+  [[noreturn]] void refuse(const std::string& key, const std::string& takes) const;
   void finish() const;
 
-  std::string path(const std::string& key) const { return prefix_ + key; }
+  std::string path(const std::string& key) const { return object_.path(key); }
 
  private:
-  const nlohmann::json* object_;
-  std::string prefix_;
+  JsonObject object_;
   std::vector<std::string> known_;
 };
 

@@ -1,0 +1,236 @@
+#include "lockstep/bench/collectives.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "lockstep/bench/contender.h"
+#include "lockstep/bench/gate.h"
+#include "lockstep/bench/load.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/comm/mpi/mpi_process.h"
+#include "lockstep/core/cpus.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/log.h"
+#include "lockstep/report/progress_bar.h"
+
+namespace lockstep::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kBatch = 100;  // operations of a sample up to kBatchedBytes
+constexpr int64_t kLeast = 3;    // samples of a block
+constexpr int64_t kMost = 1000;  // likewise
+constexpr int kWarmUp = 3;       // operations before the first block
+
+bool over_mpi(const std::string& backend) {
+  return backend == "mpi" || backend == "hierarchical:mpi";
+}
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// One processor a rank where there are enough: a rank that moves takes its cache with it.
+void pin_rank(const Communicator& comm) {
+  const std::vector<int> cpus = allowed_cpus();
+  if (cpus.size() < static_cast<size_t>(comm.local_size())) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpus[static_cast<size_t>(comm.local_rank())], &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+// The samples of one backend on one case, and how they are taken.
+struct Measured {
+  Contender* contender = nullptr;
+  int64_t block = kLeast;  // samples a block
+  std::vector<double> samples = {};
+};
+
+class Bench {
+ public:
+  Bench(const CollectivesOptions& options, const Communicator& referee)
+      : options_(options), referee_(referee), gate_(referee_) {
+    if (referee_.rank() == 0)
+      bar_.emplace(ProgressBarOptions{.terminal = find_terminal(STDERR_FILENO, process_env())});
+  }
+
+  void add(std::unique_ptr<Contender> contender) { contenders_.push_back(std::move(contender)); }
+
+  std::vector<BenchRow> run() {
+    const std::vector<BenchCase> cases = list_cases();
+    total_ = static_cast<int64_t>(cases.size() * contenders_.size()) * options_.rounds;
+    std::vector<BenchRow> rows;
+    for (const BenchCase& c : cases) {
+      for (BenchRow& row : run_case(c)) rows.push_back(std::move(row));
+    }
+    if (bar_) bar_->finish("measured " + std::to_string(rows.size()) + " rows");
+    compare_to_first(rows);
+    return rows;
+  }
+
+ private:
+  std::vector<BenchCase> list_cases() const {
+    std::vector<BenchCase> cases;
+    for (const Op op : options_.ops) {
+      if (op == Op::kBarrier) {
+        cases.push_back({op, at::kByte, 0, referee_.size()});
+        continue;
+      }
+      for (const at::ScalarType dtype : options_.dtypes) {
+        for (const int64_t size : options_.sizes)
+          cases.push_back({op, dtype, size, referee_.size()});
+      }
+    }
+    return cases;
+  }
+
+  std::vector<BenchRow> run_case(const BenchCase& c) {
+    const LoadMeter load;
+    std::vector<Measured> series;
+    for (const auto& contender : contenders_) {
+      const std::string obstacle = contender->obstacle(c);
+      if (obstacle.empty()) {
+        series.push_back({.contender = contender.get()});
+      } else if (referee_.rank() == 0) {
+        log_warning("left out: " + obstacle);
+      }
+    }
+    batched_ = c.whole_bytes() <= kBatchedBytes;
+    for (int round = 0; round < options_.rounds; ++round) {
+      for (Measured& s : series) {
+        // Buffers live for a block only: the next backend finds memory and caches as this one did.
+        s.contender->prepare(c);
+        warm_up(s, round);
+        take_block(s);
+        s.contender->release();
+        show(c, s, round);
+      }
+    }
+    const double others = load.others(referee_);
+    std::vector<BenchRow> rows;
+    for (Measured& s : series) {
+      rows.push_back(make_row(c, s.contender->name(), s.contender->symmetric(),
+                              slowest(std::move(s.samples), c), batched_ ? kBatch : 1));
+      rows.back().others_cpus = others;
+      rows.back().library = s.contender->library();
+    }
+    return rows;
+  }
+
+  // Also decides, in the first round, how many samples a block has: as many on every rank.
+  void warm_up(Measured& s, int round) {
+    double last = 0;
+    for (int i = 0; i < kWarmUp; ++i) {
+      s.contender->touch(i);
+      gate_.pass();
+      const auto start = Clock::now();
+      s.contender->run();
+      last = microseconds_since(start);
+      if (round == 0) s.contender->verify(i);
+      gate_.pass();
+    }
+    if (round > 0) return;
+    const at::Tensor longest = at::empty({1}, at::kDouble);
+    longest.fill_(std::max(last, 0.1) * static_cast<double>(batched_ ? kBatch : 1));
+    referee_.all_reduce(longest, ReduceOp::kMax);
+    const double samples = options_.block_ms * 1000 / longest.item<double>();
+    s.block = std::clamp(static_cast<int64_t>(samples), kLeast, kMost);
+  }
+
+  void take_block(Measured& s) {
+    Contender& contender = *s.contender;
+    for (int64_t i = 0; i < s.block; ++i) {
+      if (!batched_) {
+        contender.touch(i);
+        gate_.pass();
+        const auto start = Clock::now();
+        contender.run();
+        s.samples.push_back(microseconds_since(start));
+        continue;
+      }
+      gate_.pass();
+      auto start = Clock::now();
+      for (int64_t k = 0; k < kBatch; ++k) contender.touch(k);
+      const double touching = microseconds_since(start);
+      gate_.pass();
+      start = Clock::now();
+      for (int64_t k = 0; k < kBatch; ++k) {
+        contender.touch(k);
+        contender.run();
+      }
+      s.samples.push_back(std::max(0.0, microseconds_since(start) - touching) / kBatch);
+    }
+    gate_.pass();
+  }
+
+  // Each operation took as long as on the rank where it took longest.
+  std::vector<double> slowest(std::vector<double> samples, const BenchCase& c) {
+    const at::Tensor longest = at::empty({static_cast<int64_t>(samples.size())}, at::kDouble);
+    std::copy(samples.begin(), samples.end(), longest.mutable_data_ptr<double>());
+    referee_.all_reduce(longest, ReduceOp::kMax);
+    const double scale = c.op == Op::kSend ? 0.5 : 1;  // a round trip is two messages
+    std::transform(longest.const_data_ptr<double>(),
+                   longest.const_data_ptr<double>() + samples.size(), samples.begin(),
+                   [scale](double us) { return us * scale; });
+    return samples;
+  }
+
+  void show(const BenchCase& c, const Measured& s, int round) {
+    ++done_;
+    if (!bar_) return;
+    bar_->update({.label = std::string(to_string(c.op)) + " " + byte_text(c.whole_bytes()) + " " +
+                           s.contender->name() + " round " + std::to_string(round + 1) + "/" +
+                           std::to_string(options_.rounds),
+                  .done = done_,
+                  .total = total_});
+  }
+
+  const CollectivesOptions& options_;
+  Communicator referee_;
+  Gate gate_;
+  std::vector<std::unique_ptr<Contender>> contenders_;
+  std::optional<ProgressBar> bar_;
+  int64_t done_ = 0;
+  int64_t total_ = 0;
+  bool batched_ = false;
+};
+
+}  // namespace
+
+bool needs_mpirun(const std::vector<std::string>& backends) {
+  return std::any_of(backends.begin(), backends.end(),
+                     [](const std::string& name) { return over_mpi(name) || name == kRawMpi; });
+}
+
+void measure_collectives(const CollectivesOptions& options,
+                         const std::function<void(const std::vector<BenchRow>&)>& report) {
+  at::set_num_threads(1);
+  // The first communicator says where this rank is, before engines start threads that inherit its
+  // processor.
+  Communicator referee = init({});
+  pin_rank(referee);
+  Bench bench(options, referee);
+  for (const std::string& name : options.backends) {
+    if (name == kRawMpi) {
+      bench.add(make_raw_mpi_contender(referee.rank(), referee.size()));
+      continue;
+    }
+    const Communicator comm = init({.backend = name});
+    bench.add(make_comm_contender(comm, false, over_mpi(name) ? mpi::library_name() : ""));
+    if (options.symmetric && name == "shm") bench.add(make_comm_contender(comm, true));
+  }
+  const std::vector<BenchRow> rows = bench.run();
+  if (referee.rank() == 0) report(rows);
+  referee.barrier();
+}
+
+}  // namespace lockstep::bench

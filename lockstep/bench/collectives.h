@@ -1,0 +1,35 @@
+// What `lockstep bench collectives` measures: every backend in the same ranks, in alternating rounds, with
+// buffers that are rewritten before each operation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/bench/figures.h"
+
+namespace lockstep::bench {
+
+// MPI's blocking functions on plain memory, without Lockstep, among the backends.
+inline constexpr const char* kRawMpi = "mpi-raw";
+
+struct CollectivesOptions {
+  std::vector<Op> ops;
+  std::vector<std::string> backends;  // as for init(), and kRawMpi
+  std::vector<int64_t> sizes;         // bytes
+  std::vector<at::ScalarType> dtypes;
+  bool symmetric = false;  // also with symmetric tensors, where a backend has them
+  int rounds = 9;
+  double block_ms = 40;  // of one backend's turn, about
+};
+
+// Whether a backend is MPI's, so that only mpirun can start its ranks.
+bool needs_mpirun(const std::vector<std::string>& backends);
+
+// For a process that is a rank: joins its job, once for each backend, and measures; rank 0 calls
+// `report` with the rows while the others wait. Collective. Throws what init() and collectives throw.
+void measure_collectives(const CollectivesOptions& options,
+                         const std::function<void(const std::vector<BenchRow>&)>& report);
+
+}  // namespace lockstep::bench

@@ -1,0 +1,64 @@
+// What `lockstep bench collectives` measures: one way of doing collectives, with its buffers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "lockstep/bench/figures.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::bench {
+
+// Used by all ranks in step. prepare() a case, then as often as wished touch() and run().
+class Contender {
+ public:
+  Contender(std::string name, bool symmetric, int rank, int size);
+  virtual ~Contender() = default;
+  Contender(const Contender&) = delete;
+  Contender& operator=(const Contender&) = delete;
+
+  const std::string& name() const { return name_; }
+  bool symmetric() const { return symmetric_; }
+  // The library that it was loaded from at run time; "" if it is Lockstep's or libtorch's.
+  const std::string& library() const { return library_; }
+  // Why it cannot do the case; "" if it can. The same on all ranks.
+  virtual std::string obstacle(const BenchCase& c) const = 0;
+
+  // Makes the buffers of a case; release() frees them.
+  void prepare(const BenchCase& c);
+  void release();
+  // Rewrites what this rank gives, with values that depend on the rank and `turn`.
+  void touch(int64_t turn);
+  // One operation, blocking.
+  virtual void run() = 0;
+  // Throws Error unless the last run() left the right values for `turn` in the result.
+  void verify(int64_t turn) const;
+
+ protected:
+  virtual at::Tensor make_buffer(int64_t elements, at::ScalarType dtype);
+  double value_of(int rank, int64_t turn) const;
+  bool gives_input() const;
+
+  std::string name_;
+  std::string library_;
+  bool symmetric_;
+  int rank_;
+  int size_;
+  BenchCase case_;
+  at::Tensor input_;   // what is sent; the same tensor as output_ where the operation is in place
+  at::Tensor output_;  // what is received; undefined where this rank receives nothing
+
+ private:
+  at::Tensor patterns_;  // the values that value_of() gives, as elements
+};
+
+// Collectives of a Communicator. Keeps a copy of the handle. `library`: as Contender::library().
+std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric,
+                                               const std::string& library = "");
+
+// MPI's blocking functions on plain memory. Needs a communicator of backend mpi in this process.
+std::unique_ptr<Contender> make_raw_mpi_contender(int rank, int size);
+
+}  // namespace lockstep::bench

@@ -1,0 +1,183 @@
+#include "lockstep/bench/step.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "lockstep/bench/step_script.h"
+#include "lockstep/bench/turns.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/report/progress_bar.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr int kMostSteps = 1000;  // of a turn
+const auto kTurnTime = std::chrono::minutes(10);
+
+bool is_python(const std::string& strategy) {
+  return strategy.rfind("pytorch-", 0) == 0;
+}
+
+int processes_of(const std::string& strategy, int nproc) {
+  return strategy == "single" || strategy == "pytorch-single" ? 1 : nproc;
+}
+
+bool is_bert(const std::string& model) {
+  return model.starts_with("bert-");
+}
+
+// Whether `python` has torch, and for BERT transformers; "" or why not.
+std::string torch_obstacle(const std::string& python, bool transformers) {
+  try {
+    SubprocessOptions options;
+    options.command = {
+        python, "-c",
+        transformers ? "import torch.distributed, transformers" : "import torch.distributed"};
+    const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    options.stderr_fd = null.get();
+    if (Subprocess(options).wait(Deadline::seconds(120)).ok()) return "";
+    return "'" + python + "' cannot import torch.distributed" +
+           (transformers ? " and transformers" : "");
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::vector<std::string> process_command(const StepOptions& options, const std::string& program,
+                                         const std::string& strategy, const std::string& turns) {
+  const std::string batch = std::to_string(options.batch);
+  const std::string threads = std::to_string(options.threads);
+  if (is_python(strategy)) {
+    // As torchrun starts it: without what `lockstep run` adds for speed.
+    std::vector<std::string> command{"env"};
+    const EnvLookup env = process_env();
+    for (const char* name :
+         {"THP_MEM_ALLOC_ENABLE", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
+      if (!env(name)) command.insert(command.end(), {"-u", name});
+    }
+    command.insert(command.end(), {options.python, "-c", kStepScript, options.model, strategy,
+                                   batch, threads, turns});
+    return command;
+  }
+  return {program,           "bench",   "step", "--model",   options.model, "--strategy",
+          strategy,          "--batch", batch,  "--threads", threads,       "--optimizer",
+          options.optimizer, "--turns", turns};
+}
+
+// One contender: a child of this process that launches the contender's processes, and their lines.
+class StepContender {
+ public:
+  StepContender(const StepOptions& options, const std::string& program, const std::string& strategy)
+      : processes_(processes_of(strategy, options.nproc)), turns_(processes_) {
+    SubprocessOptions job;
+    job.command = {program, "bench", "step", "--launches", "--nproc", std::to_string(processes_),
+                   "--"};
+    for (const std::string& word : process_command(options, program, strategy, turns_.address()))
+      job.command.push_back(word);
+    job_.emplace(job);
+    series_ = {.strategy = strategy, .nproc = processes_, .batch = options.batch, .rounds = {}};
+  }
+
+  // One step to warm up, and how long it then takes.
+  void start(double turn_ms) {
+    const StepTurn turn = take(2)[0];
+    const double ms = std::max(turn.steps.back().total(), 0.01);
+    steps_ = std::clamp(static_cast<int>(turn_ms / ms), 2, kMostSteps);
+  }
+  void round() { series_.rounds.push_back(take(steps_)); }
+  // The processes leave, and so does their launcher.
+  void end() {
+    turns_.end();
+    job_->wait(Deadline::seconds(60));
+  }
+  const StepSeries& series() const { return series_; }
+
+ private:
+  std::vector<StepTurn> take(int steps) {
+    std::vector<StepTurn> all;
+    for (const std::string& line : turns_.give(steps, *job_, Deadline::after(kTurnTime)))
+      all.push_back(parse_turn_line(line));
+    return all;
+  }
+
+  int processes_;
+  TurnGiver turns_;
+  std::optional<Subprocess> job_;
+  StepSeries series_;
+  int steps_ = 2;
+};
+
+}  // namespace
+
+const std::vector<std::string>& step_models() {
+  static const std::vector<std::string> kModels{"simple-cnn", "resnet18",  "resnet18-cifar",
+                                                "bert-mini",  "bert-base", "linear"};
+  return kModels;
+}
+
+const std::vector<std::string>& step_strategies() {
+  static const std::vector<std::string> kStrategies{"ddp",
+                                                    "ddp-bf16",
+                                                    "average",
+                                                    "horovod",
+                                                    "independent",
+                                                    "in-step",
+                                                    "single",
+                                                    "pytorch-ddp",
+                                                    "pytorch-ddp-bf16",
+                                                    "pytorch-average",
+                                                    "pytorch-independent",
+                                                    "pytorch-single"};
+  return kStrategies;
+}
+
+int64_t default_batch(const std::string& model) {
+  if (is_bert(model)) return 16;
+  return model == "linear" ? 8 : 64;
+}
+
+void leave_out_python(StepOptions& options) {
+  if (std::none_of(options.strategies.begin(), options.strategies.end(), is_python)) return;
+  const std::string obstacle = torch_obstacle(options.python, is_bert(options.model));
+  if (obstacle.empty()) return;
+  log_warning("PyTorch is left out: " + obstacle + "; name a Python that can with --python");
+  std::erase_if(options.strategies, is_python);
+}
+
+std::vector<StepRow> measure_steps(const StepOptions& options, const std::string& program) {
+  ProgressBar bar({.terminal = find_terminal(STDERR_FILENO, process_env())});
+  std::vector<std::unique_ptr<StepContender>> contenders;
+  for (const std::string& strategy : options.strategies) {
+    contenders.push_back(std::make_unique<StepContender>(options, program, strategy));
+    bar.update({.label = "starting " + strategy, .done = 0, .total = 1});
+    contenders.back()->start(options.turn_ms);
+  }
+  const auto total = static_cast<int64_t>(contenders.size()) * options.rounds;
+  int64_t done = 0;
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const auto& contender : contenders) {
+      contender->round();
+      bar.update({.label = contender->series().strategy + " round " + std::to_string(round + 1) +
+                           "/" + std::to_string(options.rounds),
+                  .done = ++done,
+                  .total = total});
+    }
+  }
+  std::vector<StepSeries> all;
+  for (const auto& contender : contenders) {
+    contender->end();
+    all.push_back(contender->series());
+  }
+  bar.finish("measured " + std::to_string(all.size()) + " ways to train " + options.model);
+  return make_step_rows(all);
+}
+
+}  // namespace lockstep::bench

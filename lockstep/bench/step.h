@@ -1,0 +1,36 @@
+// What `lockstep bench step` measures: whole training steps on random data. Each contender is a job of
+// its own, and they take turns in alternating rounds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/bench/step_figures.h"
+
+namespace lockstep::bench {
+
+const std::vector<std::string>& step_models();
+const std::vector<std::string>& step_strategies();
+
+struct StepOptions {
+  std::string model = "simple-cnn";     // of step_models()
+  std::vector<std::string> strategies;  // of step_strategies()
+  int nproc = 2;                        // processes of a contender
+  int64_t batch = 0;                    // samples of a process's step; 0: default_batch()
+  int threads = 1;                      // of each process
+  std::string optimizer = "fused";      // Lockstep's contenders; or "torch"
+  int rounds = 7;
+  double turn_ms = 1500;
+  std::string python = "python3";  // of PyTorch's contenders
+};
+int64_t default_batch(const std::string& model);
+
+// Takes out PyTorch's contenders where options.python cannot import what they need, and says so.
+void leave_out_python(StepOptions& options);
+
+// A row a strategy. `program` is the command `lockstep`: its `bench step` is what the contenders'
+// processes run. Throws LaunchError, Timeout.
+std::vector<StepRow> measure_steps(const StepOptions& options, const std::string& program);
+
+}  // namespace lockstep::bench

@@ -1,0 +1,144 @@
+"""PyTorch's side of `lockstep bench step`: one process of one contender, as step_rank.cpp is.
+
+arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-average,
+pytorch-independent, pytorch-single
+"""
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+BATCHES, SEED = 4, 123
+
+
+class SimpleCnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
+        self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(64 * 7 * 7, 128), nn.Linear(128, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        x = self.dropout1(x.flatten(1))
+        x = self.dropout2(F.relu(self.fc1(x)))
+        return F.log_softmax(self.fc2(x), dim=1)
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
+        y += x if self.downsample is None else self.downsample(x)
+        return F.relu(y, inplace=True)
+
+
+def resnet18(cifar):
+    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False)] if cifar else [nn.Conv2d(3, 64, 7, 2, 3, bias=False)]
+    stem += [nn.BatchNorm2d(64), nn.ReLU(inplace=True)] + ([] if cifar else [nn.MaxPool2d(3, 2, 1)])
+    blocks, inputs = [], 64
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        blocks += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+        inputs = outputs
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+class Bert(nn.Module):
+    SIZES = {"bert-base": dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
+             "bert-mini": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)}
+
+    def __init__(self, size):
+        super().__init__()
+        from transformers import BertConfig, BertForSequenceClassification
+        self.model = BertForSequenceClassification(BertConfig(vocab_size=21128, num_labels=6, **self.SIZES[size]))
+
+    def forward(self, ids):
+        return self.model(input_ids=ids).logits
+
+
+def make(model, batch):
+    """-> the module, its loss, data, labels, and the optimizer's options: SGD's, or AdamW's for BERT."""
+    classes = torch.randint(0, 10, (BATCHES, batch))
+    if model == "simple-cnn":
+        return SimpleCnn(), F.nll_loss, torch.randn(BATCHES, batch, 1, 28, 28), classes, dict(lr=0.01, momentum=0.5)
+    if model in ("resnet18", "resnet18-cifar"):
+        return (resnet18(model == "resnet18-cifar"), F.cross_entropy, torch.randn(BATCHES, batch, 3, 32, 32), classes,
+                dict(lr=0.1, momentum=0.9, weight_decay=5e-4))
+    if model in Bert.SIZES:
+        return Bert(model), F.cross_entropy, torch.randint(1, 21128, (BATCHES, batch, 128)), classes % 6, dict(lr=3e-5)
+    wide = 3162
+    return (nn.Sequential(*(nn.Linear(wide, wide) for _ in range(10))), F.mse_loss, torch.randn(BATCHES, batch, wide),
+            torch.randn(BATCHES, batch, wide), dict(lr=0.01))
+
+
+def pss_bytes():
+    with open("/proc/self/smaps_rollup", encoding="ascii") as f:
+        return next((int(line.split()[1]) * 1024 for line in f if line.startswith("Pss:")), 0)
+
+
+def main():
+    model_name, strategy, batch, threads, turns = sys.argv[1:6]
+    torch.set_num_threads(int(threads))
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    torch.manual_seed(SEED + rank)
+    parent, fds = turns.split(":")
+    fds = fds.split(",")
+    go = open(f"/proc/{parent}/fd/{fds[2 * rank]}", encoding="ascii")
+    back = open(f"/proc/{parent}/fd/{fds[2 * rank + 1]}", "w", encoding="ascii")
+    ddp = strategy in ("pytorch-ddp", "pytorch-ddp-bf16")
+    together = ddp or strategy == "pytorch-average"
+    if together:
+        dist.init_process_group("gloo")
+    module, loss_of, data, labels, options = make(model_name, int(batch))
+    model = DistributedDataParallel(module) if ddp else module
+    optimizer = (torch.optim.AdamW if model_name in Bert.SIZES else torch.optim.SGD)(model.parameters(), **options)
+    number = 0
+
+    def step():
+        nonlocal number
+        marks = [time.perf_counter()]
+        x, y = data[number % BATCHES], labels[number % BATCHES]
+        number += 1
+        marks.append(time.perf_counter())
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=strategy.endswith("bf16")):
+            loss = loss_of(model(x), y)
+        marks.append(time.perf_counter())
+        loss.backward()
+        marks.append(time.perf_counter())
+        if strategy == "pytorch-average":  # the tutorials' average_gradients
+            for p in model.parameters():
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+        marks.append(time.perf_counter())
+        optimizer.step()
+        loss.item()
+        marks.append(time.perf_counter())
+        names = ("data", "forward", "backward", "wait", "optimizer")
+        return {name: (b - a) * 1e3 for name, a, b in zip(names, marks, marks[1:])}
+
+    for line in iter(go.readline, ""):
+        if int(line) == 0:
+            break
+        step()
+        steps = [step() for _ in range(int(line))]
+        print(json.dumps({"steps": steps, "pss_bytes": pss_bytes()}), file=back, flush=True)
+    if together:
+        dist.destroy_process_group()
+
+
+main()

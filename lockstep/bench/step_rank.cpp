@@ -1,0 +1,224 @@
+#include "lockstep/bench/step_rank.h"
+
+#include <ATen/Parallel.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/bench/step_figures.h"
+#include "lockstep/bench/turns.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/model/bert.h"
+#include "lockstep/model/resnet.h"
+#include "lockstep/model/simple_cnn.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/horovod/distributed_gradients.h"
+
+namespace lockstep::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
+using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
+using MakeOptimizer = std::function<Optimizer(const std::vector<at::Tensor>& parameters)>;
+
+constexpr int64_t kBatches = 4;  // different ones
+constexpr int kSeed = 123;
+
+double ms_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+// This process's proportional set size; 0 where the kernel does not tell.
+double pss_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  double kilobytes = 0;
+  while (file >> word) {
+    if (word == "Pss:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// A model, its data and its optimizer, averaged by one of the strategies.
+class Contest {
+ public:
+  virtual ~Contest() = default;
+  virtual StepParts step(int64_t number) = 0;
+};
+
+template <typename M>
+class ModelContest final : public Contest {
+ public:
+  ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
+               const MakeOptimizer& make_optimizer, const StepWork& work)
+      : model_(std::move(model)),
+        loss_(std::move(loss)),
+        data_(std::move(data)),
+        labels_(std::move(labels)),
+        in_bfloat16_(work.strategy == "ddp-bf16"),
+        in_step_(work.strategy == "in-step") {
+    const bool ddp = work.strategy == "ddp" || in_bfloat16_;
+    if (ddp || in_step_ || work.strategy == "average" || work.strategy == "horovod")
+      comm_ = init({});
+    if (ddp) ddp_.emplace(model_, *comm_);
+    optimizer_ = make_optimizer(model_->parameters());
+    if (work.strategy == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
+  }
+
+  StepParts step(int64_t number) override {
+    StepParts parts;
+    const auto start = Clock::now();
+    const at::Tensor data = data_[number % kBatches], label = labels_[number % kBatches];
+    const auto ready = Clock::now();
+    optimizer_->zero_grad();
+    const at::Tensor loss = loss_of(data, label);
+    const auto forward = Clock::now();
+    const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
+    loss.backward();
+    const auto backward = Clock::now();
+    if (horovod_)
+      horovod_->synchronize();
+    else if (in_step_)
+      comm_->barrier();
+    else if (comm_ && !ddp_)
+      average_gradients(model_, *comm_);
+    const auto averaged = Clock::now();
+    optimizer_->step();
+    (void)loss.item<double>();  // as a training loop looks at its loss
+    const auto end = Clock::now();
+    parts.data = ms_between(start, ready);
+    parts.forward = ms_between(ready, forward);
+    parts.backward = ms_between(forward, backward);
+    parts.wait = ms_between(backward, averaged);
+    parts.optimizer = ms_between(averaged, end);
+    if (ddp_) {
+      const ReducerTimes after = ddp_->times();
+      parts.averaging = (after.during - before.during) * 1e3;
+      parts.wait += (after.waiting - before.waiting) * 1e3;
+      parts.backward -= parts.averaging + (after.waiting - before.waiting) * 1e3;
+    }
+    return parts;
+  }
+
+ private:
+  at::Tensor loss_of(const at::Tensor& data, const at::Tensor& label) {
+    std::optional<amp::Autocast> autocast;
+    if (in_bfloat16_) autocast.emplace(at::kCPU, at::kBFloat16);
+    return loss_(ddp_ ? (*ddp_)(data) : model_->forward(data), label);
+  }
+
+  M model_;
+  Loss loss_;
+  at::Tensor data_, labels_;
+  bool in_bfloat16_, in_step_;
+  std::optional<Communicator> comm_;
+  std::optional<DistributedDataParallel<M>> ddp_;
+  std::optional<DistributedGradients> horovod_;
+  Optimizer optimizer_;
+};
+
+template <typename M>
+std::unique_ptr<Contest> contest(M model, Loss loss, at::Tensor data, at::Tensor labels,
+                                 const MakeOptimizer& make_optimizer, const StepWork& work) {
+  return std::make_unique<ModelContest<M>>(std::move(model), std::move(loss), std::move(data),
+                                           std::move(labels), make_optimizer, work);
+}
+
+MakeOptimizer sgd(const torch::optim::SGDOptions& options, const StepWork& work) {
+  return [options, fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
+    if (fused) return std::make_unique<optim::FusedSGD>(parameters, options);
+    return std::make_unique<torch::optim::SGD>(parameters, options);
+  };
+}
+
+std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,
+                                      const at::Tensor& labels, const StepWork& work) {
+  constexpr int64_t kTokens = 128, kClasses = 6;
+  BertConfig config = bert_preset(size);
+  config.labels.clear();
+  for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
+  const auto adamw = [fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
+    const torch::optim::AdamWOptions options(3e-5);
+    if (fused) return std::make_unique<optim::FusedAdamW>(parameters, options);
+    return std::make_unique<torch::optim::AdamW>(parameters, options);
+  };
+  const at::Tensor ids =
+      torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
+  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), adamw, work);
+}
+
+// The models, losses, shapes and optimizers of bench_step.py.
+std::unique_ptr<Contest> make_contest(const StepWork& work) {
+  const auto classes = [&] { return torch::randint(0, 10, {kBatches, work.batch}, torch::kLong); };
+  const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
+    return torch::nn::functional::cross_entropy(output.to(at::kFloat), label);
+  };
+  if (work.model == "simple-cnn") {
+    return contest(
+        SimpleCnn(),
+        [](const at::Tensor& output, const at::Tensor& label) {
+          return torch::nll_loss(output, label);
+        },
+        torch::randn({kBatches, work.batch, 1, 28, 28}), classes(),
+        sgd(torch::optim::SGDOptions(0.01).momentum(0.5), work), work);
+  }
+  if (work.model == "resnet18" || work.model == "resnet18-cifar") {
+    const ResNet model(
+        ResNetOptions{.stem = work.model == "resnet18" ? ResNetStem::kImageNet : ResNetStem::kCifar,
+                      .num_classes = 10});
+    return contest(model, cross_entropy, torch::randn({kBatches, work.batch, 3, 32, 32}), classes(),
+                   sgd(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work), work);
+  }
+  if (work.model == "bert-mini") return bert_contest("mini", cross_entropy, classes(), work);
+  if (work.model == "bert-base") return bert_contest("base", cross_entropy, classes(), work);
+  if (work.model == "linear") {
+    constexpr int64_t kWide = 3162;
+    torch::nn::Sequential model;
+    for (int i = 0; i < 10; ++i) model->push_back(torch::nn::Linear(kWide, kWide));
+    return contest(
+        model,
+        [](const at::Tensor& output, const at::Tensor& label) {
+          return torch::mse_loss(output, label);
+        },
+        torch::randn({kBatches, work.batch, kWide}), torch::randn({kBatches, work.batch, kWide}),
+        sgd(torch::optim::SGDOptions(0.01), work), work);
+  }
+  throw InvalidArgument("there is no model '" + work.model + "' to measure");
+}
+
+}  // namespace
+
+void run_step_rank(const StepWork& work) {
+  at::set_num_threads(work.threads);
+  const auto rank = static_cast<int>(env_int(process_env(), "LOCAL_RANK").value_or(0));
+  torch::manual_seed(kSeed + rank);
+  TurnTaker turns(work.turns, rank);
+  const std::unique_ptr<Contest> contest = make_contest(work);
+  int64_t number = 0;
+  while (const int steps = turns.take()) {
+    StepTurn turn;
+    (void)contest->step(number++);  // caches are another's
+    for (int i = 0; i < steps; ++i) turn.steps.push_back(contest->step(number++));
+    turn.pss_bytes = pss_bytes();
+    turns.answer(to_line(turn));
+  }
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,21 @@
+// One process of one contender of `lockstep bench step`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep::bench {
+
+struct StepWork {
+  std::string model;     // simple-cnn, resnet18, resnet18-cifar, bert-mini, bert-base, linear
+  std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, in-step, single
+  int64_t batch = 0;     // samples of this process's step
+  int threads = 1;
+  bool fused = true;  // Lockstep's optimizer instead of torch::optim's
+  std::string turns;  // see turns.h
+};
+
+// Steps on random data whenever it is its turn.
+void run_step_rank(const StepWork& work);
+
+}  // namespace lockstep::bench

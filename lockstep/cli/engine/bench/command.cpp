@@ -1,0 +1,30 @@
+#include "lockstep/cli/engine/bench/command.h"
+
+#include <iostream>
+
+#include "lockstep/cli/engine/bench/collectives_command.h"
+#include "lockstep/cli/engine/bench/step_command.h"
+#include "lockstep/cli/usage.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::engine {
+
+int bench_command(const Arguments& arguments) {
+  const std::string kind = arguments.empty() ? "" : arguments[0];
+  if (kind == "collectives") return bench_collectives({arguments.begin() + 1, arguments.end()});
+  if (kind == "step") return bench_step({arguments.begin() + 1, arguments.end()});
+  return run_guarded("bench", [&]() -> int {
+    if (kind == "--help" || kind == "-h") {
+      std::cout
+          << "Usage: lockstep bench collectives|step [options]\n\nMeasures collectives, or whole "
+             "training steps. 'lockstep bench collectives --help' and 'lockstep bench step "
+             "--help' say more.\n";
+      return 0;
+    }
+    throw InvalidArgument("there is no benchmark '" + kind + "'" +
+                          cli::suggestion(kind, {"collectives", "step"}) +
+                          "; choose collectives or step");
+  });
+}
+
+}  // namespace lockstep::engine

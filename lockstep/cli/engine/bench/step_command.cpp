@@ -1,0 +1,116 @@
+#include "lockstep/cli/engine/bench/step_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/bench/figures.h"
+#include "lockstep/bench/step_figures.h"
+#include "lockstep/bench/step_rank.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
+#include "lockstep/core/text.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/job_environment.h"
+
+namespace lockstep::engine {
+using namespace bench;
+namespace {
+
+bool contains(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+int launch_processes(int nproc, const std::vector<std::string>& command) {
+  launch::LaunchOptions options;
+  options.command = command;
+  options.nproc = nproc;
+  options.threads_per_rank = 1;
+  options.pin = false;  // all contenders alike, as torchrun does it
+  return launch::launch(options).exit_code;
+}
+
+}  // namespace
+
+StepArguments parse_step_arguments(const Arguments& arguments) {
+  CLI::App app(
+      "Measures whole training steps on random data: each contender is a job of its own, and they "
+      "take turns in alternating rounds.",
+      "lockstep bench step");
+  StepArguments result;
+  std::string strategies = "ddp,independent,pytorch-ddp";
+  app.add_option("--model", result.measured.model, joined(step_models()) + " [simple-cnn]");
+  app.add_option(
+      "--strategy", strategies,
+      joined(step_strategies()) +
+          " [ddp,independent,pytorch-ddp]; times are compared with the first one's. "
+          "independent: as many processes that do not communicate, what the machine can "
+          "do at most; in-step: the same, but they wait for each other once a step, what "
+          "a method that averages in every step can do at most");
+  app.add_option("--nproc", result.measured.nproc, "processes of a contender [2]");
+  app.add_option("--batch", result.measured.batch,
+                 "samples of a process's step [64; bert: 16; linear: 8]");
+  app.add_option("--threads", result.measured.threads, "of each process [1]");
+  app.add_option("--optimizer", result.measured.optimizer,
+                 "Lockstep's contenders: fused, or torch for torch::optim [fused]");
+  app.add_option("--rounds", result.measured.rounds, "how often the contenders take turns [7]");
+  app.add_option("--turn-ms", result.measured.turn_ms, "how long a turn is, about [1500]");
+  app.add_option("--python", result.measured.python, "for the pytorch strategies [python3]");
+  app.add_option("--json", result.json, "write the rows to this file");
+  app.add_option("--svg", result.svg, "draw where a step's time goes to this file");
+  app.add_option("--turns", result.turns)->group("");
+  parse(app, arguments);
+  if (!contains(step_models(), result.measured.model)) {
+    throw InvalidArgument("there is no model '" + result.measured.model + "' to measure; choose " +
+                          joined(step_models()));
+  }
+  result.measured.strategies = parse_names("--strategy", strategies);
+  for (const std::string& strategy : result.measured.strategies) {
+    if (!contains(step_strategies(), strategy)) {
+      throw InvalidArgument("there is no strategy '" + strategy + "' to measure; choose from " +
+                            joined(step_strategies()));
+    }
+  }
+  if (result.measured.batch == 0) result.measured.batch = default_batch(result.measured.model);
+  if (result.measured.batch < 1 || result.measured.nproc < 1 || result.measured.threads < 1 ||
+      result.measured.rounds < 1 || !(result.measured.turn_ms > 0)) {
+    throw InvalidArgument(
+        "--batch, --nproc, --threads, --rounds and --turn-ms must be 1 or more each");
+  }
+  if (result.measured.optimizer != "fused" && result.measured.optimizer != "torch")
+    throw InvalidArgument("--optimizer is '" + result.measured.optimizer +
+                          "'; choose fused or torch");
+  return result;
+}
+
+int bench_step(const Arguments& arguments) {
+  return run_guarded("bench step", [&] {
+    // Inside: "--launches --nproc N -- COMMAND" starts a contender's processes.
+    if (arguments.size() > 4 && arguments[0] == "--launches") {
+      return launch_processes(std::stoi(arguments[2]), {arguments.begin() + 4, arguments.end()});
+    }
+    StepArguments parsed = parse_step_arguments(arguments);
+    if (!parsed.turns.empty()) {
+      run_step_rank({.model = parsed.measured.model,
+                     .strategy = parsed.measured.strategies.at(0),
+                     .batch = parsed.measured.batch,
+                     .threads = parsed.measured.threads,
+                     .fused = parsed.measured.optimizer == "fused",
+                     .turns = parsed.turns});
+      return 0;
+    }
+    for (const std::string& path : {parsed.json, parsed.svg}) check_output_file(path);
+    leave_out_python(parsed.measured);
+    if (parsed.measured.strategies.empty()) throw InvalidArgument("no strategy is left to measure");
+    const std::vector<StepRow> rows = measure_steps(parsed.measured, self().string());
+    std::cout << step_table(rows) << std::flush;
+    write_json(parsed.json, step_json(parsed.measured.model, rows));
+    if (!parsed.svg.empty()) write_file_aside(parsed.svg, step_svg(parsed.measured.model, rows));
+    return 0;
+  });
+}
+
+}  // namespace lockstep::engine

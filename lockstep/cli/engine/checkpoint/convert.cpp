@@ -1,0 +1,95 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
+#include "lockstep/core/text.h"
+
+namespace lockstep::engine {
+namespace fs = std::filesystem;
+namespace {
+
+struct ConvertArguments {
+  std::string in, out, dtype, json;
+  bool force = false;
+  bool keep_prefix = false;
+};
+
+const std::map<std::string, at::ScalarType>& float_dtypes() {
+  static const std::map<std::string, at::ScalarType> kDtypes = {
+      {"float32", at::kFloat}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}};
+  return kDtypes;
+}
+
+void check(const ConvertArguments& arguments) {
+  const fs::path out = arguments.out;
+  if (out.extension() != ".safetensors")
+    throw InvalidArgument(arguments.out + ": only .safetensors is written; name the output so");
+  if (fs::is_directory(out)) throw InvalidArgument(arguments.out + " is a directory; give a file");
+  if (fs::exists(out) && !arguments.force)
+    throw InvalidArgument(arguments.out + " exists; give --force to replace it");
+  check_output_file(arguments.out);
+  check_output_file(arguments.json);
+}
+
+// Integers and booleans stay what they are.
+void to_dtype(NamedTensors* tensors, at::ScalarType dtype) {
+  for (auto& [name, tensor] : *tensors) {
+    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
+  }
+}
+
+}  // namespace
+
+int checkpoint_convert(const Arguments& words) {
+  return run_guarded("checkpoint convert", [&] {
+    CLI::App app(
+        "Writes the tensors of a file as a safetensors file. Files of Python's torch.save are read "
+        "without running any of their code: tensors, numbers and text only. A leading 'module.' of "
+        "all names, which PyTorch's wrappers write, is left out.",
+        "lockstep checkpoint convert");
+    ConvertArguments arguments;
+    std::vector<std::string> dtypes;
+    for (const auto& [name, dtype] : float_dtypes()) dtypes.push_back(name);
+    app.add_option("IN", arguments.in,
+                   "checkpoint, Hugging Face directory, .safetensors, its .index.json, or .pt")
+        ->required();
+    app.add_option("OUT", arguments.out, "the .safetensors file to write")->required();
+    app.add_option("--dtype", arguments.dtype,
+                   "convert floating-point tensors: " + joined(dtypes) + " [as they are]")
+        ->check(CLI::IsMember(dtypes));
+    app.add_flag("--keep-prefix", arguments.keep_prefix, "keep a leading 'module.'");
+    app.add_flag("--force", arguments.force, "replace OUT if it exists");
+    app.add_option("--json", arguments.json, "also write what was done to this file");
+    parse(app, words);
+    check(arguments);
+    TensorFile file = read_tensor_file(arguments.in);
+    NamedTensors& tensors = file.contents.tensors;
+    const bool stripped = !arguments.keep_prefix && strip_module_prefix(&tensors);
+    if (!arguments.dtype.empty()) to_dtype(&tensors, float_dtypes().at(arguments.dtype));
+    // What Hugging Face's libraries ask for.
+    file.contents.metadata["format"] = "pt";
+    const FileSum sum = write_safetensors(arguments.out, tensors, file.contents.metadata);
+    std::cout << "Wrote " << arguments.out << ": " << tensors.size() << " tensors, " << sum.bytes
+              << " bytes, XXH3-64 " << checksum_text(sum.xxh3) << '\n';
+    if (stripped) std::cout << "A leading 'module.' of all names was left out.\n";
+    if (!file.left_out.empty())
+      std::cout << "Left out, not being tensors: " << joined(file.left_out) << '\n';
+    std::cout << std::flush;
+    write_json(arguments.json, {{"in", arguments.in},
+                                {"out", arguments.out},
+                                {"tensors", tensors.size()},
+                                {"bytes", sum.bytes},
+                                {"xxh3", checksum_text(sum.xxh3)},
+                                {"prefix_left_out", stripped},
+                                {"found_in", file.found_in},
+                                {"left_out", file.left_out}});
+    return 0;
+  });
+}
+
+}  // namespace lockstep::engine

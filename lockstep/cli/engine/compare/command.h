@@ -1,0 +1,12 @@
+// lockstep compare
+#pragma once
+
+#include "lockstep/cli/engine/command_line.h"
+
+namespace lockstep::engine {
+
+// Strategies side by side (strategies.h); with --programs programs (programs.h); with --scaling and
+// nothing else that chooses, one strategy on several numbers of ranks (scaling.h).
+int compare_command(const Arguments& arguments);
+
+}  // namespace lockstep::engine

@@ -1,0 +1,206 @@
+#include "lockstep/cli/engine/compare/method_run.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/launch/line_splitter.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr size_t kKeptLines = 20;
+constexpr int kTickMs = 200;
+const auto kGrace = std::chrono::seconds(10);     // from SIGTERM to SIGKILL
+const auto kLastWords = std::chrono::seconds(2);  // for pipes that a grandchild holds open
+
+// Without what a terminal obeys ("\x1b[K") and spaces at the ends.
+std::string plain(std::string_view line) {
+  std::string text;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\x1b' && i + 1 < line.size() && line[i + 1] == '[') {
+      for (i += 2; i < line.size() && (line[i] < '@' || line[i] > '~');) ++i;
+    } else {
+      text += line[i];
+    }
+  }
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
+  return text;
+}
+
+// The whole lines of both streams as a file, and the last of them in memory.
+class MethodLog {
+ public:
+  explicit MethodLog(const std::filesystem::path& path)
+      : path_(path.string()),
+        fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    if (!fd_) throw system_error("cannot write " + path_, errno);
+  }
+
+  void add(const std::vector<launch::Piece>& pieces) {
+    for (const launch::Piece& piece : pieces) {
+      if (piece.end == launch::Piece::End::kProgress) continue;  // a bar's turn
+      std::string line = plain(piece.text);
+      if (line.empty() && piece.text != "\n") continue;  // what is left of a bar
+      write(line + "\n");
+      last_.push_back(std::move(line));
+      if (last_.size() > kKeptLines) last_.pop_front();
+    }
+  }
+  std::vector<std::string> last() const { return {last_.begin(), last_.end()}; }
+
+ private:
+  void write(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t n = ::write(fd_.get(), text.data(), text.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw system_error("cannot write " + path_, errno);
+      text.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+
+  std::string path_;
+  UniqueFd fd_;
+  std::deque<std::string> last_;
+};
+
+// A terminal of its own for the program, as wide as ours: read what it shows at `read`.
+Pipe make_terminal(int columns) {
+  Pipe pipe;
+  pipe.read.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  std::array<char, 128> name{};
+  if (!pipe.read || ::grantpt(pipe.read.get()) != 0 || ::unlockpt(pipe.read.get()) != 0 ||
+      ::ptsname_r(pipe.read.get(), name.data(), name.size()) != 0) {
+    throw system_error("cannot make a terminal", errno);
+  }
+  pipe.write.reset(::open(name.data(), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!pipe.write) throw system_error(std::string("cannot open ") + name.data(), errno);
+  termios modes{};
+  if (::tcgetattr(pipe.write.get(), &modes) == 0) {
+    ::cfmakeraw(&modes);  // "\n" stays "\n"
+    ::tcsetattr(pipe.write.get(), TCSANOW, &modes);
+  }
+  winsize size{};
+  size.ws_row = 24;
+  size.ws_col = static_cast<unsigned short>(columns);
+  ::ioctl(pipe.write.get(), TIOCSWINSZ, &size);
+  return pipe;
+}
+
+// What arrives on one descriptor of the program.
+struct Stream {
+  UniqueFd fd;
+  bool shown = false;  // on our stderr, as it comes
+  launch::LineSplitter splitter = launch::LineSplitter();
+
+  // Takes what is there; false at the end.
+  bool take(MethodLog& log) {
+    std::array<char, 65536> part;
+    const ssize_t n = ::read(fd.get(), part.data(), part.size());
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return true;
+    if (n <= 0) {  // a terminal ends with EIO
+      log.add(splitter.flush());
+      fd.reset();
+      return false;
+    }
+    const std::string_view bytes(part.data(), static_cast<size_t>(n));
+    if (shown) write_all(STDERR_FILENO, bytes);
+    log.add(splitter.feed(bytes));
+    return true;
+  }
+};
+
+// Takes from the streams until both have ended or `until`; returns whether they have.
+bool take_all(std::array<Stream, 2>& streams, MethodLog& log, Deadline until) {
+  std::array<pollfd, 2> waits{};
+  while (streams[0].fd || streams[1].fd) {
+    for (size_t i = 0; i < streams.size(); ++i)
+      waits[i] = {streams[i].fd ? streams[i].fd.get() : -1, POLLIN, 0};
+    if (::poll(waits.data(), waits.size(), until.poll_ms(kTickMs)) < 0 && errno != EINTR)
+      throw system_error("cannot wait for a program", errno);
+    for (size_t i = 0; i < streams.size(); ++i) {
+      if (waits[i].revents != 0) streams[i].take(log);
+    }
+    if (until.expired()) return !streams[0].fd && !streams[1].fd;
+  }
+  return true;
+}
+
+// The program has passed its deadline.
+void end_it(Subprocess& program, std::array<Stream, 2>& streams, MethodLog& log) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    program.signal_group(signal);
+    const Deadline grace = Deadline::after(kGrace);
+    while (!program.poll() && !grace.expired())
+      take_all(streams, log, Deadline::after(std::chrono::milliseconds(kTickMs)));
+    if (program.poll()) return;
+  }
+}
+
+}  // namespace
+
+MethodEnd run_method(const MethodRunOptions& options, Deadline deadline) {
+  MethodLog log(options.log);
+  Pipe out = make_pipe();
+  Pipe err = options.terminal.interactive ? make_terminal(options.terminal.columns) : make_pipe();
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Subprocess program({.command = options.command,
+                      .program = {},
+                      .env = options.env,
+                      .stdin_fd = null.get(),
+                      .stdout_fd = out.write.get(),
+                      .stderr_fd = err.write.get(),
+                      .inherit = {},
+                      .cpus = {}});
+  out.write.reset();
+  err.write.reset();
+  std::array<Stream, 2> streams{
+      {{.fd = std::move(out.read)},
+       {.fd = std::move(err.read), .shown = options.terminal.interactive}}};
+  MethodEnd end;
+  // In short turns: the program may end while something that it started holds its streams open.
+  bool drained = false;
+  while (!drained && !program.poll() && !deadline.expired())
+    drained = take_all(streams, log,
+                       Deadline::after(std::chrono::milliseconds(deadline.poll_ms(kTickMs))));
+  try {
+    end.status = program.poll() ? program.poll() : program.wait(deadline);
+    take_all(streams, log, Deadline::after(kLastWords));
+  } catch (const Timeout&) {
+    end_it(program, streams, log);
+  }
+  end.last_lines = log.last();
+  return end;
+}
+
+std::string failure_text(const MethodEnd& end, Deadline deadline) {
+  std::string text;
+  if (!end.status) {
+    text = "no end within " + duration_text(deadline.timeout_seconds());
+  } else if (end.status->signal != 0) {
+    const char* name = ::sigabbrev_np(end.status->signal);
+    text = "signal " +
+           (name == nullptr ? std::to_string(end.status->signal) : std::string("SIG") + name);
+  } else {
+    text = "exit code " + std::to_string(end.status->exit_code);
+  }
+  const auto last = std::find_if(end.last_lines.rbegin(), end.last_lines.rend(),
+                                 [](const std::string& line) { return !line.empty(); });
+  if (last == end.last_lines.rend()) return text;
+  return text + ": " + last->substr(std::min(last->find_first_not_of(" \t"), last->size()));
+}
+
+}  // namespace lockstep::engine

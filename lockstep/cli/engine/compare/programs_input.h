@@ -1,0 +1,20 @@
+// What `lockstep compare --programs` needs to be there before its first program starts.
+#pragma once
+
+#include <filesystem>
+
+#include "lockstep/cli/engine/compare/programs.h"
+#include "lockstep/core/output.h"
+
+namespace lockstep::engine {
+
+// Sees that the data, the vocabulary, the model and the programs are there and that the output can
+// be written. Fills in what was left open: the data (built-in sentences, made in the output's
+// folder) and the threads. Gives the output's folder, which goes again if nothing is written. Throws
+// InvalidArgument, DataError of one line.
+[[nodiscard]] OutputFolder check_programs_input(MethodsArguments& arguments);
+
+// The `lockstep` command of this installation.
+std::filesystem::path lockstep_program();
+
+}  // namespace lockstep::engine

@@ -1,0 +1,103 @@
+#include "lockstep/cli/engine/compare/programs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::engine::programs_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> names(const std::vector<ComparedJob>& jobs) {
+  std::vector<std::string> names;
+  for (const ComparedJob& job : jobs)
+    names.push_back(job.folder.filename().string() + " " + std::to_string(job.nproc));
+  return names;
+}
+
+std::vector<ComparedJob> plan(const MethodsArguments& arguments) {
+  return plan_programs(arguments, "/bin/lockstep");
+}
+
+MethodsArguments parsed(Arguments arguments) {
+  arguments.insert(arguments.begin(), {"--programs", "/p"});
+  return parse_methods_arguments(arguments);
+}
+
+std::vector<std::string> command(const MethodsArguments& arguments, size_t job) {
+  return plan(arguments).at(job).command;
+}
+
+TEST(ProgramsPlan, MethodsAreInTheTutorialsOrder) {
+  EXPECT_EQ(parse_methods("all").size(), 9u);
+  std::vector<std::string> chosen;
+  for (const TrainingMethod& method : parse_methods("trainer,single,trainer"))
+    chosen.emplace_back(method.name);
+  EXPECT_THAT(chosen, ElementsAre("single", "trainer"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { parse_methods("single,distribted"); }),
+              HasSubstr("no method 'distribted'; did you mean 'distributed'?"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { parse_methods(""); }), HasSubstr("empty"));
+}
+
+TEST(ProgramsPlan, OneProcessOrRanksOfItsOwn) {
+  MethodsArguments arguments = parsed(
+      {"--methods", "single,data_parallel,distributed_spawn", "--nproc", "3", "--output", "o"});
+  arguments.data = "d";
+  EXPECT_THAT(names(plan(arguments)),
+              ElementsAre("single 1", "data_parallel 3", "distributed_spawn 3"));
+  EXPECT_THAT(command(arguments, 0),
+              ElementsAre("/p/single", "--data", "d", "--model", "mini", "--output", "o/single",
+                          "--json", "o/single/run.json"));
+  EXPECT_THAT(
+      command(arguments, 2),
+      ElementsAre("/p/distributed_spawn", "--data", "d", "--model", "mini", "--nproc", "3",
+                  "--output", "o/distributed_spawn", "--json", "o/distributed_spawn/run.json"));
+}
+
+TEST(ProgramsPlan, RanksUnderLockstepRunAndWhatWasGivenGoesOn) {
+  MethodsArguments arguments =
+      parsed({"--methods=distributed,distributed_amp", "--recipe", "tutorial", "--max_steps", "5",
+              "--seed=7", "--pack", "--amp", "float16", "--vocab", "v.txt", "--model", "base",
+              "--remove-spaces"});
+  arguments.data = "d";
+  EXPECT_EQ(arguments.recipe, "tutorial");
+  EXPECT_THAT(
+      command(arguments, 0),
+      ElementsAre("/bin/lockstep", "run", "--nproc-per-node", "2", "/p/distributed", "--data", "d",
+                  "--vocab", "v.txt", "--model", "base", "--recipe", "tutorial", "--max-steps", "5",
+                  "--seed", "7", "--padding", "packed", "--remove-spaces", "--output",
+                  "runs/compare/distributed", "--json", "runs/compare/distributed/run.json"));
+  EXPECT_THAT(command(arguments, 1), testing::IsSupersetOf({"--amp", "float16"}));
+}
+
+TEST(ProgramsPlan, ScalingAddsRunsOfWhatHasRanks) {
+  const MethodsArguments arguments =
+      parsed({"--methods", "single,distributed", "--scaling", "4,1,2,4", "--output", "o"});
+  EXPECT_THAT(
+      names(plan(arguments)),
+      ElementsAre("single 1", "distributed 2", "distributed-ranks-1 1", "distributed-ranks-4 4"));
+}
+
+TEST(ProgramsPlan, BadOptionsAreOneLine) {
+  const auto says = [](const Arguments& arguments) {
+    const std::string line = message_of<InvalidArgument>([&] { parsed(arguments); });
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    return line;
+  };
+  EXPECT_THAT(says({"--nproc", "0"}), HasSubstr("--nproc is '0'"));
+  EXPECT_THAT(says({"--nproc", "5000"}), HasSubstr("at most 1024"));
+  EXPECT_THAT(says({"--max-steps", "0"}), HasSubstr("--max-steps is '0'; give a whole number"));
+  EXPECT_THAT(says({"--epochs", "half"}), HasSubstr("--epochs is 'half'"));
+  EXPECT_THAT(says({"--padding", "none"}), HasSubstr("choose max_length or longest or packed"));
+  EXPECT_THAT(says({"--pack", "--padding", "longest"}), HasSubstr("contradict"));
+  EXPECT_THAT(says({"--amp", "int8"}), HasSubstr("choose bfloat16 or float16"));
+  EXPECT_THAT(says({"--recipe", "mine"}), HasSubstr("choose default or tutorial"));
+  EXPECT_THAT(says({"--scaling", "1,x"}), HasSubstr("--scaling has 'x'"));
+  EXPECT_THAT(says({"--timeout", "0"}), HasSubstr("--timeout"));
+  EXPECT_THAT(says({"--no-such"}), HasSubstr("--no-such"));
+}
+
+}  // namespace lockstep::engine::programs_test

@@ -1,0 +1,180 @@
+#include "lockstep/cli/engine/inference/text_commands.h"
+
+#include <ATen/ops/softmax.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/pretrained/text_model.h"
+#include "lockstep/report/table.h"
+#include "lockstep/train/recipe_run.h"
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/text_evaluation.h"
+
+namespace lockstep::engine {
+namespace fs = std::filesystem;
+namespace {
+
+data::TokenizedTexts tokenized(const std::vector<data::TextExample>& examples,
+                               const TextModel& saved) {
+  return {examples,
+          saved.tokenizer,
+          {.padding = data::TextPadding::kPacked, .max_length = saved.preparation.max_length}};
+}
+
+std::vector<double> values_of(const at::Tensor& row) {
+  const at::Tensor doubles = row.to(at::kDouble).contiguous();
+  return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
+}
+
+std::vector<data::TextExample> questions_for(const TextQuestions& questions,
+                                             const TextModel& saved) {
+  std::vector<data::TextExample> examples;
+  for (const std::string& text : questions.texts)
+    examples.push_back({.text = saved.preparation.preprocessing.apply(text)});
+  if (questions.file.empty()) return examples;
+  for (auto& example : data::read_texts(questions.file, saved.model->config().labels,
+                                        saved.preparation.preprocessing, /*need_labels=*/false))
+    examples.push_back(std::move(example));
+  return examples;
+}
+
+// What is evaluated.
+struct MeasuredTexts {
+  std::vector<data::TextExample> examples;
+  std::string split;  // "all", "train", "dev", "test"
+  std::string words;  // the same for people
+};
+
+MeasuredTexts measured_texts(const std::string& path, const std::string& split,
+                             const TextModel& saved) {
+  const auto& labels = saved.model->config().labels;
+  const auto& preprocessing = saved.preparation.preprocessing;
+  if (split.empty() && fs::is_regular_file(path)) {
+    return {data::read_texts(path, labels, preprocessing, /*need_labels=*/true), "all",
+            "all rows of " + path};
+  }
+  auto texts = data::text_classification(path, {.preprocessing = preprocessing, .labels = labels});
+  const auto labelled = [](const data::TextExample& example) { return example.label >= 0; };
+  const bool has_test = std::any_of(texts.test.begin(), texts.test.end(), labelled);
+  const std::string chosen = !split.empty() ? split : has_test ? "test" : "dev";
+  if (chosen == "test" && !has_test)
+    throw InvalidArgument(path + " has no test texts with labels; choose another --split");
+  std::string words = chosen + " set of " + path;
+  if (chosen != "test" && texts.dev_of_train) words += ", by the split of its training file";
+  auto& part = chosen == "test" ? texts.test : chosen == "dev" ? texts.dev : texts.train;
+  return {std::move(part), chosen, "the " + words};
+}
+
+struct Answer {
+  int64_t label = 0;
+  double probability = 0;
+};
+
+// One answer as the tutorial prints it, and in the words that a picture's has.
+std::string block(const std::string& name, const data::TextExample& example,
+                  const std::vector<std::string>& labels, const Answer& answer) {
+  constexpr size_t kWide = 100;
+  const std::string line(kWide, '=');
+  std::string text = line + "\n" + name + "\n文本： " + example.text + "\n";
+  if (example.pair) text += "文本： " + *example.pair + "\n";
+  if (example.label >= 0) text += "真实： " + labels[static_cast<size_t>(example.label)] + "\n";
+  const std::string number = std::to_string(answer.label);
+  const std::string& called = labels[static_cast<size_t>(answer.label)];
+  return text + "预测： " + called + "\nLabel " + number +
+         (called == number ? "" : " (" + called + ")") + ", probability " +
+         percent(answer.probability, 2) + "\n" + line + "\n";
+}
+
+}  // namespace
+
+std::optional<fs::path> find_text_model(const fs::path& path) {
+  const RunFolder folder{path};
+  for (const fs::path& candidate :
+       {path, folder.best(), folder.last(), path / "best", path / "last"}) {
+    if (is_text_model(candidate)) return candidate;
+  }
+  return std::nullopt;
+}
+
+std::string checkpoint_name(const fs::path& path) {
+  fs::path named = fs::absolute(path).lexically_normal();
+  if (named.filename().empty()) named = named.parent_path();
+  while (named.filename() == "best" || named.filename() == "last" ||
+         named.filename() == "checkpoints")
+    named = named.parent_path();
+  return named.filename().string();
+}
+
+int eval_text(const fs::path& model, const std::string& given, const std::string& given_split,
+              const std::string& json) {
+  TextModel saved = load_text_model(model);
+  std::string data = given, split = given_split;
+  if (data.empty()) {
+    const auto trained = recorded_config(model);
+    if (!trained)
+      throw InvalidArgument("--data is missing; give the texts to evaluate " + model.string() +
+                            " on");
+    data = trained->data;
+    // Of the file that it was trained on, the part that training left out.
+    if (split.empty() && fs::is_regular_file(data)) split = "dev";
+  }
+  const auto& labels = saved.model->config().labels;
+  const MeasuredTexts measured = measured_texts(data, split, saved);
+  const auto tokens = tokenized(measured.examples, saved);
+  Communicator comm = init();
+  const Evaluation evaluation = evaluate_texts(saved.model, tokens, comm);
+  if (comm.rank() != 0) return 0;
+  const auto report = classification_report(confusion_matrix(evaluation, labels));
+  std::cout << to_text(report) << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
+            << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " texts ("
+            << measured.words << ")\n"
+            << std::flush;
+  write_json(json, {{"checkpoint", model.string()},
+                    {"data", data},
+                    {"split", measured.split},
+                    {"samples", evaluation.samples},
+                    {"accuracy", evaluation.accuracy},
+                    {"loss", evaluation.loss},
+                    {"labels", labels},
+                    {"report", to_json(report)},
+                    {"confusion", evaluation.confusion}});
+  return 0;
+}
+
+int predict_texts(const TextQuestions& questions, const std::string& json) {
+  nlohmann::ordered_json answers = nlohmann::ordered_json::array();
+  Communicator alone = init({.backend = "local"});
+  for (const fs::path& path : questions.models) {
+    TextModel saved = load_text_model(path);
+    const auto& labels = saved.model->config().labels;
+    const auto examples = questions_for(questions, saved);
+    if (examples.empty()) throw InvalidArgument("there is no text; give --text or --file");
+    const EvalPrediction prediction =
+        lockstep::predict_texts(saved.model, tokenized(examples, saved), alone);
+    const at::Tensor probabilities = at::softmax(prediction.predictions, 1);
+    for (size_t i = 0; i < examples.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      const int64_t label = prediction.predictions[row].argmax().item<int64_t>();
+      const std::string& answer = labels[static_cast<size_t>(label)];
+      std::cout << block(checkpoint_name(path), examples[i], labels,
+                         {label, probabilities[row][label].item<double>()});
+      nlohmann::ordered_json one{{"checkpoint", path.string()}, {"text", examples[i].text}};
+      if (examples[i].label >= 0) one["truth"] = examples[i].label;
+      one["label"] = label;
+      one["name"] = answer;
+      one["probabilities"] = values_of(probabilities[row]);
+      one["logits"] = values_of(prediction.predictions[row]);
+      answers.push_back(std::move(one));
+    }
+  }
+  std::cout << std::flush;
+  write_json(json, answers);
+  return 0;
+}
+
+}  // namespace lockstep::engine

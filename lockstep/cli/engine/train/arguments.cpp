@@ -1,0 +1,196 @@
+#include "lockstep/cli/engine/train/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
+#include "lockstep/data/sentences.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/image_training.h"
+#include "lockstep/train/recipe_run.h"
+#include "lockstep/train/recipes.h"
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/text_training.h"
+
+namespace lockstep::engine {
+namespace fs = std::filesystem;
+namespace {
+
+TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
+  if (!arguments.config_file.empty()) {
+    config = train_config_from_json(read_text_file(arguments.config_file), arguments.config_file,
+                                    config);
+  }
+  for (const auto& [name, text] : arguments.settings) {
+    try {
+      set_field(config, name, text);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(std::string("--") + error.what());
+    }
+  }
+  return config;
+}
+
+// The recipe decides which options there are, so it is looked for before they are parsed. Where no
+// argument is a recipe's name: the first one, whose options are those of --help.
+const Recipe& recipe_among(const Arguments& arguments) {
+  for (const std::string& argument : arguments) {
+    if (const Recipe* recipe = find_recipe(argument)) return *recipe;
+  }
+  return recipes().front();
+}
+
+}  // namespace
+
+bool TrainArguments::gives(const std::string& field) const {
+  return std::any_of(settings.begin(), settings.end(),
+                     [&](const auto& setting) { return setting.first == field; });
+}
+
+TrainArguments parse_train_arguments(const Arguments& arguments) {
+  const Recipe& likely = recipe_among(arguments);
+  CLI::App app(std::string(likely.kind == RecipeKind::kTexts
+                               ? "Trains BERT to put texts into classes"
+                               : "Trains a convolutional network on pictures") +
+                   ", on one or several ranks. The options below are those of the recipe " +
+                   likely.name + ".",
+               "lockstep train");
+  TrainArguments result;
+  std::string dropout;
+  app.add_option("recipe", result.recipe, "what to train: " + recipe_names_text())->required();
+  struct Slot {
+    const ConfigField* field;
+    std::string text;
+    CLI::Option* option;
+  };
+  std::deque<Slot> slots;
+  const auto fields = config_fields(likely.name);
+  for (const ConfigField& field : fields) {
+    if (field.name == "recipe") continue;
+    Slot& slot = slots.emplace_back(Slot{&field, {}, nullptr});
+    const std::string fallback = field.fallback.empty() ? "" : " [" + field.fallback + "]";
+    slot.option = app.add_option(option_name(field.name), slot.text, field.help + fallback)
+                      ->take_last()
+                      ->type_name("VALUE");
+    if (field.is_switch) slot.option->expected(0, 1);
+  }
+  const CLI::Option* dropout_option = nullptr;
+  if (likely.kind == RecipeKind::kImages) {
+    dropout_option =
+        app.add_option("--dropout", dropout, "both dropouts at once; 0: none")->take_last();
+  }
+  app.add_option("--config", result.config_file,
+                 "JSON file of settings, such as a run's config.json; options win over it");
+  app.add_option("--json", result.json, "also write the result to this file");
+  app.add_option(
+      "--record", result.record,
+      "write the run step by step to this file: losses, evaluations, where a step's time "
+      "went, memory; `lockstep compare` reads it");
+  app.add_flag("--resume", result.resume, "go on from OUTPUT/checkpoints/last");
+  app.add_flag("--quiet", result.quiet, "no summary at the end");
+  parse(app, arguments);
+  if (&recipe_of(result.recipe) != &likely) {
+    throw InvalidArgument("the recipe is " + result.recipe + ", but '" + likely.name +
+                          "' comes before it; give the recipe first");
+  }
+  if (dropout_option != nullptr && dropout_option->count() > 0) {
+    result.settings.emplace_back("dropout1", dropout);
+    result.settings.emplace_back("dropout2", dropout);
+  }
+  for (const Slot& slot : slots) {
+    if (slot.option->count() > 0) result.settings.emplace_back(slot.field->name, slot.text);
+  }
+  return result;
+}
+
+TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks) {
+  TrainPlan plan;
+  TrainConfig recorded;
+  plan.config = default_config(arguments.recipe);
+  const Recipe& recipe = recipe_of(arguments.recipe);
+  if (arguments.resume) {
+    const RunFolder folder{apply(plan.config, arguments).output};
+    if (!checkpoint_exists(folder.last())) {
+      throw CheckpointError(
+          folder.root.string() +
+          ": has no checkpoints/last to resume; leave --resume out, or give --output");
+    }
+    read_checkpoint(folder.last(), CheckpointParts::kModelAndConfig);
+    const auto found = recorded_config(folder.last());
+    if (!found)
+      throw CheckpointError(folder.last().string() + ": was not written by lockstep train");
+    recorded = *found;
+    if (recorded.recipe != recipe.name) {
+      throw InvalidArgument("cannot resume: " + folder.root.string() +
+                            " holds a run of the recipe " + recorded.recipe + ", not " +
+                            recipe.name + "; give that recipe");
+    }
+    plan.config = recorded;
+    plan.config.output = folder.root.string();
+  }
+  plan.config = apply(plan.config, arguments);
+  if (ranks) {
+    if (arguments.gives("nproc") && plan.config.nproc != *ranks) {
+      throw InvalidArgument("--nproc is " + std::to_string(plan.config.nproc) +
+                            ", but a launcher has started " + std::to_string(*ranks) +
+                            " ranks; leave --nproc out");
+    }
+    plan.config.nproc = *ranks;
+  } else if (plan.config.nproc > launch::kMostRanksOfAHost) {
+    throw InvalidArgument("--nproc is " + std::to_string(plan.config.nproc) + "; give at most " +
+                          std::to_string(launch::kMostRanksOfAHost) + ", the ranks of one host");
+  }
+  if (plan.config.data.empty()) {
+    throw InvalidArgument("--data is missing; give a directory with " + recipe.files + ", or '" +
+                          recipe.built_in + "' for the built-in data set");
+  }
+  plan.built_in = plan.config.data == recipe.built_in;
+  if (plan.built_in) plan.config.data = (fs::path(plan.config.output) / "data").string();
+  const auto make_absolute = [](std::string& path) {
+    path = fs::absolute(path).lexically_normal().string();
+  };
+  make_absolute(plan.config.data);
+  if (!plan.config.vocab.empty()) make_absolute(plan.config.vocab);
+  if (recipe.kind == RecipeKind::kTexts && fs::is_directory(plan.config.model))
+    make_absolute(plan.config.model);
+  plan.config = resolved(plan.config);
+  if (arguments.resume) check_resumable(recorded, plan.config);
+  return plan;
+}
+
+OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
+  const TrainConfig& config = plan.config;
+  const bool texts = recipe_of(config.recipe).kind == RecipeKind::kTexts;
+  if (texts)
+    check_text_model(config);
+  else
+    check_init_from(config);
+  OutputFolder output(config.output);
+  check_output_file(arguments.json);
+  check_output_file(arguments.record);
+  if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
+  provide_data(plan);
+  if (texts) {
+    const TextCounts sizes = validate_text_input(config);
+    check_against_data(config, sizes.train, sizes.dev);
+  } else {
+    const ImageCounts sizes = validate_image_data(config);
+    check_against_data(config, sizes.train, sizes.test);
+  }
+  return output;
+}
+
+void provide_data(const TrainPlan& plan) {
+  if (!plan.built_in) return;
+  if (recipe_of(plan.config.recipe).kind == RecipeKind::kTexts)
+    data::generate_sentences(plan.config.data);
+  else
+    generate_image_data(plan.config.recipe, plan.config.data);
+}
+
+}  // namespace lockstep::engine

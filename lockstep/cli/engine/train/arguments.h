@@ -1,0 +1,51 @@
+// The arguments of `lockstep train RECIPE`, as a configuration.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/output.h"
+#include "lockstep/train/train_config.h"
+
+namespace lockstep::engine {
+
+struct TrainArguments {
+  std::string recipe;
+  std::vector<std::pair<std::string, std::string>>
+      settings;  // fields of TrainConfig that were given, as text
+  std::string config_file;
+  std::string json;
+  std::string record;
+  bool resume = false;
+  bool quiet = false;  // no summary at the end
+
+  bool gives(const std::string& field) const;
+};
+
+// Throws HelpShown, InvalidArgument.
+TrainArguments parse_train_arguments(const Arguments& arguments);
+
+struct TrainPlan {
+  TrainConfig config;     // resolved
+  bool built_in = false;  // config.data is where the recipe's built-in data set goes
+};
+
+// The configuration: the defaults (on --resume: what the run was begun with), then --config, then
+// options. `ranks`: how many a launcher has started; nullopt: nproc decides. The data's path is
+// made absolute. Reads files, changes nothing. Throws InvalidArgument, CheckpointError.
+TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks);
+
+// Checks what only the file system can tell: data, checkpoints, where output goes; makes the
+// built-in data set where it is asked for. Gives the output's folder, which goes again if nothing
+// is written. Throws InvalidArgument, DataError, CheckpointError.
+[[nodiscard]] OutputFolder check_train_input(const TrainPlan& plan,
+                                             const TrainArguments& arguments);
+
+// Makes the built-in data set if the plan is to train on it. Any number of processes may call at
+// once.
+void provide_data(const TrainPlan& plan);
+
+}  // namespace lockstep::engine

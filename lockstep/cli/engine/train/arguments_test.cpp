@@ -1,0 +1,159 @@
+#include "lockstep/cli/engine/train/arguments.h"
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/train/run_folder.h"
+
+namespace lockstep::engine::train_arguments_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+    return error.what();
+  }
+  return "no error";
+}
+
+TrainPlan plan(const Arguments& arguments, std::optional<int> ranks = {}) {
+  return make_train_plan(parse_train_arguments(arguments), ranks);
+}
+
+TEST(TrainArguments, OptionsWinOverTheFileTheFileOverDefaults) {
+  const TestDirectory dir;
+  dir.write("c.json", R"({"epochs": 5, "lr": 0.5, "data": "d"})");
+  const TrainPlan made = plan(
+      {"mnist", "--config", dir / "c.json", "--epochs=3", "--batch_size", "7", "--dropout", "0"});
+  EXPECT_EQ(made.config.epochs, 3);
+  EXPECT_EQ(made.config.lr, 0.5);
+  EXPECT_EQ(made.config.batch_size, 7);
+  EXPECT_EQ(made.config.dropout1, 0);
+  EXPECT_EQ(made.config.dropout2, 0);
+  EXPECT_EQ(made.config.data, (std::filesystem::current_path() / "d").string());
+  EXPECT_FALSE(made.built_in);
+}
+
+TEST(TrainArguments, TheLastOfAnOptionCounts) {
+  EXPECT_EQ(plan({"mnist", "--data", "d", "--nproc", "2", "--nproc", "4"}).config.batch_size, 32);
+}
+
+TEST(TrainArguments, DigitsLieUnderTheOutput) {
+  const TrainPlan made = plan({"mnist", "--data", "digits", "--output", "/o"});
+  EXPECT_TRUE(made.built_in);
+  EXPECT_EQ(made.config.data, "/o/data");
+}
+
+TEST(TrainArguments, EachRecipeHasItsDefaults) {
+  const TrainConfig made = plan({"cifar", "--data", "shapes", "--output", "/o"}).config;
+  EXPECT_EQ(made.data, "/o/data");
+  EXPECT_EQ(made.model, "resnet18");
+  EXPECT_EQ(made.lr, 0.1);
+  EXPECT_EQ(made.schedule, "cosine");
+  EXPECT_TRUE(made.augment);
+  EXPECT_FALSE(plan({"cifar", "--data", "d", "--augment=false"}).config.augment);
+  EXPECT_TRUE(plan({"cifar", "--data", "d", "--augment", "--epochs", "2"}).config.augment);
+  EXPECT_EQ(plan({"cifar", "--data", "d", "--model", "simple-cnn"}).config.lr, 0.02);
+  EXPECT_EQ(plan({"mnist", "--data", "d"}).config.schedule, "constant");
+}
+
+TEST(TrainArguments, MistakesAreOneLine) {
+  const auto from = [](Arguments arguments) { return error_of([&] { plan(arguments); }); };
+  EXPECT_THAT(from({}), HasSubstr("see lockstep train --help"));
+  EXPECT_THAT(from({"cifer"}),
+              HasSubstr("no recipe 'cifer' (did you mean cifar?); choose mnist, cifar or text"));
+  EXPECT_THAT(from({"--output", "cifar", "mnist"}), HasSubstr("give the recipe first"));
+  EXPECT_THAT(from({"mnist", "--augment"}), HasSubstr("--augment"));
+  EXPECT_THAT(from({"cifar", "--data", "d", "--mean", "0"}), HasSubstr("--mean"));
+  EXPECT_THAT(from({"cifar", "--data", "d", "--augment=maybe"}), HasSubstr("true or false"));
+  EXPECT_THAT(from({"cifar", "--data", "d", "--model", "vgg"}),
+              HasSubstr("simple-cnn, resnet18 or resnet50"));
+  EXPECT_THAT(from({"cifar"}), HasSubstr("give a directory with CIFAR-10's .bin files, or"));
+  EXPECT_THAT(from({"mnist"}), HasSubstr("--data is missing"));
+  EXPECT_THAT(from({"mnist", "--data", "d", "--epochs", "x"}), HasSubstr("--epochs is 'x'"));
+  EXPECT_THAT(from({"mnist", "--data", "d", "--epohcs", "1"}), HasSubstr("--epohcs"));
+  EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("nproc is 0"));
+  EXPECT_THAT(from({"mnist", "--data", "d", "--strategy", "x"}),
+              HasSubstr("choose ddp, average, ring, naive-ring, horovod or zero"));
+  EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
+}
+
+TEST(TrainArguments, ALaunchersRanksCount) {
+  EXPECT_EQ(plan({"mnist", "--data", "d"}, 4).config.nproc, 4);
+  EXPECT_EQ(plan({"mnist", "--data", "d", "--nproc", "4"}, 4).config.nproc, 4);
+  EXPECT_THAT(error_of([] { plan({"mnist", "--data", "d", "--nproc", "2"}, 4); }),
+              HasSubstr("a launcher has started 4"));
+}
+
+TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
+  const TestDirectory dir;
+  const Arguments resume{"mnist", "--output", dir.path(), "--resume"};
+  EXPECT_THAT(error_of([&] { plan(resume); }), HasSubstr("has no checkpoints/last to resume"));
+  Checkpoint checkpoint;
+  TrainConfig config;
+  config.data = "/d";
+  config.output = "/elsewhere";
+  config.nproc = 2;
+  config.batch_size = 64;
+  config.lr = 0.25;
+  checkpoint.config_json = to_json(config);
+  checkpoint.trainer_json = "{}";
+  write_checkpoint(RunFolder{dir.path()}.last(), checkpoint);
+  EXPECT_EQ(plan(resume).config.lr, 0.25);
+  EXPECT_EQ(plan(resume).config.nproc, 2);
+  EXPECT_EQ(plan(resume).config.output, dir.path());
+  Arguments more = resume;
+  more.insert(more.end(), {"--epochs", "20"});
+  EXPECT_EQ(plan(more).config.epochs, 20);
+  EXPECT_THAT(error_of([&] { plan({"cifar", "--output", dir.path(), "--resume"}); }),
+              HasSubstr("holds a run of the recipe mnist, not cifar"));
+  more.insert(more.end(), {"--lr", "0.5"});
+  EXPECT_THAT(error_of([&] { plan(more); }),
+              HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));
+}
+
+TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
+  const TestDirectory dir;
+  const auto check = [&](const Arguments& more) {
+    Arguments arguments{"mnist", "--output", dir / "out"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return error_of([&] {
+      const TrainArguments parsed = parse_train_arguments(arguments);
+      const OutputFolder output = check_train_input(make_train_plan(parsed, std::nullopt), parsed);
+    });
+  };
+  EXPECT_THAT(check({"--data", dir / "none"}), HasSubstr("none"));
+  EXPECT_THAT(check({"--data", dir / "none", "--json", "/nowhere/x.json"}),
+              HasSubstr("/nowhere/x.json"));
+  dir.write("file", "");
+  EXPECT_THAT(check({"--data", dir / "none", "--output", dir / "file"}),
+              HasSubstr("give a directory that can be written"));
+  EXPECT_EQ(check({"--data", "digits"}), "no error");
+  EXPECT_THAT(check({"--data", "digits", "--init-from", dir / "file"}), HasSubstr("too short"));
+  EXPECT_EQ(check({"--data", "digits", "--nproc", "100000"}),
+            "--nproc is 100000; give at most 1024, the ranks of one host");
+  write_safetensors(dir / "other", {{"fc.weight", at::ones({2, 2})}});
+  EXPECT_THAT(
+      check({"--data", "digits", "--init-from", dir / "other", "--output", dir / "fresh"}),
+      AllOf(HasSubstr("init_from: "), HasSubstr("other: does not fit the model: missing: conv1"),
+            HasSubstr("unexpected: fc.weight")));
+  EXPECT_FALSE(std::filesystem::exists(dir / "fresh")) << "nothing is made for nothing";
+  dir.write("out/data/t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x05"
+                                                           "ab",
+                                                           10));
+  EXPECT_THAT(check({"--data", dir / "out/data"}),
+              AllOf(HasSubstr("t10k-labels-idx1-ubyte"), HasSubstr("truncated")));
+}
+
+}  // namespace lockstep::engine::train_arguments_test

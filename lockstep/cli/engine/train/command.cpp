@@ -1,0 +1,131 @@
+#include "lockstep/cli/engine/train/command.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/cli/engine/train/arguments.h"
+#include "lockstep/cli/engine/train/stop.h"
+#include "lockstep/cli/engine/train/summary.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/error_note.h"
+#include "lockstep/launch/job_environment.h"
+#include "lockstep/train/image_data.h"
+#include "lockstep/train/recipe_run.h"
+#include "lockstep/train/recipes.h"
+
+namespace lockstep::engine {
+namespace {
+
+// A failure that is the same on every rank, or another rank's consequence, is the agent's to tell:
+// once.
+void leave_to_agent(const std::exception& error, const StartedRun& run) {
+  const std::string full = full_disk_text(run, error);
+  if (!full.empty()) {
+    if (launch::leave_error_note({.message = "lockstep train: " + full, .complete = true},
+                                 process_env()))
+      throw Told{.exit_code = 1};
+    throw Error(full);
+  }
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr &&
+      launch::leave_error_note({.message = error.what(), .consequence = true}, process_env()))
+    throw Told{.exit_code = 1};
+}
+
+void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArguments& arguments) {
+  const TrainConfig& config = plan.config;
+  const TrainResult result = train_recipe(comm, config,
+                                          {.resume = arguments.resume,
+                                           .terminal = find_terminal(STDERR_FILENO, process_env()),
+                                           .record = arguments.record});
+  const std::string& backend = comm.capabilities().backend;
+  on_root(comm, [&] {
+    write_json(arguments.json, nlohmann::ordered_json::parse(to_json(result, config, backend)));
+    if (!arguments.quiet) {
+      std::cout << train_summary({.result = result,
+                                  .config = config,
+                                  .backend = backend,
+                                  .built_in = plan.built_in,
+                                  .example = recipe_of(config.recipe).kind == RecipeKind::kImages
+                                                 ? example_file(config).string()
+                                                 : "",
+                                  .command = lockstep_command()})
+                << std::flush;
+    }
+  });
+}
+
+// One rank, from joining the job to the summary. The run has begun: what fails now failed as a run,
+// whatever the exception says; but for the input, which a rank of another launcher is the first to
+// see.
+int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const StartedRun& run) {
+  try {
+    provide_data(plan);
+    const std::chrono::duration<double> timeout(plan.config.timeout);
+    Communicator comm =
+        init({.backend = plan.config.backend,
+              .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)});
+    try {
+      train_as_rank(comm, plan, arguments);
+    } catch (const std::exception& error) {
+      // While the others still find this rank: its own account is to come first.
+      leave_to_agent(error, run);
+      throw;
+    }
+  } catch (const CheckpointError& error) {
+    throw Error(error.what());
+  }
+  return 0;
+}
+
+int start_ranks(const TrainPlan& plan, const StartedRun& run) {
+  launch::LaunchOptions options;
+  options.command = {"lockstep", "train"};
+  options.command.insert(options.command.end(), run.arguments.begin(), run.arguments.end());
+  options.program = self().string();
+  options.nproc = static_cast<int>(plan.config.nproc);
+  const int code = launch::launch(options).exit_code;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    if (code == 128 + signal) write_all(STDERR_FILENO, stopped_line(run, signal));
+  }
+  return code;
+}
+
+}  // namespace
+
+int train_command(const Arguments& arguments) {
+  return run_guarded("train", [&] {
+    const TrainArguments parsed = parse_train_arguments(arguments);
+    const auto job = launch::read_job_environment(process_env());
+    const bool alone = job.launcher == launch::Launcher::kNone;
+    const TrainPlan plan =
+        make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
+    const StartedRun run{.output = plan.config.output,
+                         .arguments = arguments,
+                         .resumed = parsed.resume,
+                         .command = lockstep_command()};
+    if (!alone) {
+      if (job.rank == 0) {
+        const OutputFolder tried(plan.config.output);
+        check_output_file(parsed.json);
+        check_output_file(parsed.record);
+      }
+      return run_rank(plan, parsed, run);
+    }
+    std::optional<StopOnSignal> stop;
+    if (plan.config.nproc == 1) stop.emplace(run);
+    const OutputFolder output = check_train_input(plan, parsed);
+    return plan.config.nproc == 1 ? run_rank(plan, parsed, run) : start_ranks(plan, run);
+  });
+}
+
+}  // namespace lockstep::engine

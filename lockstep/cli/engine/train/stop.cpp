@@ -1,0 +1,113 @@
+#include "lockstep/cli/engine/train/stop.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
+#include "lockstep/launch/failure_report.h"
+#include "lockstep/report/terminal.h"
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/trainer_state.h"
+
+namespace lockstep::engine {
+namespace fs = std::filesystem;
+namespace {
+
+std::string start_command(const StartedRun& run) {
+  std::string text = shell_word(run.command) + " train";
+  for (const std::string& argument : run.arguments) text += " " + shell_word(argument);
+  return text;
+}
+
+// Where the run's last checkpoint stood; nothing where it has none. One that is older is of a
+// former run in the same folder.
+std::optional<TrainerState> last_state(const StartedRun& run) {
+  const fs::path last = RunFolder{run.output}.last();
+  try {
+    if (!checkpoint_exists(last)) return std::nullopt;
+    if (!run.resumed && fs::last_write_time(last) < run.started) return std::nullopt;
+    return trainer_state_from_json(read_checkpoint(last).trainer_json, last.string());
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string how_to_go_on(const StartedRun& run) {
+  const auto state = last_state(run);
+  if (!state) return "before its first checkpoint; start again with: " + start_command(run);
+  return "the last checkpoint is " + RunFolder{run.output}.last().string() + " (step " +
+         std::to_string(state->step) + "); go on with: " + resume_command(run);
+}
+
+bool is_ignored(int signal) {
+  struct sigaction action{};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+std::string resume_command(const StartedRun& run) {
+  const bool resumes =
+      std::find(run.arguments.begin(), run.arguments.end(), "--resume") != run.arguments.end();
+  return start_command(run) + (resumes ? "" : " --resume");
+}
+
+std::string stopped_line(const StartedRun& run, int signal) {
+  const std::string how = how_to_go_on(run);
+  return "lockstep train: stopped by " + launch::signal_name(signal) +
+         (how.starts_with("before") ? " " : "; ") + how + "\n";
+}
+
+std::string full_disk_text(const StartedRun& run, const std::exception& error) {
+  const auto* failure = dynamic_cast<const SystemError*>(&error);
+  if (failure == nullptr || (failure->errnum() != ENOSPC && failure->errnum() != EDQUOT)) return {};
+  const auto state = last_state(run);
+  return std::string(failure->what()) + "; make room there, then " +
+         (state ? "go on with: " + resume_command(run) : "start again with: " + start_command(run));
+}
+
+StopOnSignal::StopOnSignal(StartedRun run) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (!is_ignored(signal)) ::sigaddset(&signals, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  end_.reset(::eventfd(0, EFD_CLOEXEC));
+  if (!signals_ || !end_) throw system_error("cannot wait for signals", errno);
+  thread_ = std::thread([this, run = std::move(run)] { watch(run); });
+}
+
+StopOnSignal::~StopOnSignal() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(end_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void StopOnSignal::watch(const StartedRun& run) const {
+  while (true) {
+    pollfd polls[] = {{signals_.get(), POLLIN, 0}, {end_.get(), POLLIN, 0}};
+    if (::poll(polls, 2, -1) < 0) continue;
+    signalfd_siginfo info{};
+    if (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      const auto signal = static_cast<int>(info.ssi_signo);
+      const bool bar = find_terminal(STDERR_FILENO, process_env()).interactive;
+      write_all(STDERR_FILENO, (bar ? "\r\x1b[K" : "") + stopped_line(run, signal));
+      ::_exit(128 + signal);
+    }
+    if (polls[1].revents != 0) return;
+  }
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,222 @@
+#include "lockstep/cli/run/command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "lockstep/cli/run/mpi.h"
+#include "lockstep/cli/run/nodes.h"
+#include "lockstep/cli/usage.h"
+#include "lockstep/core/cpus.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/remote_agents.h"
+#include "lockstep/launch/remote_order.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+int count_gpus() {
+  if (const auto visible = process_env()("CUDA_VISIBLE_DEVICES")) {
+    const auto devices = split(*visible, ',');
+    return devices.empty() || devices.front() == "-1" ? 0 : static_cast<int>(devices.size());
+  }
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("nvidia") && parse_int(std::string_view(name).substr(6), 0)) ++count;
+  }
+  return count;
+}
+
+int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
+  if (flags.nproc == "cpu") return machine.cpus;
+  if (flags.nproc == "auto") return machine.gpus > 0 ? machine.gpus : machine.cpus;
+  if (flags.nproc == "gpu") {
+    if (machine.gpus == 0) throw UsageError("--nproc-per-node=gpu: no GPU found on this host");
+    return machine.gpus;
+  }
+  const auto count = parse_int(flags.nproc, 1, launch::kMostRanksOfAHost);
+  if (!count) {
+    throw UsageError("--nproc-per-node=" + flags.nproc + ": expected a number of ranks from 1 to " +
+                     std::to_string(launch::kMostRanksOfAHost) + ", auto, cpu or gpu");
+  }
+  return static_cast<int>(*count);
+}
+
+void check_signals(const std::string& names) {
+  for (std::string name : split(names, ',')) {
+    static const std::set<std::string> kHandled = {"SIGTERM", "SIGINT",  "SIGHUP",
+                                                   "SIGQUIT", "SIGUSR1", "SIGUSR2"};
+    if (!kHandled.contains(name)) {
+      throw UsageError("--signals-to-handle: " + name +
+                       " cannot be passed on (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and "
+                       "SIGUSR2 always are)");
+    }
+  }
+}
+
+std::set<int> ranks_to_show(const std::string& text) {
+  std::set<int> ranks;
+  for (const std::string& part : split(text, ',')) {
+    const auto rank = parse_int(part, 0, 1 << 16);
+    if (!rank)
+      throw UsageError("--local-ranks-filter=" + text + ": expected local ranks, such as 0,1");
+    ranks.insert(static_cast<int>(*rank));
+  }
+  return ranks;
+}
+
+// The program's command line, under Python where it needs one.
+std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& machine) {
+  if (flags.program.empty()) {
+    throw UsageError("no program to run; for example: lockstep run --nproc-per-node 2 ./train");
+  }
+  if (flags.module && flags.no_python)
+    throw UsageError("--module and --no-python contradict each other");
+  const std::string& name = flags.program.front();
+  const bool script =
+      !flags.module && (flags.run_path || name.ends_with(".py")) && !flags.no_python;
+  std::vector<std::string> command;
+  if (script || flags.module) {
+    if (machine.python.empty())
+      throw UsageError("'" + name + "' needs python3, which is not on PATH; set PYTHON_EXEC");
+    if (script && !std::filesystem::exists(name))
+      throw UsageError("script '" + name + "' does not exist");
+    command = {machine.python, "-u"};
+    if (flags.module) command.push_back("-m");
+  } else {
+    find_program(name);
+  }
+  command.push_back(name);
+  if (flags.no_use_env) command.push_back("--local-rank=${local_rank}");
+  command.insert(command.end(), flags.program.begin() + 1, flags.program.end());
+  return command;
+}
+
+template <typename Parse>
+auto with_flag(const char* flag, Parse parse) {
+  try {
+    return parse();
+  } catch (const InvalidArgument& error) {
+    throw UsageError(std::string(flag) + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+MachineFacts machine_facts() {
+  MachineFacts facts;
+  facts.cpus = usable_cpu_count();
+  facts.gpus = count_gpus();
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) == 0) facts.host_name = name;
+  facts.addresses = interface_addresses();
+  facts.env = process_env();
+  facts.python = facts.env("PYTHON_EXEC").value_or("");
+  if (facts.python.empty()) {
+    try {
+      facts.python = find_program("python3");
+    } catch (const LaunchError&) {
+      // Only Python programs need it.
+    }
+  }
+  return facts;
+}
+
+RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
+  if (!flags.refused.empty()) {
+    throw UsageError(flags.refused.front() + " is torchrun's and not supported here");
+  }
+  check_signals(flags.signals);
+  RunPlan plan;
+  launch::LaunchOptions& options = plan.options;
+  const int nproc = nproc_of(flags, machine);
+  NodesPlan nodes =
+      plan_nodes(flags, machine, flags.nproc_given ? std::optional(nproc) : std::nullopt);
+  options.nproc = nodes.nproc.value_or(nproc);
+  options.nodes = std::move(nodes.nodes);
+  plan.notes = std::move(nodes.notes);
+  options.command = command_of(flags, machine);
+  // A name that is found on this host's PATH is meant to be that file on the others.
+  if (options.nodes && !options.nodes->remotes.empty())
+    options.program = std::filesystem::absolute(find_program(options.command.front()));
+  if (flags.max_restarts < 0) throw UsageError("--max-restarts must not be negative");
+  if (!(flags.grace >= 0 && flags.grace < 1e6))
+    throw UsageError("--grace: expected seconds, 0 or more");
+  options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
+  options.max_restarts = flags.max_restarts;
+  if (options.nodes && flags.max_restarts > 0) {
+    options.max_restarts = 0;
+    plan.notes.push_back(
+        "--max-restarts is ignored: ranks are restarted on one host only; with several, start the "
+        "job again (it goes on from its last checkpoint)");
+  }
+  options.log_dir = flags.log_dir;
+  // The agents of other hosts, and ranks that have no agent, get it as well.
+  if (!flags.trace_dir.empty())
+    options.env["LOCKSTEP_TRACE_DIR"] = std::filesystem::absolute(flags.trace_dir).string();
+  options.redirects =
+      with_flag("--redirects", [&] { return launch::parse_redirects(flags.redirects); });
+  options.tee = with_flag("--tee", [&] { return launch::parse_redirects(flags.tee); });
+  options.show_ranks = ranks_to_show(flags.show_ranks);
+  if (flags.prefix) options.prefix = launch::LinePrefix::kRank;
+  if (flags.tag_output) options.prefix = launch::LinePrefix::kRankAndStream;
+  options.prefix_template = flags.prefix_template;
+  if (options.prefix_template.empty())  // where torchrun of 2.13 has it
+    options.prefix_template = machine.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  options.substitute_local_rank = true;
+  options.pin = !flags.no_pin;
+  options.threads_per_rank = flags.threads;
+  options.master_addr = flags.master_addr.value_or("127.0.0.1");
+  options.master_port = flags.master_port;
+  if (!flags.rdzv_id.empty()) {
+    options.run_id = flags.rdzv_id;
+  } else if (flags.standalone) {
+    options.run_id = to_hex(random_bytes(8));
+  }
+  options.role = flags.role;
+  for (const std::string& variable : flags.forward) {
+    const auto equals = variable.find('=');
+    if (equals == 0) throw UsageError("-x " + variable + ": expected NAME or NAME=VALUE");
+    if (equals != std::string::npos)
+      options.env[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  if (!flags.backend.empty()) options.env["LOCKSTEP_BACKEND"] = flags.backend;
+  plan.by_mpirun = flags.backend == "mpi" || flags.backend == "hierarchical:mpi";
+  if (plan.by_mpirun) check_mpi_flags(flags, plan);
+  if (!flags.numa_binding.empty()) {
+    plan.notes.push_back(
+        "--numa-binding is ignored: each rank has its share of the processors (--no-pin: all of "
+        "them)");
+  }
+  return plan;
+}
+
+int run_command(const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{launch::kRemoteAgentFlag})
+    return launch::run_remote_agent(STDIN_FILENO);
+  const RunFlags flags = parse_run_flags(arguments, process_env());
+  if (flags.help) {
+    write_stdout(run_help());
+    return 0;
+  }
+  const RunPlan plan = plan_run(flags, machine_facts());
+  for (const std::string& note : plan.notes) write_all(STDERR_FILENO, "[lockstep] " + note + "\n");
+  return plan.by_mpirun ? run_by_mpirun(plan) : launch::launch(plan.options).exit_code;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,38 @@
+// `lockstep run`: from flags to a launch.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/run/flags.h"
+#include "lockstep/core/interfaces.h"
+#include "lockstep/launch/agent.h"
+
+namespace lockstep::cli {
+
+// What plan_run() must know about the machine.
+struct MachineFacts {
+  int cpus = 1;
+  int gpus = 0;
+  std::string host_name;
+  std::string python;  // the interpreter; "": there is none
+  std::vector<InterfaceAddress> addresses;
+  EnvLookup env = [](std::string_view) { return std::nullopt; };
+};
+MachineFacts machine_facts();
+
+struct RunPlan {
+  launch::LaunchOptions options;
+  bool by_mpirun = false;
+  std::vector<std::string> notes;  // lines to tell the user about flags that have no effect
+};
+
+// What to launch. Pure, but that it looks whether the program exists. Throws UsageError,
+// InvalidArgument, LaunchError, one line each.
+RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine);
+
+// The whole command; returns the exit code.
+int run_command(const std::vector<std::string>& arguments);
+
+}  // namespace lockstep::cli

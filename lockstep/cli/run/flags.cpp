@@ -1,0 +1,212 @@
+#include "lockstep/cli/run/flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "lockstep/cli/flag_syntax.h"
+#include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/usage.h"
+
+namespace lockstep::cli {
+namespace {
+
+// The one place where flags are listed: CLI11 has their types and help, `flags` what flag_syntax
+// needs.
+class RunParser {
+ public:
+  explicit RunParser(RunFlags& flags)
+      : app_(
+            "Starts a program on several ranks, on this host or on several, and says which failed "
+            "first and "
+            "why.",
+            "lockstep run") {
+    app_.set_help_flag();
+    app_.footer(
+        "Flags may be written with '-' or '_', and shortened where that is unambiguous. "
+        "torchrun's\n"
+        "--local-addr, --monitor-interval, --start-method and --event-log-handler are accepted "
+        "and\n"
+        "change nothing; the rendezvous flags change nothing on one host.\n"
+        "Programs that end in .py run with python3 (or $PYTHON_EXEC), others by themselves.\n"
+        "Exit code: 0; 2 for a wrong flag, or when the first rank to fail exited with 2; 1 when a\n"
+        "rank failed otherwise; 128 + n after signal n.");
+    app_.option_defaults()->group("Ranks");
+    value("--nproc-per-node", "-np", flags.nproc,
+          "Ranks on this host, also -np N: a number, auto, cpu or gpu", "N");
+    value("--threads", "", flags.threads, "OMP_NUM_THREADS, if not the processors / ranks", "N");
+    flag("--no-pin", "", flags.no_pin, "Do not give each rank its share of the processors");
+    value("--max-restarts", "", flags.max_restarts, "Restart all ranks so often after a failure",
+          "N");
+    value("--grace", "", flags.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped",
+          "SECONDS");
+    value("--shutdown-timeout", "", flags.grace, "torchrun's name of --grace", "SECONDS");
+
+    app_.option_defaults()->group("Output");
+    flag("--prefix", "", flags.prefix, "Put [rank]: before each line");
+    flag("--tag-output", "", flags.tag_output,
+         "Put [rank]<stdout>: before each line, as mpirun and horovodrun do");
+    value("--log-line-prefix-template", "", flags.prefix_template,
+          "Put this before each line, ${role_name}, ${rank} and ${local_rank} filled in (also "
+          "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
+          "TEXT");
+    value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
+    value("--trace-dir", "", flags.trace_dir,
+          "Write the ranks' last calls there on a failure, and on SIGUSR1", "DIR");
+    value("--redirects", "-r", flags.redirects,
+          "Streams to files only: 1 out, 2 err, 3 both; or 0:3,1:1 by rank", "STREAMS");
+    value("--tee", "-t", flags.tee, "Streams that go to files and here", "STREAMS");
+    value("--local-ranks-filter", "", flags.show_ranks, "Show the output of these local ranks only",
+          "0,1,...");
+
+    app_.option_defaults()->group("Program");
+    value("--backend", "", flags.backend,
+          "LOCKSTEP_BACKEND of the ranks; with mpi, mpirun starts them", "NAME");
+    flag("--module", "-m", flags.module, "The program is a Python module (python3 -m)");
+    flag("--no-python", "", flags.no_python, "Start the program itself even if it ends in .py");
+    flag("--run-path", "", flags.run_path, "The program is a Python script whatever its name");
+    flag("--use-env", "", unused_flag_, "The default: ranks learn their number from LOCAL_RANK");
+    flag("--no-use-env", "", flags.no_use_env, "Also pass --local-rank=N to the program");
+    value("--role", "", flags.role, "ROLE_NAME", "NAME");
+
+    app_.option_defaults()->group("Several hosts, started from here");
+    value("--hosts", "-H", flags.hosts,
+          "Hosts with their slots; other hosts' ranks are started through ssh", "HOST:SLOTS,...");
+    list("--export", "-x", flags.forward,
+         "Pass this variable on to other hosts, besides LOCKSTEP_* (may be repeated)",
+         "NAME[=VALUE]");
+    value("--ssh-command", "", flags.ssh_command,
+          "Words to start an agent with instead of ssh (also LOCKSTEP_SSH)", "WORDS");
+
+    app_.option_defaults()->group("Several hosts, one lockstep run on each");
+    value("--nnodes", "", flags.nnodes, "How many hosts", "N");
+    value("--node-rank", "", flags.node_rank, "The number of this host, from 0", "N");
+    value("--master-addr", "", flags.master_addr,
+          "Where host 0's agent is; on one host: MASTER_ADDR", "HOST");
+    value("--master-port", "", flags.master_port,
+          "Its port (29500); on one host: MASTER_PORT (a free one)", "PORT");
+    value("--rdzv-endpoint", "", flags.rdzv_endpoint,
+          "Instead of numbers: where the first agent serves; hosts are ordered by name",
+          "HOST:PORT");
+    value("--rdzv-backend", "", flags.rdzv_backend, "c10d (by endpoint) or static (by number)",
+          "NAME");
+    value(
+        "--rdzv-conf", "", flags.rdzv_conf,
+        "join_timeout=SECONDS (600), keep_alive_interval=SECONDS (1), keep_alive_max_attempt=N (8)",
+        "K=V,...");
+    value("--rdzv-id", "", flags.rdzv_id,
+          "The job's name: TORCHELASTIC_RUN_ID, and the start of the log folder's name", "ID");
+    value("--interface", "", flags.interface,
+          "This host's network interface towards the others, or its address", "NAME");
+    value("--network-interface", "", flags.interface, "horovodrun's name of --interface", "NAME");
+
+    app_.option_defaults()->group("Other");
+    flag("--standalone", "", flags.standalone, "The default: one host");
+    value("--numa-binding", "", flags.numa_binding,
+          "Ignored: each rank has its share of the processors", "X");
+    value("--signals-to-handle", "", flags.signals,
+          "Signals to pass on; all that torchrun knows always are", "NAMES");
+    for (const char* name :
+         {"--duplicate-stdout-filters", "--duplicate-stderr-filters", "--logs-specs"}) {
+      refused(name, flags, true);
+    }
+    refused("--virtual-local-rank", flags, false);
+    app_.option_defaults()->group("");  // not in the help
+    for (const char* name :
+         {"--local-addr", "--monitor-interval", "--start-method", "--event-log-handler"}) {
+      value(name, "", unused_, "Ignored", "X");
+    }
+    app_.option_defaults()->group("Other");
+    flag("--help", "-h", flags.help, "This text");
+  }
+
+  void parse(const std::vector<std::string>& arguments, const EnvLookup& env, RunFlags& flags) {
+    const SplitCommandLine split = split_command_line(arguments, flags_);
+    std::vector<std::string> words = split.flags;
+    for (const Flag& flag : flags_) {
+      const auto given = [&](const std::string& word) {
+        return word == flag.name || word.starts_with(flag.name + "=");
+      };
+      if (!flag.takes_value || std::any_of(words.begin(), words.end(), given)) continue;
+      if (const auto value = env(environment_name(flag.name)))
+        words.push_back(flag.name + "=" + *value);
+    }
+    flags.program = split.program;
+    parse_options(app_, words);
+    flags.nproc_given = app_.get_option("--nproc-per-node")->count() > 0;
+  }
+
+  std::string help() const {
+    std::string text = app_.help();
+    const std::string options = "[OPTIONS]";  // CLI11's word
+    if (const auto at = text.find(options); at != std::string::npos) {
+      text.replace(at, options.size(), "[flags] program [arguments]");
+    }
+    return text;
+  }
+
+ private:
+  template <typename T>
+  void value(const std::string& name, const std::string& short_name, T& target,
+             const std::string& help, const std::string& type) {
+    // The last one counts, as with argparse.
+    app_.add_option(with_short(name, short_name), target, help)
+        ->type_name(type)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    flags_.push_back({name, short_name, true});
+  }
+  void list(const std::string& name, const std::string& short_name,
+            std::vector<std::string>& target, const std::string& help, const std::string& type) {
+    app_.add_option(with_short(name, short_name), target, help)
+        ->type_name(type)
+        ->allow_extra_args(false);
+    flags_.push_back({name, short_name, true});
+  }
+  void flag(const std::string& name, const std::string& short_name, bool& target,
+            const std::string& help) {
+    app_.add_flag(with_short(name, short_name), target, help)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    flags_.push_back({name, short_name, false});
+  }
+  void refused(const std::string& name, RunFlags& flags, bool takes_value) {
+    const auto note = [name, &flags](const std::string&) { flags.refused.push_back(name); };
+    if (takes_value) {
+      app_.add_option_function<std::string>(name, note, "Not supported")->group("");
+    } else {
+      app_.add_flag_function(name, [note](int64_t) { note(""); }, "Not supported")->group("");
+    }
+    flags_.push_back({name, "", takes_value});
+  }
+  // CLI11 wants single letters; -np is turned into the long name before it sees it.
+  static std::string with_short(const std::string& name, const std::string& short_name) {
+    return short_name.size() == 2 ? short_name + "," + name : name;
+  }
+  static std::string environment_name(const std::string& name) {
+    std::string result = "PET_" + name.substr(2);
+    for (char& c : result)
+      c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    return result;
+  }
+
+  CLI::App app_;
+  std::vector<Flag> flags_;
+  std::string unused_;
+  bool unused_flag_ = false;
+};
+
+}  // namespace
+
+RunFlags parse_run_flags(const std::vector<std::string>& arguments, const EnvLookup& env) {
+  RunFlags flags;
+  RunParser(flags).parse(arguments, env, flags);
+  return flags;
+}
+
+std::string run_help() {
+  RunFlags flags;
+  return RunParser(flags).help();
+}
+
+}  // namespace lockstep::cli

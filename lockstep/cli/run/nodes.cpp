@@ -1,0 +1,219 @@
+#include "lockstep/cli/run/nodes.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "lockstep/cli/usage.h"
+#include "lockstep/launch/host_list.h"
+
+namespace lockstep::cli {
+namespace {
+
+using launch::HostSlots;
+using launch::NodesOptions;
+using std::chrono::milliseconds;
+
+// torchrun's.
+constexpr int kDefaultStaticPort = 29500;
+constexpr int kDefaultDynamicPort = 29400;
+
+std::vector<std::string> split_at(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) {
+    if (!part.empty()) parts.push_back(part);
+  }
+  return parts;
+}
+
+// --nnodes: N, or MIN:MAX as torchrun has it.
+int count_nodes(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto min = parse_int(std::string_view(text).substr(0, colon), 1, 1 << 20);
+  const auto max = colon == std::string::npos
+                       ? min
+                       : parse_int(std::string_view(text).substr(colon + 1), 1, 1 << 20);
+  if (!min || !max || *min > *max) {
+    throw UsageError("--nnodes=" + text + ": expected a number of hosts, such as 2");
+  }
+  if (*min != *max) {
+    throw UsageError("--nnodes=" + text +
+                     ": a job whose number of hosts changes is not supported; give one number");
+  }
+  return static_cast<int>(*max);
+}
+
+Secret need_shared_secret(const MachineFacts& machine) {
+  if (auto secret = Secret::from_env(machine.env)) return *secret;
+  throw UsageError(
+      "several hosts need a secret that all of them have: run 'openssl rand -hex 32 > FILE; chmod "
+      "600 FILE' once, copy FILE to every host, and set LOCKSTEP_SECRET_FILE=FILE there (or "
+      "LOCKSTEP_SECRET to its content)");
+}
+
+HostPort endpoint_of(const std::string& flag, const std::string& text, int default_port) {
+  const bool has_port = text.ends_with(']')
+                            ? false
+                            : text.find(':') != std::string::npos &&
+                                  (text.front() == '[' || text.find(':') == text.rfind(':'));
+  std::string host = text;
+  if (!has_port && host.front() == '[') host = host.substr(1, host.size() - 2);
+  const HostPort endpoint =
+      has_port ? parse_host_port(text) : HostPort{host, static_cast<uint16_t>(default_port)};
+  if (endpoint.port == 0) {
+    throw UsageError(flag + "=" + text +
+                     ": port 0 cannot be found by the other hosts; give a number");
+  }
+  return endpoint;
+}
+
+// torchrun's --rdzv-conf, "key=value,...". Its other keys are known, and have nothing to set here.
+void read_conf(const std::string& text, NodesOptions& nodes) {
+  static constexpr std::array<std::string_view, 8> kWithoutEffect = {
+      "last_call_timeout", "close_timeout", "read_timeout", "store_type",
+      "is_host",           "rank",          "use_libuv",    "heartbeat_timeout"};
+  double attempts = 8;
+  for (const std::string& pair : split_at(text, ',')) {
+    const auto equals = pair.find('=');
+    const std::string key = pair.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : pair.substr(equals + 1);
+    if (std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end())
+      continue;
+    const bool timeout = key == "timeout" || key == "join_timeout";
+    if (!timeout && key != "keep_alive_interval" && key != "keep_alive_max_attempt") {
+      throw UsageError("--rdzv-conf: there is no '" + key +
+                       "'; join_timeout, keep_alive_interval and keep_alive_max_attempt have an "
+                       "effect");
+    }
+    const auto number = parse_double(value);
+    if (!number || *number <= 0 || *number > 1e6)
+      throw UsageError("--rdzv-conf: " + key + "=" + value + ": expected a number above 0");
+    const milliseconds time(static_cast<int64_t>(*number * 1000));
+    if (timeout) nodes.join_timeout = time;
+    if (key == "keep_alive_interval") nodes.beat = std::max(time, milliseconds(10));
+    if (key == "keep_alive_max_attempt") attempts = std::max(2.0, *number);
+  }
+  nodes.silence =
+      milliseconds(static_cast<int64_t>(static_cast<double>(nodes.beat.count()) * attempts));
+}
+
+NodesOptions by_number(const RunFlags& flags, int count) {
+  NodesOptions nodes;
+  if ((!flags.master_addr && flags.rdzv_endpoint.empty()) || !flags.node_rank) {
+    throw UsageError("--nnodes=" + flags.nnodes +
+                     " needs, on every host, --node-rank and the address of the host with number 0 "
+                     "(--master-addr), or else --rdzv-endpoint; or -H HOST:SLOTS,... on one host");
+  }
+  if (*flags.node_rank < 0 || *flags.node_rank >= count) {
+    throw UsageError("--node-rank=" + std::to_string(*flags.node_rank) +
+                     " contradicts --nnodes=" + flags.nnodes + ": hosts count from 0");
+  }
+  nodes.number = flags.node_rank;
+  nodes.server = *flags.node_rank == 0 ? NodesOptions::Server::kThis : NodesOptions::Server::kOther;
+  if (flags.master_addr) {
+    const int port = flags.master_port.value_or(kDefaultStaticPort);
+    if (port < 1 || port > 65535)
+      throw UsageError("--master-port=" + std::to_string(port) + " is not from 1 to 65535");
+    nodes.endpoints = {{*flags.master_addr, static_cast<uint16_t>(port)}};
+  } else {
+    nodes.endpoints = {endpoint_of("--rdzv-endpoint", flags.rdzv_endpoint, kDefaultStaticPort)};
+  }
+  return nodes;
+}
+
+NodesOptions by_endpoint(const RunFlags& flags) {
+  if (flags.rdzv_endpoint.empty()) {
+    throw UsageError("--rdzv-backend=c10d needs --rdzv-endpoint HOST:PORT, the same on every host");
+  }
+  NodesOptions nodes;
+  nodes.server = NodesOptions::Server::kWhoeverCan;
+  nodes.endpoints = {endpoint_of("--rdzv-endpoint", flags.rdzv_endpoint, kDefaultDynamicPort)};
+  return nodes;
+}
+
+bool is_this_host(const std::string& host, const MachineFacts& machine) {
+  return host == "localhost" || is_loopback(host) || host == machine.host_name ||
+         interface_of(machine.addresses, host).has_value();
+}
+
+NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine,
+                       std::optional<int> nproc) {
+  if (flags.nnodes != "1" || flags.node_rank.value_or(0) != 0 || !flags.rdzv_endpoint.empty()) {
+    throw UsageError(
+        "-H starts the other hosts' agents itself: leave --nnodes, --node-rank and "
+        "--rdzv-endpoint out");
+  }
+  const std::vector<HostSlots> hosts = launch::parse_hosts(flags.hosts);
+  int slots = 0;
+  for (const HostSlots& host : hosts) slots += host.slots;
+  const std::vector<HostSlots> used = launch::fill_hosts(hosts, nproc.value_or(slots));
+  NodesPlan plan;
+  plan.nproc = 0;
+  NodesOptions nodes;
+  nodes.nodes = static_cast<int>(used.size());
+  for (const HostSlots& host : used) {
+    const int number = static_cast<int>(nodes.names.size());
+    nodes.names.push_back(host.host);
+    if (!is_this_host(host.host, machine)) {
+      nodes.remotes.push_back({host.host, number, host.slots});
+      continue;
+    }
+    if (nodes.number) {
+      throw UsageError("-H " + flags.hosts + ": " + host.host + " and " +
+                       nodes.names[static_cast<size_t>(*nodes.number)] +
+                       " are both this host; name it once");
+    }
+    nodes.number = number;
+    plan.nproc = host.slots;
+  }
+  if (nodes.remotes.empty()) return plan;
+  nodes.server = NodesOptions::Server::kThis;
+  nodes.ssh = split_at(
+      flags.ssh_command.empty() ? machine.env("LOCKSTEP_SSH").value_or("") : flags.ssh_command,
+      ' ');
+  for (const std::string& variable : flags.forward) {
+    if (variable.find('=') == std::string::npos) nodes.forward.push_back(variable);
+  }
+  plan.nodes = std::move(nodes);
+  return plan;
+}
+
+}  // namespace
+
+NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::optional<int> nproc) {
+  const std::string& backend = flags.rdzv_backend;
+  if (!backend.empty() && backend != "static" && backend != "c10d") {
+    throw UsageError("--rdzv-backend=" + backend + " is not supported; there are static and c10d");
+  }
+  NodesPlan plan;
+  if (!flags.hosts.empty()) {
+    plan = by_host_list(flags, machine, nproc);
+  } else {
+    const int count = count_nodes(flags.nnodes);
+    if (count == 1) {
+      if (flags.node_rank.value_or(0) != 0) {
+        throw UsageError("--node-rank=" + std::to_string(*flags.node_rank) +
+                         ": the only host of --nnodes=1 has number 0");
+      }
+      return plan;
+    }
+    if (flags.standalone) throw UsageError("--standalone contradicts --nnodes=" + flags.nnodes);
+    const bool numbered = backend == "static" || (backend.empty() && flags.rdzv_endpoint.empty());
+    plan.nodes = numbered ? by_number(flags, count) : by_endpoint(flags);
+    plan.nodes->nodes = count;
+    if (!numbered && flags.node_rank) {
+      plan.notes.push_back(
+          "--node-rank is ignored with --rdzv-endpoint: hosts are ordered by name (--rdzv-backend "
+          "static orders them by number)");
+    }
+    plan.nodes->secret = need_shared_secret(machine);
+  }
+  if (!plan.nodes) return plan;
+  read_conf(flags.rdzv_conf, *plan.nodes);
+  plan.nodes->interface = flags.interface;
+  if (!flags.interface.empty()) candidate_addresses(machine.addresses, flags.interface);
+  return plan;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,67 @@
+// StepClock: where a step's seconds go.
+#pragma once
+
+#include <chrono>
+
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/train_loop.h"
+
+namespace lockstep {
+
+// Of one step, on one thread:
+//
+//   StepClock clock(strategy);
+//   clock.data([&] { ... });  clock.forward(...);  clock.backward(...);  clock.optimizer(...);
+//   result.times = clock.times();
+//
+// What the strategy says that it waited for others is taken out of backward and optimizer. Each may be
+// called several times. They give what `work` gives.
+class StepClock {
+ public:
+  explicit StepClock(Strategy& strategy) : strategy_(strategy), waited_(strategy.waiting()) {}
+
+  template <typename Work>
+  auto data(const Work& work) {
+    return timed(times_.data, work);
+  }
+  template <typename Work>
+  auto forward(const Work& work) {
+    return timed(times_.forward, work);
+  }
+  template <typename Work>
+  auto backward(const Work& work) {
+    return timed(times_.backward, work);
+  }
+  template <typename Work>
+  auto optimizer(const Work& work) {
+    return timed(times_.optimizer, work);
+  }
+  const StepTimes& times() const { return times_; }
+
+ private:
+  template <typename Work>
+  auto timed(double& part, const Work& work) {
+    const Lap lap(*this, part);
+    return work();
+  }
+
+  struct Lap {
+    Lap(StepClock& the_clock, double& the_part) : clock(the_clock), part(the_part) {}
+    Lap(const Lap&) = delete;
+    ~Lap() {
+      const double waited = clock.strategy_.waiting() - clock.waited_ - clock.times_.waiting;
+      clock.times_.waiting += waited;
+      part +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() - waited;
+    }
+    StepClock& clock;
+    double& part;
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  };
+
+  Strategy& strategy_;
+  double waited_;
+  StepTimes times_;
+};
+
+}  // namespace lockstep
