@@ -26,6 +26,14 @@ struct Dropout {
   float scale = 1;
 };
 
+// A part of a matrix that dropout is drawn for; `column` is a multiple of 32.
+struct Area {
+  int64_t row = 0;
+  int64_t column = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
 // z = dropout(x + bias) + residual; y = dropout(norm(z) * gamma + beta), over rows of `width`.
 struct Norm {
   int64_t width = 0;
@@ -87,6 +95,58 @@ struct ActivateGradients {
   float* bias_sum = nullptr;  // [width], added to
 };
 
+// z = x + residual; y = z * gamma / rms(z), rms(z) = sqrt(mean(z^2) + epsilon), over rows of `width`
+// (Zhang and Sennrich, arXiv:1910.07467).
+struct RmsNorm {
+  int64_t width = 0;
+  Type type = Type::kFloat32;       // of x, of y and of their gradients
+  const void* x = nullptr;          // [rows, width], or null
+  const float* residual = nullptr;  // [rows, width], or null
+  const float* gamma = nullptr;
+  float epsilon = 0;
+};
+
+struct RmsNormOutputs {
+  float* z = nullptr;     // [rows, width], or null where nobody wants the sum
+  void* y = nullptr;      // [rows, width] of `type`
+  float* rrms = nullptr;  // [rows]: 1 / rms(z), for backward
+};
+
+struct RmsNormGradients {
+  const float* z = nullptr;  // [rows, width]
+  const float* rrms = nullptr;
+  const void* dy = nullptr;       // [rows, width] of `type`
+  const float* dz_too = nullptr;  // [rows, width], or null: what else reads z; added
+  float* dz = nullptr;            // [rows, width]: the gradient of residual; may be dz_too
+  void* dx = nullptr;             // [rows, width] of `type`, or null: the same, rounded
+  float* sums = nullptr;          // [width], added to: gamma's gradient
+};
+
+// y = silu(gate) * up (Shazeer, arXiv:2002.05202).
+struct SwiGlu {
+  Type type = Type::kFloat32;
+  const void* gate = nullptr;  // elements [begin, end)
+  const void* up = nullptr;
+};
+struct SwiGluGradients {
+  const void* dy = nullptr;
+  void* dgate = nullptr;  // may be gate, up or dy, element by element
+  void* dup = nullptr;
+};
+
+// Heads of rows that are rotated by their positions (Su et al., arXiv:2104.09864; columns i and
+// i + width / 2 of a head are a pair, as Llama has it), and laid out head by head: row r of a sequence
+// of `length` rows that begins at row s goes to to[s * heads + h * length + (r - s)], rows of `width`.
+struct Rotary {
+  Type type = Type::kFloat32;
+  int64_t heads = 1;
+  int64_t width = 0;               // of a head; even
+  int64_t pitch = 0;               // elements from row to row of `from` (to, going back)
+  const float* cosines = nullptr;  // [positions, width / 2]; null: nothing is rotated
+  const float* sines = nullptr;
+  const int64_t* positions = nullptr;  // [length]
+};
+
 // The weights of one block of queries of one head: softmax(scores * scale + bias), then dropout.
 struct Softmax {
   int64_t keys = 0;
@@ -146,6 +206,19 @@ struct Kernels {
   void (*activate_backward)(const ActivateGradients&, int64_t begin, int64_t end);
   void (*softmax)(const Softmax&, const SoftmaxOutputs&, int64_t rows);
   void (*softmax_backward)(const Softmax&, const SoftmaxGradients&, int64_t rows);
+  // to [area's rows, columns]: the scale for what is kept, 0 for the rest.
+  void (*kept)(const Dropout&, const Area&, float* to);
+  void (*rms_norm)(const RmsNorm&, const RmsNormOutputs&, int64_t begin, int64_t end);
+  void (*rms_norm_backward)(const RmsNorm&, const RmsNormGradients&, int64_t begin, int64_t end);
+  void (*swiglu)(const SwiGlu&, void* y, int64_t begin, int64_t end);
+  void (*swiglu_backward)(const SwiGlu&, const SwiGluGradients&, int64_t begin, int64_t end);
+  // Rows [begin, end) of one sequence of `length` rows, from rows to heads; `from` and `to` are the
+  // sequence's own.
+  void (*rotate)(const Rotary&, const void* from, void* to, int64_t length, int64_t begin,
+                 int64_t end);
+  // The gradient's way: from heads to rows, rotated back.
+  void (*rotate_back)(const Rotary&, const void* from, void* to, int64_t length, int64_t begin,
+                      int64_t end);
   // float32 -> bfloat16.
   void (*round)(const float* from, uint16_t* to, int64_t count);
   // Likewise, rows of `columns`; pitches in elements.

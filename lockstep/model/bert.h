@@ -11,19 +11,12 @@
 #include <memory>
 
 #include "lockstep/model/bert_config.h"
+#include "lockstep/model/initial_parameters.h"
 
 namespace lockstep {
 namespace internal {
 class BertEncoder;
 }  // namespace internal
-
-// What a new model's parameters are.
-enum class InitialParameters {
-  // Weights from a normal distribution of initializer_range, the padding token's row and biases 0,
-  // norms 1, as transformers does.
-  kDrawn,
-  kNone,  // memory as it comes, to be loaded over
-};
 
 // A batch of token ids, as BertClassifier takes it.
 //   padded: ids int64 [B, T]; attention_mask int64 or bool [B, T], 1 where a token is (undefined:

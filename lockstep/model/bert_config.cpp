@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/json_object.h"
 #include "lockstep/core/text.h"
+#include "lockstep/model/internal/config_checks.h"
 
 namespace lockstep {
 namespace {
@@ -12,58 +14,20 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-[[noreturn]] void refuse_config(const std::string& source, const std::string& what) {
-  throw InvalidArgument(source + ": " + what);
-}
-
-template <typename T>
-void read_field(const json& object, const char* name, T& value, const std::string& source) {
-  const auto found = object.find(name);
-  if (found == object.end() || found->is_null()) return;
-  const bool fits = std::is_same_v<T, std::string> ? found->is_string()
-                    : std::is_same_v<T, int64_t>   ? found->is_number_integer()
-                                                   : found->is_number();
-  if (!fits)
-    refuse_config(source, std::string("'") + name + "' is " + found->dump() + "; it must be " +
-                              (std::is_same_v<T, std::string> ? "a text" : "a number"));
-  value = found->get<T>();
-}
-
 // id2label maps "0", "1", ... to names; num_labels alone gives them transformers' names.
-std::vector<std::string> read_labels(const json& object, const std::string& source) {
+std::vector<std::string> read_labels(const JsonObject& file) {
   constexpr int64_t kMost = 1'000'000;
-  int64_t count = 2;
-  const auto map = object.find("id2label");
-  const bool named = map != object.end() && map->is_object();
-  if (named)
-    count = static_cast<int64_t>(map->size());
-  else
-    read_field(object, "num_labels", count, source);
+  const bool named = file.has("id2label") && file.find("id2label")->is_object();
+  const int64_t count = named ? static_cast<int64_t>(file.find("id2label")->size())
+                              : file.whole_or(2, "num_labels", 1, kMost);
   if (count < 1 || count > kMost)
-    refuse_config(source, "there are " + std::to_string(count) + " labels");
+    file.say("id2label", "names " + std::to_string(count) + " labels");
   std::vector<std::string> labels;
   for (int64_t i = 0; i < count; ++i) {
     labels.push_back("LABEL_" + std::to_string(i));
-    if (!named) continue;
-    const auto found = map->find(std::to_string(i));
-    if (found == map->end() || !found->is_string())
-      refuse_config(source, "'id2label' has no text for " + std::to_string(i));
-    labels.back() = found->get<std::string>();
+    if (named) labels.back() = file.object("id2label").text(std::to_string(i));
   }
   return labels;
-}
-
-void check_size(const char* name, int64_t value) {
-  constexpr int64_t kMost = 1 << 30;
-  if (value < 1 || value > kMost)
-    throw InvalidArgument(std::string("BertConfig: ") + name + " is " + std::to_string(value) +
-                          "; it must be 1 or more");
-}
-
-void check_probability(const char* name, double value) {
-  if (!(value >= 0 && value < 1))
-    throw InvalidArgument(std::string("BertConfig: ") + name + " is " + std::to_string(value) +
-                          "; it must be in [0, 1)");
 }
 
 }  // namespace
@@ -85,14 +49,15 @@ BertConfig bert_preset(std::string_view name) {
 }
 
 void check(const BertConfig& config) {
-  check_size("vocab_size", config.vocab_size);
-  check_size("hidden_size", config.hidden_size);
-  check_size("num_hidden_layers", config.num_hidden_layers);
-  check_size("num_attention_heads", config.num_attention_heads);
-  check_size("intermediate_size", config.intermediate_size);
-  check_size("max_position_embeddings", config.max_position_embeddings);
-  check_size("type_vocab_size", config.type_vocab_size);
-  check_size("the number of labels", static_cast<int64_t>(config.labels.size()));
+  internal::check_size("BertConfig", "vocab_size", config.vocab_size);
+  internal::check_size("BertConfig", "hidden_size", config.hidden_size);
+  internal::check_size("BertConfig", "num_hidden_layers", config.num_hidden_layers);
+  internal::check_size("BertConfig", "num_attention_heads", config.num_attention_heads);
+  internal::check_size("BertConfig", "intermediate_size", config.intermediate_size);
+  internal::check_size("BertConfig", "max_position_embeddings", config.max_position_embeddings);
+  internal::check_size("BertConfig", "type_vocab_size", config.type_vocab_size);
+  internal::check_size("BertConfig", "the number of labels",
+                       static_cast<int64_t>(config.labels.size()));
   if (config.hidden_size % config.num_attention_heads != 0)
     throw InvalidArgument("BertConfig: hidden_size " + std::to_string(config.hidden_size) +
                           " does not divide by " + std::to_string(config.num_attention_heads) +
@@ -100,10 +65,11 @@ void check(const BertConfig& config) {
   if (config.pad_token_id < 0 || config.pad_token_id >= config.vocab_size)
     throw InvalidArgument("BertConfig: pad_token_id " + std::to_string(config.pad_token_id) +
                           " is outside the vocabulary of " + std::to_string(config.vocab_size));
-  check_probability("hidden_dropout_prob", config.hidden_dropout_prob);
-  check_probability("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
+  internal::check_probability("BertConfig", "hidden_dropout_prob", config.hidden_dropout_prob);
+  internal::check_probability("BertConfig", "attention_probs_dropout_prob",
+                              config.attention_probs_dropout_prob);
   if (config.classifier_dropout >= 0)
-    check_probability("classifier_dropout", config.classifier_dropout);
+    internal::check_probability("BertConfig", "classifier_dropout", config.classifier_dropout);
   const std::vector<std::string> known{"gelu", "gelu_new", "relu"};
   if (std::find(known.begin(), known.end(), config.hidden_act) == known.end())
     throw InvalidArgument("BertConfig: hidden_act '" + config.hidden_act + "' is unknown; choose " +
@@ -111,47 +77,41 @@ void check(const BertConfig& config) {
 }
 
 BertConfig bert_config_from_json(std::string_view text, const std::string& source) {
-  json object;
-  try {
-    object = json::parse(text);
-  } catch (const json::parse_error& error) {
-    refuse_config(source, "is not JSON (at byte " + std::to_string(error.byte) + ")");
-  } catch (const json::out_of_range& error) {
-    refuse_config(source, "the number " + quoted_part(error.what()) +
-                              " is out of range; give one that a double holds");
-  }
-  if (!object.is_object()) refuse_config(source, "is not a JSON object");
-  std::string type = "bert", positions = "absolute";
-  read_field(object, "model_type", type, source);
-  if (type != "bert")
-    refuse_config(source, "is of a model of type '" + type + "'; it must be 'bert'");
-  read_field(object, "position_embedding_type", positions, source);
-  if (positions != "absolute")
-    refuse_config(source, "has positions of type '" + positions + "'; only 'absolute' is known");
+  const json parsed = parse_json(text, source, refuse_as<InvalidArgument>);
+  const JsonObject file(parsed, source, refuse_as<InvalidArgument>);
+  if (file.text("model_type", "bert") != "bert") file.refuse("model_type", "a config.json of BERT");
+  if (file.text("position_embedding_type", "absolute") != "absolute")
+    file.refuse("position_embedding_type", "\"absolute\", which is known here");
   for (const char* flag : {"is_decoder", "add_cross_attention"}) {
-    if (const auto found = object.find(flag); found != object.end() && *found == true)
-      refuse_config(source, std::string("has '") + flag + "'; this model is an encoder");
+    if (const json* found = file.find(flag); found != nullptr && *found == true)
+      file.say(flag, "is set; this model is an encoder");
   }
   BertConfig config;
-  read_field(object, "vocab_size", config.vocab_size, source);
-  read_field(object, "hidden_size", config.hidden_size, source);
-  read_field(object, "num_hidden_layers", config.num_hidden_layers, source);
-  read_field(object, "num_attention_heads", config.num_attention_heads, source);
-  read_field(object, "intermediate_size", config.intermediate_size, source);
-  read_field(object, "max_position_embeddings", config.max_position_embeddings, source);
-  read_field(object, "type_vocab_size", config.type_vocab_size, source);
-  read_field(object, "pad_token_id", config.pad_token_id, source);
-  read_field(object, "hidden_dropout_prob", config.hidden_dropout_prob, source);
-  read_field(object, "attention_probs_dropout_prob", config.attention_probs_dropout_prob, source);
-  read_field(object, "classifier_dropout", config.classifier_dropout, source);
-  read_field(object, "layer_norm_eps", config.layer_norm_eps, source);
-  read_field(object, "initializer_range", config.initializer_range, source);
-  read_field(object, "hidden_act", config.hidden_act, source);
-  config.labels = read_labels(object, source);
+  const auto whole = [&](const char* name, int64_t& value) {
+    value = file.whole_or(value, name, -JsonObject::kMostWhole);
+  };
+  const auto number = [&](const char* name, double& value) {
+    value = file.number_or(value, name, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
+  };
+  whole("vocab_size", config.vocab_size);
+  whole("hidden_size", config.hidden_size);
+  whole("num_hidden_layers", config.num_hidden_layers);
+  whole("num_attention_heads", config.num_attention_heads);
+  whole("intermediate_size", config.intermediate_size);
+  whole("max_position_embeddings", config.max_position_embeddings);
+  whole("type_vocab_size", config.type_vocab_size);
+  whole("pad_token_id", config.pad_token_id);
+  number("hidden_dropout_prob", config.hidden_dropout_prob);
+  number("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
+  number("classifier_dropout", config.classifier_dropout);
+  number("layer_norm_eps", config.layer_norm_eps);
+  number("initializer_range", config.initializer_range);
+  config.hidden_act = file.text("hidden_act", config.hidden_act);
+  config.labels = read_labels(file);
   try {
     check(config);
   } catch (const InvalidArgument& error) {
-    refuse_config(source, error.what());
+    throw InvalidArgument(source + ": " + error.what());
   }
   return config;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lockstep/kernels/internal/isa_activation.h"
+#include "lockstep/kernels/internal/isa_decoder.h"
 #include "lockstep/kernels/internal/isa_layout.h"
 #include "lockstep/kernels/internal/isa_norm.h"
 #include "lockstep/kernels/internal/isa_normal.h"
@@ -10,9 +11,27 @@
 namespace lockstep::kernels::LOCKSTEP_ISA {
 
 extern const Kernels kTable;
-const Kernels kTable = {LOCKSTEP_ISA_NAME, norm_forward, norm_backward,    activate,
-                        activate_backward, softmax,      softmax_backward, round,
-                        round_rows,        widen,        sum_rows,         transpose,
-                        pack_rows,         pack_columns, fill_normal};
+const Kernels kTable = {LOCKSTEP_ISA_NAME,
+                        norm_forward,
+                        norm_backward,
+                        activate,
+                        activate_backward,
+                        softmax,
+                        softmax_backward,
+                        kept,
+                        rms_norm,
+                        rms_norm_backward,
+                        swiglu,
+                        swiglu_backward,
+                        rotate,
+                        rotate_back,
+                        round,
+                        round_rows,
+                        widen,
+                        sum_rows,
+                        transpose,
+                        pack_rows,
+                        pack_columns,
+                        fill_normal};
 
 }  // namespace lockstep::kernels::LOCKSTEP_ISA

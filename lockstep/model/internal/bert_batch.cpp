@@ -20,7 +20,8 @@ namespace {
 }
 
 std::string shape_of(const at::Tensor& tensor) {
-  return "[" + joined(tensor.sizes()) + "]";
+  std::string text = "[";
+  return text.append(joined(tensor.sizes())).append("]");
 }
 
 void check_like_ids(const at::Tensor& tensor, const at::Tensor& ids, const char* name) {

@@ -1,7 +1,6 @@
 #include "lockstep/model/internal/bert_encoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
@@ -18,7 +17,6 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/embedding_node.h"
 #include "lockstep/model/internal/follow.h"
-#include "lockstep/model/internal/heads.h"
 #include "lockstep/model/internal/products.h"
 #include "lockstep/model/internal/undrawn.h"
 
@@ -63,14 +61,6 @@ bool is_hooked(const LayerParameters& p) {
 }
 
 }  // namespace
-
-Arithmetic arithmetic_for(const at::Tensor& parameter) {
-  if (!parameter.is_cpu() || parameter.scalar_type() != at::kFloat) return Arithmetic::kComposed;
-  if (!at::autocast::is_autocast_enabled(at::kCPU)) return Arithmetic::kFloat32;
-  return at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16 && has_heads(at::kBFloat16)
-             ? Arithmetic::kBFloat16
-             : Arithmetic::kComposed;
-}
 
 BertOutput::BertOutput(const BertConfig& config, int64_t inputs)
     : dropout_(config.hidden_dropout_prob),

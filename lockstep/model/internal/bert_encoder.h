@@ -16,6 +16,7 @@
 
 #include "lockstep/model/attention.h"
 #include "lockstep/model/bert_config.h"
+#include "lockstep/model/internal/arithmetic.h"
 #include "lockstep/model/internal/layer_node.h"
 
 namespace lockstep::internal {
@@ -39,17 +40,6 @@ BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at
 // The same batch with rows of padding behind the last sequence, which look at each other, up to a
 // multiple of `rows`. Nothing depends on them.
 BertBatch with_whole_rows(BertBatch batch, int64_t rows);
-
-// How the embeddings and the layers are computed.
-enum class Arithmetic {
-  kComposed,  // of libtorch's operations, whatever the device and the type
-  kFloat32,   // by one node of the graph each, on the CPU
-  kBFloat16,  // likewise, as autocast asks for
-};
-
-// By where and what `parameter` is, and by autocast. Dropout draws other numbers in the composed
-// form; results agree otherwise.
-Arithmetic arithmetic_for(const at::Tensor& parameter);
 
 // dense, dropout, + residual, norm.
 class BertOutput : public torch::nn::Module {

@@ -107,10 +107,7 @@ class EmbeddingNode : public torch::autograd::Function<EmbeddingNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list dy) {
-    if (at::GradMode::is_enabled())
-      throw InvalidArgument(
-          "BertClassifier: a gradient of the gradient is not computed; call backward without "
-          "create_graph");
+    refuse_second_gradient("BertClassifier");
     const auto kept = context->get_saved_variables();
     const auto holder = c10::static_intrusive_pointer_cast<EmbeddingHolder>(
         context->saved_data["plan"].toCapsule());

@@ -55,7 +55,8 @@ void follow(const torch::nn::Module& parent, const std::shared_ptr<torch::nn::Mo
     std::string name;
     for (const auto& item : parent.named_children())
       if (item.value() == registered) name = item.key();
-    throw InvalidArgument("BertClassifier: '" + name + "' was replaced by a " + registered->name() +
+    throw InvalidArgument(parent.name() + ": '" + name + "' was replaced by a " +
+                          registered->name() +
                           " of another type or shape, which replace_module cannot do: call "
                           "lockstep::replace_child");
   }

@@ -25,8 +25,12 @@ void over_rows(int64_t rows, const std::function<void(int64_t, int64_t)>& body) 
   kernels::in_parallel(rows, kRowsAtATime, at::get_num_threads(), body);
 }
 
-// body(begin, end, sums) adds to its own [width] sums for every piece of rows; -> all, added up in
-// order, so that they do not depend on the threads.
+uint16_t* shorts_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<uint16_t*>(tensor.data_ptr()) : nullptr;
+}
+
+}  // namespace
+
 at::Tensor summed_over_rows(int64_t rows, int64_t width,
                             const std::function<void(int64_t, int64_t, float*)>& body) {
   const int64_t pieces = (rows + kRowsAtATime - 1) / kRowsAtATime;
@@ -37,12 +41,6 @@ at::Tensor summed_over_rows(int64_t rows, int64_t width,
   });
   return pieces == 1 ? sums[0] : sums.sum(0);
 }
-
-uint16_t* shorts_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<uint16_t*>(tensor.data_ptr()) : nullptr;
-}
-
-}  // namespace
 
 Type kernel_type(at::ScalarType type) {
   return type == at::kBFloat16 ? Type::kBFloat16 : Type::kFloat32;

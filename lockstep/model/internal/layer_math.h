@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "lockstep/kernels/kernels.h"
@@ -48,6 +49,11 @@ struct ActivateBackward {
 };
 // dy becomes dx.
 ActivateBackward activate_rows_backward(const at::Tensor& slope, const at::Tensor& dy);
+
+// body(begin, end, sums) adds to its own [width] sums for every piece of rows -> all, added up in order,
+// so that they do not depend on the threads.
+at::Tensor summed_over_rows(int64_t rows, int64_t width,
+                            const std::function<void(int64_t, int64_t, float*)>& body);
 
 // The sums of the columns, float32.
 at::Tensor column_sums(const at::Tensor& matrix);

@@ -1,14 +1,13 @@
 #include "lockstep/model/internal/layer_node.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/errors.h"
+#include "lockstep/model/internal/arithmetic.h"
 #include "lockstep/model/internal/layer_passes.h"
 
 namespace lockstep::internal {
@@ -27,11 +26,6 @@ struct PlanHolder : torch::CustomClassHolder {
   explicit PlanHolder(std::shared_ptr<const LayerPlan> the_plan) : plan(std::move(the_plan)) {}
   std::shared_ptr<const LayerPlan> plan;
 };
-
-// What is called here has its types chosen already.
-c10::impl::ExcludeDispatchKeyGuard without_autocast() {
-  return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
-}
 
 class LayerNode : public torch::autograd::Function<LayerNode> {
  public:
@@ -54,10 +48,7 @@ class LayerNode : public torch::autograd::Function<LayerNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list dy) {
-    if (at::GradMode::is_enabled())
-      throw InvalidArgument(
-          "BertClassifier: a gradient of the gradient is not computed; call backward without "
-          "create_graph");
+    refuse_second_gradient("BertClassifier");
     const auto guard = without_autocast();
     const auto holder =
         c10::static_intrusive_pointer_cast<PlanHolder>(context->saved_data["plan"].toCapsule());

@@ -9,11 +9,11 @@ namespace lockstep::internal {
 
 // Made small, whose few numbers are quick to draw, and enlarged then. (An embedding that is given
 // its weight would share it with its clones.)
-torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs) {
-  torch::nn::Linear linear(1, 1);
-  linear->options = torch::nn::LinearOptions(inputs, outputs);
+torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs, bool bias) {
+  torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias));
+  linear->options = torch::nn::LinearOptions(inputs, outputs).bias(bias);
   linear->weight.set_data(at::empty({outputs, inputs}));
-  linear->bias.set_data(at::empty({outputs}));
+  if (bias) linear->bias.set_data(at::empty({outputs}));
   return linear;
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::internal {
 
 // Weights and bias are memory as it comes.
-torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs);
+torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs, bool bias = true);
 torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width);
 
 // Seeds from the default generator, by an operation: so torch::manual_seed, a checkpoint's random

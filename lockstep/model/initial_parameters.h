@@ -1,0 +1,13 @@
+// What a new model's parameters are.
+#pragma once
+
+namespace lockstep {
+
+enum class InitialParameters {
+  // Weights from a normal distribution of the configuration's initializer_range, the padding token's
+  // row and biases 0, norms 1, as transformers does.
+  kDrawn,
+  kNone,  // memory as it comes, to be loaded over
+};
+
+}  // namespace lockstep

@@ -1,0 +1,298 @@
+#include "lockstep/model/internal/lm_nodes.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/kernels/dropout.h"
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/model/internal/layer_math.h"
+
+namespace lockstep::internal {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kElements = int64_t{1} << 15;  // shared among threads in pieces of so many
+
+const void* data_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+}
+
+class RmsNormNode : public torch::autograd::Function<RmsNormNode> {
+ public:
+  // inputs: gamma, x; then the residual, where there is one. (An undefined one has no place in a graph.)
+  static variable_list forward(AutogradContext* context, at::TensorList inputs, double epsilon,
+                               bool in_bfloat16) {
+    const auto guard = without_autocast();
+    const at::Tensor &gamma = inputs[0], &x = inputs[1];
+    const at::Tensor residual = inputs.size() > 2 ? inputs[2] : at::Tensor();
+    const at::ScalarType type = in_bfloat16 ? at::kBFloat16 : at::kFloat;
+    // Without a residual x is the float32 stream.
+    const at::Tensor stream = (residual.defined() ? residual : x).contiguous();
+    const at::Tensor added = residual.defined() ? x.contiguous() : at::Tensor();
+    const int64_t rows = stream.size(0), width = stream.size(1);
+    const at::Tensor z = added.defined() ? empty_rows(rows, width, at::kFloat) : stream;
+    const at::Tensor y = empty_rows(rows, width, type), rrms = at::empty({rows}, at::kFloat);
+    kernels::RmsNorm norm;
+    norm.width = width;
+    norm.type = kernel_type(type);
+    norm.x = data_of(added);
+    norm.residual = stream.const_data_ptr<float>();
+    norm.gamma = gamma.const_data_ptr<float>();
+    norm.epsilon = static_cast<float>(epsilon);
+    const kernels::RmsNormOutputs out{added.defined() ? z.mutable_data_ptr<float>() : nullptr,
+                                      y.mutable_data_ptr(), rrms.mutable_data_ptr<float>()};
+    kernels::in_parallel(
+        rows, kRowsAtATime, at::get_num_threads(),
+        [&](int64_t begin, int64_t end) { kernels::kernels().rms_norm(norm, out, begin, end); });
+    context->save_for_backward({z, gamma, rrms});
+    context->saved_data["added"] = added.defined();
+    context->saved_data["bfloat16"] = in_bfloat16;
+    context->set_materialize_grads(false);
+    if (!added.defined()) return {y};
+    return {y, z};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_gradient("TransformerLm");
+    const auto guard = without_autocast();
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &z = saved[0], &gamma = saved[1], &rrms = saved[2];
+    const bool added = context->saved_data["added"].toBool();
+    const bool in_bfloat16 = context->saved_data["bfloat16"].toBool();
+    const int64_t rows = z.size(0), width = z.size(1);
+    at::Tensor dz_too = added && gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
+    // gamma, x, residual; and what is no tensor.
+    variable_list result(added ? 5 : 4);
+    if (!gradients[0].defined()) {
+      if (added) result[1] = result[2] = dz_too;
+      return result;
+    }
+    const at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor dz = empty_rows(rows, width, at::kFloat);
+    const at::Tensor dx =
+        added && in_bfloat16 ? empty_rows(rows, width, at::kBFloat16) : at::Tensor();
+    kernels::RmsNorm norm;
+    norm.width = width;
+    norm.type = in_bfloat16 ? kernels::Type::kBFloat16 : kernels::Type::kFloat32;
+    norm.gamma = gamma.const_data_ptr<float>();
+    kernels::RmsNormGradients g;
+    g.z = z.const_data_ptr<float>();
+    g.rrms = rrms.const_data_ptr<float>();
+    g.dy = dy.const_data_ptr();
+    g.dz_too = static_cast<const float*>(data_of(dz_too));
+    g.dz = dz.mutable_data_ptr<float>();
+    g.dx = dx.defined() ? dx.mutable_data_ptr() : nullptr;
+    result[0] = summed_over_rows(rows, width, [&](int64_t begin, int64_t end, float* sums) {
+      kernels::RmsNormGradients mine = g;
+      mine.sums = sums;
+      kernels::kernels().rms_norm_backward(norm, mine, begin, end);
+    });
+    result[1] = dx.defined() ? dx : dz;
+    if (added) result[2] = dz;
+    return result;
+  }
+};
+
+RmsNormed composed_rms_norm(const at::Tensor& x, const at::Tensor& residual,
+                            const at::Tensor& gamma, double epsilon) {
+  const at::Tensor z = residual.defined() ? residual + x : x;
+  const at::Tensor rrms = at::rsqrt(z.square().mean(-1, /*keepdim=*/true) + epsilon);
+  return {z, z * rrms * gamma};
+}
+
+// ---- products ----
+
+struct ProductsWork : torch::CustomClassHolder {
+  DeferredGradients* deferred = nullptr;
+  std::vector<Product> of;
+};
+
+at::Tensor weight_gradient_of(const at::Tensor& dy, const at::Tensor& x) {
+  const at::Tensor gradient = at::mm(dy.t(), x);
+  return gradient.scalar_type() == at::kFloat ? gradient : gradient.to(at::kFloat);
+}
+
+void add_to_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (parameter.grad().defined())
+    parameter.mutable_grad().add_(gradient);
+  else
+    parameter.mutable_grad() = gradient;
+}
+
+class ProductsNode : public torch::autograd::Function<ProductsNode> {
+ public:
+  // inputs: x, then each product's weight, and its bias where it has one.
+  static variable_list forward(AutogradContext* context, at::TensorList inputs, bool in_bfloat16,
+                               const c10::intrusive_ptr<ProductsWork>& work) {
+    const auto guard = without_autocast();
+    const at::Tensor& x = inputs[0];
+    variable_list kept{x}, results;
+    size_t next = 1;
+    for (const Product& one : work->of) {
+      const at::Tensor& exact = inputs[next++];
+      const at::Tensor weight = in_bfloat16 ? rounded({exact}) : exact;
+      const at::Tensor bias = one.bias.defined() ? inputs[next++] : at::Tensor();
+      results.push_back(bias.defined()
+                            ? at::addmm(in_bfloat16 ? bias.to(at::kBFloat16) : bias, x, weight.t())
+                            : at::mm(x, weight.t()));
+      kept.push_back(weight);
+    }
+    context->save_for_backward(std::move(kept));
+    context->saved_data["work"] = c10::IValue::make_capsule(work);
+    context->set_materialize_grads(false);
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list dys) {
+    refuse_second_gradient("TransformerLm");
+    const auto guard = without_autocast();
+    const auto kept = context->get_saved_variables();
+    const auto work =
+        c10::static_intrusive_pointer_cast<ProductsWork>(context->saved_data["work"].toCapsule());
+    const at::Tensor& x = kept[0];
+    variable_list result(1);
+    for (size_t i = 0; i < dys.size(); ++i) {
+      const bool has_bias = work->of[i].bias.defined();
+      const size_t at_weight = result.size();
+      result.resize(at_weight + (has_bias ? 2 : 1));
+      if (!dys[i].defined()) continue;
+      const at::Tensor dy = dys[i].contiguous();
+      if (context->needs_input_grad(0)) {
+        if (result[0].defined())
+          result[0].addmm_(dy, kept[1 + i]);
+        else
+          result[0] = at::mm(dy, kept[1 + i]);
+      }
+      if (context->needs_input_grad(at_weight)) {
+        if (work->deferred != nullptr) {
+          work->deferred->add([dy, x, weight = work->of[i].weight] {
+            add_to_grad(weight, weight_gradient_of(dy, x));
+          });
+        } else {
+          result[at_weight] = weight_gradient_of(dy, x);
+        }
+      }
+      if (has_bias && context->needs_input_grad(at_weight + 1)) {
+        const at::Tensor sums = column_sums(dy);
+        if (work->deferred != nullptr)
+          work->deferred->add([sums, bias = work->of[i].bias] { add_to_grad(bias, sums); });
+        else
+          result[at_weight + 1] = sums;
+      }
+    }
+    result.resize(result.size() + 2);  // what is no tensor
+    return result;
+  }
+};
+
+// ---- SwiGLU, dropout ----
+
+kernels::SwiGlu swiglu_of(const at::Tensor& gate, const at::Tensor& up) {
+  return {kernel_type(gate.scalar_type()), gate.const_data_ptr(), up.const_data_ptr()};
+}
+
+class SwiGluNode : public torch::autograd::Function<SwiGluNode> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
+                            const at::Tensor& up) {
+    const at::Tensor y = empty_rows(gate.size(0), gate.size(1), gate.scalar_type());
+    const kernels::SwiGlu swiglu = swiglu_of(gate, up);
+    kernels::in_parallel(gate.numel(), kElements, at::get_num_threads(),
+                         [&](int64_t begin, int64_t end) {
+                           kernels::kernels().swiglu(swiglu, y.mutable_data_ptr(), begin, end);
+                         });
+    context->save_for_backward({gate, up});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_gradient("TransformerLm");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor dgate = at::empty_like(saved[0]), dup = at::empty_like(saved[1]);
+    const kernels::SwiGlu swiglu = swiglu_of(saved[0], saved[1]);
+    const kernels::SwiGluGradients out{dy.const_data_ptr(), dgate.mutable_data_ptr(),
+                                       dup.mutable_data_ptr()};
+    kernels::in_parallel(dy.numel(), kElements, at::get_num_threads(),
+                         [&](int64_t begin, int64_t end) {
+                           kernels::kernels().swiglu_backward(swiglu, out, begin, end);
+                         });
+    return {dgate, dup};
+  }
+};
+
+// 0, or the scale, for each element; float32.
+at::Tensor kept_elements(const kernels::Dropout& dropout, int64_t first_row, int64_t first_column,
+                         int64_t rows, int64_t columns) {
+  const at::Tensor mask = at::empty({rows, columns}, at::kFloat);
+  float* const to = mask.mutable_data_ptr<float>();
+  kernels::in_parallel(rows, kRowsAtATime, at::get_num_threads(), [&](int64_t begin, int64_t end) {
+    kernels::kernels().kept(dropout, {first_row + begin, first_column, end - begin, columns},
+                            to + begin * columns);
+  });
+  return mask;
+}
+
+}  // namespace
+
+void DeferredGradients::run() {
+  const at::NoGradGuard no_grad;
+  for (const auto& compute : std::exchange(pending_, {})) compute();
+}
+
+RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& gamma,
+                   double epsilon, Arithmetic arithmetic) {
+  if (arithmetic == Arithmetic::kComposed) return composed_rms_norm(x, residual, gamma, epsilon);
+  variable_list inputs{gamma, x};
+  if (residual.defined()) inputs.push_back(residual);
+  const variable_list result =
+      RmsNormNode::apply(at::TensorList(inputs), epsilon, arithmetic == Arithmetic::kBFloat16);
+  return {residual.defined() ? result[1] : x, result[0]};
+}
+
+std::vector<at::Tensor> products(const at::Tensor& x, const std::vector<Product>& of,
+                                 Arithmetic arithmetic, DeferredGradients* deferred) {
+  if (arithmetic == Arithmetic::kComposed) {
+    std::vector<at::Tensor> results;
+    for (const Product& one : of) results.push_back(at::linear(x, one.weight, one.bias));
+    return results;
+  }
+  variable_list inputs{x};
+  for (const Product& one : of) {
+    inputs.push_back(one.weight);
+    if (one.bias.defined()) inputs.push_back(one.bias);
+  }
+  auto work = c10::make_intrusive<ProductsWork>();
+  work->deferred = deferred;
+  work->of = of;
+  return ProductsNode::apply(at::TensorList(inputs), arithmetic == Arithmetic::kBFloat16, work);
+}
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, Arithmetic arithmetic) {
+  if (arithmetic == Arithmetic::kComposed) return at::silu(gate) * up;
+  return SwiGluNode::apply(gate, up);
+}
+
+at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout, int64_t first_row,
+                     int64_t first_column) {
+  if (dropout.threshold == 0) return x;
+  return x * kept_elements(dropout, first_row, first_column, x.size(0), x.size(1)).to(x.options());
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,206 @@
+#include "lockstep/model/internal/lm_units.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/hooks/layer_hook.h"
+#include "lockstep/kernels/dropout.h"
+#include "lockstep/model/internal/follow.h"
+#include "lockstep/model/internal/undrawn.h"
+
+namespace lockstep::internal {
+namespace {
+
+Product product_of(const torch::nn::Linear& linear) {
+  return {linear->weight, linear->bias};
+}
+
+at::Tensor dropped(const at::Tensor& x, const internal::LmPass& pass, int64_t unit, LmPlace place,
+                   double probability) {
+  if (pass.dropout_seed == 0 || probability == 0) return x;
+  return drop_rows(x, dropout_at(pass, unit, place, probability), pass.layout->first_row);
+}
+
+// The bias of a divided product is added once: by the first part.
+at::Tensor divided_product(const at::Tensor& x, const torch::nn::Linear& linear,
+                           const LmSplit& split, const internal::LmPass& pass,
+                           Arithmetic arithmetic) {
+  Product product = product_of(linear);
+  if (split.part > 0) product.bias = at::Tensor();
+  const at::Tensor y = products(x, {product}, arithmetic, pass.deferred.get())[0];
+  return split.leave ? split.leave(y) : y;
+}
+
+at::Tensor entered(const at::Tensor& x, const LmSplit& split) {
+  return split.enter ? split.enter(x) : x;
+}
+
+}  // namespace
+
+kernels::Dropout dropout_at(const internal::LmPass& pass, int64_t unit, LmPlace place,
+                            double probability) {
+  if (pass.dropout_seed == 0) return {};
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15;
+  const uint64_t number = static_cast<uint64_t>(unit) * 4 + static_cast<uint64_t>(place);
+  return kernels::make_dropout(pass.dropout_seed + (number + 1) * kStep, probability);
+}
+
+LmNorm::LmNorm(int64_t width) : weight(register_parameter("weight", at::ones({width}))) {}
+
+LmEmbedding::LmEmbedding(const LmConfig& config)
+    : weight(register_parameter("weight", at::empty({config.vocab_size, config.hidden_size}))),
+      dropout_(config.hidden_dropout) {}
+
+at::Tensor LmEmbedding::compute(const at::Tensor& ids, const lockstep::LmPass& pass) {
+  return dropped(at::embedding(weight, ids), *pass, 0, LmPlace::kEmbeddings, dropout_);
+}
+
+LmAttention::LmAttention(const LmConfig& config, const LmSplit& split, int64_t index)
+    : index_(index),
+      heads_{.heads = config.num_attention_heads / split.parts,
+             .key_value_heads = config.key_value_heads() / split.parts,
+             .width = config.head_width(),
+             .first = split.part * (config.num_attention_heads / split.parts),
+             .all = config.num_attention_heads},
+      dropout_(config.attention_dropout),
+      split_(split) {
+  const int64_t width = config.hidden_size, queries = heads_.heads * heads_.width,
+                keys = heads_.key_value_heads * heads_.width;
+  const bool bias = config.attention_bias;
+  query_ = register_module("q_proj", undrawn_linear(width, queries, bias));
+  key_ = register_module("k_proj", undrawn_linear(width, keys, bias));
+  value_ = register_module("v_proj", undrawn_linear(width, keys, bias));
+  out_ = register_module("o_proj", undrawn_linear(queries, width, bias));
+}
+
+bool LmAttention::is_hooked() {
+  follow_children(*this, query_, key_, value_, out_);
+  for (const auto* linear : {&query_, &key_, &value_, &out_})
+    if (hooks::is_hooked((*linear)->weight)) return true;
+  return false;
+}
+
+at::Tensor LmAttention::attend(const at::Tensor& rows, const internal::LmPass& pass,
+                               Arithmetic arithmetic) {
+  const auto qkv =
+      products(entered(rows, split_), {product_of(query_), product_of(key_), product_of(value_)},
+               arithmetic, pass.deferred.get());
+  const at::Tensor mixed =
+      pass.cache != nullptr
+          ? with_cache(qkv[0], qkv[1], qkv[2], pass)
+          : causal_attention(qkv[0], qkv[1], qkv[2], heads_, pass.layout, pass.rotary,
+                             dropout_at(pass, index_ + 1, LmPlace::kWeights, dropout_), arithmetic);
+  return divided_product(mixed, out_, split_, pass, arithmetic);
+}
+
+// The new tokens look at all that the cache has and at each other.
+at::Tensor LmAttention::with_cache(const at::Tensor& queries, const at::Tensor& keys,
+                                   const at::Tensor& values, const internal::LmPass& pass) const {
+  LmCache& cache = *pass.cache;
+  const int64_t many = cache.sequences, news = queries.size(0) / many, all = cache.length + news;
+  const auto layer = static_cast<size_t>(index_);
+  // [heads, many * news, width] -> [many, heads, news, width]
+  const auto by_sequence = [&](const at::Tensor& x, int64_t heads) {
+    return x.view({heads, many, news, heads_.width}).transpose(0, 1);
+  };
+  const auto plain = [&](const at::Tensor& x, int64_t heads) {
+    return x.view({many, news, heads, heads_.width}).transpose(1, 2);
+  };
+  const at::Tensor q =
+      by_sequence(rotated(queries, heads_.heads, pass.layout->positions, pass.rotary).contiguous(),
+                  heads_.heads);
+  const at::Tensor k = by_sequence(
+      rotated(keys, heads_.key_value_heads, pass.layout->positions, pass.rotary).contiguous(),
+      heads_.key_value_heads);
+  cache.keys[layer].narrow(2, cache.length, news).copy_(k);
+  cache.values[layer].narrow(2, cache.length, news).copy_(plain(values, heads_.key_value_heads));
+  const int64_t group = heads_.heads / heads_.key_value_heads;
+  const auto seen = [&](const at::Tensor& x) {
+    const at::Tensor part = x.narrow(2, 0, all).to(q.scalar_type());
+    if (group == 1) return part;
+    return part.unsqueeze(2)
+        .expand({many, heads_.key_value_heads, group, all, heads_.width})
+        .reshape({many, heads_.heads, all, heads_.width});
+  };
+  std::optional<at::Tensor> mask;
+  if (news > 1 && cache.length > 0) {
+    mask = at::ones({news, all}, q.options().dtype(at::kBool)).tril(cache.length);
+  }
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      q, seen(cache.keys[layer]), seen(cache.values[layer]), mask, 0.0,
+      /*is_causal=*/news > 1 && cache.length == 0);
+  return mixed.transpose(1, 2).reshape({many * news, heads_.heads * heads_.width});
+}
+
+LmMlp::LmMlp(const LmConfig& config, const LmSplit& split) : split_(split) {
+  const int64_t width = config.hidden_size, inner = config.intermediate_size / split.parts;
+  gate_ = register_module("gate_proj", undrawn_linear(width, inner, config.mlp_bias));
+  up_ = register_module("up_proj", undrawn_linear(width, inner, config.mlp_bias));
+  down_ = register_module("down_proj", undrawn_linear(inner, width, config.mlp_bias));
+}
+
+bool LmMlp::is_hooked() {
+  follow_children(*this, gate_, up_, down_);
+  for (const auto* linear : {&gate_, &up_, &down_})
+    if (hooks::is_hooked((*linear)->weight)) return true;
+  return false;
+}
+
+at::Tensor LmMlp::work(const at::Tensor& rows, const internal::LmPass& pass,
+                       Arithmetic arithmetic) {
+  const auto inner = products(entered(rows, split_), {product_of(gate_), product_of(up_)},
+                              arithmetic, pass.deferred.get());
+  return divided_product(swiglu(inner[0], inner[1], arithmetic), down_, split_, pass, arithmetic);
+}
+
+LmLayer::LmLayer(const LmConfig& config, const LmSplit& split, int64_t index)
+    : unit_(index + 1),
+      epsilon_(config.rms_norm_eps),
+      dropout_(config.hidden_dropout),
+      attention_(register_module("self_attn", std::make_shared<LmAttention>(config, split, index))),
+      mlp_(register_module("mlp", std::make_shared<LmMlp>(config, split))),
+      input_norm_(register_module("input_layernorm", std::make_shared<LmNorm>(config.hidden_size))),
+      second_norm_(register_module("post_attention_layernorm",
+                                   std::make_shared<LmNorm>(config.hidden_size))) {}
+
+Arithmetic LmLayer::arithmetic() {
+  const bool hooked = attention_->is_hooked() | mlp_->is_hooked();  // both follow their children
+  return hooked ? Arithmetic::kComposed : arithmetic_for(input_norm_->weight);
+}
+
+at::Tensor LmLayer::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
+  const Arithmetic how = arithmetic();
+  const at::Tensor first = rms_norm(rows, {}, input_norm_->weight, epsilon_, how).y;
+  const at::Tensor attended =
+      dropped(attention_->attend(first, *pass, how), *pass, unit_, LmPlace::kAttention, dropout_);
+  const RmsNormed second = rms_norm(attended, rows, second_norm_->weight, epsilon_, how);
+  return second.z +
+         dropped(mlp_->work(second.y, *pass, how), *pass, unit_, LmPlace::kMlp, dropout_);
+}
+
+LmLastNorm::LmLastNorm(const LmConfig& config)
+    : weight(register_parameter("weight", at::ones({config.hidden_size}))),
+      epsilon_(config.rms_norm_eps) {}
+
+at::Tensor LmLastNorm::compute(const at::Tensor& rows, const lockstep::LmPass&) {
+  return rms_norm(rows, {}, weight, epsilon_, arithmetic_for(weight)).y;
+}
+
+LmHead::LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied) : tied_(std::move(tied)) {
+  if (!tied_)
+    weight_ = register_parameter("weight", at::empty({config.vocab_size, config.hidden_size}));
+}
+
+at::Tensor LmHead::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
+  const at::Tensor& weight = tied_ ? tied_->weight : weight_;
+  return products(rows, {{weight, {}}}, arithmetic_for(weight), pass->deferred.get())[0];
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,115 @@
+// The units of TransformerLm. Names of modules are transformers'.
+//
+// A layer whose Linear has hooks (hooks/forward_hook.h), a replacement among them, is computed in the
+// composed form, which calls it.
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/model/internal/lm_nodes.h"
+#include "lockstep/model/lm_cache.h"
+#include "lockstep/model/transformer_lm.h"
+
+namespace lockstep::internal {
+
+struct LmPass {
+  std::shared_ptr<const CausalLayout> layout;
+  RotaryTable rotary;
+  uint64_t dropout_seed = 0;  // 0: nothing is dropped
+  std::shared_ptr<DeferredGradients> deferred;
+  LmCache* cache = nullptr;  // of sequences of equal length
+};
+
+// Where dropout is, within a unit.
+enum class LmPlace : uint64_t { kEmbeddings, kWeights, kAttention, kMlp };
+// The dropout of one place in one unit of a pass.
+kernels::Dropout dropout_at(const internal::LmPass& pass, int64_t unit, LmPlace place,
+                            double probability);
+
+// A module that only gives its parameter a name.
+class LmNorm : public torch::nn::Module {
+ public:
+  explicit LmNorm(int64_t width);
+  at::Tensor weight;
+};
+
+class LmEmbedding final : public LmUnit {
+ public:
+  explicit LmEmbedding(const LmConfig& config);
+  at::Tensor weight;  // [vocab_size, hidden_size]
+
+ private:
+  at::Tensor compute(const at::Tensor& ids, const lockstep::LmPass& pass) override;
+  double dropout_;
+};
+
+class LmAttention : public torch::nn::Module {
+ public:
+  LmAttention(const LmConfig& config, const LmSplit& split, int64_t index);
+  // Of normed rows; what leaves is whole.
+  at::Tensor attend(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
+  bool is_hooked();
+
+ private:
+  at::Tensor with_cache(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const internal::LmPass& pass) const;
+
+  int64_t index_;
+  CausalHeads heads_;
+  double dropout_;
+  LmSplit split_;
+  torch::nn::Linear query_ = nullptr, key_ = nullptr, value_ = nullptr, out_ = nullptr;
+};
+
+class LmMlp : public torch::nn::Module {
+ public:
+  LmMlp(const LmConfig& config, const LmSplit& split);
+  at::Tensor work(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
+  bool is_hooked();
+
+ private:
+  LmSplit split_;
+  torch::nn::Linear gate_ = nullptr, up_ = nullptr, down_ = nullptr;
+};
+
+class LmLayer final : public LmUnit {
+ public:
+  LmLayer(const LmConfig& config, const LmSplit& split, int64_t index);
+
+ private:
+  at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
+  Arithmetic arithmetic();
+
+  int64_t unit_;
+  double epsilon_, dropout_;
+  std::shared_ptr<LmAttention> attention_;
+  std::shared_ptr<LmMlp> mlp_;
+  std::shared_ptr<LmNorm> input_norm_, second_norm_;
+};
+
+class LmLastNorm final : public LmUnit {
+ public:
+  explicit LmLastNorm(const LmConfig& config);
+  at::Tensor weight;
+
+ private:
+  at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
+  double epsilon_;
+};
+
+// Logits. With tied embeddings it has no parameter, and multiplies by theirs.
+class LmHead final : public LmUnit {
+ public:
+  LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied);
+
+ private:
+  at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
+  at::Tensor weight_;
+  std::shared_ptr<LmEmbedding> tied_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,216 @@
+#include "lockstep/model/lm_config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/json_object.h"
+#include "lockstep/core/text.h"
+#include "lockstep/model/internal/config_checks.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Of the rotation: in "rope_parameters", or spread over the file as before transformers 5.
+void read_rope(const JsonObject& file, LmConfig& config) {
+  config.rope_theta = file.number_or(config.rope_theta, "rope_theta", 0, JsonObject::kAnyNumber);
+  const char* const key = file.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const JsonObject rope = file.object_or_empty(key);
+  config.rope_theta = rope.number_or(config.rope_theta, "rope_theta", 0, JsonObject::kAnyNumber);
+  RopeScaling& scaling = config.rope_scaling;
+  const char* const type = rope.has("rope_type") ? "rope_type" : "type";
+  scaling.type = rope.text(type, scaling.type);
+  if (scaling.type != "default" && scaling.type != "linear" && scaling.type != "llama3")
+    rope.refuse(type, "default, linear or llama3, which are known here");
+  if (rope.number_or(1, "partial_rotary_factor", 0, 1) != 1)
+    rope.say("partial_rotary_factor", "is set; heads are rotated whole here");
+  if (scaling.type == "default") return;
+  scaling.factor = rope.number("factor", 1e-6, JsonObject::kAnyNumber, "a number above 0");
+  if (scaling.type != "llama3") return;
+  scaling.low_freq_factor =
+      rope.number("low_freq_factor", 1e-6, JsonObject::kAnyNumber, "a number above 0");
+  scaling.high_freq_factor =
+      rope.number("high_freq_factor", 1e-6, JsonObject::kAnyNumber, "a number above 0");
+  scaling.original_max_position_embeddings =
+      rope.whole_or(config.max_position_embeddings, "original_max_position_embeddings", 1);
+}
+
+std::vector<int64_t> read_ends(const JsonObject& file, const std::vector<int64_t>& fallback) {
+  constexpr const char* kKey = "eos_token_id";
+  if (!file.has(kKey)) return file.members().contains(kKey) ? std::vector<int64_t>() : fallback;
+  if (!file.find(kKey)->is_array()) return {file.whole(kKey, 0)};
+  std::vector<int64_t> ids;
+  for (const json& id : file.list(kKey))
+    ids.push_back(whole_of(id, file.path(kKey), refuse_as<InvalidArgument>, 0));
+  return ids;
+}
+
+struct Preset {
+  const char* name;
+  int64_t layers, width, heads, inner;
+};
+// The inner width is 8 / 3 of the width, in whole 64s: SwiGLU has three matrices where others have two.
+constexpr Preset kPresets[] = {
+    {"tiny", 4, 128, 4, 384}, {"mini", 6, 384, 6, 1024}, {"small", 12, 768, 12, 2048}};
+
+}  // namespace
+
+const std::vector<std::string>& lm_preset_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Preset& preset : kPresets) all.emplace_back(preset.name);
+    return all;
+  }();
+  return names;
+}
+
+LmConfig lm_preset(std::string_view name) {
+  for (const Preset& preset : kPresets) {
+    if (name != preset.name) continue;
+    LmConfig config;
+    config.hidden_size = preset.width;
+    config.intermediate_size = preset.inner;
+    config.num_hidden_layers = preset.layers;
+    config.num_attention_heads = preset.heads;
+    config.tie_word_embeddings = true;
+    return config;
+  }
+  throw InvalidArgument("there is no language model of size '" + std::string(name) + "'; choose " +
+                        joined(lm_preset_names(), " or ") + ", or give a directory");
+}
+
+void check(const LmConfig& config) {
+  internal::check_size("LmConfig", "vocab_size", config.vocab_size);
+  internal::check_size("LmConfig", "hidden_size", config.hidden_size);
+  internal::check_size("LmConfig", "intermediate_size", config.intermediate_size);
+  internal::check_size("LmConfig", "num_hidden_layers", config.num_hidden_layers);
+  internal::check_size("LmConfig", "num_attention_heads", config.num_attention_heads);
+  internal::check_size("LmConfig", "num_key_value_heads", config.key_value_heads());
+  internal::check_size("LmConfig", "max_position_embeddings", config.max_position_embeddings);
+  if (config.head_dim == 0 && config.hidden_size % config.num_attention_heads != 0)
+    throw InvalidArgument("LmConfig: hidden_size " + std::to_string(config.hidden_size) +
+                          " does not divide by " + std::to_string(config.num_attention_heads) +
+                          " attention heads");
+  internal::check_size("LmConfig", "head_dim", config.head_width());
+  if (config.head_width() % 2 != 0)
+    throw InvalidArgument("LmConfig: head_dim is " + std::to_string(config.head_width()) +
+                          "; it must be even, since columns are rotated in pairs");
+  if (config.num_attention_heads % config.key_value_heads() != 0)
+    throw InvalidArgument("LmConfig: " + std::to_string(config.num_attention_heads) +
+                          " attention heads do not divide by num_key_value_heads " +
+                          std::to_string(config.key_value_heads()));
+  if (!(config.rms_norm_eps > 0) || !(config.rope_theta > 0))
+    throw InvalidArgument("LmConfig: rms_norm_eps and rope_theta must be above 0");
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.type == "llama3" && !(scaling.high_freq_factor > scaling.low_freq_factor))
+    throw InvalidArgument("LmConfig: high_freq_factor must be above low_freq_factor");
+  internal::check_probability("LmConfig", "attention_dropout", config.attention_dropout);
+  internal::check_probability("LmConfig", "hidden_dropout", config.hidden_dropout);
+  for (const int64_t id : config.eos_token_ids) {
+    if (id < 0 || id >= config.vocab_size)
+      throw InvalidArgument("LmConfig: eos_token_id " + std::to_string(id) +
+                            " is outside the vocabulary of " + std::to_string(config.vocab_size));
+  }
+}
+
+int64_t parameter_count(const LmConfig& config) {
+  const int64_t width = config.hidden_size, inner = config.intermediate_size;
+  const int64_t queries = config.num_attention_heads * config.head_width();
+  const int64_t keys = config.key_value_heads() * config.head_width();
+  int64_t layer = width * (2 * queries + 2 * keys) + 3 * width * inner + 2 * width;
+  if (config.attention_bias) layer += queries + 2 * keys + width;
+  if (config.mlp_bias) layer += 2 * inner + width;
+  return config.num_hidden_layers * layer + width +
+         (config.tie_word_embeddings ? 1 : 2) * config.vocab_size * width;
+}
+
+LmConfig lm_config_from_json(std::string_view text, const std::string& source) {
+  const json parsed = parse_json(text, source, refuse_as<InvalidArgument>);
+  const JsonObject file(parsed, source, refuse_as<InvalidArgument>);
+  if (file.text("model_type", "llama") != "llama")
+    file.refuse("model_type", "a config.json of Llama");
+  if (file.text("hidden_act", "silu") != "silu")
+    file.refuse("hidden_act", "\"silu\", which is known here");
+  LmConfig config;
+  const auto whole = [&](const char* name, int64_t& value) {
+    value = file.whole_or(value, name, -JsonObject::kMostWhole);
+  };
+  const auto number = [&](const char* name, double& value) {
+    value = file.number_or(value, name, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
+  };
+  whole("vocab_size", config.vocab_size);
+  whole("hidden_size", config.hidden_size);
+  whole("intermediate_size", config.intermediate_size);
+  whole("num_hidden_layers", config.num_hidden_layers);
+  whole("num_attention_heads", config.num_attention_heads);
+  whole("num_key_value_heads", config.num_key_value_heads);
+  whole("head_dim", config.head_dim);
+  whole("max_position_embeddings", config.max_position_embeddings);
+  number("rms_norm_eps", config.rms_norm_eps);
+  number("attention_dropout", config.attention_dropout);
+  number("hidden_dropout", config.hidden_dropout);
+  number("initializer_range", config.initializer_range);
+  config.tie_word_embeddings = file.flag("tie_word_embeddings", config.tie_word_embeddings);
+  config.attention_bias = file.flag("attention_bias", config.attention_bias);
+  config.mlp_bias = file.flag("mlp_bias", config.mlp_bias);
+  if (parsed.contains("bos_token_id")) config.bos_token_id.reset();
+  if (file.has("bos_token_id")) config.bos_token_id = file.whole("bos_token_id", 0);
+  config.eos_token_ids = read_ends(file, config.eos_token_ids);
+  read_rope(file, config);
+  try {
+    check(config);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(source + ": " + error.what());
+  }
+  return config;
+}
+
+std::string to_json(const LmConfig& config) {
+  ordered_json rope{{"rope_type", config.rope_scaling.type}, {"rope_theta", config.rope_theta}};
+  if (config.rope_scaling.type != "default") rope["factor"] = config.rope_scaling.factor;
+  if (config.rope_scaling.type == "llama3") {
+    rope["low_freq_factor"] = config.rope_scaling.low_freq_factor;
+    rope["high_freq_factor"] = config.rope_scaling.high_freq_factor;
+    rope["original_max_position_embeddings"] = config.rope_scaling.original_max_position_embeddings;
+  }
+  ordered_json object{
+      {"architectures", {"LlamaForCausalLM"}},
+      {"model_type", "llama"},
+      {"vocab_size", config.vocab_size},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.key_value_heads()},
+      {"head_dim", config.head_width()},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"hidden_act", "silu"},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"rope_parameters", rope},
+      // Before transformers 5 it stands here.
+      {"rope_theta", config.rope_theta},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"attention_bias", config.attention_bias},
+      {"mlp_bias", config.mlp_bias},
+      {"attention_dropout", config.attention_dropout},
+      {"hidden_dropout", config.hidden_dropout},
+      {"initializer_range", config.initializer_range},
+      {"bos_token_id", nullptr},
+      {"eos_token_id", nullptr},
+      {"dtype", "float32"},
+  };
+  if (config.rope_scaling.type != "default") {
+    ordered_json scaling = rope;
+    scaling.erase("rope_theta");
+    object["rope_scaling"] = scaling;
+  }
+  if (config.bos_token_id) object["bos_token_id"] = *config.bos_token_id;
+  if (config.eos_token_ids.size() == 1) object["eos_token_id"] = config.eos_token_ids[0];
+  if (config.eos_token_ids.size() > 1) object["eos_token_id"] = config.eos_token_ids;
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep

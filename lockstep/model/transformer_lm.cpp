@@ -1,0 +1,225 @@
+#include "lockstep/model/transformer_lm.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/model/internal/lm_units.h"
+#include "lockstep/model/internal/undrawn.h"
+
+namespace lockstep {
+namespace {
+
+const LmConfig& checked(const LmConfig& config, const LmSplit& split) {
+  check(config);
+  if (split.parts < 1 || split.part < 0 || split.part >= split.parts ||
+      config.key_value_heads() % split.parts != 0 || config.intermediate_size % split.parts != 0) {
+    throw InvalidArgument("TransformerLm: " + std::to_string(config.key_value_heads()) +
+                          " key heads and " + std::to_string(config.intermediate_size) +
+                          " inner columns do not divide into part " + std::to_string(split.part) +
+                          " of " + std::to_string(split.parts));
+  }
+  return config;
+}
+
+// As transformers computes them, in float32.
+at::Tensor frequencies(const LmConfig& config) {
+  const int64_t width = config.head_width();
+  const RopeScaling& scaling = config.rope_scaling;
+  const at::Tensor plain = at::pow(static_cast<float>(config.rope_theta),
+                                   at::arange(0, width, 2, at::kFloat) / static_cast<double>(width))
+                               .reciprocal();
+  if (scaling.type == "linear") return plain / scaling.factor;
+  if (scaling.type != "llama3") return plain;
+  const auto trained = static_cast<double>(scaling.original_max_position_embeddings);
+  const at::Tensor waves = 2 * std::numbers::pi / plain;
+  const at::Tensor share = ((trained / waves - scaling.low_freq_factor) /
+                            (scaling.high_freq_factor - scaling.low_freq_factor))
+                               .clamp(0, 1);
+  return (1 - share) * (plain / scaling.factor) + share * plain;
+}
+
+std::vector<int64_t> lengths_of(const at::Tensor& ids, const at::Tensor& lengths) {
+  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() < 1 || ids.dim() > 2 ||
+      ids.numel() == 0)
+    throw InvalidArgument("TransformerLm: ids must be int64 [B, T], or [N] packed, and not empty");
+  if (ids.dim() == 2) {
+    if (lengths.defined())
+      throw InvalidArgument("TransformerLm: lengths go with packed ids [N], not with [B, T]");
+    return std::vector<int64_t>(static_cast<size_t>(ids.size(0)), ids.size(1));
+  }
+  if (!lengths.defined()) return {ids.size(0)};
+  if (lengths.scalar_type() != at::kLong || lengths.dim() != 1 || !lengths.is_cpu())
+    throw InvalidArgument("TransformerLm: lengths must be int64 [sequences] on the CPU");
+  const at::Tensor whole = lengths.contiguous();
+  const auto* const first = whole.const_data_ptr<int64_t>();
+  std::vector<int64_t> all(first, first + whole.numel());
+  if (std::accumulate(all.begin(), all.end(), int64_t{0}) != ids.size(0))
+    throw InvalidArgument("TransformerLm: lengths sum to " +
+                          std::to_string(std::accumulate(all.begin(), all.end(), int64_t{0})) +
+                          ", but there are " + std::to_string(ids.size(0)) + " ids");
+  return all;
+}
+
+void check_ids(const at::Tensor& ids, int64_t vocabulary) {
+  if (!ids.is_cpu()) return;
+  const auto least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
+  if (least >= 0 && most < vocabulary) return;
+  throw InvalidArgument("TransformerLm: the id " + std::to_string(least < 0 ? least : most) +
+                        " is outside the vocabulary of " + std::to_string(vocabulary));
+}
+
+}  // namespace
+
+TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
+    : torch::nn::Module("TransformerLm"),
+      config_(checked(config, options.split)),
+      split_(std::move(options.split)) {
+  // Modules that only give their parameters the names that transformers has.
+  const auto inner = register_module("model", std::make_shared<torch::nn::Module>("LlamaModel"));
+  auto embedding = std::make_shared<internal::LmEmbedding>(config_);
+  inner->register_module("embed_tokens", embedding);
+  add_unit("model.embed_tokens", embedding);
+  const auto layers =
+      inner->register_module("layers", std::make_shared<torch::nn::Module>("Layers"));
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    const std::string name = std::to_string(i);
+    add_unit(
+        "model.layers." + name,
+        layers->register_module(name, std::make_shared<internal::LmLayer>(config_, split_, i)));
+  }
+  add_unit("model.norm",
+           inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_)));
+  add_unit(
+      "lm_head",
+      register_module("lm_head", std::make_shared<internal::LmHead>(
+                                     config_, config_.tie_word_embeddings ? embedding : nullptr)));
+  if (options.initial == InitialParameters::kNone) return;
+  const at::NoGradGuard no_grad;
+  for (auto& item : named_parameters()) {
+    at::Tensor& parameter = item.value();
+    if (parameter.dim() == 2)
+      internal::draw_normal(parameter, config_.initializer_range);
+    else if (item.key().ends_with("bias"))
+      parameter.zero_();
+  }
+}
+
+void TransformerLmImpl::add_unit(const std::string& name, std::shared_ptr<LmUnit> unit) {
+  units_.push_back(std::move(unit));
+  unit_names_.push_back(name);
+}
+
+LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPassOptions& options) {
+  int64_t longest = 0;
+  std::vector<at::Tensor> positions;
+  for (const int64_t length : lengths) {
+    if (length < 1 || length > config_.max_position_embeddings)
+      throw InvalidArgument("TransformerLm: a sequence of " + std::to_string(length) +
+                            " tokens; give 1 to " +
+                            std::to_string(config_.max_position_embeddings));
+    longest = std::max(longest, length);
+    positions.push_back(at::arange(length, at::kLong));
+  }
+  if (lengths.empty()) throw InvalidArgument("TransformerLm: a batch without sequences");
+  auto layout = std::make_shared<internal::CausalLayout>();
+  layout->lengths = lengths;
+  layout->positions = positions.size() == 1 ? positions[0] : at::cat(positions);
+  layout->first_row = options.first_row;
+  auto pass = std::make_shared<internal::LmPass>();
+  pass->layout = std::move(layout);
+  pass->rotary = rotary(longest);
+  pass->deferred = options.deferred;
+  if (is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0))
+    pass->dropout_seed =
+        options.dropout_seed != 0 ? options.dropout_seed : internal::draw_seeds(1)[0] | 1;
+  return pass;
+}
+
+internal::RotaryTable TransformerLmImpl::rotary(int64_t positions) {
+  if (!cosines_.defined() || cosines_.size(0) < positions) {
+    const at::NoGradGuard no_grad;
+    const int64_t count =
+        std::min(config_.max_position_embeddings, std::max<int64_t>(positions, 64));
+    const at::Tensor angles = at::outer(at::arange(count, at::kFloat), frequencies(config_));
+    cosines_ = angles.cos();
+    sines_ = angles.sin();
+  }
+  return {cosines_, sines_};
+}
+
+at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& lengths) {
+  const LmPass all = pass(lengths_of(ids, lengths));
+  check_ids(ids, config_.vocab_size);
+  at::Tensor x = ids.reshape({ids.numel()});
+  for (const auto& unit : units_) x = unit->forward(x, all);
+  return ids.dim() == 2 ? x.view({ids.size(0), ids.size(1), x.size(1)}) : x;
+}
+
+at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
+  const at::NoGradGuard no_grad;
+  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0 ||
+      ids.size(0) != cache.sequences ||
+      cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers))
+    throw InvalidArgument("TransformerLm: next() takes int64 [" + std::to_string(cache.sequences) +
+                          ", n] and a cache of this model");
+  if (cache.length + ids.size(1) > std::min(cache.capacity, config_.max_position_embeddings))
+    throw InvalidArgument("TransformerLm: the cache has room for " +
+                          std::to_string(cache.capacity) + " tokens and the model for " +
+                          std::to_string(config_.max_position_embeddings));
+  check_ids(ids, config_.vocab_size);
+  const int64_t news = ids.size(1);
+  auto layout = std::make_shared<internal::CausalLayout>();
+  layout->lengths.assign(static_cast<size_t>(cache.sequences), news);
+  layout->positions =
+      at::arange(cache.length, cache.length + news, at::kLong).repeat({cache.sequences});
+  auto pass = std::make_shared<internal::LmPass>();
+  pass->layout = std::move(layout);
+  pass->rotary = rotary(cache.length + news);
+  pass->cache = &cache;
+  at::Tensor x = ids.reshape({ids.numel()});
+  for (size_t i = 0; i + 1 < units_.size(); ++i) x = units_[i]->forward(x, pass);
+  x = units_.back()->forward(x.view({cache.sequences, news, -1}).select(1, news - 1).contiguous(),
+                             pass);
+  cache.length += news;
+  return x;
+}
+
+LmCache::LmCache(const LmConfig& config, int64_t many, int64_t most,
+                 const at::TensorOptions& options)
+    : sequences(many), capacity(most) {
+  if (many < 1 || most < 1)
+    throw InvalidArgument("LmCache: give at least one sequence and one token of room");
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    for (auto* of : {&keys, &values})
+      of->push_back(
+          at::empty({many, config.key_value_heads(), most, config.head_width()}, options));
+  }
+}
+
+at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
+  return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), targets.reshape({-1}));
+}
+
+std::shared_ptr<internal::DeferredGradients> make_deferred() {
+  return std::make_shared<internal::DeferredGradients>();
+}
+void run_deferred(internal::DeferredGradients& deferred) {
+  deferred.run();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+// TransformerLm: a decoder-only language model, as transformers' LlamaForCausalLM: rotary positions
+// (Su et al., arXiv:2104.09864), RMS norm (arXiv:1910.07467), SwiGLU (arXiv:2002.05202), heads of queries
+// that share heads of keys (Ainslie et al., arXiv:2305.13245). Parameters have its names
+// ("model.layers.0.self_attn.q_proj.weight"), so that files are exchanged as they are.
+//
+//   TransformerLm lm(lm_preset("mini"));
+//   at::Tensor logits = lm(ids);                        // int64 [B, T] -> [B, T, vocab_size]
+//   at::Tensor loss = next_token_loss(logits, targets); // targets: ids one place further
+//
+// A model is a list of units with one signature, tokens as rows in and out: embeddings, layers, the last
+// norm, the product with the vocabulary. Whoever shards, checkpoints or divides it among pipeline stages
+// works on that list; each unit is Hookable (hooks/forward_hook.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/hooks/forward_hook.h"
+#include "lockstep/model/initial_parameters.h"
+#include "lockstep/model/lm_config.h"
+
+namespace lockstep {
+
+struct LmCache;  // lm_cache.h
+namespace internal {
+struct LmPass;
+struct RotaryTable;
+class DeferredGradients;
+}  // namespace internal
+
+// One forward: what all its units are given beside their rows. Made by TransformerLm::pass(), or by a
+// pipeline's stage for itself; a copy is a handle.
+using LmPass = std::shared_ptr<const internal::LmPass>;
+
+// Rows [tokens, hidden_size] to rows; the first unit takes ids, int64 [tokens], the last gives logits.
+class LmUnit : public torch::nn::Module,
+               public Hookable<at::Tensor(const at::Tensor&, const LmPass&)> {
+ public:
+  using Signature = at::Tensor(const at::Tensor&, const LmPass&);
+};
+
+// The part of a model that one of several ranks has, where each layer is divided among them (tensor
+// parallelism, Shoeybi et al., arXiv:1909.08053): heads and inner columns, evenly. The functions are
+// called on every rank in one order.
+struct LmSplit {
+  int64_t part = 0;
+  int64_t parts = 1;  // divides key_value_heads and intermediate_size
+  // Before a divided product: rows as they are; in backward their gradients are added up over the parts.
+  std::function<at::Tensor(const at::Tensor& rows)> enter = {};
+  // After one: rows added up over the parts; in backward as they are.
+  std::function<at::Tensor(const at::Tensor& rows)> leave = {};
+};
+
+struct LmOptions {
+  InitialParameters initial = InitialParameters::kDrawn;
+  LmSplit split = {};
+};
+
+struct LmPassOptions {
+  // Of the first row in the batch that dropout is drawn for: parts of a batch then drop what the whole
+  // batch does, given one seed.
+  int64_t first_row = 0;
+  // Drawn from the default generator where it is 0 and the model drops anything.
+  uint64_t dropout_seed = 0;
+  // Weights' gradients are not computed in backward but by run_deferred(); nullptr: in backward.
+  std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
+};
+
+class TransformerLmImpl : public torch::nn::Module {
+ public:
+  // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
+  // InvalidArgument (check(config)).
+  explicit TransformerLmImpl(const LmConfig& config = {}, LmOptions options = {});
+
+  // ids int64 [B, T] -> logits [B, T, vocab_size]; or packed: ids int64 [N], sequences end to end, with
+  // their lengths int64 [sequences] on the CPU, which sum to N -> [N, vocab_size]. A token sees itself and
+  // those before it in its sequence. Throws InvalidArgument: other shapes, an id outside the vocabulary
+  // (on the CPU), a sequence that is empty or longer than max_position_embeddings.
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& lengths = {});
+
+  // The same step by step: pass(), then the units in order, each with what the one before gave.
+  LmPass pass(const std::vector<int64_t>& lengths, const LmPassOptions& options = {});
+  const std::vector<std::shared_ptr<LmUnit>>& units() const { return units_; }
+  // Their names in named_modules(), in the same order.
+  const std::vector<std::string>& unit_names() const { return unit_names_; }
+
+  // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,
+  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes.
+  at::Tensor next(const at::Tensor& ids, LmCache& cache);
+
+  const LmConfig& config() const { return config_; }
+
+ private:
+  void add_unit(const std::string& name, std::shared_ptr<LmUnit> unit);
+  internal::RotaryTable rotary(int64_t positions);  // of at least so many
+
+  LmConfig config_;
+  LmSplit split_;
+  std::vector<std::shared_ptr<LmUnit>> units_;
+  std::vector<std::string> unit_names_;
+  at::Tensor cosines_, sines_;  // of the positions needed so far
+};
+
+TORCH_MODULE(TransformerLm);
+
+// The mean over all tokens of the negative log-probability of what comes next, in nats: logits
+// [.., vocab_size], targets int64 [..], -100 where there is nothing to predict.
+at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
+
+// Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad().
+std::shared_ptr<internal::DeferredGradients> make_deferred();
+void run_deferred(internal::DeferredGradients& deferred);
+
+}  // namespace lockstep
