@@ -33,8 +33,11 @@ int processes_of(const std::string& strategy, int nproc) {
 bool is_bert(const std::string& model) {
   return model.starts_with("bert-");
 }
+bool is_lm(const std::string& model) {
+  return model.starts_with("lm-");
+}
 
-// Whether `python` has torch, and for BERT transformers; "" or why not.
+// Whether `python` has torch, and for a transformer transformers; "" or why not.
 std::string torch_obstacle(const std::string& python, bool transformers) {
   try {
     SubprocessOptions options;
@@ -119,7 +122,8 @@ class StepContender {
 
 const std::vector<std::string>& step_models() {
   static const std::vector<std::string> kModels{"simple-cnn", "resnet18",  "resnet18-cifar",
-                                                "bert-mini",  "bert-base", "linear"};
+                                                "bert-mini",  "bert-base", "lm-tiny",
+                                                "lm-mini",    "lm-small",  "linear"};
   return kModels;
 }
 
@@ -141,12 +145,14 @@ const std::vector<std::string>& step_strategies() {
 
 int64_t default_batch(const std::string& model) {
   if (is_bert(model)) return 16;
+  if (is_lm(model)) return 4;
   return model == "linear" ? 8 : 64;
 }
 
 void leave_out_python(StepOptions& options) {
   if (std::none_of(options.strategies.begin(), options.strategies.end(), is_python)) return;
-  const std::string obstacle = torch_obstacle(options.python, is_bert(options.model));
+  const std::string obstacle =
+      torch_obstacle(options.python, is_bert(options.model) || is_lm(options.model));
   if (obstacle.empty()) return;
   log_warning("PyTorch is left out: " + obstacle + "; name a Python that can with --python");
   std::erase_if(options.strategies, is_python);

@@ -70,8 +70,26 @@ class Bert(nn.Module):
         return self.model(input_ids=ids).logits
 
 
+class Llama(nn.Module):
+    SIZES = {"lm-tiny": (4, 128, 4, 384), "lm-mini": (6, 384, 6, 1024), "lm-small": (12, 768, 12, 2048)}
+
+    def __init__(self, size):
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+        layers, width, heads, inner = self.SIZES[size]
+        self.model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
+                                                  intermediate_size=inner, tie_word_embeddings=True, use_cache=False))
+
+    def forward(self, ids):
+        return self.model(input_ids=ids).logits
+
+
+def next_token_loss(logits, targets):
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
 def make(model, batch):
-    """-> the module, its loss, data, labels, and the optimizer's options: SGD's, or AdamW's for BERT."""
+    """-> the module, its loss, data, labels, and the optimizer's options: SGD's, or AdamW's for a transformer."""
     classes = torch.randint(0, 10, (BATCHES, batch))
     if model == "simple-cnn":
         return SimpleCnn(), F.nll_loss, torch.randn(BATCHES, batch, 1, 28, 28), classes, dict(lr=0.01, momentum=0.5)
@@ -80,6 +98,9 @@ def make(model, batch):
                 dict(lr=0.1, momentum=0.9, weight_decay=5e-4))
     if model in Bert.SIZES:
         return Bert(model), F.cross_entropy, torch.randint(1, 21128, (BATCHES, batch, 128)), classes % 6, dict(lr=3e-5)
+    if model in Llama.SIZES:
+        ids = torch.randint(1, 32000, (BATCHES, batch, 256))
+        return Llama(model), next_token_loss, ids, ids.roll(-1, 2), dict(lr=3e-5)
     wide = 3162
     return (nn.Sequential(*(nn.Linear(wide, wide) for _ in range(10))), F.mse_loss, torch.randn(BATCHES, batch, wide),
             torch.randn(BATCHES, batch, wide), dict(lr=0.01))
@@ -105,7 +126,7 @@ def main():
         dist.init_process_group("gloo")
     module, loss_of, data, labels, options = make(model_name, int(batch))
     model = DistributedDataParallel(module) if ddp else module
-    optimizer = (torch.optim.AdamW if model_name in Bert.SIZES else torch.optim.SGD)(model.parameters(), **options)
+    optimizer = (torch.optim.AdamW if model_name in {*Bert.SIZES, *Llama.SIZES} else torch.optim.SGD)(model.parameters(), **options)
     number = 0
 
     def step():

@@ -24,6 +24,7 @@
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
+#include "lockstep/model/transformer_lm.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
@@ -148,23 +149,40 @@ MakeOptimizer sgd(const torch::optim::SGDOptions& options, const StepWork& work)
   };
 }
 
+MakeOptimizer adamw(const StepWork& work) {
+  return [fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
+    const torch::optim::AdamWOptions options(3e-5);
+    if (fused) return std::make_unique<optim::FusedAdamW>(parameters, options);
+    return std::make_unique<torch::optim::AdamW>(parameters, options);
+  };
+}
+
+// A decoder of a preset's size with Llama's vocabulary of 32000, texts of 256 tokens.
+std::unique_ptr<Contest> lm_contest(const std::string& size, const StepWork& work) {
+  constexpr int64_t kTokens = 256;
+  const LmConfig config = lm_preset(size);
+  const at::Tensor ids =
+      torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
+  return contest(
+      TransformerLm(config),
+      [](const at::Tensor& output, const at::Tensor& label) {
+        return next_token_loss(output.to(at::kFloat), label);
+      },
+      ids, ids.roll(-1, 2), adamw(work), work);
+}
+
 std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,
                                       const at::Tensor& labels, const StepWork& work) {
   constexpr int64_t kTokens = 128, kClasses = 6;
   BertConfig config = bert_preset(size);
   config.labels.clear();
   for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
-  const auto adamw = [fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
-    const torch::optim::AdamWOptions options(3e-5);
-    if (fused) return std::make_unique<optim::FusedAdamW>(parameters, options);
-    return std::make_unique<torch::optim::AdamW>(parameters, options);
-  };
   const at::Tensor ids =
       torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
-  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), adamw, work);
+  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), adamw(work), work);
 }
 
-// The models, losses, shapes and optimizers of bench_step.py.
+// The models, losses, shapes and optimizers of step.py.
 std::unique_ptr<Contest> make_contest(const StepWork& work) {
   const auto classes = [&] { return torch::randint(0, 10, {kBatches, work.batch}, torch::kLong); };
   const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
@@ -188,6 +206,7 @@ std::unique_ptr<Contest> make_contest(const StepWork& work) {
   }
   if (work.model == "bert-mini") return bert_contest("mini", cross_entropy, classes(), work);
   if (work.model == "bert-base") return bert_contest("base", cross_entropy, classes(), work);
+  if (work.model.starts_with("lm-")) return lm_contest(work.model.substr(3), work);
   if (work.model == "linear") {
     constexpr int64_t kWide = 3162;
     torch::nn::Sequential model;

@@ -7,7 +7,8 @@
 namespace lockstep::bench {
 
 struct StepWork {
-  std::string model;     // simple-cnn, resnet18, resnet18-cifar, bert-mini, bert-base, linear
+  std::string
+      model;  // simple-cnn, resnet18, resnet18-cifar, bert-mini, bert-base, lm-tiny, lm-mini, lm-small, linear
   std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, in-step, single
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;

@@ -113,8 +113,9 @@ TEST(BenchStep, ContendersTakeTurns) {
 
 TEST(BenchStep, EveryModelRuns) {
   const TestDirectory dir;
-  for (const std::string model : {"resnet18", "resnet18-cifar", "bert-mini", "linear"}) {
-    const std::string strategies = model == "bert-mini" ? "ddp,ddp-bf16" : "ddp,in-step";
+  for (const std::string model : {"resnet18", "resnet18-cifar", "bert-mini", "lm-tiny", "linear"}) {
+    const bool transformer = model == "bert-mini" || model == "lm-tiny";
+    const std::string strategies = transformer ? "ddp,ddp-bf16" : "ddp,in-step";
     const Ended ended = run_step(dir, {"--model", model, "--strategy", strategies, "--batch", "2",
                                        "--rounds", "1", "--turn-ms", "1"});
     EXPECT_TRUE(ended.status.ok()) << ended.err;

@@ -52,7 +52,7 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
           "a method that averages in every step can do at most");
   app.add_option("--nproc", result.measured.nproc, "processes of a contender [2]");
   app.add_option("--batch", result.measured.batch,
-                 "samples of a process's step [64; bert: 16; linear: 8]");
+                 "samples of a process's step [64; bert: 16; linear: 8; lm: 4]");
   app.add_option("--threads", result.measured.threads, "of each process [1]");
   app.add_option("--optimizer", result.measured.optimizer,
                  "Lockstep's contenders: fused, or torch for torch::optim [fused]");
