@@ -164,6 +164,14 @@ def fine_tuning(job):
         sys.exit(f"the loss goes from {first} to {last}, layer4 up to {largest}")
 
 
+def language_model(job):
+    first, last, ranks, right, sums = re.search(r"loss (\S+) to (\S+) after 300 steps on (\d+) ranks; (\d+) of (\d+) sums are right",
+                                                job.output("language_model")).groups()
+    expect("ranks and sums", (int(ranks), int(sums)), (job.ranks or 2, 66))
+    if not float(last) < 0.3 * float(first) or int(right) < 55:
+        sys.exit(f"the loss goes from {first} to {last}, and {right} sums are right")
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -288,7 +296,7 @@ def missing(options, way):
 
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
-                                        ddp_linear, uneven_inputs, mixed_precision, fine_tuning,
+                                        ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -31,6 +31,7 @@
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
+#include "lockstep/model/transformer_lm.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/lamb.h"

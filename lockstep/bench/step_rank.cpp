@@ -166,7 +166,7 @@ std::unique_ptr<Contest> lm_contest(const std::string& size, const StepWork& wor
   return contest(
       TransformerLm(config),
       [](const at::Tensor& output, const at::Tensor& label) {
-        return next_token_loss(output.to(at::kFloat), label);
+        return next_token_loss(output, label);
       },
       ids, ids.roll(-1, 2), adamw(work), work);
 }

@@ -212,7 +212,9 @@ LmCache::LmCache(const LmConfig& config, int64_t many, int64_t most,
 }
 
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
-  return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), targets.reshape({-1}));
+  const at::Tensor rows = logits.reshape({-1, logits.size(-1)});
+  const bool is_short = at::isReducedFloatingType(rows.scalar_type());
+  return at::cross_entropy_loss(is_short ? rows.to(at::kFloat) : rows, targets.reshape({-1}));
 }
 
 std::shared_ptr<internal::DeferredGradients> make_deferred() {

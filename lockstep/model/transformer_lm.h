@@ -111,7 +111,8 @@ class TransformerLmImpl : public torch::nn::Module {
 TORCH_MODULE(TransformerLm);
 
 // The mean over all tokens of the negative log-probability of what comes next, in nats: logits
-// [.., vocab_size], targets int64 [..], -100 where there is nothing to predict.
+// [.., vocab_size], of 16 bits computed in float32; targets int64 [..], -100 where there is nothing to
+// predict.
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 
 // Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad().

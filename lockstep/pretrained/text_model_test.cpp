@@ -114,10 +114,10 @@ TEST_F(TextModelTest, SaysInOneLineWhatIsWrong) {
   replace("vocab.txt", "[PAD]\n[UNK]\n");
   EXPECT_THAT(refused(), HasSubstr("vocab.txt"));
   replace("config.json", "{\"model_type\": \"gpt2\"}");
-  EXPECT_THAT(refused(), HasSubstr("of type 'gpt2'; it must be 'bert'"));
+  EXPECT_THAT(refused(), HasSubstr("model_type is \"gpt2\"; give a config.json of BERT"));
   EXPECT_FALSE(is_text_model(folder_));
   replace("config.json", "{\"hidden_size\": \"wide\"}");
-  EXPECT_THAT(refused(), HasSubstr("'hidden_size' is \"wide\"; it must be a number"));
+  EXPECT_THAT(refused(), HasSubstr("hidden_size is \"wide\"; give a whole number"));
   fs::remove(folder_ / "config.json");
   EXPECT_THAT(refused(), HasSubstr("config.json: is missing"));
 }

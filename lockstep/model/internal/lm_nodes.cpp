@@ -119,7 +119,7 @@ RmsNormed composed_rms_norm(const at::Tensor& x, const at::Tensor& residual,
 // ---- products ----
 
 struct ProductsWork : torch::CustomClassHolder {
-  DeferredGradients* deferred = nullptr;
+  std::shared_ptr<DeferredGradients> deferred;  // none: in backward
   std::vector<Product> of;
 };
 
@@ -180,7 +180,7 @@ class ProductsNode : public torch::autograd::Function<ProductsNode> {
           result[0] = at::mm(dy, kept[1 + i]);
       }
       if (context->needs_input_grad(at_weight)) {
-        if (work->deferred != nullptr) {
+        if (work->deferred) {
           work->deferred->add([dy, x, weight = work->of[i].weight] {
             add_to_grad(weight, weight_gradient_of(dy, x));
           });
@@ -190,7 +190,7 @@ class ProductsNode : public torch::autograd::Function<ProductsNode> {
       }
       if (has_bias && context->needs_input_grad(at_weight + 1)) {
         const at::Tensor sums = column_sums(dy);
-        if (work->deferred != nullptr)
+        if (work->deferred)
           work->deferred->add([sums, bias = work->of[i].bias] { add_to_grad(bias, sums); });
         else
           result[at_weight + 1] = sums;
@@ -267,7 +267,8 @@ RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Te
 }
 
 std::vector<at::Tensor> products(const at::Tensor& x, const std::vector<Product>& of,
-                                 Arithmetic arithmetic, DeferredGradients* deferred) {
+                                 Arithmetic arithmetic,
+                                 std::shared_ptr<DeferredGradients> deferred) {
   if (arithmetic == Arithmetic::kComposed) {
     std::vector<at::Tensor> results;
     for (const Product& one : of) results.push_back(at::linear(x, one.weight, one.bias));
@@ -279,7 +280,7 @@ std::vector<at::Tensor> products(const at::Tensor& x, const std::vector<Product>
     if (one.bias.defined()) inputs.push_back(one.bias);
   }
   auto work = c10::make_intrusive<ProductsWork>();
-  work->deferred = deferred;
+  work->deferred = std::move(deferred);
   work->of = of;
   return ProductsNode::apply(at::TensorList(inputs), arithmetic == Arithmetic::kBFloat16, work);
 }

@@ -42,7 +42,8 @@ struct Product {
 };
 // x weight^T + bias for each: what reads the same rows is one node, whose gradient is added up in place.
 std::vector<at::Tensor> products(const at::Tensor& x, const std::vector<Product>& of,
-                                 Arithmetic arithmetic, DeferredGradients* deferred = nullptr);
+                                 Arithmetic arithmetic,
+                                 std::shared_ptr<DeferredGradients> deferred = nullptr);
 
 // silu(gate) * up.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, Arithmetic arithmetic);

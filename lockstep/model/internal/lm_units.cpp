@@ -34,7 +34,7 @@ at::Tensor divided_product(const at::Tensor& x, const torch::nn::Linear& linear,
                            Arithmetic arithmetic) {
   Product product = product_of(linear);
   if (split.part > 0) product.bias = at::Tensor();
-  const at::Tensor y = products(x, {product}, arithmetic, pass.deferred.get())[0];
+  const at::Tensor y = products(x, {product}, arithmetic, pass.deferred)[0];
   return split.leave ? split.leave(y) : y;
 }
 
@@ -91,7 +91,7 @@ at::Tensor LmAttention::attend(const at::Tensor& rows, const internal::LmPass& p
                                Arithmetic arithmetic) {
   const auto qkv =
       products(entered(rows, split_), {product_of(query_), product_of(key_), product_of(value_)},
-               arithmetic, pass.deferred.get());
+               arithmetic, pass.deferred);
   const at::Tensor mixed =
       pass.cache != nullptr
           ? with_cache(qkv[0], qkv[1], qkv[2], pass)
@@ -156,7 +156,7 @@ bool LmMlp::is_hooked() {
 at::Tensor LmMlp::work(const at::Tensor& rows, const internal::LmPass& pass,
                        Arithmetic arithmetic) {
   const auto inner = products(entered(rows, split_), {product_of(gate_), product_of(up_)},
-                              arithmetic, pass.deferred.get());
+                              arithmetic, pass.deferred);
   return divided_product(swiglu(inner[0], inner[1], arithmetic), down_, split_, pass, arithmetic);
 }
 
@@ -200,7 +200,7 @@ LmHead::LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied) : tied
 
 at::Tensor LmHead::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
   const at::Tensor& weight = tied_ ? tied_->weight : weight_;
-  return products(rows, {{weight, {}}}, arithmetic_for(weight), pass->deferred.get())[0];
+  return products(rows, {{weight, {}}}, arithmetic_for(weight), pass->deferred)[0];
 }
 
 }  // namespace lockstep::internal

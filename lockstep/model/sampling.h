@@ -1,0 +1,54 @@
+// Text from a language model, token by token: temperature, the k likeliest (Fan et al., arXiv:1805.04833),
+// the likeliest of a total probability (nucleus, Holtzman et al., arXiv:1904.09751).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "lockstep/model/transformer_lm.h"
+
+namespace lockstep {
+
+struct SamplingOptions {
+  double temperature = 1;  // logits are divided by it; 0: always the likeliest token
+  int64_t top_k = 0;       // only the likeliest so many; 0: all
+  double top_p = 1;        // of these the fewest likeliest whose probabilities reach it
+  uint64_t seed = 0;  // of the draws: the same tokens on every machine that computes these logits
+};
+// Throws InvalidArgument that names the first option that makes no sense.
+void check(const SamplingOptions& options);
+
+// Draws tokens, one from each row of logits after another.
+class TokenSampler {
+ public:
+  // Throws as check().
+  explicit TokenSampler(const SamplingOptions& options);
+  // logits [B, vocabulary], of any device and floating type -> int64 [B], on the CPU. Throws
+  // InvalidArgument for logits that are not numbers.
+  at::Tensor draw(const at::Tensor& logits);
+
+ private:
+  int64_t draw_one(std::vector<std::pair<double, int64_t>>& likeliest);
+
+  SamplingOptions options_;
+  uint64_t drawn_ = 0;
+};
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 100;
+  SamplingOptions sampling = {};
+  std::vector<int64_t> stop_ids = {};  // a text ends behind one of these
+  // Called with every token as it comes; false ends the text.
+  std::function<bool(int64_t token)> on_token = {};
+};
+
+// The tokens that follow `prompt`, a stop among them. In evaluation mode and without gradients; the model
+// is left in the mode it was found in. Ends early where the model's positions end. Throws InvalidArgument:
+// an empty prompt, one that leaves no position, options that make no sense.
+std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& prompt,
+                              const GenerateOptions& options);
+
+}  // namespace lockstep
