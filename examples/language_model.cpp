@@ -61,6 +61,8 @@ void example(lockstep::Communicator& comm, int64_t steps) {
   config.num_key_value_heads = 2;
   config.max_position_embeddings = 64;
   config.tie_word_embeddings = true;
+  config.bos_token_id.reset();
+  config.eos_token_ids = {characters.encode("\n")[0]};
   lockstep::DistributedDataParallel model(lockstep::TransformerLm(config), comm);
   const torch::optim::AdamWOptions adamw(3e-3);
   lockstep::optim::FusedAdamW optimizer(model->parameters(), adamw);

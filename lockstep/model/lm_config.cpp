@@ -76,6 +76,8 @@ LmConfig lm_preset(std::string_view name) {
     config.num_hidden_layers = preset.layers;
     config.num_attention_heads = preset.heads;
     config.tie_word_embeddings = true;
+    config.bos_token_id.reset();  // the vocabulary's
+    config.eos_token_ids.clear();
     return config;
   }
   throw InvalidArgument("there is no language model of size '" + std::string(name) + "'; choose " +
@@ -90,7 +92,8 @@ void check(const LmConfig& config) {
   internal::check_size("LmConfig", "num_attention_heads", config.num_attention_heads);
   internal::check_size("LmConfig", "num_key_value_heads", config.key_value_heads());
   internal::check_size("LmConfig", "max_position_embeddings", config.max_position_embeddings);
-  if (config.head_dim == 0 && config.hidden_size % config.num_attention_heads != 0)
+  // Also where head_dim is given: transformers opens no other file.
+  if (config.hidden_size % config.num_attention_heads != 0)
     throw InvalidArgument("LmConfig: hidden_size " + std::to_string(config.hidden_size) +
                           " does not divide by " + std::to_string(config.num_attention_heads) +
                           " attention heads");
@@ -104,11 +107,22 @@ void check(const LmConfig& config) {
                           std::to_string(config.key_value_heads()));
   if (!(config.rms_norm_eps > 0) || !(config.rope_theta > 0))
     throw InvalidArgument("LmConfig: rms_norm_eps and rope_theta must be above 0");
+  if (!(config.initializer_range >= 0 && config.initializer_range <= 1))
+    throw InvalidArgument("LmConfig: initializer_range must be in [0, 1]");
   const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.type != "default" && scaling.type != "linear" && scaling.type != "llama3")
+    throw InvalidArgument("LmConfig: rope_scaling.type is '" + scaling.type +
+                          "'; give default, linear or llama3");
+  if (!(scaling.factor > 0) || scaling.original_max_position_embeddings < 1)
+    throw InvalidArgument("LmConfig: factor and original_max_position_embeddings must be above 0");
   if (scaling.type == "llama3" && !(scaling.high_freq_factor > scaling.low_freq_factor))
     throw InvalidArgument("LmConfig: high_freq_factor must be above low_freq_factor");
   internal::check_probability("LmConfig", "attention_dropout", config.attention_dropout);
   internal::check_probability("LmConfig", "hidden_dropout", config.hidden_dropout);
+  if (config.bos_token_id &&
+      (*config.bos_token_id < 0 || *config.bos_token_id >= config.vocab_size))
+    throw InvalidArgument("LmConfig: bos_token_id " + std::to_string(*config.bos_token_id) +
+                          " is outside the vocabulary of " + std::to_string(config.vocab_size));
   for (const int64_t id : config.eos_token_ids) {
     if (id < 0 || id >= config.vocab_size)
       throw InvalidArgument("LmConfig: eos_token_id " + std::to_string(id) +

@@ -89,6 +89,11 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
     : torch::nn::Module("TransformerLm"),
       config_(checked(config, options.split)),
       split_(std::move(options.split)) {
+  if (split_.parts > 1 && options.initial == InitialParameters::kDrawn)
+    throw InvalidArgument(
+        "TransformerLm: a part of a model is not drawn, since the parts would not fit together; "
+        "make "
+        "it with InitialParameters::kNone and load it");
   // Modules that only give their parameters the names that transformers has.
   const auto inner = register_module("model", std::make_shared<torch::nn::Module>("LlamaModel"));
   auto embedding = std::make_shared<internal::LmEmbedding>(config_);
@@ -144,7 +149,10 @@ LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPass
   pass->layout = std::move(layout);
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
-  if (is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0))
+  const bool drops = is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
+  if (drops && split_.parts > 1 && options.dropout_seed == 0)
+    throw InvalidArgument("TransformerLm: the parts of a model drop alike; give dropout_seed");
+  if (drops)
     pass->dropout_seed =
         options.dropout_seed != 0 ? options.dropout_seed : internal::draw_seeds(1)[0] | 1;
   return pass;
@@ -154,7 +162,8 @@ internal::RotaryTable TransformerLmImpl::rotary(int64_t positions) {
   if (!cosines_.defined() || cosines_.size(0) < positions) {
     const at::NoGradGuard no_grad;
     const int64_t count =
-        std::min(config_.max_position_embeddings, std::max<int64_t>(positions, 64));
+        std::min(config_.max_position_embeddings,
+                 std::max({positions, int64_t{64}, cosines_.defined() ? 2 * cosines_.size(0) : 0}));
     const at::Tensor angles = at::outer(at::arange(count, at::kFloat), frequencies(config_));
     cosines_ = angles.cos();
     sines_ = angles.sin();
@@ -174,9 +183,12 @@ at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
   const at::NoGradGuard no_grad;
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0 ||
       ids.size(0) != cache.sequences ||
-      cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers))
+      cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || split_.parts > 1 ||
+      cache.keys[0].size(1) != config_.key_value_heads() ||
+      cache.keys[0].size(3) != config_.head_width() ||
+      cache.keys[0].scalar_type() != parameters().front().scalar_type())
     throw InvalidArgument("TransformerLm: next() takes int64 [" + std::to_string(cache.sequences) +
-                          ", n] and a cache of this model");
+                          ", n] and a cache of this whole model, of its type");
   if (cache.length + ids.size(1) > std::min(cache.capacity, config_.max_position_embeddings))
     throw InvalidArgument("TransformerLm: the cache has room for " +
                           std::to_string(cache.capacity) + " tokens and the model for " +

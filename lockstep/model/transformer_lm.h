@@ -67,16 +67,19 @@ struct LmPassOptions {
   // Of the first row in the batch that dropout is drawn for: parts of a batch then drop what the whole
   // batch does, given one seed.
   int64_t first_row = 0;
-  // Drawn from the default generator where it is 0 and the model drops anything.
+  // Drawn from the default generator where it is 0 and the model drops anything; parts need one.
   uint64_t dropout_seed = 0;
-  // Weights' gradients are not computed in backward but by run_deferred(); nullptr: in backward.
+  // The products' gradients of weights are not computed in backward but by run_deferred(), into grad();
+  // nullptr: in backward. Not where a layer is computed in the composed form (another device or type, a
+  // Linear with hooks). Nobody is told that they have arrived: not under DistributedDataParallel, ZeRO or
+  // Horovod, whose buckets count arrivals.
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
 };
 
 class TransformerLmImpl : public torch::nn::Module {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
-  // InvalidArgument (check(config)).
+  // InvalidArgument (check(config); a part that is to be drawn).
   explicit TransformerLmImpl(const LmConfig& config = {}, LmOptions options = {});
 
   // ids int64 [B, T] -> logits [B, T, vocab_size]; or packed: ids int64 [N], sequences end to end, with

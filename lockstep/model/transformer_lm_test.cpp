@@ -16,6 +16,8 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/hooks/forward_hook.h"
+#include "lockstep/kernels/dropout.h"
+#include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/lm_cache.h"
 
 namespace lockstep::transformer_lm_test {
@@ -39,7 +41,11 @@ LmConfig small(int64_t key_value_heads = 2) {
 
 TransformerLm made(const LmConfig& config, uint64_t seed = 3) {
   torch::manual_seed(seed);
-  return TransformerLm(config);
+  TransformerLm lm(config);
+  const at::NoGradGuard no_grad;  // biases of 0 and norms of 1 would hide what is left out
+  for (at::Tensor& parameter : lm->parameters())
+    if (parameter.dim() == 1) parameter.add_(torch::randn_like(parameter), 0.2);
+  return lm;
 }
 
 at::Tensor ids_of(int64_t sequences, int64_t length) {
@@ -230,6 +236,28 @@ TEST(TransformerLm, APartOfABatchDropsWhatTheWholeDoes) {
   EXPECT_TRUE(at::equal(lm(ids), lm(ids)));
 }
 
+// No place's mask is another's, shifted by rows.
+TEST(TransformerLm, PlacesDropIndependently) {
+  internal::LmPass pass;
+  pass.dropout_seed = 9;
+  std::vector<kernels::Dropout> places;
+  for (int64_t unit = 0; unit < 3; ++unit)
+    for (const auto place :
+         {internal::LmPlace::kWeights, internal::LmPlace::kAttention, internal::LmPlace::kMlp})
+      places.push_back(internal::dropout_at(pass, unit, place, 0.5));
+  constexpr int64_t kColumns = 256;
+  for (size_t a = 0; a < places.size(); ++a) {
+    for (size_t b = 0; b < places.size(); ++b) {
+      for (int64_t shift = a == b ? 1 : -12; shift <= 12; ++shift) {
+        int same = 0;
+        for (int64_t c = 0; c < kColumns; ++c)
+          same += kernels::is_kept(places[a], 20, c) == kernels::is_kept(places[b], 20 + shift, c);
+        EXPECT_NEAR(same, kColumns / 2, 60) << a << ", " << b << ", " << shift;
+      }
+    }
+  }
+}
+
 // Two parts of the heads and of the inner columns, on two threads, give the whole layer's sums.
 TEST(TransformerLm, PartsAddUpToTheWhole) {
   LmConfig config = small();
@@ -325,10 +353,19 @@ TEST(TransformerLm, BadInputIsOneLine) {
   config.head_dim = 7;
   EXPECT_THAT(says(config), HasSubstr("head_dim is 7; it must be even"));
   EXPECT_THAT(message_of<InvalidArgument>([] {
-                TransformerLm(small(), LmOptions{.initial = InitialParameters::kDrawn,
+                TransformerLm(small(), LmOptions{.initial = InitialParameters::kNone,
                                                  .split = {.part = 0, .parts = 3}});
               }),
               HasSubstr("do not divide into part 0 of 3"));
+  EXPECT_THAT(message_of<InvalidArgument>([] {
+                TransformerLm(small(), LmOptions{.initial = InitialParameters::kDrawn,
+                                                 .split = {.part = 0, .parts = 2}});
+              }),
+              HasSubstr("a part of a model is not drawn"));
+  const LmPass pass = lm->pass({4, 3});
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { lm->units()[1]->forward(torch::randn({6, 32}), pass); }),
+      HasSubstr("given 6 rows, and the pass has 7 tokens"));
 }
 
 TEST(LmConfig, JsonIsReadBack) {

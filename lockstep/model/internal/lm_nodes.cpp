@@ -45,6 +45,9 @@ class RmsNormNode : public torch::autograd::Function<RmsNormNode> {
     // Without a residual x is the float32 stream.
     const at::Tensor stream = (residual.defined() ? residual : x).contiguous();
     const at::Tensor added = residual.defined() ? x.contiguous() : at::Tensor();
+    if (stream.scalar_type() != at::kFloat ||
+        (added.defined() && (added.sizes() != stream.sizes() || added.scalar_type() != type)))
+      throw InvalidArgument("TransformerLm: what is added to the rows has another shape or type");
     const int64_t rows = stream.size(0), width = stream.size(1);
     const at::Tensor z = added.defined() ? empty_rows(rows, width, at::kFloat) : stream;
     const at::Tensor y = empty_rows(rows, width, type), rrms = at::empty({rows}, at::kFloat);
@@ -112,8 +115,10 @@ class RmsNormNode : public torch::autograd::Function<RmsNormNode> {
 RmsNormed composed_rms_norm(const at::Tensor& x, const at::Tensor& residual,
                             const at::Tensor& gamma, double epsilon) {
   const at::Tensor z = residual.defined() ? residual + x : x;
-  const at::Tensor rrms = at::rsqrt(z.square().mean(-1, /*keepdim=*/true) + epsilon);
-  return {z, z * rrms * gamma};
+  // As transformers: 16 bits overflow in the square.
+  const at::Tensor wide = at::isReducedFloatingType(z.scalar_type()) ? z.to(at::kFloat) : z;
+  const at::Tensor rrms = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
+  return {z, (wide * rrms).to(z.scalar_type()) * gamma};
 }
 
 // ---- products ----
@@ -181,7 +186,7 @@ class ProductsNode : public torch::autograd::Function<ProductsNode> {
       }
       if (context->needs_input_grad(at_weight)) {
         if (work->deferred) {
-          work->deferred->add([dy, x, weight = work->of[i].weight] {
+          work->deferred->add([dy, x = x.detach(), weight = work->of[i].weight] {
             add_to_grad(weight, weight_gradient_of(dy, x));
           });
         } else {
@@ -253,7 +258,13 @@ at::Tensor kept_elements(const kernels::Dropout& dropout, int64_t first_row, int
 
 void DeferredGradients::run() {
   const at::NoGradGuard no_grad;
-  for (const auto& compute : std::exchange(pending_, {})) compute();
+  // One after another, so that each lets its rows go; what is left after a failure stays pending.
+  std::reverse(pending_.begin(), pending_.end());
+  while (!pending_.empty()) {
+    const auto compute = std::move(pending_.back());
+    pending_.pop_back();
+    compute();
+  }
 }
 
 RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& gamma,

@@ -8,10 +8,13 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/kernels/dropout.h"
+#include "lockstep/kernels/random_word.h"
 #include "lockstep/model/internal/follow.h"
 #include "lockstep/model/internal/undrawn.h"
 
@@ -28,14 +31,22 @@ at::Tensor dropped(const at::Tensor& x, const internal::LmPass& pass, int64_t un
   return drop_rows(x, dropout_at(pass, unit, place, probability), pass.layout->first_row);
 }
 
-// The bias of a divided product is added once: by the first part.
+// Where the product is divided, its bias is added to the whole sum, by every part alike.
 at::Tensor divided_product(const at::Tensor& x, const torch::nn::Linear& linear,
                            const LmSplit& split, const internal::LmPass& pass,
                            Arithmetic arithmetic) {
-  Product product = product_of(linear);
-  if (split.part > 0) product.bias = at::Tensor();
-  const at::Tensor y = products(x, {product}, arithmetic, pass.deferred)[0];
-  return split.leave ? split.leave(y) : y;
+  if (!split.leave) return products(x, {product_of(linear)}, arithmetic, pass.deferred)[0];
+  const at::Tensor y =
+      split.leave(products(x, {{linear->weight, {}}}, arithmetic, pass.deferred)[0]);
+  return linear->bias.defined() ? y + linear->bias.to(y.scalar_type()) : y;
+}
+
+// What comes in is the pass's: the nodes read memory by its lengths.
+void check_rows(const at::Tensor& rows, const internal::LmPass& pass) {
+  if (rows.dim() == 2 && rows.size(0) == pass.layout->positions.size(0)) return;
+  throw InvalidArgument(
+      "TransformerLm: a unit is given " + std::to_string(rows.dim() == 0 ? 0 : rows.size(0)) +
+      " rows, and the pass has " + std::to_string(pass.layout->positions.size(0)) + " tokens");
 }
 
 at::Tensor entered(const at::Tensor& x, const LmSplit& split) {
@@ -47,15 +58,18 @@ at::Tensor entered(const at::Tensor& x, const LmSplit& split) {
 kernels::Dropout dropout_at(const internal::LmPass& pass, int64_t unit, LmPlace place,
                             double probability) {
   if (pass.dropout_seed == 0) return {};
-  constexpr uint64_t kStep = 0x9e3779b97f4a7c15;
+  // A hash: seeds that are a multiple of the rows' step apart would draw one mask, shifted.
   const uint64_t number = static_cast<uint64_t>(unit) * 4 + static_cast<uint64_t>(place);
-  return kernels::make_dropout(pass.dropout_seed + (number + 1) * kStep, probability);
+  const uint64_t seed = kernels::row_key(pass.dropout_seed, static_cast<int64_t>(number));
+  return kernels::make_dropout(seed, probability);
 }
 
-LmNorm::LmNorm(int64_t width) : weight(register_parameter("weight", at::ones({width}))) {}
+LmNorm::LmNorm(int64_t width)
+    : weight(register_parameter("weight", at::ones({width}, at::kFloat))) {}
 
 LmEmbedding::LmEmbedding(const LmConfig& config)
-    : weight(register_parameter("weight", at::empty({config.vocab_size, config.hidden_size}))),
+    : weight(register_parameter("weight",
+                                at::empty({config.vocab_size, config.hidden_size}, at::kFloat))),
       dropout_(config.hidden_dropout) {}
 
 at::Tensor LmEmbedding::compute(const at::Tensor& ids, const lockstep::LmPass& pass) {
@@ -176,6 +190,7 @@ Arithmetic LmLayer::arithmetic() {
 }
 
 at::Tensor LmLayer::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
+  check_rows(rows, *pass);
   const Arithmetic how = arithmetic();
   const at::Tensor first = rms_norm(rows, {}, input_norm_->weight, epsilon_, how).y;
   const at::Tensor attended =
@@ -186,7 +201,7 @@ at::Tensor LmLayer::compute(const at::Tensor& rows, const lockstep::LmPass& pass
 }
 
 LmLastNorm::LmLastNorm(const LmConfig& config)
-    : weight(register_parameter("weight", at::ones({config.hidden_size}))),
+    : weight(register_parameter("weight", at::ones({config.hidden_size}, at::kFloat))),
       epsilon_(config.rms_norm_eps) {}
 
 at::Tensor LmLastNorm::compute(const at::Tensor& rows, const lockstep::LmPass&) {
@@ -195,7 +210,8 @@ at::Tensor LmLastNorm::compute(const at::Tensor& rows, const lockstep::LmPass&) 
 
 LmHead::LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied) : tied_(std::move(tied)) {
   if (!tied_)
-    weight_ = register_parameter("weight", at::empty({config.vocab_size, config.hidden_size}));
+    weight_ = register_parameter("weight",
+                                 at::empty({config.vocab_size, config.hidden_size}, at::kFloat));
 }
 
 at::Tensor LmHead::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {

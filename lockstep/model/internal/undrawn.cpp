@@ -12,15 +12,15 @@ namespace lockstep::internal {
 torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs, bool bias) {
   torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias));
   linear->options = torch::nn::LinearOptions(inputs, outputs).bias(bias);
-  linear->weight.set_data(at::empty({outputs, inputs}));
-  if (bias) linear->bias.set_data(at::empty({outputs}));
+  linear->weight.set_data(at::empty({outputs, inputs}, at::kFloat));
+  if (bias) linear->bias.set_data(at::empty({outputs}, at::kFloat));
   return linear;
 }
 
 torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width) {
   torch::nn::Embedding embedding(1, 1);
   embedding->options = torch::nn::EmbeddingOptions(rows, width);
-  embedding->weight.set_data(at::empty({rows, width}));
+  embedding->weight.set_data(at::empty({rows, width}, at::kFloat));
   return embedding;
 }
 
