@@ -30,8 +30,8 @@ std::string in_words(double value) {
 }
 
 std::string whole_in_words(int64_t least, int64_t most) {
-  if (most == JsonObject::kMostWhole && least == -JsonObject::kMostWhole) return "a whole number";
-  if (most == JsonObject::kMostWhole)
+  if (most >= JsonObject::kMostWhole && least <= -JsonObject::kMostWhole) return "a whole number";
+  if (most >= JsonObject::kMostWhole)
     return "a whole number, " + std::to_string(least) + " or more";
   return "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
 }

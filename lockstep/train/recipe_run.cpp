@@ -156,11 +156,6 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
   result.state = trainer.state();
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
-  if (record) {
-    RunResult recorded = record->finish();
-    recorded.epochs = static_cast<double>(recorded.steps) / static_cast<double>(steps_per_epoch);
-    on_root(comm, [&] { write_file_aside(options.record, to_json(recorded).dump(2) + "\n"); });
-  }
   on_root(comm, [&] {
     write_file_aside(folder.report(),
                      run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +
@@ -168,6 +163,15 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
                                                           (comm.size() == 1 ? " rank" : " ranks")));
     write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
   });
+  if (record) {
+    RunResult recorded = record->finish();
+    recorded.epochs = static_cast<double>(recorded.steps) / static_cast<double>(steps_per_epoch);
+    on_root(comm, [&] {
+      write_file_aside(
+          options.record,
+          to_json(recorded).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    });
+  }
   return result;
 }
 

@@ -30,7 +30,8 @@ struct TrainRunOptions {
   bool resume = false;     // go on from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr
   Terminal terminal = {};  // that stderr goes to
-  // Rank 0 writes the steps of this call here (run_record.h). Empty: nobody does.
+  // Rank 0 writes the steps of this call here (run_record.h). The same on every rank: ranks add up a
+  // step's loss. Empty: nobody does.
   std::filesystem::path record = {};
   // In place of the configuration's; its name is what is recorded.
   std::shared_ptr<Strategy> strategy = nullptr;

@@ -1,6 +1,7 @@
 #include "lockstep/train/settings.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/json_object.h"
@@ -44,7 +45,8 @@ void read_into(const json& json, const std::string& where, bool& value) {
   value = flag_of(json, where, kRefusal);
 }
 void read_into(const json& json, const std::string& where, int64_t& value) {
-  value = whole_of(json, where, kRefusal, -JsonObject::kMostWhole);
+  value = whole_of(json, where, kRefusal, std::numeric_limits<int64_t>::min(),
+                   std::numeric_limits<int64_t>::max());
 }
 void read_into(const json& json, const std::string& where, double& value) {
   value = number_of(json, where, kRefusal, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);

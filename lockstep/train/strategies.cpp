@@ -7,6 +7,7 @@
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
@@ -49,11 +50,16 @@ class AverageStrategy final : public Strategy {
   AverageStrategy(std::string name, algorithms::AllReduce algorithm)
       : name_(std::move(name)), options_{.algorithm = algorithm} {}
   std::string name() const override { return name_; }
-  void synchronize() override { average_gradients(model(), comm(), options_); }
+  void synchronize() override {
+    const Stopwatch watch(waiting_);
+    average_gradients(model(), comm(), options_);
+  }
+  double waiting() const override { return waiting_; }
 
  private:
   std::string name_;
   AverageOptions options_;
+  double waiting_ = 0;
 };
 
 class HorovodStrategy final : public Strategy {
@@ -69,10 +75,15 @@ class HorovodStrategy final : public Strategy {
           "strategy horovod: gradients are on their way before anybody says that they accumulate; "
           "accumulate with ddp, average or zero");
   }
-  void synchronize() override { gradients_->synchronize(); }
+  void synchronize() override {
+    const Stopwatch watch(waiting_);
+    gradients_->synchronize();
+  }
+  double waiting() const override { return waiting_; }
 
  private:
   std::optional<DistributedGradients> gradients_;
+  double waiting_ = 0;
 };
 
 class ZeroStrategy final : public Strategy {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "lockstep/core/errors.h"
 
 namespace lockstep::train_config_test {
@@ -93,6 +95,15 @@ TEST(TrainConfig, BadJsonIsOneClearLine) {
   EXPECT_THAT(from(R"({"epochs": 18446744073709551615})"), HasSubstr("whole number"));
   EXPECT_THAT(from(R"({"lr": true})"), HasSubstr("a number"));
   EXPECT_THAT(from(R"({"data": 1})"), HasSubstr("a text"));
+}
+
+TEST(TrainConfig, AnySeedIsReadBack) {
+  for (const int64_t seed :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
+    TrainConfig config = default_config("mnist");
+    config.seed = seed;
+    EXPECT_EQ(train_config_from_json(to_json(config), "c.json").seed, seed);
+  }
 }
 
 TEST(TrainConfig, FieldsAreSetFromText) {

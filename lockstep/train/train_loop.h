@@ -21,7 +21,7 @@ struct StepTimes {
   double data = 0;  // waiting for the loader
   double forward = 0;
   double backward = 0;  // without the next
-  double waiting = 0;   // for other ranks, in backward
+  double waiting = 0;   // for other ranks, in any of them
   double optimizer = 0;
 };
 

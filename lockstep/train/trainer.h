@@ -22,7 +22,6 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/stopwatch.h"
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"

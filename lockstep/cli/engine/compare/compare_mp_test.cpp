@@ -241,18 +241,19 @@ TEST(CompareStrategies, TrainOneRecipeSideBySide) {
     EXPECT_EQ(code, 0) << dir.read("stderr");
   };
   const std::string out = dir / "out";
-  run({"compare", "mnist", "--strategies", "single,ddp,ddp-bf16,zero", "--max-steps", "4",
+  run({"compare", "mnist", "--strategies", "single,ddp,ddp-bf16,zero,average", "--max-steps", "4",
        "--output", out, "--scaling", "1"});
   const auto json = nlohmann::json::parse(dir.read("out/comparison.json"));
   EXPECT_EQ(json.at("subject"), "simple-cnn");
   EXPECT_EQ(json.at("data"), "digits");
   const auto& methods = json.at("methods");
-  ASSERT_EQ(methods.size(), 4u);
+  ASSERT_EQ(methods.size(), 5u);
+  EXPECT_GT(methods[4].at("parts_s").at("wait").get<double>(), 0);
   EXPECT_EQ(methods[0].at("method"), "single");
   EXPECT_EQ(methods[0].at("nproc"), 1);
   EXPECT_EQ(methods[2].at("method"), "ddp-bf16");
   EXPECT_EQ(methods[2].at("dtype"), "bfloat16");
-  EXPECT_EQ(json.at("scaling").size(), 3u);
+  EXPECT_EQ(json.at("scaling").size(), 4u);
   for (const auto& method : methods) {
     EXPECT_EQ(method.at("losses").size(), 4u) << method;
     EXPECT_GT(method.at("parts_s").at("forward").get<double>(), 0);
@@ -266,7 +267,7 @@ TEST(CompareStrategies, TrainOneRecipeSideBySide) {
        dir / "alone", "--record", dir / "alone.json", "--quiet"});
   EXPECT_EQ(nlohmann::json::parse(dir.read("alone.json")).at("losses"), methods[1].at("losses"));
   EXPECT_THAT(dir.read("out/comparison.html"),
-              AllOf(HasSubstr("4 ways to train simple-cnn"), Not(HasSubstr("in the tutorial"))));
+              AllOf(HasSubstr("5 ways to train simple-cnn"), Not(HasSubstr("in the tutorial"))));
 }
 
 TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {

@@ -69,6 +69,12 @@ std::string done_text(const RunResult& result) {
   return text;
 }
 
+// What a program said itself: "exit code 2: lockstep train: ..." without what is in front.
+std::string said(const std::string& failure) {
+  const size_t colon = failure.find(": ");
+  return colon == std::string::npos ? failure : failure.substr(colon + 2);
+}
+
 class Runner {
  public:
   explicit Runner(ComparisonRun run)
@@ -83,8 +89,7 @@ class Runner {
       say(i, job, "started, log: " + job.log().string());
       JobOutcome outcome = run_job(job);
       // Nothing has run yet: the input is at fault, and the others would say the same.
-      if (outcome.bad_input && i == 0)
-        throw InvalidArgument(outcome.failure.substr(outcome.failure.find(": ") + 2));
+      if (outcome.bad_input && i == 0) throw InvalidArgument(said(outcome.failure));
       say(i, job, outcome.result ? done_text(*outcome.result) : "failed: " + outcome.failure);
       keep(job, std::move(outcome));
       write_all_files();

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "lockstep/cli/engine/compare/methods.h"
 #include "lockstep/cli/engine/compare/scaling.h"
@@ -35,7 +36,8 @@ std::vector<std::string> way_names() {
 // What compare decides for every run itself.
 void check_passed_on(const Arguments& arguments) {
   for (const std::string& argument : with_dashes(arguments)) {
-    for (const std::string own : {"--strategy", "--resume", "--record", "--quiet"}) {
+    for (const std::string own :
+         {"--strategy", "--amp", "--config", "--resume", "--record", "--quiet"}) {
       if (argument == own || argument.starts_with(own + "="))
         throw InvalidArgument(argument + " does not go with compare, which chooses it");
     }

@@ -49,6 +49,8 @@ TEST(StrategiesPlan, WhatCompareChoosesIsNotGiven) {
     return message_of<InvalidArgument>([&] { parse_strategies_arguments(arguments); });
   };
   EXPECT_THAT(says({"--strategy", "ddp"}), HasSubstr("--strategy does not go with compare"));
+  EXPECT_THAT(says({"--amp=bf16"}), HasSubstr("--amp=bf16 does not go with compare"));
+  EXPECT_THAT(says({"--config", "c.json"}), HasSubstr("--config does not go"));
   EXPECT_THAT(says({"text", "--resume"}), HasSubstr("--resume does not go"));
   EXPECT_THAT(says({"--nproc", "0"}), HasSubstr("--nproc is 0"));
   EXPECT_THAT(says({"--timeout", "0"}), HasSubstr("--timeout"));

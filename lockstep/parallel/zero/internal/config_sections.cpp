@@ -169,8 +169,9 @@ void check_offload(JsonSection section) {
 }
 
 void read_zero_keys(JsonSection& zero, ZeroConfig& config) {
-  config.stage = static_cast<int>(zero.whole("stage", 0, 0));
-  if (config.stage > 3) zero.refuse("stage", "0, 1, 2 or 3");
+  const int64_t stage = zero.whole("stage", 0, 0);
+  if (stage > 3) zero.refuse("stage", "0, 1, 2 or 3");
+  config.stage = static_cast<int>(stage);
   config.overlap_comm = zero.flag("overlap_comm", true);
   if (const auto* size = zero.find("reduce_bucket_size"); size != nullptr && *size != "auto")
     config.reduce_bucket_size = zero.whole("reduce_bucket_size", 0, 1);
