@@ -87,25 +87,19 @@ BertConfig bert_config_from_json(std::string_view text, const std::string& sourc
       file.say(flag, "is set; this model is an encoder");
   }
   BertConfig config;
-  const auto whole = [&](const char* name, int64_t& value) {
-    value = file.whole_or(value, name, -JsonObject::kMostWhole);
-  };
-  const auto number = [&](const char* name, double& value) {
-    value = file.number_or(value, name, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
-  };
-  whole("vocab_size", config.vocab_size);
-  whole("hidden_size", config.hidden_size);
-  whole("num_hidden_layers", config.num_hidden_layers);
-  whole("num_attention_heads", config.num_attention_heads);
-  whole("intermediate_size", config.intermediate_size);
-  whole("max_position_embeddings", config.max_position_embeddings);
-  whole("type_vocab_size", config.type_vocab_size);
-  whole("pad_token_id", config.pad_token_id);
-  number("hidden_dropout_prob", config.hidden_dropout_prob);
-  number("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
-  number("classifier_dropout", config.classifier_dropout);
-  number("layer_norm_eps", config.layer_norm_eps);
-  number("initializer_range", config.initializer_range);
+  internal::read_field(file, "vocab_size", config.vocab_size);
+  internal::read_field(file, "hidden_size", config.hidden_size);
+  internal::read_field(file, "num_hidden_layers", config.num_hidden_layers);
+  internal::read_field(file, "num_attention_heads", config.num_attention_heads);
+  internal::read_field(file, "intermediate_size", config.intermediate_size);
+  internal::read_field(file, "max_position_embeddings", config.max_position_embeddings);
+  internal::read_field(file, "type_vocab_size", config.type_vocab_size);
+  internal::read_field(file, "pad_token_id", config.pad_token_id);
+  internal::read_field(file, "hidden_dropout_prob", config.hidden_dropout_prob);
+  internal::read_field(file, "attention_probs_dropout_prob", config.attention_probs_dropout_prob);
+  internal::read_field(file, "classifier_dropout", config.classifier_dropout);
+  internal::read_field(file, "layer_norm_eps", config.layer_norm_eps);
+  internal::read_field(file, "initializer_range", config.initializer_range);
   config.hidden_act = file.text("hidden_act", config.hidden_act);
   config.labels = read_labels(file);
   try {

@@ -149,24 +149,18 @@ LmConfig lm_config_from_json(std::string_view text, const std::string& source) {
   if (file.text("hidden_act", "silu") != "silu")
     file.refuse("hidden_act", "\"silu\", which is known here");
   LmConfig config;
-  const auto whole = [&](const char* name, int64_t& value) {
-    value = file.whole_or(value, name, -JsonObject::kMostWhole);
-  };
-  const auto number = [&](const char* name, double& value) {
-    value = file.number_or(value, name, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
-  };
-  whole("vocab_size", config.vocab_size);
-  whole("hidden_size", config.hidden_size);
-  whole("intermediate_size", config.intermediate_size);
-  whole("num_hidden_layers", config.num_hidden_layers);
-  whole("num_attention_heads", config.num_attention_heads);
-  whole("num_key_value_heads", config.num_key_value_heads);
-  whole("head_dim", config.head_dim);
-  whole("max_position_embeddings", config.max_position_embeddings);
-  number("rms_norm_eps", config.rms_norm_eps);
-  number("attention_dropout", config.attention_dropout);
-  number("hidden_dropout", config.hidden_dropout);
-  number("initializer_range", config.initializer_range);
+  internal::read_field(file, "vocab_size", config.vocab_size);
+  internal::read_field(file, "hidden_size", config.hidden_size);
+  internal::read_field(file, "intermediate_size", config.intermediate_size);
+  internal::read_field(file, "num_hidden_layers", config.num_hidden_layers);
+  internal::read_field(file, "num_attention_heads", config.num_attention_heads);
+  internal::read_field(file, "num_key_value_heads", config.num_key_value_heads);
+  internal::read_field(file, "head_dim", config.head_dim);
+  internal::read_field(file, "max_position_embeddings", config.max_position_embeddings);
+  internal::read_field(file, "rms_norm_eps", config.rms_norm_eps);
+  internal::read_field(file, "attention_dropout", config.attention_dropout);
+  internal::read_field(file, "hidden_dropout", config.hidden_dropout);
+  internal::read_field(file, "initializer_range", config.initializer_range);
   config.tie_word_embeddings = file.flag("tie_word_embeddings", config.tie_word_embeddings);
   config.attention_bias = file.flag("attention_bias", config.attention_bias);
   config.mlp_bias = file.flag("mlp_bias", config.mlp_bias);

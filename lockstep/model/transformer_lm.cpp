@@ -92,8 +92,7 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
   if (split_.parts > 1 && options.initial == InitialParameters::kDrawn)
     throw InvalidArgument(
         "TransformerLm: a part of a model is not drawn, since the parts would not fit together; "
-        "make "
-        "it with InitialParameters::kNone and load it");
+        "make it with InitialParameters::kNone and load it");
   // Modules that only give their parameters the names that transformers has.
   const auto inner = register_module("model", std::make_shared<torch::nn::Module>("LlamaModel"));
   auto embedding = std::make_shared<internal::LmEmbedding>(config_);
@@ -186,7 +185,7 @@ at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
       cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || split_.parts > 1 ||
       cache.keys[0].size(1) != config_.key_value_heads() ||
       cache.keys[0].size(3) != config_.head_width() ||
-      cache.keys[0].scalar_type() != parameters().front().scalar_type())
+      cache.keys[0].scalar_type() != units_.front()->parameters().front().scalar_type())
     throw InvalidArgument("TransformerLm: next() takes int64 [" + std::to_string(cache.sequences) +
                           ", n] and a cache of this whole model, of its type");
   if (cache.length + ids.size(1) > std::min(cache.capacity, config_.max_position_embeddings))

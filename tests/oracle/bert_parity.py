@@ -113,18 +113,7 @@ def training(program, generator):
         write_case(folder, model, as_given(batch, lengths, "padded"))
         subprocess.run([program, os.path.join(folder, "config.json"), folder, str(STEPS), str(RATE)], check=True)
         found = load_file(os.path.join(folder, "losses.safetensors"))["losses"]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    worst, last = 0.0, 0.0
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = theirs(model, batch, "padded").loss
-        loss.backward()
-        optimizer.step()
-        last = loss.item()
-        worst = max(worst, abs(last - found[step].item()))
-    if not worst <= LOSS_TOLERANCE:
-        sys.exit(f"training: losses differ by {worst:.2e}; {LOSS_TOLERANCE:.0e} is allowed")
-    print(f"{STEPS} steps with AdamW: losses within {worst:.1e}, the last one {last:.4f}")
+    parity.follow_training(model, lambda model: theirs(model, batch, "padded").loss, found, RATE, LOSS_TOLERANCE)
 
 
 def main():

@@ -34,3 +34,19 @@ def compare(what, found, truth, tolerance, theirs=None):
                              (f", and PyTorch's differs by {of_theirs:.2e}" if theirs else ""))
         worst = max(worst, difference)
     return worst
+
+
+def follow_training(model, loss_of, found, rate, tolerance):
+    """Trains with AdamW and compares each step's loss with one of ours. Ends the program with one line where they part."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    worst, last = 0.0, 0.0
+    for ours in found.tolist():
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        optimizer.step()
+        last = loss.item()
+        worst = max(worst, abs(last - ours))
+    if not worst <= tolerance:
+        raise SystemExit(f"training: losses differ by {worst:.2e}; {tolerance:.0e} is allowed")
+    print(f"{len(found)} steps with AdamW: losses within {worst:.1e}, the last one {last:.4f}")

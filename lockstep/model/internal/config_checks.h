@@ -1,12 +1,21 @@
-// What the configurations of models refuse in one way.
+// What the configurations of models read and refuse in one way.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/json_object.h"
 
 namespace lockstep::internal {
+
+// A member into its field, which stays where it is absent. Any number: check() says what makes sense.
+inline void read_field(const JsonObject& file, const char* name, int64_t& value) {
+  value = file.whole_or(value, name, -JsonObject::kMostWhole);
+}
+inline void read_field(const JsonObject& file, const char* name, double& value) {
+  value = file.number_or(value, name, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
+}
 
 inline void check_size(const char* of, const char* name, int64_t value) {
   constexpr int64_t kMost = 1 << 30;

@@ -106,14 +106,6 @@ class Turner {
   const RotaryTable& rotary_;
 };
 
-// Each head of keys for the `group` heads of queries that look at it.
-at::Tensor repeated(const at::Tensor& x, int64_t group) {
-  if (group == 1) return x;
-  const auto s = x.sizes();
-  return x.unsqueeze(2)
-      .expand({s[0], s[1], group, s[2], s[3]})
-      .reshape({s[0], s[1] * group, s[2], s[3]});
-}
 at::Tensor summed_over_group(const at::Tensor& x, int64_t group) {
   const auto s = x.sizes();
   if (group == 1) return x.contiguous();
@@ -225,6 +217,14 @@ at::Tensor composed(const at::Tensor& queries, const at::Tensor& keys, const at:
 }
 
 }  // namespace
+
+at::Tensor repeated(const at::Tensor& x, int64_t group) {
+  if (group == 1) return x;
+  const auto s = x.sizes();
+  return x.unsqueeze(2)
+      .expand({s[0], s[1], group, s[2], s[3]})
+      .reshape({s[0], s[1] * group, s[2], s[3]});
+}
 
 at::Tensor rotated(const at::Tensor& rows, int64_t heads, const at::Tensor& positions,
                    const RotaryTable& rotary) {

@@ -84,4 +84,8 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
 at::Tensor rotated(const at::Tensor& rows, int64_t heads, const at::Tensor& positions,
                    const RotaryTable& rotary);
 
+// Each head of keys or values, [sequences, heads, tokens, width], for the `group` heads of queries that look
+// at it.
+at::Tensor repeated(const at::Tensor& x, int64_t group);
+
 }  // namespace lockstep::internal

@@ -1,13 +1,12 @@
 #include "lockstep/model/internal/lm_units.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
-#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -137,11 +136,7 @@ at::Tensor LmAttention::with_cache(const at::Tensor& queries, const at::Tensor& 
   cache.values[layer].narrow(2, cache.length, news).copy_(plain(values, heads_.key_value_heads));
   const int64_t group = heads_.heads / heads_.key_value_heads;
   const auto seen = [&](const at::Tensor& x) {
-    const at::Tensor part = x.narrow(2, 0, all).to(q.scalar_type());
-    if (group == 1) return part;
-    return part.unsqueeze(2)
-        .expand({many, heads_.key_value_heads, group, all, heads_.width})
-        .reshape({many, heads_.heads, all, heads_.width});
+    return repeated(x.narrow(2, 0, all).to(q.scalar_type()), group);
   };
   std::optional<at::Tensor> mask;
   if (news > 1 && cache.length > 0) {

@@ -28,9 +28,7 @@ void read_model(const JsonObject& model, BertParts& parts) {
   parts.continuation = model.text("continuing_subword_prefix", "##");
   parts.longest_word =
       static_cast<size_t>(model.whole_or(100, "max_input_chars_per_word", 1, 1'000'000));
-  const json* vocabulary = model.find("vocab");
-  parts.tokens =
-      vocabulary_of(vocabulary == nullptr ? json() : *vocabulary, parts.name, "model.vocab");
+  parts.tokens = vocabulary_of(model.find("vocab"), parts.name, "model.vocab");
   parts.model_tokens = parts.tokens.size();
 }
 

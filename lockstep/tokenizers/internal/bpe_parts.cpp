@@ -52,7 +52,7 @@ BpeParts bpe_parts_of_files(std::string_view vocabulary, std::string_view merges
                  .merges_name = std::string(merges_name),
                  .options = options};
   const json parsed = parse_file(vocabulary, vocabulary_name);
-  parts.tokens = vocabulary_of(parsed, vocabulary_name, "the vocabulary");
+  parts.tokens = vocabulary_of(&parsed, vocabulary_name, "the vocabulary");
   parts.added.push_back({.content = options.end_of_text, .id = -1});
 
   if (const auto at = malformed_utf8(merges))
@@ -91,8 +91,7 @@ BpeParts bpe_parts_of_json(std::string_view text, std::string_view name) {
   for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                           "byte_fallback", "ignore_merges"})
     require_off(model, key);
-  const json* vocabulary = model.find("vocab");
-  parts.tokens = vocabulary_of(vocabulary == nullptr ? json() : *vocabulary, name, "model.vocab");
+  parts.tokens = vocabulary_of(model.find("vocab"), name, "model.vocab");
   parts.merges = merges_of_json(model);
   parts.added = added_tokens_of(root, parts.tokens);
   return parts;

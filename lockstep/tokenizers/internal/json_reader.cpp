@@ -26,14 +26,14 @@ void require_off(const JsonObject& part, std::string_view key) {
   part.say(key, "is set, which is not supported");
 }
 
-std::vector<std::string> vocabulary_of(const nlohmann::json& vocabulary, std::string_view file,
+std::vector<std::string> vocabulary_of(const nlohmann::json* vocabulary, std::string_view file,
                                        std::string_view place) {
   const std::string where(place);
-  if (!vocabulary.is_object() || vocabulary.empty())
+  if (vocabulary == nullptr || !vocabulary->is_object() || vocabulary->empty())
     refuse(file, where + " is not an object of tokens and their ids");
-  std::vector<std::string> tokens(vocabulary.size());
+  std::vector<std::string> tokens(vocabulary->size());
   std::vector<bool> taken(tokens.size());
-  for (const auto& [token, id] : vocabulary.items()) {
+  for (const auto& [token, id] : vocabulary->items()) {
     const bool number = id.is_number_unsigned();
     const auto value = number ? id.get<uint64_t>() : 0;
     if (!number || value >= tokens.size() || taken[value]) {

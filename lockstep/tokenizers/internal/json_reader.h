@@ -19,7 +19,7 @@ void require_type(const JsonObject& part, std::string_view type);
 void require_off(const JsonObject& part, std::string_view key);
 
 // An object of tokens and their ids 0..n-1, each once, as tokens by id.
-std::vector<std::string> vocabulary_of(const nlohmann::json& vocabulary, std::string_view file,
+std::vector<std::string> vocabulary_of(const nlohmann::json* vocabulary, std::string_view file,
                                        std::string_view place);
 
 // "added_tokens". Tokens that the vocabulary lacks are appended to `tokens`, under the next ids.

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 
 #include "lockstep/cli/engine/compare/programs_input.h"
 #include "lockstep/cli/engine/compare/scaling.h"
@@ -15,10 +14,8 @@ namespace {
 
 constexpr int64_t kMostRanks = 1024;
 constexpr const char* kAbout =
-    "Trains the same model on the same texts in several ways, one after another, and puts them "
-    "side "
-    "by side: a table, comparison.json, comparison.md and comparison.html with pictures. --scaling "
-    "without --methods is another experiment: see lockstep compare --scaling 1,2 --help.";
+    "Trains the same model on the same texts with several programs, one after another, and puts "
+    "them side by side: a table, comparison.json, comparison.md and comparison.html with pictures.";
 
 void check_whole(const std::string& option, const std::string& text, int64_t least) {
   if (parse_int(text, least)) return;
