@@ -38,9 +38,9 @@ uint64_t ring(int ranks) {
   testing::run_threads(ranks, [&](Communicator& comm) {
     SimpleCnn model;
     step(model, kBatch / ranks);
-    const uint64_t before = comm.stats().bytes_sent;
+    const uint64_t before = comm.stats().of(Op::kSend).bytes;
     average_gradients(model, comm, {.algorithm = algorithms::AllReduce::kRing});
-    if (comm.rank() == 0) bytes = comm.stats().bytes_sent - before;
+    if (comm.rank() == 0) bytes = comm.stats().of(Op::kSend).bytes - before;
   });
   return bytes;
 }

@@ -57,7 +57,7 @@ void example(lockstep::Communicator& comm, const lockstep::zero::ZeroConfig& con
   std::printf("rank %d of %d: loss %.2f, from %s on %.2f; keeps %lld elements of state of %lld\n",
               comm.rank(), comm.size(), first, loaded.tag.c_str(), last,
               static_cast<long long>(resumed.optimizer().state_numel()),
-              static_cast<long long>(2 * numel));
+              2 * static_cast<long long>(numel));
 }
 
 }  // namespace

@@ -13,11 +13,11 @@
 #include <lockstep/optim/adam.h>
 #include <lockstep/optim/decay_groups.h>
 #include <lockstep/optim/learning_rate.h>
+#include <lockstep/recipes/text_data.h>
 #include <lockstep/report/progress_bar.h>
 #include <lockstep/report/run_result.h>
 #include <lockstep/train/evaluation.h>
 #include <lockstep/train/run_state.h>
-#include <lockstep/train/text_data.h>
 #include <torch/nn/functional/loss.h>
 
 #include <array>

@@ -67,19 +67,28 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 
 GradScaler::Progress& GradScaler::unscale_inside(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
-  if (auto* pending = dynamic_cast<PendingGradients*>(&optimizer)) pending->synchronize();
   std::map<Kind, std::vector<at::Tensor>, Before> gradients;
-  for (auto& group : optimizer.param_groups()) {
-    for (at::Tensor& parameter : group.params()) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (!gradient.defined()) continue;
-      if (gradient.scalar_type() == at::kHalf) {
-        throw InvalidArgument(
-            "GradScaler: a gradient is float16 and cannot be unscaled; keep the parameters in "
-            "float32 and compute under Autocast");
-      }
-      const at::Tensor values = values_of(gradient);
-      gradients[{values.device(), values.scalar_type()}].push_back(values);
+  const auto take = [&gradients](at::Tensor& gradient) {
+    if (!gradient.defined()) return;
+    if (gradient.scalar_type() == at::kHalf) {
+      throw InvalidArgument(
+          "GradScaler: a gradient is float16 and cannot be unscaled; keep the parameters in "
+          "float32 "
+          "and compute under Autocast");
+    }
+    const at::Tensor values = values_of(gradient);
+    gradients[{values.device(), values.scalar_type()}].push_back(values);
+  };
+  std::optional<std::vector<at::Tensor>> own;
+  if (auto* pending = dynamic_cast<PendingGradients*>(&optimizer)) {
+    pending->synchronize();
+    own = pending->own_gradients();
+  }
+  if (own) {
+    for (at::Tensor& gradient : *own) take(gradient);
+  } else {
+    for (auto& group : optimizer.param_groups()) {
+      for (at::Tensor& parameter : group.params()) take(parameter.mutable_grad());
     }
   }
   // The other ranks may have gradients: they are met before a rank without any complains.

@@ -130,6 +130,10 @@ const std::vector<std::string>& step_models() {
 const std::vector<std::string>& step_strategies() {
   static const std::vector<std::string> kStrategies{"ddp",
                                                     "ddp-bf16",
+                                                    "zero1",
+                                                    "zero2",
+                                                    "zero3",
+                                                    "zero3-bf16",
                                                     "average",
                                                     "horovod",
                                                     "independent",
@@ -137,6 +141,8 @@ const std::vector<std::string>& step_strategies() {
                                                     "single",
                                                     "pytorch-ddp",
                                                     "pytorch-ddp-bf16",
+                                                    "pytorch-fsdp2",
+                                                    "pytorch-fsdp2-bf16",
                                                     "pytorch-average",
                                                     "pytorch-independent",
                                                     "pytorch-single"};

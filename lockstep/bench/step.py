@@ -1,7 +1,7 @@
 """PyTorch's side of `lockstep bench step`: one process of one contender, as step_rank.cpp is.
 
-arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-average,
-pytorch-independent, pytorch-single
+arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-fsdp2,
+pytorch-fsdp2-bf16, pytorch-average, pytorch-independent, pytorch-single
 """
 import json
 import os
@@ -111,6 +111,18 @@ def pss_bytes():
         return next((int(line.split()[1]) * 1024 for line in f if line.startswith("Pss:")), 0)
 
 
+def shard(module, half):
+    """FSDP2 with a unit for each layer, as its tutorial has it; a model without layers is one unit."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if half else None)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    layers = next((list(m) for m in module.modules() if isinstance(m, nn.ModuleList)), list(module.children()))
+    for layer in layers:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
 def main():
     model_name, strategy, batch, threads, turns = sys.argv[1:6]
     torch.set_num_threads(int(threads))
@@ -121,11 +133,12 @@ def main():
     go = open(f"/proc/{parent}/fd/{fds[2 * rank]}", encoding="ascii")
     back = open(f"/proc/{parent}/fd/{fds[2 * rank + 1]}", "w", encoding="ascii")
     ddp = strategy in ("pytorch-ddp", "pytorch-ddp-bf16")
-    together = ddp or strategy == "pytorch-average"
+    fsdp = strategy.startswith("pytorch-fsdp2")
+    together = ddp or fsdp or strategy == "pytorch-average"
     if together:
         dist.init_process_group("gloo")
     module, loss_of, data, labels, options = make(model_name, int(batch))
-    model = DistributedDataParallel(module) if ddp else module
+    model = DistributedDataParallel(module) if ddp else shard(module, strategy.endswith("bf16")) if fsdp else module
     optimizer = (torch.optim.AdamW if model_name in {*Bert.SIZES, *Llama.SIZES} else torch.optim.SGD)(model.parameters(), **options)
     number = 0
 
@@ -136,7 +149,7 @@ def main():
         number += 1
         marks.append(time.perf_counter())
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=strategy.endswith("bf16")):
+        with torch.autocast("cpu", torch.bfloat16, enabled=strategy == "pytorch-ddp-bf16"):
             loss = loss_of(model(x), y)
         marks.append(time.perf_counter())
         loss.backward()

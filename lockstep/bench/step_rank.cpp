@@ -25,19 +25,17 @@
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
 #include "lockstep/model/transformer_lm.h"
-#include "lockstep/optim/adam.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/algorithm.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
 
 namespace lockstep::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
-using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
-using MakeOptimizer = std::function<Optimizer(const std::vector<at::Tensor>& parameters)>;
 
 constexpr int64_t kBatches = 4;  // different ones
 constexpr int kSeed = 123;
@@ -57,6 +55,16 @@ double pss_bytes() {
   return 0;
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                                        const optim::Algorithm& algorithm,
+                                                        bool fused) {
+  if (fused) return optim::make_fused({torch::optim::OptimizerParamGroup(parameters)}, algorithm);
+  if (const auto* sgd = std::get_if<torch::optim::SGDOptions>(&algorithm))
+    return std::make_unique<torch::optim::SGD>(parameters, *sgd);
+  return std::make_unique<torch::optim::AdamW>(parameters,
+                                               std::get<torch::optim::AdamWOptions>(algorithm));
+}
+
 // A model, its data and its optimizer, averaged by one of the strategies.
 class Contest {
  public:
@@ -68,19 +76,26 @@ template <typename M>
 class ModelContest final : public Contest {
  public:
   ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-               const MakeOptimizer& make_optimizer, const StepWork& work)
+               const optim::Algorithm& algorithm, const StepWork& work)
       : model_(std::move(model)),
         loss_(std::move(loss)),
         data_(std::move(data)),
         labels_(std::move(labels)),
-        in_bfloat16_(work.strategy == "ddp-bf16"),
+        in_bfloat16_(work.strategy.ends_with("-bf16")),
         in_step_(work.strategy == "in-step") {
-    const bool ddp = work.strategy == "ddp" || in_bfloat16_;
-    if (ddp || in_step_ || work.strategy == "average" || work.strategy == "horovod")
-      comm_ = init({});
+    const std::string way = work.strategy.substr(0, work.strategy.find("-bf16"));
+    const bool ddp = way == "ddp", zero = way.starts_with("zero");
+    if (ddp || zero || in_step_ || way == "average" || way == "horovod") comm_ = init({});
     if (ddp) ddp_.emplace(model_, *comm_);
-    optimizer_ = make_optimizer(model_->parameters());
-    if (work.strategy == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
+    if (zero) {
+      auto made = std::make_unique<ZeroOptimizer>(*comm_, parameters_of(model_), algorithm,
+                                                  ZeroOptions{.stage = way.back() - '0'});
+      zero_ = made.get();
+      optimizer_ = std::move(made);
+    } else {
+      optimizer_ = make_optimizer(model_->parameters(), algorithm, work.fused);
+    }
+    if (way == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
   }
 
   StepParts step(int64_t number) override {
@@ -92,12 +107,15 @@ class ModelContest final : public Contest {
     const at::Tensor loss = loss_of(data, label);
     const auto forward = Clock::now();
     const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
+    const ZeroTimes zero_before = zero_ != nullptr ? zero_->times() : ZeroTimes{};
     loss.backward();
     const auto backward = Clock::now();
     if (horovod_)
       horovod_->synchronize();
     else if (in_step_)
       comm_->barrier();
+    else if (zero_ != nullptr)
+      zero_->synchronize();
     else if (comm_ && !ddp_)
       average_gradients(model_, *comm_);
     const auto averaged = Clock::now();
@@ -114,6 +132,14 @@ class ModelContest final : public Contest {
       parts.averaging = (after.during - before.during) * 1e3;
       parts.wait += (after.waiting - before.waiting) * 1e3;
       parts.backward -= parts.averaging + (after.waiting - before.waiting) * 1e3;
+    }
+    if (zero_ != nullptr) {
+      const ZeroTimes after = zero_->times();
+      parts.averaging = (after.during - zero_before.during) * 1e3;
+      parts.backward -= parts.averaging;
+      const double gathering = (after.gathering - zero_before.gathering) * 1e3;
+      parts.wait += gathering;
+      parts.optimizer -= gathering;
     }
     return parts;
   }
@@ -132,30 +158,18 @@ class ModelContest final : public Contest {
   std::optional<Communicator> comm_;
   std::optional<DistributedDataParallel<M>> ddp_;
   std::optional<DistributedGradients> horovod_;
-  Optimizer optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  ZeroOptimizer* zero_ = nullptr;  // it is optimizer_
 };
 
 template <typename M>
 std::unique_ptr<Contest> contest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-                                 const MakeOptimizer& make_optimizer, const StepWork& work) {
+                                 const optim::Algorithm& algorithm, const StepWork& work) {
   return std::make_unique<ModelContest<M>>(std::move(model), std::move(loss), std::move(data),
-                                           std::move(labels), make_optimizer, work);
+                                           std::move(labels), algorithm, work);
 }
 
-MakeOptimizer sgd(const torch::optim::SGDOptions& options, const StepWork& work) {
-  return [options, fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
-    if (fused) return std::make_unique<optim::FusedSGD>(parameters, options);
-    return std::make_unique<torch::optim::SGD>(parameters, options);
-  };
-}
-
-MakeOptimizer adamw(const StepWork& work) {
-  return [fused = work.fused](const std::vector<at::Tensor>& parameters) -> Optimizer {
-    const torch::optim::AdamWOptions options(3e-5);
-    if (fused) return std::make_unique<optim::FusedAdamW>(parameters, options);
-    return std::make_unique<torch::optim::AdamW>(parameters, options);
-  };
-}
+const torch::optim::AdamWOptions kAdamW(3e-5);
 
 // A decoder of a preset's size with Llama's vocabulary of 32000, texts of 256 tokens.
 std::unique_ptr<Contest> lm_contest(const std::string& size, const StepWork& work) {
@@ -168,7 +182,7 @@ std::unique_ptr<Contest> lm_contest(const std::string& size, const StepWork& wor
       [](const at::Tensor& output, const at::Tensor& label) {
         return next_token_loss(output, label);
       },
-      ids, ids.roll(-1, 2), adamw(work), work);
+      ids, ids.roll(-1, 2), kAdamW, work);
 }
 
 std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,
@@ -179,7 +193,7 @@ std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,
   for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
   const at::Tensor ids =
       torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
-  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), adamw(work), work);
+  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), kAdamW, work);
 }
 
 // The models, losses, shapes and optimizers of step.py.
@@ -195,14 +209,14 @@ std::unique_ptr<Contest> make_contest(const StepWork& work) {
           return torch::nll_loss(output, label);
         },
         torch::randn({kBatches, work.batch, 1, 28, 28}), classes(),
-        sgd(torch::optim::SGDOptions(0.01).momentum(0.5), work), work);
+        torch::optim::SGDOptions(0.01).momentum(0.5), work);
   }
   if (work.model == "resnet18" || work.model == "resnet18-cifar") {
     const ResNet model(
         ResNetOptions{.stem = work.model == "resnet18" ? ResNetStem::kImageNet : ResNetStem::kCifar,
                       .num_classes = 10});
     return contest(model, cross_entropy, torch::randn({kBatches, work.batch, 3, 32, 32}), classes(),
-                   sgd(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work), work);
+                   torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work);
   }
   if (work.model == "bert-mini") return bert_contest("mini", cross_entropy, classes(), work);
   if (work.model == "bert-base") return bert_contest("base", cross_entropy, classes(), work);
@@ -217,7 +231,7 @@ std::unique_ptr<Contest> make_contest(const StepWork& work) {
           return torch::mse_loss(output, label);
         },
         torch::randn({kBatches, work.batch, kWide}), torch::randn({kBatches, work.batch, kWide}),
-        sgd(torch::optim::SGDOptions(0.01), work), work);
+        torch::optim::SGDOptions(0.01), work);
   }
   throw InvalidArgument("there is no model '" + work.model + "' to measure");
 }

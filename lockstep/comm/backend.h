@@ -42,7 +42,7 @@ class Request {
   }
 };
 
-// Memory of this rank that every rank of the group has mapped.
+// Memory that every rank of the group has mapped: this rank's own, or one for all.
 struct SymmetricMemory {
   std::byte* data = nullptr;    // null: the engine has none, or needs none
   std::shared_ptr<void> owner;  // gives it back; may outlive the backend, may die on any thread
@@ -80,6 +80,13 @@ class Backend {
   // `bytes` (> 0) of zeroed memory, of the same size on every rank, which all call this in the same
   // order; what throws (SystemError) counts as called. Does not communicate.
   virtual SymmetricMemory allocate_symmetric(int64_t bytes) {
+    (void)bytes;
+    return {};
+  }
+
+  // Where capabilities() say `shared_memory`: `bytes` (> 0) of zeroed memory that is one for all ranks
+  // of this host; otherwise as allocate_symmetric().
+  virtual SymmetricMemory allocate_shared(int64_t bytes) {
     (void)bytes;
     return {};
   }

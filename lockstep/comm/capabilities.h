@@ -31,6 +31,7 @@ struct Capabilities {
   bool processes = false;              // ranks may be processes
   bool tags = false;                   // send and recv match by tag, out of order too
   bool probe = false;                  // probe() works
+  bool shared_memory = false;          // shared_empty() works
   std::array<bool, kOpCount> ops{};    // native operations with equal parts
   std::array<bool, kOpCount> v_ops{};  // ... with unequal parts
   uint32_t move_dtypes = 0;            // bit i: at::ScalarType(i) can be moved as itself

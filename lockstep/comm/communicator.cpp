@@ -153,6 +153,10 @@ Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, const Call
   return launch_work(impl_, ask);
 }
 
+at::Tensor Communicator::shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site) {
+  return impl_->shared_empty(shape, dtype, site);
+}
+
 at::Tensor Communicator::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site) {
   return impl_->symmetric_empty(shape, dtype, site);
 }

@@ -35,6 +35,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -67,13 +68,18 @@ struct Topology {
   int node_rank = 0;
 };
 
-// What this rank has sent and called so far. Bytes are payload.
+// What this rank has called so far.
 struct CommunicatorStats {
-  uint64_t collectives = 0;
-  uint64_t sends = 0;
-  uint64_t recvs = 0;
-  uint64_t bytes_sent = 0;      // by send and isend
-  uint64_t bytes_received = 0;  // by recv and irecv
+  struct Calls {
+    uint64_t calls = 0;
+    // Payload: of a message, of the tensor that is reduced or broadcast, of all ranks' parts together;
+    // of all_to_all what this rank sends. Not what an algorithm makes of it.
+    uint64_t bytes = 0;
+  };
+  uint64_t collectives = 0;  // all but sends and receives
+  std::array<Calls, kOpCount> by_op = {};
+
+  const Calls& of(Op op) const { return by_op[static_cast<size_t>(op)]; }
 };
 
 struct CommunicatorOptions {
@@ -151,6 +157,15 @@ class Communicator final {
   // has no memory left.
   at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
                              Site site = Site::current());
+
+  // A zeroed contiguous tensor whose memory is one for all ranks of this host (local_size()): what one
+  // writes, the others read, once a barrier or another operation among them has come in between. Who
+  // writes where is the callers' agreement; two at one place are a race. No argument of a collective: all
+  // ranks' would be the same memory. Freed as symmetric_empty()'s, its pages when the last rank has let
+  // go. Collective: the same shape and dtype on all ranks. Throws InvalidArgument where the engine has no
+  // such memory (capabilities().shared_memory: local, shm and hierarchical have it); SystemError on all
+  // ranks when one has no memory left.
+  at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site = Site::current());
 
   // Concatenates the ranks' tensors of one shape [k, ...] along dim 0, in rank order: [size * k,
   // ...] (a 0-dim tensor counts as [1]). gather: on the root; the others get an undefined tensor.

@@ -110,16 +110,20 @@ struct KeptForever {
   std::list<std::shared_ptr<Flight>> flights LOCKSTEP_GUARDED_BY(mutex);
 };
 
-// What symmetric_empty() must have; throws for a shape that no tensor has.
-int64_t symmetric_bytes(at::IntArrayRef shape, at::ScalarType dtype) {
+// What a tensor must have; throws for a shape that none has. `who` asks.
+int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::ScalarType dtype) {
+  if (!is_supported_dtype(dtype)) {
+    throw InvalidArgument(who + ": dtype " + c10::toString(dtype) +
+                          " is not carried by collectives");
+  }
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (const int64_t dim : shape) {
-    if (dim < 0) throw InvalidArgument("symmetric_empty: a dimension is negative");
+    if (dim < 0) throw InvalidArgument(who + ": a dimension is negative");
     if (dim == 0) bytes = 0;  // whatever the others
   }
   for (const int64_t dim : shape) {
     if (__builtin_mul_overflow(bytes, dim, &bytes)) {
-      throw InvalidArgument("symmetric_empty: a tensor of shape [" + joined(shape) +
+      throw InvalidArgument(who + ": a tensor of shape [" + joined(shape) +
                             "] has more bytes than 64 bits can count; make it smaller");
     }
   }
@@ -370,24 +374,25 @@ void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) cons
   call.count = sample.defined() && ask.counts.empty() ? sample.numel() : 0;
 }
 
-void Communicator::Impl::number(Op op, Call& call) {
+uint64_t Communicator::Impl::payload(const Ask& ask) {
+  const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
+  if (!sample.defined()) return 0;
+  const int64_t elements = ask.counts.empty()
+                               ? sample.numel()
+                               : std::accumulate(ask.counts.begin(), ask.counts.end(), int64_t{0});
+  return static_cast<uint64_t>(elements) * sample.element_size();
+}
+
+void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
   const bool message = op == Op::kSend || op == Op::kRecv;
   // One thread at a time writes it.
   if (!message)
     collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   call.sequence = message ? ++messages_ : collectives_.load(std::memory_order_relaxed);
-  if (!message) {
-    ++stats_.collectives;
-    return;
-  }
-  const auto bytes = static_cast<uint64_t>(call.count) * c10::elementSize(call.dtype);
-  if (op == Op::kSend) {
-    ++stats_.sends;
-    stats_.bytes_sent += bytes;
-  } else {
-    ++stats_.recvs;
-    stats_.bytes_received += bytes;
-  }
+  if (!message) ++stats_.collectives;
+  CommunicatorStats::Calls& calls = stats_.by_op[static_cast<size_t>(op)];
+  ++calls.calls;
+  calls.bytes += bytes;
 }
 
 // Completes the call's record, for the board and for the engine; returns its place on the board.
@@ -413,7 +418,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   if (ordered_) call.after = backend_->mark();
   const Entry entry(*this);
   throw_if_broken();
-  number(ask.op, call);
+  number(ask.op, payload(ask), call);
   trace::CallRecord its_record = make_record(call);
   flight->call = record(call, its_record);
   try {
@@ -448,7 +453,7 @@ void Communicator::Impl::run(const Ask& ask) {
   fill(ask, plan, call);
   if (ask.input.defined()) call.input = data_of(ask.input);
   if (ask.output.defined()) call.output = mutable_data_of(ask.output);
-  number(ask.op, call);
+  number(ask.op, payload(ask), call);
   run_call(call, {&ask.input, &ask.output});
 }
 
@@ -479,7 +484,7 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
   call.output = mutable_data_of(tensor);
   if (op == Op::kAllReduce) call.input = call.output;
   call.site = site;
-  number(op, call);
+  number(op, tensor.nbytes(), call);
   run_call(call, {&tensor});
 }
 
@@ -599,43 +604,61 @@ void Communicator::Impl::finish(Flight& flight) {
   flight.finish = nullptr;
 }
 
-at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                               std::source_location site) {
-  if (!is_supported_dtype(dtype)) {
-    throw InvalidArgument(std::string("symmetric_empty: dtype ") + c10::toString(dtype) +
-                          " is not carried by collectives");
-  }
-  const int64_t bytes = symmetric_bytes(shape, dtype);
-  // All ranks learn whether all have got theirs, and whether they asked for the same.
+// Memory that all ranks ask the engine for; none where there are no bytes. All ranks learn whether all
+// have got theirs, and whether they asked for the same.
+SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
+                                                      SymmetricMemory (Backend::*allocate)(int64_t),
+                                                      std::source_location site) {
   SymmetricMemory memory;
   std::exception_ptr failure;
   if (bytes > 0) {
     const Entry entry(*this);
     throw_if_broken();
     try {
-      memory = backend_->allocate_symmetric(bytes);
+      memory = ((*backend_).*allocate)(bytes);
     } catch (const SystemError&) {
       failure = std::current_exception();
     }
   }
-  const std::string text = "symmetric_empty, " + std::to_string(bytes) + " bytes";
+  const std::string text = std::string(who) + ", " + std::to_string(bytes) + " bytes";
   Ask ask;
   ask.op = Op::kAllReduce;
   ask.input = ask.output = at::full({1}, failure ? 0 : 1, at::kByte);
   ask.reduce = ReduceOp::kMin;
-  ask.note = {static_cast<uint64_t>(bytes) * 2 + 1, text.c_str()};
+  ask.note = call_note(text);
   ask.site = site;
   run(ask);
   if (failure) std::rethrow_exception(failure);
   if (ask.output.const_data_ptr<uint8_t>()[0] == 0) {
     throw system_error(
-        "symmetric_empty: another rank could not get its " + std::to_string(bytes) + " bytes",
+        std::string(who) + ": another rank could not get its " + std::to_string(bytes) + " bytes",
         ENOMEM);
   }
+  if (memory.data != nullptr) memory.warm();
+  return memory;
+}
+
+at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
+                                               std::source_location site) {
+  constexpr const char* kName = "symmetric_empty";
+  SymmetricMemory memory = allocate_together(kName, bytes_of_shape(kName, shape, dtype),
+                                             &Backend::allocate_symmetric, site);
   const auto options = at::TensorOptions().dtype(dtype).device(device_);
   if (memory.data == nullptr) return at::empty(shape, options);
-  memory.warm();
   return at::from_blob(memory.data, shape, [owner = std::move(memory.owner)](void*) {}, options);
+}
+
+at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarType dtype,
+                                            std::source_location site) {
+  constexpr const char* kName = "shared_empty";
+  const int64_t bytes = bytes_of_shape(kName, shape, dtype);
+  if (!backend_->capabilities().shared_memory)
+    throw InvalidArgument("shared_empty: backend " + backend_->capabilities().backend +
+                          " has no memory that ranks share; local, shm and hierarchical have");
+  SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_shared, site);
+  if (memory.data == nullptr) return at::zeros(shape, dtype);  // of no bytes
+  return at::from_blob(
+      memory.data, shape, [owner = std::move(memory.owner)](void*) {}, at::TensorOptions(dtype));
 }
 
 void Communicator::Impl::progress() {

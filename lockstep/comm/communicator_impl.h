@@ -61,10 +61,14 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   std::shared_ptr<Flight> start(const Ask& ask);
   // The same and wait: the short way, which keeps nothing, where nothing has to be staged.
   void run(const Ask& ask);
+  SymmetricMemory allocate_together(const char* who, int64_t bytes,
+                                    SymmetricMemory (Backend::*allocate)(int64_t),
+                                    std::source_location site);
   // The shortest way, for broadcast and all_reduce of a tensor that the engine takes as it is:
   // small ones are over in a fraction of a microsecond, of which little may be spent here.
   void run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
                     const std::source_location& site);
+  at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, std::source_location site);
   at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
                              std::source_location site);
   void wait(Flight& flight, Deadline deadline);
@@ -99,7 +103,9 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   Plan check(const Ask& ask) const;
   void fill(const Ask& ask, const Plan& plan, Call& call) const;
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
-  void number(Op op, Call& call);
+  // Of the whole tensor, as the caller sees it (CommunicatorStats).
+  static uint64_t payload(const Ask& ask);
+  void number(Op op, uint64_t bytes, Call& call);
   std::shared_ptr<Flight> launch(const Ask& ask, const Plan& plan);
   void run_call(Call& call, std::initializer_list<const at::Tensor*> tensors);
   // The host is let go from it, though the device is not through with it.

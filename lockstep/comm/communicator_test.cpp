@@ -47,6 +47,55 @@ TEST(Communicator, ShapesFollowTheHeader) {
   });
 }
 
+TEST(Communicator, SharedMemoryIsOneForAllRanks) {
+  testing::run_threads(3, [](Communicator& comm) {
+    ASSERT_TRUE(comm.capabilities().shared_memory);
+    for (int turn = 0; turn < 3; ++turn) {
+      const at::Tensor all = comm.shared_empty({3, 5}, at::kFloat);
+      EXPECT_EQ(all.sum().item<float>(), 0);
+      comm.barrier();
+      all[comm.rank()].fill_(comm.rank() + 1);
+      comm.barrier();
+      EXPECT_EQ(all.sum().item<float>(), 30);
+      comm.barrier();  // before anybody's next turn could reuse it
+    }
+    EXPECT_EQ(comm.shared_empty({2, 0}, at::kFloat).numel(), 0);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { comm.shared_empty({-1}, at::kFloat); }),
+                HasSubstr("shared_empty: a dimension is negative"));
+    EXPECT_THAT(message_of<Mismatch>([&] { comm.shared_empty({comm.rank() + 1}, at::kByte); }),
+                HasSubstr("shared_empty, 1 bytes"));
+  });
+}
+
+TEST(Communicator, CountsPayloadByOperation) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto calls = [&](Op op) { return comm.stats().of(op).calls; };
+    const auto bytes = [&](Op op) { return comm.stats().of(op).bytes; };
+    comm.all_reduce(at::zeros({10}));
+    comm.iall_reduce(at::zeros({10, 2}).t(), ReduceOp::kMax).wait();  // through a copy
+    EXPECT_EQ(calls(Op::kAllReduce), 2u);
+    EXPECT_EQ(bytes(Op::kAllReduce), 40u + 80u);
+    comm.all_gather(at::zeros({3}, at::kDouble));
+    EXPECT_EQ(bytes(Op::kAllGather), 48u);
+    comm.reduce_scatter(at::zeros({4, 2}, at::kHalf));
+    EXPECT_EQ(bytes(Op::kReduceScatter), 16u);
+    comm.all_to_all(at::zeros({2, 5}, at::kByte));
+    EXPECT_EQ(bytes(Op::kAllToAll), 10u);
+    comm.broadcast(at::zeros({7}, at::kByte), 1);
+    EXPECT_EQ(bytes(Op::kBroadcast), 7u);
+    comm.barrier();
+    EXPECT_EQ(calls(Op::kBarrier), 1u);
+    EXPECT_EQ(bytes(Op::kBarrier), 0u);
+    EXPECT_EQ(comm.stats().collectives, 7u);
+    if (comm.rank() == 0)
+      comm.send(at::zeros({9}), 1);
+    else
+      comm.recv(at::zeros({9}), 0);
+    EXPECT_EQ(bytes(comm.rank() == 0 ? Op::kSend : Op::kRecv), 36u);
+    EXPECT_EQ(comm.stats().collectives, 7u);
+  });
+}
+
 // What is on another device than the engine's goes there and back.
 TEST(Communicator, CarriesCudaTensorsByCopies) {
   if (c10::impl::device_guard_impl_registry[static_cast<size_t>(at::kCUDA)].load() == nullptr)

@@ -39,14 +39,11 @@ class DeviceWatch::State {
   }
 
   void drain() {
-    MutexLock lock(mutex_);
-    const bool own = thread_.get_id() == std::this_thread::get_id();  // nobody else would look
+    // Nobody else would look.
+    const bool own = watches();
     std::chrono::nanoseconds nap = kFirstNap;
-    while (!operations_.empty() && !failed_) {
-      if (own)
-        turn(lock, nap);
-      else
-        changed_.wait(lock);
+    while (wait_for_one(/*sleep=*/!own)) {
+      if (own) turn(nap);
     }
   }
 
@@ -85,24 +82,42 @@ class DeviceWatch::State {
  private:
   void run() {
     std::chrono::nanoseconds nap = kFirstNap;
-    MutexLock lock(mutex_);
-    while (!stopped_) {
-      if (operations_.empty()) {
-        changed_.wait(lock);
-        nap = kFirstNap;
-      } else {
-        turn(lock, nap);
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        if (operations_.empty()) nap = kFirstNap;
+        while (!stopped_ && operations_.empty()) changed_.wait(lock);
+        if (stopped_) return;
       }
+      turn(nap);
     }
   }
 
-  // Looks at the first operation; gives it back, or waits a little.
-  void turn(MutexLock& lock, std::chrono::nanoseconds& nap) LOCKSTEP_REQUIRES(mutex_) {
-    Operation& front = operations_.front();  // stays: only this thread takes it away
-    const bool failed = failed_;
-    lock.unlock();
-    const bool over = failed ? front.tail->over() : look(front);
-    lock.lock();
+  bool watches() {
+    const MutexLock lock(mutex_);
+    return thread_.get_id() == std::this_thread::get_id();
+  }
+
+  // False: there is nothing left to drain. Else sleeps until something has changed, if it is to.
+  bool wait_for_one(bool sleep) {
+    MutexLock lock(mutex_);
+    if (operations_.empty() || failed_) return false;
+    if (sleep) changed_.wait(lock);
+    return true;
+  }
+
+  // Of the thread alone, with an operation there: looks at the first one; gives it back, or waits a little.
+  void turn(std::chrono::nanoseconds& nap) LOCKSTEP_EXCLUDES(mutex_) {
+    Operation* front = nullptr;  // stays: only this thread takes it away
+    bool failed = false;
+    {
+      const MutexLock lock(mutex_);
+      front = &operations_.front();
+      failed = failed_;
+    }
+    const bool over = failed ? front->tail->over() : look(*front);
+    std::optional<Operation> done;  // its memory may be the last that holds whatever it likes
+    MutexLock lock(mutex_);
     if (stopped_) return;
     if (!over) {
       changed_.wait_until(lock, std::chrono::steady_clock::now() + nap);
@@ -110,12 +125,9 @@ class DeviceWatch::State {
       return;
     }
     nap = kFirstNap;
-    std::optional<Operation> done = std::move(operations_.front());
+    done = std::move(operations_.front());
     operations_.pop_front();
     changed_.notify_all();
-    lock.unlock();
-    done.reset();  // its memory may be the last that holds whatever it likes
-    lock.lock();
   }
 
   bool look(Operation& front) noexcept {

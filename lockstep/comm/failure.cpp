@@ -13,6 +13,10 @@ std::optional<Failure> failure_of(int64_t number) noexcept {
   return static_cast<Failure>(number);
 }
 
+int blamed_rank(Failure kind, int reporter, int lost) noexcept {
+  return lost < 0 && kind == Failure::kOther ? reporter : lost;
+}
+
 void throw_failure(Failure kind, int rank, const std::string& text) {
   switch (kind) {
     case Failure::kTimeout:
@@ -42,8 +46,7 @@ bool FailureBoard::report(Failure kind, int rank, int lost, const std::string& r
 std::optional<FailureBoard::Report> FailureBoard::read_report() const {
   const std::optional<Failure> kind = failure_of(state.load(std::memory_order_acquire));
   if (!kind) return std::nullopt;  // still being written
-  const bool nobody = lost_rank < 0 && *kind != Failure::kTimeout;
-  return Report{*kind, reporter, nobody ? reporter : lost_rank, text};
+  return Report{*kind, reporter, blamed_rank(*kind, reporter, lost_rank), text};
 }
 
 }  // namespace lockstep

@@ -29,6 +29,10 @@ class LateRank : public Timeout {
   int rank_;
 };
 
+// Whom a report blames: the rank that it names (`lost`; -1: none), or who gave the group up for a
+// reason of its own. Who reports that somebody is gone, or late, is neither.
+int blamed_rank(Failure kind, int reporter, int lost) noexcept;
+
 // As the exception for `kind`, with `rank` (-1: unknown): Timeout (LateRank), Mismatch, or
 // PeerLost, which also stands for kOther.
 [[noreturn]] void throw_failure(Failure kind, int rank, const std::string& text);
@@ -47,12 +51,12 @@ struct FailureBoard {
   bool any() const noexcept { return state.load(std::memory_order_seq_cst) != 0; }
 
   // True if this is the first report; otherwise nothing changes. A long text is cut.
-  bool report(Failure kind, int rank, int lost_rank, const std::string& text) noexcept;
+  bool report(Failure kind, int rank, int lost, const std::string& reason) noexcept;
 
   struct Report {
     Failure kind;
     int reporter;
-    int rank;  // the lost or late one; else who reported, but for a Timeout -1
+    int rank;  // as blamed_rank()
     std::string text;
   };
   // What is reported in full. Costs one load where there is nothing.

@@ -53,7 +53,7 @@ TEST(FailureBoard, KeepsTheFirstReportWhole) {
   ASSERT_TRUE(report);
   EXPECT_EQ(report->kind, Failure::kMismatch);
   EXPECT_EQ(report->reporter, 3);
-  EXPECT_EQ(report->rank, 3) << "nobody is lost, so who reported stands for it";
+  EXPECT_EQ(report->rank, -1);
   EXPECT_EQ(report->text, "first");
 }
 
@@ -64,10 +64,13 @@ TEST(FailureBoard, CutsWhatIsTooLongAndNamesTheLost) {
   EXPECT_EQ(board->read()->rank, 7);
 }
 
-TEST(FailureBoard, ATimeOutThatNamesNobodyDoesNotNameWhoReportedIt) {
-  const auto board = std::make_unique<FailureBoard>();
-  board->report(Failure::kTimeout, 3, -1, "x");
-  EXPECT_EQ(board->read()->rank, -1);
+TEST(FailureBoard, BlamesWhoReportedItOnlyForGivingUp) {
+  for (const Failure kind :
+       {Failure::kTimeout, Failure::kPeerLost, Failure::kMismatch, Failure::kOther}) {
+    const auto board = std::make_unique<FailureBoard>();
+    board->report(kind, 3, -1, "x");
+    EXPECT_EQ(board->read()->rank, kind == Failure::kOther ? 3 : -1);
+  }
 }
 
 TEST(GivingUp, IsShownForThoseThatWaitedAndByTheirRanksInTheJob) {

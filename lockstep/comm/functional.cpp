@@ -80,7 +80,7 @@ at::Tensor fresh_copy(const at::Tensor& tensor) {
   return tensor.detach().clone(at::MemoryFormat::Contiguous);
 }
 
-MapPtr scaled(MapPtr map, double factor) {
+MapPtr scaled(const MapPtr& map, double factor) {
   return make_map([map, factor](const at::Tensor& x) { return map->run(x).mul_(factor); },
                   [map, factor](const at::Tensor& x) { return scaled(map->adjoint(x), factor); });
 }
@@ -167,12 +167,12 @@ MapPtr reduce_map(Communicator comm, int root, Site site) {
       [comm, root, site](const at::Tensor&) { return broadcast_map(comm, root, site); });
 }
 
-MapPtr scatter_map(Communicator comm, std::vector<int64_t> shape, int root, Site site);
+MapPtr scatter_map(Communicator comm, const std::vector<int64_t>& shape, int root, Site site);
 
 MapPtr gather_map(Communicator comm, int root, Site site) {
   return make_map(
       [comm, root, site](const at::Tensor& x) mutable {
-        const at::Tensor all = comm.gather(x, root, site);
+        at::Tensor all = comm.gather(x, root, site);
         if (all.defined()) return all;
         const checks::Rows part(x);
         return at::zeros(part.shape(part.rows * comm.size()), x.options().requires_grad(false));
@@ -183,7 +183,7 @@ MapPtr gather_map(Communicator comm, int root, Site site) {
 }
 
 // Every rank's input is the whole; only the root's counts.
-MapPtr scatter_map(Communicator comm, std::vector<int64_t> shape, int root, Site site) {
+MapPtr scatter_map(Communicator comm, const std::vector<int64_t>& shape, int root, Site site) {
   return make_map(
       [comm, shape, root, site](const at::Tensor& x) mutable {
         at::Tensor y = at::empty(shape, x.options().requires_grad(false));
@@ -191,7 +191,7 @@ MapPtr scatter_map(Communicator comm, std::vector<int64_t> shape, int root, Site
         return y;
       },
       [comm, root, site](const at::Tensor& x) -> MapPtr {
-        const MapPtr gather = gather_map(comm, root, site);
+        MapPtr gather = gather_map(comm, root, site);
         // A rank that gave no whole wants no gradient of it.
         if (x.numel() != 0) return gather;
         return make_map([gather](const at::Tensor& g) { return gather->run(g).slice(0, 0, 0); },
@@ -214,7 +214,7 @@ MapPtr all_to_allv_map(Communicator comm, Counts out, Counts in, Site site) {
       [comm, out, in, site](const at::Tensor&) { return all_to_allv_map(comm, in, out, site); });
 }
 
-MapPtr recv_map(Communicator comm, std::vector<int64_t> shape, int src, int tag, Site site);
+MapPtr recv_map(Communicator comm, const std::vector<int64_t>& shape, int src, int tag, Site site);
 
 // From a tensor to nothing: what is left on this rank is an empty tensor.
 MapPtr send_map(Communicator comm, int dst, int tag, Site site) {
@@ -229,7 +229,7 @@ MapPtr send_map(Communicator comm, int dst, int tag, Site site) {
 }
 
 // From nothing to a tensor.
-MapPtr recv_map(Communicator comm, std::vector<int64_t> shape, int src, int tag, Site site) {
+MapPtr recv_map(Communicator comm, const std::vector<int64_t>& shape, int src, int tag, Site site) {
   return make_map(
       [comm, shape, src, tag, site](const at::Tensor& x) mutable {
         at::Tensor y = at::empty(shape, x.options().requires_grad(false));
@@ -244,7 +244,7 @@ void check_input(Op op, const at::Tensor& tensor, const char* name) {
 }
 
 // Multiplies by `share`, a constant of this rank, before or after a sum over all ranks.
-MapPtr shared_sum_map(Communicator comm, at::Tensor share, bool before, Site site) {
+MapPtr shared_sum_map(Communicator comm, const at::Tensor& share, bool before, Site site) {
   return make_map(
       [comm, share, before, site](const at::Tensor& x) mutable {
         at::Tensor y = before ? x.mul(share) : fresh_copy(x);

@@ -8,63 +8,28 @@
 #include <map>
 #include <memory>
 #include <thread>
+#include <tuple>
+#include <vector>
 
+#include "lockstep/comm/hosts_test.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/fault_suite.h"
-#include "lockstep/testing/gtest_ranks.h"
-#include "lockstep/testing/network_namespaces.h"
+#include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/operation_suite.h"
 
 namespace lockstep::hosts_mp_test {
 namespace {
 
-using testing::NetworkNamespaces;
+using testing::HostsTest;
+using testing::places;
 
 // As part of a test's name.
 std::string word(std::string backend) {
   std::replace(backend.begin(), backend.end(), ':', '_');
   return backend;
 }
-
-// `per_host` ranks on each of `hosts`.
-std::vector<int> places(int hosts, int per_host) {
-  std::vector<int> all;
-  for (int rank = 0; rank < hosts * per_host; ++rank) all.push_back(rank / per_host);
-  return all;
-}
-
-// Ranks on the hosts of `network`, which the ranks themselves do not have.
-testing::LoneHosts on_hosts(const NetworkNamespaces* network, std::vector<int> of_rank) {
-  if (network == nullptr) return {};
-  return {.of_rank = std::move(of_rank),
-          .prefix = [network](int host) { return network->prefix(host); },
-          .on = [network](int host, const auto& fn) { network->on(host, fn); },
-          .address = network->address(0)};
-}
-
-class HostsTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string why = NetworkNamespaces::unavailable();
-    if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;
-  }
-  // Hosts, in the test itself; its ranks find themselves on theirs.
-  void make_hosts(int hosts) {
-    if (!testing::in_lone_rank()) network_ = std::make_unique<NetworkNamespaces>(hosts);
-  }
-  void run(const std::vector<int>& hosts, const std::function<void()>& rank,
-           const std::map<int, int>& ends = {}, const std::string& part = "") {
-    testing::expect_lone_ranks(static_cast<int>(hosts.size()), rank, ends,
-                               {.deadline = std::chrono::seconds(120),
-                                .hosts = on_hosts(network_.get(), hosts),
-                                // gloo asks the name service for this host's name, which has none.
-                                .variables = {{"GLOO_SOCKET_IFNAME", "eth0"}}},
-                               part);
-  }
-  std::unique_ptr<NetworkNamespaces> network_;
-};
 
 struct Case {
   const char* backend;
@@ -93,11 +58,18 @@ TEST_P(HostOperations, AgreeWithTheOracle) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HostOperations,
-                         ::testing::Values(Case{"tcp", 2, 2}, Case{"hierarchical", 2, 2},
-                                           Case{"hierarchical:gloo", 2, 2}, Case{"gloo", 2, 2},
-                                           Case{"tcp", 3, 1}, Case{"hierarchical", 4, 2},
-                                           Case{"hierarchical:gloo", 3, 2}),
+std::vector<Case> cases() {
+  std::vector<Case> all = {{"tcp", 2, 2},
+                           {"hierarchical", 2, 2},
+                           {"hierarchical:gloo", 2, 2},
+                           {"gloo", 2, 2},
+                           {"tcp", 3, 1}};
+  if (testing::long_tests())
+    all.insert(all.end(), {{"hierarchical", 4, 2}, {"hierarchical:gloo", 3, 2}});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HostOperations, ::testing::ValuesIn(cases()),
                          [](const auto& info) {
                            return word(info.param.backend) + std::to_string(info.param.hosts) +
                                   "x" + std::to_string(info.param.per_host);
@@ -155,15 +127,15 @@ TEST_F(HostsTest, AHierarchicalAllReduceSendsEachByteOnce) {
     std::vector<uint64_t> before;
     const auto sent = [&](int host) { return network_->bytes_sent(host); };
     for (int h = 0; network_ && h < hosts; ++h) before.push_back(sent(h));
-    testing::expect_lone_ranks(
-        2 * hosts,
+    run(
+        places(hosts, 2),
         [] {
           Communicator comm = init({.backend = "hierarchical"});
           const at::Tensor t = at::ones({kCount});
           for (int i = 0; i < 4; ++i) comm.all_reduce(t);
           comm.barrier();
         },
-        {}, {.hosts = on_hosts(network_.get(), places(hosts, 2))}, std::to_string(hosts));
+        {}, std::to_string(hosts));
     if (!network_) continue;  // a rank of the other turn
     const double payload = 4.0 * 2 * (hosts - 1) / hosts * kCount * 4;
     for (int h = 0; h < hosts; ++h) {
@@ -192,11 +164,24 @@ TEST_P(HostFaults, EverySurvivorGetsTheRightErrorInTime) {
       ends);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Backends, HostFaults,
-    ::testing::Combine(::testing::Values("tcp", "hierarchical", "hierarchical:gloo"),
-                       ::testing::ValuesIn(testing::faults())),
-    [](const auto& info) { return word(std::get<0>(info.param)) + std::get<1>(info.param).name; });
+// The last one puts together what the others and gloo on one host have shown.
+std::vector<std::tuple<const char*, testing::Fault>> faults_between_hosts() {
+  std::vector<std::tuple<const char*, testing::Fault>> all;
+  for (const char* backend : {"tcp", "hierarchical", "hierarchical:gloo"}) {
+    const bool all_of_it = std::string(backend) != "hierarchical:gloo" || testing::long_tests();
+    for (const testing::Fault& fault : testing::faults()) {
+      if (all_of_it || fault.name == "KilledInside" || fault.name == "Stopped" ||
+          fault.name == "AnotherShape")
+        all.emplace_back(backend, fault);
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HostFaults, ::testing::ValuesIn(faults_between_hosts()),
+                         [](const auto& info) {
+                           return word(std::get<0>(info.param)) + std::get<1>(info.param).name;
+                         });
 
 // The cable of host 1 is pulled while an endless loop of large sums goes over it.
 class CutLink : public HostsTest, public ::testing::WithParamInterface<const char*> {};
@@ -236,7 +221,11 @@ TEST_P(CutLink, EndsEveryWaitByTheDeadline) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CutLink,
-                         ::testing::Values("tcp", "hierarchical", "hierarchical:gloo", "gloo"),
+                         ::testing::ValuesIn(testing::long_tests()
+                                                 ? std::vector<const char*>{"tcp", "hierarchical",
+                                                                            "hierarchical:gloo",
+                                                                            "gloo"}
+                                                 : std::vector<const char*>{"tcp", "hierarchical"}),
                          [](const auto& info) { return word(info.param); });
 
 }  // namespace

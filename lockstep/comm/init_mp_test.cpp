@@ -39,8 +39,7 @@ TEST_P(ProcessOperations, AgreeWithTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
                          ::testing::Values(Group{"shm", 2}, Group{"shm", 3}, Group{"shm", 4},
-                                           Group{"tcp", 2}, Group{"tcp", 3}, Group{"gloo", 2},
-                                           Group{"gloo", 3}),
+                                           Group{"tcp", 2}, Group{"tcp", 3}, Group{"gloo", 3}),
                          [](const auto& info) {
                            return std::string(info.param.backend) + std::to_string(info.param.size);
                          });

@@ -4,6 +4,9 @@
 // Nothing here may be an inline function or template that other files instantiate too: the linker
 // would keep one copy for all, perhaps the one for a newer processor. So no standard library, and
 // everything in an anonymous namespace.
+// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
+
 #ifndef LOCKSTEP_ISA
 #error "include this from reduce_isa_*.cpp only"
 #endif
@@ -393,3 +396,5 @@ void reduce(ReduceArguments a) {
 }
 
 }  // namespace lockstep::LOCKSTEP_ISA
+
+// NOLINTEND(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)

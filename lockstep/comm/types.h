@@ -43,9 +43,9 @@ enum class Probe : uint8_t {
   kLeft,     // none, and the rank has left the group: none will come
 };
 
-const char* to_string(Op op);              // "all_reduce"
-const char* to_string(ReduceOp op);        // "sum"
-const char* dtype_name(at::ScalarType t);  // "float32"; "?" for one that no collective carries
+const char* to_string(Op op);                  // "all_reduce"
+const char* to_string(ReduceOp op);            // "sum"
+const char* dtype_name(at::ScalarType dtype);  // "float32"; "?" for one that no collective carries
 
 // float32, float64, float16, bfloat16, int8, int16, int32, int64, uint8, bool.
 bool is_supported_dtype(at::ScalarType dtype);

@@ -117,7 +117,7 @@ void draw_line(Canvas& canvas, StrokePoint a, StrokePoint b, float radius, float
       const float ex = px - t * dx, ey = py - t * dy, distance2 = ex * ex + ey * ey;
       if (distance2 >= reach * reach) continue;
       const float cover = std::min(1.0F, (reach - std::sqrt(distance2)) / (2.0F * soft)) * ink;
-      float& pixel = canvas[static_cast<size_t>(y * kSide + x)];
+      float& pixel = canvas[static_cast<size_t>(y) * kSide + static_cast<size_t>(x)];
       pixel = std::max(pixel, cover);
     }
   }
@@ -152,6 +152,7 @@ void draw_sample(const Glyph& glyph, Pen& pen, std::span<uint8_t> pixels) {
   const float noise = pen.uniform(0.0F, 0.10F);
   for (size_t i = 0; i < canvas.size(); ++i) {
     const float value = std::clamp(canvas[i] + noise * pen.bell(), 0.0F, 1.0F);
+    // Of 0 or more; the same on every machine.  NOLINTNEXTLINE(bugprone-incorrect-roundings)
     pixels[i] = static_cast<uint8_t>(value * 255.0F + 0.5F);
   }
 }

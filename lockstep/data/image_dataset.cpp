@@ -18,8 +18,8 @@ double for_channel(const std::vector<double>& values, int64_t channel) {
 
 }  // namespace
 
-ImageDataset::ImageDataset(at::Tensor images, at::Tensor labels, std::vector<double> mean,
-                           std::vector<double> stddev)
+ImageDataset::ImageDataset(at::Tensor images, at::Tensor labels, const std::vector<double>& mean,
+                           const std::vector<double>& stddev)
     : images_(std::move(images)), labels_(std::move(labels)) {
   const auto ready = [](const at::Tensor& t, at::ScalarType dtype, int64_t dims) {
     return t.defined() && t.scalar_type() == dtype && t.dim() == dims && t.is_contiguous() &&

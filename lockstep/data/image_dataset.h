@@ -30,8 +30,8 @@ class ImageDataset {
   // `images` uint8 [N, C, H, W] and `labels` int64 [N], both contiguous on the CPU; kept, not
   // copied, so the caller must not write to them any more. `mean` and `stddev` have one value for
   // each channel, or one for all of them. Throws InvalidArgument.
-  ImageDataset(at::Tensor images, at::Tensor labels, std::vector<double> mean,
-               std::vector<double> stddev);
+  ImageDataset(at::Tensor images, at::Tensor labels, const std::vector<double>& mean,
+               const std::vector<double>& stddev);
 
   int64_t size() const { return size_; }
 

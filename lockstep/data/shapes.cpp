@@ -23,7 +23,7 @@ constexpr std::array<const char*, 10> kShapeNames = {
     "plus", "level stripes", "upright stripes", "slanted stripes", "checks"};
 
 int range(SplitMix& random, int low, int high) {
-  return low + static_cast<int>(random.below(static_cast<size_t>(high - low + 1)));
+  return low + static_cast<int>(random.below(static_cast<size_t>(high - low) + 1));
 }
 
 // True where the shape covers the point (u, v), relative to the centre; `r` is its size.

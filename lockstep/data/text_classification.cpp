@@ -23,7 +23,7 @@ constexpr int64_t kMostClasses = 100'000;
 // The file of one part of a directory.
 std::optional<fs::path> part_file(const fs::path& directory, const std::string& part) {
   for (const char* ending : {".json", ".jsonl", ".tsv", ".csv"}) {
-    const fs::path file = directory / (part + ending);
+    fs::path file = directory / (part + ending);
     if (fs::exists(file)) return file;
   }
   return std::nullopt;

@@ -17,8 +17,9 @@ struct TokenWindows::Row {
 
 TokenWindows::TokenWindows() : row_(std::make_shared<Row>()) {}
 
-TokenWindows::TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t length)
-    : length_(length) {
+TokenWindows::TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t length,
+                           WindowRest rest)
+    : length_(length), rest_(rest) {
   if (length < 1)
     throw InvalidArgument("TokenWindows: length is " + std::to_string(length) + "; give 1 or more");
   auto row = std::make_shared<Row>();
@@ -36,21 +37,35 @@ TokenWindows::TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t 
 
 // The last window's last target is the token behind it, or nothing where a text ends with it.
 int64_t TokenWindows::size() const {
-  return static_cast<int64_t>(row_->tokens.size()) / length_;
+  const auto tokens = static_cast<int64_t>(row_->tokens.size());
+  return (tokens + (rest_ == WindowRest::kKept ? length_ - 1 : 0)) / length_;
+}
+
+int64_t TokenWindows::tokens() const {
+  return std::min(size() * length_, static_cast<int64_t>(row_->tokens.size()));
+}
+
+int64_t TokenWindows::targets() const {
+  const auto& ends = row_->ends;
+  return tokens() - (std::upper_bound(ends.begin(), ends.end(), tokens()) - ends.begin());
 }
 
 LmBatch TokenWindows::batch(std::span<const int64_t> indices) const {
   if (indices.empty()) throw InvalidArgument("TokenWindows: a batch of no windows");
-  const auto count = static_cast<int64_t>(indices.size()) * length_;
+  const auto all = static_cast<int64_t>(row_->tokens.size());
+  int64_t count = 0;
+  for (const int64_t index : indices) {
+    if (index < 0 || index >= size())
+      throw InvalidArgument("TokenWindows: there is no window " + std::to_string(index) + " of " +
+                            std::to_string(size()));
+    count += std::min(length_, all - index * length_);
+  }
   LmBatch batch{at::empty({count}, at::kLong), at::empty({count}, at::kLong), {}};
   auto* id = batch.ids.mutable_data_ptr<int64_t>();
   auto* target = batch.targets.mutable_data_ptr<int64_t>();
   std::vector<int64_t> lengths;
   for (const int64_t index : indices) {
-    if (index < 0 || index >= size())
-      throw InvalidArgument("TokenWindows: there is no window " + std::to_string(index) + " of " +
-                            std::to_string(size()));
-    const int64_t end = (index + 1) * length_;
+    const int64_t end = std::min((index + 1) * length_, all);
     int64_t at = index * length_;
     auto text = std::upper_bound(row_->ends.begin(), row_->ends.end(), at);
     while (at < end) {

@@ -22,18 +22,24 @@ struct LmBatch {
   at::Tensor lengths;  // int64 [sequences], which sum to N
 };
 
+enum class WindowRest { kDropped, kKept };
+
 // Cheap to copy: copies share the tokens. All methods are const and may be called from any thread.
 class TokenWindows {
  public:
   // No tokens.
   TokenWindows();
   // `texts` end to end, those of less than two tokens left out. A window is `length` tokens, whose targets
-  // are one further on; what is left behind the last whole window is not used. Throws InvalidArgument: a
-  // length below 1, a negative token.
-  TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t length);
+  // are one further on; what is left behind the last whole window is not used, or is a shorter window.
+  // Throws InvalidArgument: a length below 1, a negative token.
+  TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t length,
+               WindowRest rest = WindowRest::kDropped);
 
   int64_t size() const;
   int64_t length() const { return length_; }
+  // In all windows together: tokens, and those of them that have a target.
+  int64_t tokens() const;
+  int64_t targets() const;
   // Throws InvalidArgument for an index outside 0..size()-1, and for no indices.
   LmBatch batch(std::span<const int64_t> indices) const;
 
@@ -41,6 +47,7 @@ class TokenWindows {
   struct Row;
   std::shared_ptr<const Row> row_;
   int64_t length_ = 1;
+  WindowRest rest_ = WindowRest::kDropped;
 };
 
 }  // namespace lockstep::data

@@ -51,5 +51,22 @@ TEST(TokenWindows, NonsenseIsRefused) {
   EXPECT_EQ(TokenWindows().size(), 0);
 }
 
+TEST(TokenWindows, TheRestMayBeAShorterWindow) {
+  const std::vector<std::vector<int32_t>> texts{{1, 2, 3}, {4, 5, 6, 7}};
+  const TokenWindows whole(texts, 4), all(texts, 4, WindowRest::kKept);
+  EXPECT_EQ(whole.size(), 1);
+  EXPECT_EQ(whole.tokens(), 4);
+  EXPECT_EQ(whole.targets(), 3);
+  ASSERT_EQ(all.size(), 2);
+  EXPECT_EQ(all.tokens(), 7);
+  EXPECT_EQ(all.targets(), 5);
+  const LmBatch batch = all.batch(std::vector<int64_t>{1, 0});
+  EXPECT_THAT(values(batch.ids), ElementsAre(5, 6, 7, 1, 2, 3, 4));
+  EXPECT_THAT(values(batch.targets), ElementsAre(6, 7, kNoTarget, 2, 3, kNoTarget, 5));
+  EXPECT_THAT(values(batch.lengths), ElementsAre(3, 3, 1));
+  EXPECT_EQ(TokenWindows(texts, 7, WindowRest::kKept).size(), 1);
+  EXPECT_EQ(TokenWindows({}, 7, WindowRest::kKept).size(), 0);
+}
+
 }  // namespace
 }  // namespace lockstep::data::token_windows_test

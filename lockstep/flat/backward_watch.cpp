@@ -3,11 +3,38 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/flat/gradient_home.h"
 
 namespace lockstep::flat {
+
+namespace {
+
+// The backward that the outermost OuterBackward of this thread is part of.
+struct Outer {
+  int task = -1;
+  std::vector<std::function<void()>> ends;  // autograd's callback of that task holds them
+};
+thread_local std::shared_ptr<Outer> outer;
+
+}  // namespace
+
+OuterBackward::OuterBackward() : outermost_(outer == nullptr) {
+  if (!outermost_) return;
+  auto own = std::make_shared<Outer>();
+  own->task = torch::autograd::get_current_graph_task_id();
+  torch::autograd::Engine::get_default_engine().queue_callback([own] {
+    for (const std::function<void()>& end : own->ends) end();
+  });
+  outer = std::move(own);
+}
+
+OuterBackward::~OuterBackward() {
+  if (outermost_) outer = nullptr;
+}
 
 void BackwardWatch::watch(std::span<const at::Tensor> parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -27,7 +54,7 @@ void BackwardWatch::watch(std::span<const at::Tensor> parameters) {
 }
 
 void BackwardWatch::arm(bool outermost) {
-  const int task = torch::autograd::get_current_graph_task_id();
+  const int task = outer ? outer->task : torch::autograd::get_current_graph_task_id();
   if (failed() || (began_ && outermost && task != task_)) {
     began_ = false;
     backward_failed();
@@ -37,8 +64,11 @@ void BackwardWatch::arm(bool outermost) {
   auto running = std::make_shared<char>();
   running_ = running;
   task_ = task;
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [self = shared_from_this(), running = std::move(running)] { self->end(); });
+  auto ended = [self = shared_from_this(), running = std::move(running)] { self->end(); };
+  if (outer)
+    outer->ends.emplace_back(std::move(ended));
+  else
+    torch::autograd::Engine::get_default_engine().queue_callback(std::move(ended));
   began_ = true;
   backward_began();
 }

@@ -55,4 +55,18 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
   std::weak_ptr<void> running_;  // lives as long as that task
 };
 
+// For a node of autograd that runs a backward inside its own: while it lives, the outermost of these on
+// the thread stands for the backward that the node itself is part of, so that what inner ones begin ends
+// with that one.
+class OuterBackward {
+ public:
+  OuterBackward();
+  ~OuterBackward();
+  OuterBackward(const OuterBackward&) = delete;
+  OuterBackward& operator=(const OuterBackward&) = delete;
+
+ private:
+  bool outermost_;
+};
+
 }  // namespace lockstep::flat

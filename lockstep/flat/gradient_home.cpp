@@ -38,6 +38,27 @@ at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes)
   return at::empty({0}, flat.options()).set_(flat.storage(), flat.storage_offset() + offset, sizes);
 }
 
+bool lies_in(const at::Tensor& gradient, const at::Tensor& view) {
+  if (!gradient.defined() || gradient.is_sparse() ||
+      gradient.const_data_ptr() != view.const_data_ptr() || gradient.sizes() != view.sizes() ||
+      gradient.scalar_type() != view.scalar_type())
+    return false;
+  for (int64_t d = 0; d < gradient.dim(); ++d) {
+    if (gradient.size(d) != 1 && gradient.stride(d) != view.stride(d)) return false;
+  }
+  return true;
+}
+
+bool kept_by_others(const at::Tensor& gradient, const at::Tensor& passed) {
+  size_t own = 1;
+  if (passed.defined() && passed.is_alias_of(gradient)) {
+    ++own;
+    // The gradient of a transposed weight is a view, which holds its base.
+    if (passed.is_view() && passed._base().use_count() == 1) ++own;
+  }
+  return gradient.storage().use_count() > own || gradient.use_count() > 1;
+}
+
 // Tensor::copy_ takes up to twice as long for what lies alike.
 void move_into(const at::Tensor& view, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;

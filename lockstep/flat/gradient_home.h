@@ -15,6 +15,13 @@ at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes,
                   at::IntArrayRef strides);
 at::Tensor window(const at::Tensor& flat, int64_t offset, at::IntArrayRef sizes);
 
+// Whether `gradient` is dense and lies where `view` does, element by element.
+bool lies_in(const at::Tensor& gradient, const at::Tensor& view);
+
+// Whether somebody holds the memory of the parameter's gradient beside the parameter, and autograd,
+// which passes `passed` on (on_gradient()) and needs it no longer.
+bool kept_by_others(const at::Tensor& gradient, const at::Tensor& passed);
+
 // Copies `gradient` into `view`, of the same sizes; sparse ones become dense.
 void move_into(const at::Tensor& view, const at::Tensor& gradient);
 

@@ -37,14 +37,27 @@ std::optional<std::pair<size_t, size_t>> find_shared_memory(std::span<const at::
   return std::nullopt;
 }
 
+namespace {
+
+at::Tensor home_of(const at::Tensor& values, const at::Tensor& flat, int64_t offset) {
+  return values.is_non_overlapping_and_dense()
+             ? window(flat, offset, values.sizes(), values.strides())
+             : window(flat, offset, values.sizes());
+}
+
+}  // namespace
+
 void move_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
   const at::NoGradGuard no_grad;
   const at::Tensor values = parameter.detach();
-  const at::Tensor home = values.is_non_overlapping_and_dense()
-                              ? window(flat, offset, values.sizes(), values.strides())
-                              : window(flat, offset, values.sizes());
+  const at::Tensor home = home_of(values, flat, offset);
   home.copy_(values);
   hooks::set_data(parameter, home);
+}
+
+void adopt_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
+  const at::NoGradGuard no_grad;
+  hooks::set_data(parameter, home_of(parameter.detach(), flat, offset));
 }
 
 bool is_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {

@@ -23,6 +23,9 @@ std::optional<std::pair<size_t, size_t>> find_shared_memory(std::span<const at::
 // where it was dense, else contiguous. Whatever else shares its old memory does not follow.
 void move_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);
 
+// The same without the copy: the values are those that lie there, or will.
+void adopt_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);
+
 // Whether the parameter still lies there. A model that was moved to another dtype or device, or a
 // second optimizer, takes it elsewhere.
 bool is_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);

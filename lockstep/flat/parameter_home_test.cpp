@@ -33,6 +33,17 @@ TEST(ParameterHome, ADenseParameterKeepsItsStridesAndItsValues) {
   EXPECT_TRUE(flat::is_home(parameter, flat, 16));
 }
 
+TEST(ParameterHome, AnAdoptedPlaceKeepsItsOwnValues) {
+  const at::Tensor flat = at::zeros({64});
+  flat.slice(0, 16, 28).copy_(counted({12}));
+  at::Tensor parameter = at::zeros({4, 3}).t().requires_grad_();
+  flat::adopt_home(parameter, flat, 16);
+  EXPECT_TRUE(flat::is_home(parameter, flat, 16));
+  EXPECT_EQ(parameter.strides(), at::IntArrayRef({1, 3}));
+  EXPECT_TRUE(parameter.requires_grad());
+  EXPECT_EQ(parameter[1][2].item<float>(), 7);
+}
+
 TEST(ParameterHome, AParameterWithGapsBecomesContiguous) {
   const at::Tensor flat = at::zeros({64});
   at::Tensor parameter = counted({4, 6}).narrow(1, 1, 3);

@@ -23,6 +23,13 @@ std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
                                        std::span<const size_t> groups, int parts,
                                        BucketSizes sizes = {});
 
+// The same, but no tensor is divided: each lies in one part, in the one that has least so far, the
+// largest first. Buckets hold at least `parts` times their largest tensor, so that parts are of similar
+// size; what a part lacks to the largest is padding.
+std::vector<ShardedBucket> plan_whole_shards(std::span<const TensorSpec> tensors,
+                                             std::span<const size_t> groups, int parts,
+                                             BucketSizes sizes = {});
+
 // Elements of a part; empty where begin == end.
 struct Range {
   int64_t begin = 0;

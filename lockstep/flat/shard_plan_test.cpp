@@ -43,6 +43,38 @@ TEST(ShardPlan, PartsAreEqualAndAligned) {
   EXPECT_THROW(plan_shards({}, {}, 0), InvalidArgument);
 }
 
+TEST(ShardPlan, WholeTensorsLieInOnePartEach) {
+  const std::vector<TensorSpec> tensors = {{1000}, {900}, {16}, {500}, {500}, {0}, {40}};
+  for (const int parts : {1, 2, 3, 5}) {
+    const auto plan = plan_whole_shards(tensors, std::vector<size_t>(tensors.size(), 0), parts,
+                                        {.first = 64, .rest = 64});
+    std::vector<int> seen(tensors.size(), 0);
+    for (const auto& [bucket, group, part] : plan) {
+      EXPECT_EQ(part * parts, bucket.numel);
+      int64_t end = 0;
+      for (const auto& slot : bucket.slots) {
+        ++seen[slot.tensor];
+        EXPECT_GE(slot.offset, end);
+        EXPECT_EQ(slot.offset % 16, 0);
+        end = slot.offset + tensors[slot.tensor].numel;
+        int holders = 0;
+        for (int r = 0; r < parts; ++r) {
+          const Range own = range_in_part(slot.offset, tensors[slot.tensor].numel, r, part);
+          if (own.empty()) continue;
+          ++holders;
+          EXPECT_EQ(own.end - own.begin, tensors[slot.tensor].numel);
+        }
+        EXPECT_LE(holders, 1);
+      }
+    }
+    EXPECT_EQ(seen, std::vector<int>(tensors.size(), 1));
+  }
+  // The largest first, each where least lies: 1000 and 500, 900 and 500 and the small ones.
+  const auto two = plan_whole_shards(tensors, std::vector<size_t>(tensors.size(), 0), 2);
+  ASSERT_EQ(two.size(), 1u);
+  EXPECT_EQ(two[0].part, 1008 + 512);
+}
+
 TEST(ShardPlan, ATensorsRangesCoverItOnce) {
   for (const auto& [offset, numel] :
        {std::pair<int64_t, int64_t>{0, 30}, {7, 11}, {10, 10}, {29, 1}}) {

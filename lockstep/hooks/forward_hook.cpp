@@ -387,7 +387,7 @@ void replace_child(Module& model, const std::string& path, torch::nn::AnyModule 
 
 void replace_child(Module& model, const std::string& path, const torch::nn::Sequential& replacement,
                    const ReplaceOptions& options) {
-  const auto module = replacement.ptr();
+  const auto& module = replacement.ptr();
   const bool calls_child = internal::calls_child(model, path, *module);
   const auto forward = [weak = std::weak_ptr(module),
                         kept = calls_child ? nullptr : module](const at::Tensor& input) {

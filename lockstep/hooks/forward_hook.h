@@ -44,8 +44,9 @@ namespace lockstep {
 
 // What the child gives for an input; the input may be another than the hook's own.
 using Forward = std::function<at::Tensor(const at::Tensor& input)>;
-// -> the child's output. It may call `forward` any number of times, or not at all, while it runs:
-// `forward` is not to be kept. Called on every thread that runs the child, above autograd and
+// -> the child's output. It may call `forward` any number of times, or not at all. It may keep it, to
+// call it later, as long as the model lives; but not that of a layer of libtorch (the second door),
+// which is gone with the call. Called on every thread that runs the child, above autograd and
 // autocast; what it throws, the model's forward throws.
 using ForwardHook = std::function<at::Tensor(const Forward& forward, const at::Tensor& input)>;
 
@@ -74,21 +75,24 @@ class HookList<Result(Args...)> {
 
   // The last added outermost.
   Result call(const Inner& compute, Args... args) const {
-    const std::vector<std::shared_ptr<const Hook>> hooks = hooks_;  // one may take itself away
-    return call(hooks, hooks.size(), compute, std::forward<Args>(args)...);
+    // Theirs: one may take itself away meanwhile, or keep what it is given.
+    return call(std::make_shared<const Hooks>(hooks_), hooks_.size(), compute,
+                std::forward<Args>(args)...);
   }
 
  private:
-  static Result call(const std::vector<std::shared_ptr<const Hook>>& hooks, size_t left,
-                     const Inner& compute, Args... args) {
+  using Hooks = std::vector<std::shared_ptr<const Hook>>;
+
+  static Result call(const std::shared_ptr<const Hooks>& hooks, size_t left, const Inner& compute,
+                     Args... args) {
     if (left == 0) return compute(std::forward<Args>(args)...);
-    const Inner inner = [&](Args... given) {
+    const Inner inner = [hooks, left, compute](Args... given) {
       return call(hooks, left - 1, compute, std::forward<Args>(given)...);
     };
-    return (*hooks[left - 1])(inner, std::forward<Args>(args)...);
+    return (*(*hooks)[left - 1])(inner, std::forward<Args>(args)...);
   }
 
-  std::vector<std::shared_ptr<const Hook>> hooks_;
+  Hooks hooks_;
 };
 
 }  // namespace internal
@@ -221,7 +225,7 @@ void check_held(const void* held);
 template <typename M>
 void replace_child(torch::nn::Module& model, const std::string& path,
                    const torch::nn::ModuleHolder<M>& replacement, const ReplaceOptions& options) {
-  const std::shared_ptr<M> module = replacement.ptr();
+  const std::shared_ptr<M>& module = replacement.ptr();
   const bool calls_child = internal::calls_child(model, path, *module);
   const auto forward = [weak = std::weak_ptr<M>(module), kept = calls_child ? nullptr : module](
                            const at::Tensor& input) -> at::Tensor {

@@ -15,7 +15,7 @@ namespace {
 
 using internal::kKey;
 
-thread_local const std::function<const at::Generator&()>* current = nullptr;
+thread_local const std::function<const at::Generator&()>* own = nullptr;
 
 bool is_generator(const c10::Argument& argument) {
   const c10::TypePtr& type = argument.type();
@@ -27,9 +27,9 @@ bool is_generator(const c10::Argument& argument) {
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
-  for (size_t i = 0; current != nullptr && i < arguments.size(); ++i) {
+  for (size_t i = 0; own != nullptr && i < arguments.size(); ++i) {
     c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
-    if (is_generator(arguments[i]) && value.isNone()) value = c10::IValue((*current)());
+    if (is_generator(arguments[i]) && value.isNone()) value = c10::IValue((*own)());
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }
@@ -38,15 +38,19 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 ThreadGenerator::ThreadGenerator(std::function<const at::Generator&()> generator)
     : generator_(std::move(generator)) {
-  LOCKSTEP_CHECK(current == nullptr, "a second generator for one thread");
+  LOCKSTEP_CHECK(own == nullptr, "a second generator for one thread");
   prepare();
-  current = &generator_;
+  own = &generator_;
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
 ThreadGenerator::~ThreadGenerator() {
   c10::impl::tls_set_dispatch_key_included(kKey, false);
-  current = nullptr;
+  own = nullptr;
+}
+
+at::Generator ThreadGenerator::current() {
+  return own == nullptr ? at::Generator() : (*own)();
 }
 
 void ThreadGenerator::prepare() {

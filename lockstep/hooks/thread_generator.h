@@ -18,6 +18,9 @@ class ThreadGenerator {
   ThreadGenerator(const ThreadGenerator&) = delete;
   ThreadGenerator& operator=(const ThreadGenerator&) = delete;
 
+  // The one that this thread's operations get; undefined where none lives here.
+  static at::Generator current();
+
   // Before the first, on any thread: some milliseconds, once a process, of which the threads then
   // need none.
   static void prepare();

@@ -35,8 +35,10 @@ std::vector<std::string> split_outside_brackets(const std::string& text) {
 }
 
 HostSlots parse_host(const std::string& part, const std::string& whole) {
-  const InvalidArgument wrong("host list '" + whole + "': '" + part +
-                              "' is not HOST or HOST:SLOTS with at least 1 slot");
+  const auto wrong = [&] {
+    return InvalidArgument("host list '" + whole + "': '" + part +
+                           "' is not HOST or HOST:SLOTS with at least 1 slot");
+  };
   HostSlots result;
   std::string_view rest = part;
   if (const auto open = rest.find('['), close = rest.find(']');
@@ -45,7 +47,7 @@ HostSlots parse_host(const std::string& part, const std::string& whole) {
     result.host =
         std::string(rest.substr(0, open)) + std::string(rest.substr(open + 1, close - open - 1));
     rest.remove_prefix(close + 1);
-    if (!rest.empty() && rest.front() != ':') throw wrong;
+    if (!rest.empty() && rest.front() != ':') throw wrong();
   } else {
     const auto colon = std::min(rest.find(':'), rest.size());
     result.host = rest.substr(0, colon);
@@ -53,11 +55,11 @@ HostSlots parse_host(const std::string& part, const std::string& whole) {
   }
   if (!rest.empty()) {
     const auto slots = parse_int(rest.substr(1), 1, kMaxSlots);
-    if (!slots) throw wrong;
+    if (!slots) throw wrong();
     result.slots = static_cast<int>(*slots);
   }
   // ssh would take it for a flag.
-  if (result.host.empty() || result.host.front() == '-') throw wrong;
+  if (result.host.empty() || result.host.front() == '-') throw wrong();
   return result;
 }
 

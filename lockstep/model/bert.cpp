@@ -26,7 +26,7 @@ void draw(torch::nn::Module& model, const BertConfig& config) {
   }
 }
 
-const BertConfig& checked(const BertConfig& config) {
+BertConfig checked(const BertConfig& config) {
   check(config);
   return config;
 }

@@ -53,7 +53,7 @@ class ResidualBlockImpl : public torch::nn::Module {
   void add(torch::nn::Conv2d convolution, const NormLayer& norm) {
     const std::string number = std::to_string(convolutions_.size() + 1);
     const int64_t channels = convolution->options.out_channels();
-    convolutions_.push_back(register_module("conv" + number, std::move(convolution)));
+    convolutions_.emplace_back(register_module("conv" + number, std::move(convolution)));
     norms_.push_back(norm(channels));
     register_module("bn" + number, norms_.back().ptr());
   }

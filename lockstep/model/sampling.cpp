@@ -92,13 +92,34 @@ int64_t TokenSampler::draw_one(std::vector<std::pair<double, int64_t>>& likelies
   return likeliest[kept - 1].second;
 }
 
+namespace {
+
+// What follows `prompt`, at most as far as the positions go. False: the text has ended.
+bool extend(TransformerLm& model, const std::vector<int64_t>& prompt, int64_t most,
+            const GenerateOptions& options, TokenSampler& sampler, std::vector<int64_t>* tokens) {
+  const at::Tensor weight = model->parameters().front();
+  LmCache cache(model->config(), 1, static_cast<int64_t>(prompt.size()) + most, weight.options());
+  at::Tensor news = at::tensor(prompt, at::kLong).unsqueeze(0).to(weight.device());
+  for (int64_t i = 0; i < most; ++i) {
+    const at::Tensor token = sampler.draw(model->next(news, cache));
+    tokens->push_back(token.item<int64_t>());
+    const bool stops = std::find(options.stop_ids.begin(), options.stop_ids.end(),
+                                 tokens->back()) != options.stop_ids.end();
+    if ((options.on_token && !options.on_token(tokens->back())) || stops) return false;
+    news = token.unsqueeze(0).to(weight.device());
+  }
+  return true;
+}
+
+}  // namespace
+
 std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& prompt,
                               const GenerateOptions& options) {
   TokenSampler sampler(options.sampling);
   const auto given = static_cast<int64_t>(prompt.size());
   const int64_t positions = model->config().max_position_embeddings;
   if (prompt.empty()) throw InvalidArgument("generate: the prompt is empty");
-  if (given >= positions)
+  if (given >= positions && !options.beyond_positions)
     throw InvalidArgument("generate: the prompt has " + std::to_string(given) +
                           " tokens, and the model positions for " + std::to_string(positions));
   if (options.max_new_tokens < 1)
@@ -106,19 +127,19 @@ std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& 
                           "; give 1 or more");
   const bool training = model->is_training();
   model->eval();
-  const int64_t most = std::min(options.max_new_tokens, positions - given);
-  const at::Tensor weight = model->parameters().front();
-  std::vector<int64_t> tokens;
+  std::vector<int64_t> seen = prompt, tokens;
+  const int64_t kept = std::max<int64_t>(positions / 2, 1);
   try {
-    LmCache cache(model->config(), 1, given + most, weight.options());
-    at::Tensor news = at::tensor(prompt, at::kLong).unsqueeze(0).to(weight.device());
-    while (static_cast<int64_t>(tokens.size()) < most) {
-      const at::Tensor token = sampler.draw(model->next(news, cache));
-      tokens.push_back(token.item<int64_t>());
-      const bool stops = std::find(options.stop_ids.begin(), options.stop_ids.end(),
-                                   tokens.back()) != options.stop_ids.end();
-      if ((options.on_token && !options.on_token(tokens.back())) || stops) break;
-      news = token.unsqueeze(0).to(weight.device());
+    for (bool more = true; more;) {
+      if (static_cast<int64_t>(seen.size()) >= positions)
+        seen.erase(seen.begin(), seen.end() - kept);
+      const auto left = options.max_new_tokens - static_cast<int64_t>(tokens.size());
+      const auto room = positions - static_cast<int64_t>(seen.size());
+      const size_t before = tokens.size();
+      more = extend(model, seen, std::min(left, room), options, sampler, &tokens) &&
+             options.beyond_positions &&
+             static_cast<int64_t>(tokens.size()) < options.max_new_tokens;
+      seen.insert(seen.end(), tokens.begin() + static_cast<int64_t>(before), tokens.end());
     }
   } catch (...) {
     model->train(training);

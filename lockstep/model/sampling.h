@@ -41,13 +41,16 @@ struct GenerateOptions {
   int64_t max_new_tokens = 100;
   SamplingOptions sampling = {};
   std::vector<int64_t> stop_ids = {};  // a text ends behind one of these
+  // Where the model's positions end, it goes on from the latter half of the text, as if that were all;
+  // false: the text ends there.
+  bool beyond_positions = false;
   // Called with every token as it comes; false ends the text.
   std::function<bool(int64_t token)> on_token = {};
 };
 
 // The tokens that follow `prompt`, a stop among them. In evaluation mode and without gradients; the model
-// is left in the mode it was found in. Ends early where the model's positions end. Throws InvalidArgument:
-// an empty prompt, one that leaves no position, options that make no sense.
+// is left in the mode it was found in. Throws InvalidArgument: an empty prompt, one that leaves no position
+// (unless beyond_positions), options that make no sense.
 std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& prompt,
                               const GenerateOptions& options);
 

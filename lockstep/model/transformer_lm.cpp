@@ -24,7 +24,7 @@
 namespace lockstep {
 namespace {
 
-const LmConfig& checked(const LmConfig& config, const LmSplit& split) {
+LmConfig checked(const LmConfig& config, const LmSplit& split) {
   check(config);
   if (split.parts < 1 || split.part < 0 || split.part >= split.parts ||
       config.key_value_heads() % split.parts != 0 || config.intermediate_size % split.parts != 0) {
@@ -40,9 +40,9 @@ const LmConfig& checked(const LmConfig& config, const LmSplit& split) {
 at::Tensor frequencies(const LmConfig& config) {
   const int64_t width = config.head_width();
   const RopeScaling& scaling = config.rope_scaling;
-  const at::Tensor plain = at::pow(static_cast<float>(config.rope_theta),
-                                   at::arange(0, width, 2, at::kFloat) / static_cast<double>(width))
-                               .reciprocal();
+  at::Tensor plain = at::pow(static_cast<float>(config.rope_theta),
+                             at::arange(0, width, 2, at::kFloat) / static_cast<double>(width))
+                         .reciprocal();
   if (scaling.type == "linear") return plain / scaling.factor;
   if (scaling.type != "llama3") return plain;
   const auto trained = static_cast<double>(scaling.original_max_position_embeddings);
@@ -210,15 +210,15 @@ at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
   return x;
 }
 
-LmCache::LmCache(const LmConfig& config, int64_t many, int64_t most,
+LmCache::LmCache(const LmConfig& config, int64_t sequences, int64_t capacity,
                  const at::TensorOptions& options)
-    : sequences(many), capacity(most) {
-  if (many < 1 || most < 1)
+    : sequences(sequences), capacity(capacity) {
+  if (sequences < 1 || capacity < 1)
     throw InvalidArgument("LmCache: give at least one sequence and one token of room");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     for (auto* of : {&keys, &values})
       of->push_back(
-          at::empty({many, config.key_value_heads(), most, config.head_width()}, options));
+          at::empty({sequences, config.key_value_heads(), capacity, config.head_width()}, options));
   }
 }
 

@@ -21,6 +21,9 @@ struct Maker {
       const torch::optim::AdamWOptions& options) const {
     return std::make_unique<FusedAdamW>(groups, options);
   }
+  std::unique_ptr<torch::optim::Optimizer> operator()(const MuonOptions& options) const {
+    return std::make_unique<Muon>(groups, options);
+  }
 };
 
 }  // namespace

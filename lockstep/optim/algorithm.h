@@ -11,13 +11,15 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/optim/muon.h"
+
 namespace lockstep::optim {
 
 // The kind, by its options' class, and the defaults of groups that have none.
-using Algorithm =
-    std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions>;
+using Algorithm = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions,
+                               torch::optim::AdamWOptions, MuonOptions>;
 
-// FusedSGD, FusedAdam or FusedAdamW. Throws as these do.
+// FusedSGD, FusedAdam, FusedAdamW or Muon. Throws as these do.
 std::unique_ptr<torch::optim::Optimizer> make_fused(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, const Algorithm& algorithm);
 

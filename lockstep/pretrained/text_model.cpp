@@ -3,29 +3,23 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/pt_file.h"
-#include "lockstep/checkpoint/sharded_safetensors.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/pretrained/internal/model_files.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kConfig = "config.json";
 constexpr const char* kPreparation = "lockstep.json";
-constexpr const char* kPickled = "pytorch_model.bin";
 constexpr std::string_view kBody = "bert.", kHead = "classifier.";
 
 BertConfig read_config(const fs::path& directory) {
-  const fs::path file = directory / kConfig;
-  if (!fs::exists(file))
-    throw CheckpointError(file.string() + ": is missing; give a directory of Hugging Face's form");
+  const std::string text = internal::read_model_config(directory);
   try {
-    return bert_config_from_json(read_small_file(file), file.string());
+    return bert_config_from_json(text, (directory / internal::kModelConfig).string());
   } catch (const InvalidArgument& error) {
     throw CheckpointError(error.what());
   }
@@ -55,21 +49,11 @@ TextPreparation read_preparation(const fs::path& directory, const BertConfig& co
 // The parameters in the names of BertForSequenceClassification. A bare BertModel's lack "bert.";
 // old files have positions as a buffer, and heads that a classifier does not use.
 NamedTensors read_parameters(const fs::path& directory) {
-  NamedTensors all;
-  if (has_model_safetensors(directory)) {
-    all = checkpoint_exists(directory)
-              ? read_checkpoint(directory, CheckpointParts::kModelAndConfig).model.tensors
-              : read_model_safetensors(directory).tensors;
-  } else if (fs::exists(directory / kPickled)) {
-    all = read_pt(directory / kPickled).contents.tensors;
-  } else {
-    throw CheckpointError(directory.string() + ": has neither model.safetensors nor " + kPickled);
-  }
-  strip_module_prefix(&all);
+  const NamedTensors all = internal::read_model_tensors(directory);
   const bool bare = std::none_of(all.begin(), all.end(),
                                  [](const auto& entry) { return entry.first.starts_with(kBody); });
   NamedTensors kept;
-  for (auto& [name, tensor] : all) {
+  for (const auto& [name, tensor] : all) {
     std::string full = bare ? std::string(kBody) + name : name;
     // TensorFlow's names for a norm's scale and shift, in the first of these files.
     for (const auto& [old, now] : {std::pair{".gamma", ".weight"}, {".beta", ".bias"}}) {
@@ -94,10 +78,7 @@ void check_vocabulary(const fs::path& directory, const tokenizers::BertTokenizer
 }  // namespace
 
 bool is_text_model(const fs::path& directory) {
-  const fs::path file = directory / kConfig;
-  if (!fs::is_regular_file(file)) return false;
-  const auto json = nlohmann::json::parse(read_small_file(file), nullptr, false);
-  return json.is_object() && json.value("model_type", nlohmann::json()) == "bert";
+  return internal::model_type(directory) == "bert";
 }
 
 TextModel load_text_model(const fs::path& directory) {

@@ -26,7 +26,7 @@ std::string count_text(const Progress& progress) {
 
 std::string clock_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e7) return "?:??";
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   const auto two = [](int64_t value) {
     std::string text = std::to_string(value);
     if (text.size() < 2) text.insert(text.begin(), '0');
@@ -41,13 +41,14 @@ std::vector<std::string> facts(const Progress& progress) {
   std::vector<std::string> parts;
   if (progress.loss) parts.push_back("loss " + fixed(*progress.loss, 4));
   if (progress.seconds_left) parts.push_back(clock_text(*progress.seconds_left) + " left");
-  if (progress.samples_per_s) parts.push_back(fixed(*progress.samples_per_s, 0) + " samples/s");
+  if (progress.samples_per_s)
+    parts.push_back(fixed(*progress.samples_per_s, 0) + " " + std::string(progress.counted) + "/s");
   return parts;
 }
 
 std::string bar(double fraction, size_t cells, bool unicode) {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto eighths = static_cast<size_t>(fraction * static_cast<double>(cells) * 8 + 0.5);
+  const auto eighths = static_cast<size_t>(std::lround(fraction * static_cast<double>(cells) * 8));
   std::string text;
   if (!unicode) {
     const size_t full = eighths / 8;

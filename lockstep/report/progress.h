@@ -15,6 +15,7 @@ struct Progress {
   int64_t total = 0;
   std::optional<double> loss = {};
   std::optional<double> samples_per_s = {};
+  std::string_view counted = "samples";  // what a second has so many of
   std::optional<double> seconds_left = {};
 };
 

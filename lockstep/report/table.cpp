@@ -72,7 +72,7 @@ std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   if (seconds < 9.95) return fixed(seconds, 1) + " s";
   if (seconds > 1e9) return "years";
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole < 60) return std::to_string(whole) + " s";
   if (whole < 3600) return std::to_string(whole / 60) + " min " + two_digits(whole % 60) + " s";
   return std::to_string(whole / 3600) + " h " + two_digits(whole % 3600 / 60) + " min";

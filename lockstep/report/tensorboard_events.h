@@ -21,7 +21,7 @@ std::string version_event(double wall_time);
 // after it is dropped.
 std::string restart_event(const When& when);
 
-std::string scalar_event(const When& when, std::string_view tag, float value);
+std::string scalar_event(const When& when, std::string_view tag, float scalar);
 // Markdown.
 std::string text_event(const When& when, std::string_view tag, std::string_view text);
 // A PNG file of so many pixels; channels: 1, 3 or 4.

@@ -102,7 +102,6 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
   launch_options.threads_per_rank = 1;
 
   std::atomic<bool> timed_out{false};
-  std::string stacks;
   RankResult result;
   if (launch::in_spawned_child()) {
     launch::spawn(size, run, launch_options, {options.name, options.arguments});

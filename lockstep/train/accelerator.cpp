@@ -20,7 +20,7 @@ at::Tensor Accelerator::gather(const at::Tensor& tensor) {
 }
 
 at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) {
-  const at::Tensor all = gather(tensor);
+  at::Tensor all = gather(tensor);
   const LoaderPlace* place = state_->current();
   if (place == nullptr || !place->at_last() || place->last_step_samples >= all.size(0)) return all;
   return all.narrow(0, 0, place->last_step_samples);

@@ -78,7 +78,7 @@ class Accelerator {
   bool sync_gradients() const { return state_->synchronizes(); }
 
   // Clips the gradients to a global norm, where they were averaged; gives the norm before (0
-  // elsewhere). Throws InvalidArgument where the strategy divides the gradients (zero):
+  // elsewhere). Throws InvalidArgument where the strategy divides the gradients (zero1 to zero3):
   // optimizer.step(max_norm) clips there.
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
     return state_->clip(parameters, max_norm);

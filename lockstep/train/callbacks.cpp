@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lockstep/report/table.h"
 
@@ -22,24 +23,32 @@ void MetricsCallback::on_log(const TrainerState& state, const LogEvent& event) {
 
 void MetricsCallback::on_epoch(const TrainerState& state, const EpochEvent& event) {
   if (!event.evaluation) return;
-  writer_.write({{"type", "test"},
-                 {"step", state.step},
-                 {"epoch", epoch_number(state)},
-                 {"loss", event.evaluation->loss},
-                 {"accuracy", event.evaluation->accuracy},
-                 {"samples", event.evaluation->samples},
-                 {"train_loss", event.loss},
-                 {"samples_per_s", event.samples_per_s},
-                 {"seconds", state.seconds},
-                 {"best", event.best}});
+  nlohmann::ordered_json line{{"type", "test"},
+                              {"step", state.step},
+                              {"epoch", epoch_number(state)},
+                              {"loss", event.evaluation->loss},
+                              {"accuracy", event.evaluation->accuracy}};
+  for (const auto& [name, value] : event.evaluation->metrics) {
+    if (!line.contains(name)) line[name] = value;
+  }
+  line["samples"] = event.evaluation->samples;
+  line["train_loss"] = event.loss;
+  line["samples_per_s"] = event.samples_per_s;
+  line["seconds"] = state.seconds;
+  line["best"] = event.best;
+  writer_.write(line);
 }
 
 void MetricsCallback::on_save(TrainerState& state, bool) {
   state.metrics_bytes = writer_.size();
 }
 
+std::string test_accuracy_text(const Evaluation& evaluation) {
+  return "test accuracy " + percent(evaluation.accuracy, 2);
+}
+
 ProgressCallback::ProgressCallback(ProgressCallbackOptions options)
-    : options_(options), bar_({.terminal = options.terminal}) {}
+    : options_(std::move(options)), bar_({.terminal = options_.terminal}) {}
 
 std::string ProgressCallback::label(const TrainerState& state) const {
   return "epoch " + std::to_string(epoch_number(state)) + "/" + std::to_string(options_.epochs);
@@ -60,6 +69,7 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
   if (seconds > 0) {
     int64_t all = options_.epochs * options_.steps_per_epoch;
     if (options_.max_steps > 0) all = std::min(all, options_.max_steps);
+    progress.counted = options_.counted;
     progress.samples_per_s = static_cast<double>(state.samples - first_samples_) / seconds;
     progress.seconds_left = seconds / static_cast<double>(state.step - first_step_) *
                             static_cast<double>(std::max<int64_t>(all - state.step, 0));
@@ -70,10 +80,10 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
 void ProgressCallback::on_epoch(const TrainerState& state, const EpochEvent& event) {
   std::string line = label(state) + ": loss " + fixed(event.loss, 4);
   if (event.evaluation) {
-    line +=
-        ", test accuracy " + percent(event.evaluation->accuracy, 2) + (event.best ? " (best)" : "");
+    line += ", " + options_.evaluated(*event.evaluation) + (event.best ? " (best)" : "");
   }
-  line += ", " + duration_text(event.seconds) + ", " + fixed(event.samples_per_s, 0) + " samples/s";
+  line += ", " + duration_text(event.seconds) + ", " + fixed(event.samples_per_s, 0) + " " +
+          options_.counted + "/s";
   bar_.finish(line);
 }
 

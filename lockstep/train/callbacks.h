@@ -1,6 +1,7 @@
 // Callbacks that most runs want: the metrics file, and progress for a person.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "lockstep/report/jsonl.h"
@@ -13,8 +14,8 @@ namespace lockstep {
 int64_t epoch_number(const TrainerState& state);
 
 // Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds"} and a
-// line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, "samples",
-// "train_loss", "best"}. `loss` is the mean over ranks and steps since the line before. For rank 0.
+// line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, the evaluation's
+// other metrics, "samples", "train_loss", "best"}. `loss` is the mean over ranks and steps since the line before. For rank 0.
 class MetricsCallback final : public TrainCallback {
  public:
   explicit MetricsCallback(JsonlWriter writer) : writer_(std::move(writer)) {}
@@ -26,12 +27,18 @@ class MetricsCallback final : public TrainCallback {
   JsonlWriter writer_;
 };
 
+// "test accuracy 97.21 %"
+std::string test_accuracy_text(const Evaluation& evaluation);
+
 struct ProgressCallbackOptions {
   Terminal terminal = {};
   int64_t epochs = 1;
   int64_t steps_per_epoch = 1;
   int64_t max_steps = 0;  // 0: no limit
   int ranks = 1;
+  std::string counted = "samples";  // what a step learns from
+  // What an epoch's line says of its evaluation.
+  std::function<std::string(const Evaluation&)> evaluated = test_accuracy_text;
 };
 
 // Shows a bar an epoch, and one line at its end. For rank 0.

@@ -21,13 +21,14 @@ void RunRecord::starts(std::chrono::steady_clock::time_point command) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - command).count();
 }
 
-void RunRecord::on_step(const TrainerState&, const StepResult& step) {
-  const at::Tensor means = at::tensor({step.loss, static_cast<double>(step.samples)}, at::kDouble);
+void RunRecord::on_step(const TrainerState&, const StepResult& result) {
+  const at::Tensor means =
+      at::tensor({result.loss, static_cast<double>(result.samples)}, at::kDouble);
   comm_.all_reduce(means, ReduceOp::kAvg);
   ++result_.steps;
   result_.losses.push_back(means[0].item<double>());
   result_.samples += std::llround(means[1].item<double>() * comm_.size());
-  const StepTimes& times = step.times;
+  const StepTimes& times = result.times;
   const std::array<double, kStepParts.size()> parts{times.data, times.forward, times.backward,
                                                     times.waiting, times.optimizer};
   for (size_t i = 0; i < parts.size(); ++i) parts_[i] += parts[i];
@@ -40,7 +41,7 @@ void RunRecord::on_evaluation(const TrainerState& state, const Evaluation& evalu
   if (!best) return;
   result_.dev_loss = evaluation.loss;
   result_.dev_accuracy = evaluation.accuracy;
-  result_.confusion = confusion_matrix(evaluation, labels_);
+  if (!labels_.empty()) result_.confusion = confusion_matrix(evaluation, labels_);
 }
 
 void RunRecord::on_epoch(const TrainerState&, const EpochEvent& event) {

@@ -17,7 +17,7 @@ namespace lockstep {
 class RunRecord final : public TrainCallback {
  public:
   // `begun`: what is known before the first step: method, model, dtype, ..., checkpoint. `labels`: of
-  // the classes, in the order of evaluations.
+  // the classes, in the order of evaluations; empty where there are none.
   RunRecord(Communicator comm, RunResult begun, std::vector<std::string> labels);
 
   // The first step comes next. `command`: when the run was asked for.

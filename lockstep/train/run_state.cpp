@@ -61,6 +61,8 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
                        const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler) {
   const auto& generators = of_all_ranks(checkpoint.ranks, kGenerators, comm.size(), source);
+  // Another rank may still compute with the parameters, which may be one memory.
+  Communicator(comm).barrier();
   set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
   strategy.load_optimizer_state(optimizer, checkpoint.optimizer, source + "/optimizer.safetensors");
   if (scaler != nullptr) {

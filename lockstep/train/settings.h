@@ -51,7 +51,7 @@ template <typename Config, typename Visit>
 void read_members(const nlohmann::json& object, const std::string& source, Config& config,
                   const Visit& visit, const std::string& otherwise = "") {
   for (const auto& item : object.items()) {
-    const std::string key = item.key();
+    const std::string& key = item.key();
     bool found = false;
     std::vector<std::string> names;
     visit(config, [&](const char* name, auto& member) {

@@ -73,7 +73,7 @@ class HorovodStrategy final : public Strategy {
     if (!on)
       throw InvalidArgument(
           "strategy horovod: gradients are on their way before anybody says that they accumulate; "
-          "accumulate with ddp, average or zero");
+          "accumulate with ddp, average or zero1");
   }
   void synchronize() override {
     const Stopwatch watch(waiting_);
@@ -88,7 +88,8 @@ class HorovodStrategy final : public Strategy {
 
 class ZeroStrategy final : public Strategy {
  public:
-  std::string name() const override { return "zero"; }
+  explicit ZeroStrategy(int stage) : stage_(stage) {}
+  std::string name() const override { return "zero" + std::to_string(stage_); }
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::optim::OptimizerParamGroup> groups,
       const optim::Algorithm& algorithm) override {
@@ -103,20 +104,23 @@ class ZeroStrategy final : public Strategy {
       for (const at::Tensor& p : group.params()) in_order.push_back(names[p.unsafeGetTensorImpl()]);
       trained.push_back(std::move(group));
     }
-    auto optimizer =
-        std::make_unique<ZeroOptimizer>(comm(), std::move(trained), std::move(in_order), algorithm);
+    const ZeroOptions options{.stage = stage_, .accumulate = stage_ > 1};
+    auto optimizer = std::make_unique<ZeroOptimizer>(comm(), std::move(trained),
+                                                     std::move(in_order), algorithm, options);
     optimizer_ = optimizer.get();
     return optimizer;
   }
   void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
     if (dynamic_cast<const ZeroOptimizer*>(&optimizer) == nullptr)
-      throw InvalidArgument(
-          "strategy zero divides the optimizer's state, so it makes the optimizer itself: "
-          "strategy->make_optimizer(groups, options)");
+      throw InvalidArgument("strategy " + name() +
+                            " divides the optimizer's state, so it makes the optimizer itself: "
+                            "strategy->make_optimizer(groups, options)");
   }
+  // In stages 2 and 3 gradients add up in parts, or they would be whole on every rank meanwhile.
   void communicate(bool on) override {
     held_.reset();
-    if (!on) held_.emplace(made().no_sync());
+    ZeroOptimizer& optimizer = made();
+    if (!on && stage_ == 1) held_.emplace(optimizer.no_sync());
   }
   bool has_whole_gradients() const override { return false; }
   Safetensors optimizer_state(torch::optim::Optimizer& optimizer) override {
@@ -133,10 +137,12 @@ class ZeroStrategy final : public Strategy {
  private:
   ZeroOptimizer& made() const {
     if (optimizer_ == nullptr)
-      throw InvalidArgument("strategy zero: make_optimizer() comes before the first step");
+      throw InvalidArgument("strategy " + name() +
+                            ": make_optimizer() comes before the first step");
     return *optimizer_;
   }
 
+  int stage_;
   ZeroOptimizer* optimizer_ = nullptr;  // the caller's, as long as it trains
   std::optional<ZeroOptimizer::NoSync> held_;
 };
@@ -144,8 +150,8 @@ class ZeroStrategy final : public Strategy {
 }  // namespace
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"ddp",        "average", "ring",
-                                              "naive-ring", "horovod", "zero"};
+  static const std::vector<std::string> names{"ddp",     "average", "ring",  "naive-ring",
+                                              "horovod", "zero1",   "zero2", "zero3"};
   return names;
 }
 
@@ -158,7 +164,10 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given) {
   if (name == "ring") return std::make_shared<AverageStrategy>(name, AllReduce::kRing);
   if (name == "naive-ring") return std::make_shared<AverageStrategy>(name, AllReduce::kNaiveRing);
   if (name == "horovod") return std::make_shared<HorovodStrategy>();
-  if (name == "zero") return std::make_shared<ZeroStrategy>();
+  if (name == "zero") return std::make_shared<ZeroStrategy>(1);
+  for (const int stage : {1, 2, 3}) {
+    if (name == "zero" + std::to_string(stage)) return std::make_shared<ZeroStrategy>(stage);
+  }
   const auto& names = strategy_names();
   throw InvalidArgument("strategy '" + std::string(given) + "' is unknown; choose " +
                         joined(std::span(names).first(names.size() - 1)) + " or " + names.back());

@@ -1,7 +1,7 @@
 // Strategy: one way to train a model on the ranks of a job. Trainer, Accelerator and the recipes ask
 // nothing else of it, so a new way of parallelism is one class that derives from this.
 //
-//   std::shared_ptr<Strategy> strategy = make_strategy("zero");
+//   std::shared_ptr<Strategy> strategy = make_strategy("zero3");
 //   StrategyModel model(net, strategy, comm);                       // rank 0's parameters go to all
 //   const auto optimizer = strategy->make_optimizer(decay_groups(*net, options), options);
 //   strategy->backward(loss(model(batch)));
@@ -98,7 +98,7 @@ class Strategy {
 
   // A function that counts the batches taken so far, so that a rank which skips a step becomes
   // known. Does not communicate.
-  virtual void follow(std::function<int64_t()> /*batches_taken*/) {}
+  virtual void follow(std::function<int64_t()> /*batches_taken*/) {}  // NOLINT: kept by others
   // Seconds so far that this rank has waited for others, in backward and step.
   virtual double waiting() const { return 0; }
 
@@ -127,10 +127,12 @@ class Strategy {
 //   ring        the same by the chunked ring over isend and irecv
 //   naive-ring  the same by the tutorial's ring
 //   horovod     DistributedGradients: as they come, in an order that the ranks agree on
-//   zero        ZeroOptimizer: the optimizer's state divided among the ranks
+//   zero1       ZeroOptimizer: the optimizer's state divided among the ranks
+//   zero2       ... and the gradients; every backward is reduced by itself
+//   zero3       ... and one copy of the parameters a host
 const std::vector<std::string>& strategy_names();
-// "naive_ring" is taken too. Throws InvalidArgument with the list of names.
-std::shared_ptr<Strategy> make_strategy(std::string_view name);
+// "naive_ring" and "zero" (zero1) are taken too. Throws InvalidArgument with the list of names.
+std::shared_ptr<Strategy> make_strategy(std::string_view given);
 
 // While it lives, backwards only add up on this rank. Several may live at once.
 class [[nodiscard]] Accumulation {

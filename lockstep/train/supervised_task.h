@@ -36,6 +36,7 @@ class SupervisedTask {
     // the optimizer's own throughout.
     std::function<double(int64_t step)> learning_rate = {};
     std::optional<amp::AutocastSettings> autocast = {};  // under which forward and loss compute
+    std::optional<double> max_norm = {};                 // the gradients' global one, at most
   };
 
   explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {
@@ -45,12 +46,12 @@ class SupervisedTask {
   SupervisedTask& operator=(const SupervisedTask&) = delete;
 
   // Valid as long as this object. `evaluate` may be empty.
-  TrainTask task(std::function<Evaluation()> evaluate) {
+  TrainTask task(const std::function<Evaluation()>& evaluate) {
     return {.steps_per_epoch = parts_.loader.batches(),
             .begin_epoch = [this](int64_t epoch,
                                   int64_t first_step) { begin_epoch(epoch, first_step); },
             .step = [this] { return step(); },
-            .evaluate = std::move(evaluate)};
+            .evaluate = evaluate};
   }
 
  private:
@@ -75,9 +76,9 @@ class SupervisedTask {
     parts_.optimizer.zero_grad();
     const LossOutput output = clock.forward([&] { return compute_loss(**batches_); });
     clock.backward([&] { strategy().backward(output.loss); });
-    clock.optimizer([&] { strategy().step(parts_.optimizer); });
+    clock.optimizer([&] { strategy().step(parts_.optimizer, {.max_norm = parts_.max_norm}); });
     return {.loss = output.loss.template item<double>(),
-            .samples = output.labels.size(0),
+            .samples = output.labels.numel(),
             .times = clock.times()};
   }
 

@@ -14,6 +14,8 @@ void TensorBoardCallback::on_epoch(const TrainerState& state, const EpochEvent& 
   if (event.evaluation) {
     writer_.add_scalar("loss/test", event.evaluation->loss, state.step);
     writer_.add_scalar("accuracy/test", event.evaluation->accuracy, state.step);
+    for (const auto& [name, value] : event.evaluation->metrics)
+      writer_.add_scalar(name + "/test", value, state.step);
   }
   writer_.flush();
 }

@@ -11,8 +11,9 @@
 
 namespace lockstep {
 
-// Writes, by optimizer step: loss/train and samples_per_s at each log; loss/test, accuracy/test and
-// loss/epoch (the mean over the epoch in training) at each epoch's end. For rank 0.
+// Writes, by optimizer step: loss/train and samples_per_s at each log; loss/test, accuracy/test, the
+// evaluation's other metrics (perplexity/test) and loss/epoch (the mean over the epoch in training) at
+// each epoch's end. For rank 0.
 class TensorBoardCallback final : public TrainCallback {
  public:
   explicit TensorBoardCallback(TensorBoardWriter writer) : writer_(std::move(writer)) {}

@@ -12,7 +12,7 @@ namespace lockstep {
 struct LossOutput {
   at::Tensor loss;    // mean over the batch, 0-dim
   at::Tensor logits;  // [B, ...]: the model's output, for metrics
-  at::Tensor labels;  // [B]
+  at::Tensor labels;  // [B]: one a sample
 };
 
 // Cross entropy of a BertClassifier's logits.

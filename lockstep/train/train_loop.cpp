@@ -27,7 +27,7 @@ double mean_of(const RunningLoss& sum) {
 }  // namespace
 
 TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options)
-    : comm_(std::move(comm)), task_(std::move(task)), options_(options) {
+    : comm_(std::move(comm)), task_(std::move(task)), options_(std::move(options)) {
   if (task_.steps_per_epoch < 1 || !task_.begin_epoch || !task_.step) {
     throw InvalidArgument("TrainLoop: the task has no steps");
   }
@@ -35,8 +35,7 @@ TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options
       options_.save_every < 0 || options_.evaluate_every < 0) {
     throw InvalidArgument(
         "TrainLoop: epochs, max_steps, save_every and evaluate_every must be 0 or more, log_every "
-        "1 or "
-        "more");
+        "1 or more");
   }
 }
 

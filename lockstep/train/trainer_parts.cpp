@@ -126,9 +126,9 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
 
 std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments& args) {
   if (args.resume_from_checkpoint.empty()) return std::nullopt;
-  const std::filesystem::path path = args.resume_from_checkpoint == "true"
-                                         ? std::filesystem::path(args.output_dir) / "last"
-                                         : std::filesystem::path(args.resume_from_checkpoint);
+  std::filesystem::path path = args.resume_from_checkpoint == "true"
+                                   ? std::filesystem::path(args.output_dir) / "last"
+                                   : std::filesystem::path(args.resume_from_checkpoint);
   if (!checkpoint_exists(path))
     throw CheckpointError(path.string() + ": there is no checkpoint to resume from");
   return path;

@@ -110,7 +110,8 @@ LibraryFacts probe_library(const char* name) {
       return std::string("error ") + (reason != nullptr ? reason : name);
     }
     link_map* map = nullptr;
-    if (::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return name;
+    if (::dlinfo(library, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr)
+      return name;
     return map->l_name;
   });
   static constexpr std::string_view kError = "error ";
@@ -329,7 +330,7 @@ std::string libtorch_of(const std::string& engine) {
   options.command = {engine};
   options.stdout_fd = out.write.get();
   options.env = launch::current_environment();
-  options.env->push_back("LD_TRACE_LOADED_OBJECTS=1");  // as ldd: it lists, and does not start
+  options.env->emplace_back("LD_TRACE_LOADED_OBJECTS=1");  // as ldd: it lists, and does not start
   std::string text;
   try {
     Subprocess process(options);

@@ -1,5 +1,5 @@
 // What a job of several ranks meets on this host, as facts: looked up here, judged in
-// doctor_checks.h.
+// checks.h.
 #pragma once
 
 #include <cstdint>

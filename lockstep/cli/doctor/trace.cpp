@@ -130,7 +130,7 @@ std::pair<uint64_t, std::string> line_of(const CallRecord& call) {
 void compare(const GroupCalls& ranks, GroupReport& report) {
   std::map<uint64_t, std::vector<std::pair<int, const CallRecord*>>> rows;
   for (const auto& [rank, calls] : ranks)
-    for (const CallRecord* call : calls.collectives) rows[call->sequence].push_back({rank, call});
+    for (const CallRecord* call : calls.collectives) rows[call->sequence].emplace_back(rank, call);
   const auto what = [](const CallRecord& call) { return call.fingerprint; };
   const auto what_and_where = [](const CallRecord& call) {
     return std::pair(call.fingerprint, line_of(call));
@@ -233,7 +233,7 @@ void judge_lag(const GroupReport& group, const std::string& of_group, TraceRepor
     report.verdict.push_back("rank " + std::to_string(state.rank) + " is " +
                              calls_text(state.behind) + " behind: it " + where(state) + ".");
   }
-  report.verdict.push_back(
+  report.verdict.emplace_back(
       "Look at what those ranks do after that call: a branch that skips the next one, longer work, "
       "an exception, an exit, or an input that they wait for.");
 }
@@ -252,7 +252,7 @@ void judge(size_t index, TraceReport& report) {
       report.verdict.push_back("The last call that all made alike was " +
                                number(group.common->sequence) + " " +
                                group.common->calls.front().call + ".");
-    report.verdict.push_back(
+    report.verdict.emplace_back(
         "Every rank must make the same calls in the same order: look at what decides whether a "
         "rank comes to these lines.");
   } else {
@@ -377,7 +377,7 @@ TraceReport merge_traces(const std::vector<TraceFile>& traces) {
     report.verdict.push_back("The trace of " + ranks_text(report.stale) +
                              " is of an earlier job and was left out.");
   if (report.verdict.empty())
-    report.verdict.push_back("All ranks made the same calls, and none is inside one.");
+    report.verdict.emplace_back("All ranks made the same calls, and none is inside one.");
   return report;
 }
 

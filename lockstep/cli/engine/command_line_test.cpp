@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <cerrno>
+#include <cmath>
 
 #include "lockstep/cli/engine/compare/scaling.h"
 #include "lockstep/cli/engine/train/stop.h"
@@ -13,8 +14,10 @@
 
 namespace lockstep::engine::command_line_test {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(CommandLine, BothSpellings) {
   EXPECT_THAT(
@@ -75,19 +78,34 @@ TEST(TrainSummary, SaysWhereThingsAre) {
   config.data = "/d";
   config.nproc = 2;
   TrainResult result;
-  result.state.accuracy = 0.9735;
+  result.evaluation.accuracy = 0.9735;
   result.evaluation.samples = 100;
+  result.question = "--file /d/t10k --index 7";
+  result.state.best_score = 0.98;
   const std::string text = train_summary({.result = result,
                                           .config = config,
                                           .backend = "shm",
                                           .built_in = true,
-                                          .example = "/d/t10k-images-idx3-ubyte",
                                           .command = "bin/lockstep"});
   EXPECT_THAT(text, HasSubstr("Trained on 2 ranks (shm, ddp)"));
-  EXPECT_THAT(text, HasSubstr("Test accuracy 97.35 %"));
+  EXPECT_THAT(text, HasSubstr("Test accuracy 97.35 % on 100 samples; the best was 98.00 %"));
   EXPECT_THAT(text, HasSubstr("  best checkpoint   runs/x/checkpoints/best\n"));
-  EXPECT_THAT(text, HasSubstr("  bin/lockstep predict --checkpoint runs/x --file "
-                              "/d/t10k-images-idx3-ubyte --index 7\n"));
+  EXPECT_THAT(text,
+              HasSubstr("  bin/lockstep predict --checkpoint runs/x --file /d/t10k --index 7\n"));
+  result.evaluation.samples = 0;  // resumed where nothing was left
+  EXPECT_THAT(train_summary({.result = result, .config = config, .backend = "shm"}),
+              AllOf(Not(HasSubstr("97.35")), HasSubstr("The best test accuracy was 98.00 %")));
+}
+
+TEST(TrainSummary, OfALanguageModelSaysItsPerplexity) {
+  TrainConfig config = default_config("lm");
+  TrainResult result;
+  result.evaluation.loss = std::log(5.0);
+  result.evaluation.samples = 7000;
+  result.state.best_score = -std::log(4.5);
+  result.state.best_step = 30;
+  EXPECT_THAT(train_summary({.result = result, .config = config, .backend = "shm"}),
+              HasSubstr("Dev perplexity 5.000 on 7000 tokens; the best was 4.500 at step 30"));
 }
 
 }  // namespace lockstep::engine::command_line_test

@@ -318,6 +318,48 @@ TEST(Engine, AKilledRankEndsTheJobAndLeavesNothing) {
   }
 }
 
+TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
+  const TestDirectory dir;
+  std::string rows;
+  for (int i = 0; i < 200; ++i) rows += "{\"text\": \"one two three four\"}\n";
+  dir.write("counting.jsonl", rows);
+  const Ended trained = run(dir, {"train", "lm", "--data", dir / "counting.jsonl", "--output",
+                                  dir / "l", "--nproc", "2", "--context", "20", "--epochs", "10"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out,
+              AllOf(HasSubstr("tokens/s\nDev perplexity 1."), HasSubstr("--prompt 'one two'")));
+  const auto result = nlohmann::json::parse(dir.read("l/result.json"));
+  EXPECT_LT(result.at("best_perplexity").get<double>(), 1.5);
+  EXPECT_FALSE(result.contains("best_accuracy"));
+
+  const Ended evaluated = run(dir, {"eval", "--checkpoint", dir / "l", "--json", dir / "e.json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_THAT(evaluated.out, HasSubstr("by the split of its training file"));
+  const auto eval = nlohmann::json::parse(dir.read("e.json"));
+  EXPECT_NEAR(eval.at("perplexity"), result.at("best_perplexity"), 1e-4);
+  const Ended all = run(dir, {"eval", "--checkpoint", dir / "l", "--data", dir / "counting.jsonl"});
+  EXPECT_THAT(all.out, HasSubstr("on 3600 tokens (all of ")) << all.err;
+
+  const Ended said =
+      run(dir, {"predict", "--checkpoint", dir / "l", "--prompt", "one t", "--prompt", "three",
+                "--temperature", "0", "--json", dir / "p.json"});
+  ASSERT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_EQ(said.out, "one two three four\nthree four\n");
+  EXPECT_EQ(nlohmann::json::parse(dir.read("p.json"))[1].at("text"), " four\n");
+
+  const auto refused = [&](const Arguments& more, const std::string& says) {
+    Arguments arguments{"predict", "--checkpoint", dir / "l"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Ended ended = run(dir, arguments);
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(says));
+  };
+  refused({"--text", "x"}, "is a language model; give --prompt");
+  refused({"--prompt", "X"}, "a character that the vocabulary lacks");
+  refused({"--prompt", "o", "--top-p", "2"}, "top_p is 2");
+  refused({"--prompt", ""}, "the prompt is empty");
+}
+
 TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   const TestDirectory dir;
   const std::string digits = small_digits(dir);
@@ -332,7 +374,7 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({"train"}, "recipe is required");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(train(dir, "o", {"--strategy", "x"}),
-              "choose ddp, average, ring, naive-ring, horovod or zero");
+              "choose ddp, average, ring, naive-ring, horovod, zero1, zero2 or zero3");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "100000"}, "give at most 1024");
   expect_line(train(dir, "o", {"--no-such"}), "--no-such");
   expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");

@@ -58,7 +58,7 @@ int nproc_of(const RunFlags& flags, const MachineFacts& machine) {
 }
 
 void check_signals(const std::string& names) {
-  for (std::string name : split(names, ',')) {
+  for (const std::string& name : split(names, ',')) {
     static const std::set<std::string> kHandled = {"SIGTERM", "SIGINT",  "SIGHUP",
                                                    "SIGQUIT", "SIGUSR1", "SIGUSR2"};
     if (!kHandled.contains(name)) {
@@ -97,12 +97,12 @@ std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& m
     if (script && !std::filesystem::exists(name))
       throw UsageError("script '" + name + "' does not exist");
     command = {machine.python, "-u"};
-    if (flags.module) command.push_back("-m");
+    if (flags.module) command.emplace_back("-m");
   } else {
     find_program(name);
   }
   command.push_back(name);
-  if (flags.no_use_env) command.push_back("--local-rank=${local_rank}");
+  if (flags.no_use_env) command.emplace_back("--local-rank=${local_rank}");
   command.insert(command.end(), flags.program.begin() + 1, flags.program.end());
   return command;
 }
@@ -161,7 +161,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.max_restarts = flags.max_restarts;
   if (options.nodes && flags.max_restarts > 0) {
     options.max_restarts = 0;
-    plan.notes.push_back(
+    plan.notes.emplace_back(
         "--max-restarts is ignored: ranks are restarted on one host only; with several, start the "
         "job again (it goes on from its last checkpoint)");
   }
@@ -199,7 +199,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   plan.by_mpirun = flags.backend == "mpi" || flags.backend == "hierarchical:mpi";
   if (plan.by_mpirun) check_mpi_flags(flags, plan);
   if (!flags.numa_binding.empty()) {
-    plan.notes.push_back(
+    plan.notes.emplace_back(
         "--numa-binding is ignored: each rank has its share of the processors (--no-pin: all of "
         "them)");
   }

@@ -203,7 +203,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::op
     plan.nodes = numbered ? by_number(flags, count) : by_endpoint(flags);
     plan.nodes->nodes = count;
     if (!numbered && flags.node_rank) {
-      plan.notes.push_back(
+      plan.notes.emplace_back(
           "--node-rank is ignored with --rdzv-endpoint: hosts are ordered by name (--rdzv-backend "
           "static orders them by number)");
     }

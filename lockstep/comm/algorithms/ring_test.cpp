@@ -21,16 +21,17 @@ TEST(Ring, StepsAndBytesAreThoseDocumented) {
       const int64_t count = 840;  // divides by 1 to 5: no padding
       const int64_t bytes = count * 4;
       const at::Tensor t = at::full({count}, 1.0f);
-      const uint64_t before = comm.stats().bytes_sent;
+      const uint64_t before = comm.stats().of(Op::kSend).bytes;
       const RingCost chunked = ring_all_reduce(comm, t);
       EXPECT_EQ(chunked.steps, 2 * (n - 1));
       EXPECT_EQ(chunked.bytes_sent, 2 * (n - 1) * bytes / n);
-      EXPECT_EQ(comm.stats().bytes_sent - before, static_cast<uint64_t>(chunked.bytes_sent));
-      const uint64_t middle = comm.stats().bytes_sent;
+      EXPECT_EQ(comm.stats().of(Op::kSend).bytes - before,
+                static_cast<uint64_t>(chunked.bytes_sent));
+      const uint64_t middle = comm.stats().of(Op::kSend).bytes;
       const RingCost naive = naive_ring_all_reduce(comm, t);
       EXPECT_EQ(naive.steps, n - 1);
       EXPECT_EQ(naive.bytes_sent, (n - 1) * bytes);
-      EXPECT_EQ(comm.stats().bytes_sent - middle, static_cast<uint64_t>(naive.bytes_sent));
+      EXPECT_EQ(comm.stats().of(Op::kSend).bytes - middle, static_cast<uint64_t>(naive.bytes_sent));
       EXPECT_EQ(t[0].item<float>(), static_cast<float>(n * n));
     });
   }

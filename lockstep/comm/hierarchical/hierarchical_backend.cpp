@@ -1,7 +1,9 @@
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "lockstep/comm/rounds/rounds_backend.h"
@@ -191,6 +193,7 @@ HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_
   c.rank_order = false;  // host by host
   c.authenticated = true;
   c.processes = true;
+  c.shared_memory = true;
   if (!carriers_.name.empty()) c.backend += ":" + carriers_.name;
   if (!carriers_.everybody) return;
   // What it lacks is made of what it has, for all levels at once; but the stages move anything as
@@ -409,6 +412,19 @@ bool HierarchicalBackend::advance(Operation& op) {
   op.stages_.scratch.clear();
   op.done_ = true;
   return true;
+}
+
+SymmetricMemory HierarchicalBackend::allocate_shared(int64_t bytes) {
+  if (inside_ == nullptr) {  // nobody else is on this host
+    std::shared_ptr<void> memory(std::calloc(1, static_cast<size_t>(bytes)), std::free);
+    if (memory == nullptr)
+      throw system_error("no " + std::to_string(bytes) + " bytes of shared memory", ENOMEM);
+    auto* data = static_cast<std::byte*>(memory.get());
+    return {data, std::move(memory), [] {}};
+  }
+  SymmetricMemory memory = inside_->allocate_shared(bytes);
+  if (memory.data == nullptr) throw system_error("no memory that this host's ranks share", ENOTSUP);
+  return memory;
 }
 
 void HierarchicalBackend::progress() {

@@ -44,6 +44,7 @@ class HierarchicalBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override;
+  SymmetricMemory allocate_shared(int64_t bytes) override;
   void progress() override;
   void set_elsewhere(Elsewhere* elsewhere) override;
   bool lost(int rank) const override;
@@ -105,7 +106,7 @@ struct HierarchicalOptions {
 
 // Connects the ranks. Collective. `store` is used by this group alone. Throws as make_tcp_engine()
 // and make_shm_backend().
-std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(std::shared_ptr<Store> store,
+std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(const std::shared_ptr<Store>& store,
                                                                const HierarchicalOptions& options,
                                                                Deadline deadline);
 

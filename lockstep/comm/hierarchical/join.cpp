@@ -40,7 +40,7 @@ Carriers make_carriers(const std::shared_ptr<Store>& store, const HierarchicalOp
   return carriers;
 }
 
-std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(std::shared_ptr<Store> store,
+std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(const std::shared_ptr<Store>& store,
                                                                const HierarchicalOptions& options,
                                                                Deadline deadline) {
   hierarchical::HostMap map =

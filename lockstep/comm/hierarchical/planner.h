@@ -74,8 +74,8 @@ class Planner {
   void regroup(const std::vector<int>& ranks, std::byte* grouped, std::byte* ordered,
                bool into_order);
   // From the result's type to that of sums, and back with what is left to do to a sum.
-  void widen(std::byte* to, const std::byte* from, int64_t elements);
-  void finish(std::byte* to, std::byte* from, int64_t elements);
+  void widen(std::byte* to, const std::byte* from, int64_t count);
+  void finish(std::byte* to, std::byte* from, int64_t count);
 
   // ---- operations ----
   void barrier();

@@ -27,6 +27,8 @@ class Reach {
 
   // Backend::allocate_symmetric().
   virtual SymmetricMemory allocate(int64_t bytes) = 0;
+  // Backend::allocate_shared().
+  virtual SymmetricMemory allocate_shared(int64_t /*bytes*/) { return {}; }
 
   // True if every rank can copy from and to any memory of every other; the same on all ranks.
   virtual bool copies() const = 0;

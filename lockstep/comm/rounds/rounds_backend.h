@@ -26,6 +26,9 @@ class RoundsBackend final : public Backend {
   SymmetricMemory allocate_symmetric(int64_t bytes) override {
     return reach_ ? reach_->allocate(bytes) : SymmetricMemory();
   }
+  SymmetricMemory allocate_shared(int64_t bytes) override {
+    return reach_ ? reach_->allocate_shared(bytes) : SymmetricMemory();
+  }
   void progress() override { engine_.progress(); }
   void set_elsewhere(Elsewhere* elsewhere) override { engine_.set_elsewhere(elsewhere); }
   bool lost(int rank) const override { return engine_.lost(rank); }

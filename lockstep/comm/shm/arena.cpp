@@ -63,9 +63,9 @@ std::atomic<uint8_t>* Arena::released_flags(int rank) const {
   return reinterpret_cast<std::atomic<uint8_t>*>(controls_[static_cast<size_t>(rank)]);
 }
 
-std::byte* Arena::allocate(int64_t bytes) {
+// The next place in every span; whether or not it can be mapped, it is taken.
+Arena::Block Arena::next_block(int64_t bytes, bool shared) {
   LOCKSTEP_CHECK(bytes > 0, "an allocation has bytes");
-  const MutexLock lock(mutex_);
   reap();
   const uint32_t id = next_id_++;
   const uint64_t offset = next_offset_;
@@ -77,28 +77,75 @@ std::byte* Arena::allocate(int64_t bytes) {
                        ENOSPC);
   }
   next_offset_ += size;
-  Block block{id, offset, size, std::vector<std::byte*>(static_cast<size_t>(size_)), false};
+  return {.id = id,
+          .offset = offset,
+          .bytes = size,
+          .bases = std::vector<std::byte*>(static_cast<size_t>(size_)),
+          .shared = shared};
+}
+
+std::byte* Arena::keep(Block block, std::byte* own) {
+  auto& names = block.shared ? shared_ : own_;
+  names.emplace(own, block.id);
+  live_ = own_.size();
+  const uint32_t id = block.id;
+  blocks_.emplace(id, std::move(block));
+  return own;
+}
+
+// What could not be allocated.
+void Arena::drop(const Block& block) noexcept {
+  for (std::byte* base : block.bases)
+    if (base != nullptr) ::munmap(base, block.bytes);
+  released_flags(rank_)[block.id].store(1, std::memory_order_release);
+}
+
+std::byte* Arena::allocate(int64_t bytes) {
+  const MutexLock lock(mutex_);
+  Block block = next_block(bytes, /*shared=*/false);
   try {
     for (int r = 0; r < size_; ++r)
       block.bases[static_cast<size_t>(r)] =
-          map(memory_.get(), kSpan * static_cast<uint64_t>(r) + offset, size);
+          map(memory_.get(), kSpan * static_cast<uint64_t>(r) + block.offset, block.bytes);
     std::byte* own = block.bases[static_cast<size_t>(rank_)];
-    ::madvise(own, size, MADV_HUGEPAGE);  // has an effect only where the system allows it
+    ::madvise(own, block.bytes, MADV_HUGEPAGE);  // has an effect only where the system allows it
     populate(own, static_cast<size_t>(bytes));
-    own_.emplace(own, id);
-    live_ = own_.size();
-    blocks_.emplace(id, std::move(block));
-    return own;
+    return keep(block, own);
   } catch (...) {
-    for (std::byte* base : block.bases)
-      if (base != nullptr) ::munmap(base, size);
-    released_flags(rank_)[id].store(1, std::memory_order_release);
+    drop(block);
+    throw;
+  }
+}
+
+std::byte* Arena::allocate_shared(int64_t bytes) {
+  const MutexLock lock(mutex_);
+  Block block = next_block(bytes, /*shared=*/true);
+  try {
+    std::byte* memory = map(memory_.get(), block.offset, block.bytes);
+    block.bases[static_cast<size_t>(rank_)] = memory;
+    ::madvise(memory, block.bytes, MADV_HUGEPAGE);
+    // Pages belong to the node of the rank that touches them first.
+    const uint64_t pages = block.bytes / kAlignment;
+    const auto page_of = [&](int rank) {
+      return pages * static_cast<uint64_t>(rank) / static_cast<uint64_t>(size_) * kAlignment;
+    };
+    const uint64_t from = page_of(rank_), to = page_of(rank_ + 1);
+    if (to > from) populate(memory + from, to - from);
+    return keep(block, memory);
+  } catch (...) {
+    drop(block);
     throw;
   }
 }
 
 void Arena::warm(const std::byte* memory) {
   const MutexLock lock(mutex_);
+  const auto shared = shared_.find(memory);
+  if (shared != shared_.end()) {
+    const Block& block = blocks_.at(shared->second);
+    populate(block.bases[static_cast<size_t>(rank_)], block.bytes);
+    return;
+  }
   const auto it = own_.find(memory);
   LOCKSTEP_CHECK(it != own_.end(), "what is warmed was allocated here");
   Block& block = blocks_.at(it->second);
@@ -107,20 +154,27 @@ void Arena::warm(const std::byte* memory) {
   }
 }
 
+// The pages of a rank's part of the file.
+void Arena::give_back(const Block& block, int rank) noexcept {
+  ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(kSpan * static_cast<uint64_t>(rank) + block.offset),
+              static_cast<off_t>(block.bytes));
+}
+
 void Arena::release(std::byte* memory) noexcept {
   const MutexLock lock(mutex_);
-  const auto it = own_.find(memory);
-  if (it == own_.end()) return;
+  auto it = own_.find(memory);
+  auto& names = it != own_.end() ? own_ : shared_;
+  if (it == own_.end()) it = shared_.find(memory);
+  if (it == names.end()) return;
   Block& block = blocks_.at(it->second);
-  own_.erase(it);
+  names.erase(it);
   live_ = own_.size();
   ::munmap(memory, block.bytes);
   block.bases[static_cast<size_t>(rank_)] = nullptr;
   block.released = true;
-  // Peers keep their mappings until they release too; the pages go now.
-  ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(kSpan * static_cast<uint64_t>(rank_) + block.offset),
-              static_cast<off_t>(block.bytes));
+  // Peers keep their mappings until they release too; the pages go now, but for shared ones.
+  if (!block.shared) give_back(block, rank_);
   released_flags(rank_)[block.id].store(1, std::memory_order_release);
   reap();
 }
@@ -138,6 +192,7 @@ void Arena::reap() {
     }
     for (std::byte* base : block.bases)
       if (base != nullptr) ::munmap(base, block.bytes);
+    if (block.shared) give_back(block, 0);  // whoever sees it; a place is never used twice
     it = blocks_.erase(it);
   }
 }

@@ -37,6 +37,9 @@ class Arena {
   // beside it. Every rank calls this in the same order with the same size; what fails on one rank
   // (SystemError) counts as called. The memory is given back by release(), or with the arena.
   std::byte* allocate(int64_t bytes);
+  // The same of memory that is one for all: rank 0's, of which this rank populates its part. Peers do
+  // not find it (find()): it is no place of this rank's own.
+  std::byte* allocate_shared(int64_t bytes);
   // Maps the peers' pages, so that the first use does not pay for it. After all have allocated.
   void warm(const std::byte* memory);
   // Any thread; once for every allocate(). Peers must not be using it any more.
@@ -50,9 +53,14 @@ class Arena {
     uint32_t id = 0;
     uint64_t offset = 0;  // in every rank's span
     size_t bytes = 0;
-    std::vector<std::byte*> bases;  // by rank; null once unmapped
-    bool released = false;          // by this rank
+    std::vector<std::byte*> bases;  // by rank; null once unmapped, and of shared memory all but one
+    bool shared = false;
+    bool released = false;  // by this rank
   };
+  Block next_block(int64_t bytes, bool shared) LOCKSTEP_REQUIRES(mutex_);
+  std::byte* keep(Block block, std::byte* own) LOCKSTEP_REQUIRES(mutex_);
+  void drop(const Block& block) noexcept;
+  void give_back(const Block& block, int rank) noexcept;
   std::atomic<uint8_t>* released_flags(int rank) const;
   void reap() LOCKSTEP_REQUIRES(mutex_);
 
@@ -63,7 +71,8 @@ class Arena {
   mutable Mutex mutex_;
   std::map<uint32_t, Block> blocks_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<const std::byte*, uint32_t> own_ LOCKSTEP_GUARDED_BY(mutex_);  // this rank's live blocks
-  std::atomic<size_t> live_{0};                                           // own_.size()
+  std::map<const std::byte*, uint32_t> shared_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::atomic<size_t> live_{0};  // own_.size()
   uint32_t next_id_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   uint64_t next_offset_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };

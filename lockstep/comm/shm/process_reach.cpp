@@ -112,9 +112,15 @@ std::byte* ProcessReach::peer(int rank, rounds::Window window) const {
 }
 
 SymmetricMemory ProcessReach::allocate(int64_t bytes) {
-  if (!arena_) return {};
-  std::byte* data = arena_->allocate(bytes);
-  // A tensor may outlive the group, and so does the arena then.
+  return arena_ ? owned(arena_->allocate(bytes)) : SymmetricMemory();
+}
+
+SymmetricMemory ProcessReach::allocate_shared(int64_t bytes) {
+  return arena_ ? owned(arena_->allocate_shared(bytes)) : SymmetricMemory();
+}
+
+// A tensor may outlive the group, and so does the arena then.
+SymmetricMemory ProcessReach::owned(std::byte* data) const {
   std::shared_ptr<void> owner(
       data, [arena = arena_](void* memory) { arena->release(static_cast<std::byte*>(memory)); });
   return {data, std::move(owner), [arena = arena_, data] { arena->warm(data); }};

@@ -23,11 +23,13 @@ class ProcessReach final : public rounds::Reach {
   std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const override;
   std::byte* peer(int rank, rounds::Window window) const override;
   SymmetricMemory allocate(int64_t bytes) override;
+  SymmetricMemory allocate_shared(int64_t bytes) override;
   bool copies() const override { return copies_; }
   void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const override;
   void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const override;
 
  private:
+  SymmetricMemory owned(std::byte* data) const;
   void await_step(rounds::Region region, uint32_t step, Deadline deadline) const;
   bool probe(rounds::Region region) const;
   void check_alive(int rank, int error = 0) const;

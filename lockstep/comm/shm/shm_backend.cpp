@@ -28,13 +28,14 @@ std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::
   rounds::Region region(segment->memory(), shape);
   region.verify();
   const auto hung_up = [lines = segment.get()](int r) { return lines->hung_up(r); };
-  auto reach = std::make_unique<shm::ProcessReach>(
-      region, rank, open_arena(segment->take_arena(), rank, shape.size), hung_up, deadline);
+  const auto arena = open_arena(segment->take_arena(), rank, shape.size);
+  auto reach = std::make_unique<shm::ProcessReach>(region, rank, arena, hung_up, deadline);
 
   Capabilities capabilities = rounds::engine_capabilities();
   capabilities.backend = "shm";
   capabilities.authenticated = true;
   capabilities.processes = true;
+  capabilities.shared_memory = arena != nullptr;
   return std::make_unique<rounds::RoundsBackend>(capabilities, std::move(segment), region, rank,
                                                  std::move(reach), hung_up, tuning);
 }

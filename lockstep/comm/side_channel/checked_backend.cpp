@@ -88,6 +88,7 @@ class CheckedBackend final : public Backend {
   SymmetricMemory allocate_symmetric(int64_t bytes) override {
     return inner_->allocate_symmetric(bytes);
   }
+  SymmetricMemory allocate_shared(int64_t bytes) override { return inner_->allocate_shared(bytes); }
 
   void abort(const std::string& reason) noexcept override {
     interrupt(reason);

@@ -307,11 +307,11 @@ class TwinChannel final : public SideChannel {
       at = space + 1;
     }
     const std::string reason = text.substr(at);
-    throw_failure(failure_of(numbers[0]).value_or(Failure::kOther),
-                  static_cast<int>(numbers[2] >= 0 ? numbers[2] : numbers[1]),
-                  numbers[1] == rank_
-                      ? reason
-                      : "rank " + std::to_string(numbers[1]) + " reported: " + reason);
+    const Failure kind = failure_of(numbers[0]).value_or(Failure::kOther);
+    throw_failure(
+        kind, blamed_rank(kind, static_cast<int>(numbers[1]), static_cast<int>(numbers[2])),
+        numbers[1] == rank_ ? reason
+                            : "rank " + std::to_string(numbers[1]) + " reported: " + reason);
   }
 
   // All ranks come here, having seen the same two maxima.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/elsewhere.h"
 #include "lockstep/comm/failure.h"
 #include "lockstep/comm/tcp/exchange.h"
 #include "lockstep/comm/tcp/link.h"
@@ -189,7 +190,7 @@ class Engine final : private FrameListener, private Wire {
   void hear_answer(int peer, const FrameHeader& header, std::string_view text);
   void raise(Trouble trouble);
   [[noreturn]] void settle();
-  [[noreturn]] void adopt(Trouble trouble);
+  [[noreturn]] void adopt(const Trouble& trouble);
   [[noreturn]] void mismatch(uint64_t sequence, bool earlier, const std::string& otherwise);
   bool ask_all(uint64_t sequence, Deadline deadline);
   [[noreturn]] void break_with(Failure kind, int rank, const std::string& text);

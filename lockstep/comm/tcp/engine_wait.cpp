@@ -331,7 +331,7 @@ void Engine::settle() {
 }
 
 // What another rank reported ends it here too.
-void Engine::adopt(Trouble trouble) {
+void Engine::adopt(const Trouble& trouble) {
   for (Peer& peer : peers_) {
     if (peer.link) peer.link->drop_output();
   }

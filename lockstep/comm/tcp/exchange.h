@@ -89,7 +89,7 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   Lane* lane_of(int peer) { return const_cast<Lane*>(std::as_const(*this).lane_of(peer)); }
   std::byte* memory(const Piece& piece) const;
   void finish(int32_t step);
-  void run(int32_t step);
+  void run(int32_t index);
   void push_sends(Lane& lane);
 
   Call call_;

@@ -101,7 +101,7 @@ void Messages::take_parked(int src) {
       continue;
     }
     if (!parked.complete) return;  // end_frame() comes back here
-    const std::shared_ptr<Message> receive = *found;
+    const std::shared_ptr<Message> receive = std::move(*found);
     peer.waiting.erase(found);
     if (!fits(parked.header, parked.text, *receive, src)) return;
     if (parked.header.type == FrameType::kAsk) {

@@ -44,15 +44,15 @@ class Messages {
   std::shared_ptr<Message> post(const Call& call);
 
   // Frames of the types kMessage, kAsk, kGo and kPart, as FrameListener gets them.
-  std::byte* begin_frame(int peer, const FrameHeader& header, std::string_view text);
-  void end_frame(int peer, const FrameHeader& header);
+  std::byte* begin_frame(int src, const FrameHeader& header, std::string_view text);
+  void end_frame(int src, const FrameHeader& header);
 
   // Bytes from `peer` that nobody has asked for yet.
   size_t parked_bytes(int peer) const { return peers_[peer].parked_bytes; }
-  // Some receive from `peer` is posted and not done, or a send to it waits for an answer.
-  bool awaits(int peer) const;
+  // Some receive from `src` is posted and not done, or a send to it waits for an answer.
+  bool awaits(int src) const;
   // A message of that tag is here, or announced, which no posted receive takes.
-  bool has_unclaimed(int peer, int tag) const;
+  bool has_unclaimed(int src, int tag) const;
   void clear();
 
  private:

@@ -20,6 +20,7 @@
 #include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_suite.h"
+#include "lockstep/testing/long_tests.h"
 #include "lockstep/wire/challenge.h"
 
 namespace lockstep::tcp_backend_test {
@@ -57,12 +58,20 @@ TEST_P(TcpOperations, AgreeWithTheOracle) {
       });
 }
 
-// The second sizes make long tensors take many pieces and blocks.
-INSTANTIATE_TEST_SUITE_P(Sizes, TcpOperations,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
-                                            ::testing::Values(tcp::ScheduleSizes{},
-                                                              tcp::ScheduleSizes{256, 1000,
-                                                                                 9000})));
+// The second sizes make long tensors take many pieces and blocks. A sanitizer sees all of the code with
+// three ranks.
+std::vector<std::tuple<int, tcp::ScheduleSizes>> groups_of_operations() {
+  const tcp::ScheduleSizes usual, small{256, 1000, 9000};
+  if (kSanitized && !testing::long_tests()) return {{2, usual}, {3, small}};
+  std::vector<std::tuple<int, tcp::ScheduleSizes>> all;
+  for (const int size : {1, 2, 3, 4}) {
+    all.emplace_back(size, usual);
+    all.emplace_back(size, small);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpOperations, ::testing::ValuesIn(groups_of_operations()));
 
 // Sums of arbitrary values are those of one process that adds in rank order, whatever the size.
 TEST(TcpBackend, AddsInRankOrderWhateverTheSize) {

@@ -1,6 +1,9 @@
 // One instruction set's kernels. See isa_vector.h.
 #pragma once
 
+// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
+
 #include "lockstep/kernels/internal/isa_activation.h"
 #include "lockstep/kernels/internal/isa_decoder.h"
 #include "lockstep/kernels/internal/isa_layout.h"
@@ -35,3 +38,5 @@ const Kernels kTable = {LOCKSTEP_ISA_NAME,
                         fill_normal};
 
 }  // namespace lockstep::kernels::LOCKSTEP_ISA
+
+// NOLINTEND(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)

@@ -7,6 +7,9 @@
 // So no standard library, and everything in an anonymous namespace.
 #pragma once
 
+// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
+
 #ifndef LOCKSTEP_ISA
 #error "include this from isa_*.cpp only"
 #endif
@@ -251,3 +254,5 @@ LOCKSTEP_INLINE void for_columns(int64_t width, Body body) {
 
 }  // namespace
 }  // namespace lockstep::kernels::LOCKSTEP_ISA
+
+// NOLINTEND(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)

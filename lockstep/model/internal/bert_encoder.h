@@ -95,7 +95,7 @@ class BertEmbeddings : public torch::nn::Module {
 class BertEncoder : public torch::nn::Module {
  public:
   explicit BertEncoder(const BertConfig& config);
-  at::Tensor forward(const BertBatch& batch);
+  at::Tensor forward(const BertBatch& given);
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;

@@ -180,8 +180,10 @@ LmLayer::LmLayer(const LmConfig& config, const LmSplit& split, int64_t index)
                                    std::make_shared<LmNorm>(config.hidden_size))) {}
 
 Arithmetic LmLayer::arithmetic() {
-  const bool hooked = attention_->is_hooked() | mlp_->is_hooked();  // both follow their children
-  return hooked ? Arithmetic::kComposed : arithmetic_for(input_norm_->weight);
+  // Both are asked, for each follows its children.
+  const bool attention_hooked = attention_->is_hooked(), mlp_hooked = mlp_->is_hooked();
+  return attention_hooked || mlp_hooked ? Arithmetic::kComposed
+                                        : arithmetic_for(input_norm_->weight);
 }
 
 at::Tensor LmLayer::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {

@@ -161,6 +161,7 @@ struct Stretch {
   at::Tensor gradient;  // of the first parameter
   int64_t step = 0;
   bool first = false;
+  at::Tensor parameter = {};  // the first
 };
 
 bool continues(const Stretch& stretch, const Slot& slot, const at::Tensor& gradient, int64_t step,
@@ -198,6 +199,7 @@ Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first
   for (const Stretch& stretch : stretches) {
     if (stretch.first != first) continue;
     const int64_t numel = stretch.end - stretch.begin;
+    launch.parameters.push_back(stretch.parameter);
     launch.weights.push_back(Block::stretch(block.weights, stretch.begin, numel));
     launch.gradients.push_back(
         stretch.gradient.as_strided({numel}, {1}, stretch.gradient.storage_offset()));
@@ -240,7 +242,7 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, const StateKind& k
       const at::Tensor& gradient = located[at].gradient;
       if (engine.one_parameter_a_stretch || stretches.empty() ||
           !continues(stretches.back(), slot, gradient, step, first)) {
-        stretches.push_back({slot.offset, slot.offset, gradient, step, first});
+        stretches.push_back({slot.offset, slot.offset, gradient, step, first, slot.param});
       }
       stretches.back().end = slot.offset + slot.numel;
       // As an in-place change would: autograd then notices a graph that saw the old values.

@@ -19,6 +19,7 @@ struct Launch {
   const torch::optim::OptimizerOptions* options = nullptr;
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> parameters;           // the first of each stretch, in its own shape
   std::vector<std::vector<at::Tensor>> states;  // by kind of state, then as weights
   std::vector<at::Tensor> steps;                // one float32 each: this step's number, from 1
   bool first = false;                           // states hold nothing yet

@@ -65,7 +65,7 @@ class DataParallel {
  public:
   // Throws InvalidArgument: no devices or replicas, a model that is not on the first device, one
   // that cannot be cloned, or a function that makes another kind of model.
-  explicit DataParallel(M module, DataParallelOptions options = {},
+  explicit DataParallel(M module, const DataParallelOptions& options = {},
                         const std::function<M()>& make = nullptr)
       : module_(std::move(module)) {
     const std::vector<at::Device> devices = data_parallel::devices_for(*module_, options);

@@ -27,7 +27,8 @@ class SameAutocast {
 
 }  // namespace
 
-ReplicaThreads::ReplicaThreads(size_t count) : running_(count), errors_(count) {
+ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
+  errors_.resize(count);
   settle_vector_maths();
   const int own = at::get_num_threads();
   const int share = std::max(1, own / static_cast<int>(std::max<size_t>(1, count)));

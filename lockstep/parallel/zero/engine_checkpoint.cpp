@@ -118,6 +118,7 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
   const std::string source = path.string();
   Checkpoint checkpoint = read_checkpoint(path);
   const Saved saved = saved_from_json(checkpoint.trainer_json, source + "/trainer.json");
+  comm_.barrier();  // another rank may still compute with the parameters, which are one memory
   if (scaler_ && saved.scaled) {
     try {
       scaler_->load_state(saved.loss_scale);

@@ -10,7 +10,6 @@
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
 #include "lockstep/optim/learning_rate.h"
 
 namespace lockstep::zero {
@@ -39,7 +38,8 @@ ZeroOptions options_of(const ZeroConfig& config) {
   const int64_t most = config.reduce_bucket_size * kFloat32;
   const flat::BucketSizes sizes;
   return {
-      .shard = config.stage > 0,
+      .stage = config.stage,
+      .accumulate = config.stage > 1,
       .bucket_sizes = {.first = std::min(sizes.first, most), .rest = std::min(sizes.rest, most)},
       .overlap = config.overlap_comm,
       .ignore_unused = config.ignore_unused_parameters};
@@ -48,7 +48,7 @@ ZeroOptions options_of(const ZeroConfig& config) {
 std::unique_ptr<torch::optim::OptimizerOptions> without_decay(const ZeroAlgorithm& algorithm) {
   return std::visit(
       [](auto options) -> std::unique_ptr<torch::optim::OptimizerOptions> {
-        options.weight_decay(0);
+        options.weight_decay(0.0);
         return std::make_unique<decltype(options)>(options);
       },
       algorithm);
@@ -107,12 +107,8 @@ EngineState::EngineState(torch::nn::Module& module, Communicator comm, const Zer
                          const EngineOptions& options)
     : module_(module),
       comm_(std::move(comm)),
-      config_(resolved(config, comm_.size(), {.allow_lower_stage = options.allow_lower_stage})),
+      config_(resolved(config, comm_.size())),
       buffers_(to_named_tensors(module.named_buffers())) {
-  if (config.stage > 1 && comm_.rank() == 0) {
-    log_warning("zero_optimization.stage " + std::to_string(config.stage) +
-                " is not here yet: training as stage 1, with the same numbers");
-  }
   check_same_config(comm_, config_);
   const NamedTensors others = frozen_and_buffers(module);
   check_same_on_all_ranks(comm_, others);
@@ -155,7 +151,7 @@ void EngineState::backward(const at::Tensor& loss) {
   if (config_.gradient_accumulation_steps > 1)
     scaled = scaled / static_cast<double>(config_.gradient_accumulation_steps);
   if (scaler_) scaled = scaled * scaler_->scale();
-  if (at_boundary()) {
+  if (at_boundary() || config_.stage > 1) {
     scaled.backward();
   } else {
     const auto quiet = optimizer_->no_sync();

@@ -27,7 +27,6 @@ namespace lockstep::zero {
 struct EngineOptions {
   // Parameters without weight decay; none: the optimizer's weight decay is everybody's.
   std::optional<optim::NoDecay> no_decay = std::nullopt;
-  bool allow_lower_stage = false;  // stages 2 and 3 run as stage 1, with a warning
 };
 
 // What a call of step() did.

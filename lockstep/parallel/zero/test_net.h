@@ -13,6 +13,8 @@
 
 #include <vector>
 
+#include "lockstep/flat/named_tensors.h"
+
 namespace lockstep::zero_test {
 
 inline constexpr int64_t kRows = 12;  // of a batch of all ranks: 1, 2, 3 and 4 divide it
@@ -84,6 +86,15 @@ at::Tensor loss_of(Model& model, int step, int part = 0, int parts = 1,
                    at::ScalarType dtype = at::kDouble) {
   return torch::nn::functional::mse_loss(model(rows_of(inputs(step, dtype), part, parts)),
                                          rows_of(targets(step, dtype), part, parts));
+}
+
+// Those that are trained, by name.
+inline NamedTensors named_trained(TestNet& net) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : to_named_tensors(net->named_parameters())) {
+    if (tensor.requires_grad()) result.emplace_back(name, tensor);
+  }
+  return result;
 }
 
 // Those that are trained.

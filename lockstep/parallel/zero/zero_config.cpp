@@ -132,7 +132,7 @@ std::string to_json(const ZeroConfig& config) {
   return json.dump(2) + "\n";
 }
 
-ZeroConfig resolved(const ZeroConfig& config, int world_size, const ResolveOptions& options) {
+ZeroConfig resolved(const ZeroConfig& config, int world_size) {
   ZeroConfig result = config;
   if (!config.optimizer) {
     throw InvalidArgument(
@@ -148,13 +148,6 @@ ZeroConfig resolved(const ZeroConfig& config, int world_size, const ResolveOptio
         product(result.train_micro_batch_size, result.gradient_accumulation_steps, world_size) +
         "; leave one of them out, or change it");
   }
-  if (config.stage > 1 && !options.allow_lower_stage) {
-    throw InvalidArgument(
-        "zero_optimization.stage is " + std::to_string(config.stage) +
-        ", and stages 2 and 3 are not here yet; stage 1 gives the same numbers with more memory a "
-        "rank: set it, or allow_lower_stage");
-  }
-  result.stage = std::min(config.stage, 1);
   return result;
 }
 

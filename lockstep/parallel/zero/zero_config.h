@@ -48,11 +48,11 @@ struct ZeroConfig {
   std::optional<OptimizerConfig> optimizer = std::nullopt;
   std::optional<ScheduleConfig> scheduler = std::nullopt;
   Precision precision = Precision::kFloat32;
-  LossScaleConfig loss_scale = {};  // float16 only
-  double gradient_clipping = 0;     // the largest global norm of the gradients; 0: any
-  int stage = 0;                    // what ZeRO divides: 0 nothing, 1 the optimizer's state
-  bool overlap_comm = true;         // gradients are reduced while backward goes on
-  int64_t reduce_bucket_size = 500'000'000;  // elements at most that are reduced at a time
+  LossScaleConfig loss_scale = {};           // float16 only
+  double gradient_clipping = 0;              // the largest global norm of the gradients; 0: any
+  int stage = 0;                             // what ZeRO divides: ZeroOptions::stage
+  bool overlap_comm = true;                  // gradients are reduced while backward goes on
+  int64_t reduce_bucket_size = 500'000'000;  // elements at which a bucket is full
   // What becomes of a parameter that no rank used: its gradient counts as zero, or (false) it is
   // named in an error.
   bool ignore_unused_parameters = true;
@@ -70,16 +70,9 @@ ZeroConfig load_zero_config(const std::string& path);
 // JSON that gives the same configuration again.
 std::string to_json(const ZeroConfig& config);
 
-struct ResolveOptions {
-  // Stages 2 and 3, which divide gradients and parameters too, are not here yet. They give the same
-  // numbers as stage 1 and need less memory, so that a configuration of theirs may run as stage 1.
-  bool allow_lower_stage = false;
-};
-
-// The configuration for `world_size` ranks: batch sizes filled in, stage 0 or 1. One of the batch
-// sizes suffices, and accumulation is 1 step unless given or implied. Throws InvalidArgument: batch
-// sizes that contradict each other (with the arithmetic), none at all, no optimizer, a stage above
-// 1 unless it is allowed.
-ZeroConfig resolved(const ZeroConfig& config, int world_size, const ResolveOptions& options = {});
+// The configuration for `world_size` ranks: batch sizes filled in. One of them suffices, and
+// accumulation is 1 step unless given or implied. Throws InvalidArgument: batch sizes that contradict
+// each other (with the arithmetic), none at all, no optimizer.
+ZeroConfig resolved(const ZeroConfig& config, int world_size);
 
 }  // namespace lockstep::zero

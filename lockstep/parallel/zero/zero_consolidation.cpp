@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/optimizer_kind.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/flat/gradient_home.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -30,6 +32,11 @@ using torch::optim::OptimizerParamState;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
+struct PlainMuon final : torch::optim::SGD, OptimizerKind {
+  using SGD::SGD;
+  std::string kind() const override { return "Muon"; }
+};
+
 // A plain optimizer of the same kind over the same groups, for its state to be filled in or read.
 std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups) {
   std::vector<OptimizerParamGroup> bare;
@@ -40,6 +47,8 @@ std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& gro
     shadow = std::make_unique<torch::optim::AdamW>(bare, *adamw);
   else if (const auto* adam = dynamic_cast<const AdamOptions*>(&first))
     shadow = std::make_unique<torch::optim::Adam>(bare, *adam);
+  else if (const auto* muon = dynamic_cast<const optim::MuonOptions*>(&first))
+    shadow = std::make_unique<PlainMuon>(bare, *muon);
   else
     shadow = std::make_unique<torch::optim::SGD>(bare, static_cast<const SGDOptions&>(first));
   for (size_t i = 0; i < groups.size(); ++i)

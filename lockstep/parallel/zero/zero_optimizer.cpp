@@ -2,6 +2,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include <typeinfo>
 #include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
@@ -36,11 +37,7 @@ std::vector<std::string> names_of(const NamedTensors& parameters) {
 }
 
 bool same_kind(const ZeroAlgorithm& algorithm, const OptimizerOptions& options) {
-  return std::visit(
-      [&](const auto& own) {
-        return dynamic_cast<const std::decay_t<decltype(own)>*>(&options) != nullptr;
-      },
-      algorithm);
+  return std::visit([&](const auto& own) { return typeid(own) == typeid(options); }, algorithm);
 }
 
 // All parameters of all groups, by name, and which group each is in.
@@ -76,15 +73,16 @@ Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<
   if (result.named.empty())
     throw InvalidArgument("ZeroOptimizer: there is no parameter to optimize");
   internal::check_parameters(result.parameters);
+  if (const auto* muon = std::get_if<optim::MuonOptions>(&algorithm)) {
+    optim::check(*muon);
+    for (const OptimizerParamGroup& group : groups) {
+      if (group.has_options())
+        optim::check(static_cast<const optim::MuonOptions&>(group.options()));
+    }
+    for (const auto& [name, tensor] : result.named)
+      optim::check_muon_parameter(tensor, "ZeroOptimizer: parameter '" + name + "'");
+  }
   return result;
-}
-
-// The groups, after everything that can be wrong with them was named in our words.
-const std::vector<OptimizerParamGroup>& checked(const std::vector<OptimizerParamGroup>& groups,
-                                                const std::vector<std::string>& names,
-                                                const ZeroAlgorithm& algorithm) {
-  listed(groups, names, algorithm);
-  return groups;
 }
 
 }  // namespace
@@ -94,10 +92,11 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const NamedTensors& parameters,
     : ZeroOptimizer(std::move(comm), one_group(parameters), names_of(parameters), algorithm,
                     options) {}
 
-ZeroOptimizer::ZeroOptimizer(Communicator comm, std::vector<OptimizerParamGroup> groups,
-                             std::vector<std::string> names, const ZeroAlgorithm& defaults,
+ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParamGroup>& groups,
+                             const std::vector<std::string>& names, const ZeroAlgorithm& defaults,
                              const ZeroOptions& options)
-    : Optimizer(checked(groups, names, defaults), options_of(defaults)) {
+    // Everything that can be wrong with the groups is named in our words first.
+    : Optimizer((listed(groups, names, defaults), groups), options_of(defaults)) {
   // libtorch (2.13) puts the defaults in place of every value that equals its class's own default:
   // a group's weight decay of 0 would be lost.
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -106,7 +105,8 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, std::vector<OptimizerParamGroup>
   Listed all = listed(groups, names, defaults);
   check_same_on_all_ranks(comm, all.named);
   state_ =
-      std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options);
+      std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options,
+                                            std::holds_alternative<optim::MuonOptions>(defaults));
   state_->install_hooks();
 }
 
@@ -134,6 +134,14 @@ void ZeroOptimizer::leave_out() {
 
 void ZeroOptimizer::synchronize() {
   state_->settle();
+}
+
+std::optional<std::vector<at::Tensor>> ZeroOptimizer::own_gradients() {
+  return state_->own_gradients();
+}
+
+ZeroMemory ZeroOptimizer::memory() const {
+  return state_->memory();
 }
 
 int64_t ZeroOptimizer::state_numel() const {

@@ -1,18 +1,25 @@
-// ZeroOptimizer: SGD, Adam or AdamW whose state is divided among the ranks: ZeRO stage 1
-// (Rajbhandari et al., arXiv:1910.02054).
+// ZeroOptimizer: SGD, Adam, AdamW or Muon whose state, gradients and parameters are divided among the
+// ranks: ZeRO stages 1, 2 and 3 (Rajbhandari et al., arXiv:1910.02054).
 //
 // Parameters and their gradients lie in flat buckets, every bucket divided into as many equal parts
 // as there are ranks. In backward, as a bucket's last gradient lands, the ranks' gradients are
-// averaged so that each rank gets its own part only (reduce_scatter); step() updates that part,
-// with the fused kernels of libtorch, and the parts are put together again (all_gather). So of the
-// moments a rank keeps one N-th, and what travels is what an all_reduce would have moved.
+// averaged so that each rank gets its own part only (reduce_scatter); step() updates that part, with
+// the fused kernels of libtorch. Of the moments a rank keeps one N-th.
+//
+// The parameters lie once a host, in memory that all its ranks have mapped (shared_empty): every rank
+// writes its part, a barrier publishes the whole. So no rank of the host sends parameters at all, a
+// module runs as it is, whatever it is made of, and ranks may take different ways through it. Hosts
+// exchange the parts once a host, not once a rank. Where ranks have no such memory, every rank has a
+// copy, which an all_gather puts together.
 //
 //   ZeroOptimizer optimizer(comm, to_named_tensors(model->named_parameters()),
-//                           torch::optim::AdamWOptions(1e-4));
+//                           torch::optim::AdamWOptions(1e-4), {.stage = 3});
 //   loss.backward();   // gradients are averaged as they come
 //   optimizer.step();  // and are gone afterwards
 //
-// The numbers are those of optim::FusedAdamW (FusedAdam, FusedSGD) over DistributedDataParallel's
+// Under Muon no matrix is divided: each is one rank's, which alone orthogonalizes it.
+//
+// The numbers are those of optim::FusedAdamW (FusedAdam, FusedSGD, Muon) over DistributedDataParallel's
 // averages, but for the order in which the ranks' gradients are added up, and for parameters that
 // no rank used: their gradient counts as zero here, so that momentum and decay move them.
 #pragma once
@@ -24,6 +31,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,9 +53,22 @@ class ZeroState;
 using ZeroAlgorithm = optim::Algorithm;
 
 struct ZeroOptions {
-  // False: nothing is divided (stage 0). Gradients are all-reduced and every rank does the whole
-  // step.
-  bool shard = true;
+  // What is divided. 0: nothing; gradients are all-reduced and every rank does the whole step. 1: the
+  // optimizer's state. 2: gradients too: a rank keeps its part of the averages, and what backward
+  // makes is freed as it is reduced. 3: parameters too, which is one_copy: on one host a rank's share
+  // is an N-th, between hosts each host has a whole copy.
+  int stage = 1;
+  // The parameters lie once a host, where the engine has memory for that (capabilities().shared_memory)
+  // and the ranks of a host follow each other; stage 3 throws InvalidArgument where not. Who writes a
+  // parameter then, writes it for all ranks of the host: let one rank do it, or all the same value,
+  // never `p.mul_(...)` on each. It stays so when the optimizer is gone: p.set_data(p.detach().clone())
+  // gives a rank its own again. False: every rank has its own.
+  bool one_copy = true;
+  // Stages 2 and 3: every backward is reduced by itself, as it ends, and step() takes the sum of the
+  // averages. Gradients of several backwards then take no more memory than those of one, at the price
+  // of as many reductions. Each backward reaches a parameter of this optimizer on all ranks or on none.
+  // False: all but the last are under no_sync().
+  bool accumulate = false;
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket of each group, the others
   // False: nothing is reduced before step(), which allows any number of backwards a step, nested
   // ones (activation checkpointing) that reach a parameter twice included.
@@ -56,27 +77,39 @@ struct ZeroOptions {
   bool ignore_unused = true;
 };
 
+// Bytes of this rank, for what is optimized.
+struct ZeroMemory {
+  int64_t parameters = 0;  // its share of what its host has
+  int64_t gradients = 0;
+  int64_t state = 0;    // 0 before the first step
+  int64_t buffers = 0;  // that gradients pass through in stages 2 and 3
+};
+
 // Seconds of this rank since the optimizer was made.
 struct ZeroTimes {
-  double during = 0;     // in backward: putting gradients into buckets, starting reductions
-  double waiting = 0;    // in step(): for reductions, and for the other ranks
-  double updating = 0;   // in step(): the kernels
-  double gathering = 0;  // in step(): putting the parameters together
+  double during = 0;         // in backward: putting gradients into buckets, starting reductions
+  double waiting = 0;        // in step(): for reductions, and for the other ranks
+  double updating = 0;       // in step(): the kernels
+  double gathering = 0;      // in step(): putting the parameters together
+  int64_t copied_bytes = 0;  // of gradients that backward did not write into their buckets itself
 };
 
 // Parameter groups are those of torch: set_learning_rate() and changes of options() take effect at
 // the next step. state() is empty: see state_on_root(). Groups cannot be added later.
 //
-// Memory: at construction the parameters move into flat buffers, symmetric memory where the backend
-// has it, the same tensor objects, so make it after model->to(...), and only one a parameter. For a
-// float32 parameter and Adam on N ranks: 4 bytes, 4 for the gradient, 8 / N for the moments; DDP
-// has 16. Each is a leaf that requires a gradient; several dtypes are fine, each group and dtype
-// has its own buckets, and state has its parameter's dtype. Frozen parameters are not given. Sparse
-// gradients become dense.
+// Memory: at construction the parameters move into flat buffers, the same tensor objects, so make it
+// after model->to(...), and only one a parameter. A float32 parameter under Adam, on N ranks of one
+// host: 4 / N bytes (4 without one_copy), for the gradient 4 in stage 1 and 4 / N in 2 and 3, 8 / N for
+// the moments; DDP has 16. Stages 2 and 3 have three buckets' memory more, a dtype, through which
+// gradients pass, and grad() is undefined once a gradient is reduced. memory() counts. Each parameter is a leaf
+// that requires a gradient; several dtypes are fine, each group and dtype has its own buckets, and
+// state has its parameter's dtype. Frozen parameters are not given. Sparse gradients become dense.
 //
 // step() drops the gradients (zero_grad() need not be called, and does no harm before backward). A
 // backward that threw at the same place on all ranks, elsewhere than in this optimizer's own hooks,
-// can be repeated after zero_grad(); without that the next one throws InvalidArgument.
+// can be repeated after zero_grad(); without that the next one throws InvalidArgument. In stages 2 and
+// 3 it takes all gradients of the step with it: it can be repeated at once where it was the step's
+// first; else the next one throws InvalidArgument, unless leave_out() has come before.
 // Not copyable, not movable. One thread at a time. Hooks do nothing once the optimizer is gone.
 class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,
@@ -84,14 +117,14 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
  public:
   // Collective: compares names, shapes and dtypes among the ranks (Mismatch names the first
   // difference), makes a communicator of its own, and copies rank 0's values to all. Throws
-  // InvalidArgument for a parameter that occurs twice or shares memory with another, is frozen, no
+  // InvalidArgument for options that contradict each other or that the engine cannot follow, for a parameter that occurs twice or shares memory with another, is frozen, no
   // leaf, sparse or not floating-point.
   ZeroOptimizer(Communicator comm, const NamedTensors& parameters, const ZeroAlgorithm& algorithm,
                 const ZeroOptions& options = {});
   // In groups, each with its own options or the defaults. `names`: of all parameters of all groups,
   // in order, for messages.
-  ZeroOptimizer(Communicator comm, std::vector<torch::optim::OptimizerParamGroup> groups,
-                std::vector<std::string> names, const ZeroAlgorithm& defaults,
+  ZeroOptimizer(Communicator comm, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                const std::vector<std::string>& names, const ZeroAlgorithm& defaults,
                 const ZeroOptions& options = {});
   ~ZeroOptimizer() override;
   ZeroOptimizer(const ZeroOptimizer&) = delete;
@@ -104,9 +137,10 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   optim::StepResult step(const optim::StepOptions& options) override;
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // Collective. Waits for the averages. grad() is then, of this rank's part, the average, and of
-  // the rest unspecified; amp::GradScaler, made with the communicator, does what it should.
+  // Collective. Waits for the averages; own_gradients() are this rank's parts of them, bucket by
+  // bucket. grad() is then unspecified; own_gradients() are zeros where none has come. amp::GradScaler is to be made with the communicator.
   void synchronize() override;
+  std::optional<std::vector<at::Tensor>> own_gradients() override;
   // Collective. A step() that is skipped: drops the gradients.
   void leave_out() override;
 
@@ -136,6 +170,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // Elements of state that this rank keeps, padding included.
   int64_t state_numel() const;
   size_t bucket_count() const;
+  ZeroMemory memory() const;
   ZeroTimes times() const;
   CommunicatorStats stats() const;  // of its own communicator
 

@@ -38,14 +38,6 @@ using torch::optim::SGDOptions;
 constexpr int kSteps = 20;
 constexpr flat::BucketSizes kSmallBuckets = {.first = 200, .rest = 300};
 
-NamedTensors named_trained(TestNet& net) {
-  NamedTensors result;
-  for (const auto& [name, tensor] : to_named_tensors(net->named_parameters())) {
-    if (tensor.requires_grad()) result.emplace_back(name, tensor);
-  }
-  return result;
-}
-
 std::unique_ptr<Optimizer> plain(const ZeroAlgorithm& algorithm, TestNet& net) {
   if (const auto* sgd = std::get_if<SGDOptions>(&algorithm))
     return std::make_unique<optim::FusedSGD>(trained(net), *sgd);
@@ -99,11 +91,11 @@ TEST(ZeroOptimizer, AnyNumberOfRanksIsOneProcess) {
       const auto reference = plain(algorithm, one);
       train(one, *reference, 0, kSteps, 0, 1, dtype);
       for (const int ranks : {1, 2, 3, 4}) {
-        for (const bool shard : {true, false}) {
+        for (const int stage : {0, 1, 2, 3}) {
           testing::run_threads(ranks, [&](Communicator& comm) {
             TestNet net(dtype);
             ZeroOptimizer optimizer(comm, named_trained(net), algorithm,
-                                    {.shard = shard, .bucket_sizes = kSmallBuckets});
+                                    {.stage = stage, .bucket_sizes = kSmallBuckets});
             EXPECT_GT(optimizer.bucket_count(), 2u);
             train(net, optimizer, 0, kSteps, comm.rank(), comm.size(), dtype);
             EXPECT_LE(distance(trained(net), trained(one)), dtype == at::kFloat ? 1e-6 : 1e-10)
@@ -225,11 +217,11 @@ TEST(ZeroOptimizer, ClipsByTheNormOfAllParts) {
     EXPECT_GT(norms.back(), 0.5);
   }
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const bool shard : {true, false}) {
+    for (const int stage : {0, 1, 2, 3}) {
       testing::run_threads(ranks, [&](Communicator& comm) {
         TestNet net;
         ZeroOptimizer optimizer(comm, named_trained(net), AdamWOptions(1e-2),
-                                {.shard = shard, .bucket_sizes = kSmallBuckets});
+                                {.stage = stage, .bucket_sizes = kSmallBuckets});
         for (int step = 0; step < 5; ++step) {
           (loss_of(net, step, comm.rank(), ranks) * 100).backward();
           const auto result = optimizer.step({.max_norm = 0.5});
@@ -278,10 +270,10 @@ TEST(ZeroOptimizer, GradScalerUnscalesTheAverages) {
   TestNet one;
   optim::FusedSGD reference(trained(one), SGDOptions(0.1));
   train(one, reference, 0, 3, 0, 1);
-  for (const bool shard : {true, false}) {
+  for (const int stage : {0, 1, 2, 3}) {
     testing::run_threads(2, [&](Communicator& comm) {
       TestNet net;
-      ZeroOptimizer optimizer(comm, named_trained(net), SGDOptions(0.1), {.shard = shard});
+      ZeroOptimizer optimizer(comm, named_trained(net), SGDOptions(0.1), {.stage = stage});
       amp::GradScaler scaler(comm, {.init_scale = 4096});
       for (int step = 0; step < 3; ++step) {
         scaler.scale(loss_of(net, step, comm.rank(), 2)).backward();
@@ -398,13 +390,13 @@ TEST(ZeroOptimizer, TwoBackwardsOfAStepMustBeSaid) {
 
 TEST(ZeroOptimizer, ABackwardThatThrewCanBeRepeated) {
   testing::run_threads(2, [](Communicator& comm) {
-    for (const bool shard : {true, false}) {
+    for (const int stage : {0, 1, 2, 3}) {
       const auto a = leaf(64), b = leaf(64), same_a = leaf(64), same_b = leaf(64);
       // Each its own bucket: b's is being reduced when the backward throws before a's.
       ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}}, SGDOptions(0.1),
-                              {.shard = shard, .bucket_sizes = kSmallBuckets});
+                              {.stage = stage, .bucket_sizes = kSmallBuckets});
       ZeroOptimizer same(comm, {{"a", same_a}, {"b", same_b}}, SGDOptions(0.1),
-                         {.shard = shard, .bucket_sizes = kSmallBuckets});
+                         {.stage = stage, .bucket_sizes = kSmallBuckets});
       const auto backward = [&](const at::Tensor& first, const at::Tensor& second, bool throws) {
         const at::Tensor middle = first * (2.0 + comm.rank());
         if (throws) {
@@ -422,7 +414,7 @@ TEST(ZeroOptimizer, ABackwardThatThrewCanBeRepeated) {
         optimizer.step();
         backward(same_a, same_b, false);
         same.step();
-        EXPECT_TRUE(a.equal(same_a) && b.equal(same_b)) << step;
+        EXPECT_TRUE(a.equal(same_a) && b.equal(same_b)) << "stage " << stage << ", step " << step;
       }
     }
   });
@@ -430,46 +422,146 @@ TEST(ZeroOptimizer, ABackwardThatThrewCanBeRepeated) {
 
 // More buckets than are reduced at once: how many a rank has started by then is a matter of time.
 TEST(ZeroOptimizer, ABackwardThatThrewIsEndedAlikeOnRanksThatAreNot) {
-  testing::run_threads(2, [](Communicator& comm) {
-    constexpr int kLayers = 9;
-    NamedTensors mine, theirs;
-    for (int i = 0; i < kLayers; ++i) {
-      mine.emplace_back("p" + std::to_string(i), leaf(64));
-      theirs.emplace_back("p" + std::to_string(i), leaf(64));
-    }
-    ZeroOptimizer optimizer(comm, mine, SGDOptions(0.1), {.bucket_sizes = kSmallBuckets});
-    ZeroOptimizer same(comm, theirs, SGDOptions(0.1), {.bucket_sizes = kSmallBuckets});
-    ASSERT_GE(optimizer.bucket_count(), 6U);
-    const auto backward = [&](const NamedTensors& parameters, bool throws) {
-      at::Tensor value = torch::ones({64}, parameters[0].second.options().requires_grad(false));
+  for (const int stage : {1, 2}) {
+    testing::run_threads(2, [stage](Communicator& comm) {
+      constexpr int kLayers = 9;
+      NamedTensors mine, theirs;
       for (int i = 0; i < kLayers; ++i) {
-        value = value * parameters[static_cast<size_t>(i)].second * (1.0 + 0.1 * comm.rank());
-        if (i == 0 && throws) {
-          value.register_hook(
-              [](const at::Tensor&) -> void { throw std::runtime_error("no data"); });
+        mine.emplace_back("p" + std::to_string(i), leaf(64));
+        theirs.emplace_back("p" + std::to_string(i), leaf(64));
+      }
+      const ZeroOptions options{.stage = stage, .bucket_sizes = kSmallBuckets};
+      ZeroOptimizer optimizer(comm, mine, SGDOptions(0.1), options);
+      ZeroOptimizer same(comm, theirs, SGDOptions(0.1), options);
+      ASSERT_GE(optimizer.bucket_count(), 6U);
+      const auto backward = [&](const NamedTensors& parameters, bool throws) {
+        at::Tensor value = torch::ones({64}, parameters[0].second.options().requires_grad(false));
+        for (int i = 0; i < kLayers; ++i) {
+          value = value * parameters[static_cast<size_t>(i)].second * (1.0 + 0.1 * comm.rank());
+          if (i == 0 && throws) {
+            value.register_hook(
+                [](const at::Tensor&) -> void { throw std::runtime_error("no data"); });
+          }
+        }
+        value.sum().backward();
+      };
+      for (int step = 0; step < 5; ++step) {
+        if (comm.rank() == step % 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        EXPECT_THROW(backward(mine, true), std::runtime_error);
+        if (step == 2 && stage == 1) {
+          EXPECT_THAT(message_of<InvalidArgument>([&] { backward(mine, false); }),
+                      HasSubstr("call zero_grad()"));
+        }
+        if (stage == 1) optimizer.zero_grad();
+        backward(mine, false);
+        optimizer.step();
+        backward(theirs, false);
+        same.step();
+        for (int i = 0; i < kLayers; ++i) {
+          EXPECT_TRUE(
+              mine[static_cast<size_t>(i)].second.equal(theirs[static_cast<size_t>(i)].second))
+              << step << " " << i;
         }
       }
+    });
+  }
+}
+
+// A backward from two leaves' product; it may throw between them.
+void backward_through(const at::Tensor& a, const at::Tensor& b, bool throws) {
+  const at::Tensor middle = a * 2.0;
+  if (throws)
+    middle.register_hook([](const at::Tensor&) -> void { throw std::runtime_error("no data"); });
+  (middle * b).sum().backward();
+}
+
+// In stages 2 and 3 what came before it is gone as well, and that is said.
+TEST(ZeroOptimizer, ABackwardThatThrewTakesTheStepsGradientsWithIt) {
+  for (const bool accumulate : {false, true}) {
+    testing::run_threads(2, [accumulate](Communicator& comm) {
+      const auto a = leaf(64), b = leaf(64);
+      ZeroOptimizer optimizer(
+          comm, {{"a", a}, {"b", b}}, SGDOptions(0.1),
+          {.stage = 3, .accumulate = accumulate, .bucket_sizes = kSmallBuckets});
+      const auto backward = [&](bool throws) { backward_through(a, b, throws); };
+      const auto first = [&] {
+        if (accumulate) return backward(false);
+        const auto quiet = optimizer.no_sync();
+        backward(false);
+      };
+      for (const bool left_out : {false, true}) {
+        first();
+        EXPECT_THROW(backward(true), std::runtime_error);
+        if (left_out)
+          optimizer.leave_out();
+        else
+          EXPECT_THAT(message_of<InvalidArgument>([&] { backward(false); }),
+                      HasSubstr("begin the step again"));
+        optimizer.zero_grad();
+        const auto before = copies_of({a, b});
+        comm.barrier();
+        first();
+        backward(false);
+        optimizer.step();
+        // Twice the gradient of each, and no more.
+        EXPECT_TRUE(a.allclose(before[0] - 0.1 * 4 * before[1]));
+        EXPECT_TRUE(b.allclose(before[1] - 0.1 * 4 * before[0]));
+      }
+    });
+  }
+}
+
+// leave_out() after a backward that threw in the second round: how far a rank had come is a matter of
+// time, what they then do together is not.
+TEST(ZeroOptimizer, AStepIsLeftOutAlikeOnRanksThatAreNot) {
+  testing::run_threads(2, [](Communicator& comm) {
+    constexpr int kLayers = 9;
+    NamedTensors parameters;
+    for (int i = 0; i < kLayers; ++i) parameters.emplace_back("p" + std::to_string(i), leaf(64));
+    ZeroOptimizer optimizer(comm, parameters, SGDOptions(0.1),
+                            {.stage = 3, .accumulate = true, .bucket_sizes = kSmallBuckets});
+    ASSERT_GE(optimizer.bucket_count(), 6U);
+    const auto backward = [&](bool throws) {
+      at::Tensor value = parameters[0].second * 1.0;
+      if (throws)
+        value.register_hook([](const at::Tensor&) -> void { throw std::runtime_error("no data"); });
+      for (int i = 1; i < kLayers; ++i) value = value * parameters[static_cast<size_t>(i)].second;
       value.sum().backward();
     };
-    for (int step = 0; step < 5; ++step) {
-      if (comm.rank() == step % 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      EXPECT_THROW(backward(mine, true), std::runtime_error);
-      if (step == 2) {
-        EXPECT_THAT(message_of<InvalidArgument>([&] { backward(mine, false); }),
-                    HasSubstr("call zero_grad()"));
-      }
-      optimizer.zero_grad();
-      backward(mine, false);
+    for (int step = 0; step < 6; ++step) {
+      backward(false);
+      if (comm.rank() == step % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      EXPECT_THROW(backward(true), std::runtime_error);
+      optimizer.leave_out();
+      const auto before = copies_of({parameters[0].second});
+      comm.barrier();
+      backward(false);
       optimizer.step();
-      backward(theirs, false);
-      same.step();
-      for (int i = 0; i < kLayers; ++i) {
-        EXPECT_TRUE(
-            mine[static_cast<size_t>(i)].second.equal(theirs[static_cast<size_t>(i)].second))
-            << step << " " << i;
-      }
+      EXPECT_FALSE(same_bits({parameters[0].second}, before));
+      comm.barrier();
     }
   });
+}
+
+// What it has added under no_sync() cannot be told from what was there.
+TEST(ZeroOptimizer, AQuietBackwardThatThrewIsNamed) {
+  for (const int stage : {1, 3}) {
+    testing::run_threads(2, [stage](Communicator& comm) {
+      const auto a = leaf(64), b = leaf(64);
+      ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}}, SGDOptions(0.1),
+                              {.stage = stage, .bucket_sizes = kSmallBuckets});
+      const auto backward = [&](bool throws) { backward_through(a, b, throws); };
+      {
+        const auto quiet = optimizer.no_sync();
+        backward(false);
+        EXPECT_THROW(backward(true), std::runtime_error);
+      }
+      EXPECT_THROW(backward(false), InvalidArgument);
+      optimizer.zero_grad();
+      backward(false);
+      optimizer.step();
+    });
+  }
 }
 
 TEST(ZeroOptimizer, StartsFromRankZerosParameters) {

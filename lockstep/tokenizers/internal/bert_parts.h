@@ -30,7 +30,7 @@ BertParts parts_of_tokens(std::vector<std::string> tokens, const BertTokenizerOp
                           std::string_view name);
 
 // Throws DataError: see BertTokenizer::from_tokenizer_json.
-BertParts parts_of_tokenizer_json(std::string_view json, std::string_view name);
+BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name);
 
 // Puts what a tokenizer_config.json says over `options`. Throws DataError.
 void apply_tokenizer_config(std::string_view json, std::string_view name,

@@ -30,7 +30,7 @@ struct BpeParts {
 BpeParts bpe_parts_of_files(std::string_view vocabulary, std::string_view merges,
                             const ByteLevelBpeOptions& options, std::string_view vocabulary_name,
                             std::string_view merges_name);
-BpeParts bpe_parts_of_json(std::string_view json, std::string_view name);
+BpeParts bpe_parts_of_json(std::string_view text, std::string_view name);
 
 struct ByteLevelBpe::State {
   explicit State(BpeParts parts);

@@ -20,7 +20,8 @@ void require_type(const JsonObject& part, std::string_view type) {
 
 void require_off(const JsonObject& part, std::string_view key) {
   const nlohmann::json* found = part.find(key);
-  if (found == nullptr || *found == false || *found == "" ||
+  if (found == nullptr || *found == false ||
+      (found->is_string() && found->get_ref<const std::string&>().empty()) ||
       (found->is_number() && found->get<double>() == 0))
     return;
   part.say(key, "is set, which is not supported");

@@ -15,7 +15,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
-#include "lockstep/train/recipes.h"
+#include "lockstep/recipes/recipes.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep::engine {
@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kSingle = "single";
 constexpr const char* kHalf = "-bf16";
-constexpr const char* kDefault = "single,ddp,ddp-bf16,average,horovod,zero";
+constexpr const char* kDefault = "single,ddp,ddp-bf16,average,horovod,zero1,zero3";
 
 std::vector<std::string> way_names() {
   std::vector<std::string> names{kSingle};
@@ -186,7 +186,7 @@ int compare_strategies(const Arguments& arguments) {
     TrainPlan plan = plan_of(*largest, train.size());
     plan.built_in = built_in;  // one set for all runs
     const OutputFolder tried = check_train_input(plan, {});
-    begun.subject = recipe.kind == RecipeKind::kTexts ? "BERT" : shared.model;
+    begun.subject = recipe.subject.empty() ? shared.model : recipe.subject;
     begun.model = shared.model;
     begun.recipe = recipe.name;
     begun.nproc = parsed.nproc;

@@ -13,9 +13,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(StrategiesPlan, AWayIsAStrategyOnItsRanks) {
-  const auto ways = parse_ways("zero,single,naive_ring,single-bf16,zero");
+  const auto ways = parse_ways("zero3,single,naive_ring,single-bf16,zero3");
   ASSERT_EQ(ways.size(), 4u);
-  EXPECT_EQ(ways[0].strategy, "zero");
+  EXPECT_EQ(ways[0].strategy, "zero3");
   EXPECT_FALSE(ways[0].alone || ways[0].bf16);
   EXPECT_EQ(ways[1].strategy, "ddp");
   EXPECT_TRUE(ways[1].alone);

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/engine/inference/language_commands.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
 #include "lockstep/comm/init.h"
@@ -12,9 +13,9 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/recipes/image_data.h"
+#include "lockstep/recipes/recipes.h"
 #include "lockstep/report/table.h"
-#include "lockstep/train/image_data.h"
-#include "lockstep/train/recipes.h"
 #include "lockstep/train/supervised_task.h"
 
 namespace lockstep::engine {
@@ -90,16 +91,19 @@ void print(const Evaluation& evaluation, const std::vector<ClassRow>& rows,
 
 int eval_command(const Arguments& arguments) {
   return run_guarded("eval", [&] {
-    CLI::App app("The accuracy of a checkpoint on a test set, in all and by class.",
-                 "lockstep eval");
+    CLI::App app(
+        "The accuracy of a checkpoint on a test set, in all and by class; of a language model "
+        "the perplexity.",
+        "lockstep eval");
     std::string checkpoint, data_path, split, json_path;
-    app.add_option("--checkpoint", checkpoint,
-                   "checkpoint, the output directory of a training run, or a text model of Hugging "
-                   "Face's form")
+    app.add_option(
+           "--checkpoint", checkpoint,
+           "checkpoint, the output directory of a training run, or a BERT or Llama of Hugging "
+           "Face's form")
         ->required();
     app.add_option("--data", data_path,
-                   "data as for `lockstep train` [those it was trained on], or labelled texts: of "
-                   "a directory its test set, of a file all there is in it");
+                   "data as for `lockstep train` [those it was trained on], or texts: of "
+                   "a directory its test or dev set, of a file all there is in it");
     app.add_option("--split", split, "of texts: train, dev or test, as training divides the data")
         ->check(CLI::IsMember({"train", "dev", "test"}));
     app.add_option("--json", json_path, "also write the result to this file");
@@ -107,6 +111,8 @@ int eval_command(const Arguments& arguments) {
     if (launch::read_job_environment(process_env()).rank == 0) check_output_file(json_path);
     if (const auto text = find_text_model(checkpoint))
       return eval_text(*text, data_path, split, json_path);
+    if (const auto language = find_language_model(checkpoint))
+      return eval_language(*language, data_path, split, json_path);
     if (!split.empty()) throw InvalidArgument("--split is for texts; pictures have a test set");
     SavedModel saved = load_model(checkpoint);
     const MeasuredPictures measured = measured_pictures(saved.config, data_path);

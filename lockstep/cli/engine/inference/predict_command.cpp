@@ -10,15 +10,16 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/engine/inference/image_file.h"
+#include "lockstep/cli/engine/inference/language_commands.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/image_dataset.h"
+#include "lockstep/recipes/image_data.h"
+#include "lockstep/recipes/recipes.h"
 #include "lockstep/report/table.h"
-#include "lockstep/train/image_data.h"
-#include "lockstep/train/recipes.h"
 
 namespace lockstep::engine {
 namespace {
@@ -71,21 +72,31 @@ std::vector<std::filesystem::path> text_models(const std::vector<std::string>& c
   return models;
 }
 
-void check_utf8(const std::vector<std::string>& texts) {
+void check_utf8(const std::string& option, const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     if (const auto at = malformed_utf8(text)) {
-      throw InvalidArgument("--text is not UTF-8 (at byte " + std::to_string(*at) +
-                            "); give it in UTF-8, or in a file with --file");
+      throw InvalidArgument(option + " is not UTF-8 (at byte " + std::to_string(*at) +
+                            "); give it in UTF-8");
     }
   }
+}
+
+std::filesystem::path only_language_model(const std::vector<std::string>& checkpoints) {
+  if (checkpoints.size() > 1) throw InvalidArgument("give one checkpoint for --prompt");
+  const std::string& checkpoint = checkpoints.front();
+  if (!std::filesystem::exists(checkpoint)) throw InvalidArgument(checkpoint + " does not exist");
+  if (const auto model = find_language_model(checkpoint)) return *model;
+  throw InvalidArgument(checkpoint + ": is no language model; leave --prompt out");
 }
 
 }  // namespace
 
 int predict_command(const Arguments& arguments) {
   return run_guarded("predict", [&] {
-    CLI::App app("What a checkpoint says a picture or a text is.", "lockstep predict");
+    CLI::App app("What a checkpoint says a picture or a text is; how a language model goes on.",
+                 "lockstep predict");
     std::vector<std::string> checkpoints, texts;
+    Continuations asked;
     std::string file, json_path;
     int64_t index = 0;
     app.add_option("--checkpoint", checkpoints,
@@ -96,12 +107,26 @@ int predict_command(const Arguments& arguments) {
                    "a picture of the size the model takes: an idx or CIFAR-10 file (plain or .gz), "
                    "PGM or PPM; or texts as for training, or a .txt of one a line");
     app.add_option("--index", index, "which picture of an idx or CIFAR-10 file, from 0 [0]");
+    app.add_option("--prompt", asked.prompts,
+                   "a beginning, for a language model; several are taken");
+    app.add_option("--max-new-tokens", asked.max_new_tokens, "tokens that follow, at most [200]");
+    app.add_option("--temperature", asked.sampling.temperature,
+                   "logits are divided by it; 0: always the likeliest token [1]");
+    app.add_option("--top-k", asked.sampling.top_k, "only the likeliest so many; 0: all [0]");
+    app.add_option("--top-p", asked.sampling.top_p,
+                   "only the fewest likeliest that together have this probability [1]");
+    app.add_option("--seed", asked.sampling.seed, "of the tokens' draws [0]");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
     check_output_file(json_path);
-    check_utf8(texts);
+    check_utf8("--text", texts);
+    check_utf8("--prompt", asked.prompts);
+    if (!asked.prompts.empty())
+      return continue_prompts(only_language_model(checkpoints), asked, json_path);
     if (const auto models = text_models(checkpoints); !models.empty())
       return predict_texts({.models = models, .texts = texts, .file = file}, json_path);
+    if (find_language_model(checkpoints.front()))
+      throw InvalidArgument(checkpoints.front() + ": is a language model; give --prompt");
     if (!texts.empty())
       throw InvalidArgument(checkpoints.front() + ": is no checkpoint of a text classifier");
     if (file.empty()) throw InvalidArgument("--file is missing; give a picture");

@@ -2,10 +2,21 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/train/image_training.h"
+#include "lockstep/recipes/image_training.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
+
+std::optional<std::filesystem::path> find_model(
+    const std::filesystem::path& path,
+    const std::function<bool(const std::filesystem::path&)>& is_one) {
+  const RunFolder folder{path};
+  for (const std::filesystem::path& candidate :
+       {path, folder.best(), folder.last(), path / "best", path / "last"}) {
+    if (is_one(candidate)) return candidate;
+  }
+  return std::nullopt;
+}
 
 SavedModel load_model(const std::filesystem::path& path) {
   SavedModel saved;

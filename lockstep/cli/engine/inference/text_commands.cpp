@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/engine/command_line.h"
+#include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/pretrained/text_model.h"
+#include "lockstep/recipes/recipe_run.h"
 #include "lockstep/report/table.h"
-#include "lockstep/train/recipe_run.h"
-#include "lockstep/train/run_folder.h"
 #include "lockstep/train/text_evaluation.h"
 
 namespace lockstep::engine {
@@ -93,12 +93,7 @@ std::string block(const std::string& name, const data::TextExample& example,
 }  // namespace
 
 std::optional<fs::path> find_text_model(const fs::path& path) {
-  const RunFolder folder{path};
-  for (const fs::path& candidate :
-       {path, folder.best(), folder.last(), path / "best", path / "last"}) {
-    if (is_text_model(candidate)) return candidate;
-  }
-  return std::nullopt;
+  return find_model(path, is_text_model);
 }
 
 std::string checkpoint_name(const fs::path& path) {

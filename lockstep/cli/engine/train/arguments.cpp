@@ -8,14 +8,12 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
-#include "lockstep/data/sentences.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/train/image_data.h"
-#include "lockstep/train/image_training.h"
-#include "lockstep/train/recipe_run.h"
-#include "lockstep/train/recipes.h"
+#include "lockstep/recipes/lm_data.h"
+#include "lockstep/recipes/recipe_actions.h"
+#include "lockstep/recipes/recipe_run.h"
+#include "lockstep/recipes/recipes.h"
 #include "lockstep/train/run_folder.h"
-#include "lockstep/train/text_training.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -54,9 +52,7 @@ bool TrainArguments::gives(const std::string& field) const {
 
 TrainArguments parse_train_arguments(const Arguments& arguments) {
   const Recipe& likely = recipe_among(arguments);
-  CLI::App app(std::string(likely.kind == RecipeKind::kTexts
-                               ? "Trains BERT to put texts into classes"
-                               : "Trains a convolutional network on pictures") +
+  CLI::App app("Trains " + likely.trains +
                    ", on one or several ranks. The options below are those of the recipe " +
                    likely.name + ".",
                "lockstep train");
@@ -98,6 +94,8 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     throw InvalidArgument("the recipe is " + result.recipe + ", but '" + likely.name +
                           "' comes before it; give the recipe first");
   }
+  if (!result.record.empty() && result.record == result.json)
+    throw InvalidArgument("--record and --json are both " + result.json + "; give two files");
   if (dropout_option != nullptr && dropout_option->count() > 0) {
     result.settings.emplace_back("dropout1", dropout);
     result.settings.emplace_back("dropout2", dropout);
@@ -156,7 +154,9 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
   };
   make_absolute(plan.config.data);
   if (!plan.config.vocab.empty()) make_absolute(plan.config.vocab);
-  if (recipe.kind == RecipeKind::kTexts && fs::is_directory(plan.config.model))
+  if (plan.config.tokenizer != kCharacterTokens && fs::exists(plan.config.tokenizer))
+    make_absolute(plan.config.tokenizer);
+  if (recipe.kind != RecipeKind::kImages && fs::is_directory(plan.config.model))
     make_absolute(plan.config.model);
   plan.config = resolved(plan.config);
   if (arguments.resume) check_resumable(recorded, plan.config);
@@ -165,32 +165,22 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 
 OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
-  const bool texts = recipe_of(config.recipe).kind == RecipeKind::kTexts;
-  if (texts)
-    check_text_model(config);
-  else
-    check_init_from(config);
+  const RecipeActions& actions = actions_of(recipe_of(config.recipe));
+  actions.check_model(config);
   OutputFolder output(config.output);
   check_output_file(arguments.json);
   check_output_file(arguments.record);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
   provide_data(plan);
-  if (texts) {
-    const TextCounts sizes = validate_text_input(config);
-    check_against_data(config, sizes.train, sizes.dev);
-  } else {
-    const ImageCounts sizes = validate_image_data(config);
-    check_against_data(config, sizes.train, sizes.test);
-  }
+  const RecipeCounts counts = actions.validate(config);
+  check_against_data(config, counts.train, counts.held_out);
   return output;
 }
 
 void provide_data(const TrainPlan& plan) {
   if (!plan.built_in) return;
-  if (recipe_of(plan.config.recipe).kind == RecipeKind::kTexts)
-    data::generate_sentences(plan.config.data);
-  else
-    generate_image_data(plan.config.recipe, plan.config.data);
+  const Recipe& recipe = recipe_of(plan.config.recipe);
+  actions_of(recipe).generate(recipe, plan.config.data);
 }
 
 }  // namespace lockstep::engine

@@ -8,7 +8,7 @@
 
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/output.h"
-#include "lockstep/train/train_config.h"
+#include "lockstep/recipes/train_config.h"
 
 namespace lockstep::engine {
 

@@ -71,10 +71,15 @@ TEST(TrainArguments, EachRecipeHasItsDefaults) {
 TEST(TrainArguments, MistakesAreOneLine) {
   const auto from = [](Arguments arguments) { return error_of([&] { plan(arguments); }); };
   EXPECT_THAT(from({}), HasSubstr("see lockstep train --help"));
-  EXPECT_THAT(from({"cifer"}),
-              HasSubstr("no recipe 'cifer' (did you mean cifar?); choose mnist, cifar or text"));
+  EXPECT_THAT(
+      from({"cifer"}),
+      HasSubstr("no recipe 'cifer' (did you mean cifar?); choose mnist, cifar, text or lm"));
   EXPECT_THAT(from({"--output", "cifar", "mnist"}), HasSubstr("give the recipe first"));
   EXPECT_THAT(from({"mnist", "--augment"}), HasSubstr("--augment"));
+  EXPECT_THAT(from({"mnist", "--data", "d", "--record", "x", "--json", "x"}),
+              HasSubstr("--record and --json are both x"));
+  EXPECT_THAT(from({"lm", "--data", "d", "--padding", "packed"}), HasSubstr("--padding"));
+  EXPECT_THAT(from({"lm", "--data", "d", "--context", "1"}), HasSubstr("context is 1"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--mean", "0"}), HasSubstr("--mean"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--augment=maybe"}), HasSubstr("true or false"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--model", "vgg"}),
@@ -85,7 +90,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist", "--data", "d", "--epohcs", "1"}), HasSubstr("--epohcs"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("nproc is 0"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--strategy", "x"}),
-              HasSubstr("choose ddp, average, ring, naive-ring, horovod or zero"));
+              HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2 or zero3"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
 

@@ -19,9 +19,8 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/job_environment.h"
-#include "lockstep/train/image_data.h"
-#include "lockstep/train/recipe_run.h"
-#include "lockstep/train/recipes.h"
+#include "lockstep/recipes/recipe_run.h"
+#include "lockstep/recipes/recipes.h"
 
 namespace lockstep::engine {
 namespace {
@@ -55,9 +54,6 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
                                   .config = config,
                                   .backend = backend,
                                   .built_in = plan.built_in,
-                                  .example = recipe_of(config.recipe).kind == RecipeKind::kImages
-                                                 ? example_file(config).string()
-                                                 : "",
                                   .command = lockstep_command()})
                 << std::flush;
     }

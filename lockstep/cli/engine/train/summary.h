@@ -3,17 +3,16 @@
 
 #include <string>
 
-#include "lockstep/train/recipe_run.h"
+#include "lockstep/recipes/recipe_run.h"
 
 namespace lockstep::engine {
 
 struct TrainSummary {
   const TrainResult& result;
   const TrainConfig& config;
-  std::string backend;
-  bool built_in;        // trained on the recipe's built-in data set
-  std::string example;  // a file of pictures that predict takes; "": of texts
-  std::string command;  // how the user calls lockstep
+  std::string backend = {};
+  bool built_in = false;     // trained on the recipe's built-in data set
+  std::string command = {};  // how the user calls lockstep
 };
 
 // Several lines: how it went, where things are, what to try next. Pure.

@@ -17,14 +17,6 @@ at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
 }
 
 // Whether the elements of two tensors lie alike; strides of dims of size 1 do not count.
-bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes()) return false;
-  for (int64_t d = 0; d < a.dim(); ++d) {
-    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
-  }
-  return true;
-}
-
 // By parameter; 0 where a gradient cannot be born in place.
 std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
   std::vector<size_t> bytes;
@@ -38,26 +30,9 @@ std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
 
 }  // namespace
 
-bool Gradient::in_place() const {
-  const at::Tensor& gradient = parameter.grad();
-  return gradient.defined() && !gradient.is_sparse() && gradient.data_ptr() == view.data_ptr() &&
-         lie_alike(gradient, view) && gradient.scalar_type() == view.scalar_type();
-}
-
-bool Gradient::kept_by_others(const at::Tensor& passed) const {
-  const at::Tensor& gradient = parameter.grad();
-  size_t own = 1;
-  if (passed.defined() && passed.is_alias_of(gradient)) {
-    ++own;
-    // The gradient of a transposed weight is a view, which holds its base.
-    if (passed.is_view() && passed._base().use_count() == 1) ++own;
-  }
-  return gradient.storage().use_count() > own || gradient.use_count() > 1;
-}
-
-GradientBuckets::GradientBuckets(NamedTensors parameters, bool movable)
+GradientBuckets::GradientBuckets(const NamedTensors& parameters, bool movable)
     : movable_(movable), births_(bytes_of(parameters, movable)) {
-  for (auto& [name, tensor] : parameters) {
+  for (const auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad() || !tensor.is_leaf())
       throw InvalidArgument("parameter '" + name + "' takes no gradient of its own");
     Gradient gradient;
@@ -86,9 +61,9 @@ bool GradientBuckets::place(size_t index, const at::Tensor& passed) {
                           "' has a sparse gradient, but had none in the first backward that was "
                           "averaged; let that one reach it, on any rank");
   }
-  if (gradient.in_place()) {
+  if (flat::lies_in(tensor, gradient.view)) {
     if (tensor.is_alias_of(gradient.view)) return true;
-    if (gradient.kept_by_others(passed)) {
+    if (flat::kept_by_others(tensor, passed)) {
       flat::Birthplaces::vacate(tensor);
       copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
     }

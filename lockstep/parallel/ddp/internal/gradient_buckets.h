@@ -34,11 +34,6 @@ struct Gradient {
   at::Tensor before;  // what it held before the reduction, if it was not used but had a gradient
 
   bool complete() const { return arrivals >= expected; }
-  // Whether .grad lies where the view does: it is the view, or was born there.
-  bool in_place() const;
-  // Whether somebody else than the engine, which holds what it passed to the accumulator, holds
-  // .grad, which was born there, or shares its memory.
-  bool kept_by_others(const at::Tensor& passed) const;
 };
 
 struct Bucket {
@@ -54,7 +49,7 @@ class GradientBuckets {
   // `movable`: buckets may move to other memory between backwards, and gradients lie in them with
   // their parameters' strides, so backward can write them there itself. Throws InvalidArgument
   // unless each parameter is a leaf that requires a gradient.
-  GradientBuckets(NamedTensors parameters, bool movable);
+  GradientBuckets(const NamedTensors& parameters, bool movable);
 
   // Makes the buckets, for gradients in this order of arrival; sparse ones get none. Those that
   // have arrived move in, bucket by bucket, so that no two copies of all are there at once.
@@ -96,7 +91,7 @@ class GradientBuckets {
 
  private:
   void put_into(Bucket& bucket, size_t index, int64_t offset);
-  void move_out(size_t bucket);
+  void move_out(size_t index);
   GradBucket show(size_t bucket) const;
 
   std::vector<Gradient> gradients_;

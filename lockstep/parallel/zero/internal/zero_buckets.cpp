@@ -1,8 +1,10 @@
 #include "lockstep/parallel/zero/internal/zero_buckets.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/core/errors.h"
@@ -33,10 +35,24 @@ void check_separate(const std::vector<ZeroParameter>& parameters) {
                         "' share memory; give a shared tensor once, as one tensor");
 }
 
-at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
-  if (plan.device != comm.device())
-    return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
-  return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
+at::Tensor make_flat(Communicator& comm, const flat::TensorSpec& spec) {
+  if (spec.device != comm.device())
+    return at::zeros({spec.numel}, at::TensorOptions(spec.dtype).device(spec.device));
+  return comm.symmetric_empty({spec.numel}, spec.dtype).zero_();
+}
+
+flat::TensorSpec spec_of(const flat::Bucket& plan) {
+  return {plan.numel, plan.dtype, plan.device};
+}
+
+// By parameter; 0 where a gradient cannot be born in place.
+std::vector<size_t> bytes_of(const std::vector<ZeroParameter>& parameters) {
+  std::vector<size_t> bytes;
+  for (const ZeroParameter& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    bytes.push_back(tensor.is_cpu() && tensor.numel() > 0 ? tensor.nbytes() : 0);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -46,59 +62,205 @@ void check_parameters(const std::vector<ZeroParameter>& parameters) {
   check_separate(parameters);
 }
 
-void ZeroParameter::place() {
-  at::Tensor& gradient = tensor.mutable_grad();
-  if (!gradient.defined()) {
-    const at::NoGradGuard no_grad;
-    view.zero_();
-  } else if (gradient.is_sparse() || gradient.const_data_ptr() != view.const_data_ptr() ||
-             gradient.strides() != view.strides()) {
-    flat::move_into(view, gradient);
-  } else {
-    return;
-  }
-  gradient = view;
-}
-
 const at::Tensor& ZeroBucket::state(size_t which) {
   while (states.size() <= which) states.push_back(at::zeros({part}, own_parameters.options()));
   return states[which];
 }
 
 ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> parameters,
-                         std::span<const size_t> groups, int parts, flat::BucketSizes sizes)
-    : parameters_(std::move(parameters)), parts_(parts) {
+                         std::span<const size_t> groups, const ZeroLayout& layout)
+    : parameters_(std::move(parameters)), births_(bytes_of(parameters_)), parts_(layout.parts) {
   std::vector<flat::TensorSpec> specs;
+  bool here = true;  // all of them in the memory that the communicator moves
   for (const ZeroParameter& parameter : parameters_) {
     specs.push_back(
         {parameter.tensor.numel(), parameter.tensor.scalar_type(), parameter.tensor.device()});
+    here = here && parameter.tensor.device() == comm.device();
   }
   const at::NoGradGuard no_grad;
-  for (const flat::ShardedBucket& plan : flat::plan_shards(specs, groups, parts, sizes)) {
+  if (layout.one_copy && here) host_copy_ = HostCopy::make(comm);
+  const std::vector<flat::ShardedBucket> plans =
+      layout.whole ? flat::plan_whole_shards(specs, groups, parts_, layout.sizes)
+                   : flat::plan_shards(specs, groups, parts_, layout.sizes);
+  make_pool(comm, plans, layout.buffers);
+  std::vector<at::Tensor> flats;
+  for (const flat::ShardedBucket& plan : plans) {
     ZeroBucket bucket;
     bucket.group = plan.group;
     bucket.part = plan.part;
-    bucket.parameters = make_flat(comm, plan.bucket);
-    bucket.gradients = make_flat(comm, plan.bucket);
-    move(bucket, plan.bucket, parts == 1 ? 0 : comm.rank());
+    bucket.parameters = make_parameters(comm, plan.bucket);
+    if (lends()) {
+      const flat::TurnPlan::Turn& turn = turns_.turns[buckets_.size()];
+      bucket.gradients = pool_[turn.buffer].narrow(0, 0, plan.bucket.numel);
+      bucket.after = turn.after;
+      bucket.buffer = turn.buffer;
+    } else {
+      bucket.gradients = make_flat(comm, spec_of(plan.bucket));
+    }
+    move(bucket, plan.bucket, parts_ == 1 ? 0 : comm.rank());
+    flats.push_back(bucket.parameters);
     buckets_.push_back(std::move(bucket));
   }
+  if (host_copy_) {
+    host_copy_->spread(flats);
+  } else {
+    for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
+  }
   reset();
+}
+
+void ZeroBuckets::make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans,
+                            size_t each) {
+  if (each == 0) return;
+  std::vector<flat::TensorSpec> specs;
+  for (const flat::ShardedBucket& plan : plans) specs.push_back(spec_of(plan.bucket));
+  turns_ = flat::plan_turns(specs, each);
+  for (const flat::TensorSpec& spec : turns_.buffers) pool_.push_back(make_flat(comm, spec));
+}
+
+at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& plan) {
+  return host_copy_ ? host_copy_->empty(plan.numel, plan.dtype) : make_flat(comm, spec_of(plan));
 }
 
 void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part) {
   bucket.origin = part * bucket.part;
   bucket.own_parameters = bucket.parameters.narrow(0, bucket.origin, bucket.part);
-  bucket.own_gradient = bucket.gradients.narrow(0, bucket.origin, bucket.part);
+  bucket.own_gradient = lends() ? at::zeros({bucket.part}, bucket.gradients.options())
+                                : bucket.gradients.narrow(0, bucket.origin, bucket.part);
   for (const flat::Bucket::Slot& place : plan.slots) {
     ZeroParameter& parameter = parameters_[place.tensor];
     const int64_t numel = parameter.tensor.numel();
     bucket.slots.push_back({place.tensor, place.offset, numel,
                             flat::range_in_part(place.offset, numel, part, bucket.part)});
     parameter.bucket = buckets_.size();
-    flat::move_home(parameter.tensor, bucket.parameters, place.offset);
-    parameter.view = flat::window(bucket.gradients, place.offset, parameter.tensor.sizes(),
+    if (host_copy_ && !host_copy_->writes())
+      flat::adopt_home(parameter.tensor, bucket.parameters, place.offset);
+    else
+      flat::move_home(parameter.tensor, bucket.parameters, place.offset);
+  }
+  reseat(bucket);
+}
+
+void ZeroBuckets::reseat(ZeroBucket& bucket) {
+  for (const ZeroSlot& slot : bucket.slots) {
+    ZeroParameter& parameter = parameters_[slot.parameter];
+    parameter.view = flat::window(bucket.gradients, slot.offset, parameter.tensor.sizes(),
                                   parameter.tensor.strides());
+    births_.set_place(slot.parameter, parameter.view);
+  }
+}
+
+int64_t ZeroBuckets::pool_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& buffer : pool_) bytes += static_cast<int64_t>(buffer.nbytes());
+  return bytes;
+}
+
+void ZeroBuckets::begin_backward() {
+  births_.begin();
+  if (lends()) return;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    births_.expect(i, !parameters_[i].tensor.grad().defined());
+}
+
+// A tensor that was born in a former taker's place and lives on keeps the memory.
+void ZeroBuckets::lend(size_t index) {
+  ZeroBucket& bucket = buckets_[index];
+  const bool taken = std::any_of(buckets_.begin(), buckets_.end(), [&](const ZeroBucket& one) {
+    return one.buffer == bucket.buffer &&
+           std::any_of(one.slots.begin(), one.slots.end(),
+                       [this](const ZeroSlot& slot) { return births_.occupied(slot.parameter); });
+  });
+  if (taken) move_out(bucket);
+  clear_padding(bucket);
+  for (const ZeroSlot& slot : bucket.slots) {
+    const ZeroParameter& parameter = parameters_[slot.parameter];
+    if (parameter.arrived)
+      place(slot.parameter);
+    else
+      births_.expect(slot.parameter, !parameter.tensor.grad().defined());
+  }
+}
+
+// A buffer's former taker has left something between the gradients, and after the last.
+void ZeroBuckets::clear_padding(const ZeroBucket& bucket) {
+  const at::NoGradGuard no_grad;
+  int64_t end = 0;
+  const auto clear = [&](int64_t until) {
+    if (until > end) bucket.gradients.narrow(0, end, until - end).zero_();
+  };
+  for (const ZeroSlot& slot : bucket.slots) {
+    clear(slot.offset);
+    end = slot.offset + slot.numel;
+  }
+  clear(bucket.gradients.numel());
+}
+
+bool ZeroBuckets::place(size_t index, const at::Tensor& passed) {
+  const at::NoGradGuard no_grad;
+  ZeroParameter& parameter = parameters_[index];
+  parameter.placed = false;
+  at::Tensor& gradient =
+      parameter.early.defined() ? parameter.early : parameter.tensor.mutable_grad();
+  if (gradient.defined() && gradient.is_alias_of(parameter.view)) {
+    // It is the view already, or a tensor of the caller's own over the same memory.
+    if (!flat::lies_in(gradient, parameter.view)) flat::move_into(parameter.view, gradient.clone());
+  } else if (flat::lies_in(gradient, parameter.view)) {
+    if (flat::kept_by_others(gradient, passed)) {
+      flat::Birthplaces::vacate(gradient);
+      copied_bytes_ += static_cast<int64_t>(parameter.view.nbytes());
+    }
+  } else if (births_.occupied(index)) {
+    return false;
+  } else if (gradient.defined()) {
+    flat::move_into(parameter.view, gradient);
+    copied_bytes_ += static_cast<int64_t>(parameter.view.nbytes());
+  } else {
+    parameter.view.zero_();
+  }
+  if (lends())
+    gradient.reset();
+  else
+    gradient = parameter.view;
+  parameter.placed = true;
+  return true;
+}
+
+void ZeroBuckets::place_all(size_t index) {
+  ZeroBucket& bucket = buckets_[index];
+  for (const ZeroSlot& slot : bucket.slots) {
+    const ZeroParameter& parameter = parameters_[slot.parameter];
+    // What has not arrived may have been placed for an earlier backward, and changed since.
+    if (parameter.placed && (lends() || parameter.arrived)) continue;
+    if (place(slot.parameter)) continue;
+    move_out(bucket);
+    place(slot.parameter);
+  }
+}
+
+// For good: whoever lives in one of its places may live long.
+void ZeroBuckets::move_out(ZeroBucket& bucket) {
+  const at::NoGradGuard no_grad;
+  if (lends()) {
+    at::Tensor& buffer = pool_[bucket.buffer];
+    const at::Tensor before = bucket.gradients;
+    buffer = at::empty(buffer.sizes(), buffer.options());
+    for (ZeroBucket& one : buckets_) {
+      if (one.buffer != bucket.buffer) continue;
+      one.gradients = buffer.narrow(0, 0, one.gradients.numel());
+      reseat(one);
+    }
+    bucket.gradients.copy_(before);
+    return;
+  }
+  const at::Tensor before = bucket.gradients;
+  bucket.gradients = before.clone();
+  bucket.own_gradient = bucket.gradients.narrow(0, bucket.origin, bucket.part);
+  reseat(bucket);
+  for (const ZeroSlot& slot : bucket.slots) {
+    ZeroParameter& parameter = parameters_[slot.parameter];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined() && gradient.is_alias_of(before)) gradient = parameter.view;
   }
 }
 
@@ -125,7 +287,11 @@ void ZeroBuckets::reset() {
 }
 
 void ZeroBuckets::forget_arrivals() {
-  for (ZeroParameter& parameter : parameters_) parameter.arrived = false;
+  for (ZeroParameter& parameter : parameters_) {
+    parameter.arrived = false;
+    parameter.placed = false;
+    parameter.early.reset();
+  }
   for (ZeroBucket& bucket : buckets_) {
     bucket.missing = bucket.slots.size();
     bucket.work = Work();

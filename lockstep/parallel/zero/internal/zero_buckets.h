@@ -6,14 +6,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/flat/birthplaces.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/shard_plan.h"
+#include "lockstep/flat/turn_plan.h"
+#include "lockstep/parallel/zero/internal/host_copy.h"
 
 namespace lockstep::internal {
 
@@ -22,13 +27,12 @@ struct ZeroParameter {
   std::string name;
   at::Tensor tensor;  // the module's, whose memory is in the bucket
   at::Tensor view;    // its gradient's place
+  at::Tensor early;   // the gradient, where it has come before the place was lent
   size_t bucket = 0;
   bool arrived = false;  // in the backward that communicates
+  bool placed = false;   // and its values are in `view`
   bool used = false;     // in any backward of this step
   int64_t steps = 0;     // that its state has seen
-
-  // Makes the view the gradient, with the gradient's values if there is one elsewhere.
-  void place();
 };
 
 // A parameter's place in a bucket.
@@ -45,10 +49,12 @@ struct ZeroBucket {
   int64_t origin = 0;  // where this rank's part begins
   std::vector<ZeroSlot> slots;
   at::Tensor parameters;
-  at::Tensor gradients;
+  at::Tensor gradients;            // the bucket's own memory, or a buffer that is lent to it
   at::Tensor own_parameters;       // this rank's part of `parameters`
-  at::Tensor own_gradient;         // of `gradients`: the average, once reduced
-  at::Tensor arriving;             // the average on its way
+  at::Tensor own_gradient;         // its average, once reduced: in `gradients`, unless that is lent
+  at::Tensor arriving;             // the average on its way, where own_gradient holds something
+  std::optional<size_t> after;     // the bucket that has the buffer before
+  size_t buffer = 0;               // which
   std::vector<at::Tensor> states;  // of this rank's part; made when first asked for
   size_t missing = 0;              // gradients that have not arrived
   Work work;                       // the reduction, then the gathering
@@ -59,17 +65,31 @@ struct ZeroBucket {
 // Throws InvalidArgument as zero_optimizer.h says.
 void check_parameters(const std::vector<ZeroParameter>& parameters);
 
+struct ZeroLayout {
+  int parts = 1;          // ranks that the state is divided among; 1: this rank keeps all
+  size_t buffers = 0;     // that the buckets' gradients share; 0: each bucket has its own
+  bool one_copy = false;  // of the parameters a host, where that can be
+  bool whole = false;     // no parameter is divided among ranks
+  flat::BucketSizes sizes = {};
+};
+
 class ZeroBuckets {
  public:
-  // Moves the parameters; groups[i] is parameter i's. `parts`: ranks that the state is divided
-  // among; 1: this rank keeps all. They have been checked. Collective.
+  // Moves the parameters, with rank 0's values; groups[i] is parameter i's. They have been checked.
+  // Collective.
   ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> parameters,
-              std::span<const size_t> groups, int parts, flat::BucketSizes sizes);
+              std::span<const size_t> groups, const ZeroLayout& layout);
 
   std::vector<ZeroParameter>& parameters() { return parameters_; }
   std::vector<ZeroBucket>& buckets() { return buckets_; }
   const std::vector<ZeroBucket>& buckets() const { return buckets_; }
   int parts() const { return parts_; }
+  bool lends() const { return !pool_.empty(); }
+  // Null: every rank has its own copy of the parameters.
+  HostCopy* host_copy() { return host_copy_.get(); }
+  const HostCopy* host_copy() const { return host_copy_.get(); }
+  // Bytes of the memory that buckets take in turn.
+  int64_t pool_bytes() const;
 
   // Throws InvalidArgument if a parameter no longer lies where it was put.
   void check_places() const;
@@ -78,11 +98,39 @@ class ZeroBuckets {
   // The same, but for the gradients and what is known of their use.
   void forget_arrivals();
 
+  // A backward begins on this thread: from then on gradients may be born in their places, those of
+  // lent buffers after lend(). Or it has ended.
+  void begin_backward();
+  void end_backward() noexcept { births_.end(); }
+  // The gradient is there: remembers where autograd had put it.
+  void arrived(size_t index) { births_.arrived(index, parameters_[index].tensor.grad()); }
+
+  // Where buffers are lent: this bucket has one from now on.
+  void lend(size_t index);
+  // Puts the gradient's values into the view, unless they were born there; zeros where there is none.
+  // The view is the gradient from then on, or, where it is lent, nothing is. False: another tensor
+  // lives in that place, which may be gone later. `passed` is on_gradient()'s, in a gradient's hook.
+  bool place(size_t index, const at::Tensor& passed = {});
+  // The same of all gradients of the bucket that have no place yet; what is in the way makes it move.
+  void place_all(size_t index);
+  // Bytes of gradients that were not born in their places, since the beginning.
+  int64_t copied_bytes() const { return copied_bytes_; }
+
  private:
+  void make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans, size_t each);
+  at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan);
   void move(ZeroBucket& bucket, const flat::Bucket& plan, int part);
+  void clear_padding(const ZeroBucket& bucket);
+  void move_out(ZeroBucket& bucket);
+  void reseat(ZeroBucket& bucket);
 
   std::vector<ZeroParameter> parameters_;
   std::vector<ZeroBucket> buckets_;
+  std::vector<at::Tensor> pool_;
+  flat::TurnPlan turns_;
+  std::unique_ptr<HostCopy> host_copy_;
+  flat::Birthplaces births_;
+  int64_t copied_bytes_ = 0;
   int parts_;
 };
 

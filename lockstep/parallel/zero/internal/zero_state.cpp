@@ -18,10 +18,34 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr size_t kInFlight = 3;
-
 Communicator own_group(Communicator comm) {
   return comm.size() == 1 ? comm : comm.duplicate();
+}
+
+// One rank has nothing to divide, and its backwards add up by themselves.
+ZeroOptions resolved(ZeroOptions options, int ranks) {
+  if (options.stage < 0 || options.stage > 3)
+    throw InvalidArgument("ZeroOptimizer: stage is " + std::to_string(options.stage) +
+                          ", it must be 0, 1, 2 or 3");
+  if (options.accumulate && options.stage < 2)
+    throw InvalidArgument("ZeroOptimizer: accumulate is for stages 2 and 3; in stage " +
+                          std::to_string(options.stage) + " take no_sync()");
+  if (options.stage == 3 && !options.one_copy)
+    throw InvalidArgument("ZeroOptimizer: stage 3 is one_copy; take stage 2 without it");
+  if (ranks == 1) {
+    if (options.accumulate) options.overlap = false;
+    options.stage = 0;
+    options.accumulate = false;
+  }
+  return options;
+}
+
+ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole) {
+  return {.parts = options.stage > 0 ? ranks : 1,
+          .buffers = options.stage > 1 ? ZeroState::kInFlight : 0,
+          .one_copy = options.stage > 0 && options.one_copy,
+          .whole = whole,
+          .sizes = options.bucket_sizes};
 }
 
 double one_value(const at::Tensor& tensor, const char* name) {
@@ -41,12 +65,16 @@ std::vector<double> of_all_ranks(Communicator& comm, double own) {
 }  // namespace
 
 ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
-                     std::span<const size_t> groups, const ZeroOptions& options)
+                     std::span<const size_t> groups, const ZeroOptions& options, bool whole)
     : comm_(own_group(std::move(comm))),
-      options_(options),
-      buckets_(comm_, std::move(parameters), groups, options.shard ? comm_.size() : 1,
-               options.bucket_sizes) {
-  for (const ZeroBucket& bucket : buckets_.buckets()) comm_.broadcast(bucket.parameters, 0);
+      options_(resolved(options, comm_.size())),
+      buckets_(comm_, std::move(parameters), groups, layout_of(options_, comm_.size(), whole)) {
+  if (options_.stage < 3 || buckets_.host_copy() != nullptr) return;
+  throw InvalidArgument(
+      "ZeroOptimizer: stage 3 keeps one copy of the parameters a host, for which backend " +
+      comm_.capabilities().backend +
+      " has no memory (or the ranks of a host do not follow each other); take shm, hierarchical or "
+      "stage 2");
 }
 
 void ZeroState::install_hooks() {
@@ -54,97 +82,6 @@ void ZeroState::install_hooks() {
   for (const ZeroParameter& parameter : buckets_.parameters())
     parameters.push_back(parameter.tensor);
   watch(parameters);
-}
-
-// The buckets whose gradients were all there are reduced to their end. How many of them had been
-// started differs from rank to rank; which ones were complete does not.
-void ZeroState::backward_failed() {
-  const std::vector<ZeroParameter>& parameters = buckets_.parameters();
-  const bool kept = std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    return parameter.arrived && gradient.defined() && gradient.is_alias_of(parameter.view);
-  });
-  std::vector<ZeroBucket>& buckets = buckets_.buckets();
-  for (; finished_ < buckets.size(); ++finished_) {
-    while (started_ < buckets.size() && buckets[started_].missing == 0 &&
-           started_ - finished_ < kInFlight)
-      start_bucket();
-    if (finished_ == started_) break;
-    buckets[finished_].work.wait();
-  }
-  buckets_.forget_arrivals();
-  started_ = 0;
-  finished_ = 0;
-  if (!kept) return;
-  throw InvalidArgument(
-      "ZeroOptimizer: the backward before this one threw, and its gradients, some of them averages "
-      "already, are still there; call zero_grad() after such a backward");
-}
-
-void ZeroState::gradient_arrived(size_t index, const at::Tensor& /*passed*/) {
-  const Stopwatch watch(times_.during);
-  ZeroParameter& parameter = buckets_.parameters()[index];
-  const bool quiet = silencers_ > 0 || !options_.overlap;
-  if (settled_ || (parameter.arrived && !quiet)) {
-    throw InvalidArgument(
-        "ZeroOptimizer: the gradient of parameter '" + parameter.name +
-        "' arrived again after it was counted for this step; put all backwards of a step but the "
-        "last under no_sync(), or switch overlap off (overlap_comm) if one backward reaches a "
-        "parameter twice");
-  }
-  parameter.place();
-  parameter.used = true;
-  if (quiet) return;
-  parameter.arrived = true;
-  --buckets_.buckets()[parameter.bucket].missing;
-  start_ready_buckets();
-  comm_.progress();
-}
-
-// A reduction needs memory for its result: only so many are under way at once.
-void ZeroState::start_ready_buckets() {
-  std::vector<ZeroBucket>& buckets = buckets_.buckets();
-  while (finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
-  while (started_ < buckets.size() && buckets[started_].missing == 0 &&
-         started_ - finished_ < kInFlight)
-    start_bucket();
-}
-
-void ZeroState::start_bucket() {
-  const at::NoGradGuard no_grad;
-  ZeroBucket& bucket = buckets_.buckets()[started_];
-  if (sharded()) {
-    bucket.arriving = at::empty_like(bucket.own_gradient);
-    bucket.work = comm_.ireduce_scatter(bucket.arriving, bucket.gradients, ReduceOp::kAvg);
-  } else if (comm_.size() > 1) {
-    bucket.work = comm_.iall_reduce(bucket.gradients, ReduceOp::kAvg);
-  }
-  ++started_;
-}
-
-void ZeroState::finish_bucket() {
-  const at::NoGradGuard no_grad;
-  ZeroBucket& bucket = buckets_.buckets()[finished_];
-  bucket.work.wait();
-  if (bucket.arriving.defined()) bucket.own_gradient.copy_(bucket.arriving);
-  bucket.arriving.reset();
-  ++finished_;
-}
-
-void ZeroState::settle() {
-  if (settled_) return;
-  const Stopwatch watch(times_.waiting);
-  buckets_.check_places();
-  for (ZeroParameter& parameter : buckets_.parameters()) {
-    parameter.used |= parameter.tensor.grad().defined();
-    arrived_ |= parameter.used;
-    if (!parameter.arrived) parameter.place();
-  }
-  while (finished_ < buckets_.buckets().size()) {
-    while (started_ < buckets_.buckets().size() && started_ - finished_ < kInFlight) start_bucket();
-    finish_bucket();
-  }
-  settled_ = true;
 }
 
 // Whether there is a gradient at all: on all ranks or on none.
@@ -258,23 +195,43 @@ optim::StepResult ZeroState::step(const optim::StepOptions& options, const Group
 }
 
 void ZeroState::update(double divisor, const Groups& groups) {
+  HostCopy* copy = buckets_.host_copy();
+  std::vector<at::Tensor> flats;
   for (ZeroBucket& bucket : buckets_.buckets()) {
     {
       const Stopwatch watch(times_.updating);
       update_part(bucket, buckets_.parameters(), divisor, groups[bucket.group].options());
     }
     const Stopwatch watch(times_.gathering);
-    if (sharded()) bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
+    if (copy != nullptr)
+      flats.push_back(bucket.parameters);
+    else if (sharded())
+      bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
     comm_.progress();
   }
   const Stopwatch watch(times_.gathering);
+  if (copy != nullptr) copy->publish(flats);
   for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
+}
+
+ZeroMemory ZeroState::memory() const {
+  ZeroMemory memory;
+  const auto bytes = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); };
+  for (const ZeroBucket& bucket : buckets_.buckets()) {
+    memory.parameters += bytes(bucket.parameters);
+    memory.gradients += bytes(buckets_.lends() ? bucket.own_gradient : bucket.gradients);
+    for (const at::Tensor& state : bucket.states) memory.state += bytes(state);
+  }
+  if (const HostCopy* copy = buckets_.host_copy()) memory.parameters /= copy->sharers();
+  memory.buffers = buckets_.pool_bytes();
+  return memory;
 }
 
 void ZeroState::forget() {
   buckets_.reset();
-  started_ = 0;
-  finished_ = 0;
+  forget_round();
+  rounds_ = 0;
+  held_ = false;
   settled_ = false;
   arrived_ = false;
 }

@@ -23,29 +23,45 @@ namespace lockstep::internal {
 class ZeroState final : public flat::BackwardWatch {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  static constexpr size_t kInFlight = 3;  // buckets that are reduced at once
 
-  // Collective.
+  // `whole`: each parameter is one rank's. Collective.
   ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
-            std::span<const size_t> groups, const ZeroOptions& options);
+            std::span<const size_t> groups, const ZeroOptions& options, bool whole);
   void install_hooks();
 
   void silence(int by) { silencers_ += by; }
   // Returns once all averages are there.
   void settle();
+  // The averages of this rank's parts, after settle(); none if no gradient has come.
+  std::vector<at::Tensor> own_gradients() const;
   optim::StepResult step(const optim::StepOptions& options, const Groups& groups);
 
   // Its own: hooks call while the caller may be anywhere between other collectives.
   Communicator& comm() { return comm_; }
   ZeroBuckets& buckets() { return buckets_; }
   bool sharded() const { return buckets_.parts() > 1; }
-  const ZeroTimes& times() const { return times_; }
+  ZeroMemory memory() const;
+  ZeroTimes times() const {
+    ZeroTimes times = times_;
+    times.copied_bytes = buckets_.copied_bytes();
+    return times;
+  }
 
  private:
+  void backward_began() override;
   void gradient_arrived(size_t index, const at::Tensor& passed) override;
+  void backward_ended() override;
   void backward_failed() override;
+  // A step's gradients are reduced in rounds of all buckets: one, unless each backward is reduced by
+  // itself.
+  void lend_buffers();
   void start_ready_buckets();
   void start_bucket();
   void finish_bucket();
+  void finish_round();
+  void forget_round();
+  bool quiet() const { return silencers_ > 0 || !options_.overlap; }
   void check_used();
   bool agree_on_arrival();
   std::optional<double> divisor_for(const optim::StepOptions& options, optim::StepResult* result);
@@ -58,11 +74,16 @@ class ZeroState final : public flat::BackwardWatch {
   ZeroOptions options_;
   ZeroBuckets buckets_;
   ZeroTimes times_;
-  size_t started_ = 0;    // buckets whose reduction was started
-  size_t finished_ = 0;   // and of them, those whose average is in its place
-  bool settled_ = false;  // all averages are there
-  bool arrived_ = false;  // some parameter had a gradient when they were settled
-  int silencers_ = 0;     // NoSync guards that live
+  size_t lent_ = 0;              // buckets that have memory for their gradients, in this round
+  size_t started_ = 0;           // and of them, those whose reduction was started
+  size_t finished_ = 0;          // and of them, those whose average is in its place
+  int rounds_ = 0;               // that are over
+  bool held_ = false;            // gradients of earlier backwards wait in grad()
+  bool took_held_ = false;       // and some of them are part of this round
+  bool settled_ = false;         // all averages are there
+  bool arrived_ = false;         // some parameter had a gradient when they were settled
+  bool quiet_backward_ = false;  // the latest one did not communicate
+  int silencers_ = 0;            // NoSync guards that live
 };
 
 }  // namespace lockstep::internal

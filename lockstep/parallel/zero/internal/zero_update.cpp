@@ -11,6 +11,8 @@
 #include <optional>
 #include <tuple>
 
+#include "lockstep/optim/muon.h"
+
 namespace lockstep::internal {
 namespace {
 
@@ -71,13 +73,16 @@ void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& bas
 }  // namespace
 
 size_t count_of_states(const torch::optim::OptimizerOptions& base) {
+  if (dynamic_cast<const optim::MuonOptions*>(&base) != nullptr) return 1;
   if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&base)) return adamw->amsgrad() ? 3 : 2;
   if (const auto* adam = dynamic_cast<const AdamOptions*>(&base)) return adam->amsgrad() ? 3 : 2;
   return static_cast<const SGDOptions&>(base).momentum() != 0 ? 1 : 0;
 }
 
-void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, double divisor,
-                 const torch::optim::OptimizerOptions& options) {
+namespace {
+
+void update_by_kernel(ZeroBucket& bucket, const std::vector<ZeroParameter>& parameters,
+                      double divisor, const torch::optim::OptimizerOptions& options) {
   const size_t states = count_of_states(options);
   const auto scalar = bucket.own_parameters.options().dtype(at::kFloat);
   const std::vector<ZeroStretch> stretches = stretches_of(bucket, parameters);
@@ -97,6 +102,32 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, dou
     }
     launch_kernel(launch, options, first);
   }
+}
+
+// Each matrix is one rank's, and whole.
+void update_matrices(ZeroBucket& bucket, const std::vector<ZeroParameter>& parameters,
+                     double divisor, const optim::MuonOptions& options) {
+  std::optional<at::Tensor> by;
+  if (divisor != 1) by = at::full({}, divisor, bucket.own_parameters.options().dtype(at::kFloat));
+  for (const ZeroSlot& slot : bucket.slots) {
+    if (slot.own.empty()) continue;
+    const at::Tensor& like = parameters[slot.parameter].tensor;
+    const auto shaped = [&](const at::Tensor& part) {
+      return part.as_strided(like.sizes(), like.strides(), part.storage_offset() + slot.own.begin);
+    };
+    optim::muon_update(shaped(bucket.own_parameters), shaped(bucket.own_gradient),
+                       shaped(bucket.state(0)), options, by);
+  }
+}
+
+}  // namespace
+
+void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, double divisor,
+                 const torch::optim::OptimizerOptions& options) {
+  if (const auto* muon = dynamic_cast<const optim::MuonOptions*>(&options))
+    update_matrices(bucket, parameters, divisor, *muon);
+  else
+    update_by_kernel(bucket, parameters, divisor, options);
   for (const ZeroSlot& slot : bucket.slots) {
     ++parameters[slot.parameter].steps;
     // As an in-place change would: autograd then notices a graph that saw the old values.

@@ -1,0 +1,56 @@
+// A GoogleTest fixture for ranks on several hosts of this machine (network_namespaces.h).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/network_namespaces.h"
+
+namespace lockstep::testing {
+
+// `per_host` ranks on each of `hosts`, by rank.
+inline std::vector<int> places(int hosts, int per_host) {
+  std::vector<int> all;
+  for (int rank = 0; rank < hosts * per_host; ++rank) all.push_back(rank / per_host);
+  return all;
+}
+
+// Skips where there are no namespaces.
+class HostsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string why = NetworkNamespaces::unavailable();
+    if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;
+  }
+  // Hosts, in the test itself; its ranks find themselves on theirs.
+  void make_hosts(int hosts) {
+    if (!in_lone_rank()) network_ = std::make_unique<NetworkNamespaces>(hosts);
+  }
+  // hosts[r] is where rank r runs. The rest as expect_lone_ranks().
+  void run(const std::vector<int>& hosts, const std::function<void()>& rank,
+           const std::map<int, int>& ends = {}, const std::string& part = "") {
+    LoneOptions options;
+    options.deadline = std::chrono::seconds(120);
+    if (network_) {
+      options.hosts = {.of_rank = hosts,
+                       .prefix = [this](int host) { return network_->prefix(host); },
+                       .on = [this](int host, const auto& fn) { network_->on(host, fn); },
+                       .address = network_->address(0)};
+    }
+    // gloo asks the name service for this host's name, which has none.
+    options.variables = {{"GLOO_SOCKET_IFNAME", "eth0"}};
+    expect_lone_ranks(static_cast<int>(hosts.size()), rank, ends, std::move(options), part);
+  }
+  // Null in the ranks.
+  std::unique_ptr<NetworkNamespaces> network_;
+};
+
+}  // namespace lockstep::testing

@@ -1,0 +1,30 @@
+// Few buffers for many buckets, which take them in turn: a pure decision.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/flat/bucket_plan.h"
+
+namespace lockstep::flat {
+
+struct TurnPlan {
+  struct Turn {
+    size_t buffer = 0;
+    // The bucket that must have given the buffer back; none: this one is the first.
+    std::optional<size_t> after = std::nullopt;
+  };
+  std::vector<TensorSpec> buffers;  // each as large as the largest bucket that takes it
+  std::vector<Turn> turns;          // one a bucket, in the buckets' order
+};
+
+// At most `each` buffers for the buckets of one dtype and device. Throws InvalidArgument for none.
+TurnPlan plan_turns(std::span<const TensorSpec> buckets, size_t each);
+
+}  // namespace lockstep::flat

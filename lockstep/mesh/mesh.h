@@ -1,0 +1,53 @@
+// Mesh: the ranks of a communicator along named axes, and a communicator for each set of axes.
+//
+//   Mesh mesh(comm, {{"data", 2}, {"shard", 4}});   // 8 ranks; the last axis has neighbours
+//   mesh["shard"].all_reduce(t);                    // among the 4 ranks of this one's row
+//   mesh.over({"data", "shard"}).barrier();         // among all 8
+//   std::cout << mesh.str();
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/mesh/mesh_layout.h"
+
+namespace lockstep {
+
+// A handle: copies mean the same mesh. One thread at a time for each of its communicators.
+class Mesh {
+ public:
+  // Makes the communicators of all sets of axes, in one order on all ranks; `comm` itself is used for
+  // that alone. A group takes memory and sockets when it is first used, so those that nobody uses cost
+  // little (communicator.h, "Further groups"). Collective. Throws InvalidArgument before anything is sent:
+  // what MeshLayout refuses, more than kMostAxes axes; and what Communicator::split throws.
+  Mesh(Communicator comm, std::vector<MeshAxis> axes);
+
+  static constexpr size_t kMostAxes = 6;
+
+  const MeshLayout& layout() const;
+  // This rank's place, one number an axis; and along one of them.
+  const std::vector<int>& coordinates() const;
+  int place(std::string_view axis) const;
+
+  // The ranks that differ from this one along the axis only; a rank's number there is its place. Throw
+  // InvalidArgument for an axis that is none.
+  Communicator& operator[](std::string_view axis) const;
+  // Along several axes: ordered as the mesh is, whatever order they are named in.
+  Communicator& over(const std::vector<std::string>& axes) const;
+
+  // Several lines, which say where each rank is:
+  //   mesh data=2, shard=2 of 4 ranks
+  //     data 0: along shard ranks 0, 1
+  //     data 1: along shard ranks 2, 3
+  std::string str() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// Muon for the matrices of hidden layers: Jordan et al., "Muon: An optimizer for hidden layers in neural
+// networks" (2024); with the rate of Liu et al., "Muon is Scalable for LLM Training", arXiv:2502.16982.
+//
+// For each matrix x with gradient g:
+//   m = momentum * m + (1 - momentum) * g
+//   u = nesterov ? momentum * m + (1 - momentum) * g : m
+//   o = u with its singular values near 1: five Newton-Schulz iterations
+//   x = (1 - lr * weight_decay) * x - lr * factor(rows, columns) * o
+//
+// As torch.optim.Muon, whose defaults these are. Biases, norms, embeddings and the output layer go to
+// another optimizer (AdamW), with a step of its own.
+#pragma once
+
+#include <torch/optim/sgd.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/optimizer_kind.h"
+#include "lockstep/optim/fused_optimizer.h"
+
+namespace lockstep::optim {
+
+enum class MuonRate : uint8_t {
+  kOriginal,    // factor sqrt(max(1, rows / columns))
+  kMatchAdamW,  // 0.2 sqrt(max(rows, columns)): AdamW's rate and weight decay then do
+};
+
+// SGD's options (dampening is 0) and what is Muon's own.
+class MuonOptions : public torch::optim::SGDOptions {
+ public:
+  explicit MuonOptions(double rate = 1e-3) : SGDOptions(rate) {
+    SGDOptions::momentum(0.95);
+    SGDOptions::nesterov(true);
+    SGDOptions::weight_decay(0.1);
+  }
+  double momentum() const { return SGDOptions::momentum(); }
+  MuonOptions& momentum(double value) { return SGDOptions::momentum(value), *this; }
+  bool nesterov() const { return SGDOptions::nesterov(); }
+  MuonOptions& nesterov(bool value) { return SGDOptions::nesterov(value), *this; }
+  double weight_decay() const { return SGDOptions::weight_decay(); }
+  MuonOptions& weight_decay(double value) { return SGDOptions::weight_decay(value), *this; }
+
+  MuonRate rate() const { return rate_; }
+  MuonOptions& rate(MuonRate value) { return rate_ = value, *this; }
+  int iterations() const { return iterations_; }
+  MuonOptions& iterations(int value) { return iterations_ = value, *this; }
+  // What the iterations compute in.
+  at::ScalarType dtype() const { return dtype_; }
+  MuonOptions& dtype(at::ScalarType value) { return dtype_ = value, *this; }
+
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    return std::make_unique<MuonOptions>(*this);
+  }
+
+ private:
+  MuonRate rate_ = MuonRate::kOriginal;
+  int iterations_ = 5;
+  at::ScalarType dtype_ = at::kBFloat16;
+};
+
+// State is SGD's momentum buffer, memory and errors as adam.h says; files name the optimizer "Muon".
+class Muon : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>,
+             public OptimizerKind {
+ public:
+  // Throw InvalidArgument besides: a parameter without two dimensions, dampening, iterations out of
+  // 1 to 99. Groups without options have the defaults; their options are MuonOptions.
+  explicit Muon(std::vector<at::Tensor> parameters, const MuonOptions& options = MuonOptions());
+  explicit Muon(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                const MuonOptions& defaults = MuonOptions());
+
+  using FusedOptimizer::step;
+  StepResult step(const StepOptions& options) override;
+  std::string kind() const override { return "Muon"; }
+};
+
+// For whoever keeps the state elsewhere: one matrix' step, in place. All have the same sizes; `momentum`
+// holds zeros before the first. `gradient` is divided by `divisor` first, where there is one.
+void muon_update(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& momentum,
+                 const MuonOptions& options, const std::optional<at::Tensor>& divisor);
+
+// Throw InvalidArgument: options out of range; a parameter that Muon does not take, by this name.
+void check(const MuonOptions& options);
+void check_muon_parameter(const at::Tensor& parameter, const std::string& name);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,183 @@
+// From gradients as they come to the averages of this rank's parts.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/stopwatch.h"
+#include "lockstep/parallel/zero/internal/zero_state.h"
+
+namespace lockstep::internal {
+
+void ZeroState::backward_began() {
+  quiet_backward_ = quiet();
+  buckets_.begin_backward();
+  if (!quiet() && !settled_) lend_buffers();
+}
+
+void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
+  const Stopwatch watch(times_.during);
+  ZeroParameter& parameter = buckets_.parameters()[index];
+  buckets_.arrived(index);
+  if (settled_ || (parameter.arrived && !quiet())) {
+    throw InvalidArgument(
+        "ZeroOptimizer: the gradient of parameter '" + parameter.name +
+        "' arrived again after it was counted for this step; put all backwards of a step but the "
+        "last under no_sync(), switch accumulate on (stages 2 and 3), or overlap off "
+        "(overlap_comm) if one backward reaches a parameter twice");
+  }
+  parameter.used = true;
+  if (!buckets_.lends()) buckets_.place(index, passed);
+  if (quiet()) {
+    held_ = true;
+    return;
+  }
+  parameter.arrived = true;
+  --buckets_.buckets()[parameter.bucket].missing;
+  if (buckets_.lends()) {
+    took_held_ |= held_;
+    if (parameter.bucket >= lent_ || !buckets_.place(index, passed))
+      parameter.early = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
+  }
+  start_ready_buckets();
+  comm_.progress();
+}
+
+void ZeroState::backward_ended() {
+  buckets_.end_backward();
+  if (!options_.accumulate || silencers_ > 0 || settled_) return;
+  const Stopwatch watch(times_.during);
+  finish_round();
+}
+
+// The buckets whose gradients were all there are reduced to their end. How many of them had been
+// started differs from rank to rank; which ones were complete does not.
+void ZeroState::backward_failed() {
+  buckets_.end_backward();
+  // Of the backward that begins now, one gradient has come at most.
+  const auto stale = [this](const ZeroParameter& one) {
+    const at::Tensor& gradient = one.tensor.grad();
+    if (!gradient.defined()) return false;
+    return buckets_.lends() || gradient.is_alias_of(one.view);
+  };
+  const auto& parameters = buckets_.parameters();
+  const auto there = std::count_if(parameters.begin(), parameters.end(), stale);
+  const bool kept = buckets_.lends()
+                        ? rounds_ > 0 || took_held_ || (quiet_backward_ && there > 1)
+                        : std::any_of(parameters.begin(), parameters.end(), [&](const auto& one) {
+                            return (one.arrived || quiet_backward_) && stale(one);
+                          });
+  std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  for (; finished_ < buckets.size(); finish_bucket()) {
+    start_ready_buckets();
+    if (finished_ == started_) break;
+  }
+  forget_round();
+  if (!kept) return;
+  if (buckets_.lends()) forget();
+  throw InvalidArgument(
+      buckets_.lends()
+          ? "ZeroOptimizer: the backward before this one threw, and with its gradients those of "
+            "the step's earlier backwards are gone; begin the step again (after leave_out() this "
+            "is not said)"
+          : "ZeroOptimizer: the backward before this one threw, and its gradients, some of them "
+            "averages already, are still there; call zero_grad() after such a backward");
+}
+
+void ZeroState::lend_buffers() {
+  std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  for (; lent_ < buckets.size(); ++lent_) {
+    const std::optional<size_t>& after = buckets[lent_].after;
+    if (after && *after >= finished_) return;
+    if (buckets_.lends()) buckets_.lend(lent_);
+  }
+}
+
+// A reduction needs memory for its result: only so many are under way at once.
+void ZeroState::start_ready_buckets() {
+  std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  while (finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
+  lend_buffers();
+  while (started_ < lent_ && buckets[started_].missing == 0 && started_ - finished_ < kInFlight)
+    start_bucket();
+}
+
+void ZeroState::start_bucket() {
+  const at::NoGradGuard no_grad;
+  ZeroBucket& bucket = buckets_.buckets()[started_];
+  buckets_.place_all(started_);
+  if (sharded()) {
+    // Where the average would go, lie the gradients themselves or the averages of earlier rounds.
+    const bool aside = !buckets_.lends() || rounds_ > 0;
+    if (aside) bucket.arriving = at::empty_like(bucket.own_gradient);
+    bucket.work = comm_.ireduce_scatter(aside ? bucket.arriving : bucket.own_gradient,
+                                        bucket.gradients, ReduceOp::kAvg);
+  } else if (comm_.size() > 1) {
+    bucket.work = comm_.iall_reduce(bucket.gradients, ReduceOp::kAvg);
+  }
+  ++started_;
+}
+
+void ZeroState::finish_bucket() {
+  const at::NoGradGuard no_grad;
+  ZeroBucket& bucket = buckets_.buckets()[finished_];
+  bucket.work.wait();
+  if (bucket.arriving.defined() && rounds_ > 0)
+    bucket.own_gradient.add_(bucket.arriving);
+  else if (bucket.arriving.defined())
+    bucket.own_gradient.copy_(bucket.arriving);
+  bucket.arriving.reset();
+  ++finished_;
+}
+
+// Parameters that got no gradient count as zero.
+void ZeroState::finish_round() {
+  std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  while (finished_ < buckets.size()) {
+    lend_buffers();
+    while (started_ < lent_ && started_ - finished_ < kInFlight) start_bucket();
+    finish_bucket();
+  }
+  ++rounds_;
+  if (!options_.accumulate) return;
+  forget_round();
+  held_ = false;
+}
+
+void ZeroState::forget_round() {
+  buckets_.forget_arrivals();
+  took_held_ = false;
+  lent_ = 0;
+  started_ = 0;
+  finished_ = 0;
+}
+
+void ZeroState::settle() {
+  if (settled_) return;
+  const Stopwatch watch(times_.waiting);
+  buckets_.check_places();
+  // A backward that threw has left a round half done: on all ranks, as its first bucket was complete.
+  bool waiting = rounds_ == 0 || started_ > 0;
+  for (ZeroParameter& parameter : buckets_.parameters()) {
+    const bool here = parameter.tensor.grad().defined();
+    waiting |= here;
+    parameter.used |= here;
+    arrived_ |= parameter.used;
+  }
+  if (waiting) finish_round();
+  settled_ = true;
+}
+
+std::vector<at::Tensor> ZeroState::own_gradients() const {
+  std::vector<at::Tensor> own;
+  for (const ZeroBucket& bucket : buckets_.buckets()) {
+    own.push_back(bucket.own_gradient);
+  }
+  return own;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,169 @@
+// ZeroOptimizer among processes: one host, whose memory is counted by the kernel, and several.
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <torch/types.h>
+
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/hosts_test.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/zero/test_net.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+namespace lockstep::zero_mp_test {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+using zero_test::named_trained;
+using zero_test::TestNet;
+
+// Twenty steps of all ranks are those of one process.
+void expect_one_process(Communicator& comm, int stage) {
+  TestNet one, net;
+  optim::FusedAdamW reference(zero_test::trained(one), AdamWOptions(1e-2));
+  ZeroOptimizer optimizer(comm, named_trained(net), AdamWOptions(1e-2),
+                          {.stage = stage, .bucket_sizes = {.first = 200, .rest = 300}});
+  for (int step = 0; step < 20; ++step) {
+    reference.zero_grad();
+    zero_test::loss_of(one, step).backward();
+    reference.step();
+    zero_test::loss_of(net, step, comm.rank(), comm.size()).backward();
+    optimizer.step();
+  }
+  EXPECT_LE(zero_test::distance(zero_test::trained(net), zero_test::trained(one)), 1e-10)
+      << "stage " << stage;
+}
+
+// This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without what
+// malloc only keeps for later.
+double proportional_bytes() {
+  ::malloc_trim(0);
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(rollup, line);) {
+    if (line.starts_with("Pss:")) return std::stod(line.substr(4)) * 1024;
+  }
+  return -1;
+}
+
+double sum_over_ranks(Communicator& comm, double mine) {
+  const at::Tensor sum = at::full({1}, mine, at::kDouble);
+  comm.all_reduce(sum);
+  return sum.item<double>();
+}
+
+TEST(ZeroProcesses, EveryStageIsOneProcess) {
+  testing::expect_ranks(3, [](Communicator& comm) {
+    for (const int stage : {0, 1, 2, 3}) expect_one_process(comm, stage);
+  });
+}
+
+// 64 MiB of parameters under AdamW among four ranks: DistributedDataParallel would take 1 GiB.
+TEST(ZeroProcesses, TheKernelCountsOneCopy) {
+  testing::expect_ranks(4, [](Communicator& comm) {
+    constexpr double kPsi = 64.0 * (1 << 20);
+    expect_one_process(comm, 3);  // libtorch's code and what it makes once
+    comm.barrier();
+    const double before = sum_over_ranks(comm, proportional_bytes());
+    NamedTensors parameters;
+    for (int i = 0; i < 16; ++i) {
+      parameters.emplace_back("p" + std::to_string(i),
+                              torch::full({1 << 20}, 1.0).requires_grad_());
+    }
+    ZeroOptimizer optimizer(comm, parameters, AdamWOptions(1e-3),
+                            {.stage = 3, .bucket_sizes = {.first = 4 << 20, .rest = 4 << 20}});
+    for (int step = 0; step < 2; ++step) {
+      at::Tensor loss = torch::zeros({});
+      for (const auto& entry : parameters) loss = loss + entry.second.sum();
+      loss.backward();
+      optimizer.step();
+    }
+    comm.barrier();
+    const double used = sum_over_ranks(comm, proportional_bytes()) - before;
+    const ZeroMemory memory = optimizer.memory();
+    const double counted = sum_over_ranks(
+        comm,
+        static_cast<double>(memory.parameters + memory.gradients + memory.state + memory.buffers));
+    if (comm.rank() == 0)
+      std::cout << "[ measured ] " << used / 1e6 << " MB, counted " << counted / 1e6 << " MB\n";
+    EXPECT_NEAR(counted, 4 * kPsi + 4 * 3.0 * (4 << 20), 0.02 * 4 * kPsi);
+    EXPECT_LT(used, 1.1 * counted);
+    EXPECT_GT(used, 0.95 * counted);
+  });
+}
+
+TEST(ZeroProcesses, AnEngineWithoutSharedMemoryHasStagesZeroToTwo) {
+  testing::expect_ranks(2,
+                        [](Communicator& comm) {
+                          for (const int stage : {1, 2}) expect_one_process(comm, stage);
+                          TestNet net;
+                          EXPECT_THAT(message_of<InvalidArgument>([&] {
+                                        ZeroOptimizer(comm, named_trained(net), SGDOptions(1),
+                                                      {.stage = 3});
+                                      }),
+                                      HasSubstr("backend gloo has no memory"));
+                        },
+                        {.backend = "gloo"});
+}
+
+class ZeroHosts : public testing::HostsTest {};
+
+TEST_F(ZeroHosts, EveryStageIsOneProcess) {
+  make_hosts(2);
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1}}) {
+    run(
+        hosts,
+        [] {
+          Communicator comm = init({.timeout = std::chrono::seconds(60)});
+          ASSERT_EQ(comm.capabilities().backend, "hierarchical");
+          for (const int stage : {1, 3}) expect_one_process(comm, stage);
+        },
+        {}, std::to_string(hosts.size()));
+  }
+}
+
+// Between hosts a step sends what DistributedDataParallel's would: each host the gradients of the
+// others' parts once, and its own parts of the parameters once, however many ranks it has.
+TEST_F(ZeroHosts, AStepSendsEachByteOnceAHost) {
+  constexpr int64_t kNumel = 4 << 20;
+  constexpr int kSteps = 4;
+  for (const int per_host : {1, 2}) {
+    make_hosts(2);
+    run(
+        testing::places(2, per_host),
+        [] {
+          Communicator comm =
+              init({.backend = "hierarchical", .timeout = std::chrono::seconds(60)});
+          const at::Tensor p = torch::full({kNumel}, 1.0).requires_grad_();
+          ZeroOptimizer optimizer(comm, {{"p", p}}, SGDOptions(0.1), {.stage = 3});
+          for (int step = 0; step < kSteps; ++step) {
+            p.sum().backward();
+            optimizer.step();
+          }
+          comm.barrier();
+        },
+        {}, std::to_string(per_host));
+    if (!network_) continue;  // a rank of the other turn
+    // At the beginning host 0 sends the parameters to host 1.
+    const double payload = kSteps * 2 * 0.5 * kNumel * 4;
+    for (int h = 0; h < 2; ++h) {
+      const double first = h == 0 ? kNumel * 4 : 0;
+      const auto bytes = static_cast<double>(network_->bytes_sent(h));
+      EXPECT_GT(bytes, 0.99 * payload + first) << h;
+      EXPECT_LT(bytes, 1.08 * (payload + first)) << h;
+    }
+    network_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::zero_mp_test

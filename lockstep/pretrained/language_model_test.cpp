@@ -1,0 +1,92 @@
+#include "lockstep/pretrained/language_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/model/sampling.h"
+
+namespace lockstep::language_model_test {
+namespace {
+
+using ::testing::HasSubstr;
+using tokenizers::Characters;
+
+LmConfig small(bool tied) {
+  LmConfig config;
+  config.vocab_size = 4;
+  config.hidden_size = 8;
+  config.intermediate_size = 12;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.max_position_embeddings = 16;
+  config.tie_word_embeddings = tied;
+  config.bos_token_id.reset();
+  config.eos_token_ids.clear();
+  return config;
+}
+
+TransformerLm write_model(const TestDirectory& dir, bool tied) {
+  torch::manual_seed(1);
+  TransformerLm model(small(tied));
+  save(model, dir.path() / "model.safetensors");
+  dir.write("config.json", to_json(model->config()));
+  for (const auto& [name, text] : Characters::of("abc\n", "t").files()) dir.write(name, text);
+  return model;
+}
+
+TEST(LanguageModel, ComesBackFromItsDirectory) {
+  for (const bool tied : {false, true}) {
+    const TestDirectory dir;
+    TransformerLm model = write_model(dir, tied);
+    ASSERT_TRUE(is_language_model(dir.path()));
+    LanguageModel loaded = load_language_model(dir.path());
+    EXPECT_FALSE(loaded.model->is_training());
+    model->eval();
+    const at::Tensor ids = at::tensor({0, 1, 2, 3, 1}, at::kLong).reshape({1, 5});
+    EXPECT_TRUE(at::equal(loaded.model->forward(ids), model->forward(ids)));
+    EXPECT_EQ(loaded.tokenizer.encode("ab").size(), 2u);
+  }
+}
+
+TEST(LanguageModel, OtherWritersHabitsAreTaken) {
+  const TestDirectory dir;
+  const TransformerLm model = write_model(dir, true);
+  NamedTensors state = module_state(*model);
+  for (auto& entry : state) entry.second = entry.second.to(at::kBFloat16);
+  state.emplace_back("lm_head.weight", at::zeros({4, 8}));
+  state.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({2}));
+  write_safetensors(dir.path() / "model.safetensors", state);
+  const TransformerLm loaded = load_lm(dir.path());
+  EXPECT_TRUE(loaded->is_training());
+  EXPECT_TRUE(
+      at::equal(loaded->parameters()[0], model->parameters()[0].to(at::kBFloat16).to(at::kFloat)));
+}
+
+TEST(LanguageModel, WhatIsWrongIsNamed) {
+  const TestDirectory dir;
+  const auto error = [&] {
+    return message_of<CheckpointError>([&] { load_language_model(dir.path()); });
+  };
+  EXPECT_FALSE(is_language_model(dir.path()));
+  write_model(dir, false);
+  dir.write("config.json", R"({"model_type": "gpt2"})");
+  EXPECT_FALSE(is_language_model(dir.path()));
+  EXPECT_THAT(error(), HasSubstr("model_type"));
+  write_model(dir, false);
+  std::filesystem::remove(dir.path() / "characters.json");
+  EXPECT_THAT(error(), HasSubstr("has neither characters.json"));
+  for (const auto& [name, text] : Characters::of("abcdef", "t").files()) dir.write(name, text);
+  EXPECT_THAT(error(), HasSubstr("6 tokens, the model only 4"));
+  std::filesystem::remove(dir.path() / "model.safetensors");
+  EXPECT_THAT(error(), HasSubstr("has neither model.safetensors"));
+}
+
+}  // namespace
+}  // namespace lockstep::language_model_test

@@ -1,0 +1,77 @@
+// A recipe that trains by AdamW: what text and lm have in common.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/recipes/recipe_run.h"
+#include "lockstep/train/supervised_task.h"
+
+namespace lockstep {
+
+// M, D and Loss as SupervisedTask takes them. All that is referred to must outlive the call.
+template <typename M, data::Dataset D, typename Loss>
+struct AdamWRecipe {
+  using Autocast = std::optional<amp::AutocastSettings>;
+
+  const D& train;
+  int64_t held_out = 0;                 // samples to evaluate on
+  std::function<M()> make;              // the model, perhaps drawn
+  Loss loss = {};                       // as SupervisedTask calls it
+  std::optional<double> max_norm = {};  // the gradients' global one, at most
+  std::function<Evaluation(M&, const Autocast&)> evaluate;
+  std::function<CheckpointFiles(const M&)> files;
+  std::vector<std::string> labels = {};  // RecipeParts'
+  std::string question;                  // TrainResult's
+};
+
+// Weight decay of all but norms and biases. `start`: before the data were loaded. Collective. Throws as
+// train_recipe().
+template <typename M, data::Dataset D, typename Loss>
+TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
+                           const TrainRunOptions& options,
+                           std::chrono::steady_clock::time_point start,
+                           const AdamWRecipe<M, D, Loss>& recipe) {
+  check_against_data(config, recipe.train.size(), recipe.held_out);
+  const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
+  data::DistributedSampler sampler(recipe.train.size(), strategy->data_ranks(comm),
+                                   {.seed = config.seed});
+  data::Loader loader(
+      recipe.train, sampler,
+      {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+
+  StrategyModel model(drawn_from_seed(comm, config.seed, recipe.make), strategy, comm);
+  const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
+  const auto optimizer =
+      strategy->make_optimizer(optim::decay_groups(*model.module(), adamw), adamw);
+  const auto autocast =
+      config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
+  SupervisedTask<M, D, Loss> task(
+      {.model = model,
+       .optimizer = *optimizer,
+       .sampler = sampler,
+       .loader = loader,
+       .loss = recipe.loss,
+       .learning_rate = rates_of(config, loader.batches(), {.ratio = config.warmup_ratio}),
+       .autocast = autocast,
+       .max_norm = recipe.max_norm});
+  return run_recipe(comm, config, options,
+                    {.model = *model.module(),
+                     .strategy = *strategy,
+                     .optimizer = *optimizer,
+                     .task = task.task([&] { return recipe.evaluate(model.module(), autocast); }),
+                     .files = recipe.files(model.module()),
+                     .labels = recipe.labels,
+                     .question = recipe.question,
+                     .start = start});
+}
+
+}  // namespace lockstep

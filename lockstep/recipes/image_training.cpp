@@ -1,0 +1,163 @@
+#include "lockstep/recipes/image_training.h"
+
+#include <torch/nn/functional/loss.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/data/augment.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
+#include "lockstep/recipes/image_data.h"
+#include "lockstep/recipes/recipes.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/supervised_task.h"
+#include "lockstep/train/text_loss.h"
+
+namespace lockstep {
+namespace {
+
+std::unique_ptr<data::Sampler> make_sampler(const TrainConfig& config, int64_t samples,
+                                            const Communicator& comm) {
+  if (config.sampler == "partition") {
+    const auto parts = data::DataPartitioner::equal(samples, comm.size(), config.seed);
+    return std::make_unique<data::SubsetSampler>(parts.use(comm.rank()),
+                                                 data::SubsetSamplerOptions{.seed = config.seed});
+  }
+  return std::make_unique<data::DistributedSampler>(
+      samples, comm, data::DistributedSamplerOptions{.seed = config.seed});
+}
+
+void load_init_from(ImageModel& model, const TrainConfig& config) {
+  try {
+    load(model, config.init_from);
+  } catch (const CheckpointError& error) {
+    throw InvalidArgument("init_from: " + std::string(error.what()));
+  }
+}
+
+ImageModel start_model(const TrainConfig& config, Communicator& comm) {
+  ImageModel model =
+      drawn_from_seed(comm, config.seed, [&config] { return make_image_model(config); });
+  if (!config.init_from.empty()) load_init_from(model, config);
+  if (config.sync_batch_norm) convert_sync_batch_norm(model, comm);
+  return model;
+}
+
+struct ImageLoss {
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor output = model(batch.input);
+    return {torch::nll_loss(output, batch.target), output, batch.target};
+  }
+};
+
+// Weight decay is for filters and matrices; without it there is one group, in the model's order.
+std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
+    const torch::nn::Module& model, const torch::optim::SGDOptions& options) {
+  if (options.weight_decay() != 0) return optim::decay_groups(model, options);
+  return {torch::optim::OptimizerParamGroup(model.parameters())};
+}
+
+// The learning rate of each step; empty: the optimizer's own throughout.
+std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t steps_per_epoch) {
+  if (config.schedule == "constant" && config.warmup == 0) return {};
+  return rates_of(config, steps_per_epoch,
+                  {.steps = static_cast<int64_t>(
+                       std::llround(config.warmup * static_cast<double>(steps_per_epoch)))});
+}
+
+// Evaluates what a checkpoint would hold: ranks have BatchNorm statistics of their own, and rank
+// 0's are those that are saved.
+Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communicator& comm,
+                    int64_t classes) {
+  constexpr int64_t kBatch = 500;
+  const NamedTensors buffers = to_named_tensors(model->named_buffers());
+  if (!buffers.empty()) broadcast_tensors(comm, buffers);
+  return evaluate_classifier(model, test, comm, classes, kBatch);
+}
+
+std::vector<std::string> numbers_to(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+// One of the test set's pictures.
+std::string question_for(const TrainConfig& config, int64_t pictures) {
+  constexpr int64_t kPicture = 7;
+  return "--file " + shell_word(example_file(config).string()) + " --index " +
+         std::to_string(std::min(pictures - 1, kPicture));
+}
+
+}  // namespace
+
+TrainResult train_images(Communicator comm, const TrainConfig& config,
+                         const TrainRunOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  check_ranks(comm, config);
+  const Recipe& recipe = recipe_of(config.recipe);
+  const ImageData data = load_image_data(config, config.data);
+  check_against_data(config, data.train.size(), data.test.size());
+  const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
+  const auto sampler = make_sampler(config, data.train.size(), strategy->data_ranks(comm));
+  constexpr int64_t kPadding = 4;
+  const data::AugmentedImages train(
+      data.train,
+      {.crop_padding = config.augment ? kPadding : 0, .flip = config.augment, .seed = config.seed});
+  data::Loader loader(
+      train, *sampler,
+      {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+
+  StrategyModel model(start_model(config, comm), strategy, comm);
+  const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
+                                  .momentum(config.momentum)
+                                  .weight_decay(config.weight_decay);
+  const auto optimizer = model.strategy().make_optimizer(
+      parameter_groups(*model.module(), options_of_sgd), options_of_sgd);
+  SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
+      {.model = model,
+       .optimizer = *optimizer,
+       .sampler = *sampler,
+       .loader = loader,
+       .learning_rate = learning_rates(config, loader.batches()),
+       .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
+                                        : std::nullopt});
+  return run_recipe(
+      comm, config, options,
+      {.model = *model.module(),
+       .strategy = model.strategy(),
+       .optimizer = *optimizer,
+       .task = task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
+       .files = {},
+       .labels = numbers_to(recipe.classes),
+       .question = question_for(config, data.test.size()),
+       .start = start});
+}
+
+ImageModel make_image_model(const TrainConfig& config) {
+  const Recipe& recipe = recipe_of(config.recipe);
+  return ImageModel(ImageModelOptions{.name = config.model,
+                                      .channels = recipe.channels,
+                                      .side = recipe.side,
+                                      .classes = recipe.classes,
+                                      .dropout1 = config.dropout1,
+                                      .dropout2 = config.dropout2});
+}
+
+void check_init_from(const TrainConfig& config) {
+  if (config.init_from.empty()) return;
+  ImageModel model = make_image_model(config);
+  load_init_from(model, config);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,229 @@
+#include "lockstep/recipes/image_training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/data/digits.h"
+#include "lockstep/data/shapes.h"
+#include "lockstep/recipes/recipe_runs_test.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::image_training_test {
+
+using recipe_runs_test::losses;
+using recipe_runs_test::train;
+
+// Without dropout: ranks that are threads share one generator.
+TrainConfig small(const TestDirectory& dir, const std::string& output, int64_t nproc) {
+  data::generate_digits(dir / "data", {.train = 512, .test = 101});
+  TrainConfig config;
+  config.data = dir / "data";
+  config.output = dir / output;
+  config.nproc = nproc;
+  config.epochs = 2;
+  config.dropout1 = config.dropout2 = 0;
+  config.log_every = 1;
+  config.timeout = 60;
+  return resolved(config);
+}
+
+void expect_same(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const Checkpoint left = read_checkpoint(a), right = read_checkpoint(b);
+  for (const auto& [name, tensor] : left.model.tensors)
+    EXPECT_TRUE(tensor.equal(*right.model.find(name))) << name;
+  for (const auto& [name, tensor] : left.optimizer.tensors)
+    EXPECT_TRUE(tensor.equal(*right.optimizer.find(name))) << name;
+  EXPECT_TRUE(left.ranks.find("running_loss")->equal(*right.ranks.find("running_loss")));
+}
+
+TEST(MnistRecipe, LeavesItsFilesAndCountsEveryTestSample) {
+  const TestDirectory dir;
+  const TrainConfig config = small(dir, "run", 2);
+  const TrainResult result = train(config);
+  EXPECT_EQ(result.evaluation.samples, 101);
+  EXPECT_EQ(result.state.step, 8);
+  EXPECT_EQ(result.state.samples, 1024);
+  const RunFolder folder{config.output};
+  for (const auto& path : {folder.config(), folder.metrics(), folder.result(), folder.report()}) {
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  }
+  EXPECT_EQ(train_config_from_json(read_checkpoint(folder.best()).config_json, "c"), config);
+  EXPECT_EQ(find_checkpoint(folder.root), folder.best());
+  EXPECT_THROW(find_checkpoint(dir / "data"), CheckpointError);
+  const auto json = nlohmann::json::parse(std::ifstream(folder.result()));
+  EXPECT_EQ(json.at("steps"), 8);
+  EXPECT_EQ(json.at("accuracy").get<double>(), result.state.accuracy);
+  train(config);  // once more: the former run is moved, not mixed in
+  EXPECT_EQ(losses(config).size(), 8u);
+  EXPECT_TRUE(checkpoint_exists(folder.root / "previous" / "checkpoints" / "last"));
+}
+
+TEST(MnistRecipe, RanksFollowTheSingleProcess) {
+  const TestDirectory dir;
+  const TrainConfig alone = small(dir, "alone", 1);
+  train(alone);
+  const auto expected = losses(alone);
+  ASSERT_EQ(expected.size(), 8u);
+  for (const int64_t nproc : {2, 4}) {
+    for (const char* strategy :
+         {"ddp", "average", "ring", "naive-ring", "horovod", "zero1", "zero3"}) {
+      TrainConfig config = small(dir, strategy + std::to_string(nproc), nproc);
+      config.strategy = strategy;
+      train(config);
+      const auto found = losses(config);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i])
+            << strategy << " " << nproc << " step " << i;
+      }
+    }
+  }
+}
+
+TEST(MnistRecipe, ResumedEqualsUninterruptedBitForBit) {
+  const TestDirectory dir;
+  TrainConfig whole = small(dir, "whole", 2);
+  whole.log_every = 3;
+  train(whole);
+  TrainConfig parts = whole;
+  parts.output = dir / "parts";
+  for (const int64_t stop : {3, 5}) {  // within the first epoch, within the second
+    parts.max_steps = stop;
+    train(parts, stop != 3);
+  }
+  parts.max_steps = 0;
+  train(parts, true);
+  expect_same(RunFolder{whole.output}.last(), RunFolder{parts.output}.last());
+  EXPECT_EQ(losses(whole), losses(parts));
+}
+
+TEST(MnistRecipe, PartitionGivesEveryRankItsPart) {
+  const TestDirectory dir;
+  TrainConfig config = small(dir, "run", 2);
+  config.sampler = "partition";
+  config.strategy = "average";
+  EXPECT_EQ(train(config).state.samples, 1024);
+}
+
+TEST(MnistRecipe, RefusesBeforeTheFirstStep) {
+  const TestDirectory dir;
+  TrainConfig config = small(dir, "run", 2);
+  EXPECT_THROW(train(config, true), CheckpointError);  // nothing to resume
+  config.init_from = dir / "none.safetensors";
+  EXPECT_THROW(train(config), InvalidArgument);
+  config = small(dir, "run", 1);
+  train(config);
+  config.nproc = 2;
+  EXPECT_THROW(train(config, true), CheckpointError);  // made by another number of ranks
+  config.data = dir / "nothing";
+  EXPECT_THROW(train(config), DataError);
+}
+
+// Forty pictures, in batches of twenty.
+TrainConfig small_cifar(const TestDirectory& dir, const std::string& output, int64_t nproc) {
+  data::generate_shapes(dir / "shapes", {.train = 40, .test = 21});
+  TrainConfig config = default_config("cifar");
+  config.data = dir / "shapes";
+  config.output = dir / output;
+  config.nproc = nproc;
+  config.model = "simple-cnn";
+  config.batch_size = 20 / nproc;
+  config.epochs = 3;
+  config.dropout1 = config.dropout2 = 0;
+  config.log_every = 1;
+  config.timeout = 60;
+  return resolved(config);
+}
+
+void expect_close(const std::vector<double>& found, const std::vector<double>& expected,
+                  double tolerance, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], tolerance * expected[i]) << what << ", step " << i;
+}
+
+TEST(CifarRecipe, RanksFollowTheSingleProcessAugmentationIncluded) {
+  const TestDirectory dir;
+  const TrainConfig alone = small_cifar(dir, "alone", 1);
+  EXPECT_EQ(train(alone).evaluation.samples, 21);
+  const auto expected = losses(alone);
+  ASSERT_EQ(expected.size(), 6u);
+  TrainConfig two = small_cifar(dir, "two", 2);
+  two.workers = 3;
+  train(two);
+  expect_close(losses(two), expected, 1e-5, "two ranks");
+  TrainConfig plain = small_cifar(dir, "plain", 1);
+  plain.augment = false;
+  train(plain);
+  EXPECT_GT(std::abs(losses(plain)[0] - expected[0]), 1e-5);  // augmentation was there at all
+}
+
+TEST(CifarRecipe, ResumedEqualsUninterruptedBitForBit) {
+  const TestDirectory dir;
+  const TrainConfig whole = small_cifar(dir, "whole", 2);
+  train(whole);
+  TrainConfig parts = whole;
+  parts.output = dir / "parts";
+  for (const int64_t stop : {1, 4, 0}) {  // within epochs: the schedule and the augmentation go on
+    parts.max_steps = stop;
+    train(parts, stop != 1);
+  }
+  expect_same(RunFolder{whole.output}.last(), RunFolder{parts.output}.last());
+  EXPECT_EQ(losses(whole), losses(parts));
+}
+
+TEST(CifarRecipe, TheScheduleIsTheOptimizers) {
+  const TestDirectory dir;
+  TrainConfig config = small_cifar(dir, "run", 1);
+  config.max_steps = 4;  // of 6; the warm-up is the first epoch's 2
+  train(config);
+  const auto optimizer = read_checkpoint(RunFolder{config.output}.last()).optimizer;
+  const auto group = nlohmann::json::parse(optimizer.metadata.at("group.0"));
+  const double factor = (1 + std::cos(std::numbers::pi * 1 / 4)) / 2;  // step 3
+  EXPECT_NEAR(group.at("lr").get<double>(), 0.02 * factor, 1e-12);
+  EXPECT_EQ(group.at("weight_decay").get<double>(), 5e-4);
+  EXPECT_EQ(nlohmann::json::parse(optimizer.metadata.at("group.1")).at("weight_decay"), 0.0);
+}
+
+TEST(CifarRecipe, SyncBatchNormFollowsTheSingleProcess) {
+  const TestDirectory dir;
+  TrainConfig alone = small_cifar(dir, "alone", 1);
+  alone.model = "resnet18";
+  alone.epochs = 1;
+  alone.lr = 0.01;
+  train(alone);
+  TrainConfig two = small_cifar(dir, "two", 2);
+  two.model = alone.model;
+  two.epochs = alone.epochs;
+  two.lr = alone.lr;
+  two.sync_batch_norm = true;
+  const TrainResult result = train(two);
+  EXPECT_EQ(result.evaluation.samples, 21);
+  expect_close(losses(two), losses(alone), 1e-4, "two ranks");
+  // Names are the model's own, as torchvision's.
+  const auto state = read_checkpoint(RunFolder{two.output}.last()).model;
+  EXPECT_NE(state.find("layer4.1.bn2.running_var"), nullptr);
+}
+
+TEST(CifarRecipe, Bfloat16FollowsFloat32Roughly) {
+  const TestDirectory dir;
+  TrainConfig config = small_cifar(dir, "float", 1);
+  train(config);
+  const auto expected = losses(config);
+  config.output = dir / "bf16";
+  config.amp = "bf16";
+  train(config);
+  const auto found = losses(config);
+  expect_close(found, expected, 0.05, "bf16");
+  EXPECT_NE(found, expected);
+}
+
+}  // namespace lockstep::image_training_test

@@ -1,0 +1,127 @@
+#include "lockstep/recipes/lm_data.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
+#include "lockstep/pretrained/language_model.h"
+
+namespace lockstep {
+namespace fs = std::filesystem;
+namespace {
+
+using tokenizers::Characters;
+using tokenizers::LmTokenizer;
+
+LmTokenizer characters_of(const data::LanguageTexts& texts, const std::string& name) {
+  std::string all;
+  for (const auto* part : {&texts.train, &texts.dev})
+    for (const std::string& text : *part) all += text;
+  return LmTokenizer(Characters::of(all, name));
+}
+
+LmTokenizer find_lm_tokenizer(const LmInput& input, const data::LanguageTexts& texts) {
+  const bool pretrained = fs::is_directory(input.model);
+  if (input.tokenizer == kCharacterTokens || (input.tokenizer.empty() && !pretrained))
+    return characters_of(texts, input.data);
+  return LmTokenizer::load(input.tokenizer.empty() ? input.model : input.tokenizer);
+}
+
+// Rows end with a newline; where the tokenizer has a token for the end of a text, with that instead.
+std::vector<std::vector<int32_t>> tokens_of(const LmTokenizer& tokenizer,
+                                            const std::vector<std::string>& texts, bool rows) {
+  const auto end = tokenizer.end_of_text_id();
+  std::vector<std::vector<int32_t>> all;
+  all.reserve(texts.size());
+  for (const std::string& text : texts) {
+    std::string_view words = text;
+    if (rows && end && words.ends_with('\n')) words.remove_suffix(1);
+    all.push_back(tokenizer.encode(words));
+    if (rows && end) all.back().push_back(*end);
+  }
+  return all;
+}
+
+std::vector<int64_t> ends_of(const LmTokenizer& tokenizer, bool rows) {
+  if (const auto end = tokenizer.end_of_text_id()) return {*end};
+  if (rows) return {tokenizer.encode("\n").front()};
+  return {};
+}
+
+// The first line of a text that says something, or a third of it, up to twenty characters.
+std::string opening_of(const std::string& text) {
+  constexpr size_t kMost = 20;
+  const size_t from = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  const size_t line = std::min(text.find('\n', from), text.size());
+  std::string opening;
+  size_t count = 0;
+  for (size_t at = from; at < line && count < kMost && 3 * (at - from) <= line - from; ++count) {
+    const size_t length = utf8_character(std::string_view(text).substr(at)).length;
+    opening += text.substr(at, length);
+    at += length;
+  }
+  return opening;
+}
+
+}  // namespace
+
+data::TokenWindows evaluation_windows(const LmTokenizer& tokenizer,
+                                      const std::vector<std::string>& texts, bool rows,
+                                      int64_t context) {
+  return {tokens_of(tokenizer, texts, rows), context, data::WindowRest::kKept};
+}
+
+LmData load_lm_data(const LmInput& input) {
+  const data::LanguageTexts texts = data::language_texts(input.data);
+  LmData loaded{.train = {},
+                .dev = {},
+                .tokenizer = find_lm_tokenizer(input, texts),
+                .end_ids = {},
+                .opening = opening_of(texts.dev.front())};
+  loaded.end_ids = ends_of(loaded.tokenizer, texts.rows);
+  data_errors_of(input.data, [&] {
+    const auto tokens = tokens_of(loaded.tokenizer, texts.train, texts.rows);
+    loaded.train = {tokens, input.context};
+    loaded.dev = evaluation_windows(loaded.tokenizer, texts.dev, texts.rows, input.context);
+    if (loaded.train.size() == 0) {
+      size_t count = 0;
+      for (const auto& text : tokens) count += text.size();
+      throw DataError("has " + std::to_string(count) +
+                      " tokens to train on, less than a window of " +
+                      std::to_string(input.context) + "; give a smaller --context, or more text");
+    }
+    if (loaded.dev.targets() == 0)
+      throw DataError("has nothing to predict in its dev texts; give longer ones");
+  });
+  return loaded;
+}
+
+TransformerLm make_lm(const LmInput& input, const LmData& data) {
+  const int64_t vocabulary = data.tokenizer.vocabulary_size();
+  if (fs::is_directory(input.model)) {
+    TransformerLm model = load_lm(input.model);
+    const LmConfig& config = model->config();
+    if (input.context > config.max_position_embeddings)
+      throw InvalidArgument("context is " + std::to_string(input.context) + "; " + input.model +
+                            " has positions for " + std::to_string(config.max_position_embeddings) +
+                            " tokens");
+    if (vocabulary > config.vocab_size)
+      throw InvalidArgument("the vocabulary has " + std::to_string(vocabulary) + " tokens; " +
+                            input.model + " knows " + std::to_string(config.vocab_size));
+    return model;
+  }
+  LmConfig config = lm_preset(input.model);
+  config.vocab_size = vocabulary;
+  config.max_position_embeddings = input.context;
+  config.hidden_dropout = input.dropout;
+  config.eos_token_ids = data.end_ids;
+  return TransformerLm(config);
+}
+
+CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data) {
+  return {.config_json = to_json(model->config()), .others = data.tokenizer.files()};
+}
+
+}  // namespace lockstep

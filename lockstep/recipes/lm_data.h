@@ -1,0 +1,63 @@
+// Texts to be gone on with, and the decoder that does it: what the recipe lm begins with.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/data/language_texts.h"
+#include "lockstep/data/token_windows.h"
+#include "lockstep/model/transformer_lm.h"
+#include "lockstep/tokenizers/lm_tokenizer.h"
+#include "lockstep/train/run_state.h"
+
+namespace lockstep {
+
+// The word for a tokenizer whose tokens are the data's characters.
+inline constexpr const char* kCharacterTokens = "characters";
+
+struct LmInput {
+  std::string data = {};  // a directory or file (data/language_texts.h)
+  std::string tokenizer =
+      {};  // a directory or file, or "characters"; "": the model's, or characters
+  std::string model = "tiny";  // lm_preset_names(), or a directory of transformers' Llama
+  int64_t context = 64;        // tokens of a window
+  double dropout = 0;          // LmConfig::hidden_dropout
+};
+
+// The texts as windows of tokens, and what is needed to read others in the same way.
+struct LmData {
+  data::TokenWindows train, dev;  // of dev the last window may be shorter
+  tokenizers::LmTokenizer tokenizer;
+  std::vector<int64_t> end_ids;  // tokens that end a text; empty where none does
+  std::string opening;           // the first characters of a dev text: a prompt to try
+};
+
+// A text of rows ends with the tokenizer's token for that, or else with its newline. Throws DataError
+// (fewer tokens than a window among them), CheckpointError, InvalidArgument.
+LmData load_lm_data(const LmInput& input);
+
+// What `read` gives; a DataError of it begins with `place`.
+template <typename Read>
+auto data_errors_of(const std::string& place, const Read& read) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    throw DataError(place + ": " + error.what());
+  }
+}
+
+// The windows of texts that are not trained on. Throws DataError.
+data::TokenWindows evaluation_windows(const tokenizers::LmTokenizer& tokenizer,
+                                      const std::vector<std::string>& texts, bool rows,
+                                      int64_t context);
+
+// Drawn from the default generator, or of the directory. Throws CheckpointError; InvalidArgument for a
+// context or a vocabulary that the directory's model has no room for.
+TransformerLm make_lm(const LmInput& input, const LmData& data);
+
+// The files of a checkpoint beside the parameters: transformers opens it.
+CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data);
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#include "lockstep/recipes/lm_training.h"
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "lockstep/activations/checkpoint_layers.h"
+#include "lockstep/core/text.h"
+#include "lockstep/pretrained/language_model.h"
+#include "lockstep/recipes/adamw_recipe.h"
+#include "lockstep/recipes/lm_evaluation.h"
+
+namespace lockstep {
+namespace {
+
+// Sums over targets, as a mean for which every batch has as many.
+struct LmLoss {
+  double targets_a_token = 1;  // of the data set
+
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::LmBatch& batch) const {
+    const at::Tensor logits = model(batch.ids, batch.lengths);
+    at::Tensor loss = next_token_loss(logits, batch.targets);
+    const auto tokens = static_cast<double>(batch.targets.numel());
+    const auto targets =
+        static_cast<double>(batch.targets.ne(data::kNoTarget).sum().item<int64_t>());
+    const double share = targets / (tokens * targets_a_token);
+    if (share != 1) loss = loss * share;
+    return {.loss = loss, .logits = logits, .labels = batch.targets};
+  }
+};
+
+}  // namespace
+
+LmInput lm_input(const TrainConfig& config) {
+  return {.data = config.data,
+          .tokenizer = config.tokenizer,
+          .model = config.model,
+          .context = config.context,
+          .dropout = config.dropout};
+}
+
+TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRunOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  check_ranks(comm, config);
+  const LmData texts = load_lm_data(lm_input(config));
+  const double targets_a_token =
+      static_cast<double>(texts.train.targets()) / static_cast<double>(texts.train.tokens());
+  const AdamWRecipe<TransformerLm, data::TokenWindows, LmLoss> recipe{
+      .train = texts.train,
+      .held_out = texts.dev.size(),
+      .make =
+          [&] {
+            TransformerLm model = make_lm(lm_input(config), texts);
+            if (config.gradient_checkpointing)
+              checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
+            return model;
+          },
+      .loss = {.targets_a_token = targets_a_token},
+      .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
+      .evaluate =
+          [&](TransformerLm& model, const auto& autocast) {
+            return evaluate_lm(model, texts.dev, comm,
+                               {.batch_size = config.batch_size, .autocast = autocast});
+          },
+      .files = [&](const TransformerLm& model) { return lm_checkpoint_files(model, texts); },
+      .question = "--prompt " + shell_quoted(texts.opening)};
+  return train_by_adamw(comm, config, options, start, recipe);
+}
+
+void check_lm_model(const TrainConfig& config) {
+  if (!config.tokenizer.empty() && config.tokenizer != kCharacterTokens)
+    tokenizers::LmTokenizer::load(config.tokenizer);
+  if (!std::filesystem::is_directory(config.model)) {
+    lm_preset(config.model);
+    return;
+  }
+  if (config.tokenizer.empty())
+    load_language_model(config.model);
+  else
+    load_lm(config.model);
+}
+
+RecipeCounts validate_lm_input(const TrainConfig& config) {
+  const LmInput input = lm_input(config);
+  const LmData texts = load_lm_data(input);
+  if (std::filesystem::is_directory(config.model)) make_lm(input, texts);
+  return {.train = texts.train.size(), .held_out = texts.dev.size()};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,218 @@
+#include "lockstep/recipes/lm_training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cmath>
+
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/pretrained/language_model.h"
+#include "lockstep/recipes/lm_evaluation.h"
+#include "lockstep/recipes/recipe_runs_test.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::lm_training_test {
+namespace {
+
+using recipe_runs_test::metrics_of;
+using recipe_runs_test::train;
+using ::testing::HasSubstr;
+
+// Rows of unlike lengths, so that batches have unlike numbers of targets.
+void write_rows(const TestDirectory& dir) {
+  std::string rows;
+  for (int i = 0; i < 60; ++i)
+    rows += "{\"text\": \"" + std::string(static_cast<size_t>(2 + i * 7 % 11), "abcde"[i % 5]) +
+            "f\"}\n";
+  dir.write("train.jsonl", rows);
+}
+
+// Without dropout: ranks that are threads share one generator.
+std::string write_model(const TestDirectory& dir) {
+  LmConfig config;
+  config.vocab_size = 7;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.max_position_embeddings = 8;
+  config.bos_token_id.reset();
+  config.eos_token_ids = {0};
+  torch::manual_seed(3);
+  const TransformerLm model(config);
+  const CheckpointFiles files{.config_json = to_json(config),
+                              .others = tokenizers::Characters::of("abcdef\n", "t").files()};
+  save_model(*model, files, dir / "model");
+  return dir / "model";
+}
+
+TrainConfig small(const TestDirectory& dir, const std::string& output, int64_t nproc) {
+  TrainConfig config = default_config("lm");
+  config.data = dir / "train.jsonl";
+  config.model = dir / "model";
+  config.output = dir / output;
+  config.nproc = nproc;
+  config.epochs = 2;
+  config.context = 8;
+  config.batch_size = 8 / nproc;
+  config.lr = 1e-2;
+  config.log_every = 1;
+  config.timeout = 60;
+  return resolved(config);
+}
+
+TEST(LmTraining, RanksTrainAsOneProcess) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir);
+  const TrainConfig alone = small(dir, "alone", 1);
+  const TrainResult one = train(alone);
+  const auto losses = metrics_of(alone, "train");
+  ASSERT_GT(losses.size(), 8u);
+  EXPECT_LT(one.loss, 0.9 * losses.front().at("loss").get<double>());
+  for (const int64_t ranks : {2, 4}) {
+    const TrainConfig config = small(dir, "ranks" + std::to_string(ranks), ranks);
+    const TrainResult many = train(config);
+    const auto theirs = metrics_of(config, "train");
+    ASSERT_EQ(theirs.size(), losses.size());
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(theirs[i].at("loss"), losses[i].at("loss"), 1e-5) << i;
+    EXPECT_NEAR(many.evaluation.loss, one.evaluation.loss, 1e-5);
+    EXPECT_EQ(many.evaluation.samples, one.evaluation.samples);
+  }
+}
+
+// Blocks that are computed again, and what ZeRO divides: other memory, the same bits.
+TEST(LmTraining, MemoryIsSavedWithoutChangingANumber) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir);
+  const TrainConfig plain = small(dir, "plain", 2);
+  train(plain);
+  TrainConfig again = small(dir, "again", 2);
+  again.gradient_checkpointing = true;
+  train(again);
+  EXPECT_EQ(metrics_of(again, "train").back().at("loss"),
+            metrics_of(plain, "train").back().at("loss"));
+  again = small(dir, "sharded", 2);
+  again.gradient_checkpointing = true;
+  again.strategy = "zero3";
+  train(again);
+  const auto found = metrics_of(again, "train"), expected = metrics_of(plain, "train");
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << i;
+}
+
+TEST(LmTraining, AnEvaluationCountsEveryTargetOnce) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir);
+  const LmData data = load_lm_data(lm_input(small(dir, "out", 1)));
+  TransformerLm model = load_lm(dir / "model");
+  double nats = 0;
+  int64_t targets = 0, right = 0;
+  for (int64_t i = 0; i < data.dev.size(); ++i) {
+    const auto batch = data.dev.batch(std::vector<int64_t>{i});
+    const at::Tensor rows = model(batch.ids, batch.lengths).log_softmax(-1).detach();
+    for (int64_t row = 0; row < rows.size(0); ++row) {
+      const int64_t target = batch.targets[row].item<int64_t>();
+      if (target == data::kNoTarget) continue;
+      ++targets;
+      nats -= rows[row][target].item<double>();
+      right += rows[row].argmax().item<int64_t>() == target ? 1 : 0;
+    }
+  }
+  testing::run_threads(3, [&](Communicator& comm) {
+    TransformerLm own = load_lm(dir / "model");
+    const Evaluation found = evaluate_lm(own, data.dev, comm, {.batch_size = 2});
+    EXPECT_EQ(found.samples, targets);
+    EXPECT_NEAR(found.loss, nats / static_cast<double>(targets), 1e-6);
+    EXPECT_DOUBLE_EQ(found.accuracy, static_cast<double>(right) / static_cast<double>(targets));
+    EXPECT_DOUBLE_EQ(found.metrics.front().second, std::exp(found.loss));
+    EXPECT_TRUE(own->is_training());
+  });
+}
+
+TEST(LmTraining, AResumedRunIsTheWholeOne) {
+  const TestDirectory dir;
+  write_rows(dir);
+  TrainConfig whole = small(dir, "whole", 2);
+  whole.model = "tiny";
+  whole.dropout = 0;
+  const TrainResult all = train(whole);
+  TrainConfig part = whole;
+  part.output = dir / "part";
+  part.max_steps = 5;
+  train(part);
+  part.max_steps = 0;
+  const TrainResult rest = train(part, /*resume=*/true);
+  EXPECT_EQ(rest.state.step, all.state.step);
+  EXPECT_EQ(rest.evaluation.loss, all.evaluation.loss);
+  const auto one = load_lm(RunFolder{whole.output}.last()),
+             two = load_lm(RunFolder{part.output}.last());
+  for (size_t i = 0; i < one->parameters().size(); ++i)
+    EXPECT_TRUE(at::equal(one->parameters()[i], two->parameters()[i])) << i;
+}
+
+TEST(LmTraining, TheBestCheckpointIsALanguageModel) {
+  const TestDirectory dir;
+  write_rows(dir);
+  TrainConfig config = small(dir, "out", 1);
+  config.model = "tiny";
+  const TrainResult result = train(config);
+  const RunFolder folder{config.output};
+  LanguageModel saved = load_language_model(folder.best());
+  EXPECT_EQ(saved.model->config().eos_token_ids, std::vector<int64_t>{0});  // the newline
+  EXPECT_EQ(saved.model->config().max_position_embeddings, 8);
+  EXPECT_EQ(recorded_config(folder.best()), config);
+  const auto tests = metrics_of(config, "test");
+  ASSERT_FALSE(tests.empty());
+  EXPECT_DOUBLE_EQ(tests.back().at("perplexity"), std::exp(result.evaluation.loss));
+  EXPECT_EQ(result.state.best_score, -std::min_element(tests.begin(), tests.end(),
+                                                       [](const auto& a, const auto& b) {
+                                                         return a.at("loss") < b.at("loss");
+                                                       })
+                                          ->at("loss")
+                                          .get<double>());
+}
+
+TEST(LmTraining, WhatIsWrongIsNamedBeforeTheFirstStep) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir);
+  const auto error = [&](const auto& change) -> std::string {
+    TrainConfig config = small(dir, "out", 1);
+    change(config);
+    try {
+      config = resolved(config);
+      check_lm_model(config);
+      validate_lm_input(config);
+    } catch (const Error& failure) {
+      EXPECT_EQ(std::string(failure.what()).find('\n'), std::string::npos);
+      return failure.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error([](TrainConfig&) {}), "no error");
+  EXPECT_THAT(error([](TrainConfig& c) { c.context = 1; }), HasSubstr("context is 1"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.context = 9; }), HasSubstr("has positions for 8"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.model = "tiny", c.context = 10000; }),
+              HasSubstr("less than a window of 10000"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.model = "giant"; }), HasSubstr("'giant'"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.dropout = 1; }), HasSubstr("dropout"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.clip = -1; }), HasSubstr("clip"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.tokenizer = "nowhere"; }), HasSubstr("nowhere"));
+  dir.write("other.txt", "abcdefg, a letter more than the model knows\n");
+  EXPECT_THAT(error([&](TrainConfig& c) { c.data = dir / "other.txt"; }),
+              HasSubstr("a character that the vocabulary lacks"));
+  EXPECT_THAT(
+      error([&](TrainConfig& c) { c.data = dir / "other.txt", c.tokenizer = "characters"; }),
+      HasSubstr("knows 7"));
+}
+
+}  // namespace
+}  // namespace lockstep::lm_training_test

@@ -1,0 +1,212 @@
+#include "lockstep/recipes/recipe_run.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/checkpoint/small_file.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
+#include "lockstep/pretrained/language_model.h"
+#include "lockstep/pretrained/text_model.h"
+#include "lockstep/recipes/recipes.h"
+#include "lockstep/recipes/scoring.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/run_record.h"
+#include "lockstep/train/tensorboard_callback.h"
+
+namespace lockstep {
+namespace {
+
+// Beside a checkpoint's config.json, which is the model's own.
+constexpr const char* kTrainJson = "train.json";
+
+// Keeps what a run ends with.
+class ResultCallback final : public TrainCallback {
+ public:
+  explicit ResultCallback(TrainResult& result) : result_(result) {}
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
+    result_.loss = event.loss;
+    if (event.evaluation) result_.evaluation = *event.evaluation;
+    seconds_ += event.seconds;
+    samples_ += event.seconds * event.samples_per_s;
+    result_.samples_per_s = seconds_ > 0 ? samples_ / seconds_ : 0;
+    result_.state = state;
+  }
+
+ private:
+  TrainResult& result_;
+  double seconds_ = 0, samples_ = 0;
+};
+
+void start_folder(const RunFolder& folder, const std::string& config_json,
+                  const TrainRunOptions& options) {
+  const OutputFolder output(folder.root);
+  if (!options.resume) {
+    const auto moved = move_former_run_aside(folder);
+    if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
+  }
+  write_file_aside(folder.config(), config_json);
+}
+
+// What is known before the first step.
+RunResult begun_record(const TrainConfig& config, const RunFolder& folder) {
+  return {.method = config.strategy,
+          .model = config.model,
+          .dtype = config.amp == "bf16" ? "bfloat16" : "float32",
+          .padding = recipe_of(config.recipe).kind == RecipeKind::kTexts ? config.padding : "",
+          .batch_size = config.batch_size,
+          .checkpoint = folder.best().string()};
+}
+
+}  // namespace
+
+std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint) {
+  std::filesystem::path file = checkpoint / kTrainJson;
+  if (!std::filesystem::exists(file)) {
+    if (is_text_model(checkpoint) || is_language_model(checkpoint)) return std::nullopt;
+    file = checkpoint / "config.json";  // an image's
+  }
+  return train_config_from_json(read_small_file(file), file.string());
+}
+
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
+                                        const optim::Warmup& warmup) {
+  const optim::ScheduleOptions options{.total_steps = config.epochs * steps_per_epoch,
+                                       .warmup = warmup};
+  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
+                        : config.schedule == "linear" ? optim::linear(options)
+                                                      : optim::constant(options);
+  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+}
+
+void check_ranks(const Communicator& comm, const TrainConfig& config) {
+  if (config.nproc == comm.size() && config.batch_size >= 1) return;
+  throw InvalidArgument("lockstep train: the configuration is for " + std::to_string(config.nproc) +
+                        " ranks and not resolved for the " + std::to_string(comm.size()) +
+                        " that there are");
+}
+
+TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,
+                       RecipeParts parts) {
+  TrainConfig config = given;
+  config.strategy = parts.strategy.name();  // whoever has chosen it
+  const Recipe& recipe = recipe_of(config.recipe);
+  const int64_t steps_per_epoch = parts.task.steps_per_epoch;
+  TrainLoop trainer(
+      comm, std::move(parts.task),
+      {.epochs = config.epochs,
+       .max_steps = config.max_steps,
+       .log_every = config.log_every,
+       .save_every = config.save_every,
+       .score = [&recipe](const Evaluation& evaluation) { return score_of(recipe, evaluation); }});
+  const RunFolder folder{config.output};
+  const std::string config_json = to_json(config);
+  if (recipe.kind == RecipeKind::kImages)
+    parts.files.config_json = config_json;
+  else
+    parts.files.others[kTrainJson] = config_json;
+  const TrainingRun run{comm,    parts.model, parts.strategy, parts.optimizer,
+                        trainer, nullptr,     parts.files};
+  if (options.resume) restore_training(run, folder.last());
+  on_root(comm, [&] { start_folder(folder, config_json, options); });
+
+  TrainResult result;
+  result.question = std::move(parts.question);
+  result.state = trainer.state();
+  trainer.add(std::make_shared<ResultCallback>(result));
+  if (comm.rank() == 0) {
+    JsonlWriter metrics(folder.metrics(),
+                        options.resume ? JsonlWriter::Mode::kAppend : JsonlWriter::Mode::kReplace);
+    metrics.truncate(trainer.state().metrics_bytes);
+    trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+    TensorBoardOptions resumed;
+    if (options.resume) resumed.resumed_at = trainer.state().step + 1;
+    trainer.add(
+        std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
+  }
+  if (comm.rank() == 0 && options.progress) {
+    trainer.add(std::make_shared<ProgressCallback>(ProgressCallbackOptions{
+        .terminal = options.terminal,
+        .epochs = config.epochs,
+        .steps_per_epoch = steps_per_epoch,
+        .max_steps = config.max_steps,
+        .ranks = comm.size(),
+        .counted = recipe.counted,
+        .evaluated = [&recipe](const Evaluation& evaluation) {
+          return score_name(recipe) + " " + score_text(recipe, score_of(recipe, evaluation));
+        }}));
+  }
+  std::shared_ptr<RunRecord> record;
+  if (!options.record.empty()) {
+    record =
+        std::make_shared<RunRecord>(comm, begun_record(config, folder), std::move(parts.labels));
+    record->starts(parts.start);
+    trainer.add(record);
+  }
+  constexpr int64_t kKept = 1;  // besides the best
+  trainer.add(std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept));
+  trainer.run();
+
+  result.state = trainer.state();
+  result.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
+  on_root(comm, [&] {
+    write_file_aside(folder.report(),
+                     run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +
+                                                          std::to_string(comm.size()) +
+                                                          (comm.size() == 1 ? " rank" : " ranks")));
+    write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
+  });
+  if (record) {
+    RunResult recorded = record->finish();
+    recorded.epochs = static_cast<double>(recorded.steps) / static_cast<double>(steps_per_epoch);
+    on_root(comm, [&] {
+      write_file_aside(
+          options.record,
+          to_json(recorded).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    });
+  }
+  return result;
+}
+
+std::string to_json(const TrainResult& result, const TrainConfig& config,
+                    const std::string& backend) {
+  const RunFolder folder{config.output};
+  const TrainerState& state = result.state;
+  nlohmann::ordered_json json{{"recipe", config.recipe},
+                              {"model", config.model},
+                              {"accuracy", state.accuracy},
+                              {"loss", result.loss},
+                              {"test_loss", result.evaluation.loss}};
+  if (recipe_of(config.recipe).kind == RecipeKind::kLanguage) {
+    json["perplexity"] = std::exp(result.evaluation.loss);
+    json["best_perplexity"] = std::exp(-state.best_score);
+  } else {
+    json["best_accuracy"] = state.best_score;
+  }
+  json.update({{"best_step", state.best_step},
+               {"epochs", state.epoch},
+               {"steps", state.step},
+               {"nproc", config.nproc},
+               {"backend", backend},
+               {"strategy", config.strategy},
+               {"batch_size", config.batch_size},
+               {"seconds", result.seconds},
+               {"samples_per_s", result.samples_per_s},
+               {"output", folder.root.string()},
+               {"checkpoint_best", folder.best().string()},
+               {"checkpoint_last", folder.last().string()},
+               {"metrics", folder.metrics().string()},
+               {"report", folder.report().string()}});
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep

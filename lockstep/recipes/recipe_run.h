@@ -1,0 +1,99 @@
+// A run of `lockstep train`: what is the same for every recipe. The loop with its metrics, progress,
+// checkpoints and report, around what a recipe trains.
+#pragma once
+
+#include <torch/utils.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/recipes/train_config.h"
+#include "lockstep/report/terminal.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/run_state.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/train_loop.h"
+#include "lockstep/train/trainer_state.h"
+
+namespace lockstep {
+
+struct TrainRunOptions {
+  bool resume = false;     // go on from output/checkpoints/last
+  bool progress = true;    // on rank 0's stderr
+  Terminal terminal = {};  // that stderr goes to
+  // Rank 0 writes the steps of this call here (run_record.h). The same on every rank: ranks add up a
+  // step's loss. Empty: nobody does.
+  std::filesystem::path record = {};
+  // In place of the configuration's; its name is what is recorded.
+  std::shared_ptr<Strategy> strategy = nullptr;
+};
+
+// How a run ended. The same on every rank.
+struct TrainResult {
+  TrainerState state;
+  double loss = 0;           // mean of the last epoch, over ranks and samples
+  Evaluation evaluation;     // the latest one
+  double seconds = 0;        // of this call, from loading data to the last checkpoint
+  double samples_per_s = 0;  // of training, evaluation and checkpoints left out
+  // Options of `lockstep predict` that ask the trained model something, as a shell takes them.
+  std::string question;
+};
+
+// Trains by `config`, which must be resolved() and whose nproc must be the number of ranks, and
+// leaves in config.output what run_folder.h names. A former run there is moved aside unless it is
+// resumed. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
+// later what the communicator and the checkpoint's writer throw.
+TrainResult train_recipe(Communicator comm, const TrainConfig& config,
+                         const TrainRunOptions& options = {});
+
+// The configuration of the run that has written `checkpoint`; nothing where a recipe has not. Throws
+// CheckpointError, InvalidArgument.
+std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint);
+
+// The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy (of lm
+// perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
+// checkpoint_best, checkpoint_last, metrics, report.
+std::string to_json(const TrainResult& result, const TrainConfig& config,
+                    const std::string& backend);
+
+// For recipes. All that is referred to must outlive the call.
+struct RecipeParts {
+  torch::nn::Module& model;
+  Strategy& strategy;
+  torch::optim::Optimizer& optimizer;
+  TrainTask task;
+  CheckpointFiles files;                 // of checkpoints, the configuration left out
+  std::vector<std::string> labels = {};  // of the classes, where there are any
+  std::string question;                  // TrainResult's
+  std::chrono::steady_clock::time_point start;
+};
+TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,
+                       RecipeParts parts);
+// What `make` gives, drawn from `seed`. Rank 0 draws while the others wait, for ranks that are
+// threads share one generator; they receive its parameters later, what they draw themselves does not
+// count. Afterwards the generator stands at seed + rank. Collective.
+template <typename Make>
+auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make) {
+  if (comm.rank() != 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(seed));
+  auto made = make();
+  if (comm.rank() == 0) comm.barrier();
+  torch::manual_seed(static_cast<uint64_t>(seed + comm.rank()));
+  return made;
+}
+// The rate of each step by the configuration's schedule.
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
+                                        const optim::Warmup& warmup);
+// Throws InvalidArgument unless the configuration is for these ranks, and resolved.
+void check_ranks(const Communicator& comm, const TrainConfig& config);
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// The recipes of `lockstep train`: what each is called, what data it takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+enum class RecipeKind { kImages, kTexts, kLanguage };
+
+struct Recipe {
+  std::string name;          // of the command: "mnist"
+  RecipeKind kind;           // what it learns from
+  std::string trains;        // in a sentence: "a convolutional network on pictures"
+  std::string subject = {};  // the kind of model; empty: its name says it
+  std::string files;         // what --data takes: "MNIST's four idx files"
+  std::string built_in;      // the word for --data that means the data set made here: "digits"
+  std::string own = {};      // of one's own, where the files alone do not say it: "pictures"
+  std::string held_out;      // the data that evaluations are on: "test", "dev"
+  std::string counted;       // what a step learns from: "samples", "tokens"
+  // Of images; texts bring their classes with them.
+  int64_t channels = 0;
+  int64_t side = 0;  // pixels
+  int64_t classes = 0;
+};
+
+// Of a recipe's data.
+struct RecipeCounts {
+  int64_t train = 0;     // samples, texts or windows
+  int64_t held_out = 0;  // to evaluate on
+};
+
+const std::vector<Recipe>& recipes();
+
+// nullptr if there is no recipe of that name.
+const Recipe* find_recipe(std::string_view name);
+// Throws InvalidArgument that lists the names.
+const Recipe& recipe_of(std::string_view name);
+// "mnist, cifar, text or lm".
+std::string recipe_names_text();
+
+}  // namespace lockstep

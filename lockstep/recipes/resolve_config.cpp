@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/model/bert_config.h"
+#include "lockstep/model/image_model.h"
+#include "lockstep/model/lm_config.h"
+#include "lockstep/recipes/recipes.h"
+#include "lockstep/recipes/train_config.h"
+#include "lockstep/train/settings.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep {
+namespace {
+
+using namespace settings;
+
+constexpr double kPretrainedRate = 3e-5;
+
+std::string number_text(double value) {
+  return nlohmann::json(value).dump();
+}
+
+void check_dropout(const char* name, double value) {
+  if (!(value >= 0 && value < 1)) refuse(name, number_text(value), "0 or more, and less than 1");
+}
+
+void check_warmup_ratio(const TrainConfig& config) {
+  if (!(config.warmup_ratio >= 0 && config.warmup_ratio <= 1))
+    refuse("warmup_ratio", number_text(config.warmup_ratio), "0 to 1");
+}
+
+void resolve_images(TrainConfig& config) {
+  constexpr int64_t kTutorialBatch = 128;
+  constexpr double kResNetRate = 0.1, kSimpleCnnRate = 0.02;  // with BatchNorm, and without
+  check_choice("model", config.model, image_model_names());
+  if (!(config.warmup >= 0 && config.warmup <= static_cast<double>(config.epochs)))
+    refuse("warmup", number_text(config.warmup),
+           "0 to " + std::to_string(config.epochs) + " epochs");
+  if (config.sync_batch_norm && config.model == "simple-cnn")
+    refuse("sync_batch_norm", "true", "false: simple-cnn has no BatchNorm");
+  if (config.lr == 0 && config.recipe == "cifar")
+    config.lr = config.model == "simple-cnn" ? kSimpleCnnRate : kResNetRate;
+  if (!(config.momentum >= 0 && config.momentum < 1))
+    refuse("momentum", number_text(config.momentum), "0 or more, and less than 1");
+  if (!(config.stddev > 0) || !std::isfinite(config.stddev))
+    refuse("stddev", number_text(config.stddev), "a number above 0");
+  if (!std::isfinite(config.mean)) refuse("mean", number_text(config.mean), "a number");
+  check_dropout("dropout1", config.dropout1);
+  check_dropout("dropout2", config.dropout2);
+  if (config.batch_size == 0) config.batch_size = kTutorialBatch / config.nproc;
+  if (config.batch_size == 0) {
+    throw InvalidArgument("nproc is " + std::to_string(config.nproc) +
+                          ", which leaves nothing of the default batch of 128; give batch_size");
+  }
+}
+
+void resolve_texts(TrainConfig& config) {
+  constexpr double kDrawnRate = 5e-4;
+  constexpr int64_t kBatch = 32;
+  check_choice("padding", config.padding, {"max_length", "longest", "packed"});
+  if (config.max_length < 2 || config.max_length > 512)
+    refuse("max_length", std::to_string(config.max_length), "2 to 512");
+  check_warmup_ratio(config);
+  const auto& presets = bert_preset_names();
+  const bool is_preset = std::find(presets.begin(), presets.end(), config.model) != presets.end();
+  if (config.lr == 0) config.lr = is_preset ? kDrawnRate : kPretrainedRate;
+  if (config.batch_size == 0) config.batch_size = kBatch;
+}
+
+void resolve_language(TrainConfig& config) {
+  constexpr double kTinyRate = 3e-3, kMiniRate = 1e-3, kSmallRate = 6e-4;
+  constexpr int64_t kBatch = 12, kLongest = 1 << 20;
+  if (config.context < 2 || config.context > kLongest)
+    refuse("context", std::to_string(config.context), "2 to " + std::to_string(kLongest));
+  check_dropout("dropout", config.dropout);
+  if (!(config.clip >= 0) || !std::isfinite(config.clip))
+    refuse("clip", number_text(config.clip), "0 or more");
+  check_warmup_ratio(config);
+  const auto& presets = lm_preset_names();
+  const bool is_preset = std::find(presets.begin(), presets.end(), config.model) != presets.end();
+  if (config.lr == 0)
+    config.lr = !is_preset                ? kPretrainedRate
+                : config.model == "small" ? kSmallRate
+                : config.model == "mini"  ? kMiniRate
+                                          : kTinyRate;
+  if (config.batch_size == 0) config.batch_size = kBatch;
+}
+
+}  // namespace
+
+TrainConfig default_config(const std::string& recipe) {
+  TrainConfig config;
+  const RecipeKind kind = recipe_of(recipe).kind;
+  config.recipe = recipe;
+  if (kind == RecipeKind::kTexts) {
+    config.output = "runs/text";
+    config.model = "mini";
+    config.epochs = 3;
+    config.batch_size = 32;
+    config.lr = 0;
+    config.weight_decay = 0.01;
+    config.schedule = "linear";
+    config.seed = 123;
+    return config;
+  }
+  if (kind == RecipeKind::kLanguage) {
+    config.output = "runs/lm";
+    config.model = "tiny";
+    config.epochs = 8;
+    config.batch_size = 12;
+    config.lr = 0;
+    config.weight_decay = 0.1;
+    config.schedule = "cosine";
+    config.warmup_ratio = 0.02;
+    return config;
+  }
+  if (recipe != "cifar") return config;
+  config.output = "runs/cifar";
+  config.model = "resnet18";
+  config.epochs = 30;
+  config.lr = 0;
+  config.momentum = 0.9;
+  config.weight_decay = 5e-4;
+  config.schedule = "cosine";
+  config.warmup = 1;
+  config.augment = true;
+  return config;
+}
+
+TrainConfig resolved(const TrainConfig& config) {
+  TrainConfig result = config;
+  const Recipe* recipe = find_recipe(config.recipe);
+  if (recipe == nullptr) refuse("recipe", "'" + config.recipe + "'", recipe_names_text());
+  if (config.data.empty()) {
+    refuse("data", "", "a directory with " + recipe->files + ", or '" + recipe->built_in + "'");
+  }
+  if (config.output.empty()) refuse("output", "", "a directory");
+  at_least("nproc", config.nproc, 1);
+  make_strategy(config.strategy);
+  if (config.sampler != "distributed" && config.sampler != "partition") {
+    refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
+  }
+  if (config.device != "cpu")
+    refuse("device", "'" + config.device + "'", "cpu, the device that the backends carry so far");
+  constexpr std::array<std::string_view, 6> kBackends = {"",     "shm",  "tcp", "hierarchical",
+                                                         "gloo", "local"};
+  if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
+    refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical or gloo");
+  if (config.strategy == "zero3" && config.nproc > 1 &&
+      (config.backend == "gloo" || config.backend == "tcp"))
+    refuse(
+        "backend", "'" + config.backend + "'",
+        "shm or hierarchical, whose ranks share the memory that strategy zero3 puts parameters in");
+  if (config.backend == "local" && config.nproc > 1)
+    refuse("backend", "'local'", "shm, tcp, hierarchical or gloo: local is for one rank");
+  at_least("epochs", config.epochs, 1);
+  at_least("batch_size", config.batch_size, 0);
+  at_least("max_steps", config.max_steps, 0);
+  at_least("log_every", config.log_every, 1);
+  at_least("save_every", config.save_every, 0);
+  at_least("workers", config.workers, 0);
+  if (config.workers > 64) refuse("workers", std::to_string(config.workers), "64 or fewer");
+  check_choice("schedule", config.schedule, {"constant", "linear", "cosine"});
+  check_choice("amp", config.amp, {"none", "bf16"});
+  if (!(config.weight_decay >= 0) || !std::isfinite(config.weight_decay))
+    refuse("weight_decay", number_text(config.weight_decay), "0 or more");
+  switch (recipe->kind) {
+    case RecipeKind::kImages:
+      resolve_images(result);
+      break;
+    case RecipeKind::kTexts:
+      resolve_texts(result);
+      break;
+    case RecipeKind::kLanguage:
+      resolve_language(result);
+      break;
+  }
+  if (!(result.lr > 0) || !std::isfinite(result.lr))
+    refuse("lr", number_text(config.lr), "a number above 0");
+  if (!(config.timeout > 0 && config.timeout < 1e7))
+    refuse("timeout", number_text(config.timeout), "seconds above 0");
+  return result;
+}
+
+void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples) {
+  const auto count = [](int64_t samples) {
+    return std::to_string(samples) + (samples == 1 ? " sample" : " samples");
+  };
+  if (train_samples < 1 || test_samples < 1) {
+    throw InvalidArgument(config.data + ": has " + count(train_samples) + " for training and " +
+                          count(test_samples) + " for testing; both are needed");
+  }
+  if (config.nproc > train_samples) {
+    throw InvalidArgument("nproc is " + std::to_string(config.nproc) + ", more ranks than the " +
+                          count(train_samples) + " for training in " + config.data +
+                          "; start fewer");
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+#include "lockstep/recipes/text_training.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "lockstep/core/text.h"
+#include "lockstep/recipes/adamw_recipe.h"
+#include "lockstep/train/text_evaluation.h"
+#include "lockstep/train/text_loss.h"
+
+namespace lockstep {
+TextInput text_input(const TrainConfig& config) {
+  return {.data = config.data,
+          .vocab = config.vocab,
+          .model = config.model,
+          .padding = config.padding,
+          .max_length = config.max_length,
+          .remove_spaces = config.remove_spaces};
+}
+
+TrainResult train_texts(Communicator comm, const TrainConfig& config,
+                        const TrainRunOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  check_ranks(comm, config);
+  const TextData texts = load_text_data(text_input(config));
+  const AdamWRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
+      .train = texts.train,
+      .held_out = texts.dev.size(),
+      .make = [&] { return make_text_model(text_input(config), texts); },
+      .evaluate =
+          [&](BertClassifier& model, const auto& autocast) {
+            return evaluate_texts(model, texts.dev, comm, {.autocast = autocast});
+          },
+      .files = [&](const BertClassifier& model) { return text_checkpoint_files(model, texts); },
+      .labels = texts.labels,
+      .question = "--text " + shell_quoted("今天真高兴")};
+  return train_by_adamw(comm, config, options, start, recipe);
+}
+
+void check_text_model(const TrainConfig& config) {
+  using tokenizers::BertTokenizer;
+  if (!config.vocab.empty()) BertTokenizer::load(config.vocab);
+  if (!std::filesystem::is_directory(config.model)) {
+    bert_preset(config.model);
+    return;
+  }
+  if (config.vocab.empty()) BertTokenizer::load(config.model);
+  load_bert(config.model, {"0", "1"});
+}
+
+RecipeCounts validate_text_input(const TrainConfig& config) {
+  const TextInput input = text_input(config);
+  const TextData texts = load_text_data(input);
+  if (std::filesystem::is_directory(config.model)) make_text_model(input, texts);
+  return {.train = texts.train.size(), .held_out = texts.dev.size()};
+}
+
+}  // namespace lockstep

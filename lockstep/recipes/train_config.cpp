@@ -1,0 +1,125 @@
+#include "lockstep/recipes/train_config.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <type_traits>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/recipes/config_fields.h"
+#include "lockstep/train/settings.h"
+
+namespace lockstep {
+namespace {
+
+using internal::visit_fields;
+using nlohmann::ordered_json;
+using namespace settings;
+
+// Whether a run begun with `config` may be resumed with another value of the field.
+bool changeable(const TrainConfig& config, std::string_view name) {
+  static const std::set<std::string, std::less<>> names{
+      "data",      "output",     "backend", "device",  "epochs",    "max_steps",
+      "log_every", "save_every", "workers", "timeout", "init_from", "gradient_checkpointing"};
+  // A schedule that falls is one of all epochs.
+  if (name == "epochs" && config.schedule != "constant") return false;
+  return names.count(name) != 0;
+}
+
+std::string as_text(const std::string& value) {
+  return value;
+}
+std::string as_text(bool value) {
+  return value ? "true" : "false";
+}
+std::string as_text(int64_t value) {
+  return std::to_string(value);
+}
+std::string as_text(double value) {
+  return ordered_json(value).dump();
+}
+
+std::vector<std::string> field_names(const TrainConfig& config) {
+  std::vector<std::string> names;
+  for (const ConfigField& field : config_fields(config.recipe)) names.push_back(field.name);
+  return names;
+}
+
+std::string see_help(const TrainConfig& config) {
+  return "; `lockstep train " + config.recipe + " --help` lists them";
+}
+
+std::string hint_for(const TrainConfig& config, const std::string& name) {
+  const std::string near = nearest_name(name, field_names(config));
+  return near.empty() ? see_help(config) : "; did you mean '" + near + "'?";
+}
+
+}  // namespace
+
+std::vector<ConfigField> config_fields(const std::string& recipe) {
+  std::vector<ConfigField> list;
+  const TrainConfig defaults = default_config(recipe);
+  visit_fields(defaults, [&](const char* name, const std::string& help, const auto& value) {
+    constexpr bool kSwitch = std::is_same_v<std::decay_t<decltype(value)>, bool>;
+    list.push_back({name, help, as_text(value), kSwitch});
+  });
+  return list;
+}
+
+void set_field(TrainConfig& config, const std::string& name, const std::string& text) {
+  bool found = false;
+  visit_fields(config, [&](const char* field, const std::string&, auto& value) {
+    if (name != field) return;
+    found = true;
+    parse_into(name, text, value);
+  });
+  if (!found) throw InvalidArgument("there is no setting '" + name + "'" + hint_for(config, name));
+}
+
+std::string to_json(const TrainConfig& config) {
+  ordered_json json;
+  visit_fields(
+      config, [&](const char* name, const std::string&, const auto& value) { json[name] = value; });
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+TrainConfig train_config_from_json(const std::string& text, const std::string& source,
+                                   const std::optional<TrainConfig>& base) {
+  const nlohmann::json json = parse_object(text, source);
+  std::string recipe = base ? base->recipe : "mnist";
+  if (json.contains("recipe")) read_into(json["recipe"], source + ": recipe", recipe);
+  if (find_recipe(recipe) == nullptr)
+    refuse(source + ": recipe", "'" + recipe + "'", recipe_names_text());
+  if (base && base->recipe != recipe)
+    refuse(source + ": recipe", "'" + recipe + "'", "a file for '" + base->recipe + "'");
+  TrainConfig config = base ? *base : default_config(recipe);
+  read_members(
+      json, source, config,
+      [](auto& into, const auto& each) {
+        visit_fields(
+            into, [&](const char* name, const std::string&, auto& member) { each(name, member); });
+      },
+      see_help(config));
+  return config;
+}
+
+void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
+  std::string differences;
+  visit_fields(recorded, [&](const char* name, const std::string&, const auto& before) {
+    if (changeable(recorded, name)) return;
+    visit_fields(now, [&](const char* other, const std::string&, const auto& after) {
+      if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
+      differences += (differences.empty() ? "" : ", ");
+      differences.append(name)
+          .append(" was ")
+          .append(as_text(before))
+          .append(" and is now ")
+          .append(as_text(after));
+    });
+  });
+  if (!differences.empty()) {
+    throw InvalidArgument("cannot resume: " + differences +
+                          "; resume with the recorded settings, or start anew elsewhere");
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,180 @@
+#include "lockstep/recipes/train_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::train_config_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TrainConfig valid() {
+  TrainConfig config;
+  config.data = "d";
+  return config;
+}
+
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TrainConfig, DefaultsAreTheTutorials) {
+  const TrainConfig config = resolved(valid());
+  EXPECT_EQ(config.epochs, 10);
+  EXPECT_EQ(config.batch_size, 128);
+  EXPECT_EQ(config.seed, 1234);
+  EXPECT_EQ(config.lr, 0.01);
+  EXPECT_EQ(config.momentum, 0.5);
+  EXPECT_EQ(config.mean, 0.1307);
+  EXPECT_EQ(config.stddev, 0.3081);
+  TrainConfig three = valid();
+  three.nproc = 3;
+  EXPECT_EQ(resolved(three).batch_size, 42);
+}
+
+TEST(TrainConfig, JsonComesBack) {
+  TrainConfig config = valid();
+  config.lr = 0.1 + 0.2;
+  config.output = "\xE8\xB7\x91/x y";
+  config.nproc = 7;
+  EXPECT_EQ(train_config_from_json(to_json(config), "c.json"), config);
+  EXPECT_EQ(train_config_from_json("{}", "c.json", config), config);
+  EXPECT_EQ(train_config_from_json(R"({"lr": 1})", "c.json").lr, 1.0);
+}
+
+TEST(TrainConfig, RecipesHaveTheirOwnFields) {
+  TrainConfig config = default_config("cifar");
+  config.data = "d";
+  config.augment = false;
+  config.amp = "bf16";
+  const std::string json = to_json(config);
+  EXPECT_EQ(train_config_from_json(json, "c.json"), config);
+  EXPECT_THAT(json, AllOf(HasSubstr("\"augment\": false"), Not(HasSubstr("stddev"))));
+  EXPECT_THAT(to_json(valid()), AllOf(HasSubstr("stddev"), Not(HasSubstr("augment"))));
+  EXPECT_EQ(train_config_from_json(R"({"recipe": "cifar"})", "c.json").momentum, 0.9);
+  const auto from = [](const char* text, const TrainConfig& base) {
+    return error_of([&] { train_config_from_json(text, "c.json", base); });
+  };
+  EXPECT_THAT(from(json.c_str(), valid()), HasSubstr("c.json: recipe is 'cifar'; give a file for"));
+  EXPECT_THAT(from(R"({"recipe": "x"})", valid()), HasSubstr("give mnist, cifar, text or lm"));
+  EXPECT_THAT(from(R"({"augment": 1})", config), HasSubstr("true or false"));
+  EXPECT_THAT(from(R"({"mean": 1})", config), HasSubstr("unknown key 'mean'"));
+  EXPECT_EQ(resolved(config).lr, 0.1);
+  config.model = "simple-cnn";
+  EXPECT_EQ(resolved(config).lr, 0.02);
+  config.sync_batch_norm = true;
+  EXPECT_THAT(error_of([&] { resolved(config); }), HasSubstr("simple-cnn has no BatchNorm"));
+}
+
+TEST(TrainConfig, BadJsonIsOneClearLine) {
+  const auto from = [](const char* text) {
+    return error_of([&] { train_config_from_json(text, "c.json"); });
+  };
+  EXPECT_THAT(from("{"), HasSubstr("c.json: is not JSON"));
+  EXPECT_EQ(from(R"({"lr": 1e999})"),
+            "c.json: the number 1e999 is out of range; give one that a double holds");
+  EXPECT_THAT(from("[]"), HasSubstr("c.json: is []; give a JSON object"));
+  EXPECT_THAT(from(R"({"batchsize": 3})"),
+              AllOf(HasSubstr("unknown key 'batchsize'"), HasSubstr("'batch_size'")));
+  EXPECT_THAT(from(R"({"zzzzzzzzzzz": 3})"), HasSubstr("--help"));
+  EXPECT_THAT(from(R"({"epochs": "3"})"),
+              HasSubstr("c.json: epochs is \"3\"; give a whole number"));
+  EXPECT_THAT(from(R"({"epochs": 1.5})"), HasSubstr("whole number"));
+  EXPECT_THAT(from(R"({"epochs": 18446744073709551615})"), HasSubstr("whole number"));
+  EXPECT_THAT(from(R"({"lr": true})"), HasSubstr("a number"));
+  EXPECT_THAT(from(R"({"data": 1})"), HasSubstr("a text"));
+}
+
+TEST(TrainConfig, AnySeedIsReadBack) {
+  for (const int64_t seed :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
+    TrainConfig config = default_config("mnist");
+    config.seed = seed;
+    EXPECT_EQ(train_config_from_json(to_json(config), "c.json").seed, seed);
+  }
+}
+
+TEST(TrainConfig, FieldsAreSetFromText) {
+  TrainConfig config;
+  set_field(config, "epochs", "3");
+  set_field(config, "lr", "1e-3");
+  set_field(config, "data", "x");
+  EXPECT_EQ(config.epochs, 3);
+  EXPECT_EQ(config.lr, 1e-3);
+  EXPECT_EQ(config.data, "x");
+  EXPECT_THAT(error_of([&] { set_field(config, "epochs", "3x"); }), HasSubstr("epochs is '3x'"));
+  EXPECT_THAT(error_of([&] { set_field(config, "lr", "nan"); }), HasSubstr("lr is 'nan'"));
+  EXPECT_THAT(error_of([&] { set_field(config, "epoch", "3"); }),
+              HasSubstr("did you mean 'epochs'"));
+}
+
+TEST(TrainConfig, NonsenseIsNamed) {
+  const auto with = [](const char* field, const char* text) {
+    return error_of([&] {
+      TrainConfig config = valid();
+      set_field(config, field, text);
+      resolved(config);
+    });
+  };
+  EXPECT_THAT(with("nproc", "0"), HasSubstr("nproc is 0; give 1 or more"));
+  EXPECT_THAT(with("nproc", "129"), HasSubstr("nproc is 129, which leaves nothing"));
+  EXPECT_THAT(with("strategy", "x"), HasSubstr("strategy 'x' is unknown; choose ddp, average, "
+                                               "ring, naive-ring, horovod, zero1, zero2 or zero3"));
+  for (const auto& [field, text] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"recipe", "x"},     {"data", ""},       {"output", ""},       {"sampler", "x"},
+           {"device", "cuda"},  {"backend", "x"},   {"epochs", "0"},      {"batch_size", "-1"},
+           {"max_steps", "-1"}, {"log_every", "0"}, {"save_every", "-1"}, {"workers", "65"},
+           {"lr", "0"},         {"momentum", "1"},  {"stddev", "0"},      {"weight_decay", "-1"},
+           {"schedule", "x"},   {"warmup", "11"},   {"amp", "fp16"},      {"timeout", "0"},
+           {"dropout1", "1"}}) {
+    EXPECT_THAT(with(field, text), HasSubstr(std::string(field) + " is ")) << field;
+  }
+  EXPECT_EQ(with("strategy", "naive_ring"), "no error");
+  EXPECT_THAT(error_of([] {
+                TrainConfig config = valid();
+                config.strategy = "zero3";
+                config.backend = "gloo";
+                config.nproc = 2;
+                resolved(config);
+              }),
+              HasSubstr("backend is 'gloo'; give shm or hierarchical"));
+}
+
+TEST(TrainConfig, MoreRanksThanSamples) {
+  TrainConfig config = valid();
+  config.nproc = 4;
+  EXPECT_THAT(error_of([&] { check_against_data(config, 3, 10); }),
+              HasSubstr("nproc is 4, more ranks than the 3 samples for training in d"));
+  EXPECT_THAT(error_of([&] { check_against_data(config, 30, 0); }), HasSubstr("both are needed"));
+  EXPECT_EQ(error_of([&] { check_against_data(config, 4, 1); }), "no error");
+}
+
+TEST(TrainConfig, ResumeKeepsItsCourse) {
+  TrainConfig before = valid(), now = valid();
+  now.epochs = 99;
+  now.output = "elsewhere";
+  EXPECT_EQ(error_of([&] { check_resumable(before, now); }), "no error");
+  before.schedule = now.schedule = "cosine";
+  EXPECT_THAT(error_of([&] { check_resumable(before, now); }),
+              HasSubstr("epochs was 10 and is now 99"));
+  before.schedule = now.schedule = "constant";
+  now.lr = 0.5;
+  now.nproc = 2;
+  EXPECT_THAT(error_of([&] { check_resumable(before, now); }),
+              AllOf(HasSubstr("nproc was 1 and is now 2"), HasSubstr("lr was 0.01 and is now 0.5"),
+                    Not(HasSubstr("epochs"))));
+}
+
+}  // namespace lockstep::train_config_test

@@ -1,0 +1,63 @@
+#include "lockstep/tokenizers/lm_tokenizer.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/tokenizers/internal/text_file.h"
+
+namespace lockstep::tokenizers {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* kCharacters = "characters.json";
+constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kVocabulary = "vocab.json";
+constexpr const char* kMerges = "merges.txt";
+
+}  // namespace
+
+LmTokenizer::LmTokenizer(Characters characters)
+    : kind_(std::move(characters)), files_(std::get<Characters>(kind_).files()) {}
+
+LmTokenizer::LmTokenizer(Kind kind, std::map<std::string, std::string> files)
+    : kind_(std::move(kind)), files_(std::move(files)) {}
+
+LmTokenizer LmTokenizer::load(const fs::path& path) {
+  const auto has = [&](const char* name) { return fs::exists(path / name); };
+  if (!fs::is_directory(path)) {
+    if (path.filename() == kCharacters) return LmTokenizer(Characters::load(path));
+    const std::string json = read_vocabulary_file(path);
+    return {ByteLevelBpe::parse_tokenizer_json(json, path.string()), {{kTokenizer, json}}};
+  }
+  for (const char* name : {kCharacters, kTokenizer})
+    if (has(name)) return load(path / name);
+  if (!has(kVocabulary) || !has(kMerges))
+    refuse(path.string(),
+           "has neither characters.json nor tokenizer.json nor vocab.json with merges.txt; give a "
+           "tokenizer's directory");
+  std::map<std::string, std::string> files;
+  for (const char* name : {kVocabulary, kMerges}) files[name] = read_vocabulary_file(path / name);
+  auto bpe = ByteLevelBpe::parse_files(files[kVocabulary], files[kMerges], {},
+                                       (path / kVocabulary).string(), (path / kMerges).string());
+  return {std::move(bpe), std::move(files)};
+}
+
+int64_t LmTokenizer::vocabulary_size() const {
+  return std::visit([](const auto& kind) { return kind.vocabulary_size(); }, kind_);
+}
+
+std::vector<int32_t> LmTokenizer::encode(std::string_view text) const {
+  return std::visit([&](const auto& kind) { return kind.encode(text); }, kind_);
+}
+
+std::string LmTokenizer::decode(std::span<const int32_t> ids) const {
+  return std::visit([&](const auto& kind) { return kind.decode(ids); }, kind_);
+}
+
+std::optional<int32_t> LmTokenizer::end_of_text_id() const {
+  if (const auto* bpe = std::get_if<ByteLevelBpe>(&kind_)) return bpe->end_of_text_id();
+  return std::nullopt;
+}
+
+}  // namespace lockstep::tokenizers

@@ -1,0 +1,47 @@
+// LmTokenizer: the tokenizer of a language model, whichever kind it is, with the files that it comes from.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "lockstep/tokenizers/byte_level_bpe.h"
+#include "lockstep/tokenizers/characters.h"
+
+namespace lockstep::tokenizers {
+
+// Immutable; all methods are const and may be called from any thread.
+class LmTokenizer {
+ public:
+  explicit LmTokenizer(Characters characters);
+
+  // A characters.json or a byte-level tokenizer.json; or a directory with one of them, or else with
+  // vocab.json and merges.txt. Throws DataError that names the file.
+  static LmTokenizer load(const std::filesystem::path& path);
+
+  int64_t vocabulary_size() const;
+  // Throws DataError for a character that no token has, where tokens are characters.
+  std::vector<int32_t> encode(std::string_view text) const;
+  // Special tokens are left out. Throws InvalidArgument for an id outside 0..vocabulary_size()-1.
+  std::string decode(std::span<const int32_t> ids) const;
+  // The token that ends a text, where there is one.
+  std::optional<int32_t> end_of_text_id() const;
+
+  // By name, as they were: for a checkpoint, from which load() makes the same tokenizer.
+  const std::map<std::string, std::string>& files() const { return files_; }
+
+ private:
+  using Kind = std::variant<Characters, ByteLevelBpe>;
+  LmTokenizer(Kind kind, std::map<std::string, std::string> files);
+
+  Kind kind_;
+  std::map<std::string, std::string> files_;
+};
+
+}  // namespace lockstep::tokenizers
