@@ -1,14 +1,21 @@
 // A checkpoint: a directory with everything that training needs to go on, complete at every moment.
 //
-//   model.safetensors      parameters and buffers (a foreign one may be in several files,
-//                          sharded_safetensors.h)
+//   model.safetensors      parameters and buffers
 //   optimizer.safetensors  state and options of the optimizer
 //   ranks.safetensors      what differs from rank to rank, such as generators
 //   trainer.json           where training stood
 //   config.json            how it was set up
 //   checksums.json         of all the others (checksum.h)
 //
-// and whatever else a trainer gives under `tensors` and `files`. What a bit-identical resumption in
+// and whatever else a trainer gives under `tensors` and `files`. Where several ranks have written
+// (checkpoint_writer.h), the model or the optimizer's state is in several files, with an index:
+//
+//   model-00001-of-00002.safetensors, ..., model.safetensors.index.json   whole tensors in each, as
+//                          Hugging Face's libraries write and read them (sharded_safetensors.h)
+//   optimizer-00001-of-00002.safetensors, ..., optimizer.safetensors.index.json   slices
+//                          (slice_index.h)
+//
+// They are read as if they were one, on any number of ranks. What a bit-identical resumption in
 // the midst of an epoch needs has these places:
 //
 //   parameters, buffers    model           module_state.h
@@ -25,12 +32,13 @@
 #include <string>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
 
 namespace lockstep {
 
 struct Checkpoint {
   Safetensors model;
-  Safetensors optimizer;
+  SlicedTensors optimizer;  // of what one rank writes, one slice of each tensor at most
   Safetensors ranks;
   std::string trainer_json;
   std::string config_json;
@@ -41,7 +49,7 @@ struct Checkpoint {
   std::map<std::string, std::string> files;
 };
 
-// Writes `checkpoint` as the directory `path`, in place of a former one. The new directory is
+// Writes the whole `checkpoint` as the directory `path`, in place of a former one. The new directory is
 // written beside it ("<path>.partial"), synced and exchanged with the former in one step, so that
 // whoever opens `path`, whenever the writer was killed, finds one whole checkpoint. (Where the file
 // system cannot exchange directories, as NFS, there is a moment with the former one under

@@ -13,7 +13,8 @@ namespace lockstep::checkpoint_directory_test {
 Checkpoint numbered(int number) {
   Checkpoint checkpoint;
   checkpoint.model.tensors = {{"w", at::full({8, 1024}, number, at::kInt)}};
-  checkpoint.optimizer.tensors = {{"0.momentum_buffer", at::full({8, 1024}, number, at::kInt)}};
+  checkpoint.optimizer =
+      Safetensors{.tensors = {{"0.momentum_buffer", at::full({8, 1024}, number, at::kInt)}}};
   checkpoint.trainer_json = std::to_string(number);
   checkpoint.config_json = "{}";
   return checkpoint;
@@ -22,7 +23,8 @@ Checkpoint numbered(int number) {
 int number_of(const Checkpoint& checkpoint) {
   const int number = std::stoi(checkpoint.trainer_json);
   EXPECT_TRUE(checkpoint.model.find("w")->eq(number).all().item<bool>());
-  EXPECT_TRUE(checkpoint.optimizer.find("0.momentum_buffer")->eq(number).all().item<bool>());
+  EXPECT_TRUE(
+      checkpoint.optimizer.find("0.momentum_buffer")->whole().eq(number).all().item<bool>());
   return number;
 }
 

@@ -98,9 +98,13 @@ std::optional<int64_t> linked_step(const fs::path& folder, const char* name) {
 
 void write_checkpoint_of_step(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
                               const SeriesOptions& options) {
+  write_checkpoint(checkpoint_of_step(folder, step), checkpoint);
+  continue_series(folder, step, options);
+}
+
+void continue_series(const fs::path& folder, int64_t step, const SeriesOptions& options) {
   remove_leftovers(folder);
   const fs::path path = checkpoint_of_step(folder, step);
-  write_checkpoint(path, checkpoint);
   if (options.best) let_mean(folder, "best", path.filename());
   let_mean(folder, "last", path.filename());
   std::set<int64_t> kept{step};

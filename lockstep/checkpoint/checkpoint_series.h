@@ -32,11 +32,15 @@ struct SeriesOptions {
   int64_t limit = 0;  // how many to keep; 0: all
 };
 
-// Writes the checkpoint of `step`, then lets `best` (where it is) and `last` mean it, then removes
+// The checkpoint of `step` is there, whole: lets `best` (where it is) and `last` mean it, then removes
 // what is beyond the limit; of the checkpoints, those that `best` and `last` mean are never
 // removed. Killed at any instant, `last` and `best` mean whole checkpoints. A directory `last` or
-// `best` that stands in the way of a link is replaced. One writer a folder. Throws as
-// write_checkpoint().
+// `best` that stands in the way of a link is replaced. What killed writers left is removed. One
+// writer a folder. Throws SystemError.
+void continue_series(const std::filesystem::path& folder, int64_t step,
+                     const SeriesOptions& options = {});
+
+// Writes the checkpoint of `step`, and continue_series(). Throws as write_checkpoint().
 void write_checkpoint_of_step(const std::filesystem::path& folder, int64_t step,
                               const Checkpoint& checkpoint, const SeriesOptions& options = {});
 

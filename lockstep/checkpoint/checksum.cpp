@@ -76,6 +76,11 @@ FileSums parse_checksums(std::string_view json, const std::string& source) {
   return sums;
 }
 
+std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name) {
+  const auto found = sums.find(name);
+  return found == sums.end() ? std::nullopt : std::optional(found->second);
+}
+
 void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file) {
   if (found.bytes != recorded.bytes) {
     throw CheckpointError(file + ": has " + std::to_string(found.bytes) + " bytes, but " +

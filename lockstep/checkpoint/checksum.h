@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -47,6 +48,9 @@ std::string checksum_text(uint64_t xxh3);
 using FileSums = std::map<std::string, FileSum>;
 std::string format_checksums(const FileSums& sums);
 FileSums parse_checksums(std::string_view json, const std::string& source);
+
+// The sum of one file, if it is known.
+std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name);
 
 // Throws CheckpointError that begins with `file` unless the two are equal.
 void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file);

@@ -28,7 +28,7 @@ Checkpoint numbered(int number) {
   Checkpoint checkpoint;
   const at::Tensor values = at::full({256, 1024}, number, at::kInt);
   checkpoint.model.tensors = {{"a", values}, {"b", values}};
-  checkpoint.optimizer.tensors = {{"0.exp_avg", values}, {"1.exp_avg", values}};
+  checkpoint.optimizer = Safetensors{.tensors = {{"0.exp_avg", values}, {"1.exp_avg", values}}};
   checkpoint.ranks.tensors = {{"cpu_generator", at::full({2, 8}, number, at::kInt)}};
   checkpoint.trainer_json = std::to_string(number);
   checkpoint.config_json = "{}";
@@ -41,8 +41,9 @@ int number_of(const fs::path& path) {
   const Checkpoint checkpoint = read_checkpoint(path);
   const int number = std::stoi(checkpoint.trainer_json);
   EXPECT_EQ(checkpoint.files.at("scaler.json"), checkpoint.trainer_json);
-  for (const Safetensors* part : {&checkpoint.model, &checkpoint.optimizer, &checkpoint.ranks}) {
-    for (const auto& [name, tensor] : part->tensors)
+  for (const Safetensors& part :
+       {checkpoint.model, checkpoint.optimizer.whole(), checkpoint.ranks}) {
+    for (const auto& [name, tensor] : part.tensors)
       EXPECT_TRUE(tensor.eq(number).all().item<bool>()) << name;
   }
   return number;

@@ -41,11 +41,11 @@ void set_module_state(torch::nn::Module& module, const NamedTensors& state,
 void save(const torch::nn::Module& module, const std::filesystem::path& path,
           const Metadata& metadata = {});
 
-// Reads the module's state from a safetensors file, a file of Python's torch.save, or a directory
-// with one (tensor_file.h), whatever device it came from. Values go to the device where each
-// parameter already is, or the whole module is moved to `device` first. Every rank that wants the
-// values calls. Returns the file's metadata. Throws CheckpointError (missing, damaged, or of
-// another model: every difference is listed); then the module is unchanged.
+// Reads the module's state from a safetensors file, a file of Python's torch.save, the index of
+// several, or a directory with one (tensor_file.h), whatever device it came from. Values go to the
+// device where each parameter already is, or the whole module is moved to `device` first. Every
+// rank that wants the values calls. Returns the file's metadata. Throws CheckpointError (missing,
+// damaged, or of another model: every difference is listed); then the module is unchanged.
 Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
               std::optional<c10::Device> device = std::nullopt);
 

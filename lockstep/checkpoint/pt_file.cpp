@@ -44,8 +44,12 @@ class StorageMapper {
 
 }  // namespace
 
-PtFile read_pt(const std::filesystem::path& path) {
+PtFile read_pt(const std::filesystem::path& path, const std::optional<FileSum>& expected) {
   const std::shared_ptr<MappedFile> file = MappedFile::open(path);
+  if (expected) {
+    file->read_ahead();
+    check_sum(checksum_of(file->bytes().data(), file->bytes().size()), *expected, file->name());
+  }
   PtContents contents = parse_pt(file->bytes(), file->name());
   StorageMapper storages(file);
   PtFile result{.contents = {.tensors = {}, .metadata = std::move(contents.metadata)},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,10 @@ struct PtFile {
 // Maps the file as read_safetensors() does. The tensors are as they were saved: views and shared
 // storages included, so that they need not be contiguous and may share memory. Which files are
 // understood is said in pt_contents.h. Safe on hostile files: no pickle code is run, and it takes
-// no more memory than some hundred megabytes beside the map. Throws CheckpointError of one line
-// that names the file, and what is refused in it.
-PtFile read_pt(const std::filesystem::path& path);
+// no more memory than some hundred megabytes beside the map. With `expected`, the whole file is
+// compared first. Throws CheckpointError of one line that names the file, and what is refused in
+// it.
+PtFile read_pt(const std::filesystem::path& path,
+               const std::optional<FileSum>& expected = std::nullopt);
 
 }  // namespace lockstep

@@ -13,5 +13,8 @@ at::Tensor cpu_rng_state();
 // Puts it back. Throws CheckpointError that begins with `source` if it is not such a state.
 // Thread-safe.
 void set_cpu_rng_state(const at::Tensor& state, const std::string& source);
+// Another stream for each rank, all of them drawn from that one state: for a run that goes on with
+// another number of ranks than it has states of. Throws likewise. Thread-safe.
+void derive_cpu_rng_state(const at::Tensor& state, int rank, const std::string& source);
 
 }  // namespace lockstep

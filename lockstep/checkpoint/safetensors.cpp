@@ -58,43 +58,41 @@ class SummedFile {
   std::string pending_;  // the end of the file, less than a piece
 };
 
-using Entry = std::pair<std::string, at::Tensor>;
-
 // The tensors in the order of the file. Throws for those that cannot be written.
-std::vector<const Entry*> in_file_order(const NamedTensors& tensors) {
-  std::vector<const Entry*> order;
+std::vector<const TensorToCome*> in_file_order(const std::vector<TensorToCome>& tensors) {
+  std::vector<const TensorToCome*> order;
   std::set<std::string_view> names;
-  for (const auto& entry : tensors) {
-    const auto& [name, tensor] = entry;
-    if (name.empty() || name == "__metadata__") {
-      throw InvalidArgument("write_safetensors: '" + name + "' cannot be the name of a tensor");
+  for (const TensorToCome& tensor : tensors) {
+    if (tensor.name.empty() || tensor.name == "__metadata__") {
+      throw InvalidArgument("write_safetensors: '" + tensor.name +
+                            "' cannot be the name of a tensor");
     }
-    if (!tensor.defined() || tensor.layout() != at::kStrided ||
-        safetensors_dtype_name(tensor.scalar_type()) == nullptr) {
-      throw InvalidArgument("write_safetensors: tensor '" + name +
+    if (safetensors_dtype_name(tensor.dtype) == nullptr) {
+      throw InvalidArgument("write_safetensors: tensor '" + tensor.name +
                             "' is undefined, sparse or of a dtype that safetensors lacks");
     }
-    if (!names.insert(name).second)
-      throw InvalidArgument("write_safetensors: two tensors have the name '" + name + "'");
-    order.push_back(&entry);
+    if (!names.insert(tensor.name).second)
+      throw InvalidArgument("write_safetensors: two tensors have the name '" + tensor.name + "'");
+    order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
-    const auto size_a = a->second.element_size(), size_b = b->second.element_size();
-    return size_a != size_b ? size_a > size_b : a->first < b->first;
+  std::sort(order.begin(), order.end(), [](const TensorToCome* a, const TensorToCome* b) {
+    const auto size_a = c10::elementSize(a->dtype), size_b = c10::elementSize(b->dtype);
+    return size_a != size_b ? size_a > size_b : a->name < b->name;
   });
   return order;
 }
 
-SafetensorsHeader header_of(const std::vector<const Entry*>& order, const Metadata& metadata) {
+SafetensorsHeader header_of(const std::vector<const TensorToCome*>& order,
+                            const Metadata& metadata) {
   SafetensorsHeader header;
   header.metadata = metadata;
   uint64_t offset = 0;
-  for (const Entry* entry : order) {
-    const auto& [name, tensor] = *entry;
-    const uint64_t bytes = static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
-    header.entries.push_back({.name = name,
-                              .dtype = safetensors_dtype_name(tensor.scalar_type()),
-                              .shape = tensor.sizes().vec(),
+  for (const TensorToCome* tensor : order) {
+    const uint64_t bytes = static_cast<uint64_t>(c10::multiply_integers(tensor->sizes)) *
+                           c10::elementSize(tensor->dtype);
+    header.entries.push_back({.name = tensor->name,
+                              .dtype = safetensors_dtype_name(tensor->dtype),
+                              .shape = tensor->sizes,
                               .begin = offset,
                               .end = offset + bytes});
     offset += bytes;
@@ -132,6 +130,19 @@ const at::Tensor* Safetensors::find(std::string_view name) const {
 
 FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                           const Metadata& metadata) {
+  std::vector<TensorToCome> list;
+  for (const auto& [name, tensor] : tensors) {
+    const bool strided = tensor.defined() && tensor.layout() == at::kStrided;
+    list.push_back({.name = name,
+                    .dtype = strided ? tensor.scalar_type() : at::ScalarType::Undefined,
+                    .sizes = strided ? tensor.sizes().vec() : std::vector<int64_t>{},
+                    .make = [&tensor = tensor] { return tensor; }});
+  }
+  return stream_safetensors(path, list, metadata);
+}
+
+FileSum stream_safetensors(const std::filesystem::path& path,
+                           const std::vector<TensorToCome>& tensors, const Metadata& metadata) {
   const auto order = in_file_order(tensors);
   const SafetensorsHeader header = header_of(order, metadata);
   const std::string json = format_safetensors_header(header);
@@ -140,8 +151,8 @@ FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors&
   SummedFile file(path, sizeof length + length + data_size);
   file.write(&length, sizeof length);
   file.write(json.data(), json.size());
-  for (const Entry* entry : order) {
-    const at::Tensor data = entry->second.detach().cpu().resolve_conj().resolve_neg().contiguous();
+  for (const TensorToCome* tensor : order) {
+    const at::Tensor data = tensor->make().detach().cpu().resolve_conj().resolve_neg().contiguous();
     file.write(data.const_data_ptr(), data.nbytes());
   }
   return file.commit();

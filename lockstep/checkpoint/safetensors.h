@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,8 +23,8 @@ namespace lockstep {
 using Metadata = std::map<std::string, std::string>;
 
 struct Safetensors {
-  NamedTensors tensors;  // by name
-  Metadata metadata;
+  NamedTensors tensors = {};  // by name
+  Metadata metadata = {};
 
   // The tensor of that name, or nullptr.
   const at::Tensor* find(std::string_view name) const;
@@ -37,6 +38,17 @@ struct Safetensors {
 // made on the way.
 FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                           const Metadata& metadata = {});
+
+// A tensor that is made when its turn to be written has come, and let go after it.
+struct TensorToCome {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes;
+  std::function<at::Tensor()> make;  // of that dtype and sizes
+};
+// The same file, while no more than one of the tensors is in memory.
+FileSum stream_safetensors(const std::filesystem::path& path,
+                           const std::vector<TensorToCome>& tensors, const Metadata& metadata = {});
 
 // Maps the file: the tensors are its bytes, read when they are used, and keep the map alive. They
 // may be written to; that changes this process's memory and never the file. While they live the

@@ -1,29 +1,22 @@
-// Tensors from whatever holds them: a safetensors file, a file of torch.save, the index of a
-// sharded model, or a directory with one of these.
+// Tensors from whatever holds them: a safetensors file, a file of torch.save, the index of several
+// of these, or a directory with one of them.
 #pragma once
 
 #include <filesystem>
-#include <string>
-#include <vector>
+#include <optional>
 
-#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/sharded_tensors.h"
 
 namespace lockstep {
 
-enum class TensorFileKind { kSafetensors, kShardedSafetensors, kPt };
-
-struct TensorFile {
-  TensorFileKind kind = TensorFileKind::kSafetensors;
-  std::filesystem::path path;  // the file, or the index; of a directory, the one in it
-  Safetensors contents;
-  std::vector<std::string> left_out;  // of torch.save's: what is no tensor, number or text
-  std::string found_in;               // of torch.save's: the key of the state dict
-};
-
-// Told apart by their bytes, but for an index, whose name ends in ".json". Of a directory
-// model.safetensors, or else model.safetensors.index.json, or else pytorch_model.bin is read, and
-// compared with its checksums.json if there is one. Tensors are mapped (read_safetensors()). Throws
+// An index is told by its name, which ends in ".json", other files by their bytes. Of a directory
+// the file that find_tensor_file() names is read, and compared with its checksums.json if there is
+// one; that file is TensorFile::path. Tensors are mapped (read_safetensors()). Throws
 // CheckpointError of one line that names the file.
 TensorFile read_tensor_file(const std::filesystem::path& path);
+
+// The first of model.safetensors, model.safetensors.index.json, pytorch_model.bin and
+// pytorch_model.bin.index.json that is in the directory; nothing if there is none.
+std::optional<std::filesystem::path> find_tensor_file(const std::filesystem::path& directory);
 
 }  // namespace lockstep

@@ -25,6 +25,8 @@ TEST(TensorFile, KindIsToldByTheBytes) {
   EXPECT_EQ(pt.contents.find("w")->numel(), 6);
   dir.write("i.json", R"({"weight_map":{"x":"a"}})");
   EXPECT_EQ(read_tensor_file(dir / "i.json").kind, TensorFileKind::kShardedSafetensors);
+  dir.write("i.json", R"({"weight_map":{"x":"a","w":"b"}})");
+  EXPECT_EQ(read_tensor_file(dir / "i.json").kind, TensorFileKind::kShardedPt);
 }
 
 TEST(TensorFile, DirectoriesAreReadByWhatTheyHold) {
@@ -33,12 +35,29 @@ TEST(TensorFile, DirectoriesAreReadByWhatTheyHold) {
     return message_of<CheckpointError>([&] { read_tensor_file(dir.path()); });
   };
   EXPECT_THAT(error(), HasSubstr("holds no model.safetensors"));
-  dir.write("pytorch_model.bin", pt_archive(pickled_dict(pickled(PickledTensor{}))));
-  EXPECT_EQ(read_tensor_file(dir.path()).path, dir / "pytorch_model.bin");
+  EXPECT_FALSE(find_tensor_file(dir.path()).has_value());
+  const std::string pt = pt_archive(pickled_dict(pickled(PickledTensor{})));
+  const auto expect_read = [&](const std::string& name, TensorFileKind kind) {
+    const TensorFile file = read_tensor_file(dir.path());
+    EXPECT_EQ(file.path, dir / name);
+    EXPECT_EQ(file.kind, kind);
+    EXPECT_EQ(file.contents.tensors.size(), 1u);
+    EXPECT_EQ(find_tensor_file(dir.path()).value(), file.path);
+    dir.write("checksums.json", format_checksums({{name, {1, 2}}}));
+    EXPECT_THAT(error(), HasSubstr(name + ": has ")) << "compared with its checksum";
+    std::filesystem::remove(dir / "checksums.json");
+  };
+  // Each goes before those that are already there.
+  dir.write("1.bin", pt);
+  dir.write("pytorch_model.bin.index.json", R"({"weight_map":{"w":"1.bin"}})");
+  expect_read("pytorch_model.bin.index.json", TensorFileKind::kShardedPt);
+  dir.write("pytorch_model.bin", pt);
+  expect_read("pytorch_model.bin", TensorFileKind::kPt);
+  write_safetensors(dir / "1.safetensors", {{"x", at::ones({2})}});
+  dir.write("model.safetensors.index.json", R"({"weight_map":{"x":"1.safetensors"}})");
+  expect_read("model.safetensors.index.json", TensorFileKind::kShardedSafetensors);
   write_safetensors(dir / "model.safetensors", {{"x", at::ones({2})}});
-  EXPECT_EQ(read_tensor_file(dir.path()).path, dir / "model.safetensors");
-  dir.write("checksums.json", format_checksums({{"model.safetensors", {1, 2}}}));
-  EXPECT_THAT(error(), HasSubstr("the file is damaged"));
+  expect_read("model.safetensors", TensorFileKind::kSafetensors);
 }
 
 // load() takes what Python's torch.save wrote.
@@ -52,6 +71,14 @@ TEST(TensorFile, ModuleFromPython) {
   load(linear, seeds / "wrapped.pt");
   EXPECT_TRUE(at::equal(linear->weight, weight));
   EXPECT_NE(weight.abs().max().item<float>(), 0);
+  // Of several, too.
+  const TestDirectory dir;
+  std::filesystem::copy(seeds / "wrapped.pt", dir / "1.bin");
+  dir.write("pytorch_model.bin.index.json",
+            R"({"weight_map":{"module.weight":"1.bin","module.bias":"1.bin"}})");
+  linear->weight.data().zero_();
+  load(linear, dir.path());
+  EXPECT_TRUE(at::equal(linear->weight, weight));
 }
 
 }  // namespace lockstep::tensor_file_test

@@ -2,7 +2,7 @@
 // round.
 //
 //   config.json            LmConfig
-//   model.safetensors      or several with model.safetensors.index.json, or pytorch_model.bin
+//   model.safetensors      or pytorch_model.bin; or several files of either, with .index.json
 //   characters.json        or tokenizer.json, or vocab.json with merges.txt
 //
 // LlamaForCausalLM.from_pretrained(directory) opens ours.

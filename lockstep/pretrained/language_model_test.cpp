@@ -69,6 +69,24 @@ TEST(LanguageModel, OtherWritersHabitsAreTaken) {
       at::equal(loaded->parameters()[0], model->parameters()[0].to(at::kBFloat16).to(at::kFloat)));
 }
 
+// The form of the files is told by their bytes; those of torch.save are sharded_tensors_test's.
+TEST(LanguageModel, SeveralFilesWithTheOlderIndex) {
+  const TestDirectory dir;
+  const TransformerLm model = write_model(dir, false);
+  std::filesystem::remove(dir / "model.safetensors");
+  const NamedTensors state = module_state(*model);
+  write_safetensors(dir / "pytorch_model-00001-of-00002.bin", {state.front()});
+  write_safetensors(dir / "pytorch_model-00002-of-00002.bin",
+                    NamedTensors(state.begin() + 1, state.end()));
+  dir.write("pytorch_model.bin.index.json", R"({"weight_map":{")" + state.front().first +
+                                                R"(":"pytorch_model-00001-of-00002.bin",")" +
+                                                state.back().first +
+                                                R"(":"pytorch_model-00002-of-00002.bin"}})");
+  const TransformerLm loaded = load_lm(dir.path());
+  EXPECT_TRUE(at::equal(loaded->parameters().front(), model->parameters().front()));
+  EXPECT_TRUE(at::equal(loaded->parameters().back(), model->parameters().back()));
+}
+
 TEST(LanguageModel, WhatIsWrongIsNamed) {
   const TestDirectory dir;
   const auto error = [&] {
@@ -85,7 +103,7 @@ TEST(LanguageModel, WhatIsWrongIsNamed) {
   for (const auto& [name, text] : Characters::of("abcdef", "t").files()) dir.write(name, text);
   EXPECT_THAT(error(), HasSubstr("6 tokens, the model only 4"));
   std::filesystem::remove(dir.path() / "model.safetensors");
-  EXPECT_THAT(error(), HasSubstr("has neither model.safetensors"));
+  EXPECT_THAT(error(), HasSubstr("holds no model.safetensors"));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // A text classifier as a directory that transformers opens as well, and the other way round.
 //
 //   config.json            BertConfig; the classes' names are its id2label
-//   model.safetensors      or several with model.safetensors.index.json, or pytorch_model.bin
+//   model.safetensors      or pytorch_model.bin; or several files of either, with .index.json
 //   vocab.txt, tokenizer_config.json, or tokenizer.json
 //   lockstep.json          how texts are prepared: {"preprocessing": {...}, "max_length": 128}; a
 //                          foreign directory has none, and its texts are taken as they are

@@ -107,6 +107,8 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("log_every", "steps between lines of metrics.jsonl", config.log_every);
   visit("save_every", "steps between checkpoints within an epoch; 0: after each epoch only",
         config.save_every);
+  visit("async_save", "go on training while a checkpoint is written, of a copy in memory",
+        config.async_save);
   if (images)
     visit("init_from", ".safetensors or .pt file, or checkpoint, of parameters to start from",
           config.init_from);

@@ -152,7 +152,8 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
     trainer.add(record);
   }
   constexpr int64_t kKept = 1;  // besides the best
-  trainer.add(std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept));
+  trainer.add(
+      std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept, config.async_save));
   trainer.run();
 
   result.state = trainer.state();

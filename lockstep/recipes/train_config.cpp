@@ -17,9 +17,20 @@ using namespace settings;
 
 // Whether a run begun with `config` may be resumed with another value of the field.
 bool changeable(const TrainConfig& config, std::string_view name) {
-  static const std::set<std::string, std::less<>> names{
-      "data",      "output",     "backend", "device",  "epochs",    "max_steps",
-      "log_every", "save_every", "workers", "timeout", "init_from", "gradient_checkpointing"};
+  static const std::set<std::string, std::less<>> names{"data",
+                                                        "output",
+                                                        "backend",
+                                                        "device",
+                                                        "epochs",
+                                                        "max_steps",
+                                                        "log_every",
+                                                        "save_every",
+                                                        "async_save",
+                                                        "workers",
+                                                        "timeout",
+                                                        "init_from",
+                                                        "gradient_checkpointing",
+                                                        "strategy"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;
@@ -103,9 +114,15 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
 }
 
 void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
+  // Other ranks may go on with the same batches. Fixed parts of the data are those of the ranks.
+  const bool same_batches = recorded.nproc * recorded.batch_size == now.nproc * now.batch_size &&
+                            recorded.sampler != "partition";
   std::string differences;
   visit_fields(recorded, [&](const char* name, const std::string&, const auto& before) {
     if (changeable(recorded, name)) return;
+    if (same_batches &&
+        (std::string_view(name) == "nproc" || std::string_view(name) == "batch_size"))
+      return;
     visit_fields(now, [&](const char* other, const std::string&, const auto& after) {
       if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
       differences += (differences.empty() ? "" : ", ");

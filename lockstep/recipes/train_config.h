@@ -53,6 +53,7 @@ struct TrainConfig {
   int64_t max_steps = 0;                // optimizer steps in all; 0: no limit
   int64_t log_every = 50;               // steps
   int64_t save_every = 0;               // steps; 0: after each epoch
+  bool async_save = false;              // training goes on while a checkpoint is written
   // A .safetensors or .pt file, or a checkpoint, with the model's parameters to start from; "": drawn
   // from seed. Images only.
   std::string init_from;

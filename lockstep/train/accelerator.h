@@ -119,8 +119,10 @@ class Accelerator {
 
   // Everything that was prepared (at most one model and one optimizer), scaler, generators of all
   // ranks, and where loaders stand: a run that load_state()s goes on bit for bit. After it, a loop
-  // over a loader begins after the batches that were taken of its epoch. Between steps. Collective.
-  // load_state() throws CheckpointError, also on another number of ranks.
+  // over a loader begins after the batches that were taken of its epoch. Another number of ranks goes
+  // on to rounding, with random streams of its own, where batch size times ranks has stayed; the loop
+  // is InvalidArgument where that left an epoch other batches. Between steps. Collective.
+  // save_state() throws what CheckpointWriter::wait() throws, load_state() CheckpointError.
   void save_state(const std::filesystem::path& path, const CheckpointFiles& files = {}) {
     state_->save(path, files);
   }

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/train/run_state.h"
@@ -69,6 +69,14 @@ std::shared_ptr<LoaderPlace> AcceleratorState::add_loader() {
   return places_.emplace_back(std::make_shared<LoaderPlace>());
 }
 
+void check_place(const LoaderPlace& place, int64_t batches) {
+  if (place.taken == 0 || place.batches == 0 || place.batches == batches) return;
+  throw InvalidArgument("Accelerator: the state is from the midst of an epoch of " +
+                        std::to_string(place.batches) + " batches a rank, and this one has " +
+                        std::to_string(batches) +
+                        "; let batch size times ranks be what it was then");
+}
+
 void AcceleratorState::add(torch::nn::Module& model) {
   model_ = model_ == nullptr ? &model
                              : throw InvalidArgument(
@@ -93,12 +101,13 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
   check_complete("save_state");
   nlohmann::ordered_json places = nlohmann::ordered_json::array();
   for (const auto& place : places_)
-    places.push_back({{"epoch", place->epoch}, {"taken", place->taken}});
+    places.push_back(
+        {{"epoch", place->epoch}, {"taken", place->taken}, {"batches", place->batches}});
   CheckpointFiles all = files;
   all.others[kPlaces] = places.dump() + "\n";
-  const Checkpoint checkpoint =
-      gather_run_state(comm, *model_, *strategy, *optimizer_, scaler_ ? &*scaler_ : nullptr, all);
-  on_root(comm, [&] { write_checkpoint(path, checkpoint); });
+  write_checkpoint(comm, path,
+                   share_of_run_state(comm, *model_, *strategy, *optimizer_,
+                                      scaler_ ? &*scaler_ : nullptr, all));
 }
 
 void AcceleratorState::load(const std::filesystem::path& path) {
@@ -108,8 +117,9 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   std::vector<LoaderPlace> places;
   try {
     for (const auto& place : nlohmann::json::parse(checkpoint.files.at(kPlaces)))
-      places.push_back(
-          {.epoch = place.at("epoch").get<int64_t>(), .taken = place.at("taken").get<int64_t>()});
+      places.push_back({.epoch = place.at("epoch").get<int64_t>(),
+                        .taken = place.at("taken").get<int64_t>(),
+                        .batches = place.value("batches", int64_t{0})});
   } catch (const std::exception&) {
     throw CheckpointError(source + "/" + kPlaces + ": is not what save_state() writes");
   }

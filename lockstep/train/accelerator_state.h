@@ -34,6 +34,9 @@ struct LoaderPlace {
 
   bool at_last() const { return taken == batches; }
 };
+// A loader of `batches` is to go on there. Throws InvalidArgument where the place is one in an epoch
+// of another number of batches: after load_state(), with other batches over all ranks.
+void check_place(const LoaderPlace& place, int64_t batches);
 
 class AcceleratorState {
  public:

@@ -1,11 +1,11 @@
 #include "lockstep/train/checkpointing.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_series.h"
-#include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
@@ -24,47 +24,79 @@ at::Tensor pack_sums(TrainLoop& trainer) {
   return sums;
 }
 
-// What rank 0 writes. Collective.
-Checkpoint gather_run(const TrainingRun& run) {
+// What this rank writes. Collective.
+Checkpoint share_of(const TrainingRun& run) {
   const at::Tensor sums = run.comm.gather(pack_sums(run.trainer), 0);
   Checkpoint checkpoint =
-      gather_run_state(run.comm, run.model, run.strategy, run.optimizer, run.scaler, run.files);
+      share_of_run_state(run.comm, run.model, run.strategy, run.optimizer, run.scaler, run.files);
   if (run.comm.rank() != 0) return checkpoint;
   checkpoint.ranks.tensors.emplace_back(kSums, sums);
   checkpoint.trainer_json = to_json(run.trainer.state());
   return checkpoint;
 }
 
+// This rank's sums: its own, or, where there were other ranks, all of them on rank 0.
+void take_over(TrainLoop& trainer, const at::Tensor& sums, const Communicator& comm) {
+  at::Tensor mine;
+  if (sums.size(0) == comm.size())
+    mine = sums[comm.rank()];
+  else
+    mine = comm.rank() == 0 ? sums.sum(0) : at::zeros({4}, at::kDouble);
+  const double* values = mine.const_data_ptr<double>();
+  trainer.since_log() = {values[0], values[1]};
+  trainer.of_epoch() = {values[2], values[3]};
+}
+
+void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::string& source) {
+  const int64_t steps = trainer.state().steps_per_epoch;
+  if (saved.steps_per_epoch == 0 || saved.steps_per_epoch == steps) return;
+  throw CheckpointError(source + ": is of epochs of " + std::to_string(saved.steps_per_epoch) +
+                        " steps, and these have " + std::to_string(steps) +
+                        "; resume with the same data, and with batch size times ranks as it was");
+}
+
 }  // namespace
 
 void save_training(const TrainingRun& run, const std::filesystem::path& path) {
-  const Checkpoint checkpoint = gather_run(run);
-  on_root(run.comm, [&] { write_checkpoint(path, checkpoint); });
+  write_checkpoint(run.comm, path, share_of(run));
 }
 
 void restore_training(const TrainingRun& run, const std::filesystem::path& path) {
   const Checkpoint checkpoint = read_checkpoint(path);
   const std::string source = path.string();
-  const auto state = trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json");
-  const auto& sums = of_all_ranks(checkpoint.ranks, kSums, run.comm.size(), source);
+  auto state = trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json");
+  const auto& sums = of_all_ranks(checkpoint.ranks, kSums, source);
   if (sums.size(1) != 4 || sums.scalar_type() != at::kDouble)
     throw CheckpointError(source + ": " + kSums + " is damaged");
+  check_steps(state, run.trainer, source);
+  state.steps_per_epoch = run.trainer.state().steps_per_epoch;
   restore_run_state(checkpoint, source, run.comm, run.model, run.strategy, run.optimizer,
                     run.scaler);
-  const double* mine = sums.const_data_ptr<double>() + 4 * run.comm.rank();
-  run.trainer.since_log() = {mine[0], mine[1]};
-  run.trainer.of_epoch() = {mine[2], mine[3]};
+  take_over(run.trainer, sums, run.comm);
   run.trainer.state() = state;
 }
 
-CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit)
-    : run_(std::move(run)), folder_(std::move(folder)), limit_(limit) {}
+CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,
+                                       bool async)
+    : run_(std::move(run)),
+      folder_(std::move(folder)),
+      limit_(limit),
+      async_(async),
+      writer_(run_.comm) {}
 
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
-  const Checkpoint checkpoint = gather_run(run_);
-  on_root(run_.comm, [&] {
-    write_checkpoint_of_step(folder_, state.step, checkpoint, {.best = best, .limit = limit_});
-  });
+  writer_.wait();
+  const int64_t step = state.step;
+  const SeriesOptions series{.best = best, .limit = limit_};
+  writer_.start(checkpoint_of_step(folder_, step), share_of(run_),
+                {.snapshot = async_, .published = [folder = folder_, step, series] {
+                   continue_series(folder, step, series);
+                 }});
+  if (!async_) writer_.wait();
+}
+
+void CheckpointCallback::on_end(const TrainerState&) {
+  writer_.wait();
 }
 
 }  // namespace lockstep

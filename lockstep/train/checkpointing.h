@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_loop.h"
@@ -22,14 +23,14 @@ struct TrainingRun {
   CheckpointFiles files = {};
 };
 
-// Rank 0 writes the run as it stands (checkpoint_directory.h), with every rank's generator and
-// sums; the others wait and learn of a failure. Collective. Throws what write_checkpoint() throws
-// on rank 0, CheckpointError elsewhere.
+// Writes the run as it stands (checkpoint_writer.h), with every rank's generator and sums. Collective.
+// Throws what CheckpointWriter::wait() throws.
 void save_training(const TrainingRun& run, const std::filesystem::path& path);
 
-// Every rank reads the checkpoint and stands where the run stood: the steps that follow are bit for
-// bit those that would have followed. Collective only in that all ranks must call. Throws
-// CheckpointError, also for a run of another number of ranks.
+// Every rank reads what it needs of the checkpoint and stands where the run stood: the steps that
+// follow are bit for bit those that would have followed. On another number of ranks, or under another
+// strategy, they are so to rounding, but for what is drawn at random, where the batch of all ranks is
+// what it was. Collective. Throws CheckpointError, also for epochs of another number of steps.
 void restore_training(const TrainingRun& run, const std::filesystem::path& path);
 
 // Writes folder/checkpoint-<step> whenever the run should be saved, and keeps `limit` of them (0:
@@ -37,13 +38,19 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
 // Add it after the metrics' callback, whose file it records.
 class CheckpointCallback final : public TrainCallback {
  public:
-  CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit);
+  // `async`: training goes on while a checkpoint is written, of a copy; what went wrong is thrown
+  // when the next is due, or at the end.
+  CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,
+                     bool async = false);
   void on_save(TrainerState& state, bool best) override;
+  void on_end(const TrainerState& state) override;
 
  private:
   TrainingRun run_;
   std::filesystem::path folder_;
   int64_t limit_;
+  bool async_;
+  CheckpointWriter writer_;
 };
 
 }  // namespace lockstep

@@ -113,6 +113,7 @@ class PreparedLoader {
 
   [[nodiscard]] Iterator begin() {
     parts_->shards.set_epoch(place_->epoch);
+    check_place(*place_, batches());
     parts_->loader.skip(place_->taken);
     place_->batches = batches();
     place_->last_step_samples = parts_->shards.last_step_samples();

@@ -3,10 +3,16 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/named_tensors.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep {
@@ -19,17 +25,36 @@ Safetensors weights_of(const torch::nn::Module& model) {
   return {.tensors = module_state(model), .metadata = {{"format", "pt"}}};
 }
 
+int64_t bytes_of(const NamedTensors& tensors) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+// Which rank writes what of a model that all have: parameters where there is least so far, and
+// buffers, which may differ from rank to rank, on rank 0.
+Safetensors dealt(Safetensors weights, const torch::nn::Module& model, int rank, int ranks) {
+  std::set<std::string> parameters;
+  for (const auto& [name, tensor] : parameters_of(model)) parameters.insert(name);
+  std::vector<int64_t> load(static_cast<size_t>(ranks), 0);
+  NamedTensors own;
+  for (const auto& entry : weights.tensors) {
+    const bool divided = parameters.count(entry.first) != 0;
+    const auto to = divided ? std::min_element(load.begin(), load.end()) : load.begin();
+    *to += static_cast<int64_t>(entry.second.nbytes());
+    if (to - load.begin() == rank) own.push_back(entry);
+  }
+  weights.tensors = std::move(own);
+  return weights;
+}
+
 }  // namespace
 
-const at::Tensor& of_all_ranks(const Safetensors& file, const char* name, int ranks,
+const at::Tensor& of_all_ranks(const Safetensors& file, const char* name,
                                const std::string& source) {
   const at::Tensor* tensor = file.find(name);
-  if (tensor == nullptr || tensor->dim() != 2) throw CheckpointError(source + ": has no " + name);
-  if (tensor->size(0) != ranks) {
-    throw CheckpointError(source + ": was made by " + std::to_string(tensor->size(0)) +
-                          " ranks, and there are " + std::to_string(ranks) +
-                          "; resume with as many");
-  }
+  if (tensor == nullptr || tensor->dim() != 2 || tensor->size(0) < 1)
+    throw CheckpointError(source + ": has no " + name);
   return *tensor;
 }
 
@@ -42,14 +67,18 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
   write_checkpoint(path, checkpoint);
 }
 
-Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
-                            torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
-                            const CheckpointFiles& files) {
+Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model,
+                              Strategy& strategy, torch::optim::Optimizer& optimizer,
+                              const amp::GradScaler* scaler, const CheckpointFiles& files) {
   const at::Tensor generators = comm.gather(cpu_rng_state().unsqueeze(0), 0);
   Checkpoint checkpoint;
   checkpoint.optimizer = strategy.optimizer_state(optimizer);
-  if (comm.rank() != 0) return checkpoint;
   checkpoint.model = weights_of(model);
+  const bool divided =
+      strategy.divides_state() && bytes_of(checkpoint.model.tensors) >= kDividedModelBytes;
+  checkpoint.model =
+      dealt(std::move(checkpoint.model), model, comm.rank(), divided ? comm.size() : 1);
+  if (comm.rank() != 0) return checkpoint;
   checkpoint.ranks.tensors = {{kGenerators, generators}};
   checkpoint.config_json = files.config_json;
   checkpoint.files = files.others;
@@ -60,7 +89,7 @@ Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model, 
 void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
                        const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler) {
-  const auto& generators = of_all_ranks(checkpoint.ranks, kGenerators, comm.size(), source);
+  const auto& generators = of_all_ranks(checkpoint.ranks, kGenerators, source);
   // Another rank may still compute with the parameters, which may be one memory.
   Communicator(comm).barrier();
   set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
@@ -70,7 +99,11 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
     if (state == checkpoint.files.end()) throw CheckpointError(source + ": has no " + kScaler);
     scaler->load_state(scaler_state_from_json(state->second, source + "/" + kScaler));
   }
-  set_cpu_rng_state(generators[comm.rank()].contiguous(), source + "/ranks.safetensors");
+  const std::string file = source + "/ranks.safetensors";
+  if (generators.size(0) == comm.size())
+    set_cpu_rng_state(generators[comm.rank()].contiguous(), file);
+  else
+    derive_cpu_rng_state(generators[0].contiguous(), comm.rank(), file);
 }
 
 }  // namespace lockstep

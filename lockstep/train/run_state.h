@@ -31,20 +31,26 @@ struct CheckpointFiles {
 void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
                 const std::filesystem::path& path);
 
-// What rank 0 is to write; elsewhere empty. `scaler` may be nullptr. Collective.
-Checkpoint gather_run_state(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
-                            torch::optim::Optimizer& optimizer, const amp::GradScaler* scaler,
-                            const CheckpointFiles& files);
+// From this size on, ranks that divide the optimizer's state write a model's parameters in turns; a
+// smaller one is rank 0's alone, and so one file.
+inline constexpr int64_t kDividedModelBytes = int64_t{64} << 20;
 
-// Puts it back, on every rank. Throws CheckpointError that begins with `source`, also
-// for a run of another number of ranks.
+// What this rank is to write (checkpoint_writer.h): views of the model's and the optimizer's own
+// memory. `scaler` may be nullptr. Collective.
+Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model,
+                              Strategy& strategy, torch::optim::Optimizer& optimizer,
+                              const amp::GradScaler* scaler, const CheckpointFiles& files);
+
+// Puts it back, on every rank, whatever the number of ranks that wrote it. As many ranks go on with
+// the generators that they had; another number with streams drawn from rank 0's. Collective. Throws
+// CheckpointError that begins with `source`.
 void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
                        const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler);
 
-// The row of each rank in ranks.safetensors, [ranks, ...]. Throws CheckpointError unless there is
-// one a rank.
-const at::Tensor& of_all_ranks(const Safetensors& file, const char* name, int ranks,
+// The rows of the ranks that wrote it in ranks.safetensors, [ranks, ...]. Throws CheckpointError
+// where there is no such tensor.
+const at::Tensor& of_all_ranks(const Safetensors& file, const char* name,
                                const std::string& source);
 
 }  // namespace lockstep

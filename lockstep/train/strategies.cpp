@@ -123,13 +123,14 @@ class ZeroStrategy final : public Strategy {
     if (!on && stage_ == 1) held_.emplace(optimizer.no_sync());
   }
   bool has_whole_gradients() const override { return false; }
-  Safetensors optimizer_state(torch::optim::Optimizer& optimizer) override {
-    return dynamic_cast<ZeroOptimizer&>(optimizer).state_on_root();
+  SlicedTensors optimizer_state(torch::optim::Optimizer& optimizer) override {
+    return dynamic_cast<ZeroOptimizer&>(optimizer).own_state();
   }
-  void load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+  void load_optimizer_state(torch::optim::Optimizer& optimizer, const SlicedTensors& state,
                             const std::string& source) override {
     dynamic_cast<ZeroOptimizer&>(optimizer).load_state(state, source);
   }
+  bool divides_state() const override { return true; }
   double waiting() const override {
     return optimizer_ == nullptr ? 0 : optimizer_->times().waiting + optimizer_->times().gathering;
   }

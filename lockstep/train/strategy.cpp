@@ -67,13 +67,13 @@ bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& opti
   return taken;
 }
 
-Safetensors Strategy::optimizer_state(torch::optim::Optimizer& optimizer) {
-  return comm().rank() == 0 ? lockstep::optimizer_state(optimizer) : Safetensors{};
+SlicedTensors Strategy::optimizer_state(torch::optim::Optimizer& optimizer) {
+  return comm().rank() == 0 ? SlicedTensors(lockstep::optimizer_state(optimizer)) : SlicedTensors{};
 }
 
-void Strategy::load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+void Strategy::load_optimizer_state(torch::optim::Optimizer& optimizer, const SlicedTensors& state,
                                     const std::string& source) {
-  set_optimizer_state(optimizer, state, source);
+  set_optimizer_state(optimizer, state.whole(), source);
 }
 
 }  // namespace lockstep

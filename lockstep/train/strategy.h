@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "lockstep/amp/grad_scaler.h"
-#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/optim/algorithm.h"
@@ -90,11 +90,17 @@ class Strategy {
   // not, clipping is the step's alone.
   virtual bool has_whole_gradients() const { return true; }
 
-  // The optimizer's whole state, for a checkpoint: on rank 0, elsewhere empty.
-  virtual Safetensors optimizer_state(torch::optim::Optimizer& optimizer);
-  // Takes it over, on every rank the same. Throws CheckpointError that begins with `source`.
-  virtual void load_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+  // What this rank writes of the optimizer's state into a checkpoint (checkpoint_writer.h): all ranks'
+  // together are the whole. Views of the optimizer's own memory, unchanged until the next step. The
+  // default: rank 0 has all. Does not communicate.
+  virtual SlicedTensors optimizer_state(torch::optim::Optimizer& optimizer);
+  // Takes over a whole state, on every rank the same, whichever strategy and number of ranks it is
+  // from. Throws CheckpointError that begins with `source`.
+  virtual void load_optimizer_state(torch::optim::Optimizer& optimizer, const SlicedTensors& state,
                                     const std::string& source);
+  // Whether the optimizer's state is divided among the ranks: then so is the work of writing a
+  // large model.
+  virtual bool divides_state() const { return false; }
 
   // A function that counts the batches taken so far, so that a rank which skips a step becomes
   // known. Does not communicate.

@@ -37,6 +37,7 @@ TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options
         "TrainLoop: epochs, max_steps, save_every and evaluate_every must be 0 or more, log_every "
         "1 or more");
   }
+  state_.steps_per_epoch = task_.steps_per_epoch;
 }
 
 bool TrainLoop::finished() const {
@@ -56,6 +57,7 @@ void TrainLoop::run() {
   uncounted_ = uncounted_steps_ = 0;
   control_ = {};
   while (!finished()) run_epoch();
+  for (auto& callback : callbacks_) callback->on_end(state_);
 }
 
 void TrainLoop::run_epoch() {

@@ -76,6 +76,8 @@ class TrainCallback {
   // When the run should be saved: every save_every steps, and after each on_epoch.
   // With `best`, this state has had the best evaluation so far.
   virtual void on_save(TrainerState&, bool /*best*/) {}
+  // Once, at the end of training; not where an exception ends it.
+  virtual void on_end(const TrainerState&) {}
 };
 
 struct TrainLoopOptions {

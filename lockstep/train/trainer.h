@@ -273,8 +273,8 @@ class Trainer {
     add_standard_callbacks(loop, parts_.comm, parts_.args, steps_);
     for (const auto& callback : parts_.callbacks) loop.add(callback);
     if (parts_.args.save_strategy != "no")
-      loop.add(std::make_shared<CheckpointCallback>(saved, parts_.args.output_dir,
-                                                    parts_.args.save_total_limit));
+      loop.add(std::make_shared<CheckpointCallback>(
+          saved, parts_.args.output_dir, parts_.args.save_total_limit, parts_.args.async_save));
   }
 
   TrainOutput run_to_end(TrainLoop& loop) {

@@ -7,6 +7,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kStepsPerEpoch = "steps_per_epoch";
+
 template <class State, class Visit>
 void visit_state(State& state, Visit&& visit) {
   visit("epoch", state.epoch);
@@ -25,6 +27,7 @@ void visit_state(State& state, Visit&& visit) {
 std::string to_json(const TrainerState& state) {
   nlohmann::ordered_json json;
   visit_state(state, [&](const char* name, const auto& value) { json[name] = value; });
+  json[kStepsPerEpoch] = state.steps_per_epoch;
   return json.dump(2) + "\n";
 }
 
@@ -33,11 +36,12 @@ TrainerState trainer_state_from_json(const std::string& text, const std::string&
   try {
     const auto json = nlohmann::json::parse(text);
     visit_state(state, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+    state.steps_per_epoch = json.value(kStepsPerEpoch, int64_t{0});  // older ones lack it
   } catch (const nlohmann::json::exception&) {
     throw CheckpointError(source + ": is not the state of a trainer; the checkpoint is damaged");
   }
   if (state.epoch < 0 || state.step_in_epoch < 0 || state.step < 0 || state.samples < 0 ||
-      state.metrics_bytes < 0) {
+      state.metrics_bytes < 0 || state.steps_per_epoch < 0) {
     throw CheckpointError(source + ": has a negative count; the checkpoint is damaged");
   }
   return state;

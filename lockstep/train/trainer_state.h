@@ -21,6 +21,7 @@ struct TrainerState {
   double accuracy = -1;    // of the latest evaluation; -1: none yet
   // Length of metrics.jsonl: what is after it belongs to steps that a resumed run takes again.
   int64_t metrics_bytes = 0;
+  int64_t steps_per_epoch = 0;  // of the data and the batch of all ranks; 0: not known
 
   bool operator==(const TrainerState&) const = default;
 };

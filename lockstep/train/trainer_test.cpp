@@ -172,6 +172,78 @@ TEST_F(TrainerTest, AResumedRunEndsInTheSameBits) {
   });
 }
 
+// Whatever wrote it, and however many.
+TEST_F(TrainerTest, OtherRanksUnderAnotherStrategyGoOn) {
+  constexpr int64_t kBatch = 24;
+  const Points points(5 * kBatch);
+  auto args = arguments();
+  args.save_strategy = "steps";
+  args.save_steps = 3;  // within an epoch of 5
+  args.lr_scheduler_type = "linear";
+  const auto train = [&](int ranks, const char* strategy) {
+    args.per_device_train_batch_size = kBatch / ranks;
+    at::Tensor weight;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      torch::nn::Linear model(2, 40);  // enough for every rank to have a part of the state
+      model->to(at::kDouble);
+      {
+        const at::NoGradGuard no_grad;
+        model->weight.copy_(at::linspace(-1, 1, 80, at::kDouble).view({40, 2}));
+        model->bias.zero_();
+      }
+      PointsTrainer trainer({.model = model,
+                             .comm = comm,
+                             .args = args,
+                             .train_dataset = &points,
+                             .strategy = make_strategy(strategy)});
+      EXPECT_EQ(trainer.train().global_step, 10);
+      if (comm.rank() == 0) weight = trainer.model()->weight.detach().clone();
+    });
+    return weight;
+  };
+  for (const auto& [before, way] : {std::pair(4, "zero3"), {4, "ddp"}, {3, "zero1"}}) {
+    args.resume_from_checkpoint.clear();
+    args.async_save = before == 4;
+    args.output_dir = (folder_ / (std::string(way) + "-whole")).string();
+    const at::Tensor whole = train(before, way);
+    const fs::path from = checkpoint_of_step(args.output_dir, 6);
+    EXPECT_EQ(fs::exists(from / "optimizer.safetensors.index.json"), way != std::string("ddp"));
+    args.resume_from_checkpoint = from.string();
+    for (const auto& [after, other] :
+         {std::pair(1, "ddp"), {2, "zero2"}, {3, "zero3"}, {8, "zero1"}}) {
+      args.output_dir = (folder_ / "resumed").string();
+      fs::remove_all(args.output_dir);
+      EXPECT_TRUE(at::allclose(train(after, other), whole, 0, 1e-10))
+          << before << " " << way << " to " << after << " " << other;
+    }
+  }
+}
+
+TEST_F(TrainerTest, AnotherBatchIsNotResumed) {
+  const Points points(40);
+  auto args = arguments();
+  args.save_strategy = "epoch";
+  const auto train = [&](Communicator& comm) {
+    PointsTrainer trainer(
+        {.model = make_model(), .comm = comm, .args = args, .train_dataset = &points});
+    trainer.train();
+  };
+  testing::run_threads(2, train);
+  args.resume_from_checkpoint = checkpoint_of_step(folder_, 5).string();
+  testing::run_threads(1, [&](Communicator& comm) {
+    std::string message;
+    try {
+      train(comm);
+    } catch (const CheckpointError& error) {
+      message = error.what();
+    }
+    EXPECT_NE(message.find("is of epochs of 5 steps, and these have 10; resume with the same data, "
+                           "and with batch size times ranks as it was"),
+              std::string::npos)
+        << message;
+  });
+}
+
 TEST_F(TrainerTest, StopsEarlyAndLoadsTheBestModel) {
   const Points points(16);
   auto args = arguments();

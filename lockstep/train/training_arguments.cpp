@@ -34,6 +34,7 @@ void visit_arguments(Arguments& a, const Visit& visit) {
   visit("save_strategy", a.save_strategy);
   visit("save_steps", a.save_steps);
   visit("save_total_limit", a.save_total_limit);
+  visit("async_save", a.async_save);
   visit("load_best_model_at_end", a.load_best_model_at_end);
   visit("metric_for_best_model", a.metric_for_best_model);
   visit("greater_is_better", a.greater_is_better);

@@ -39,6 +39,7 @@ struct TrainingArguments {
   std::string save_strategy = "steps";     // "no", "steps", "epoch", "best"
   int64_t save_steps = 500;
   int64_t save_total_limit = 0;  // how many checkpoints to keep, the best among them; 0: all
+  bool async_save = false;  // training goes on while a checkpoint is written, of a copy in memory
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "loss";  // a metric's name, with or without "eval_"
   std::optional<bool> greater_is_better = {};  // absent: unless the name ends in "loss"

@@ -5,7 +5,7 @@
 
 #include "lockstep/checkpoint/checksum.h"
 #include "lockstep/checkpoint/scaler_state.h"
-#include "lockstep/checkpoint/sharded_safetensors.h"
+#include "lockstep/checkpoint/sharded_tensors.h"
 #include "lockstep/core/errors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const lockstep::Error&) {
   }
   try {
-    lockstep::parse_safetensors_index(json, "fuzz");
+    lockstep::parse_weight_map(json, "fuzz");
   } catch (const lockstep::Error&) {
   }
   try {

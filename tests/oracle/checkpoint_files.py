@@ -3,8 +3,8 @@
 
 What torch.save writes (every dtype, views, tied weights, parameters, an OrderedDict with attributes, random strides) is converted by
 `lockstep checkpoint convert` and read back by safetensors, bit for bit; what safetensors writes is converted and read back likewise;
-a model in several files is read as one; objects of other kinds are refused by name, and their code does not run. Needs torch and
-safetensors; exit status 77 where they are missing.
+a model in several files of either kind is read as one; objects of other kinds are refused by name, and their code does not run.
+Needs torch and safetensors; exit status 77 where they are missing.
 
     tests/oracle/checkpoint_files.py [--program build/release/bin/lockstep]
 """
@@ -46,13 +46,16 @@ class Files:
         result = subprocess.run([self.program, "checkpoint", "convert", path, out, *options], capture_output=True, text=True)
         return (load_file(out) if result.returncode == 0 else None), result
 
-    def expect(self, what, value, expected, **save_options):
-        path = self.path("in.pt")
-        torch.save(value, path, **save_options)
+    def expect_of(self, what, path, expected):
         found, result = self.convert(path)
         if found is None:
             sys.exit(f"{what}: {result.stderr}")
         compare(what, found, expected)
+
+    def expect(self, what, value, expected, **save_options):
+        path = self.path("in.pt")
+        torch.save(value, path, **save_options)
+        self.expect_of(what, path, expected)
 
     def refuse(self, what, value, says, **save_options):
         path = self.path("bad.pt")
@@ -92,6 +95,21 @@ def random_view(generator):
     if generator.random() < 0.2:
         view = view.unsqueeze(0).expand(3, *view.shape)
     return view
+
+
+def save_several(tensors, folder, stem, ending, save):
+    """As transformers' save_pretrained() does with a model larger than max_shard_size; returns the index."""
+    names = sorted(tensors)
+    weight_map = {}
+    for i, members in enumerate((names[:7], names[7:])):
+        shard = f"{stem}-{i + 1:05}-of-00002{ending}"
+        save({name: tensors[name] for name in members}, os.path.join(folder, shard))
+        weight_map.update(dict.fromkeys(members, shard))
+    index = os.path.join(folder, f"{stem}{ending}.index.json")
+    with open(index, "w", encoding="utf-8") as f:
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        json.dump({"metadata": {"total_size": size}, "weight_map": weight_map}, f, indent=2, sort_keys=True)
+    return index
 
 
 class Command:
@@ -135,15 +153,12 @@ def main():
         half = files.convert(path, "--dtype", "bfloat16")[0]
         floating = {name: value.to(torch.bfloat16) if value.is_floating_point() else value for name, value in by_dtype.items()}
         compare("to bfloat16", half, floating)
-        names = sorted(by_dtype)
-        shards = {"model-00001-of-00002.safetensors": names[:7], "model-00002-of-00002.safetensors": names[7:]}
-        for shard, members in shards.items():
-            save_file({name: by_dtype[name] for name in members}, os.path.join(folder, shard))
-        index = os.path.join(folder, "model.safetensors.index.json")
-        with open(index, "w", encoding="utf-8") as f:
-            json.dump({"weight_map": {name: shard for shard, members in shards.items() for name in members}}, f)
-        compare("several files", files.convert(index)[0], by_dtype)
-        compare("their directory", files.convert(folder)[0], by_dtype)
+        for stem, ending, save in (("model", ".safetensors", save_file), ("pytorch_model", ".bin", torch.save)):
+            several = files.path(stem)
+            os.mkdir(several)
+            index = save_several(by_dtype, several, stem, ending, save)
+            files.expect_of(f"several {ending} files", index, by_dtype)
+            files.expect_of("their directory", several, by_dtype)
 
         files.refuse("a command", {"w": torch.zeros(1), "x": Command()}, "'posix.system'")
         files.refuse("a whole module", module, "'torch.nn.modules.")

@@ -66,9 +66,9 @@ inline std::string pickled(const PickledTensor& tensor) {
          "ccollections\nOrderedDict\n)RtR";
 }
 
-// The pickle of a dict with one entry, "w".
-inline std::string pickled_dict(const std::string& value) {
-  return "\x80\x02}" + pickled("w") + value + "s.";
+// The pickle of a dict with one entry.
+inline std::string pickled_dict(const std::string& value, const std::string& key = "w") {
+  return "\x80\x02}" + pickled(key) + value + "s.";
 }
 
 // A file of torch.save with that pickle, and 24 bytes as storage "0".

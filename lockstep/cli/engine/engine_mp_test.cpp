@@ -130,6 +130,26 @@ TEST(Engine, TwoRunsOfTwoRanksEndInTheSameBitsAndSoDoesAResumedOne) {
   expect_same_bytes(dir, "a", "c");
 }
 
+// What four ranks divide, two others go on with, under another strategy.
+TEST(Engine, OtherRanksGoOn) {
+  const TestDirectory dir;
+  const Ended four = run(dir, train(dir, "a",
+                                    {"--epochs", "1", "--max-steps", "3", "--nproc", "4",
+                                     "--strategy", "zero3", "--async-save"}));
+  ASSERT_EQ(four.exit_code, 0) << four.err;
+  EXPECT_TRUE(
+      std::filesystem::exists(dir / "a/checkpoints/last/optimizer-00004-of-00004.safetensors"));
+  const Ended two = run(dir, {"train", "mnist", "--output", dir / "a", "--resume", "--nproc", "2",
+                              "--strategy", "ddp", "--max-steps", "6"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_THAT(two.out, HasSubstr("Trained on 2 ranks (shm, ddp): 6 steps"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "a/checkpoints/last/optimizer.safetensors"));
+  const Ended three =
+      run(dir, {"train", "mnist", "--output", dir / "a", "--resume", "--nproc", "3"});
+  EXPECT_EQ(three.exit_code, 2);
+  EXPECT_THAT(three.err, HasSubstr("3 ranks cannot share equally"));
+}
+
 TEST(Engine, EvalAndPredictUseTheCheckpoint) {
   const TestDirectory dir;
   ASSERT_EQ(run(dir, train(dir, "a", {"--epochs", "1"})).exit_code, 0);

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/checkpoint/checksum.h"
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/on_root.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/aside_file.h"
@@ -90,23 +90,21 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
   }
   if (tag.empty()) tag = "global_step" + std::to_string(progress_.global_steps);
   check_tag(tag);
-  Safetensors state = optimizer_->state_on_root();
+  Checkpoint share;
+  share.optimizer = optimizer_->own_state();
   const at::Tensor generators = comm_.gather(cpu_rng_state().unsqueeze(0), 0);
-  on_root(comm_, [&] {
-    Checkpoint checkpoint;
-    checkpoint.model.tensors = module_state(module_);
-    checkpoint.model.metadata = {{"format", "pt"}};
-    checkpoint.optimizer = std::move(state);
-    checkpoint.ranks.tensors = {{kGenerators, generators}};
-    checkpoint.trainer_json = to_json(
+  if (comm_.rank() == 0) {
+    share.model = {.tensors = module_state(module_), .metadata = {{"format", "pt"}}};
+    share.ranks.tensors = {{kGenerators, generators}};
+    share.trainer_json = to_json(
         Saved{progress_, scaler_.has_value(), scaler_ ? scaler_->state() : LossScaleState()});
-    checkpoint.config_json = zero::to_json(config_);
-    checkpoint.files[kClientState] = client_state;
+    share.config_json = zero::to_json(config_);
+    share.files[kClientState] = client_state;
     std::error_code ignored;  // write_checkpoint() names what is wrong
     std::filesystem::create_directories(dir, ignored);
-    write_checkpoint(dir / tag, checkpoint);
-    write_file_aside(dir / kLatest, tag);
-  });
+  }
+  write_checkpoint(comm_, dir / tag, share,
+                   {.published = [&] { write_file_aside(dir / kLatest, tag); }});
 }
 
 LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string tag) {

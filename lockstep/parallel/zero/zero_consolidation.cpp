@@ -1,17 +1,22 @@
 // The state of all ranks as one, in the form of checkpoint/optimizer_state.h.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <memory>
-#include <tuple>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/optimizer_kind.h"
 #include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/optim/muon.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
@@ -37,10 +42,21 @@ struct PlainMuon final : torch::optim::SGD, OptimizerKind {
   std::string kind() const override { return "Muon"; }
 };
 
-// A plain optimizer of the same kind over the same groups, for its state to be filled in or read.
-std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups) {
+enum class Memory { kParameters, kNone };
+
+// A plain optimizer of the same kind over the same groups, for its state to be filled in or read; or
+// over tensors of the same shapes that have no memory.
+std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups,
+                                     Memory memory = Memory::kParameters) {
   std::vector<OptimizerParamGroup> bare;
-  for (const auto& group : groups) bare.emplace_back(group.params());
+  for (const auto& group : groups) {
+    std::vector<at::Tensor> params = group.params();
+    if (memory == Memory::kNone) {
+      for (at::Tensor& param : params)
+        param = at::empty_like(param, at::TensorOptions().device(at::kMeta));
+    }
+    bare.emplace_back(std::move(params));
+  }
   const OptimizerOptions& first = groups.front().options();
   std::unique_ptr<Optimizer> shadow;
   if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&first))
@@ -56,13 +72,7 @@ std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& gro
   return shadow;
 }
 
-// A parameter's state in torch's object, in the order of ZeroBucket::states.
-template <typename State>
-std::vector<at::Tensor> adam_tensors(const OptimizerParamState& base) {
-  const auto& state = static_cast<const State&>(base);
-  return {state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()};
-}
-
+// A parameter's state in torch's object, from tensors in the order of ZeroBucket::states.
 template <typename State>
 std::unique_ptr<OptimizerParamState> adam_state(const std::vector<at::Tensor>& tensors,
                                                 int64_t steps) {
@@ -86,29 +96,76 @@ std::unique_ptr<OptimizerParamState> param_state(const OptimizerOptions& options
   return state;
 }
 
-std::pair<std::vector<at::Tensor>, int64_t> read_state(const OptimizerOptions& options,
-                                                       const OptimizerParamState& state) {
+int64_t steps_of(const OptimizerOptions& options, const OptimizerParamState& state) {
   if (dynamic_cast<const AdamWOptions*>(&options) != nullptr)
-    return {adam_tensors<AdamWParamState>(state),
-            static_cast<const AdamWParamState&>(state).step()};
+    return static_cast<const AdamWParamState&>(state).step();
   if (dynamic_cast<const AdamOptions*>(&options) != nullptr)
-    return {adam_tensors<AdamParamState>(state), static_cast<const AdamParamState&>(state).step()};
-  // Plain SGD does not count: that there is a buffer is what matters.
-  return {{static_cast<const SGDParamState&>(state).momentum_buffer()}, 1};
+    return static_cast<const AdamParamState&>(state).step();
+  return 1;  // plain SGD does not count: that there is a buffer is what matters
 }
 
-// This rank's part of a parameter's state: elements in the order in which they lie in memory.
-void keep_part(internal::ZeroBucket& bucket, const internal::ZeroSlot& slot, int64_t bucket_origin,
-               size_t which, const at::Tensor& whole) {
-  if (slot.own.empty()) return;
-  const int64_t numel = slot.own.end - slot.own.begin;
-  const int64_t from = bucket_origin + slot.own.begin - slot.offset;
-  const at::Tensor own = bucket.state(which).narrow(0, slot.own.begin, numel);
-  if (!whole.defined()) {
-    own.zero_();
-    return;
+// What optimizer_state.h calls the tensors of ZeroBucket::states.
+std::vector<std::string> state_names(const OptimizerOptions& options) {
+  std::vector<std::string> names{"momentum_buffer"};
+  if (dynamic_cast<const AdamWOptions*>(&options) != nullptr ||
+      dynamic_cast<const AdamOptions*>(&options) != nullptr)
+    names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  names.resize(internal::count_of_states(options));
+  return names;
+}
+
+// Plain SGD, and Muon, do not count steps.
+bool counts_steps(const OptimizerOptions& options) {
+  return dynamic_cast<const SGDOptions*>(&options) == nullptr;
+}
+
+std::string prefix_of(const internal::ZeroSlot& slot) {
+  return std::to_string(slot.parameter) + ".";
+}
+
+// Where this rank's part of the parameter begins, of its elements as they lie in memory.
+int64_t begin_of(const internal::ZeroBucket& bucket, const internal::ZeroSlot& slot) {
+  return bucket.origin + slot.own.begin - slot.offset;
+}
+
+at::Tensor own_state_of(internal::ZeroBucket& bucket, const internal::ZeroSlot& slot,
+                        size_t which) {
+  return bucket.state(which).narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
+}
+
+// Whether elements lie in the same order.
+bool same_order(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1 && a[i] != b[i]) return false;
   }
-  own.copy_(whole.as_strided({numel}, {1}, whole.storage_offset() + from));
+  return true;
+}
+
+// This rank's part of a parameter's state; zeros where there is none.
+void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
+               const at::Tensor& parameter) {
+  if (state == nullptr) {
+    own.zero_();
+  } else if (same_order(parameter.sizes(), state->strides, parameter.strides())) {
+    state->read(begin, own);
+  } else {
+    const at::Tensor whole = at::empty_like(parameter).copy_(state->whole());
+    own.copy_(whole.as_strided({own.numel()}, {1}, whole.storage_offset() + begin));
+  }
+}
+
+// What tells of the state, without its memory: enough for set_optimizer_state() to judge it.
+Safetensors outline_of(const SlicedTensors& state, const std::string& source) {
+  Safetensors outline{.tensors = {}, .metadata = state.metadata};
+  for (const auto& [name, tensor] : state.tensors) {
+    if (!tensor.complete()) throw CheckpointError(source + ": " + name + " is there in part only");
+    const bool count = tensor.dtype == at::kLong && tensor.numel() == 1;
+    outline.tensors.emplace_back(
+        name,
+        count ? tensor.whole()
+              : at::empty(tensor.sizes, at::TensorOptions().dtype(tensor.dtype).device(at::kMeta)));
+  }
+  return outline;
 }
 
 }  // namespace
@@ -146,26 +203,56 @@ Safetensors ZeroOptimizer::state_on_root() {
   return root ? optimizer_state(*shadow) : Safetensors();
 }
 
-void ZeroOptimizer::load_state(const Safetensors& state, const std::string& source) {
+SlicedTensors ZeroOptimizer::own_state() {
   const at::NoGradGuard no_grad;
-  const auto shadow = shadow_of(param_groups());
-  set_optimizer_state(*shadow, state, source);
-  for (size_t i = 0; i < param_groups().size(); ++i)
-    param_groups()[i].set_options(shadow->param_groups()[i].options().clone());
+  SlicedTensors result;
+  result.metadata = optimizer_state(*shadow_of(param_groups())).metadata;
+  const bool root = state_->comm().rank() == 0;
+  if (!state_->sharded() && !root) return result;
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
   for (internal::ZeroBucket& bucket : state_->buckets().buckets()) {
     const OptimizerOptions& options = param_groups()[bucket.group].options();
-    const size_t count = internal::count_of_states(options);
+    const std::vector<std::string> names = state_names(options);
+    for (const internal::ZeroSlot& slot : bucket.slots) {
+      const internal::ZeroParameter& parameter = parameters[slot.parameter];
+      if (parameter.steps == 0) continue;
+      const at::Tensor& tensor = parameter.tensor;
+      if (root && counts_steps(options)) {
+        const at::Tensor steps = at::full({1}, parameter.steps, at::kLong);
+        result.tensors.emplace(prefix_of(slot) + "step", slice_of({}, {}, 0, steps));
+      }
+      if (slot.own.empty()) continue;
+      for (size_t which = 0; which < names.size(); ++which) {
+        result.tensors.emplace(prefix_of(slot) + names[which],
+                               slice_of(tensor.sizes(), tensor.strides(), begin_of(bucket, slot),
+                                        own_state_of(bucket, slot, which)));
+      }
+    }
+  }
+  return result;
+}
+
+void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& source) {
+  const at::NoGradGuard no_grad;
+  const auto shadow = shadow_of(param_groups(), Memory::kNone);
+  set_optimizer_state(*shadow, outline_of(state, source), source);
+  std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
+  std::vector<const at::Tensor*> outlines;  // of all groups, in order
+  for (size_t i = 0; i < param_groups().size(); ++i) {
+    param_groups()[i].set_options(shadow->param_groups()[i].options().clone());
+    for (const at::Tensor& param : shadow->param_groups()[i].params()) outlines.push_back(&param);
+  }
+  for (internal::ZeroBucket& bucket : state_->buckets().buckets()) {
+    const OptimizerOptions& options = param_groups()[bucket.group].options();
+    const std::vector<std::string> names = state_names(options);
     for (const internal::ZeroSlot& slot : bucket.slots) {
       internal::ZeroParameter& parameter = parameters[slot.parameter];
-      std::vector<at::Tensor> tensors(3);
       parameter.steps = 0;
-      const auto found = shadow->state().find(parameter.tensor.unsafeGetTensorImpl());
-      if (found != shadow->state().end())
-        std::tie(tensors, parameter.steps) = read_state(options, *found->second);
-      tensors.resize(3);
-      for (size_t which = 0; which < count; ++which)
-        keep_part(bucket, slot, bucket.origin, which, tensors[which]);
+      const auto found = shadow->state().find(outlines[slot.parameter]->unsafeGetTensorImpl());
+      if (found != shadow->state().end()) parameter.steps = steps_of(options, *found->second);
+      for (size_t which = 0; which < names.size() && !slot.own.empty(); ++which)
+        keep_part(own_state_of(bucket, slot, which), state.find(prefix_of(slot) + names[which]),
+                  begin_of(bucket, slot), parameter.tensor);
     }
   }
 }

@@ -8,11 +8,14 @@
 #include <torch/utils.h>
 
 #include <mutex>
+#include <variant>
 
+#include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/parallel/zero/test_net.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/thread_ranks.h"
@@ -31,6 +34,14 @@ constexpr flat::BucketSizes kSmall = {.first = 200, .rest = 300};
 NamedTensors named(TestNet& net) {
   NamedTensors result;
   for (const at::Tensor& p : trained(net)) result.emplace_back(std::to_string(result.size()), p);
+  return result;
+}
+
+// Muon takes matrices alone.
+NamedTensors matrices_if_muon(TestNet& net, const ZeroAlgorithm& algorithm) {
+  NamedTensors result = named(net);
+  if (std::holds_alternative<optim::MuonOptions>(algorithm))
+    std::erase_if(result, [](const auto& entry) { return entry.second.dim() != 2; });
   return result;
 }
 
@@ -163,6 +174,102 @@ TEST(ZeroConsolidation, StateOfAnotherKindIsRefusedAndNothingChanges) {
       EXPECT_THROW(optimizer.load_state(cut, "file"), CheckpointError);
     }
     EXPECT_EQ(optimizer.state_numel(), before);
+  });
+}
+
+bool same_tensors(const Safetensors& a, const Safetensors& b) {
+  if (a.metadata != b.metadata || a.tensors.size() != b.tensors.size()) return false;
+  for (const auto& [name, tensor] : a.tensors) {
+    const at::Tensor* other = b.find(name);
+    if (other == nullptr || !tensor.equal(*other)) return false;
+  }
+  return true;
+}
+
+// What each rank writes by itself is what one would have gathered, and comes back on any number.
+TEST(ZeroConsolidation, SharesInFilesAreTheWholeState) {
+  std::vector<ZeroAlgorithm> all = algorithms();
+  all.emplace_back(optim::MuonOptions(1e-2));
+  for (const ZeroAlgorithm& algorithm : all) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int before : {1, 2, 4}) {
+        const TestDirectory directory;
+        Safetensors whole;
+        testing::run_threads(before, [&](Communicator& comm) {
+          TestNet net;
+          ZeroOptimizer optimizer(comm, matrices_if_muon(net, algorithm), algorithm,
+                                  {.stage = stage, .bucket_sizes = kSmall});
+          steps(net, optimizer, 0, 3, comm.rank(), comm.size());
+          Checkpoint share;
+          share.optimizer = optimizer.own_state();
+          const Safetensors gathered = optimizer.state_on_root();
+          write_checkpoint(comm, directory / "c", share);
+          if (comm.rank() == 0) whole = gathered;
+          comm.barrier();  // the state that was gathered is views
+        });
+        const SlicedTensors read = read_checkpoint(directory / "c").optimizer;
+        EXPECT_TRUE(same_tensors(read.whole(), whole)) << algorithm.index() << ", " << stage;
+        EXPECT_FALSE(whole.tensors.empty());
+        for (const int after : {1, 2, 3, 8}) {
+          testing::run_threads(after, [&](Communicator& comm) {
+            TestNet net;
+            ZeroOptimizer optimizer(comm, matrices_if_muon(net, algorithm), algorithm,
+                                    {.stage = stage, .bucket_sizes = kSmall});
+            optimizer.load_state(read, "test");
+            const Safetensors back = optimizer.state_on_root();
+            if (comm.rank() == 0) {
+              EXPECT_TRUE(same_tensors(back, whole))
+                  << algorithm.index() << ", " << stage << ": " << before << " to " << after;
+            }
+            comm.barrier();
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(ZeroConsolidation, AnotherOrderInMemoryMayGoOn) {
+  const TestDirectory directory;
+  const auto run = [&](int ranks, at::MemoryFormat order, bool save) {
+    at::Tensor result;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      at::Tensor p = at::linspace(-1, 1, 120, at::kDouble).view({2, 3, 4, 5}).contiguous(order);
+      p.requires_grad_();
+      ZeroOptimizer optimizer(comm, {{"p", p}}, AdamWOptions(1e-2));
+      if (!save) optimizer.load_state(read_checkpoint(directory / "c").optimizer, "test");
+      (p * p * at::arange(120, at::kDouble).view({2, 3, 4, 5})).sum().backward();
+      if (save) {
+        optimizer.step();
+        Checkpoint share;
+        share.optimizer = optimizer.own_state();
+        write_checkpoint(comm, directory / "c", share);
+      }
+      const Safetensors state = optimizer.state_on_root();
+      if (comm.rank() == 0) result = state.find("0.exp_avg")->clone();
+      comm.barrier();
+    });
+    return result;
+  };
+  const at::Tensor saved = run(3, at::MemoryFormat::ChannelsLast, true);
+  EXPECT_TRUE(run(2, at::MemoryFormat::Contiguous, false).equal(saved));
+  EXPECT_TRUE(run(2, at::MemoryFormat::ChannelsLast, false).equal(saved));
+}
+
+TEST(ZeroConsolidation, APartOfTheStateIsRefusedAndNothingChanges) {
+  testing::run_threads(2, [&](Communicator& comm) {
+    TestNet net;
+    ZeroOptimizer optimizer(comm, named(net), AdamWOptions(1e-2), {.bucket_sizes = kSmall});
+    steps(net, optimizer, 0, 2, comm.rank(), 2);
+    SlicedTensors own = optimizer.own_state();
+    for (auto& [name, tensor] : own.tensors) {
+      for (TensorSlice& slice : tensor.slices) slice.values = slice.values.clone();
+    }
+    const auto before = copies_of(trained(net));
+    EXPECT_THAT(message_of<CheckpointError>([&] { optimizer.load_state(own, "file"); }),
+                HasSubstr("is there in part only"));
+    steps(net, optimizer, 2, 3, comm.rank(), 2);
+    EXPECT_FALSE(same_bits(copies_of(trained(net)), before));
   });
 }
 

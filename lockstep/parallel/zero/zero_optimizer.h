@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
@@ -162,10 +163,15 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // same groups gives it, for write_safetensors() or load_optimizer() there; empty on the others.
   // Collective. Takes that much memory on rank 0.
   Safetensors state_on_root();
-  // Takes over what state_on_root() gave on any number of ranks, or optimizer_state() of a plain
-  // optimizer of that kind; options included. All ranks call it with the same; each keeps its part.
-  // Throws CheckpointError that begins with `source`; then nothing has changed.
-  void load_state(const Safetensors& state, const std::string& source);
+  // This rank's part of the same: its slices, views of the optimizer's own memory, valid and unchanged
+  // until the next step(). All ranks' together are the whole (checkpoint_writer.h); the options and
+  // counts of steps are rank 0's. Does not communicate.
+  SlicedTensors own_state();
+  // Takes over a whole state: what a checkpoint has of any number of ranks, state_on_root(), or
+  // optimizer_state() of a plain optimizer of that kind; options included. All ranks call it with the
+  // same; each reads and keeps its part. Throws CheckpointError that begins with `source`; then
+  // nothing has changed.
+  void load_state(const SlicedTensors& state, const std::string& source);
 
   // Elements of state that this rank keeps, padding included.
   int64_t state_numel() const;

@@ -3,16 +3,13 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/checkpoint/pt_file.h"
-#include "lockstep/checkpoint/sharded_safetensors.h"
+#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/small_file.h"
+#include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::internal {
-namespace {
 namespace fs = std::filesystem;
-constexpr const char* kPickled = "pytorch_model.bin";
-}  // namespace
 
 std::string read_model_config(const fs::path& directory) {
   const fs::path file = directory / kModelConfig;
@@ -31,16 +28,11 @@ std::string model_type(const fs::path& directory) {
 }
 
 NamedTensors read_model_tensors(const fs::path& directory) {
-  NamedTensors all;
-  if (has_model_safetensors(directory)) {
-    all = checkpoint_exists(directory)
-              ? read_checkpoint(directory, CheckpointParts::kModelAndConfig).model.tensors
-              : read_model_safetensors(directory).tensors;
-  } else if (fs::exists(directory / kPickled)) {
-    all = read_pt(directory / kPickled).contents.tensors;
-  } else {
-    throw CheckpointError(directory.string() + ": has neither model.safetensors nor " + kPickled);
-  }
+  // A checkpoint may be replaced while it is read.
+  NamedTensors all =
+      checkpoint_exists(directory)
+          ? read_checkpoint(directory, CheckpointParts::kModelAndConfig).model.tensors
+          : read_tensor_file(directory).contents.tensors;
   strip_module_prefix(&all);
   return all;
 }

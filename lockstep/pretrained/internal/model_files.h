@@ -15,8 +15,8 @@ std::string read_model_config(const std::filesystem::path& directory);
 // "bert" of a config.json with "model_type": "bert"; "" where there is none.
 std::string model_type(const std::filesystem::path& directory);
 
-// All tensors, by the names of the files, "module." left out: of model.safetensors, of what its index
-// names, or of pytorch_model.bin; of a checkpoint compared with its checksums. Throws CheckpointError.
+// All tensors, by the names of the files, "module." left out: of the file that find_tensor_file()
+// names, compared with its checksum if there is one. Throws CheckpointError.
 NamedTensors read_model_tensors(const std::filesystem::path& directory);
 
 }  // namespace lockstep::internal

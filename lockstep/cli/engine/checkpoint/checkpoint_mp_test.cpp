@@ -64,7 +64,7 @@ Checkpoint example() {
   checkpoint.model = {
       .tensors = {{"fc.bias", at::zeros({3}, at::kLong)}, {"fc.weight", at::ones({3, 2})}},
       .metadata = {{"format", "pt"}}};
-  checkpoint.optimizer.tensors = {{"0.exp_avg", at::ones({3, 2})}};
+  checkpoint.optimizer = Safetensors{.tensors = {{"0.exp_avg", at::ones({3, 2})}}};
   checkpoint.trainer_json = R"({"step": 7, "epoch": 1})";
   checkpoint.config_json = "{}";
   return checkpoint;
@@ -108,6 +108,17 @@ TEST(CheckpointCommand, InspectsFiles) {
   EXPECT_EQ(pt.exit_code, 0) << pt.err;
   EXPECT_THAT(pt.out, AllOf(HasSubstr("pt"), HasSubstr("found under model"), HasSubstr("epoch: 3"),
                             HasSubstr("not tensors: optimizer")));
+  fs::copy(seed("linear.pt"), dir / "1.bin");
+  fs::copy(seed("without_crc.pt"), dir / "2.bin");
+  const fs::path index =
+      dir.write("pytorch_model.bin.index.json", R"({"weight_map":{"bias":"1.bin","w":"2.bin"}})");
+  const Ended several = run(dir, {"checkpoint", "inspect", index, "--json", dir / "several.json"});
+  EXPECT_THAT(several.out, HasSubstr("3 tensors")) << several.err;
+  EXPECT_EQ(json_of(dir / "several.json").at("kind"), "sharded pt");
+  const Ended theirs = run(dir, {"checkpoint", "inspect", dir.path()});
+  EXPECT_THAT(theirs.out, AllOf(HasSubstr("directory"), HasSubstr("3 tensors"))) << theirs.err;
+  fs::remove(dir / "2.bin");
+  expect_line(dir, {"checkpoint", "inspect", index}, "2.bin: is missing");
   write_safetensors(dir / "model.safetensors", {{"w", at::ones({4})}});
   const Ended brief = run(dir, {"checkpoint", "inspect", dir.path(), "--summary"});
   EXPECT_THAT(brief.out, AllOf(HasSubstr("directory"), HasSubstr("1 tensors, 4 parameters"),
@@ -115,7 +126,47 @@ TEST(CheckpointCommand, InspectsFiles) {
   expect_line(dir, {"checkpoint", "inspect", seed("command.pt")}, "'posix.system'");
   expect_line(dir, {"checkpoint", "inspect", dir / "none"}, "none");
   expect_line(dir, {"checkpoint", "inspect"}, "PATH");
-  expect_line(dir, {"checkpoint", "explode"}, "choose inspect or convert");
+  expect_line(dir, {"checkpoint", "explode"}, "choose inspect, convert, consolidate or reshard");
+}
+
+TEST(CheckpointCommand, WritesACheckpointAgainInOneFileOrInSeveral) {
+  const TestDirectory dir;
+  Checkpoint checkpoint = example();
+  checkpoint.optimizer = Safetensors{.tensors = {{"0.exp_avg", at::rand({3, 2})}}};
+  write_checkpoint(dir / "run/checkpoints/last", checkpoint);
+  const Ended parts =
+      run(dir, {"checkpoint", "reshard", dir / "run", dir / "parts", "--files", "2"});
+  ASSERT_EQ(parts.exit_code, 0) << parts.err;
+  EXPECT_THAT(parts.out, AllOf(HasSubstr("Wrote " + (dir / "parts").string()),
+                               HasSubstr("run/checkpoints/last")));
+  EXPECT_TRUE(fs::exists(dir / "parts/optimizer-00002-of-00002.safetensors"));
+  const Ended shown = run(dir, {"checkpoint", "inspect", dir / "parts"});
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("model-00002-of-00002.safetensors"),
+                               HasSubstr("2 tensors, 9 parameters, 48 bytes")))
+      << shown.err;
+  const Ended whole = run(dir, {"checkpoint", "consolidate", dir / "parts", dir / "whole", "--json",
+                                dir / "whole.json"});
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(json_of(dir / "whole.json").at("files"), 5);
+  EXPECT_EQ(dir.read("whole/optimizer.safetensors"),
+            dir.read("run/checkpoints/last/optimizer.safetensors"));
+  for (const char* other : {"parts", "whole"})
+    EXPECT_EQ(run(dir, {"diff", dir / "run/checkpoints/last", dir / other}).exit_code, 0) << other;
+  expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "whole"},
+              "whole exists; give --force to replace it");
+  expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "parts", "--force"},
+              "is the checkpoint itself");
+  expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "run", "--force"},
+              "run is no checkpoint; it is not replaced");
+  expect_line(dir, {"checkpoint", "reshard", dir / "parts", dir / "x", "--files", "0"}, "--files");
+  fs::remove(dir / "parts/optimizer-00001-of-00002.safetensors");
+  expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "x"},
+              "optimizer-00001-of-00002.safetensors");
+  EXPECT_FALSE(fs::exists(dir / "x"));
+  EXPECT_EQ(
+      run(dir, {"checkpoint", "reshard", dir / "whole", dir / "parts", "--files", "3", "--force"})
+          .exit_code,
+      0);
 }
 
 TEST(CheckpointCommand, WhatMayNotBeReadIsOneLine) {
@@ -192,7 +243,7 @@ TEST(DiffCommand, ComparesCheckpoints) {
   Checkpoint checkpoint = example();
   write_checkpoint(dir / "a", checkpoint);
   write_checkpoint(dir / "same", checkpoint);
-  checkpoint.optimizer.tensors[0].second = at::full({3, 2}, 1.5);
+  checkpoint.optimizer = Safetensors{.tensors = {{"0.exp_avg", at::full({3, 2}, 1.5)}}};
   checkpoint.model.tensors[1].first = "fc.other";
   write_checkpoint(dir / "b", checkpoint);
   const Ended same = run(dir, {"diff", dir / "a", dir / "same"});

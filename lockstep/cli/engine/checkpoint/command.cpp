@@ -9,20 +9,26 @@ namespace lockstep::engine {
 
 int checkpoint_command(const Arguments& arguments) {
   const std::string kind = arguments.empty() ? "" : arguments[0];
-  if (kind == "inspect") return checkpoint_inspect({arguments.begin() + 1, arguments.end()});
-  if (kind == "convert") return checkpoint_convert({arguments.begin() + 1, arguments.end()});
+  const std::pair<const char*, int (*)(const Arguments&)> kinds[] = {
+      {"inspect", checkpoint_inspect},
+      {"convert", checkpoint_convert},
+      {"consolidate", checkpoint_consolidate},
+      {"reshard", checkpoint_reshard}};
+  for (const auto& [name, command] : kinds) {
+    if (kind == name) return command({arguments.begin() + 1, arguments.end()});
+  }
   return run_guarded("checkpoint", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
       std::cout
-          << "Usage: lockstep checkpoint inspect|convert [options]\n\nShows what a checkpoint "
-             "or a file of tensors holds, or writes its tensors as a safetensors file. "
-             "'lockstep checkpoint inspect --help' and 'lockstep checkpoint convert --help' "
-             "say more.\n";
+          << "Usage: lockstep checkpoint inspect|convert|consolidate|reshard [options]\n\nShows "
+             "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors "
+             "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep "
+             "checkpoint inspect --help' and so on say more.\n";
       return 0;
     }
     throw InvalidArgument("there is no 'checkpoint " + kind + "'" +
-                          cli::suggestion(kind, {"inspect", "convert"}) +
-                          "; choose inspect or convert");
+                          cli::suggestion(kind, {"inspect", "convert", "consolidate", "reshard"}) +
+                          "; choose inspect, convert, consolidate or reshard");
   });
 }
 

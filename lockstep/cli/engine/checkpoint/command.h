@@ -1,16 +1,24 @@
 // lockstep checkpoint
 #pragma once
 
+#include <filesystem>
+
 #include "lockstep/cli/engine/command_line.h"
 
 namespace lockstep::engine {
 
-// lockstep checkpoint inspect | convert
+// lockstep checkpoint inspect | convert | consolidate | reshard
 int checkpoint_command(const Arguments& arguments);
 
 // What a checkpoint or a file of tensors holds. Exit code 2 if a file is damaged.
 int checkpoint_inspect(const Arguments& arguments);
 // Tensors of any file that is understood, as a safetensors file.
 int checkpoint_convert(const Arguments& words);
+// The same checkpoint in one file of a kind, or in several.
+int checkpoint_consolidate(const Arguments& words);
+int checkpoint_reshard(const Arguments& words);
+
+// A run's folder means its best or last checkpoint; anything else, itself.
+std::filesystem::path checkpoint_meant(const std::filesystem::path& path);
 
 }  // namespace lockstep::engine

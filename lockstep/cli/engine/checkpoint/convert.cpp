@@ -56,7 +56,8 @@ int checkpoint_convert(const Arguments& words) {
     std::vector<std::string> dtypes;
     for (const auto& [name, dtype] : float_dtypes()) dtypes.push_back(name);
     app.add_option("IN", arguments.in,
-                   "checkpoint, Hugging Face directory, .safetensors, its .index.json, or .pt")
+                   "checkpoint, Hugging Face directory, .safetensors, .pt, or the .index.json of "
+                   "several")
         ->required();
     app.add_option("OUT", arguments.out, "the .safetensors file to write")->required();
     app.add_option("--dtype", arguments.dtype,

@@ -6,7 +6,6 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/mapped_tensor.h"
-#include "lockstep/checkpoint/sharded_safetensors.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
@@ -30,7 +29,7 @@ struct InspectedFile {
 
 struct Inspected {
   fs::path path;
-  std::string kind;  // "checkpoint", "directory", "safetensors", "sharded safetensors", "pt"
+  std::string kind;  // "checkpoint", "directory", or kind_of() a file
   Json trainer = nullptr;
   std::vector<InspectedFile> files;  // of a directory
   TensorFile model;
@@ -95,6 +94,8 @@ std::string kind_of(const TensorFile& file) {
       return "safetensors";
     case TensorFileKind::kShardedSafetensors:
       return "sharded safetensors";
+    case TensorFileKind::kShardedPt:
+      return "sharded pt";
     default:
       return "pt";
   }
@@ -188,16 +189,10 @@ std::vector<std::string> damaged_files(const Inspected& inspected) {
   return bad;
 }
 
-// A run's folder means its best or last checkpoint.
-fs::path directory_meant(const fs::path& path) {
-  const bool holds = has_model_safetensors(path) || fs::exists(path / "pytorch_model.bin");
-  return holds || !fs::exists(RunFolder{path}.checkpoints()) ? path : find_checkpoint(path);
-}
-
 Inspected inspect(const fs::path& given) {
   Inspected inspected{.path = given, .kind = {}, .files = {}, .model = {}};
   if (fs::is_directory(given)) {
-    inspected.path = directory_meant(given);
+    inspected.path = checkpoint_meant(given);
     inspected.kind = fs::exists(inspected.path / "trainer.json") ? "checkpoint" : "directory";
     inspected.trainer = trainer_of(inspected.path);
     inspected.files = inspect_files(inspected.path);
@@ -214,6 +209,11 @@ Inspected inspect(const fs::path& given) {
 
 }  // namespace
 
+fs::path checkpoint_meant(const fs::path& path) {
+  if (find_tensor_file(path) || !fs::exists(RunFolder{path}.checkpoints())) return path;
+  return find_checkpoint(path);
+}
+
 int checkpoint_inspect(const Arguments& arguments) {
   return run_guarded("checkpoint inspect", [&] {
     CLI::App app(
@@ -224,7 +224,7 @@ int checkpoint_inspect(const Arguments& arguments) {
     bool summary = false;
     app.add_option("PATH", path,
                    "checkpoint, output directory of a run, Hugging Face directory, .safetensors, "
-                   "its .index.json, or .pt")
+                   ".pt, or the .index.json of several")
         ->required();
     app.add_flag("--summary", summary, "without the list of tensors");
     app.add_option("--json", json_path, "also write it to this file, tensors included");

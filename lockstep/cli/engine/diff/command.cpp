@@ -42,13 +42,12 @@ void append(NamedTensors* all, const std::string& prefix, const Safetensors& par
 
 // Of a checkpoint all its tensors, those that are not the model's behind the name of their file.
 NamedTensors tensors_of(const fs::path& path) {
-  const bool whole =
-      fs::exists(path / "optimizer.safetensors") && fs::exists(path / "trainer.json");
-  if (!whole) return read_tensor_file(path).contents.tensors;
+  const bool trained = checkpoint_exists(path) && fs::exists(path / "trainer.json");
+  if (!trained) return read_tensor_file(path).contents.tensors;
   const Checkpoint checkpoint = read_checkpoint(path);
   NamedTensors all;
   append(&all, "", checkpoint.model);
-  append(&all, "optimizer/", checkpoint.optimizer);
+  append(&all, "optimizer/", checkpoint.optimizer.whole());
   append(&all, "ranks/", checkpoint.ranks);
   for (const auto& [name, part] : checkpoint.tensors) append(&all, name + "/", part);
   return all;

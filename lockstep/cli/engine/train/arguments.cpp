@@ -43,6 +43,20 @@ const Recipe& recipe_among(const Arguments& arguments) {
   return recipes().front();
 }
 
+// As many samples a step as before, on other ranks.
+void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
+                  TrainConfig* config) {
+  if (config->nproc == recorded.nproc || arguments.gives("batch_size")) return;
+  const int64_t samples = recorded.nproc * recorded.batch_size;
+  if (samples % config->nproc != 0)
+    throw InvalidArgument("cannot resume: a step has " + std::to_string(samples) + " samples, " +
+                          std::to_string(recorded.batch_size) + " on each of " +
+                          std::to_string(recorded.nproc) + " ranks, which " +
+                          std::to_string(config->nproc) +
+                          " ranks cannot share equally; give another number of ranks");
+  config->batch_size = samples / config->nproc;
+}
+
 }  // namespace
 
 bool TrainArguments::gives(const std::string& field) const {
@@ -143,6 +157,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     throw InvalidArgument("--nproc is " + std::to_string(plan.config.nproc) + "; give at most " +
                           std::to_string(launch::kMostRanksOfAHost) + ", the ranks of one host");
   }
+  if (arguments.resume) keep_batches(arguments, recorded, &plan.config);
   if (plan.config.data.empty()) {
     throw InvalidArgument("--data is missing; give a directory with " + recipe.files + ", or '" +
                           recipe.built_in + "' for the built-in data set");

@@ -123,6 +123,16 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(plan(more).config.epochs, 20);
   EXPECT_THAT(error_of([&] { plan({"cifar", "--output", dir.path(), "--resume"}); }),
               HasSubstr("holds a run of the recipe mnist, not cifar"));
+  // Other ranks have the same samples a step.
+  Arguments ranks = resume;
+  ranks.insert(ranks.end(), {"--nproc", "4", "--strategy", "zero3"});
+  EXPECT_EQ(plan(ranks).config.batch_size, 32);
+  EXPECT_EQ(plan(ranks).config.strategy, "zero3");
+  ranks.insert(ranks.end(), {"--batch-size", "64"});
+  EXPECT_THAT(error_of([&] { plan(ranks); }), HasSubstr("cannot resume: nproc was 2 and is now 4"));
+  EXPECT_THAT(
+      error_of([&] { plan({"mnist", "--output", dir.path(), "--resume", "--nproc", "3"}); }),
+      HasSubstr("a step has 128 samples, 64 on each of 2 ranks, which 3 ranks cannot share"));
   more.insert(more.end(), {"--lr", "0.5"});
   EXPECT_THAT(error_of([&] { plan(more); }),
               HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));

@@ -1,0 +1,72 @@
+// Checkpoints that all ranks write together, while training goes on if it may: every rank writes the
+// tensors that it has, and rank 0 makes one checkpoint of them (checkpoint_directory.h).
+//
+//   CheckpointWriter writer(comm);
+//   writer.start("checkpoint-100", share, {.snapshot = true});   // takes as long as a copy
+//   ...                                                          // steps
+//   writer.wait();                                               // now it is there
+//
+// No rank sends tensors to another. Each writes its files into PATH.partial, on a thread of its own,
+// and says there what it has written, with checksums; rank 0's thread waits for that, writes indices
+// and checksums and puts the directory in place. So PATH must be one directory for all ranks: on
+// several hosts a shared file system.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep {
+
+struct WriteOptions {
+  // Copies this rank's tensors first, so that they may change while they are written; the copy's
+  // memory is kept for the next time. False: they must not change before wait() has returned.
+  bool snapshot = false;
+  // Rank 0 calls it, on the writer's thread, once the checkpoint is in place; what it throws is what
+  // wait() throws. Must not communicate.
+  std::function<void()> published = {};
+};
+
+// One thread calls. Not copyable, not movable.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(Communicator comm);
+  // Does not communicate, and waits for this rank's files at most: what not all ranks have written
+  // by then is no checkpoint, and what was at its path remains. Call wait() before.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Begins to write. Of `share` every rank gives the tensors of `model` and the slices of `optimizer`
+  // that it writes: each on one rank. Where rank 0 alone has some, they are one file. The rest is rank
+  // 0's; others' is ignored. First waits for a checkpoint that is still being written. Collective;
+  // throws what wait() throws, and as write_checkpoint() for what cannot be begun.
+  void start(const std::filesystem::path& path, const Checkpoint& share,
+             const WriteOptions& options = {});
+  // Returns once the checkpoint is in place; at once if none was begun since the last wait().
+  // Collective. Throws on every rank if it could not be written: SystemError or CheckpointError that
+  // names the rank; then what was at the path is as it was. A rank that dies meanwhile is PeerLost.
+  void wait();
+  // Between start() and wait(): the same on all ranks.
+  bool under_way() const { return job_ != nullptr; }
+
+ private:
+  struct Job;
+  Checkpoint copied(const Checkpoint& share);
+
+  Communicator comm_;
+  at::Tensor memory_;  // of the snapshot
+  std::unique_ptr<Job> job_;
+};
+
+// start() and wait().
+void write_checkpoint(Communicator& comm, const std::filesystem::path& path,
+                      const Checkpoint& share, const WriteOptions& options = {});
+
+}  // namespace lockstep

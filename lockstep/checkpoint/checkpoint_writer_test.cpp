@@ -1,0 +1,258 @@
+#include "lockstep/checkpoint/checkpoint_writer.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::checkpoint_writer_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kElements = 1000;
+
+// What rank `rank` writes: one parameter of each rank's own, and its part of a state that all share.
+Checkpoint share_of(int rank, int ranks, int number) {
+  Checkpoint share;
+  share.model.tensors = {
+      {"layer" + std::to_string(rank) + ".weight", at::full({3, 5}, number + rank, at::kInt)}};
+  const int64_t begin = kElements * rank / ranks, end = kElements * (rank + 1) / ranks;
+  share.optimizer.metadata = {{"optimizer", "AdamW"}};
+  share.optimizer.tensors["0.exp_avg"] = slice_of(
+      {10, 100}, {100, 1}, begin, at::arange(begin, end, at::kInt).add_(number * kElements));
+  if (rank != 0) return share;
+  share.optimizer.tensors["0.step"] = slice_of({}, {}, 0, at::full({1}, number, at::kLong));
+  share.ranks.tensors = {{"cpu_generator", at::full({ranks, 4}, number, at::kInt)}};
+  share.trainer_json = std::to_string(number);
+  share.config_json = "{}";
+  share.files = {{"vocab.txt", "a\n"}};
+  return share;
+}
+
+// read_checkpoint() compares every checksum.
+int number_of(const fs::path& path, int ranks) {
+  const Checkpoint checkpoint = read_checkpoint(path);
+  const int number = std::stoi(checkpoint.trainer_json);
+  EXPECT_EQ(checkpoint.model.tensors.size(), static_cast<size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) {
+    const at::Tensor* weight = checkpoint.model.find("layer" + std::to_string(r) + ".weight");
+    EXPECT_TRUE(weight != nullptr && weight->eq(number + r).all().item<bool>()) << r;
+  }
+  const Safetensors optimizer = checkpoint.optimizer.whole();
+  EXPECT_EQ(optimizer.metadata.at("optimizer"), "AdamW");
+  EXPECT_EQ(optimizer.find("0.step")->item<int64_t>(), number);
+  const at::Tensor expected =
+      at::arange(kElements, at::kInt).add_(number * kElements).view({10, 100});
+  EXPECT_TRUE(optimizer.find("0.exp_avg")->equal(expected));
+  return number;
+}
+
+TEST(CheckpointWriter, RanksWriteOneCheckpoint) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const TestDirectory dir;
+    const fs::path path = dir / "c";
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      write_checkpoint(comm, path, share_of(comm.rank(), ranks, 7));
+      EXPECT_EQ(number_of(path, ranks), 7) << "on every rank, at once";
+      comm.barrier();
+      write_checkpoint(comm, path, share_of(comm.rank(), ranks, 8));
+    });
+    EXPECT_EQ(number_of(path, ranks), 8);
+    EXPECT_EQ(dir.names(), std::vector<std::string>{"c"});
+    for (const auto& [file, verdict] : verify_checkpoint(path))
+      EXPECT_EQ(verdict, FileVerdict::kGood) << file;
+    EXPECT_EQ(fs::exists(path / "model.safetensors"), ranks == 1);
+    if (ranks == 1) continue;
+    const std::string last = "-0000" + std::to_string(ranks) + "-of-0000" + std::to_string(ranks);
+    EXPECT_TRUE(fs::exists(path / ("optimizer" + last + ".safetensors")));
+    const auto index = nlohmann::json::parse(dir.read("c/model.safetensors.index.json"));
+    EXPECT_EQ(index["weight_map"]["layer1.weight"].get<std::string>().substr(0, 12),
+              "model-00002-");
+    EXPECT_EQ(index["metadata"]["total_size"], 60 * ranks);
+  }
+}
+
+TEST(CheckpointWriter, WhatOneRankHasIsOneFile) {
+  const TestDirectory dir;
+  testing::run_threads(3, [&](Communicator& comm) {
+    write_checkpoint(comm, dir / "c", comm.rank() == 0 ? share_of(0, 1, 5) : Checkpoint());
+  });
+  EXPECT_EQ(number_of(dir / "c", 1), 5);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(dir / "c"))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  EXPECT_THAT(names, ElementsAre("checksums.json", "config.json", "model.safetensors",
+                                 "optimizer.safetensors", "ranks.safetensors", "trainer.json",
+                                 "vocab.txt"));
+}
+
+TEST(CheckpointWriter, ASnapshotIsOfTheMoment) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    CheckpointWriter writer(comm);
+    for (int number = 1; number <= 5; ++number) {
+      const Checkpoint share = share_of(comm.rank(), 2, number);
+      writer.start(dir / "c", share, {.snapshot = true});
+      EXPECT_TRUE(writer.under_way());
+      for (const auto& [name, tensor] : share.model.tensors) tensor.zero_();
+      for (const auto& [name, tensor] : share.optimizer.tensors) tensor.slices[0].values.zero_();
+      if (number % 2 == 0) writer.wait();  // otherwise the next start() does
+    }
+    writer.wait();
+    EXPECT_FALSE(writer.under_way());
+    writer.wait();
+    EXPECT_EQ(number_of(dir / "c", 2), 5);
+  });
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"c"});
+}
+
+TEST(CheckpointWriter, AFailureOfOneIsEverybodysAndTheFormerStays) {
+  const TestDirectory dir;
+  testing::run_threads(3, [&](Communicator& comm) {
+    CheckpointWriter writer(comm);
+    writer.start(dir / "c", share_of(comm.rank(), 3, 1));
+    writer.wait();
+    for (const int culprit : {1, 2, 0}) {
+      Checkpoint share = share_of(comm.rank(), 3, 2);
+      if (comm.rank() == culprit)
+        share.model.tensors = {{"bad", at::zeros({1}, at::kComplexDouble)}};
+      writer.start(dir / "c", share);
+      std::string message = "no error";
+      try {
+        writer.wait();
+      } catch (const Error& error) {
+        message = error.what();
+      }
+      EXPECT_THAT(message, HasSubstr("tensor 'bad'")) << "rank " << comm.rank();
+      if (culprit != 0) {
+        EXPECT_THAT(message, HasSubstr("rank " + std::to_string(culprit) + ": "));
+      }
+      EXPECT_FALSE(writer.under_way());
+      EXPECT_EQ(number_of(dir / "c", 3), 1);
+    }
+    writer.start(dir / "c", share_of(comm.rank(), 3, 3));
+    writer.wait();
+    EXPECT_EQ(number_of(dir / "c", 3), 3);
+  });
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"c"});
+}
+
+TEST(CheckpointWriter, SharesThatDoNotFitAreNamed) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto refusal = [&](const std::function<void(Checkpoint&)>& change) {
+      Checkpoint share = share_of(comm.rank(), 2, 1);
+      if (comm.rank() == 1) change(share);
+      std::string message;
+      try {
+        write_checkpoint(comm, dir / "c", share);
+      } catch (const CheckpointError& error) {
+        message = error.what();
+      }
+      return message;
+    };
+    EXPECT_THAT(refusal([](Checkpoint& share) { share.model.tensors[0].first = "layer0.weight"; }),
+                HasSubstr("two ranks write the tensor 'layer0.weight'"));
+    EXPECT_THAT(refusal([](Checkpoint& share) {
+                  share.optimizer.tensors.at("0.exp_avg").slices[0].begin -= 1;
+                }),
+                HasSubstr("the slices of '0.exp_avg' do not make it up"));
+    EXPECT_THAT(refusal([](Checkpoint& share) {
+                  SlicedTensor& state = share.optimizer.tensors.at("0.exp_avg");
+                  state.sizes = {1000, 1};
+                  state.strides = {1, 1};
+                }),
+                HasSubstr("ranks disagree about the shape or dtype of '0.exp_avg'"));
+    EXPECT_FALSE(checkpoint_exists(dir / "c"));
+    Checkpoint named = share_of(comm.rank(), 2, 1);
+    named.files["model-1.safetensors"] = "x";
+    EXPECT_THROW(write_checkpoint(comm, dir / "c", named), Error);
+  });
+  EXPECT_TRUE(dir.names().empty());
+}
+
+TEST(CheckpointWriter, WhatIsToHappenAfterwardsHappensBeforeWaitReturns) {
+  const TestDirectory dir;
+  std::atomic<int> published{0};
+  testing::run_threads(2, [&](Communicator& comm) {
+    write_checkpoint(comm, dir / "c", share_of(comm.rank(), 2, 1), {.published = [&] {
+                       ++published;
+                       EXPECT_EQ(number_of(dir / "c", 2), 1);
+                     }});
+    EXPECT_EQ(published, 1);
+    comm.barrier();
+    EXPECT_THAT(message_of<CheckpointError>([&] {
+                  try {
+                    write_checkpoint(comm, dir / "c", share_of(comm.rank(), 2, 2),
+                                     {.published = [] { throw CheckpointError("no more links"); }});
+                  } catch (const CheckpointError&) {
+                    throw;
+                  }
+                }),
+                HasSubstr("no more links"));
+  });
+}
+
+// A writer that goes neither waits for others nor takes away what was there.
+TEST(CheckpointWriter, GoesWithoutTheOthers) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    write_checkpoint(comm, dir / "c", share_of(comm.rank(), 2, 1));
+    {
+      CheckpointWriter writer(comm);
+      writer.start(dir / "c", share_of(comm.rank(), 2, 2), {.snapshot = true});
+    }
+    comm.barrier();
+    const int number = number_of(dir / "c", 2);
+    EXPECT_TRUE(number == 1 || number == 2);
+    comm.barrier();
+    write_checkpoint(comm, dir / "c", share_of(comm.rank(), 2, 3));
+  });
+  EXPECT_EQ(number_of(dir / "c", 2), 3);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"c"});
+}
+
+TEST(CheckpointWriter, DamageToAnyFileIsNamed) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    write_checkpoint(comm, dir / "c", share_of(comm.rank(), 2, 1));
+  });
+  for (const auto& [file, sum] : read_checksums(dir / "c")) {
+    const std::string name = "c/" + file, bytes = dir.read(name);
+    const auto expect_named = [&](const char* how) {
+      EXPECT_THAT(message_of<CheckpointError>([&] { read_checkpoint(dir / "c"); }), HasSubstr(file))
+          << how;
+    };
+    dir.write(name, bytes.substr(0, bytes.size() - 1));
+    expect_named("truncated");
+    std::string other = bytes;
+    other.back() = static_cast<char>(other.back() ^ 1);
+    dir.write(name, other);
+    expect_named("changed");
+    dir.write(name, bytes);
+    if (file.find("-0000") == std::string::npos) continue;
+    fs::remove(dir / name);
+    expect_named("missing");
+    dir.write(name, bytes);
+  }
+  // Shards of another checkpoint, or of another rank.
+  fs::rename(dir / "c/optimizer-00001-of-00002.safetensors", dir / "x");
+  fs::rename(dir / "c/optimizer-00002-of-00002.safetensors",
+             dir / "c/optimizer-00001-of-00002.safetensors");
+  fs::rename(dir / "x", dir / "c/optimizer-00002-of-00002.safetensors");
+  EXPECT_THAT(message_of<CheckpointError>([&] { read_checkpoint(dir / "c"); }),
+              HasSubstr("optimizer-00001-of-00002.safetensors"));
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint_writer_test

@@ -1,0 +1,202 @@
+#include "lockstep/checkpoint/internal/checkpoint_files.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/checkpoint/mapped_tensor.h"
+#include "lockstep/checkpoint/shown_text.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::internal {
+namespace fs = std::filesystem;
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kTensors = ".safetensors";
+
+std::string whole_name(const char* stem) {
+  return stem + std::string(kTensors);
+}
+std::string index_name(const char* stem) {
+  return whole_name(stem) + ".index.json";
+}
+// As Hugging Face's libraries number them: model-00001-of-00002.safetensors.
+std::string file_name(const char* stem, FileTurn turn) {
+  if (turn.count <= 1) return whole_name(stem);
+  char number[32];
+  std::snprintf(number, sizeof number, "-%05d-of-%05d", turn.index + 1, turn.count);
+  return stem + std::string(number) + std::string(kTensors);
+}
+
+// The slices of a rank as tensors of a file: each under its tensor's name, and in its shape where it
+// is the whole of it, row by row.
+Safetensors as_file(const SlicedTensors& share) {
+  Safetensors file{.tensors = {}, .metadata = share.metadata};
+  for (const auto& [name, tensor] : share.tensors) {
+    if (tensor.slices.size() != 1)
+      throw InvalidArgument("write_checkpoint: a rank writes one slice of " + shown(name) +
+                            ", not " + std::to_string(tensor.slices.size()));
+    const at::Tensor& values = tensor.slices[0].values;
+    const bool whole =
+        values.numel() == tensor.numel() && tensor.strides == row_strides(tensor.sizes);
+    file.tensors.emplace_back(name, whole ? values.view(tensor.sizes) : values);
+  }
+  return file;
+}
+
+SliceIndex index_of(const SlicedTensors& share, const std::string& file) {
+  SliceIndex index;
+  index.metadata = share.metadata;
+  for (const auto& [name, tensor] : share.tensors) {
+    const char* dtype = safetensors_dtype_name(tensor.dtype);
+    if (dtype == nullptr)
+      throw InvalidArgument("write_checkpoint: tensor '" + name +
+                            "' is of a dtype that safetensors lacks");
+    index.tensors[name] = {.dtype = dtype,
+                           .shape = tensor.sizes,
+                           .strides = tensor.strides,
+                           .slices = {{file, tensor.slices[0].begin, tensor.slices[0].end()}}};
+  }
+  return index;
+}
+
+void write_text(const fs::path& directory, const std::string& name, const std::string& text,
+                FileSums& sums) {
+  write_file_aside(directory / name, text);
+  sums[name] = checksum_of(text.data(), text.size());
+}
+
+void write_tensors(const fs::path& directory, const std::string& name, const Safetensors& tensors,
+                   FileSums& sums) {
+  sums[name] = write_safetensors(directory / name, tensors.tensors, tensors.metadata);
+}
+
+void check_further_name(const std::string& file) {
+  if (!is_plain_file_name(file) || is_own_file(file) || file.ends_with(".partial"))
+    throw InvalidArgument("write_checkpoint: '" + file + "' cannot be the name of a further part");
+}
+
+}  // namespace
+
+bool is_own_file(std::string_view name) {
+  for (const char* file : {kRanksFile, kTrainerFile, kConfigFile, kChecksumsFile}) {
+    if (name == file) return true;
+  }
+  for (const char* stem : {kModelStem, kOptimizerStem}) {
+    if (name == whole_name(stem) || name == index_name(stem)) return true;
+    if (name.starts_with(stem + std::string("-")) && name.ends_with(kTensors)) return true;
+  }
+  return false;
+}
+
+std::vector<FileTurn> turns_of(const std::vector<bool>& writes) {
+  const auto count = static_cast<int>(std::count(writes.begin(), writes.end(), true));
+  std::vector<FileTurn> turns(writes.size(), FileTurn{0, 0});
+  if (count == 0) turns.at(0) = {0, 1};
+  int next = 0;
+  for (size_t r = 0; r < writes.size(); ++r) {
+    if (writes[r]) turns[r] = {next++, count};
+  }
+  return turns;
+}
+
+std::string to_json(const WrittenShare& written) {
+  return json{{"sums", format_checksums(written.sums)},
+              {"model_files", written.model_files},
+              {"model_bytes", written.model_bytes},
+              {"optimizer", format_slice_index(written.optimizer)}}
+      .dump();
+}
+
+WrittenShare written_from_json(const std::string& text, const std::string& source) {
+  try {
+    const json parsed = json::parse(text);
+    WrittenShare written;
+    written.sums = parse_checksums(parsed.at("sums").get_ref<const std::string&>(), source);
+    parsed.at("model_files").get_to(written.model_files);
+    parsed.at("model_bytes").get_to(written.model_bytes);
+    written.optimizer =
+        parse_slice_index(parsed.at("optimizer").get_ref<const std::string&>(), source);
+    return written;
+  } catch (const json::exception&) {
+    throw CheckpointError(source + ": is not what a rank says of its share");
+  }
+}
+
+WrittenShare write_share(const fs::path& directory, const Checkpoint& share, FileTurn model,
+                         FileTurn optimizer) {
+  WrittenShare written;
+  if (model.count > 0) {
+    const std::string file = file_name(kModelStem, model);
+    write_tensors(directory, file, share.model, written.sums);
+    for (const auto& [name, tensor] : share.model.tensors) {
+      if (model.count > 1) written.model_files[name] = file;
+      written.model_bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  if (optimizer.count == 1) {
+    std::vector<TensorToCome> tensors;
+    for (const auto& [name, tensor] : share.optimizer.tensors)
+      tensors.push_back(
+          {.name = name, .dtype = tensor.dtype, .sizes = tensor.sizes, .make = [&tensor = tensor] {
+             return tensor.whole();
+           }});
+    const std::string file = whole_name(kOptimizerStem);
+    written.sums[file] = stream_safetensors(directory / file, tensors, share.optimizer.metadata);
+  } else if (optimizer.count > 1) {
+    const std::string file = file_name(kOptimizerStem, optimizer);
+    const Safetensors slices = as_file(share.optimizer);
+    write_tensors(directory, file, slices, written.sums);
+    written.optimizer = index_of(share.optimizer, file);
+  }
+  return written;
+}
+
+void check_further_names(const Checkpoint& checkpoint) {
+  for (const auto& [name, tensors] : checkpoint.tensors)
+    check_further_name(name + std::string(kTensors));
+  for (const auto& [name, text] : checkpoint.files) {
+    check_further_name(name);
+    if (name.ends_with(kTensors))
+      throw InvalidArgument("write_checkpoint: give " + name + " as tensors, not as a file");
+  }
+}
+
+void write_rest(const fs::path& directory, const Checkpoint& checkpoint,
+                const std::vector<WrittenShare>& written) {
+  const std::string source = directory.string();
+  FileSums sums;
+  SliceIndex optimizer;
+  optimizer.metadata = checkpoint.optimizer.metadata;
+  std::map<std::string, std::string> model_files;
+  int64_t model_bytes = 0;
+  for (const WrittenShare& share : written) {
+    sums.insert(share.sums.begin(), share.sums.end());
+    for (const auto& [name, file] : share.model_files) {
+      if (!model_files.emplace(name, file).second)
+        throw CheckpointError(source + ": two ranks write the tensor " + shown(name));
+    }
+    model_bytes += share.model_bytes;
+    add_slices(optimizer, share.optimizer, source);
+  }
+  check_whole(optimizer, source);
+  write_tensors(directory, kRanksFile, checkpoint.ranks, sums);
+  write_text(directory, kTrainerFile, checkpoint.trainer_json, sums);
+  write_text(directory, kConfigFile, checkpoint.config_json, sums);
+  for (const auto& [name, tensors] : checkpoint.tensors)
+    write_tensors(directory, name + std::string(kTensors), tensors, sums);
+  for (const auto& [name, text] : checkpoint.files) write_text(directory, name, text, sums);
+  if (!model_files.empty()) {
+    const json index{{"metadata", {{"total_size", model_bytes}}}, {"weight_map", model_files}};
+    write_text(directory, index_name(kModelStem), index.dump(2) + "\n", sums);
+  }
+  if (!optimizer.tensors.empty())
+    write_text(directory, index_name(kOptimizerStem), format_slice_index(optimizer), sums);
+  write_file_aside(directory / kChecksumsFile, format_checksums(sums));
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,77 @@
+#include "lockstep/checkpoint/internal/partial_directory.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstdio>  // renameat2
+#include <utility>
+
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::internal {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, int errnum) {
+  throw system_error("cannot write checkpoint " + path.string(), errnum);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail(path, error.value());
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(to, errno);
+}
+
+// Puts the directory `fresh` in the place of `path`.
+void exchange(const fs::path& fresh, const fs::path& path) {
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno == ENOENT) {  // there is no former one
+    rename_or_fail(fresh, path);
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS) fail(path, errno);
+  const fs::path previous = beside(path, ".previous");
+  remove_tree(previous);
+  rename_or_fail(path, previous);
+  rename_or_fail(fresh, path);
+  remove_tree(previous);
+}
+
+}  // namespace
+
+fs::path beside(const fs::path& path, const char* suffix) {
+  fs::path other = path.has_filename() ? path : path.parent_path();  // "dir/" is "dir"
+  other += suffix;
+  return other;
+}
+
+fs::path where_it_is(const fs::path& path) {
+  const fs::path previous = beside(path, ".previous");
+  return !fs::exists(path) && fs::exists(previous) ? previous : path;
+}
+
+PartialDirectory::PartialDirectory(fs::path path)
+    : path_(beside(path, "")), directory_(beside(path, ".partial")) {
+  remove_tree(directory_);
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  if (error) fail(path_, error.value());
+}
+
+PartialDirectory::~PartialDirectory() {
+  // After publish() it is the former checkpoint; a leftover is removed by the next writer.
+  std::error_code error;
+  fs::remove_all(directory_, error);
+}
+
+void PartialDirectory::publish() {
+  exchange(directory_, path_);
+  sync_directory(path_.parent_path());
+}
+
+}  // namespace lockstep::internal

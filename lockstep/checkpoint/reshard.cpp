@@ -1,0 +1,97 @@
+#include "lockstep/checkpoint/reshard.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/internal/checkpoint_files.h"
+#include "lockstep/checkpoint/internal/partial_directory.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kMostFiles = 99999;  // five digits
+
+// Elements of a tensor, mapped where one slice has them.
+at::Tensor elements(const SlicedTensor& tensor, int64_t begin, int64_t end) {
+  for (const TensorSlice& slice : tensor.slices) {
+    if (slice.begin <= begin && end <= slice.end())
+      return slice.values.narrow(0, begin - slice.begin, end - begin);
+  }
+  at::Tensor values = at::empty({end - begin}, tensor.dtype);
+  tensor.read(begin, values);
+  return values;
+}
+
+// Part `index` of `count` of every tensor; of those with fewer elements, all in the first.
+SlicedTensors part_of(const SlicedTensors& whole, int index, int count) {
+  SlicedTensors part;
+  part.metadata = whole.metadata;
+  for (const auto& [name, tensor] : whole.tensors) {
+    const int64_t numel = tensor.numel(), parts = numel < count ? 1 : count;
+    if (index >= parts) continue;
+    const int64_t begin = numel / parts * index + std::min<int64_t>(index, numel % parts);
+    const int64_t end = begin + numel / parts + (index < numel % parts ? 1 : 0);
+    part.tensors.emplace(
+        name, slice_of(tensor.sizes, tensor.strides, begin, elements(tensor, begin, end)));
+  }
+  return part;
+}
+
+// Whole tensors, each where there is least so far.
+std::vector<Safetensors> dealt(const Safetensors& whole, int count) {
+  std::vector<Safetensors> parts(static_cast<size_t>(count),
+                                 Safetensors{.tensors = {}, .metadata = whole.metadata});
+  std::vector<size_t> bytes(parts.size(), 0);
+  for (const auto& entry : whole.tensors) {
+    const auto least = std::min_element(bytes.begin(), bytes.end());
+    *least += entry.second.nbytes();
+    parts[static_cast<size_t>(least - bytes.begin())].tensors.push_back(entry);
+  }
+  return parts;
+}
+
+}  // namespace
+
+void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to,
+                        int files) {
+  if (files < 1 || files > kMostFiles)
+    throw InvalidArgument("reshard_checkpoint: " + std::to_string(files) +
+                          " files cannot be; give 1 to " + std::to_string(kMostFiles));
+  const at::NoGradGuard no_grad;
+  const Checkpoint whole = read_checkpoint(from);
+  internal::PartialDirectory fresh(to);
+  if (files == 1) {
+    const auto written = internal::write_share(fresh.directory(), whole, {}, {});
+    internal::write_rest(fresh.directory(), whole, {written});
+    fresh.publish();
+    return;
+  }
+  std::vector<Safetensors> models = dealt(whole.model, files);
+  std::vector<bool> has_model, has_state;
+  const bool divided =
+      std::any_of(whole.optimizer.tensors.begin(), whole.optimizer.tensors.end(),
+                  [&](const auto& entry) { return entry.second.numel() >= files; });
+  for (int i = 0; i < files; ++i) {
+    has_model.push_back(!models[static_cast<size_t>(i)].tensors.empty());
+    has_state.push_back(divided || (i == 0 && !whole.optimizer.tensors.empty()));
+  }
+  const auto model_turns = internal::turns_of(has_model), turns = internal::turns_of(has_state);
+  std::vector<internal::WrittenShare> written;
+  for (int i = 0; i < files; ++i) {
+    const auto n = static_cast<size_t>(i);
+    Checkpoint share;
+    share.model = std::move(models[n]);
+    share.optimizer = part_of(whole.optimizer, i, files);
+    written.push_back(internal::write_share(fresh.directory(), share, model_turns[n], turns[n]));
+  }
+  internal::write_rest(fresh.directory(), whole, written);
+  fresh.publish();
+}
+
+}  // namespace lockstep

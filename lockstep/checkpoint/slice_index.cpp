@@ -1,0 +1,146 @@
+#include "lockstep/checkpoint/slice_index.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "lockstep/checkpoint/checksum.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/shown_text.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostDimensions = 64;
+
+// Elements; nothing for a negative size or too many.
+std::optional<int64_t> count(const std::vector<int64_t>& shape) {
+  int64_t numel = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(numel, size, &numel)) return std::nullopt;
+  }
+  return numel;
+}
+
+// Whether strides are those of elements that lie one after the other, in some order.
+bool without_holes(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  if (strides.size() != shape.size()) return false;
+  std::vector<size_t> order(shape.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  int64_t next = 1;
+  for (const size_t i : order) {
+    if (shape[i] == 1) continue;
+    if (strides[i] != next) return false;
+    next *= shape[i];
+  }
+  return true;
+}
+
+IndexedTensor parse_tensor(const json& from, const std::string& where) {
+  IndexedTensor tensor;
+  from.at("dtype").get_to(tensor.dtype);
+  from.at("shape").get_to(tensor.shape);
+  const std::optional<int64_t> numel = count(tensor.shape);
+  if (!numel || tensor.shape.size() > kMostDimensions ||
+      safetensors_element_size(tensor.dtype) == 0)
+    throw CheckpointError(where + " has a shape or a dtype that cannot be");
+  tensor.strides = row_strides(tensor.shape);
+  if (from.contains("strides")) {
+    from.at("strides").get_to(tensor.strides);
+    if (*numel > 0 && !without_holes(tensor.shape, tensor.strides))
+      throw CheckpointError(where + " has strides that leave holes");
+  }
+  for (const json& each : from.at("slices")) {
+    IndexedSlice slice{.file = each.at("file").get<std::string>(),
+                       .begin = each.at("begin").get<int64_t>(),
+                       .end = each.at("end").get<int64_t>()};
+    if (!is_plain_file_name(slice.file))
+      throw CheckpointError(where + " names a file outside its directory");
+    if (slice.begin < 0 || slice.end < slice.begin || slice.end > *numel)
+      throw CheckpointError(where + " has a slice beyond its ends");
+    tensor.slices.push_back(std::move(slice));
+  }
+  return tensor;
+}
+
+void sort_slices(std::vector<IndexedSlice>& slices) {
+  std::sort(slices.begin(), slices.end(), [](const IndexedSlice& a, const IndexedSlice& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+}
+
+}  // namespace
+
+std::vector<int64_t> row_strides(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t i = shape.size(); i-- > 1;)
+    strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
+  return strides;
+}
+
+void add_slices(SliceIndex& index, const SliceIndex& part, const std::string& source) {
+  for (const auto& [name, tensor] : part.tensors) {
+    const auto [place, fresh] = index.tensors.try_emplace(name, tensor);
+    if (fresh) continue;
+    IndexedTensor& whole = place->second;
+    if (whole.dtype != tensor.dtype || whole.shape != tensor.shape ||
+        whole.strides != tensor.strides)
+      throw CheckpointError(source + ": ranks disagree about the shape or dtype of " + shown(name));
+    whole.slices.insert(whole.slices.end(), tensor.slices.begin(), tensor.slices.end());
+    sort_slices(whole.slices);
+  }
+}
+
+void check_whole(const SliceIndex& index, const std::string& source) {
+  for (const auto& [name, tensor] : index.tensors) {
+    int64_t next = 0;
+    bool fits = !tensor.slices.empty();
+    for (const IndexedSlice& slice : tensor.slices) {
+      if (slice.begin != next) fits = false;
+      if (!fits) break;
+      next = slice.end;
+    }
+    if (fits && next == count(tensor.shape)) continue;
+    throw CheckpointError(source + ": the slices of " + shown(name) +
+                          " do not make it up: elements from " + std::to_string(next) +
+                          " on are missing or there twice");
+  }
+}
+
+std::string format_slice_index(const SliceIndex& index) {
+  json tensors = json::object();
+  for (const auto& [name, tensor] : index.tensors) {
+    json& into = tensors[name];
+    into["dtype"] = tensor.dtype;
+    into["shape"] = tensor.shape;
+    if (tensor.strides != row_strides(tensor.shape)) into["strides"] = tensor.strides;
+    json& slices = into["slices"] = json::array();
+    for (const IndexedSlice& slice : tensor.slices)
+      slices.push_back({{"file", slice.file}, {"begin", slice.begin}, {"end", slice.end}});
+  }
+  return json{{"metadata", index.metadata}, {"tensors", tensors}}.dump(1) + "\n";
+}
+
+SliceIndex parse_slice_index(std::string_view text, const std::string& source) {
+  SliceIndex index;
+  try {
+    const json parsed = json::parse(text);
+    parsed.at("metadata").get_to(index.metadata);
+    for (const auto& [name, tensor] : parsed.at("tensors").get_ref<const json::object_t&>()) {
+      IndexedTensor& into = index.tensors[name];
+      into = parse_tensor(tensor, source + ": " + shown(name));
+      sort_slices(into.slices);
+    }
+  } catch (const json::exception&) {
+    throw CheckpointError(source + ": is not an index of slices; it is damaged");
+  }
+  return index;
+}
+
+}  // namespace lockstep

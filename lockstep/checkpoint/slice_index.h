@@ -1,0 +1,59 @@
+// The index of tensors that lie in slices, in several safetensors files, as data. Pure.
+//
+//   {"metadata": {"optimizer": "AdamW", ...},
+//    "tensors": {"0.exp_avg": {"dtype": "F32", "shape": [768, 768],
+//                              "slices": [{"file": "optimizer-00001-of-00002.safetensors",
+//                                          "begin": 0, "end": 294912}, ...]}, ...}}
+//
+// A slice is a range of the tensor's elements as they lie in memory: row by row, or, where there are
+// "strides" (in elements, without holes), in their order. The file has it under the tensor's name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+struct IndexedSlice {
+  std::string file;  // in the index's own directory
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const IndexedSlice&, const IndexedSlice&) = default;
+};
+
+struct IndexedTensor {
+  std::string dtype;  // safetensors' word
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;      // as many
+  std::vector<IndexedSlice> slices;  // by `begin`
+  friend bool operator==(const IndexedTensor&, const IndexedTensor&) = default;
+};
+
+struct SliceIndex {
+  std::map<std::string, IndexedTensor> tensors;
+  std::map<std::string, std::string> metadata;
+  friend bool operator==(const SliceIndex&, const SliceIndex&) = default;
+};
+
+// Of a tensor that lies row by row.
+std::vector<int64_t> row_strides(const std::vector<int64_t>& shape);
+
+// Adds the slices of `part`. Throws CheckpointError that begins with `source` where both have a
+// tensor, but of another shape, dtype or order.
+void add_slices(SliceIndex& index, const SliceIndex& part, const std::string& source);
+
+// Throws CheckpointError of one line that begins with `source` and names the tensor, unless the
+// slices of each make it up: every element once.
+void check_whole(const SliceIndex& index, const std::string& source);
+
+// Equal input gives equal text.
+std::string format_slice_index(const SliceIndex& index);
+// Takes memory in proportion to `json`. Throws CheckpointError of one line that begins with
+// `source`, also for a shape that cannot be, strides with holes and a file outside the directory.
+// Does not check_whole().
+SliceIndex parse_slice_index(std::string_view json, const std::string& source);
+
+}  // namespace lockstep

@@ -1,0 +1,108 @@
+#include "lockstep/checkpoint/slice_index.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::slice_index_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A matrix of 3 x 4 in two files, and a count in the first.
+SliceIndex example() {
+  SliceIndex index;
+  index.metadata = {{"optimizer", "AdamW"}};
+  index.tensors["0.exp_avg"] = {
+      .dtype = "F32", .shape = {3, 4}, .strides = {4, 1}, .slices = {{"a", 0, 7}, {"b", 7, 12}}};
+  index.tensors["0.step"] = {.dtype = "I64", .shape = {}, .strides = {}, .slices = {{"a", 0, 1}}};
+  index.tensors["1.exp_avg"] = {
+      .dtype = "F32", .shape = {2, 3}, .strides = {1, 2}, .slices = {{"b", 0, 6}}};
+  return index;
+}
+
+TEST(SliceIndex, ComesBackFromItsText) {
+  const SliceIndex index = example();
+  EXPECT_EQ(parse_slice_index(format_slice_index(index), "test"), index);
+  check_whole(index, "test");
+}
+
+TEST(SliceIndex, SlicesOfRanksComeTogether) {
+  SliceIndex index;
+  SliceIndex first = example(), second = example();
+  first.tensors["0.exp_avg"].slices = {{"a", 0, 7}};
+  first.tensors.erase("1.exp_avg");
+  second.tensors["0.exp_avg"].slices = {{"b", 7, 12}};
+  second.tensors.erase("0.step");
+  index.metadata = first.metadata;
+  add_slices(index, second, "test");
+  EXPECT_THAT(message_of<CheckpointError>([&] { check_whole(index, "test"); }),
+              HasSubstr("test: the slices of '0.exp_avg' do not make it up"));
+  add_slices(index, first, "test");
+  EXPECT_EQ(index, example());
+  second.tensors["0.exp_avg"].shape = {4, 3};
+  EXPECT_THAT(message_of<CheckpointError>([&] { add_slices(index, second, "test"); }),
+              HasSubstr("ranks disagree about the shape or dtype of '0.exp_avg'"));
+}
+
+TEST(SliceIndex, HolesAndOverlapsAreNamed) {
+  const std::vector<std::vector<IndexedSlice>> wrong = {
+      {},
+      {{"a", 0, 7}},
+      {{"a", 1, 12}},
+      {{"a", 0, 6}, {"b", 7, 12}},
+      {{"a", 0, 8}, {"b", 7, 12}},
+      {{"a", 0, 12}, {"b", 0, 12}},
+      {{"a", 0, 12}, {"b", 7, 12}},
+  };
+  for (const auto& slices : wrong) {
+    SliceIndex index = example();
+    index.tensors["0.exp_avg"].slices = slices;
+    EXPECT_THAT(message_of<CheckpointError>([&] { check_whole(index, "test"); }),
+                HasSubstr("0.exp_avg"))
+        << slices.size();
+  }
+  SliceIndex empty;
+  empty.tensors["none"] = {
+      .dtype = "F32", .shape = {0, 4}, .strides = {4, 1}, .slices = {{"a", 0, 0}}};
+  check_whole(empty, "test");
+}
+
+TEST(SliceIndex, WhatCannotBeIsRefusedInOneLine) {
+  const auto tensor = [](const std::string& members) {
+    return R"({"metadata": {}, "tensors": {"t": {)" + members + "}}}";
+  };
+  const std::pair<std::string, const char*> wrong[] = {
+      {"", "is not an index of slices"},
+      {"[]", "is not an index of slices"},
+      {R"({"metadata": {}})", "is not an index of slices"},
+      {R"({"metadata": {"a": 1}, "tensors": {}})", "is not an index of slices"},
+      {tensor(R"("dtype": "F32", "shape": [2])"), "is not an index of slices"},
+      {tensor(R"("dtype": "F99", "shape": [2], "slices": [])"), "cannot be"},
+      {tensor(R"("dtype": "F32", "shape": [-2], "slices": [])"), "cannot be"},
+      {tensor(R"("dtype": "F32", "shape": [4611686018427387904, 4], "slices": [])"), "cannot be"},
+      {tensor(R"("dtype": "F32", "shape": [2, 2], "strides": [3, 1], "slices": [])"), "holes"},
+      {tensor(R"("dtype": "F32", "shape": [2, 2], "strides": [1], "slices": [])"), "holes"},
+      {tensor(R"("dtype": "F32", "shape": [2],
+                 "slices": [{"file": "../x", "begin": 0, "end": 2}])"),
+       "outside its directory"},
+      {tensor(R"("dtype": "F32", "shape": [2],
+                 "slices": [{"file": "x", "begin": 0, "end": 3}])"),
+       "beyond its ends"},
+      {tensor(R"("dtype": "F32", "shape": [2],
+                 "slices": [{"file": "x", "begin": -1, "end": 2}])"),
+       "beyond its ends"},
+  };
+  for (const auto& [text, expected] : wrong) {
+    const std::string message =
+        message_of<CheckpointError>([&] { parse_slice_index(text, "test"); });
+    EXPECT_THAT(message, HasSubstr(expected)) << text;
+    EXPECT_TRUE(message.starts_with("test: ")) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::slice_index_test

@@ -1,0 +1,68 @@
+// Named tensors that may lie in slices: what one rank has of them, or all that a checkpoint has, in
+// several mapped files.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/checkpoint/checksum.h"
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace lockstep {
+
+struct TensorSlice {
+  int64_t begin = 0;  // of the tensor's elements, as they lie in memory
+  at::Tensor values;  // 1-D, contiguous
+  int64_t end() const { return begin + values.numel(); }
+};
+
+struct SlicedTensor {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;     // in elements, without holes
+  std::vector<TensorSlice> slices;  // by `begin`, without overlaps
+
+  int64_t numel() const;
+  // Every element is there.
+  bool complete() const;
+
+  // Copies the elements from `begin` on, as many as the 1-D contiguous `out` has, whatever slices
+  // they lie in; only these are read. Throws InvalidArgument where they are not all there.
+  void read(int64_t begin, const at::Tensor& out) const;
+  // The tensor: a view where it lies in one slice. Throws likewise.
+  at::Tensor whole() const;
+};
+
+// Copying it copies no values.
+struct SlicedTensors {
+  std::map<std::string, SlicedTensor, std::less<>> tensors;
+  Metadata metadata;
+
+  SlicedTensors() = default;
+  // Whole ones; views, but for tensors with holes or overlaps, which are copied.
+  SlicedTensors(const Safetensors& whole);  // NOLINT(google-explicit-constructor): the same thing
+
+  const SlicedTensor* find(std::string_view name) const;
+  // All of them, whole.
+  Safetensors whole() const;
+  int64_t bytes() const;  // of the slices that are there
+};
+
+// `numel` elements of a tensor, from `begin` on, as 1-D memory that a rank has.
+SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,
+                      const at::Tensor& values);
+
+// Reads `directory`/`stem`.safetensors, or what `stem`.safetensors.index.json names (slice_index.h);
+// mapped as read_safetensors() does, compared with those of `sums` that are known. Throws
+// CheckpointError of one line: neither is there; a file is missing or damaged, or lacks a slice; the
+// slices do not make up their tensor.
+SlicedTensors read_sliced(const std::filesystem::path& directory, const std::string& stem,
+                          const FileSums& sums = {});
+
+}  // namespace lockstep

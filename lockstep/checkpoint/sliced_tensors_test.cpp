@@ -1,0 +1,136 @@
+#include "lockstep/checkpoint/sliced_tensors.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/checkpoint/slice_index.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::sliced_tensors_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 0, 1, ... as they lie in memory, in slices that end at `ends`.
+SlicedTensor counted(std::vector<int64_t> sizes, std::vector<int64_t> strides,
+                     const std::vector<int64_t>& ends) {
+  SlicedTensor tensor{
+      .dtype = at::kFloat, .sizes = std::move(sizes), .strides = std::move(strides), .slices = {}};
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    tensor.slices.push_back({begin, at::arange(begin, end, at::kFloat)});
+    begin = end;
+  }
+  return tensor;
+}
+
+TEST(SlicedTensors, RangesAreReadAcrossSlices) {
+  const SlicedTensor tensor = counted({3, 4}, {4, 1}, {1, 5, 5, 12});
+  for (int64_t begin = 0; begin <= 12; ++begin) {
+    for (int64_t end = begin; end <= 12; ++end) {
+      const at::Tensor out = at::full({end - begin}, -1.0f);
+      tensor.read(begin, out);
+      EXPECT_TRUE(out.equal(at::arange(begin, end, at::kFloat))) << begin << " to " << end;
+    }
+  }
+  EXPECT_TRUE(tensor.whole().equal(at::arange(12, at::kFloat).view({3, 4})));
+  EXPECT_TRUE(tensor.complete());
+}
+
+TEST(SlicedTensors, WhatIsNotThereIsRefused) {
+  SlicedTensor tensor = counted({12}, {1}, {5, 7, 12});
+  tensor.slices.erase(tensor.slices.begin() + 1);
+  EXPECT_FALSE(tensor.complete());
+  const at::Tensor out = at::empty({4});
+  EXPECT_THAT(message_of<InvalidArgument>([&] { tensor.read(3, out); }),
+              HasSubstr("elements 3 to 7 is not there from 5 on"));
+  EXPECT_THROW(tensor.read(10, out), InvalidArgument);
+  EXPECT_THROW(tensor.whole(), InvalidArgument);
+  tensor.read(8, out);
+  EXPECT_EQ(out[0].item<float>(), 8);
+}
+
+TEST(SlicedTensors, OrderInMemoryIsKept) {
+  const at::Tensor image =
+      at::arange(24, at::kFloat).view({1, 2, 3, 4}).contiguous(at::MemoryFormat::ChannelsLast);
+  const SlicedTensors whole(Safetensors{.tensors = {{"image", image}}});
+  const SlicedTensor& tensor = *whole.find("image");
+  EXPECT_EQ(tensor.strides, image.strides().vec());
+  EXPECT_TRUE(tensor.whole().equal(image));
+  EXPECT_EQ(tensor.whole().const_data_ptr(), image.const_data_ptr()) << "a view";
+  SlicedTensor halves = tensor;
+  halves.slices = {{0, tensor.slices[0].values.narrow(0, 0, 10)},
+                   {10, tensor.slices[0].values.narrow(0, 10, 14)}};
+  EXPECT_TRUE(halves.whole().equal(image));
+  const SlicedTensors expanded(Safetensors{.tensors = {{"one", at::ones({1}).expand({4})}}});
+  EXPECT_TRUE(expanded.find("one")->whole().equal(at::ones({4})));
+  EXPECT_EQ(expanded.bytes(), 16);
+}
+
+// Two files and their index, as two ranks write them.
+class SlicedFiles : public ::testing::Test {
+ protected:
+  SlicedFiles() {
+    const at::Tensor values = at::arange(12, at::kFloat);
+    sums_["s-1"] = write_safetensors(dir_ / "s-1", {{"t", values.narrow(0, 0, 7)}});
+    sums_["s-2"] = write_safetensors(dir_ / "s-2", {{"t", values.narrow(0, 7, 5)}});
+    index_.metadata = {{"optimizer", "AdamW"}};
+    index_.tensors["t"] = {.dtype = "F32",
+                           .shape = {3, 4},
+                           .strides = {4, 1},
+                           .slices = {{"s-1", 0, 7}, {"s-2", 7, 12}}};
+    write_index();
+  }
+  void write_index() { dir_.write("s.safetensors.index.json", format_slice_index(index_)); }
+  SlicedTensors read() const { return read_sliced(dir_.path(), "s", sums_); }
+  std::string refusal() const {
+    const std::string message = message_of<CheckpointError>([&] { read(); });
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+
+  TestDirectory dir_;
+  FileSums sums_;
+  SliceIndex index_;
+};
+
+TEST_F(SlicedFiles, AreReadAsOne) {
+  const SlicedTensors tensors = read();
+  EXPECT_EQ(tensors.metadata.at("optimizer"), "AdamW");
+  EXPECT_TRUE(tensors.find("t")->whole().equal(at::arange(12, at::kFloat).view({3, 4})));
+  write_safetensors(dir_ / "s.safetensors", {{"t", at::ones({2})}});
+  EXPECT_EQ(read().find("t")->numel(), 2) << "a whole file comes first";
+}
+
+TEST_F(SlicedFiles, DamageIsNamed) {
+  std::filesystem::rename(dir_ / "s-1", dir_ / "aside");
+  EXPECT_THAT(refusal(), HasSubstr("s-1"));
+  std::filesystem::copy(dir_ / "s-2", dir_ / "s-1");
+  EXPECT_THAT(refusal(), HasSubstr("s-1")) << "another shard in its place";
+  sums_.clear();
+  EXPECT_THAT(refusal(), HasSubstr("s-1: lacks the slice of 't'")) << "the same without checksums";
+  std::filesystem::rename(dir_ / "aside", dir_ / "s-1");
+  read();
+  std::filesystem::resize_file(dir_ / "s-2", std::filesystem::file_size(dir_ / "s-2") - 4);
+  EXPECT_THAT(refusal(), HasSubstr("s-2"));
+}
+
+TEST_F(SlicedFiles, AWrongIndexIsNamed) {
+  index_.tensors["t"].slices.pop_back();
+  write_index();
+  EXPECT_THAT(refusal(), HasSubstr("do not make it up"));
+  index_.tensors["t"].slices.push_back({"elsewhere", 7, 12});
+  write_index();
+  EXPECT_THAT(refusal(), HasSubstr("elsewhere"));
+  index_.tensors["t"].slices.back().file = "s-2";
+  index_.tensors["t"].dtype = "I32";
+  write_index();
+  EXPECT_THAT(refusal(), HasSubstr("lacks the slice of 't'"));
+  std::filesystem::remove(dir_ / "s.safetensors.index.json");
+  EXPECT_THAT(refusal(), HasSubstr("s.safetensors"));
+}
+
+}  // namespace
+}  // namespace lockstep::sliced_tensors_test

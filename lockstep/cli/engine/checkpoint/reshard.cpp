@@ -1,0 +1,84 @@
+#include "lockstep/checkpoint/reshard.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
+
+namespace lockstep::engine {
+namespace fs = std::filesystem;
+namespace {
+
+struct ReshardArguments {
+  std::string in, out, json;
+  int files = 1;
+  bool force = false;
+};
+
+void add_options(CLI::App& app, ReshardArguments& arguments) {
+  app.add_option("IN", arguments.in, "a checkpoint, or the folder of a run: its best or last")
+      ->required();
+  app.add_option("OUT", arguments.out, "the directory to write")->required();
+  app.add_flag("--force", arguments.force, "replace OUT if it exists");
+  app.add_option("--json", arguments.json, "also write what was done to this file");
+}
+
+int reshard(const ReshardArguments& arguments) {
+  const fs::path in = checkpoint_meant(arguments.in), out = arguments.out;
+  if (fs::exists(out) && fs::exists(in) && fs::equivalent(in, out))
+    throw InvalidArgument(arguments.out + " is the checkpoint itself; name another directory");
+  if (fs::exists(out) && !arguments.force)
+    throw InvalidArgument(arguments.out + " exists; give --force to replace it");
+  if (fs::exists(out) && !checkpoint_exists(out) && !fs::is_empty(out))
+    throw InvalidArgument(arguments.out + " is no checkpoint; it is not replaced");
+  check_output_file(arguments.json);
+  reshard_checkpoint(in, out, arguments.files);
+  uint64_t bytes = 0;
+  const FileSums sums = read_checksums(out);
+  for (const auto& [name, sum] : sums) bytes += sum.bytes;
+  std::cout << "Wrote " << out.string() << ": " << sums.size() << " files, " << bytes
+            << " bytes, of " << in.string() << std::endl;
+  write_json(
+      arguments.json,
+      {{"in", in.string()}, {"out", out.string()}, {"files", sums.size()}, {"bytes", bytes}});
+  return 0;
+}
+
+}  // namespace
+
+int checkpoint_consolidate(const Arguments& words) {
+  return run_guarded("checkpoint consolidate", [&] {
+    CLI::App app(
+        "Writes a checkpoint that several ranks wrote in parts as one that has its model and its "
+        "optimizer's state in a file each: for torch, transformers, and save_optimizer()'s "
+        "readers. "
+        "One tensor at a time is in memory.",
+        "lockstep checkpoint consolidate");
+    ReshardArguments arguments;
+    add_options(app, arguments);
+    parse(app, words);
+    return reshard(arguments);
+  });
+}
+
+int checkpoint_reshard(const Arguments& words) {
+  return run_guarded("checkpoint reshard", [&] {
+    CLI::App app(
+        "Writes a checkpoint with its model and its optimizer's state in so many files. Any number "
+        "of ranks goes on from any number of files; as many files as ranks are read fastest.",
+        "lockstep checkpoint reshard");
+    ReshardArguments arguments;
+    add_options(app, arguments);
+    app.add_option("--files", arguments.files, "files of each")
+        ->required()
+        ->check(CLI::Range(1, 99999));
+    parse(app, words);
+    return reshard(arguments);
+  });
+}
+
+}  // namespace lockstep::engine
