@@ -83,9 +83,9 @@ class Bench {
       ten.push_back(saving_s / plain_s);
       beside.push_back(beside_ratio);
     }
+    const double megabytes = static_cast<double>(share_bytes()) / 1e6;
     if (comm_.rank() != 0) return;
-    std::printf("%d ranks, %.0f MB a rank\n", comm_.size(),
-                static_cast<double>(share_bytes()) / 1e6);
+    std::printf("%d ranks, %.0f MB a rank\n", comm_.size(), megabytes);
     print("direct write, GB/s", direct);
     print("checkpoint, GB/s", write);
     print("checkpoint / direct", ratio);
@@ -135,7 +135,7 @@ class Bench {
       strategy_->step(*optimizer_);
     }
   }
-  // Steps for as long as a checkpoint is being written, and not longer.
+  // The two steps after a checkpoint was begun, while it is being written.
   double steps_beside(double plain) {
     writer_.start(path(), share(), {.snapshot = true});
     comm_.barrier();

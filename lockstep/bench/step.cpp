@@ -136,6 +136,7 @@ const std::vector<std::string>& step_strategies() {
                                                     "zero3-bf16",
                                                     "average",
                                                     "horovod",
+                                                    "logical",
                                                     "independent",
                                                     "in-step",
                                                     "single",

@@ -29,6 +29,7 @@
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
 namespace lockstep::bench {
@@ -85,7 +86,10 @@ class ModelContest final : public Contest {
         in_step_(work.strategy == "in-step") {
     const std::string way = work.strategy.substr(0, work.strategy.find("-bf16"));
     const bool ddp = way == "ddp", zero = way.starts_with("zero");
-    if (ddp || zero || in_step_ || way == "average" || way == "horovod") comm_ = init({});
+    if (ddp || zero || in_step_ || way == "average" || way == "horovod" || way == "logical")
+      comm_ = init({});
+    // As many logical ranks as ranks: what their tree costs.
+    if (way == "logical") logical_.emplace(*comm_, model_.ptr(), comm_->size());
     if (ddp) ddp_.emplace(model_, *comm_);
     if (zero) {
       auto made = std::make_unique<ZeroOptimizer>(*comm_, parameters_of(model_), algorithm,
@@ -108,9 +112,14 @@ class ModelContest final : public Contest {
     const auto forward = Clock::now();
     const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
     const ZeroTimes zero_before = zero_ != nullptr ? zero_->times() : ZeroTimes{};
-    loss.backward();
+    if (logical_)
+      logical_->backward(loss);
+    else
+      loss.backward();
     const auto backward = Clock::now();
-    if (horovod_)
+    if (logical_)
+      logical_->synchronize();
+    else if (horovod_)
       horovod_->synchronize();
     else if (in_step_)
       comm_->barrier();
@@ -148,7 +157,10 @@ class ModelContest final : public Contest {
   at::Tensor loss_of(const at::Tensor& data, const at::Tensor& label) {
     std::optional<amp::Autocast> autocast;
     if (in_bfloat16_) autocast.emplace(at::kCPU, at::kBFloat16);
-    return loss_(ddp_ ? (*ddp_)(data) : model_->forward(data), label);
+    if (ddp_) return loss_((*ddp_)(data), label);
+    if (!logical_) return loss_(model_->forward(data), label);
+    const auto compute = [&] { return std::vector<at::Tensor>{model_->forward(data)}; };
+    return loss_(logical_->forward(compute)[0], label);
   }
 
   M model_;
@@ -158,6 +170,7 @@ class ModelContest final : public Contest {
   std::optional<Communicator> comm_;
   std::optional<DistributedDataParallel<M>> ddp_;
   std::optional<DistributedGradients> horovod_;
+  std::optional<LogicalRanks> logical_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   ZeroOptimizer* zero_ = nullptr;  // it is optimizer_
 };

@@ -82,7 +82,7 @@ class Pieces {
 
 struct CheckpointWriter::Job {
   Checkpoint share;
-  fs::path directory;  // PATH.partial
+  fs::path directory;  // of this attempt
   FileTurn model, optimizer;
   int rank = 0, size = 1;
   std::function<void()> published;
@@ -109,8 +109,18 @@ struct CheckpointWriter::Job {
       else
         finish(own);
     } catch (...) {
-      failure = std::current_exception();
-      partial.reset();
+      fail();
+    }
+  }
+
+  // Keeps the exception at hand, and lets rank 0 know of it, which has to wait otherwise.
+  void fail() noexcept {
+    failure = std::current_exception();
+    partial.reset();
+    if (rank == 0) return;
+    try {
+      write_file_aside(report_of(directory, rank), internal::failure_json(message_of(failure)));
+    } catch (...) {  // wait() tells it
     }
   }
 
@@ -127,9 +137,10 @@ struct CheckpointWriter::Job {
     const fs::path report = report_of(directory, r);
     const auto end = std::chrono::steady_clock::now() + kPatience;
     auto pause = kFirstPause;
-    while (!fs::exists(report)) {
+    std::error_code error;
+    while (!fs::exists(report, error)) {
       if (given_up || std::chrono::steady_clock::now() > end) {
-        missed = given_up;
+        missed = true;
         throw CheckpointError(directory.string() + ": rank " + std::to_string(r) +
                               " has not written its part; there is no new checkpoint");
       }
@@ -138,7 +149,7 @@ struct CheckpointWriter::Job {
     }
     WrittenShare written =
         internal::written_from_json(read_small_file(report), "rank " + std::to_string(r));
-    fs::remove(report);
+    fs::remove(report, error);
     return written;
   }
 };
@@ -156,6 +167,10 @@ Checkpoint CheckpointWriter::copied(const Checkpoint& share) {
   for (const auto& [name, tensor] : share.optimizer.tensors) {
     for (const TensorSlice& slice : tensor.slices) count(slice.values);
   }
+  for (const auto& [name, tensor] : share.ranks.tensors) count(tensor);
+  for (const auto& [name, part] : share.tensors) {
+    for (const auto& [inner, tensor] : part.tensors) count(tensor);
+  }
   if (!memory_.defined() || memory_.numel() < bytes) {
     memory_ = at::Tensor();  // the former first
     memory_ = at::empty({bytes}, at::kByte);
@@ -172,6 +187,10 @@ Checkpoint CheckpointWriter::copied(const Checkpoint& share) {
   for (auto& [name, tensor] : copy.optimizer.tensors) {
     for (TensorSlice& slice : tensor.slices) slice.values = pieces.copy(slice.values);
   }
+  for (auto& [name, tensor] : copy.ranks.tensors) tensor = pieces.copy(tensor);
+  for (auto& [name, part] : copy.tensors) {
+    for (auto& [inner, tensor] : part.tensors) tensor = pieces.copy(tensor);
+  }
   return copy;
 }
 
@@ -182,29 +201,39 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   job->rank = comm_.rank();
   job->size = comm_.size();
   job->published = options.published;
-  on_root(comm_, [&] {
-    internal::check_further_names(share);
-    job->partial.emplace(path);
-  });
   std::vector<bool> models, optimizers;
+  const std::string attempt =
+      broadcast_object(comm_, internal::new_attempt(), 0).get<std::string>();
+  // Nobody writes for a former attempt any more once all have come here.
   for (const nlohmann::json& has :
        all_gather_object(comm_, nlohmann::json::array({!share.model.tensors.empty(),
                                                        !share.optimizer.tensors.empty()}))) {
     models.push_back(has.at(0).get<bool>());
     optimizers.push_back(has.at(1).get<bool>());
   }
-  job->directory = internal::beside(path, ".partial");
+  on_root(comm_, [&] {
+    internal::check_further_names(share);
+    job->partial.emplace(path, attempt);
+  });
+  job->directory = internal::attempt_directory(path, attempt);
   job->model = internal::turns_of(models)[static_cast<size_t>(job->rank)];
   job->optimizer = internal::turns_of(optimizers)[static_cast<size_t>(job->rank)];
-  job->share = options.snapshot ? copied(share) : share;
   job_ = std::move(job);
-  job_->thread = std::thread([job = job_.get()] { job->run(); });
+  try {
+    job_->share = options.snapshot ? copied(share) : share;
+    job_->thread = std::thread([job = job_.get()] { job->run(); });
+  } catch (...) {
+    job_->fail();  // for wait(), where all ranks are
+  }
 }
 
 void CheckpointWriter::wait() {
   if (!job_) return;
   const std::unique_ptr<Job> job = std::move(job_);
-  if (job->rank != 0) job->thread.join();
+  const auto join = [&] {
+    if (job->thread.joinable()) job->thread.join();
+  };
+  if (job->rank != 0) join();
   // All have written or failed, and a rank that died is known: rank 0 no longer waits in vain.
   const auto told =
       all_gather_object(comm_, job->rank == 0 ? std::string() : message_of(job->failure));
@@ -215,9 +244,9 @@ void CheckpointWriter::wait() {
   }
   on_root(comm_, [&] {
     if (!of_others.empty()) job->given_up = true;
-    job->thread.join();
+    join();
     if (!job->failure) return;
-    if (job->missed) throw CheckpointError(of_others);
+    if (job->missed && !of_others.empty()) throw CheckpointError(of_others);
     std::rethrow_exception(job->failure);
   });
 }

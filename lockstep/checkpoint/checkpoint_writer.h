@@ -25,7 +25,7 @@
 namespace lockstep {
 
 struct WriteOptions {
-  // Copies this rank's tensors first, so that they may change while they are written; the copy's
+  // Copies all of this rank's tensors first, so that they may change while they are written; the copy's
   // memory is kept for the next time. False: they must not change before wait() has returned.
   bool snapshot = false;
   // Rank 0 calls it, on the writer's thread, once the checkpoint is in place; what it throws is what
@@ -51,7 +51,8 @@ class CheckpointWriter {
              const WriteOptions& options = {});
   // Returns once the checkpoint is in place; at once if none was begun since the last wait().
   // Collective. Throws on every rank if it could not be written: SystemError or CheckpointError that
-  // names the rank; then what was at the path is as it was. A rank that dies meanwhile is PeerLost.
+  // names the rank; then what was at the path is as it was, unless `published` threw. A rank that dies
+  // meanwhile is PeerLost; one whose disk takes longer than the communicator's timeout, Timeout.
   void wait();
   // Between start() and wait(): the same on all ranks.
   bool under_way() const { return job_ != nullptr; }

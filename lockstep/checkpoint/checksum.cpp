@@ -81,6 +81,12 @@ std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name) {
   return found == sums.end() ? std::nullopt : std::optional(found->second);
 }
 
+void check_listed(const FileSums& sums, const std::string& name, const std::string& directory) {
+  if (sums.empty() || sums.count(name) != 0) return;
+  throw CheckpointError(directory + "/" + name +
+                        ": is not listed in checksums.json; take it away, or the list");
+}
+
 void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file) {
   if (found.bytes != recorded.bytes) {
     throw CheckpointError(file + ": has " + std::to_string(found.bytes) + " bytes, but " +

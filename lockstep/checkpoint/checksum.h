@@ -52,6 +52,10 @@ FileSums parse_checksums(std::string_view json, const std::string& source);
 // The sum of one file, if it is known.
 std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name);
 
+// Where there are sums, one of that file: else it may be another checkpoint's that has come between.
+// Throws CheckpointError that names the directory and the file.
+void check_listed(const FileSums& sums, const std::string& name, const std::string& directory);
+
 // Throws CheckpointError that begins with `file` unless the two are equal.
 void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file);
 

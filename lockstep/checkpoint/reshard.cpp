@@ -65,7 +65,7 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
                           " files cannot be; give 1 to " + std::to_string(kMostFiles));
   const at::NoGradGuard no_grad;
   const Checkpoint whole = read_checkpoint(from);
-  internal::PartialDirectory fresh(to);
+  internal::PartialDirectory fresh(to, internal::new_attempt());
   if (files == 1) {
     const auto written = internal::write_share(fresh.directory(), whole, {}, {});
     internal::write_rest(fresh.directory(), whole, {written});

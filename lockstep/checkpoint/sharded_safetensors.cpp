@@ -13,8 +13,10 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 }  // namespace
 
 Safetensors read_model_safetensors(const fs::path& directory, const FileSums& sums) {
-  if (fs::exists(directory / kWhole))
+  if (fs::exists(directory / kWhole)) {
+    check_listed(sums, kWhole, directory.string());
     return read_safetensors(directory / kWhole, find_sum(sums, kWhole));
+  }
   if (fs::exists(directory / kIndex)) return read_sharded(directory / kIndex, sums).contents;
   throw CheckpointError(directory.string() + ": has neither " + kWhole + " nor " + kIndex);
 }

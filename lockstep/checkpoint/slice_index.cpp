@@ -17,18 +17,36 @@ using nlohmann::json;
 
 constexpr size_t kMostDimensions = 64;
 
-// Elements; nothing for a negative size or too many.
+// Elements; nothing for a negative size, or where even the strides would be too large.
 std::optional<int64_t> count(const std::vector<int64_t>& shape) {
   int64_t numel = 1;
+  bool empty = false;
   for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(numel, size, &numel)) return std::nullopt;
+    if (size < 0 || __builtin_mul_overflow(numel, std::max<int64_t>(size, 1), &numel))
+      return std::nullopt;
+    empty = empty || size == 0;
   }
-  return numel;
+  return empty ? 0 : numel;
+}
+
+int64_t whole_number(const json& value) {
+  if (!value.is_number_integer()) throw json::type_error::create(302, "not a whole number", &value);
+  return value.get<int64_t>();
+}
+
+std::vector<int64_t> whole_numbers(const json& values) {
+  std::vector<int64_t> result;
+  for (const json& value : values.get_ref<const json::array_t&>())
+    result.push_back(whole_number(value));
+  return result;
 }
 
 // Whether strides are those of elements that lie one after the other, in some order.
 bool without_holes(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   if (strides.size() != shape.size()) return false;
+  for (const int64_t stride : strides) {
+    if (stride < 0) return false;
+  }
   std::vector<size_t> order(shape.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(),
@@ -45,21 +63,23 @@ bool without_holes(const std::vector<int64_t>& shape, const std::vector<int64_t>
 IndexedTensor parse_tensor(const json& from, const std::string& where) {
   IndexedTensor tensor;
   from.at("dtype").get_to(tensor.dtype);
-  from.at("shape").get_to(tensor.shape);
+  tensor.shape = whole_numbers(from.at("shape"));
   const std::optional<int64_t> numel = count(tensor.shape);
   if (!numel || tensor.shape.size() > kMostDimensions ||
       safetensors_element_size(tensor.dtype) == 0)
     throw CheckpointError(where + " has a shape or a dtype that cannot be");
   tensor.strides = row_strides(tensor.shape);
   if (from.contains("strides")) {
-    from.at("strides").get_to(tensor.strides);
-    if (*numel > 0 && !without_holes(tensor.shape, tensor.strides))
-      throw CheckpointError(where + " has strides that leave holes");
+    std::vector<int64_t> strides = whole_numbers(from.at("strides"));
+    const bool fits =
+        *numel > 0 ? without_holes(tensor.shape, strides) : strides.size() == tensor.shape.size();
+    if (!fits) throw CheckpointError(where + " has strides that leave holes");
+    if (*numel > 0) tensor.strides = std::move(strides);
   }
   for (const json& each : from.at("slices")) {
     IndexedSlice slice{.file = each.at("file").get<std::string>(),
-                       .begin = each.at("begin").get<int64_t>(),
-                       .end = each.at("end").get<int64_t>()};
+                       .begin = whole_number(each.at("begin")),
+                       .end = whole_number(each.at("end"))};
     if (!is_plain_file_name(slice.file))
       throw CheckpointError(where + " names a file outside its directory");
     if (slice.begin < 0 || slice.end < slice.begin || slice.end > *numel)

@@ -108,8 +108,10 @@ int64_t SlicedTensors::bytes() const {
 SlicedTensors read_sliced(const fs::path& directory, const std::string& stem,
                           const FileSums& sums) {
   const std::string whole = stem + ".safetensors", index_name = whole + ".index.json";
-  if (fs::exists(directory / whole) || !fs::exists(directory / index_name))
+  if (fs::exists(directory / whole) || !fs::exists(directory / index_name)) {
+    check_listed(sums, whole, directory.string());
     return read_safetensors(directory / whole, find_sum(sums, whole));
+  }
   const std::string source = (directory / index_name).string();
   const std::string text = read_small_file(directory / index_name);
   if (const auto sum = find_sum(sums, index_name))

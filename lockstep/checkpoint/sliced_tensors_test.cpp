@@ -100,7 +100,9 @@ TEST_F(SlicedFiles, AreReadAsOne) {
   const SlicedTensors tensors = read();
   EXPECT_EQ(tensors.metadata.at("optimizer"), "AdamW");
   EXPECT_TRUE(tensors.find("t")->whole().equal(at::arange(12, at::kFloat).view({3, 4})));
-  write_safetensors(dir_ / "s.safetensors", {{"t", at::ones({2})}});
+  const FileSum sum = write_safetensors(dir_ / "s.safetensors", {{"t", at::ones({2})}});
+  EXPECT_THAT(refusal(), HasSubstr("is not listed in checksums.json")) << "of another checkpoint";
+  sums_["s.safetensors"] = sum;
   EXPECT_EQ(read().find("t")->numel(), 2) << "a whole file comes first";
 }
 

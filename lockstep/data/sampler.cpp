@@ -69,6 +69,44 @@ std::vector<int64_t> ShardedSequentialSampler::indices() const {
   return range(begin_, end_);
 }
 
+LogicalSampler::LogicalSampler(int64_t dataset_size, int64_t replicas, int64_t first, int64_t own,
+                               int64_t batch_size, DistributedSamplerOptions options)
+    : dataset_size_(dataset_size),
+      replicas_(replicas),
+      first_(first),
+      own_(own),
+      batch_size_(batch_size),
+      steps_(0),
+      options_(options) {
+  if (own < 1 || first < 0 || first + own > replicas || batch_size < 1)
+    throw InvalidArgument("LogicalSampler: ranks " + std::to_string(first) + " to " +
+                          std::to_string(first + own - 1) + " of " + std::to_string(replicas) +
+                          " in batches of " + std::to_string(batch_size) + " cannot be");
+  steps_ = DistributedSampler(dataset_size, replicas, first, options).size() / batch_size;
+  if (steps_ == 0)
+    throw InvalidArgument("LogicalSampler: " + std::to_string(dataset_size) +
+                          " samples are no batch of " + std::to_string(batch_size) +
+                          " for each of " + std::to_string(replicas) + " logical ranks");
+}
+
+std::vector<int64_t> LogicalSampler::indices() const {
+  std::vector<std::vector<int64_t>> all;
+  for (int64_t rank = first_; rank < first_ + own_; ++rank) {
+    DistributedSampler sampler(dataset_size_, replicas_, rank, options_);
+    sampler.set_epoch(epoch());
+    all.push_back(sampler.indices());
+  }
+  std::vector<int64_t> result;
+  result.reserve(static_cast<size_t>(size()));
+  for (int64_t step = 0; step < steps_; ++step) {
+    for (const std::vector<int64_t>& of_rank : all) {
+      const auto batch = of_rank.begin() + step * batch_size_;
+      result.insert(result.end(), batch, batch + batch_size_);
+    }
+  }
+  return result;
+}
+
 SubsetSampler::SubsetSampler(std::vector<int64_t> indices, SubsetSamplerOptions options)
     : indices_(std::move(indices)), options_(options) {
   if (indices_.empty()) throw InvalidArgument("SubsetSampler: no indices; it needs at least 1");

@@ -88,6 +88,25 @@ class ShardedSequentialSampler final : public Sampler {
   int64_t begin_, end_;
 };
 
+// The batches of several ranks' DistributedSamplers, a step after the other: the first batch of each of
+// `own` ranks from `first` on, of `replicas` in all, then the second of each, and so on. What is left
+// of an epoch for no whole batch is left out. So a data set is dealt to logical ranks
+// (parallel/logical) in the same way whoever computes them.
+class LogicalSampler final : public Sampler {
+ public:
+  // Throws InvalidArgument as DistributedSampler, for ranks out of range, and where there is no whole
+  // batch a rank.
+  LogicalSampler(int64_t dataset_size, int64_t replicas, int64_t first, int64_t own,
+                 int64_t batch_size, DistributedSamplerOptions options = {});
+
+  int64_t size() const override { return steps_ * own_ * batch_size_; }
+  std::vector<int64_t> indices() const override;
+
+ private:
+  int64_t dataset_size_, replicas_, first_, own_, batch_size_, steps_;
+  DistributedSamplerOptions options_;
+};
+
 struct SubsetSamplerOptions {
   bool shuffle = true;  // a new order every epoch; false: as given
   int64_t seed = 0;     // the order comes from seed + epoch

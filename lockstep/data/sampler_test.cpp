@@ -25,6 +25,36 @@ std::vector<Indices> all_ranks(int64_t size, int64_t replicas, int64_t epoch,
   return ranks;
 }
 
+TEST(LogicalSampler, DealsTheBatchesOfEachInTurn) {
+  constexpr int64_t kSamples = 53, kReplicas = 4, kBatch = 3;
+  const DistributedSamplerOptions options{.seed = 6};
+  std::vector<std::vector<int64_t>> all;
+  for (int64_t r = 0; r < kReplicas; ++r) {
+    DistributedSampler one(kSamples, kReplicas, r, options);
+    one.set_epoch(2);
+    all.push_back(one.indices());
+  }
+  ASSERT_EQ(all[0].size(), 14u);  // four batches, and two samples that are left out
+  for (const int64_t own : {1, 2, 4}) {
+    for (int64_t first = 0; first < kReplicas; first += own) {
+      LogicalSampler sampler(kSamples, kReplicas, first, own, kBatch, options);
+      sampler.set_epoch(2);
+      EXPECT_EQ(sampler.size(), 4 * own * kBatch);
+      std::vector<int64_t> expected;
+      for (int64_t step = 0; step < 4; ++step) {
+        for (int64_t r = first; r < first + own; ++r) {
+          const auto begin = all[static_cast<size_t>(r)].begin() + step * kBatch;
+          expected.insert(expected.end(), begin, begin + kBatch);
+        }
+      }
+      EXPECT_EQ(sampler.indices(), expected) << first << ", " << own;
+    }
+  }
+  EXPECT_THROW(LogicalSampler(8, 4, 0, 1, 3), InvalidArgument);
+  EXPECT_THROW(LogicalSampler(80, 4, 3, 2, 3), InvalidArgument);
+  EXPECT_THROW(LogicalSampler(80, 4, 0, 1, 0), InvalidArgument);
+}
+
 TEST(DistributedSampler, EqualsPyTorch) {
   using Ranks = std::vector<Indices>;
   EXPECT_EQ(all_ranks(10, 3, 0, {}), (Ranks{{4, 5, 0, 2}, {1, 3, 8, 4}, {7, 9, 6, 1}}));

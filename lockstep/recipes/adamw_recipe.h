@@ -42,10 +42,10 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
                            const AdamWRecipe<M, D, Loss>& recipe) {
   check_against_data(config, recipe.train.size(), recipe.held_out);
   const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
-  data::DistributedSampler sampler(recipe.train.size(), strategy->data_ranks(comm),
-                                   {.seed = config.seed});
+  const auto sampler =
+      make_sampler(*strategy, comm, recipe.train.size(), config.batch_size, config.seed);
   data::Loader loader(
-      recipe.train, sampler,
+      recipe.train, *sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
   StrategyModel model(drawn_from_seed(comm, config.seed, recipe.make), strategy, comm);
@@ -57,12 +57,14 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
   SupervisedTask<M, D, Loss> task(
       {.model = model,
        .optimizer = *optimizer,
-       .sampler = sampler,
+       .sampler = *sampler,
        .loader = loader,
        .loss = recipe.loss,
-       .learning_rate = rates_of(config, loader.batches(), {.ratio = config.warmup_ratio}),
+       .learning_rate = rates_of(config, loader.batches() / batches_per_step(*strategy, comm),
+                                 {.ratio = config.warmup_ratio}),
        .autocast = autocast,
-       .max_norm = recipe.max_norm});
+       .max_norm = recipe.max_norm},
+      comm);
   return run_recipe(comm, config, options,
                     {.model = *model.module(),
                      .strategy = *strategy,

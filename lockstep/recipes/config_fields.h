@@ -27,10 +27,11 @@ void visit_fields(Config& config, Visit&& visit) {
   visit("nproc", "ranks to start", config.nproc);
   visit("backend", "shm, tcp, hierarchical or gloo; empty: chosen", config.backend);
   visit("device", "cpu", config.device);
-  visit("strategy",
-        "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2 or "
-        "zero3",
-        config.strategy);
+  visit(
+      "strategy",
+      "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, "
+      "or logical8: the same bits on 1, 2, 4 or 8 ranks",
+      config.strategy);
   if (images)
     visit("sampler",
           "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",

@@ -26,15 +26,14 @@
 namespace lockstep {
 namespace {
 
-std::unique_ptr<data::Sampler> make_sampler(const TrainConfig& config, int64_t samples,
-                                            const Communicator& comm) {
-  if (config.sampler == "partition") {
-    const auto parts = data::DataPartitioner::equal(samples, comm.size(), config.seed);
-    return std::make_unique<data::SubsetSampler>(parts.use(comm.rank()),
-                                                 data::SubsetSamplerOptions{.seed = config.seed});
-  }
-  return std::make_unique<data::DistributedSampler>(
-      samples, comm, data::DistributedSamplerOptions{.seed = config.seed});
+std::unique_ptr<data::Sampler> sampler_of(const TrainConfig& config, int64_t samples,
+                                          const Strategy& strategy, const Communicator& comm) {
+  if (config.sampler != "partition")
+    return make_sampler(strategy, comm, samples, config.batch_size, config.seed);
+  const Communicator ranks = strategy.data_ranks(comm);
+  const auto parts = data::DataPartitioner::equal(samples, ranks.size(), config.seed);
+  return std::make_unique<data::SubsetSampler>(parts.use(ranks.rank()),
+                                               data::SubsetSamplerOptions{.seed = config.seed});
 }
 
 void load_init_from(ImageModel& model, const TrainConfig& config) {
@@ -109,7 +108,7 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
   const ImageData data = load_image_data(config, config.data);
   check_against_data(config, data.train.size(), data.test.size());
   const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
-  const auto sampler = make_sampler(config, data.train.size(), strategy->data_ranks(comm));
+  const auto sampler = sampler_of(config, data.train.size(), *strategy, comm);
   constexpr int64_t kPadding = 4;
   const data::AugmentedImages train(
       data.train,
@@ -129,9 +128,11 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
        .optimizer = *optimizer,
        .sampler = *sampler,
        .loader = loader,
-       .learning_rate = learning_rates(config, loader.batches()),
+       .learning_rate =
+           learning_rates(config, loader.batches() / batches_per_step(*strategy, comm)),
        .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
-                                        : std::nullopt});
+                                        : std::nullopt},
+      comm);
   return run_recipe(
       comm, config, options,
       {.model = *model.module(),

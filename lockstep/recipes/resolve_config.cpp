@@ -50,7 +50,7 @@ void resolve_images(TrainConfig& config) {
   if (!std::isfinite(config.mean)) refuse("mean", number_text(config.mean), "a number");
   check_dropout("dropout1", config.dropout1);
   check_dropout("dropout2", config.dropout2);
-  if (config.batch_size == 0) config.batch_size = kTutorialBatch / config.nproc;
+  if (config.batch_size == 0) config.batch_size = kTutorialBatch / batches_of_step(config);
   if (config.batch_size == 0) {
     throw InvalidArgument("nproc is " + std::to_string(config.nproc) +
                           ", which leaves nothing of the default batch of 128; give batch_size");
@@ -139,7 +139,15 @@ TrainConfig resolved(const TrainConfig& config) {
   }
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
-  make_strategy(config.strategy);
+  if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0) {
+    if (logical % config.nproc != 0)
+      refuse("nproc", std::to_string(config.nproc),
+             "a power of two up to " + std::to_string(logical) + ", which share strategy " +
+                 config.strategy);
+    if (config.sampler == "partition" || config.sync_batch_norm)
+      refuse("strategy", "'" + config.strategy + "'",
+             "another where the sampler is partition, or with sync_batch_norm");
+  }
   if (config.sampler != "distributed" && config.sampler != "partition") {
     refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }

@@ -7,6 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/recipes/config_fields.h"
 #include "lockstep/train/settings.h"
+#include "lockstep/train/strategy.h"
 
 namespace lockstep {
 namespace {
@@ -113,10 +114,17 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
   return config;
 }
 
+int64_t batches_of_step(const TrainConfig& config) {
+  const int64_t logical = make_strategy(config.strategy)->logical_ranks();
+  return logical > 0 ? logical : config.nproc;
+}
+
 void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
   // Other ranks may go on with the same batches. Fixed parts of the data are those of the ranks.
-  const bool same_batches = recorded.nproc * recorded.batch_size == now.nproc * now.batch_size &&
-                            recorded.sampler != "partition";
+  const bool same_batches =
+      recorded.batch_size > 0 &&
+      batches_of_step(recorded) * recorded.batch_size == batches_of_step(now) * now.batch_size &&
+      recorded.sampler != "partition";
   std::string differences;
   visit_fields(recorded, [&](const char* name, const std::string&, const auto& before) {
     if (changeable(recorded, name)) return;

@@ -96,6 +96,9 @@ TrainConfig resolved(const TrainConfig& config);
 // samples, a batch larger than a part.
 void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples);
 
+// How many batches of batch_size a step has, over all ranks.
+int64_t batches_of_step(const TrainConfig& config);
+
 // A resumed run goes on with the settings that it was begun with. Throws InvalidArgument that lists
 // the fields that would change its course; others (max_steps, output, log_every, ..., and epochs
 // where the schedule is constant) may differ.

@@ -25,6 +25,10 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
       strategy(way ? std::move(way) : make_strategy("ddp")),
       data_ranks(strategy->data_ranks(comm)),
       accumulation_(accumulation) {
+  if (strategy->logical_ranks() > 0)
+    throw InvalidArgument(
+        "Accelerator: strategy " + strategy->name() +
+        " takes several batches a step; train with Trainer, or LogicalRanks itself");
   if (accumulation < 1)
     throw InvalidArgument("Accelerator: gradient_accumulation_steps is " +
                           std::to_string(accumulation) + "; give 1 or more");

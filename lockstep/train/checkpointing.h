@@ -27,7 +27,7 @@ struct TrainingRun {
 // Throws what CheckpointWriter::wait() throws.
 void save_training(const TrainingRun& run, const std::filesystem::path& path);
 
-// Every rank reads what it needs of the checkpoint and stands where the run stood: the steps that
+// Every rank reads the checkpoint, keeps what it needs, and stands where the run stood: the steps that
 // follow are bit for bit those that would have followed. On another number of ranks, or under another
 // strategy, they are so to rounding, but for what is drawn at random, where the batch of all ranks is
 // what it was. Collective. Throws CheckpointError, also for epochs of another number of steps.

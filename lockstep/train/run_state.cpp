@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -70,7 +69,7 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
 Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model,
                               Strategy& strategy, torch::optim::Optimizer& optimizer,
                               const amp::GradScaler* scaler, const CheckpointFiles& files) {
-  const at::Tensor generators = comm.gather(cpu_rng_state().unsqueeze(0), 0);
+  const at::Tensor generators = comm.gather(strategy.random_states(), 0);
   Checkpoint checkpoint;
   checkpoint.optimizer = strategy.optimizer_state(optimizer);
   checkpoint.model = weights_of(model);
@@ -99,11 +98,7 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
     if (state == checkpoint.files.end()) throw CheckpointError(source + ": has no " + kScaler);
     scaler->load_state(scaler_state_from_json(state->second, source + "/" + kScaler));
   }
-  const std::string file = source + "/ranks.safetensors";
-  if (generators.size(0) == comm.size())
-    set_cpu_rng_state(generators[comm.rank()].contiguous(), file);
-  else
-    derive_cpu_rng_state(generators[0].contiguous(), comm.rank(), file);
+  strategy.set_random_states(generators, source + "/ranks.safetensors");
 }
 
 }  // namespace lockstep

@@ -41,8 +41,8 @@ Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model
                               Strategy& strategy, torch::optim::Optimizer& optimizer,
                               const amp::GradScaler* scaler, const CheckpointFiles& files);
 
-// Puts it back, on every rank, whatever the number of ranks that wrote it. As many ranks go on with
-// the generators that they had; another number with streams drawn from rank 0's. Collective. Throws
+// Puts it back, on every rank, whatever the number of ranks that wrote it. Random
+// streams go on as Strategy::set_random_states() says. Collective. Throws
 // CheckpointError that begins with `source`.
 void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
                        const Communicator& comm, torch::nn::Module& model, Strategy& strategy,

@@ -1,9 +1,12 @@
 // The strategies of this library.
 #include <torch/nn/module.h>
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <bit>
+#include <charconv>
 #include <map>
-#include <span>
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
@@ -13,6 +16,7 @@
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/train/strategy.h"
 
@@ -148,6 +152,60 @@ class ZeroStrategy final : public Strategy {
   std::optional<ZeroOptimizer::NoSync> held_;
 };
 
+class LogicalStrategy final : public Strategy {
+ public:
+  explicit LogicalStrategy(int count) : count_(count) {}
+  std::string name() const override { return "logical" + std::to_string(count_); }
+  int64_t logical_ranks() const override { return count_; }
+  void set_up(ModulePtr model, Communicator comm) override {
+    // Sums within an operation depend on how many threads share it.
+    at::set_num_threads(1);
+    keep(model, comm);
+    ranks_.emplace(std::move(comm), std::move(model), count_);  // compares and broadcasts
+  }
+  Tensors forward(int64_t /*rows*/, const std::function<Tensors()>& compute) override {
+    return ranks().forward(compute);
+  }
+  void communicate(bool on) override {
+    if (!on)
+      throw InvalidArgument("strategy " + name() +
+                            " has its batches of a step; take more logical ranks, or larger "
+                            "batches, instead of accumulating");
+  }
+  void backward(const at::Tensor& loss) override {
+    ranks().backward(loss);
+    if (ranks().complete()) ranks().synchronize();
+  }
+  at::Tensor random_states() const override { return ranks_->random_states(); }
+  void set_random_states(const at::Tensor& all, const std::string& source) override {
+    ranks().set_random_states(all, source);
+  }
+  double waiting() const override { return ranks_ ? ranks_->waiting() : 0; }
+
+ private:
+  LogicalRanks& ranks() {
+    model();  // throws before set_up()
+    return *ranks_;
+  }
+
+  int count_;
+  std::optional<LogicalRanks> ranks_;
+};
+
+// "logical8": 8.
+std::optional<int> logical_ranks_in(std::string_view name) {
+  constexpr std::string_view kPrefix = "logical";
+  int count = 0;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const char* end = name.data() + name.size();
+  const auto read = std::from_chars(name.data() + kPrefix.size(), end, count);
+  if (read.ec != std::errc() || read.ptr != end || count < 1 ||
+      !std::has_single_bit(static_cast<unsigned>(count)))
+    throw InvalidArgument("strategy '" + std::string(name) +
+                          "': give a power of two of logical ranks, such as logical8");
+  return count;
+}
+
 }  // namespace
 
 const std::vector<std::string>& strategy_names() {
@@ -169,9 +227,10 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given) {
   for (const int stage : {1, 2, 3}) {
     if (name == "zero" + std::to_string(stage)) return std::make_shared<ZeroStrategy>(stage);
   }
+  if (const auto count = logical_ranks_in(name)) return std::make_shared<LogicalStrategy>(*count);
   const auto& names = strategy_names();
   throw InvalidArgument("strategy '" + std::string(given) + "' is unknown; choose " +
-                        joined(std::span(names).first(names.size() - 1)) + " or " + names.back());
+                        joined(names) + " or logical8");
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -65,6 +66,37 @@ bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& opti
   const bool taken = options.scaler->step(optimizer, take);
   options.scaler->update();
   return taken;
+}
+
+at::Tensor Strategy::random_states() const {
+  return cpu_rng_state().unsqueeze(0);
+}
+
+void Strategy::set_random_states(const at::Tensor& all, const std::string& source) {
+  if (all.size(0) == comm().size())
+    set_cpu_rng_state(all[comm().rank()].contiguous(), source);
+  else
+    derive_cpu_rng_state(all[0].contiguous(), comm().rank(), source);
+}
+
+int64_t batches_per_step(const Strategy& strategy, const Communicator& comm) {
+  const int64_t logical = strategy.logical_ranks();
+  if (logical == 0) return 1;
+  if (logical % comm.size() != 0)
+    throw InvalidArgument("strategy " + strategy.name() + ": " + std::to_string(comm.size()) +
+                          " ranks cannot share it equally; start a power of two up to " +
+                          std::to_string(logical));
+  return logical / comm.size();
+}
+
+std::unique_ptr<data::Sampler> make_sampler(const Strategy& strategy, const Communicator& comm,
+                                            int64_t size, int64_t batch_size, int64_t seed) {
+  const data::DistributedSamplerOptions options{.seed = seed};
+  if (strategy.logical_ranks() == 0)
+    return std::make_unique<data::DistributedSampler>(size, strategy.data_ranks(comm), options);
+  const int64_t own = batches_per_step(strategy, comm);
+  return std::make_unique<data::LogicalSampler>(size, strategy.logical_ranks(), comm.rank() * own,
+                                                own, batch_size, options);
 }
 
 SlicedTensors Strategy::optimizer_state(torch::optim::Optimizer& optimizer) {

@@ -25,6 +25,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/optim/algorithm.h"
 
@@ -53,6 +54,11 @@ class Strategy {
 
   // For messages and records: "ddp".
   virtual std::string name() const = 0;
+
+  // With logical ranks (parallel/logical/logical_ranks.h): how many. A step of this rank is then of
+  // several batches, one for each of its own (batches_per_step()), each through forward() and
+  // backward() by itself; the loss is not divided. 0: there are none.
+  virtual int64_t logical_ranks() const { return 0; }
 
   // The ranks that have data of their own: samplers deal to these. Once, before set_up(); all of
   // `comm` unless ranks work on one batch together. Evaluation divides its samples over all of
@@ -102,6 +108,13 @@ class Strategy {
   // large model.
   virtual bool divides_state() const { return false; }
 
+  // The streams that this rank's forwards draw from, uint8 [streams, bytes], for a checkpoint; and all
+  // ranks', in rank order, put back. The default: the process's one; another number of ranks than
+  // wrote them goes on with streams drawn from the first. Do not communicate. Throws CheckpointError
+  // that begins with `source`.
+  virtual at::Tensor random_states() const;
+  virtual void set_random_states(const at::Tensor& all, const std::string& source);
+
   // A function that counts the batches taken so far, so that a rank which skips a step becomes
   // known. Does not communicate.
   virtual void follow(std::function<int64_t()> /*batches_taken*/) {}  // NOLINT: kept by others
@@ -137,8 +150,18 @@ class Strategy {
 //   zero2       ... and the gradients; every backward is reduced by itself
 //   zero3       ... and one copy of the parameters a host
 const std::vector<std::string>& strategy_names();
-// "naive_ring" and "zero" (zero1) are taken too. Throws InvalidArgument with the list of names.
+// "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits on
+// any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread. Throws
+// InvalidArgument with the list of names.
 std::shared_ptr<Strategy> make_strategy(std::string_view given);
+
+// Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where these
+// cannot be shared equally.
+int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
+// Deals a data set of `size` samples in an order of its own every epoch, for batches of `batch_size`
+// (with logical ranks: theirs): a DistributedSampler or LogicalSampler.
+std::unique_ptr<data::Sampler> make_sampler(const Strategy& strategy, const Communicator& comm,
+                                            int64_t size, int64_t batch_size, int64_t seed);
 
 // While it lives, backwards only add up on this rank. Several may live at once.
 class [[nodiscard]] Accumulation {

@@ -315,7 +315,8 @@ TEST_F(StrategyTest, NamesAndRefusals) {
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2 or zero3"));
+                HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3 or "
+                          "logical8"));
   }
   EXPECT_THROW(make_strategy("horovod")->communicate(false), InvalidArgument);
   EXPECT_THROW(make_strategy("zero2")->communicate(false), InvalidArgument);

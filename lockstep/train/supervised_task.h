@@ -39,7 +39,9 @@ class SupervisedTask {
     std::optional<double> max_norm = {};                 // the gradients' global one, at most
   };
 
-  explicit SupervisedTask(Parts parts) : parts_(std::move(parts)) {
+  // `comm`: the ranks that train.
+  SupervisedTask(Parts parts, const Communicator& comm)
+      : parts_(std::move(parts)), batches_per_step_(batches_per_step(strategy(), comm)) {
     strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
@@ -47,39 +49,49 @@ class SupervisedTask {
 
   // Valid as long as this object. `evaluate` may be empty.
   TrainTask task(const std::function<Evaluation()>& evaluate) {
-    return {.steps_per_epoch = parts_.loader.batches(),
+    return {.steps_per_epoch = steps_per_epoch(),
             .begin_epoch = [this](int64_t epoch,
                                   int64_t first_step) { begin_epoch(epoch, first_step); },
             .step = [this] { return step(); },
             .evaluate = evaluate};
   }
 
+  int64_t steps_per_epoch() const { return parts_.loader.batches() / batches_per_step_; }
+
  private:
   void begin_epoch(int64_t epoch, int64_t first_step) {
     batches_.reset();
     parts_.sampler.set_epoch(epoch);
-    parts_.loader.skip(first_step);
+    parts_.loader.skip(first_step * batches_per_step_);
     batches_.emplace(parts_.loader.begin());
     first_ = true;
-    step_ = epoch * parts_.loader.batches() + first_step;
+    step_ = epoch * steps_per_epoch() + first_step;
     parts_.model.module()->train();
   }
 
   StepResult step() {
     StepClock clock(strategy());
-    clock.data([&] {
-      if (!std::exchange(first_, false)) ++*batches_;
-    });
     if (parts_.learning_rate)
       optim::set_learning_rate(parts_.optimizer, parts_.learning_rate(step_));
     ++step_;
     parts_.optimizer.zero_grad();
-    const LossOutput output = clock.forward([&] { return compute_loss(**batches_); });
-    clock.backward([&] { strategy().backward(output.loss); });
+    StepResult result;
+    RunningLoss loss;
+    for (int64_t i = 0; i < batches_per_step_; ++i) {
+      clock.data([&] {
+        if (!std::exchange(first_, false)) ++*batches_;
+      });
+      const LossOutput output = clock.forward([&] { return compute_loss(**batches_); });
+      clock.backward([&] { strategy().backward(output.loss); });
+      const auto samples = output.labels.numel();
+      loss.add(output.loss.template item<double>(), samples);
+      result.loss = output.loss.template item<double>();
+      result.samples += samples;
+    }
+    if (batches_per_step_ > 1 && loss.samples > 0) result.loss = loss.loss / loss.samples;
     clock.optimizer([&] { strategy().step(parts_.optimizer, {.max_norm = parts_.max_norm}); });
-    return {.loss = output.loss.template item<double>(),
-            .samples = output.labels.numel(),
-            .times = clock.times()};
+    result.times = clock.times();
+    return result;
   }
 
   LossOutput compute_loss(const data::BatchOf<D>& batch) {
@@ -91,6 +103,7 @@ class SupervisedTask {
   Strategy& strategy() { return parts_.model.strategy(); }
 
   Parts parts_;
+  int64_t batches_per_step_;
   int64_t step_ = 0;  // the next one, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
   bool first_ = false;

@@ -67,6 +67,7 @@ class Trainer {
   explicit Trainer(Parts parts)
       : parts_(checked(std::move(parts))),
         data_ranks_(parts_.strategy->data_ranks(parts_.comm)),
+        batches_per_step_(batches_per_step(*parts_.strategy, parts_.comm)),
         model_(parts_.model, parts_.strategy, parts_.comm),
         optimizer_(model_.strategy().make_optimizer(
             optim::decay_groups(*parts_.model, adam_options(parts_.args)),
@@ -88,7 +89,7 @@ class Trainer {
                             .num_workers = static_cast<int>(args.dataloader_num_workers),
                             .drop_last = args.dataloader_drop_last});
     model_.strategy().follow(loader.batches_taken());
-    steps_ = training_steps(args, loader.batches());
+    steps_ = training_steps(args, loader.batches() / batches_per_step_);
     const auto rates = learning_rates(args, steps_.all);
     Run run{.sampler = *sampler, .loader = loader, .rates = rates};
     TrainLoop loop(parts_.comm, task(run), loop_options(args, steps_));
@@ -139,6 +140,11 @@ class Trainer {
   static Parts checked(Parts parts) {
     check(parts.args);
     if (!parts.strategy) parts.strategy = make_strategy("ddp");
+    if (parts.strategy->logical_ranks() > 0 &&
+        (parts.args.gradient_accumulation_steps > 1 || parts.args.group_by_length))
+      throw InvalidArgument("Trainer: strategy " + parts.strategy->name() +
+                            " deals its batches itself; leave gradient_accumulation_steps and "
+                            "group_by_length as they are");
     return parts;
   }
 
@@ -156,8 +162,8 @@ class Trainer {
         throw InvalidArgument("group_by_length: the data set has no lengths()");
       }
     }
-    return std::make_unique<data::DistributedSampler>(
-        dataset.size(), data_ranks_, data::DistributedSamplerOptions{.seed = args.seed});
+    return lockstep::make_sampler(*parts_.strategy, parts_.comm, dataset.size(),
+                                  args.per_device_train_batch_size, args.seed);
   }
 
   TrainTask task(Run& run) {
@@ -172,7 +178,8 @@ class Trainer {
   void begin_epoch(Run& run, int64_t epoch, int64_t first_step) {
     run.batches.reset();
     run.sampler.set_epoch(epoch);
-    const int64_t skipped = first_step * parts_.args.gradient_accumulation_steps;
+    const int64_t skipped =
+        first_step * parts_.args.gradient_accumulation_steps * batches_per_step_;
     run.loader.skip(skipped);
     run.batches.emplace(run.loader.begin());
     run.at_first = true;
@@ -182,21 +189,24 @@ class Trainer {
   }
 
   StepResult step(Run& run) {
-    const int64_t group = std::min(parts_.args.gradient_accumulation_steps, run.left);
+    // With logical ranks each batch is a mean of its own.
+    const bool logical = parts_.strategy->logical_ranks() > 0;
+    const int64_t group =
+        std::min(logical ? batches_per_step_ : parts_.args.gradient_accumulation_steps, run.left);
     StepResult result;
     Strategy& strategy = model_.strategy();
     StepClock clock(strategy);
     optimizer_->zero_grad();
     for (int64_t i = 0; i < group; ++i) {
       std::optional<Accumulation> held;
-      if (i + 1 < group) held.emplace(model_.shared_strategy());
+      if (!logical && i + 1 < group) held.emplace(model_.shared_strategy());
       clock.data([&] {
         if (!std::exchange(run.at_first, false)) ++*run.batches;
       });
       --run.left;
       const LossOutput output = clock.forward([&] { return compute_loss(model_, **run.batches); });
       clock.backward([&] {
-        const at::Tensor loss = group == 1 ? output.loss : output.loss.div(group);
+        const at::Tensor loss = logical || group == 1 ? output.loss : output.loss.div(group);
         strategy.backward(scaler_ ? scaler_->scale(loss) : loss);
       });
       result.loss += output.loss.template item<double>() * output.labels.size(0);
@@ -287,7 +297,8 @@ class Trainer {
   }
 
   Parts parts_;
-  Communicator data_ranks_;  // that have data of their own
+  Communicator data_ranks_;   // that have data of their own
+  int64_t batches_per_step_;  // of this rank, before accumulation
   StrategyModel<M> model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<amp::GradScaler> scaler_;

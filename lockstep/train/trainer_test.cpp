@@ -219,6 +219,43 @@ TEST_F(TrainerTest, OtherRanksUnderAnotherStrategyGoOn) {
   }
 }
 
+TEST_F(TrainerTest, LogicalRanksEndInTheSameBitsOnAnyNumber) {
+  const Points points(125);  // five steps of 8 batches of 3, and a rest
+  auto args = arguments();
+  args.per_device_train_batch_size = 3;
+  args.save_strategy = "steps";
+  args.save_steps = 3;
+  args.lr_scheduler_type = "linear";
+  args.max_grad_norm = 0.1;
+  const auto train = [&](int ranks) {
+    args.output_dir = (folder_ / std::to_string(ranks)).string();
+    at::Tensor weight;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      PointsTrainer trainer({.model = make_model(),
+                             .comm = comm,
+                             .args = args,
+                             .train_dataset = &points,
+                             .strategy = make_strategy("logical8")});
+      EXPECT_EQ(trainer.train().global_step, 10);
+      if (comm.rank() == 0) weight = trainer.model()->weight.detach().clone();
+    });
+    return weight;
+  };
+  const at::Tensor one = train(1);
+  for (const int ranks : {2, 4, 8}) EXPECT_TRUE(train(ranks).equal(one)) << ranks;
+  const fs::path saved = folder_ / "4";
+  args.resume_from_checkpoint = checkpoint_of_step(saved, 6).string();
+  for (const int ranks : {1, 2, 8}) EXPECT_TRUE(train(ranks).equal(one)) << "resumed on " << ranks;
+  testing::run_threads(3, [&](Communicator& comm) {
+    EXPECT_THROW(PointsTrainer({.model = make_model(),
+                                .comm = comm,
+                                .args = args,
+                                .train_dataset = &points,
+                                .strategy = make_strategy("logical8")}),
+                 InvalidArgument);
+  });
+}
+
 TEST_F(TrainerTest, AnotherBatchIsNotResumed) {
   const Points points(40);
   auto args = arguments();

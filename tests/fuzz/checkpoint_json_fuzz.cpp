@@ -6,6 +6,7 @@
 #include "lockstep/checkpoint/checksum.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/checkpoint/sharded_tensors.h"
+#include "lockstep/checkpoint/slice_index.h"
 #include "lockstep/core/errors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -15,6 +16,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto sums = lockstep::parse_checksums(json, "fuzz");
     if (lockstep::parse_checksums(lockstep::format_checksums(sums), "fuzz") != sums)
       __builtin_trap();
+  } catch (const lockstep::Error&) {
+  }
+  try {
+    const auto index = lockstep::parse_slice_index(json, "fuzz");
+    if (lockstep::parse_slice_index(lockstep::format_slice_index(index), "fuzz") != index)
+      __builtin_trap();
+    lockstep::check_whole(index, "fuzz");
   } catch (const lockstep::Error&) {
   }
   try {

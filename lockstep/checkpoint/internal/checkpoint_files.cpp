@@ -7,6 +7,7 @@
 
 #include "lockstep/checkpoint/mapped_tensor.h"
 #include "lockstep/checkpoint/shown_text.h"
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kFailure = "failure";
 constexpr std::string_view kTensors = ".safetensors";
 
 std::string whole_name(const char* stem) {
@@ -112,9 +114,15 @@ std::string to_json(const WrittenShare& written) {
       .dump();
 }
 
+std::string failure_json(const std::string& message) {
+  return json{{kFailure, message}}.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 WrittenShare written_from_json(const std::string& text, const std::string& source) {
   try {
     const json parsed = json::parse(text);
+    if (parsed.contains(kFailure))
+      throw CheckpointError(source + ": " + parsed.at(kFailure).get<std::string>());
     WrittenShare written;
     written.sums = parse_checksums(parsed.at("sums").get_ref<const std::string&>(), source);
     parsed.at("model_files").get_to(written.model_files);
@@ -168,7 +176,7 @@ void check_further_names(const Checkpoint& checkpoint) {
 
 void write_rest(const fs::path& directory, const Checkpoint& checkpoint,
                 const std::vector<WrittenShare>& written) {
-  const std::string source = directory.string();
+  const std::string source = "write_checkpoint";
   FileSums sums;
   SliceIndex optimizer;
   optimizer.metadata = checkpoint.optimizer.metadata;
@@ -194,8 +202,14 @@ void write_rest(const fs::path& directory, const Checkpoint& checkpoint,
     const json index{{"metadata", {{"total_size", model_bytes}}}, {"weight_map", model_files}};
     write_text(directory, index_name(kModelStem), index.dump(2) + "\n", sums);
   }
-  if (!optimizer.tensors.empty())
-    write_text(directory, index_name(kOptimizerStem), format_slice_index(optimizer), sums);
+  if (!optimizer.tensors.empty()) {
+    const std::string index = format_slice_index(optimizer);
+    if (index.size() > kLargestSmallFile)
+      throw CheckpointError(source +
+                            ": so many files and tensors have an index that nobody would "
+                            "read; write fewer files");
+    write_text(directory, index_name(kOptimizerStem), index, sums);
+  }
   write_file_aside(directory / kChecksumsFile, format_checksums(sums));
 }
 

@@ -42,7 +42,9 @@ struct WrittenShare {
   int64_t model_bytes = 0;
 };
 std::string to_json(const WrittenShare& written);
-// Throws CheckpointError that begins with `source`.
+// What a rank says that could not write.
+std::string failure_json(const std::string& message);
+// Throws CheckpointError that begins with `source`, with the message of a failure_json().
 WrittenShare written_from_json(const std::string& text, const std::string& source);
 
 // Writes this rank's tensors of the model and of the optimizer. Throws as write_checkpoint().

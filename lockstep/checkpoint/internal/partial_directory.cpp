@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdio>  // renameat2
+#include <random>
 #include <utility>
 
 #include "lockstep/core/aside_file.h"
@@ -55,9 +56,20 @@ fs::path where_it_is(const fs::path& path) {
   return !fs::exists(path) && fs::exists(previous) ? previous : path;
 }
 
-PartialDirectory::PartialDirectory(fs::path path)
-    : path_(beside(path, "")), directory_(beside(path, ".partial")) {
-  remove_tree(directory_);
+std::string new_attempt() {
+  std::random_device random;
+  char text[20];
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+  return text;
+}
+
+fs::path attempt_directory(const fs::path& path, const std::string& attempt) {
+  return beside(path, ".partial") / attempt;
+}
+
+PartialDirectory::PartialDirectory(fs::path path, const std::string& attempt)
+    : path_(beside(path, "")), directory_(attempt_directory(path, attempt)) {
+  remove_tree(directory_.parent_path());
   std::error_code error;
   fs::create_directories(directory_, error);
   if (error) fail(path_, error.value());
@@ -66,7 +78,7 @@ PartialDirectory::PartialDirectory(fs::path path)
 PartialDirectory::~PartialDirectory() {
   // After publish() it is the former checkpoint; a leftover is removed by the next writer.
   std::error_code error;
-  fs::remove_all(directory_, error);
+  fs::remove_all(directory_.parent_path(), error);
 }
 
 void PartialDirectory::publish() {

@@ -3,19 +3,28 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace lockstep::internal {
+
+// A word that no other attempt to write has.
+std::string new_attempt();
 
 // "PATH.partial" and the like; "dir/" is "dir".
 std::filesystem::path beside(const std::filesystem::path& path, const char* suffix);
 // Where the checkpoint is, or "PATH.previous", where it is in the one moment without it.
 std::filesystem::path where_it_is(const std::filesystem::path& path);
 
+// Where the files of an attempt lie until they are whole: PATH.partial/ATTEMPT. Whoever still writes
+// for an attempt that was given up finds its directory gone, and does not come between another's.
+std::filesystem::path attempt_directory(const std::filesystem::path& path,
+                                        const std::string& attempt);
+
 // One a path at a time. Throws SystemError that names the path.
 class PartialDirectory {
  public:
-  // Removes what a killed writer has left, and makes the directory.
-  explicit PartialDirectory(std::filesystem::path path);
+  // Removes what others have left, and makes the directory.
+  PartialDirectory(std::filesystem::path path, const std::string& attempt);
   // Removes the directory, unless it was published.
   ~PartialDirectory();
   PartialDirectory(const PartialDirectory&) = delete;

@@ -150,6 +150,36 @@ TEST(Engine, OtherRanksGoOn) {
   EXPECT_THAT(three.err, HasSubstr("3 ranks cannot share equally"));
 }
 
+// Processes, dropout, a checkpoint of four ranks that one goes on from: equal in every byte.
+TEST(Engine, LogicalRanksEndInTheSameBytesOnAnyNumberOfRanks) {
+  const TestDirectory dir;
+  const auto logical = [&](const std::string& output, const std::string& ranks,
+                           const std::string& steps) {
+    const Ended ended = run(dir, train(dir, output,
+                                       {"--epochs", "1", "--max-steps", steps, "--nproc", ranks,
+                                        "--strategy", "logical4", "--batch-size", "16"}));
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  };
+  logical("one", "1", "6");
+  logical("two", "2", "6");
+  logical("four", "4", "3");
+  const Ended resumed = run(dir, {"train", "mnist", "--output", dir / "four", "--resume", "--nproc",
+                                  "1", "--max-steps", "6"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  for (const char* other : {"two", "four"}) {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      const auto bytes = [&](const std::string& run) {
+        return dir.read(run + "/checkpoints/last/" + file);
+      };
+      EXPECT_FALSE(bytes("one").empty());
+      EXPECT_TRUE(bytes(other) == bytes("one")) << other << ": " << file;
+    }
+  }
+  const Ended three = run(dir, train(dir, "three", {"--nproc", "3", "--strategy", "logical4"}));
+  EXPECT_EQ(three.exit_code, 2);
+  EXPECT_THAT(three.err, HasSubstr("a power of two up to 4, which share strategy logical4"));
+}
+
 TEST(Engine, EvalAndPredictUseTheCheckpoint) {
   const TestDirectory dir;
   ASSERT_EQ(run(dir, train(dir, "a", {"--epochs", "1"})).exit_code, 0);

@@ -221,11 +221,14 @@ SlicedTensors ZeroOptimizer::own_state() {
         const at::Tensor steps = at::full({1}, parameter.steps, at::kLong);
         result.tensors.emplace(prefix_of(slot) + "step", slice_of({}, {}, 0, steps));
       }
-      if (slot.own.empty()) continue;
+      const bool nothing = root && tensor.numel() == 0;  // is there all the same
+      if (slot.own.empty() && !nothing) continue;
       for (size_t which = 0; which < names.size(); ++which) {
-        result.tensors.emplace(prefix_of(slot) + names[which],
-                               slice_of(tensor.sizes(), tensor.strides(), begin_of(bucket, slot),
-                                        own_state_of(bucket, slot, which)));
+        result.tensors.emplace(
+            prefix_of(slot) + names[which],
+            nothing ? SlicedTensors({{{"", at::empty_like(tensor)}}}).tensors[""]
+                    : slice_of(tensor.sizes(), tensor.strides(), begin_of(bucket, slot),
+                               own_state_of(bucket, slot, which)));
       }
     }
   }

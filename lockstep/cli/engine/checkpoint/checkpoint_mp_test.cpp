@@ -157,7 +157,7 @@ TEST(CheckpointCommand, WritesACheckpointAgainInOneFileOrInSeveral) {
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "parts", "--force"},
               "is the checkpoint itself");
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "run", "--force"},
-              "run is no checkpoint; it is not replaced");
+              "run holds more than a checkpoint (checkpoints); it is not replaced");
   expect_line(dir, {"checkpoint", "reshard", dir / "parts", dir / "x", "--files", "0"}, "--files");
   fs::remove(dir / "parts/optimizer-00001-of-00002.safetensors");
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "x"},

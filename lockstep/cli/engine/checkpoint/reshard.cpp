@@ -27,14 +27,25 @@ void add_options(CLI::App& app, ReshardArguments& arguments) {
   app.add_option("--json", arguments.json, "also write what was done to this file");
 }
 
+// What is replaced is gone: a checkpoint, and nothing else beside it.
+void check_replaceable(const fs::path& out) {
+  const FileSums listed = fs::is_directory(out) ? read_checksums(out) : FileSums();
+  for (const auto& entry :
+       fs::directory_iterator(fs::is_directory(out) ? out : out.parent_path())) {
+    const std::string name = entry.path().filename();
+    if (fs::is_directory(out) && (listed.count(name) != 0 || name == "checksums.json")) continue;
+    throw InvalidArgument(out.string() + " holds more than a checkpoint (" + name +
+                          "); it is not replaced");
+  }
+}
+
 int reshard(const ReshardArguments& arguments) {
   const fs::path in = checkpoint_meant(arguments.in), out = arguments.out;
   if (fs::exists(out) && fs::exists(in) && fs::equivalent(in, out))
     throw InvalidArgument(arguments.out + " is the checkpoint itself; name another directory");
   if (fs::exists(out) && !arguments.force)
     throw InvalidArgument(arguments.out + " exists; give --force to replace it");
-  if (fs::exists(out) && !checkpoint_exists(out) && !fs::is_empty(out))
-    throw InvalidArgument(arguments.out + " is no checkpoint; it is not replaced");
+  if (fs::exists(out)) check_replaceable(out);
   check_output_file(arguments.json);
   reshard_checkpoint(in, out, arguments.files);
   uint64_t bytes = 0;
@@ -69,7 +80,7 @@ int checkpoint_reshard(const Arguments& words) {
   return run_guarded("checkpoint reshard", [&] {
     CLI::App app(
         "Writes a checkpoint with its model and its optimizer's state in so many files. Any number "
-        "of ranks goes on from any number of files; as many files as ranks are read fastest.",
+        "of ranks goes on from any number of files.",
         "lockstep checkpoint reshard");
     ReshardArguments arguments;
     add_options(app, arguments);

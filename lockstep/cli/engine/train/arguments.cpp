@@ -46,15 +46,15 @@ const Recipe& recipe_among(const Arguments& arguments) {
 // As many samples a step as before, on other ranks.
 void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                   TrainConfig* config) {
-  if (config->nproc == recorded.nproc || arguments.gives("batch_size")) return;
-  const int64_t samples = recorded.nproc * recorded.batch_size;
-  if (samples % config->nproc != 0)
+  const int64_t before = batches_of_step(recorded), now = batches_of_step(*config);
+  if (now < 1 || before == now || arguments.gives("batch_size")) return;  // resolved() refuses 0
+  const int64_t samples = before * recorded.batch_size;
+  if (samples % now != 0)
     throw InvalidArgument("cannot resume: a step has " + std::to_string(samples) + " samples, " +
                           std::to_string(recorded.batch_size) + " on each of " +
-                          std::to_string(recorded.nproc) + " ranks, which " +
-                          std::to_string(config->nproc) +
+                          std::to_string(before) + " ranks, which " + std::to_string(now) +
                           " ranks cannot share equally; give another number of ranks");
-  config->batch_size = samples / config->nproc;
+  config->batch_size = samples / now;
 }
 
 }  // namespace
