@@ -89,8 +89,9 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist", "--data", "d", "--epochs", "x"}), HasSubstr("--epochs is 'x'"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epohcs", "1"}), HasSubstr("--epohcs"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("nproc is 0"));
-  EXPECT_THAT(from({"mnist", "--data", "d", "--strategy", "x"}),
-              HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2 or zero3"));
+  EXPECT_THAT(
+      from({"mnist", "--data", "d", "--strategy", "x"}),
+      HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3 or logical8"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
 
