@@ -82,6 +82,7 @@ class Pieces {
 
 struct CheckpointWriter::Job {
   Checkpoint share;
+  fs::path path;
   fs::path directory;  // of this attempt
   FileTurn model, optimizer;
   int rank = 0, size = 1;
@@ -141,7 +142,7 @@ struct CheckpointWriter::Job {
     while (!fs::exists(report, error)) {
       if (given_up || std::chrono::steady_clock::now() > end) {
         missed = true;
-        throw CheckpointError(directory.string() + ": rank " + std::to_string(r) +
+        throw CheckpointError(path.string() + ": rank " + std::to_string(r) +
                               " has not written its part; there is no new checkpoint");
       }
       std::this_thread::sleep_for(pause);
@@ -215,6 +216,7 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
     internal::check_further_names(share);
     job->partial.emplace(path, attempt);
   });
+  job->path = path;
   job->directory = internal::attempt_directory(path, attempt);
   job->model = internal::turns_of(models)[static_cast<size_t>(job->rank)];
   job->optimizer = internal::turns_of(optimizers)[static_cast<size_t>(job->rank)];

@@ -108,8 +108,11 @@ int64_t SlicedTensors::bytes() const {
 SlicedTensors read_sliced(const fs::path& directory, const std::string& stem,
                           const FileSums& sums) {
   const std::string whole = stem + ".safetensors", index_name = whole + ".index.json";
-  if (fs::exists(directory / whole) || !fs::exists(directory / index_name)) {
-    check_listed(sums, whole, directory.string());
+  const bool is_whole = fs::exists(directory / whole);
+  if (!is_whole && !fs::exists(directory / index_name) && find_sum(sums, index_name))
+    throw CheckpointError((directory / index_name).string() + ": is missing");
+  if (is_whole || !fs::exists(directory / index_name)) {
+    if (is_whole) check_listed(sums, whole, directory.string());
     return read_safetensors(directory / whole, find_sum(sums, whole));
   }
   const std::string source = (directory / index_name).string();

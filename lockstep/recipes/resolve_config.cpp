@@ -52,7 +52,9 @@ void resolve_images(TrainConfig& config) {
   check_dropout("dropout2", config.dropout2);
   if (config.batch_size == 0) config.batch_size = kTutorialBatch / batches_of_step(config);
   if (config.batch_size == 0) {
-    throw InvalidArgument("nproc is " + std::to_string(config.nproc) +
+    throw InvalidArgument((batches_of_step(config) == config.nproc
+                               ? "nproc is " + std::to_string(config.nproc)
+                               : "strategy is " + config.strategy) +
                           ", which leaves nothing of the default batch of 128; give batch_size");
   }
 }

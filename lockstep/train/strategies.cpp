@@ -176,7 +176,12 @@ class LogicalStrategy final : public Strategy {
     ranks().backward(loss);
     if (ranks().complete()) ranks().synchronize();
   }
-  at::Tensor random_states() const override { return ranks_->random_states(); }
+  // Training begins: whatever a former one has left in the midst of a step goes.
+  void follow(std::function<int64_t()> /*batches_taken*/) override { ranks().leave_out(); }
+  at::Tensor random_states() const override {
+    model();  // throws before set_up()
+    return ranks_->random_states();
+  }
   void set_random_states(const at::Tensor& all, const std::string& source) override {
     ranks().set_random_states(all, source);
   }
@@ -192,6 +197,8 @@ class LogicalStrategy final : public Strategy {
   std::optional<LogicalRanks> ranks_;
 };
 
+constexpr int kMostLogicalRanks = 4096;
+
 // "logical8": 8.
 std::optional<int> logical_ranks_in(std::string_view name) {
   constexpr std::string_view kPrefix = "logical";
@@ -199,10 +206,11 @@ std::optional<int> logical_ranks_in(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const char* end = name.data() + name.size();
   const auto read = std::from_chars(name.data() + kPrefix.size(), end, count);
-  if (read.ec != std::errc() || read.ptr != end || count < 1 ||
+  if (read.ec != std::errc() || read.ptr != end || count < 1 || count > kMostLogicalRanks ||
       !std::has_single_bit(static_cast<unsigned>(count)))
     throw InvalidArgument("strategy '" + std::string(name) +
-                          "': give a power of two of logical ranks, such as logical8");
+                          "': give a power of two of logical ranks up to " +
+                          std::to_string(kMostLogicalRanks) + ", such as logical8");
   return count;
 }
 

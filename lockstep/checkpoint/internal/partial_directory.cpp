@@ -78,7 +78,8 @@ PartialDirectory::PartialDirectory(fs::path path, const std::string& attempt)
 PartialDirectory::~PartialDirectory() {
   // After publish() it is the former checkpoint; a leftover is removed by the next writer.
   std::error_code error;
-  fs::remove_all(directory_.parent_path(), error);
+  fs::remove_all(directory_, error);
+  fs::remove(directory_.parent_path(), error);  // where nobody else's attempt is in it
 }
 
 void PartialDirectory::publish() {

@@ -90,6 +90,10 @@ TEST(Parity, ResNetWithSyncBatchNormIsOneProcessForTenSteps) {
   });
 }
 
+// Of 800,000 inputs of ReLU some lie within float32's rounding of 0, where one process and three may
+// differ in whether the gradient passes: another processor, other ones. In the last layers one of them
+// is a hundredth of some gradient. So a gradient is compared as a vector here, and element by element
+// in float64, above. A wrong divisor or wrong statistics are a fifth and more.
 TEST(Parity, ResNetsFirstGradientsAreOneProcesssInFloat32) {
   ResNet one = make_resnet(torch::kFloat);
   kResNetLoss(one, 0, 0, kRows).backward();
@@ -101,9 +105,13 @@ TEST(Parity, ResNetsFirstGradientsAreOneProcesssInFloat32) {
     DistributedDataParallel model(net, comm);
     const int64_t begin = comm.rank() * 2;
     kResNetLoss(model, 0, begin, begin + 2).backward();
-    std::vector<at::Tensor> got;
-    for (const auto& p : net->parameters()) got.push_back(p.grad());
-    expect_close(got, expected, 1e-4, "gradient");
+    const std::vector<at::Tensor> parameters = net->parameters();
+    ASSERT_EQ(parameters.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double size = expected[i].norm().item<double>();
+      const double apart = (parameters[i].grad() - expected[i]).norm().item<double>();
+      EXPECT_LE(apart, 0.1 * size + 1e-4) << "gradient " << i << " of " << size;
+    }
   });
 }
 

@@ -7,8 +7,10 @@
 #include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <bit>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
@@ -28,10 +30,27 @@ uint64_t draw() {
   return generator.get<at::CPUGeneratorImpl>()->random64();
 }
 
+std::vector<at::Tensor> copies(const NamedTensors& tensors) {
+  std::vector<at::Tensor> result;
+  for (const auto& [name, tensor] : tensors) result.push_back(tensor.clone());
+  return result;
+}
+
+void copy_back(const std::vector<at::Tensor>& values, const NamedTensors& tensors) {
+  for (size_t i = 0; i < values.size(); ++i) tensors[i].second.copy_(values[i]);
+}
+
 }  // namespace
 
 LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module> model, int count)
     : comm_(std::move(comm)), model_(std::move(model)), count_(count) {
+  buffers_ = to_named_tensors(model_->named_buffers());
+  NamedTensors everything = parameters_of(*model_);
+  everything.insert(everything.end(), buffers_.begin(), buffers_.end());
+  // The ranks' counts are compared as a shape is: what follows is then refused by all or none.
+  NamedTensors compared = everything;
+  compared.emplace_back("logical ranks", at::empty({1}).expand({std::max(count, 0)}));
+  check_same_on_all_ranks(comm_, compared);
   if (count < 1 || !std::has_single_bit(static_cast<unsigned>(count)))
     throw InvalidArgument("LogicalRanks: " + std::to_string(count) +
                           " logical ranks are no power of two, which their tree needs");
@@ -40,10 +59,11 @@ LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module>
                           " logical ranks cannot be shared equally by " +
                           std::to_string(comm_.size()) + " ranks; start a power of two up to " +
                           std::to_string(count));
-  buffers_ = to_named_tensors(model_->named_buffers());
-  NamedTensors everything = parameters_of(*model_);
-  everything.insert(everything.end(), buffers_.begin(), buffers_.end());
-  check_same_on_all_ranks(comm_, everything);
+  for (const auto& [name, tensor] : everything) {
+    if (!tensor.is_cpu())
+      throw InvalidArgument("LogicalRanks: '" + name +
+                            "' is on another device than the CPU, whose random streams these are");
+  }
   broadcast_tensors(comm_, everything);
 
   const at::Tensor seed = at::zeros({1}, at::kLong);
@@ -58,8 +78,10 @@ LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module>
   }
 
   std::map<at::ScalarType, Flat> flats;
+  std::unordered_set<const c10::TensorImpl*> seen;  // a tied parameter has several names
   for (const auto& [name, parameter] : parameters_of(*model_)) {
-    if (!parameter.requires_grad()) continue;
+    if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
+      continue;
     Flat& flat = flats[parameter.scalar_type()];
     flat.parameters.push_back(parameter);
     flat.offsets.push_back(flat.numel);
@@ -77,26 +99,29 @@ std::vector<at::Tensor> LogicalRanks::forward(
   if (complete())
     throw InvalidArgument("LogicalRanks: this rank has " + std::to_string(own()) +
                           " batches a step; synchronize() comes before the next");
-  if (done_ == 0 && model_->is_training()) keep_buffers();
+  if (done_ == 0 && !begun_.defined()) {
+    const at::NoGradGuard no_grad;
+    begun_ = random_states();
+    found_ = copies(buffers_);
+  }
   const at::Generator& stream = streams_[static_cast<size_t>(done_)];
   const hooks::ThreadGenerator here([&stream]() -> const at::Generator& { return stream; });
   return compute();
 }
 
-void LogicalRanks::keep_buffers() {
-  const at::NoGradGuard no_grad;
-  kept_.clear();
-  for (const auto& [name, buffer] : buffers_) kept_.push_back(buffer.clone());
+at::Tensor LogicalRanks::place_in(const at::Tensor& memory, const Flat& flat, size_t i) {
+  const at::Tensor& parameter = flat.parameters[i];
+  return parameter.is_non_overlapping_and_dense()
+             ? flat::window(memory, flat.offsets[i], parameter.sizes(), parameter.strides())
+             : flat::window(memory, flat.offsets[i], parameter.sizes());
 }
 
 at::Tensor LogicalRanks::leaf_of(Flat& flat) {
   at::Tensor leaf = flat.sum.spare();
   if (!leaf.defined()) leaf = at::zeros({flat.numel}, flat.parameters[0].options());
   for (size_t i = 0; i < flat.parameters.size(); ++i) {
-    const at::Tensor& parameter = flat.parameters[i];
-    const at::Tensor place =
-        flat::window(leaf, flat.offsets[i], parameter.sizes(), parameter.strides());
-    at::Tensor& gradient = parameter.mutable_grad();
+    const at::Tensor place = place_in(leaf, flat, i);
+    at::Tensor& gradient = flat.parameters[i].mutable_grad();
     if (gradient.defined())
       flat::move_into(place, gradient);
     else
@@ -106,24 +131,24 @@ at::Tensor LogicalRanks::leaf_of(Flat& flat) {
   return leaf;
 }
 
+void LogicalRanks::drop_gradients() {
+  for (Flat& flat : flats_) {
+    for (const at::Tensor& parameter : flat.parameters) parameter.mutable_grad() = at::Tensor();
+    if (flat.mean.defined()) flat.sum.give(std::exchange(flat.mean, at::Tensor()));
+  }
+}
+
 void LogicalRanks::backward(const at::Tensor& loss) {
   if (complete())
     throw InvalidArgument("LogicalRanks: this rank has " + std::to_string(own()) +
                           " batches a step, and this is one more");
+  if (done_ == 0) drop_gradients();  // of the step before
   loss.backward();
   const at::NoGradGuard no_grad;
-  for (Flat& flat : flats_) {
-    flat.sum.add(leaf_of(flat));
-    if (flat.mean.defined()) flat.sum.give(std::move(flat.mean));
-    flat.mean = at::Tensor();
-  }
-  // Those of logical rank 0 remain. Not before backward, which may look at them.
-  if (!kept_.empty()) {
-    if (first() + done_ == 0)
-      keep_buffers();
-    else
-      for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].second.copy_(kept_[i]);
-  }
+  for (Flat& flat : flats_) flat.sum.add(leaf_of(flat));
+  // Each begins with the buffers that the step found. Not before backward, which may look at them.
+  if (first() + done_ == 0) left_ = copies(buffers_);
+  copy_back(found_, buffers_);
   ++done_;
 }
 
@@ -137,21 +162,29 @@ void LogicalRanks::synchronize() {
     flat.mean = flat.sum.take();
     tree_all_reduce(comm_, flat.mean);
     flat.mean.div_(count_);
-    for (size_t i = 0; i < flat.parameters.size(); ++i) {
-      const at::Tensor& parameter = flat.parameters[i];
-      parameter.mutable_grad() =
-          flat::window(flat.mean, flat.offsets[i], parameter.sizes(), parameter.strides());
-    }
+    for (size_t i = 0; i < flat.parameters.size(); ++i)
+      flat.parameters[i].mutable_grad() = place_in(flat.mean, flat, i);
   }
-  if (!kept_.empty()) broadcast_tensors(comm_, buffers_);
-  kept_.clear();
+  copy_back(left_, buffers_);  // on rank 0
+  if (!buffers_.empty()) broadcast_tensors(comm_, buffers_);
+  end_step();
+}
+
+void LogicalRanks::end_step() {
+  found_.clear();
+  left_.clear();
+  begun_ = at::Tensor();
   done_ = 0;
 }
 
 void LogicalRanks::leave_out() {
+  const at::NoGradGuard no_grad;
   for (Flat& flat : flats_) flat.sum.clear();
-  kept_.clear();
-  done_ = 0;
+  drop_gradients();
+  copy_back(found_, buffers_);
+  for (int64_t i = 0; begun_.defined() && i < own(); ++i)
+    streams_[static_cast<size_t>(i)].set_state(begun_[i].clone());
+  end_step();
 }
 
 at::Tensor LogicalRanks::random_states() const {
@@ -161,15 +194,27 @@ at::Tensor LogicalRanks::random_states() const {
 }
 
 void LogicalRanks::set_random_states(const at::Tensor& all, const std::string& source) {
-  if (all.dim() != 2 || all.size(0) != count_)
-    throw CheckpointError(source + ": has the random streams of " + std::to_string(all.size(0)) +
-                          " logical ranks, and there are " + std::to_string(count_));
+  if (all.dim() != 2 || all.size(0) < 1)
+    throw CheckpointError(source + ": holds no states of generators");
+  std::vector<at::Generator> fresh;
   try {
-    for (int64_t i = 0; i < own(); ++i)
-      streams_[static_cast<size_t>(i)].set_state(all[first() + i].clone());
+    if (all.size(0) == count_) {
+      for (int64_t i = 0; i < own(); ++i) {
+        fresh.push_back(at::detail::createCPUGenerator());
+        fresh.back().set_state(all[first() + i].clone());
+      }
+    } else {
+      at::Generator from = at::detail::createCPUGenerator();
+      from.set_state(all[0].clone());
+      for (int64_t rank = 0; rank < first() + own(); ++rank) {
+        const uint64_t drawn = from.get<at::CPUGeneratorImpl>()->random64();
+        if (rank >= first()) fresh.push_back(at::detail::createCPUGenerator(drawn));
+      }
+    }
   } catch (const c10::Error&) {
     throw CheckpointError(source + ": holds what is no state of a CPU generator");
   }
+  streams_ = std::move(fresh);
 }
 
 }  // namespace lockstep

@@ -15,8 +15,9 @@
 //   optimizer.step();
 //
 // What it needs besides: the same number of threads on every number of ranks
-// (at::set_num_threads()), the same processor, and nothing else that is random or sums over ranks by
-// itself, such as SyncBatchNorm. Buffers (BatchNorm's statistics) are those of logical rank 0.
+// (at::set_num_threads()), the same processor, and nothing else that is random (in a loss, or where
+// batches are made) or sums over ranks by itself, such as SyncBatchNorm. Every batch of a step finds
+// the same buffers (BatchNorm's statistics), and those that logical rank 0 leaves remain.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -39,13 +40,14 @@ class Module;
 
 namespace lockstep {
 
-// One thread, the communicator's. Memory: a copy of the gradients, and one more for each level of
-// the own subtree, log2(own()); own() == 1 has one.
+// One thread, the communicator's. On the CPU. Memory: a copy of the gradients, one more for each level
+// of the own subtree, log2(own()), one more in synchronize() for several ranks; and of the buffers.
 class LogicalRanks {
  public:
   // Rank 0's parameters and buffers go to all. The streams of the logical ranks are drawn from rank
   // 0's default CPU generator. `model` is kept. Collective. Throws InvalidArgument unless `count` is
-  // a power of two and a multiple of the ranks, Mismatch where the ranks' models differ.
+  // a power of two and a multiple of the ranks, or for another device; Mismatch where the ranks'
+  // models or counts differ.
   LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module> model, int count);
 
   int count() const { return count_; }
@@ -55,7 +57,8 @@ class LogicalRanks {
   // Runs `compute`, the module's forward on the next logical rank's batch: what it draws from CPU
   // generators by default comes from that one's stream. Does not communicate.
   std::vector<at::Tensor> forward(const std::function<std::vector<at::Tensor>()>& compute);
-  // The backward of that forward: afterwards the gradients have left grad(). Does not communicate.
+  // The backward of that forward: afterwards the gradients have left grad(). The step's first drops
+  // the gradients of the step before, zero_grad() or not. Does not communicate.
   // Throws InvalidArgument for more backwards a step than own().
   void backward(const at::Tensor& loss);
   // Whether all of this rank's batches of the step have been through backward().
@@ -64,11 +67,13 @@ class LogicalRanks {
   // parameters that none used. Buffers are logical rank 0's. Collective. Throws InvalidArgument
   // unless complete().
   void synchronize();
-  // As if the step had not begun.
+  // As if the step had not begun: gradients are dropped, buffers and streams are as they were. After
+  // an exception within a step, on all ranks.
   void leave_out();
 
   // The streams of this rank's logical ranks, uint8 [own(), bytes], for a checkpoint; and those of
-  // all, [count(), bytes], put back. Throws CheckpointError that begins with `source`.
+  // all, [count(), bytes], put back; or new ones, drawn from the first of another number of states.
+  // Throws CheckpointError that begins with `source`; then they are as they were.
   at::Tensor random_states() const;
   void set_random_states(const at::Tensor& all, const std::string& source);
 
@@ -84,8 +89,10 @@ class LogicalRanks {
     TreeSum sum;
     at::Tensor mean;  // what grad() lies in after synchronize()
   };
+  static at::Tensor place_in(const at::Tensor& memory, const Flat& flat, size_t i);
   at::Tensor leaf_of(Flat& flat);
-  void keep_buffers();
+  void drop_gradients();
+  void end_step();
 
   Communicator comm_;
   std::shared_ptr<torch::nn::Module> model_;
@@ -93,8 +100,10 @@ class LogicalRanks {
   std::vector<at::Generator> streams_;
   std::vector<Flat> flats_;
   NamedTensors buffers_;
-  std::vector<at::Tensor> kept_;  // buffers as the step found them, or logical rank 0 left them
-  int64_t done_ = 0;              // backwards of this step
+  at::Tensor begun_;               // the streams' states as the step found them
+  std::vector<at::Tensor> found_;  // likewise the buffers,
+  std::vector<at::Tensor> left_;   // and as logical rank 0 left them
+  int64_t done_ = 0;               // backwards of this step
   double waiting_ = 0;
 };
 

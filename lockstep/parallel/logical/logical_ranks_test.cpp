@@ -31,16 +31,18 @@ struct NetImpl : torch::nn::Module {
     out = register_module("out", torch::nn::Linear(6 * 36, 5));
     rare = register_parameter("rare", torch::ones({5}));
     never = register_parameter("never", torch::ones({3}));
+    seen = register_buffer("seen", torch::ones({}));
   }
   at::Tensor forward(const at::Tensor& x, bool with_rare) {
-    at::Tensor y = out(dropout(norm(conv(x)).relu().flatten(1)));
+    at::Tensor y = out(dropout(norm(conv(x * seen.clone())).relu().flatten(1)));
+    seen.mul_(0.9).add_(x.mean(), 0.5);  // a batch sees what batches of steps before left
     return with_rare ? y * rare : y;
   }
   torch::nn::Conv2d conv{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
   torch::nn::Dropout dropout{nullptr};
   torch::nn::Linear out{nullptr};
-  at::Tensor rare, never;
+  at::Tensor rare, never, seen;
 };
 TORCH_MODULE(Net);
 
@@ -133,27 +135,66 @@ TEST(LogicalRanks, OtherRanksGoOnInTheSameBits) {
 }
 
 // One batch of all samples, where nothing is random and nothing is a batch's own.
-TEST(LogicalRanks, IsTheMeanOfAllBatches) {
-  torch::nn::Linear whole(6, 4), shared(6, 4);
-  {
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    first = register_module("first", torch::nn::Linear(6, 6));
     const at::NoGradGuard no_grad;
-    shared->weight.copy_(whole->weight);
-    shared->bias.copy_(whole->bias);
+    first->weight.copy_(at::linspace(-1, 1, 36).view({6, 6}));
+    first->bias.zero_();
+    again = register_parameter("again", first->weight);  // one parameter, two names
   }
-  const at::Tensor x = at::randn({16, 6});
+  at::Tensor forward(const at::Tensor& x) { return at::linear(first(x), again); }
+  torch::nn::Linear first{nullptr};
+  at::Tensor again;
+};
+TORCH_MODULE(Tied);
+
+TEST(LogicalRanks, IsTheMeanOfAllBatches) {
+  Tied whole, shared;
+  const at::Tensor x = at::linspace(-2, 2, 96).sin().view({16, 6});
   whole(x).square().mean().backward();
   testing::run_threads(1, [&](Communicator& comm) {
     LogicalRanks logical(comm, shared.ptr(), 4);
-    for (int i = 0; i < 4; ++i) {
-      logical.backward(
-          logical.forward([&] { return std::vector<at::Tensor>{shared(x.narrow(0, 4 * i, 4))}; })[0]
-              .square()
-              .mean());
+    for (int step = 0; step < 3; ++step) {  // without zero_grad()
+      for (int i = 0; i < 4; ++i) {
+        const at::Tensor part = x.narrow(0, 4 * i, 4);
+        logical.backward(logical.forward([&] { return std::vector<at::Tensor>{shared(part)}; })[0]
+                             .square()
+                             .mean());
+      }
+      logical.synchronize();
     }
-    logical.synchronize();
   });
-  EXPECT_TRUE(at::allclose(shared->weight.grad(), whole->weight.grad(), 1e-5, 1e-7));
-  EXPECT_TRUE(at::allclose(shared->bias.grad(), whole->bias.grad(), 1e-5, 1e-7));
+  EXPECT_TRUE(at::allclose(shared->again.grad(), whole->again.grad(), 1e-5, 1e-7));
+  EXPECT_TRUE(at::allclose(shared->first->bias.grad(), whole->first->bias.grad(), 1e-5, 1e-7));
+}
+
+// A step that failed leaves nothing: the next one is what it would have been.
+TEST(LogicalRanks, AStepThatIsLeftOutNeverWas) {
+  testing::run_threads(1, [](Communicator& comm) {
+    Net net;
+    LogicalRanks logical(comm, net.ptr(), 2);
+    const at::Tensor streams = logical.random_states();
+    const at::Tensor mean = net->norm->running_mean.clone(), seen = net->seen.clone();
+    const auto run = [&] {
+      logical.backward(logical
+                           .forward([&] {
+                             return std::vector<at::Tensor>{net->forward(batch_of(0, 1), true)};
+                           })[0]
+                           .sum());
+    };
+    run();
+    EXPECT_FALSE(logical.random_states().equal(streams)) << "nothing was drawn";
+    logical.leave_out();
+    EXPECT_TRUE(logical.random_states().equal(streams));
+    EXPECT_TRUE(net->norm->running_mean.equal(mean));
+    EXPECT_TRUE(net->seen.equal(seen));
+    run();
+    EXPECT_FALSE(logical.complete()) << "the batch that was left out counts";
+    run();
+    logical.synchronize();
+    EXPECT_FALSE(net->norm->running_mean.equal(mean));
+  });
 }
 
 TEST(LogicalRanks, MistakesAreNamed) {
@@ -178,10 +219,13 @@ TEST(LogicalRanks, MistakesAreNamed) {
     run();
     logical.leave_out();
     EXPECT_FALSE(logical.complete());
+    const at::Tensor streams = logical.random_states();
     EXPECT_THAT(message_of<CheckpointError>(
                     [&] { logical.set_random_states(at::zeros({2, 8}, at::kByte), "file"); }),
-                HasSubstr("file: has the random streams of 2 logical ranks, and there are 4"));
+                HasSubstr("file: holds what is no state of a CPU generator"));
+    EXPECT_THROW(logical.set_random_states(at::zeros({}, at::kByte), "file"), CheckpointError);
     EXPECT_THROW(logical.set_random_states(at::zeros({4, 8}, at::kByte), "file"), CheckpointError);
+    EXPECT_TRUE(logical.random_states().equal(streams));
   });
 }
 

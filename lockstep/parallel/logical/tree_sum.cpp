@@ -51,7 +51,7 @@ void tree_all_reduce(Communicator& comm, const at::Tensor& mine) {
         "tree_all_reduce: a power of two of ranks shares a multiple of as many "
         "elements, not " +
         std::to_string(ranks) + " ranks " + std::to_string(mine.numel()));
-  if (ranks == 1) return;
+  if (ranks == 1 || mine.numel() == 0) return;
   const at::Tensor parts = comm.all_to_all(mine).view({ranks, -1});
   for (int64_t apart = 1; apart < ranks; apart *= 2) {
     for (int64_t left = 0; left < ranks; left += 2 * apart)

@@ -158,6 +158,9 @@ TEST(CheckpointCommand, WritesACheckpointAgainInOneFileOrInSeveral) {
               "is the checkpoint itself");
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "run", "--force"},
               "run holds more than a checkpoint (checkpoints); it is not replaced");
+  dir.write("file", "");
+  expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "file", "--force"},
+              "file is no directory; it is not replaced");
   expect_line(dir, {"checkpoint", "reshard", dir / "parts", dir / "x", "--files", "0"}, "--files");
   fs::remove(dir / "parts/optimizer-00001-of-00002.safetensors");
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "x"},

@@ -29,11 +29,12 @@ void add_options(CLI::App& app, ReshardArguments& arguments) {
 
 // What is replaced is gone: a checkpoint, and nothing else beside it.
 void check_replaceable(const fs::path& out) {
-  const FileSums listed = fs::is_directory(out) ? read_checksums(out) : FileSums();
-  for (const auto& entry :
-       fs::directory_iterator(fs::is_directory(out) ? out : out.parent_path())) {
+  if (!fs::is_directory(out))
+    throw InvalidArgument(out.string() + " is no directory; it is not replaced");
+  const FileSums listed = read_checksums(out);
+  for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename();
-    if (fs::is_directory(out) && (listed.count(name) != 0 || name == "checksums.json")) continue;
+    if (listed.count(name) != 0 || name == "checksums.json") continue;
     throw InvalidArgument(out.string() + " holds more than a checkpoint (" + name +
                           "); it is not replaced");
   }
