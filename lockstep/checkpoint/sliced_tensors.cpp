@@ -108,12 +108,14 @@ int64_t SlicedTensors::bytes() const {
 SlicedTensors read_sliced(const fs::path& directory, const std::string& stem,
                           const FileSums& sums) {
   const std::string whole = stem + ".safetensors", index_name = whole + ".index.json";
-  const bool is_whole = fs::exists(directory / whole);
-  if (!is_whole && !fs::exists(directory / index_name) && find_sum(sums, index_name))
-    throw CheckpointError((directory / index_name).string() + ": is missing");
-  if (is_whole || !fs::exists(directory / index_name)) {
-    if (is_whole) check_listed(sums, whole, directory.string());
+  if (fs::exists(directory / whole)) {
+    check_listed(sums, whole, directory.string());
     return read_safetensors(directory / whole, find_sum(sums, whole));
+  }
+  if (!fs::exists(directory / index_name)) {
+    if (find_sum(sums, index_name))
+      throw CheckpointError((directory / index_name).string() + ": is missing");
+    return read_safetensors(directory / whole, find_sum(sums, whole));  // names what is missing
   }
   const std::string source = (directory / index_name).string();
   const std::string text = read_small_file(directory / index_name);

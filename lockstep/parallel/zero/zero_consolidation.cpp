@@ -221,14 +221,14 @@ SlicedTensors ZeroOptimizer::own_state() {
         const at::Tensor steps = at::full({1}, parameter.steps, at::kLong);
         result.tensors.emplace(prefix_of(slot) + "step", slice_of({}, {}, 0, steps));
       }
-      const bool nothing = root && tensor.numel() == 0;  // is there all the same
-      if (slot.own.empty() && !nothing) continue;
+      // One without elements is no rank's part, and there all the same.
+      if (slot.own.empty() && !(root && slot.numel == 0)) continue;
+      const int64_t begin = slot.numel == 0 ? 0 : begin_of(bucket, slot);
       for (size_t which = 0; which < names.size(); ++which) {
-        result.tensors.emplace(
-            prefix_of(slot) + names[which],
-            nothing ? SlicedTensors({{{"", at::empty_like(tensor)}}}).tensors[""]
-                    : slice_of(tensor.sizes(), tensor.strides(), begin_of(bucket, slot),
-                               own_state_of(bucket, slot, which)));
+        const at::Tensor own =
+            slot.numel == 0 ? at::empty({0}, tensor.options()) : own_state_of(bucket, slot, which);
+        result.tensors.emplace(prefix_of(slot) + names[which],
+                               slice_of(tensor.sizes(), tensor.strides(), begin, own));
       }
     }
   }
