@@ -8,23 +8,6 @@
 namespace lockstep {
 namespace {
 
-std::vector<std::string> parts_of(const std::string& name) {
-  std::vector<std::string> parts(1);
-  for (const char c : name) {
-    if (c == '.')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
-  return parts;
-}
-
-bool matches(const std::string& pattern, const std::string& name) {
-  const std::vector<std::string> wanted = parts_of(pattern), given = parts_of(name);
-  return std::equal(wanted.begin(), wanted.end(), given.begin(), given.end(),
-                    [](const auto& a, const auto& b) { return a == "*" || a == b; });
-}
-
 void check_statistics(const torch::nn::Module& layer, const std::string& name) {
   for (const auto& item : layer.named_modules(name)) {
     const torch::nn::Module& module = *item.value();
@@ -47,24 +30,13 @@ std::vector<std::string> checkpointed_layers(const torch::nn::Module& model,
   if (which.every < 1)
     throw InvalidArgument("checkpoint_layers: every is " + std::to_string(which.every) +
                           ", it must be 1 or more");
-  std::vector<std::string> names;
-  const auto modules = model.named_modules(std::string(), /*include_self=*/false);
-  for (const std::string& pattern : which.names) {
-    const bool any = std::any_of(modules.begin(), modules.end(),
-                                 [&](const auto& item) { return matches(pattern, item.key()); });
-    if (!any && pattern.find('*') == std::string::npos) find_module(model, pattern);  // throws
-    if (!any)
-      throw InvalidArgument("checkpoint_layers: no module of the model is called '" + pattern +
-                            "'");
-  }
   if (which.names.empty()) throw InvalidArgument("checkpoint_layers: no layer is named");
+  std::vector<std::string> names;
   int count = 0;
-  for (const auto& item : modules) {
-    const bool meant = std::any_of(which.names.begin(), which.names.end(),
-                                   [&](const auto& one) { return matches(one, item.key()); });
-    if (!meant || count++ % which.every != 0) continue;
-    check_statistics(*item.value(), item.key());
-    names.push_back(item.key());
+  for (const std::string& name : modules_named(model, which.names)) {
+    if (count++ % which.every != 0) continue;
+    check_statistics(*find_module(model, name), name);
+    names.push_back(name);
   }
   return names;
 }

@@ -19,6 +19,18 @@ using Module = torch::nn::Module;
 using ModulePtr = std::shared_ptr<Module>;
 using TensorHookable = Hookable<at::Tensor(const at::Tensor&)>;
 
+// The first door, of any signature.
+
+struct TensorFirstPlace final : internal::HookPlace {
+  std::weak_ptr<Module> module;
+  std::shared_ptr<const void> hook;
+  void remove() override {
+    const ModulePtr held = module.lock();
+    if (auto* hookable = dynamic_cast<internal::TensorFirst*>(held.get()))
+      hookable->remove_tensor_hook(hook);
+  }
+};
+
 // The second door.
 
 class FunctionHook final : public hooks::LayerHook {
@@ -277,6 +289,55 @@ class FrozenNorm final : public hooks::LayerHook {
 
 }  // namespace
 
+std::vector<std::string> modules_named(const Module& model, const std::vector<std::string>& names) {
+  const auto parts_of = [](const std::string& name) {
+    std::vector<std::string> parts(1);
+    for (const char c : name) {
+      if (c == '.')
+        parts.emplace_back();
+      else
+        parts.back() += c;
+    }
+    return parts;
+  };
+  const auto matches = [&](const std::string& pattern, const std::string& name) {
+    const std::vector<std::string> wanted = parts_of(pattern), given = parts_of(name);
+    return std::equal(wanted.begin(), wanted.end(), given.begin(), given.end(),
+                      [](const auto& a, const auto& b) { return a == "*" || a == b; });
+  };
+  if (names.empty()) throw InvalidArgument("no module is named");
+  const std::vector<std::string> all = model.named_modules("", /*include_self=*/false).keys();
+  for (const std::string& pattern : names) {
+    const auto meant = [&](const std::string& name) { return matches(pattern, name); };
+    if (std::any_of(all.begin(), all.end(), meant)) continue;
+    if (pattern.find('*') == std::string::npos) find_module(model, pattern);  // throws
+    throw InvalidArgument("no module of " + model.name() + " is called '" + pattern + "'");
+  }
+  std::vector<std::string> found;
+  for (const std::string& name : all) {
+    if (std::any_of(names.begin(), names.end(),
+                    [&](const std::string& pattern) { return matches(pattern, name); }))
+      found.push_back(name);
+  }
+  return found;
+}
+
+std::vector<std::string> layers_of(const Module& model) {
+  std::vector<std::string> found;
+  const auto modules = model.named_modules("", /*include_self=*/false);
+  for (const auto& item : modules) {
+    const std::string& name = item.key();
+    const std::string last = name.substr(name.rfind('.') + 1);
+    if (last.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (dynamic_cast<internal::TensorFirst*>(item.value().get()) == nullptr) continue;
+    const bool below = std::any_of(found.begin(), found.end(), [&](const std::string& above) {
+      return name.starts_with(above + ".");
+    });
+    if (!below) found.push_back(name);
+  }
+  return found;
+}
+
 ModulePtr find_module(const Module& model, const std::string& path) {
   const auto modules = model.named_modules("", /*include_self=*/false);
   if (const ModulePtr* found = modules.find(path)) return *found;
@@ -307,6 +368,12 @@ HookHandle wrap(Module& model, const Place& place, const std::string& path, Forw
                 const Module* replacement) {
   if (dynamic_cast<TensorHookable*>(place.child.get()) != nullptr)
     return wrap_forward<at::Tensor(const at::Tensor&)>(model, path, std::move(hook));
+  if (auto* hookable = dynamic_cast<internal::TensorFirst*>(place.child.get())) {
+    auto at = std::make_shared<TensorFirstPlace>();
+    at->module = place.child;
+    at->hook = hookable->add_tensor_hook(std::move(hook));
+    return HookHandle(std::move(at));
+  }
   if (hooks::cannot_hook(*place.child).empty()) {
     check_own_tensors(model, place.child, path);
     auto at = std::make_shared<LayerPlace>();

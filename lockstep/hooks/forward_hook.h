@@ -10,7 +10,8 @@
 //
 // forward() of a C++ module is not virtual (pytorch#25888), so whoever holds a child by its type
 // calls it directly. There are three doors, looked at in this order:
-//   1. a module that derives from Hookable, below: any signature, one line of its source;
+//   1. a module that derives from Hookable, below: any signature, one line of its source (hooks that
+//      see its first argument and its result alone where these are tensors, or all of its arguments);
 //   2. a layer of libtorch with parameters (Linear, Conv1d to 3d and their transposes, Embedding,
 //      BatchNorm1d to 3d, LayerNorm, GroupNorm), wherever it is held: its parameters carry a mark
 //      by which its operation is caught (layer_hook.h);
@@ -37,6 +38,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -95,6 +98,46 @@ class HookList<Result(Args...)> {
   Hooks hooks_;
 };
 
+// A Hookable from a tensor and whatever else to a tensor, for hooks that see the tensors alone.
+class TensorFirst {
+ public:
+  virtual std::shared_ptr<const void> add_tensor_hook(ForwardHook hook) = 0;
+  virtual void remove_tensor_hook(const std::shared_ptr<const void>& hook) = 0;
+
+ protected:
+  TensorFirst() = default;
+  TensorFirst(const TensorFirst&) = default;
+  TensorFirst& operator=(const TensorFirst&) = default;
+  ~TensorFirst() = default;
+};
+
+// Derived has forward_hooks(). Other signatures: nothing.
+template <typename Derived, typename Signature>
+class TensorHooks {};
+template <typename Derived, typename... Rest>
+class TensorHooks<Derived, at::Tensor(const at::Tensor&, Rest...)> : public TensorFirst {
+  using List = HookList<at::Tensor(const at::Tensor&, Rest...)>;
+
+ public:
+  std::shared_ptr<const void> add_tensor_hook(ForwardHook hook) final {
+    return list().add([hook = std::move(hook)](const typename List::Inner& forward,
+                                               const at::Tensor& input, Rest... rest) {
+      return hook(
+          [forward, kept = std::tuple<std::decay_t<Rest>...>(rest...)](const at::Tensor& given) {
+            return std::apply(
+                [&](const auto&... others) { return forward(given, Rest(others)...); }, kept);
+          },
+          input);
+    });
+  }
+  void remove_tensor_hook(const std::shared_ptr<const void>& hook) final {
+    list().remove(std::static_pointer_cast<const typename List::Hook>(hook));
+  }
+
+ private:
+  List& list() { return static_cast<Derived*>(this)->forward_hooks(); }
+};
+
 }  // namespace internal
 
 // What a module of your own derives from, beside torch::nn::Module, to take hooks on its forward:
@@ -108,7 +151,8 @@ class HookList<Result(Args...)> {
 template <typename Signature>
 class Hookable;
 template <typename Result, typename... Args>
-class Hookable<Result(Args...)> {
+class Hookable<Result(Args...)>
+    : public internal::TensorHooks<Hookable<Result(Args...)>, Result(Args...)> {
  public:
   using Hook = typename internal::HookList<Result(Args...)>::Hook;
 
@@ -146,6 +190,15 @@ class HookHandle {
   std::shared_ptr<internal::HookPlace> place_;
 };
 
+// The modules that these mean, by their names in model.named_modules() and in its order: a name, or one
+// in which a * stands for one part between dots: "model.layers.*". Throws InvalidArgument: a name that
+// matches nothing (with the nearest), none at all.
+std::vector<std::string> modules_named(const torch::nn::Module& model,
+                                       const std::vector<std::string>& names);
+// A model's layers: those that are Hookable from a tensor to a tensor and stand in a list (the last part
+// of their name is a number), the outermost, in the model's order.
+std::vector<std::string> layers_of(const torch::nn::Module& model);
+
 // The module of that name in model.named_modules(). Throws InvalidArgument that names the nearest.
 std::shared_ptr<torch::nn::Module> find_module(const torch::nn::Module& model,
                                                const std::string& path);
@@ -156,7 +209,7 @@ std::shared_ptr<torch::nn::Module> find_module(const torch::nn::Module& model,
 // communicate; while nothing runs the model.
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path, ForwardHook hook);
 
-// The same for a Hookable of another signature.
+// The same for a Hookable, with all of its arguments.
 template <typename Signature>
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,
                         typename Hookable<Signature>::Hook hook);

@@ -30,7 +30,7 @@ void visit_fields(Config& config, Visit&& visit) {
   visit(
       "strategy",
       "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, "
-      "or logical8: the same bits on 1, 2, 4 or 8 ranks",
+      "fsdp, or logical8: the same bits on 1, 2, 4 or 8 ranks",
       config.strategy);
   if (images)
     visit("sampler",

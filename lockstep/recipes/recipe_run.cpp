@@ -100,6 +100,13 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
   config.strategy = parts.strategy.name();  // whoever has chosen it
   const Recipe& recipe = recipe_of(config.recipe);
   const int64_t steps_per_epoch = parts.task.steps_per_epoch;
+  if (parts.task.evaluate) {
+    // Ranks evaluate different numbers of batches.
+    parts.task.evaluate = [evaluate = std::move(parts.task.evaluate), &strategy = parts.strategy] {
+      const auto whole = strategy.whole_parameters();
+      return evaluate();
+    };
+  }
   TrainLoop trainer(
       comm, std::move(parts.task),
       {.epochs = config.epochs,

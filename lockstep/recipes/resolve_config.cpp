@@ -159,11 +159,11 @@ TrainConfig resolved(const TrainConfig& config) {
                                                          "gloo", "local"};
   if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
     refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical or gloo");
-  if (config.strategy == "zero3" && config.nproc > 1 &&
+  if ((config.strategy == "zero3" || config.strategy == "fsdp") && config.nproc > 1 &&
       (config.backend == "gloo" || config.backend == "tcp"))
-    refuse(
-        "backend", "'" + config.backend + "'",
-        "shm or hierarchical, whose ranks share the memory that strategy zero3 puts parameters in");
+    refuse("backend", "'" + config.backend + "'",
+           "shm or hierarchical, whose ranks share the memory that strategy " + config.strategy +
+               " puts parameters in");
   if (config.backend == "local" && config.nproc > 1)
     refuse("backend", "'local'", "shm, tcp, hierarchical or gloo: local is for one rank");
   at_least("epochs", config.epochs, 1);

@@ -109,6 +109,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
         {{"epoch", place->epoch}, {"taken", place->taken}, {"batches", place->batches}});
   CheckpointFiles all = files;
   all.others[kPlaces] = places.dump() + "\n";
+  const auto whole = strategy->whole_parameters();
   write_checkpoint(comm, path,
                    share_of_run_state(comm, *model_, *strategy, *optimizer_,
                                       scaler_ ? &*scaler_ : nullptr, all));
@@ -130,6 +131,7 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
                           " loaders, and there are " + std::to_string(places_.size()));
+  const auto whole = strategy->whole_parameters();
   restore_run_state(checkpoint, source, comm, *model_, *strategy, *optimizer_,
                     scaler_ ? &*scaler_ : nullptr);
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
@@ -137,6 +139,7 @@ void AcceleratorState::load(const std::filesystem::path& path) {
 
 void AcceleratorState::save_model(const torch::nn::Module& model, const std::filesystem::path& path,
                                   const CheckpointFiles& files) {
+  const auto whole = strategy->whole_parameters();
   on_root(comm, [&] { lockstep::save_model(model, files, path); });
 }
 

@@ -58,6 +58,7 @@ void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::strin
 }  // namespace
 
 void save_training(const TrainingRun& run, const std::filesystem::path& path) {
+  const auto whole = run.strategy.whole_parameters();
   write_checkpoint(run.comm, path, share_of(run));
 }
 
@@ -70,6 +71,7 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
     throw CheckpointError(source + ": " + kSums + " is damaged");
   check_steps(state, run.trainer, source);
   state.steps_per_epoch = run.trainer.state().steps_per_epoch;
+  const auto whole = run.strategy.whole_parameters();
   restore_run_state(checkpoint, source, run.comm, run.model, run.strategy, run.optimizer,
                     run.scaler);
   take_over(run.trainer, sums, run.comm);
@@ -86,6 +88,7 @@ CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path fo
 
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
   writer_.wait();
+  const auto whole = run_.strategy.whole_parameters();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};
   writer_.start(checkpoint_of_step(folder_, step), share_of(run_),

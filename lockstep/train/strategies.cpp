@@ -13,6 +13,7 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
@@ -92,8 +93,13 @@ class HorovodStrategy final : public Strategy {
 
 class ZeroStrategy final : public Strategy {
  public:
-  explicit ZeroStrategy(int stage) : stage_(stage) {}
-  std::string name() const override { return "zero" + std::to_string(stage_); }
+  // `units`: parameters are divided between hosts as well.
+  explicit ZeroStrategy(int stage, bool units = false) : stage_(stage), units_(units) {}
+  std::string name() const override { return units_ ? "fsdp" : "zero" + std::to_string(stage_); }
+  void set_up(ModulePtr model, Communicator comm) override {
+    Strategy::set_up(model, std::move(comm));
+    if (units_ && !layers_of(*model).empty()) layered_ = std::move(model);
+  }
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::optim::OptimizerParamGroup> groups,
       const optim::Algorithm& algorithm) override {
@@ -108,7 +114,8 @@ class ZeroStrategy final : public Strategy {
       for (const at::Tensor& p : group.params()) in_order.push_back(names[p.unsafeGetTensorImpl()]);
       trained.push_back(std::move(group));
     }
-    const ZeroOptions options{.stage = stage_, .accumulate = stage_ > 1};
+    const ZeroOptions options{
+        .stage = stage_, .accumulate = stage_ > 1, .units = {.model = layered_}};
     auto optimizer = std::make_unique<ZeroOptimizer>(comm(), std::move(trained),
                                                      std::move(in_order), algorithm, options);
     optimizer_ = optimizer.get();
@@ -135,8 +142,13 @@ class ZeroStrategy final : public Strategy {
     dynamic_cast<ZeroOptimizer&>(optimizer).load_state(state, source);
   }
   bool divides_state() const override { return true; }
+  std::shared_ptr<void> whole_parameters() override {
+    return optimizer_ == nullptr ? nullptr : optimizer_->whole_parameters();
+  }
   double waiting() const override {
-    return optimizer_ == nullptr ? 0 : optimizer_->times().waiting + optimizer_->times().gathering;
+    if (optimizer_ == nullptr) return 0;
+    const ZeroTimes times = optimizer_->times();
+    return times.waiting + times.gathering + times.fetching;
   }
 
  private:
@@ -148,6 +160,8 @@ class ZeroStrategy final : public Strategy {
   }
 
   int stage_;
+  bool units_;
+  ModulePtr layered_;                   // whose layers are units
   ZeroOptimizer* optimizer_ = nullptr;  // the caller's, as long as it trains
   std::optional<ZeroOptimizer::NoSync> held_;
 };
@@ -217,8 +231,8 @@ std::optional<int> logical_ranks_in(std::string_view name) {
 }  // namespace
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"ddp",     "average", "ring",  "naive-ring",
-                                              "horovod", "zero1",   "zero2", "zero3"};
+  static const std::vector<std::string> names{"ddp",   "average", "ring",  "naive-ring", "horovod",
+                                              "zero1", "zero2",   "zero3", "fsdp"};
   return names;
 }
 
@@ -235,6 +249,7 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given) {
   for (const int stage : {1, 2, 3}) {
     if (name == "zero" + std::to_string(stage)) return std::make_shared<ZeroStrategy>(stage);
   }
+  if (name == "fsdp") return std::make_shared<ZeroStrategy>(3, /*units=*/true);
   if (const auto count = logical_ranks_in(name)) return std::make_shared<LogicalStrategy>(*count);
   const auto& names = strategy_names();
   throw InvalidArgument("strategy '" + std::string(given) + "' is unknown; choose " +

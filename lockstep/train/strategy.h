@@ -104,6 +104,10 @@ class Strategy {
   // from. Throws CheckpointError that begins with `source`.
   virtual void load_optimizer_state(torch::optim::Optimizer& optimizer, const SlicedTensors& state,
                                     const std::string& source);
+  // While what it returns lives, every rank may read all parameters and run the model by itself, any
+  // number of times: for evaluation and checkpoints. It goes before the next step, without
+  // communicating, at the same place on all ranks. The default: null, they are always whole.
+  [[nodiscard]] virtual std::shared_ptr<void> whole_parameters() { return nullptr; }
   // Whether the optimizer's state is divided among the ranks: then so is the work of writing a
   // large model.
   virtual bool divides_state() const { return false; }
@@ -149,6 +153,8 @@ class Strategy {
 //   zero1       ZeroOptimizer: the optimizer's state divided among the ranks
 //   zero2       ... and the gradients; every backward is reduced by itself
 //   zero3       ... and one copy of the parameters a host
+//   fsdp        ... which hosts divide too: a layer's come as it computes (ZeroUnits); as zero3 where the
+//               model has no list of layers that are Hookable
 const std::vector<std::string>& strategy_names();
 // "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits on
 // any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread. Throws

@@ -100,7 +100,10 @@ class Trainer {
     if (const auto from = resumed_checkpoint(args)) restore_training(saved, *from);
     TrainOutput output = run_to_end(loop);
     state_ = loop.state();
-    if (args.load_best_model_at_end) load_best_model(parts_.comm, *parts_.model, args);
+    if (args.load_best_model_at_end) {
+      const auto whole = model_.strategy().whole_parameters();
+      load_best_model(parts_.comm, *parts_.model, args);
+    }
     return output;
   }
 
@@ -234,6 +237,7 @@ class Trainer {
   Forwarded forward_all(const D& dataset) {
     const auto start = std::chrono::steady_clock::now();
     const at::NoGradGuard no_grad;
+    const auto whole = model_.strategy().whole_parameters();
     const bool training = parts_.model->is_training();
     parts_.model->eval();
     PredictionSum sum;

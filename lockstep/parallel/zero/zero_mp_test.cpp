@@ -15,6 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
+#include "lockstep/parallel/zero/layer_net.h"
 #include "lockstep/parallel/zero/test_net.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
@@ -24,6 +25,7 @@ namespace {
 using ::testing::HasSubstr;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
+using zero_test::LayerNet;
 using zero_test::named_trained;
 using zero_test::TestNet;
 
@@ -42,6 +44,27 @@ void expect_one_process(Communicator& comm, int stage) {
   }
   EXPECT_LE(zero_test::distance(zero_test::trained(net), zero_test::trained(one)), 1e-10)
       << "stage " << stage;
+}
+
+// The same with parameters that hosts divide, a layer a unit.
+void expect_one_process_by_units(Communicator& comm, bool reshard, std::vector<int> copies = {}) {
+  LayerNet one(3), net(3);
+  optim::FusedAdamW reference(one->parameters(), AdamWOptions(1e-2));
+  ZeroOptimizer optimizer(comm, to_named_tensors(net->named_parameters()), AdamWOptions(1e-2),
+                          {.stage = 3,
+                           .bucket_sizes = {.first = 1200, .rest = 1200},
+                           .units = {.model = net.ptr(), .reshard_after_forward = reshard},
+                           .copies = std::move(copies)});
+  for (int step = 0; step < 20; ++step) {
+    reference.zero_grad();
+    zero_test::loss_of(one, step).backward();
+    reference.step();
+    zero_test::loss_of(net, step, comm.rank(), comm.size()).backward();
+    optimizer.step();
+  }
+  EXPECT_GT(optimizer.memory().units, 0);
+  const auto whole = optimizer.whole_parameters();
+  EXPECT_LE(zero_test::distance(net->parameters(), one->parameters()), 1e-10);
 }
 
 // This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without what
@@ -101,6 +124,71 @@ TEST(ZeroProcesses, TheKernelCountsOneCopy) {
   });
 }
 
+// A layer holds nothing but a vector, and adds its sum.
+struct VectorImpl : torch::nn::Module, Hookable<at::Tensor(const at::Tensor&)> {
+  explicit VectorImpl(int64_t numel) {
+    values = register_parameter("values", torch::full({numel}, 1.0));
+  }
+  at::Tensor compute(const at::Tensor& x) override { return x + values.sum(); }
+  at::Tensor values;
+};
+TORCH_MODULE(Vector);
+struct VectorsImpl : torch::nn::Module {
+  VectorsImpl(int count, int64_t numel) {
+    for (int i = 0; i < count; ++i) list->push_back(Vector(numel));
+    register_module("list", list);
+  }
+  at::Tensor forward() {
+    at::Tensor x = torch::zeros({}).requires_grad_();
+    for (const auto& one : *list) x = one->as<VectorImpl>()->forward(x);
+    return x;
+  }
+  torch::nn::ModuleList list;
+};
+TORCH_MODULE(Vectors);
+
+ZeroOptimizer by_units(Communicator& comm, Vectors& net, int64_t bucket, bool reshard,
+                       std::vector<int> copies = {}) {
+  return {comm,
+          to_named_tensors(net->named_parameters()),
+          AdamWOptions(1e-3),
+          {.stage = 3,
+           .bucket_sizes = {.first = bucket, .rest = bucket},
+           .units = {.model = net.ptr(), .reshard_after_forward = reshard},
+           .copies = std::move(copies)}};
+}
+
+// Two copies of 64 MiB of parameters: each has its half, and two layers of sixteen at most.
+TEST(ZeroProcesses, TheKernelCountsWhatCopiesDivide) {
+  testing::expect_ranks(4, [](Communicator& comm) {
+    constexpr double kPsi = 64.0 * (1 << 20);
+    const std::vector<int> copies{0, 0, 1, 1};
+    expect_one_process_by_units(comm, true, copies);  // what libtorch makes once
+    comm.barrier();
+    const double before = sum_over_ranks(comm, proportional_bytes());
+    Vectors net(16, 1 << 20);
+    ZeroOptimizer optimizer = by_units(comm, net, 4 << 20, true, copies);
+    for (int step = 0; step < 2; ++step) {
+      net->forward().backward();
+      optimizer.step();
+    }
+    comm.barrier();
+    const double used = sum_over_ranks(comm, proportional_bytes()) - before;
+    const ZeroMemory memory = optimizer.memory();
+    const double counted = sum_over_ranks(
+        comm,
+        static_cast<double>(memory.parameters + memory.gradients + memory.state + memory.buffers));
+    const double units = sum_over_ranks(comm, static_cast<double>(memory.units));
+    if (comm.rank() == 0)
+      std::cout << "[ measured ] " << used / 1e6 << " MB, counted " << counted / 1e6
+                << " MB and up to " << units / 1e6 << " MB of units\n";
+    EXPECT_NEAR(counted, 4 * kPsi + 4 * 3.0 * (4 << 20), 0.02 * 4 * kPsi);
+    EXPECT_NEAR(units, 2 * kPsi / 16, 0.02 * kPsi);
+    EXPECT_LT(used, 1.02 * (counted + units));
+    EXPECT_GT(used, 0.95 * counted);
+  });
+}
+
 TEST(ZeroProcesses, AnEngineWithoutSharedMemoryHasStagesZeroToTwo) {
   testing::expect_ranks(2,
                         [](Communicator& comm) {
@@ -126,8 +214,46 @@ TEST_F(ZeroHosts, EveryStageIsOneProcess) {
           Communicator comm = init({.timeout = std::chrono::seconds(60)});
           ASSERT_EQ(comm.capabilities().backend, "hierarchical");
           for (const int stage : {1, 3}) expect_one_process(comm, stage);
+          for (const bool reshard : {true, false}) expect_one_process_by_units(comm, reshard);
         },
         {}, std::to_string(hosts.size()));
+  }
+}
+
+// As ZeRO's stage 3: the parameters twice and the gradients once, where DistributedDataParallel's step
+// sends them twice; the last layer stays from its forward to its backward. Or as much as that.
+TEST_F(ZeroHosts, UnitsAreFetchedOnceAHost) {
+  static constexpr int kUnits = 16;
+  static constexpr int64_t kNumel = 1 << 18;
+  constexpr int kSteps = 4;
+  for (const bool reshard : {true, false}) {
+    make_hosts(2);
+    run(
+        testing::places(2, 2),
+        [reshard] {
+          Communicator comm =
+              init({.backend = "hierarchical", .timeout = std::chrono::seconds(60)});
+          Vectors net(kUnits, kNumel);
+          ZeroOptimizer optimizer = by_units(comm, net, kNumel * 4, reshard);
+          for (int step = 0; step < kSteps; ++step) {
+            net->forward().backward();
+            optimizer.step();
+          }
+          comm.barrier();
+        },
+        {}, reshard ? "twice" : "once");
+    if (!network_) continue;  // a rank of the other turn
+    const double half = 0.5 * kUnits * kNumel * 4;
+    const double fetches = reshard ? 2 - 1.0 / kUnits : 1;
+    // After the last step the first unit is fetched ahead.
+    const double payload = half * (kSteps * (1 + fetches) + 1.0 / kUnits);
+    for (int h = 0; h < 2; ++h) {
+      const double first = h == 0 ? 2 * half : 0;  // the parameters, at the beginning
+      const auto bytes = static_cast<double>(network_->bytes_sent(h));
+      EXPECT_GT(bytes, 0.99 * payload + first) << h << reshard;
+      EXPECT_LT(bytes, 1.08 * (payload + first)) << h << reshard;
+    }
+    network_.reset();
   }
 }
 

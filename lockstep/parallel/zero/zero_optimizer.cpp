@@ -132,6 +132,10 @@ void ZeroOptimizer::leave_out() {
   step(skipped);
 }
 
+std::shared_ptr<void> ZeroOptimizer::whole_parameters() {
+  return state_->whole_parameters();
+}
+
 void ZeroOptimizer::synchronize() {
   state_->settle();
 }

@@ -44,6 +44,10 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
 
 namespace internal {
@@ -53,11 +57,31 @@ class ZeroState;
 // Whose options are all defaults' or a group's: its class is the kind of the optimizer.
 using ZeroAlgorithm = optim::Algorithm;
 
+// Stage 3 with the parameters divided between hosts as well (FSDP's full sharding; without it each host
+// has a whole copy, FSDP's hybrid): a host keeps what its ranks update, and has a unit's other parameters
+// only while the unit computes. They are fetched once a host, the next unit's while this one computes;
+// what is in no unit (embeddings, heads) stays whole. A step sends 1.5 times what DistributedDataParallel
+// does between hosts. On one host nothing is fetched and this has no effect.
+//
+// All ranks run the same units in the same order, forward and backward: units that differ are Mismatch,
+// which names both. A unit's parameters can be read in its own forward and backward, and under
+// ZeroOptimizer::whole_parameters(); elsewhere that throws c10::Error, which names the unit.
+struct ZeroUnits {
+  // Whose modules are the units; kept. Null: no units.
+  std::shared_ptr<torch::nn::Module> model = nullptr;
+  // As modules_named() takes them, such as "model.layers.*"; modules that wrap_forward() takes
+  // (hooks/forward_hook.h) but for single layers of libtorch, none below another. What a module outside
+  // of the unit has as well stays whole. Empty: layers_of().
+  std::vector<std::string> names = {};
+  // False: from its forward to its backward a unit stays, which saves a third of the bytes.
+  bool reshard_after_forward = true;
+};
+
 struct ZeroOptions {
   // What is divided. 0: nothing; gradients are all-reduced and every rank does the whole step. 1: the
   // optimizer's state. 2: gradients too: a rank keeps its part of the averages, and what backward
   // makes is freed as it is reduced. 3: parameters too, which is one_copy: on one host a rank's share
-  // is an N-th, between hosts each host has a whole copy.
+  // is an N-th, between hosts each host has a whole copy, or, with `units`, an N-th a rank as well.
   int stage = 1;
   // The parameters lie once a host, where the engine has memory for that (capabilities().shared_memory)
   // and the ranks of a host follow each other; stage 3 throws InvalidArgument where not. Who writes a
@@ -74,6 +98,10 @@ struct ZeroOptions {
   // False: nothing is reduced before step(), which allows any number of backwards a step, nested
   // ones (activation checkpointing) that reach a parameter twice included.
   bool overlap = true;
+  ZeroUnits units = {};
+  // copies[r]: which copy of the parameters rank r shares; ranks of one host that follow each other. For
+  // one copy a NUMA node, say. Empty: one a host.
+  std::vector<int> copies = {};
   // False: a parameter that no rank used since the last step is InvalidArgument, on all ranks.
   bool ignore_unused = true;
 };
@@ -84,14 +112,16 @@ struct ZeroMemory {
   int64_t gradients = 0;
   int64_t state = 0;    // 0 before the first step
   int64_t buffers = 0;  // that gradients pass through in stages 2 and 3
+  int64_t units = 0;    // its share of what its host fetches at once (ZeroUnits), at most
 };
 
 // Seconds of this rank since the optimizer was made.
 struct ZeroTimes {
-  double during = 0;         // in backward: putting gradients into buckets, starting reductions
-  double waiting = 0;        // in step(): for reductions, and for the other ranks
-  double updating = 0;       // in step(): the kernels
-  double gathering = 0;      // in step(): putting the parameters together
+  double during = 0;     // in backward: putting gradients into buckets, starting reductions
+  double waiting = 0;    // in step(): for reductions, and for the other ranks
+  double updating = 0;   // in step(): the kernels
+  double gathering = 0;  // in step(): putting the parameters together
+  double fetching = 0;   // in forward and backward: for units (ZeroUnits) that were not there yet
   int64_t copied_bytes = 0;  // of gradients that backward did not write into their buckets itself
 };
 
@@ -111,7 +141,8 @@ struct ZeroTimes {
 // can be repeated after zero_grad(); without that the next one throws InvalidArgument. In stages 2 and
 // 3 it takes all gradients of the step with it: it can be repeated at once where it was the step's
 // first; else the next one throws InvalidArgument, unless leave_out() has come before.
-// Not copyable, not movable. One thread at a time. Hooks do nothing once the optimizer is gone.
+// Not copyable, not movable. One thread at a time. Hooks do nothing once the optimizer is gone, but for
+// units' (ZeroUnits), whose parameters are away for good.
 class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,
                             public PendingGradients {
@@ -158,6 +189,11 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
     std::shared_ptr<internal::ZeroState> state_;
   };
   NoSync no_sync() { return NoSync(*this); }
+
+  // Collective. While what it returns lives, all units are whole (ZeroUnits): each rank may read the
+  // parameters and run the model, in its own way. Where it goes does not communicate; before the next
+  // step(), at the same place on all ranks. Null where the parameters are whole anyway.
+  [[nodiscard]] std::shared_ptr<void> whole_parameters();
 
   // The whole state on rank 0, as optimizer_state() of torch::optim::SGD, Adam or AdamW over the
   // same groups gives it, for write_safetensors() or load_optimizer() there; empty on the others.

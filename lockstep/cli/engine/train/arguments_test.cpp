@@ -91,7 +91,8 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("nproc is 0"));
   EXPECT_THAT(
       from({"mnist", "--data", "d", "--strategy", "x"}),
-      HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3 or logical8"));
+      HasSubstr(
+          "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or logical8"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
 

@@ -1,14 +1,32 @@
 #include "lockstep/parallel/zero/internal/host_copy.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "lockstep/comm/work.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/pages.h"
 
 namespace lockstep::internal {
+namespace {
+
+void check_copies(std::span<const int> copies, std::span<const int> hosts) {
+  if (copies.size() != hosts.size())
+    throw InvalidArgument("ZeroOptimizer: copies has " + std::to_string(copies.size()) +
+                          " numbers for " + std::to_string(hosts.size()) + " ranks");
+  for (size_t r = 0; r < hosts.size(); ++r) {
+    const auto first =
+        static_cast<size_t>(std::find(copies.begin(), copies.end(), copies[r]) - copies.begin());
+    if (hosts[r] == hosts[first]) continue;
+    throw InvalidArgument("ZeroOptimizer: ranks " + std::to_string(first) + " and " +
+                          std::to_string(r) + " are to share a copy and are on different hosts");
+  }
+}
+
+}  // namespace
 
 std::optional<std::vector<int>> ranks_by_host(std::span<const int> hosts) {
   std::vector<int> ranks, seen;
@@ -24,26 +42,40 @@ std::optional<std::vector<int>> ranks_by_host(std::span<const int> hosts) {
   return ranks;
 }
 
-std::unique_ptr<HostCopy> HostCopy::make(Communicator& comm) {
+std::unique_ptr<HostCopy> HostCopy::make(Communicator& comm, std::span<const int> copies) {
   if (!comm.capabilities().shared_memory) return nullptr;
   const at::Tensor all = comm.all_gather(at::full({1}, comm.node_rank(), at::kInt));
   const std::span<const int> hosts(all.const_data_ptr<int>(), static_cast<size_t>(all.numel()));
-  std::optional<std::vector<int>> ranks = ranks_by_host(hosts);
+  if (!copies.empty()) check_copies(copies, hosts);
+  std::optional<std::vector<int>> ranks = ranks_by_host(copies.empty() ? hosts : copies);
   if (!ranks) return nullptr;
   int host = 0, first = 0;
   for (; first + (*ranks)[static_cast<size_t>(host)] <= comm.rank(); ++host)
     first += (*ranks)[static_cast<size_t>(host)];
   return std::unique_ptr<HostCopy>(
-      new HostCopy(comm, std::move(*ranks), host, comm.rank() == first));
+      new HostCopy(comm, std::move(*ranks), host, comm.rank() == first, !copies.empty()));
 }
 
-HostCopy::HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool first)
-    : comm_(comm), ranks_(std::move(ranks)), host_(host), first_of_host_(first) {
-  if (ranks_.size() > 1) between_ = comm_.split(first_of_host_ ? 0 : -1);
+HostCopy::HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool first,
+                   bool own_copies)
+    : comm_(comm),
+      ranks_(std::move(ranks)),
+      own_copies_(own_copies),
+      host_(host),
+      first_of_host_(first) {
+  if (ranks_.size() == 1) return;
+  between_ = comm_.split(first_of_host_ ? 0 : -1);
+  inside_ = comm_.split(host_);
+}
+
+int64_t HostCopy::first_rank() const {
+  return std::accumulate(ranks_.begin(), ranks_.begin() + host_, int64_t{0});
 }
 
 at::Tensor HostCopy::empty(int64_t numel, at::ScalarType dtype) {
-  return comm_.shared_empty({numel}, dtype);
+  // The whole group's call tells every rank where one has no memory left.
+  return own_copies_ && inside_ ? inside_->shared_empty({numel}, dtype)
+                                : comm_.shared_empty({numel}, dtype);
 }
 
 void HostCopy::spread(std::span<const at::Tensor> flats) {
@@ -53,23 +85,59 @@ void HostCopy::spread(std::span<const at::Tensor> flats) {
   comm_.barrier();
 }
 
+std::pair<int64_t, int64_t> HostCopy::own_range(const at::Tensor& flat) const {
+  const int64_t part = flat.numel() / comm_.size();
+  const int64_t begin = first_rank() * part;
+  return {begin, begin + sharers() * part};
+}
+
+std::vector<Work> HostCopy::start_fetch(std::span<const at::Tensor> flats,
+                                        const std::string& what) {
+  std::vector<Work> works;
+  if (!between_) return works;
+  if (!what.empty())
+    works.push_back(
+        between_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what)));
+  for (const at::Tensor& flat : flats) {
+    const int64_t part = flat.numel() / comm_.size();
+    std::vector<int64_t> counts;
+    for (const int n : ranks_) counts.push_back(n * part);
+    const auto [begin, end] = own_range(flat);
+    works.push_back(between_->iall_gatherv(flat, flat.narrow(0, begin, end - begin), counts));
+  }
+  return works;
+}
+
 void HostCopy::publish(std::span<const at::Tensor> flats) {
   comm_.barrier();
   if (ranks_.size() == 1) return;
-  if (between_) {
-    const auto host = static_cast<size_t>(host_);
-    const int64_t before = std::accumulate(ranks_.begin(), ranks_.begin() + host_, int64_t{0});
-    std::vector<Work> works;
-    for (const at::Tensor& flat : flats) {
-      const int64_t part = flat.numel() / comm_.size();
-      std::vector<int64_t> counts;
-      for (const int n : ranks_) counts.push_back(n * part);
-      works.push_back(
-          between_->iall_gatherv(flat, flat.narrow(0, before * part, counts[host]), counts));
-    }
-    for (Work& work : works) work.wait();
-  }
+  for (Work& work : start_fetch(flats, "")) work.wait();
   comm_.barrier();
+}
+
+void HostCopy::meet(const std::string& what, uint64_t way) {
+  if (!inside_) return;
+  CallNote note = call_note(what);
+  note.key = (note.key ^ way) | 1;
+  try {
+    inside_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, note).wait();
+  } catch (const std::exception& error) {
+    abort(error.what());
+    throw;
+  }
+}
+
+void HostCopy::release(const at::Tensor& flat) const noexcept {
+  auto* const data = static_cast<char*>(flat.mutable_data_ptr());
+  const auto [begin, end] = own_range(flat);
+  const auto size = static_cast<int64_t>(flat.element_size());
+  release_pages(data, static_cast<size_t>(begin * size));
+  release_pages(data + end * size, static_cast<size_t>((flat.numel() - end) * size));
+}
+
+void HostCopy::abort(const std::string& reason) noexcept {
+  if (between_) between_->abort(reason);
+  if (inside_) inside_->abort(reason);
 }
 
 }  // namespace lockstep::internal

@@ -1,5 +1,5 @@
-// Parameters that lie once a host: memory that is one for all ranks there. Not used directly: see
-// zero_optimizer.h.
+// Parameters that lie once a host: memory that is one for all ranks there, and what of it hosts
+// exchange. Not used directly: see zero_optimizer.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,9 +8,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/work.h"
 
 namespace lockstep::internal {
 
@@ -18,15 +21,17 @@ namespace lockstep::internal {
 // the ranks of a host do not follow each other.
 std::optional<std::vector<int>> ranks_by_host(std::span<const int> hosts);
 
-// Every function is collective.
+// Every function is collective where nothing else is said. "Host" is who shares a copy.
 class HostCopy {
  public:
-  // Null where the engine has no such memory, or ranks_by_host() says nothing.
-  static std::unique_ptr<HostCopy> make(Communicator& comm);
+  // copies[r]: which copy rank r shares, ranks of one host only; empty: its host's. Null where the
+  // engine has no such memory, or ranks_by_host() says nothing. Throws InvalidArgument for other copies.
+  static std::unique_ptr<HostCopy> make(Communicator& comm, std::span<const int> copies = {});
 
   // Whether this rank is the one whose values its host begins with.
   bool writes() const { return first_of_host_; }
   int sharers() const { return ranks_[static_cast<size_t>(host_)]; }  // ranks of this host
+  int hosts() const { return static_cast<int>(ranks_.size()); }
   // Zeroed memory.
   at::Tensor empty(int64_t numel, at::ScalarType dtype);
   // Gives all hosts what rank 0 has written into each of these; returns when all may read it.
@@ -34,15 +39,33 @@ class HostCopy {
   // Every rank has written its part of each, of size() equal ones; returns when all may read the whole.
   void publish(std::span<const at::Tensor> flats);
 
+  // A part at a time, among several hosts. The elements that this host's ranks write, [first, second).
+  std::pair<int64_t, int64_t> own_range(const at::Tensor& flat) const;
+  // Starts to fetch what other hosts have written; on the one that writes(), nothing on the others.
+  // The hosts' calls are compared by `what`.
+  std::vector<Work> start_fetch(std::span<const at::Tensor> flats, const std::string& what);
+  // All ranks of this host are here, each by the same way: `what`, and `way`, which stands for all that it
+  // did before. Throws Mismatch.
+  void meet(const std::string& what, uint64_t way);
+  // What the others have written takes no memory any more; one rank's call does it for the host. Does
+  // not communicate.
+  void release(const at::Tensor& flat) const noexcept;
+  // Neither the hosts nor this one's ranks have anything to expect of each other any more. Does not
+  // communicate.
+  void abort(const std::string& reason) noexcept;
+
  private:
-  HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool first);
+  HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool first, bool own_copies);
+
+  int64_t first_rank() const;
 
   Communicator comm_;
   std::vector<int> ranks_;  // by host
+  bool own_copies_;         // of the caller's choice
   int host_;                // this rank's place among them
   bool first_of_host_;
-  std::optional<Communicator>
-      between_;  // the hosts' first ranks; none on the others, or on one host
+  // The hosts' first ranks, none on the others; and this host's. None where there is one host.
+  std::optional<Communicator> between_, inside_;
 };
 
 }  // namespace lockstep::internal

@@ -10,6 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/flat/parameter_home.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
 
 namespace lockstep::internal {
 namespace {
@@ -78,15 +79,20 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     here = here && parameter.tensor.device() == comm.device();
   }
   const at::NoGradGuard no_grad;
-  if (layout.one_copy && here) host_copy_ = HostCopy::make(comm);
+  if (layout.one_copy && here) host_copy_ = HostCopy::make(comm, layout.copies);
+  // The kinds of buckets: by group, and by unit within.
+  std::vector<size_t> kinds(groups.begin(), groups.end());
+  if (layout.units != nullptr) kinds = group_by_unit(*layout.units, groups);
   const std::vector<flat::ShardedBucket> plans =
-      layout.whole ? flat::plan_whole_shards(specs, groups, parts_, layout.sizes)
-                   : flat::plan_shards(specs, groups, parts_, layout.sizes);
+      layout.whole ? flat::plan_whole_shards(specs, kinds, parts_, layout.sizes)
+                   : flat::plan_shards(specs, kinds, parts_, layout.sizes);
   make_pool(comm, plans, layout.buffers);
   std::vector<at::Tensor> flats;
   for (const flat::ShardedBucket& plan : plans) {
     ZeroBucket bucket;
-    bucket.group = plan.group;
+    const size_t first = plan.bucket.slots.front().tensor;
+    bucket.group = groups[first];
+    if (!unit_plan_.names.empty()) bucket.unit = unit_plan_.unit[first];
     bucket.part = plan.part;
     bucket.parameters = make_parameters(comm, plan.bucket);
     if (lends()) {
@@ -98,7 +104,13 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
       bucket.gradients = make_flat(comm, spec_of(plan.bucket));
     }
     move(bucket, plan.bucket, parts_ == 1 ? 0 : comm.rank());
-    flats.push_back(bucket.parameters);
+    if (bucket.unit) {
+      // One at a time, so that the host never has all of them.
+      host_copy_->spread(std::span(&bucket.parameters, 1));
+      if (host_copy_->writes()) host_copy_->release(bucket.parameters);
+    } else {
+      flats.push_back(bucket.parameters);
+    }
     buckets_.push_back(std::move(bucket));
   }
   if (host_copy_) {
@@ -106,7 +118,38 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   } else {
     for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
   }
+  if (!unit_plan_.names.empty()) divide_units(*layout.units);
   reset();
+}
+
+// What one host alone has is never fetched.
+std::vector<size_t> ZeroBuckets::group_by_unit(const ZeroUnits& units,
+                                               std::span<const size_t> groups) {
+  std::vector<at::Tensor> tensors;
+  for (const ZeroParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+  UnitPlan plan = plan_units(*units.model, units.names, tensors);  // throws on one host as well
+  std::vector<size_t> kinds(groups.begin(), groups.end());
+  if (!host_copy_ || host_copy_->hosts() == 1) return kinds;
+  unit_plan_ = std::move(plan);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const std::optional<size_t>& unit = unit_plan_.unit[i];
+    kinds[i] = kinds[i] * (unit_plan_.names.size() + 1) + (unit ? *unit + 1 : 0);
+  }
+  return kinds;
+}
+
+void ZeroBuckets::divide_units(const ZeroUnits& units) {
+  std::vector<GatheredUnits::Unit> found;
+  for (const std::string& name : unit_plan_.names) found.push_back({name, {}, {}});
+  for (const ZeroBucket& bucket : buckets_) {
+    if (!bucket.unit) continue;
+    GatheredUnits::Unit& unit = found[*bucket.unit];
+    unit.flats.push_back(bucket.parameters);
+    for (const ZeroSlot& slot : bucket.slots)
+      unit.parameters.push_back(parameters_[slot.parameter].tensor);
+  }
+  units_ =
+      std::make_shared<GatheredUnits>(*host_copy_, std::move(found), !units.reshard_after_forward);
 }
 
 void ZeroBuckets::make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans,
@@ -266,6 +309,7 @@ void ZeroBuckets::move_out(ZeroBucket& bucket) {
 
 void ZeroBuckets::check_places() const {
   for (const ZeroBucket& bucket : buckets_) {
+    if (bucket.unit && !units_->here(*bucket.unit)) continue;
     for (const ZeroSlot& slot : bucket.slots) {
       const ZeroParameter& parameter = parameters_[slot.parameter];
       if (parameter.tensor.numel() == slot.numel &&

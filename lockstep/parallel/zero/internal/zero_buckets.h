@@ -18,7 +18,13 @@
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/shard_plan.h"
 #include "lockstep/flat/turn_plan.h"
+#include "lockstep/parallel/zero/internal/gathered_units.h"
 #include "lockstep/parallel/zero/internal/host_copy.h"
+#include "lockstep/parallel/zero/internal/unit_plan.h"
+
+namespace lockstep {
+struct ZeroUnits;
+}
 
 namespace lockstep::internal {
 
@@ -45,8 +51,9 @@ struct ZeroSlot {
 
 struct ZeroBucket {
   size_t group = 0;
-  int64_t part = 0;    // elements that a rank keeps state of
-  int64_t origin = 0;  // where this rank's part begins
+  std::optional<size_t> unit;  // whose parameters these are, if they are fetched
+  int64_t part = 0;            // elements that a rank keeps state of
+  int64_t origin = 0;          // where this rank's part begins
   std::vector<ZeroSlot> slots;
   at::Tensor parameters;
   at::Tensor gradients;            // the bucket's own memory, or a buffer that is lent to it
@@ -71,6 +78,8 @@ struct ZeroLayout {
   bool one_copy = false;  // of the parameters a host, where that can be
   bool whole = false;     // no parameter is divided among ranks
   flat::BucketSizes sizes = {};
+  std::span<const int> copies = {};  // who shares one; empty: the ranks of a host
+  const ZeroUnits* units = nullptr;  // whose parameters are divided between hosts too; null: none
 };
 
 class ZeroBuckets {
@@ -88,6 +97,8 @@ class ZeroBuckets {
   // Null: every rank has its own copy of the parameters.
   HostCopy* host_copy() { return host_copy_.get(); }
   const HostCopy* host_copy() const { return host_copy_.get(); }
+  // Null: all parameters are whole on every host.
+  const std::shared_ptr<GatheredUnits>& units() const { return units_; }
   // Bytes of the memory that buckets take in turn.
   int64_t pool_bytes() const;
 
@@ -117,6 +128,8 @@ class ZeroBuckets {
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
+  std::vector<size_t> group_by_unit(const ZeroUnits& units, std::span<const size_t> groups);
+  void divide_units(const ZeroUnits& units);
   void make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans, size_t each);
   at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan);
   void move(ZeroBucket& bucket, const flat::Bucket& plan, int part);
@@ -129,6 +142,8 @@ class ZeroBuckets {
   std::vector<at::Tensor> pool_;
   flat::TurnPlan turns_;
   std::unique_ptr<HostCopy> host_copy_;
+  std::shared_ptr<GatheredUnits> units_;  // hooks hold it weakly
+  UnitPlan unit_plan_;
   flat::Birthplaces births_;
   int64_t copied_bytes_ = 0;
   int parts_;

@@ -49,6 +49,7 @@ void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
 
 void ZeroState::backward_ended() {
   buckets_.end_backward();
+  if (buckets_.units()) buckets_.units()->end_backward();
   if (!options_.accumulate || silencers_ > 0 || settled_) return;
   const Stopwatch watch(times_.during);
   finish_round();
@@ -58,6 +59,7 @@ void ZeroState::backward_ended() {
 // started differs from rank to rank; which ones were complete does not.
 void ZeroState::backward_failed() {
   buckets_.end_backward();
+  if (buckets_.units()) buckets_.units()->end_backward();
   // Of the backward that begins now, one gradient has come at most.
   const auto stale = [this](const ZeroParameter& one) {
     const at::Tensor& gradient = one.tensor.grad();

@@ -13,6 +13,7 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/optim/gradient_norm.h"
+#include "lockstep/parallel/zero/internal/unit_hooks.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
 namespace lockstep::internal {
@@ -32,6 +33,8 @@ ZeroOptions resolved(ZeroOptions options, int ranks) {
                           std::to_string(options.stage) + " take no_sync()");
   if (options.stage == 3 && !options.one_copy)
     throw InvalidArgument("ZeroOptimizer: stage 3 is one_copy; take stage 2 without it");
+  if (options.stage != 3 && options.units.model)
+    throw InvalidArgument("ZeroOptimizer: units are for stage 3, which divides parameters");
   if (ranks == 1) {
     if (options.accumulate) options.overlap = false;
     options.stage = 0;
@@ -45,7 +48,9 @@ ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole) {
           .buffers = options.stage > 1 ? ZeroState::kInFlight : 0,
           .one_copy = options.stage > 0 && options.one_copy,
           .whole = whole,
-          .sizes = options.bucket_sizes};
+          .sizes = options.bucket_sizes,
+          .copies = options.copies,
+          .units = options.units.model ? &options.units : nullptr};
 }
 
 double one_value(const at::Tensor& tensor, const char* name) {
@@ -77,7 +82,12 @@ ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
       "stage 2");
 }
 
+ZeroState::~ZeroState() {
+  for (HookHandle& handle : unit_hooks_) handle.remove();
+}
+
 void ZeroState::install_hooks() {
+  if (buckets_.units()) unit_hooks_ = hook_units(*options_.units.model, buckets_.units());
   std::vector<at::Tensor> parameters;
   for (const ZeroParameter& parameter : buckets_.parameters())
     parameters.push_back(parameter.tensor);
@@ -124,6 +134,15 @@ double ZeroState::sum_of_squares_of_all() {
   double sum = 0;
   for (const double part : of_all_ranks(comm_, mine)) sum += part;
   return sum;
+}
+
+std::shared_ptr<void> ZeroState::whole_parameters() {
+  const std::shared_ptr<GatheredUnits>& units = buckets_.units();
+  if (!units) return nullptr;
+  units->need_all();
+  return {units.get(), [held = std::weak_ptr(units)](void*) {
+            if (const auto still = held.lock()) still->let_all();
+          }};
 }
 
 // The first parameter, by the lowest rank that has one, whose gradient is not finite.
@@ -181,6 +200,7 @@ optim::StepResult ZeroState::step(const optim::StepOptions& options, const Group
     ~Forget() { state.forget(); }
   } forget{*this};
   settle();
+  if (buckets_.units()) buckets_.units()->before_change();
   {
     const Stopwatch watch(times_.waiting);
     if (!agree_on_arrival()) return result;
@@ -203,27 +223,33 @@ void ZeroState::update(double divisor, const Groups& groups) {
       update_part(bucket, buckets_.parameters(), divisor, groups[bucket.group].options());
     }
     const Stopwatch watch(times_.gathering);
-    if (copy != nullptr)
-      flats.push_back(bucket.parameters);
-    else if (sharded())
+    if (copy != nullptr) {
+      if (!bucket.unit) flats.push_back(bucket.parameters);
+    } else if (sharded())
       bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
     comm_.progress();
   }
   const Stopwatch watch(times_.gathering);
   if (copy != nullptr) copy->publish(flats);
+  if (buckets_.units()) buckets_.units()->changed();
   for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
 }
 
 ZeroMemory ZeroState::memory() const {
   ZeroMemory memory;
   const auto bytes = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); };
+  const HostCopy* copy = buckets_.host_copy();
+  const auto share = [&](int64_t bytes) {
+    return copy == nullptr ? bytes : bytes / copy->sharers();
+  };
   for (const ZeroBucket& bucket : buckets_.buckets()) {
-    memory.parameters += bytes(bucket.parameters);
+    memory.parameters +=
+        bucket.unit ? bytes(bucket.own_parameters) : share(bytes(bucket.parameters));
     memory.gradients += bytes(buckets_.lends() ? bucket.own_gradient : bucket.gradients);
     for (const at::Tensor& state : bucket.states) memory.state += bytes(state);
   }
-  if (const HostCopy* copy = buckets_.host_copy()) memory.parameters /= copy->sharers();
   memory.buffers = buckets_.pool_bytes();
+  if (buckets_.units()) memory.units = share(buckets_.units()->most_bytes());
   return memory;
 }
 

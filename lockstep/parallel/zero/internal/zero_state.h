@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/backward_watch.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/zero/internal/zero_buckets.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -28,7 +29,9 @@ class ZeroState final : public flat::BackwardWatch {
   // `whole`: each parameter is one rank's. Collective.
   ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
             std::span<const size_t> groups, const ZeroOptions& options, bool whole);
+  ~ZeroState() override;
   void install_hooks();
+  std::shared_ptr<void> whole_parameters();
 
   void silence(int by) { silencers_ += by; }
   // Returns once all averages are there.
@@ -45,6 +48,7 @@ class ZeroState final : public flat::BackwardWatch {
   ZeroTimes times() const {
     ZeroTimes times = times_;
     times.copied_bytes = buckets_.copied_bytes();
+    if (buckets_.units()) times.fetching = buckets_.units()->waiting();
     return times;
   }
 
@@ -73,6 +77,7 @@ class ZeroState final : public flat::BackwardWatch {
   Communicator comm_;
   ZeroOptions options_;
   ZeroBuckets buckets_;
+  std::vector<HookHandle> unit_hooks_;
   ZeroTimes times_;
   size_t lent_ = 0;              // buckets that have memory for their gradients, in this round
   size_t started_ = 0;           // and of them, those whose reduction was started

@@ -1,0 +1,193 @@
+#include "lockstep/parallel/zero/internal/gathered_units.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/stopwatch.h"
+
+namespace lockstep::internal {
+namespace {
+
+// Of the size of the parameter's own, so that shapes and strides fit; to read it throws.
+c10::Storage no_memory(const at::Tensor& parameter, const std::string& unit) {
+  const c10::Storage& home = parameter.storage();
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), home.nbytes(), at::DataPtr(nullptr, home.device()),
+      /*allocator=*/nullptr, /*resizable=*/false);
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "ZeroOptimizer: the parameters of '" + unit +
+      "' are on this host only while its forward or backward runs; read them under "
+      "whole_parameters(), and leave modules whose parameters others use out of ZeroUnits::names");
+  return storage;
+}
+
+}  // namespace
+
+UnitOrder::UnitOrder(size_t units) : units_(units), next_(2 * units) {
+  for (size_t i = 0; i + 1 < units; ++i) {
+    next_[index({i, Pass::kForward})] = i + 1;
+    next_[index({i + 1, Pass::kBackward})] = i;
+  }
+}
+
+std::optional<size_t> UnitOrder::after(size_t unit, Pass pass) {
+  if (last_)
+    next_[index(*last_)] = unit;
+  else if (stepped_)
+    first_ = unit;
+  last_ = {unit, pass};
+  return next_[index(*last_)];
+}
+
+std::optional<size_t> UnitOrder::after_step() {
+  stepped_ = true;
+  last_.reset();
+  return first_;
+}
+
+GatheredUnits::GatheredUnits(HostCopy& copy, std::vector<Unit> units, bool keep)
+    : copy_(copy), order_(units.size()), keep_(keep) {
+  for (Unit& unit : units) {
+    State& state = units_.emplace_back();
+    for (const at::Tensor& parameter : unit.parameters) {
+      state.homes.push_back(parameter.storage());
+      state.nowhere.push_back(no_memory(parameter, unit.name));
+    }
+    state.unit = std::move(unit);
+    release(state);
+  }
+}
+
+GatheredUnits::~GatheredUnits() {
+  for (State& state : units_) {
+    for (Work& work : state.works) {
+      try {
+        work.wait();
+      } catch (
+          const std::exception&) {  // NOLINT: the group is broken, and whoever uses it hears so
+      }
+    }
+  }
+}
+
+void GatheredUnits::went(uint64_t step) {
+  if (holders_ == 0) way_ = (way_ ^ step) * 0x100000001b3ULL;
+}
+
+void GatheredUnits::need(size_t unit, Pass pass) {
+  went(2 * unit);
+  if (!units_[unit].here) bring(unit, pass);
+  ++units_[unit].users;
+}
+
+void GatheredUnits::done(size_t unit, Pass pass, bool stays) {
+  went(2 * unit + 1);
+  State& state = units_[unit];
+  if (state.users > 0) --state.users;
+  if (pass == Pass::kBackward) state.stays = false;
+  if (keep_ && stays) state.stays = true;
+}
+
+void GatheredUnits::end_backward() {
+  went(2 * units_.size());
+  for (State& state : units_) {
+    state.users = holders_;
+    state.stays = false;
+  }
+}
+
+void GatheredUnits::need_all() {
+  for (size_t i = 0; i < units_.size(); ++i) need(i, Pass::kForward);
+  ++holders_;
+}
+
+void GatheredUnits::let_all() {
+  --holders_;
+  for (State& state : units_) state.users = std::max(0, state.users - 1);
+}
+
+void GatheredUnits::start(size_t unit) {
+  State& state = units_[unit];
+  state.works = copy_.start_fetch(state.unit.flats, "unit " + state.unit.name);
+  coming_.push_back(unit);
+}
+
+void GatheredUnits::finish_coming() {
+  try {
+    for (const size_t one : coming_) {
+      for (Work& work : std::exchange(units_[one].works, {})) work.wait();
+    }
+  } catch (const std::exception& error) {
+    copy_.abort(error.what());
+    throw;
+  }
+}
+
+// Whatever was fetched ahead is finished as well, though another unit was needed: it is there, and goes
+// if nobody takes it.
+void GatheredUnits::bring(size_t unit, Pass pass) {
+  const Stopwatch watch(waiting_);
+  if (std::find(coming_.begin(), coming_.end(), unit) == coming_.end()) start(unit);
+  finish_coming();
+  copy_.meet("unit " + units_[unit].unit.name, way_);
+  for (const size_t one : std::exchange(coming_, {})) put_back(units_[one]);
+  ++units_[unit].users;  // not idle
+  for (State& state : units_) {
+    if (state.here && state.users == 0 && !state.stays) release(state);
+  }
+  --units_[unit].users;
+  const std::optional<size_t> next = order_.after(unit, pass);
+  if (next && !units_[*next].here) start(*next);
+}
+
+void GatheredUnits::put_back(State& state) {
+  for (size_t i = 0; i < state.homes.size(); ++i)
+    state.unit.parameters[i].unsafeGetTensorImpl()->set_storage_keep_dtype(state.homes[i]);
+  state.here = true;
+}
+
+void GatheredUnits::release(State& state) {
+  for (size_t i = 0; i < state.homes.size(); ++i)
+    state.unit.parameters[i].unsafeGetTensorImpl()->set_storage_keep_dtype(state.nowhere[i]);
+  state.here = false;
+  if (!copy_.writes()) return;
+  for (const at::Tensor& flat : state.unit.flats) copy_.release(flat);
+}
+
+void GatheredUnits::before_change() {
+  for (const State& state : units_) {
+    if (state.users > 0)
+      throw InvalidArgument("ZeroOptimizer: step() while the parameters of '" + state.unit.name +
+                            "' are held (whole_parameters)");
+  }
+  finish_coming();
+}
+
+void GatheredUnits::changed() {
+  went(2 * units_.size() + 1);
+  coming_.clear();
+  for (State& state : units_) {
+    state.stays = false;
+    release(state);
+  }
+  if (const std::optional<size_t> first = order_.after_step()) start(*first);
+}
+
+int64_t GatheredUnits::most_bytes() const {
+  std::vector<int64_t> foreign;
+  for (const State& state : units_) {
+    int64_t bytes = 0;
+    for (const at::Tensor& flat : state.unit.flats) {
+      const auto [begin, end] = copy_.own_range(flat);
+      bytes += static_cast<int64_t>(flat.nbytes()) -
+               (end - begin) * static_cast<int64_t>(flat.element_size());
+    }
+    foreign.push_back(bytes);
+  }
+  std::sort(foreign.rbegin(), foreign.rend());
+  return foreign.empty() ? 0 : foreign[0] + (foreign.size() > 1 ? foreign[1] : 0);
+}
+
+}  // namespace lockstep::internal

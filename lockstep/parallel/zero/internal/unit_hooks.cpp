@@ -1,0 +1,80 @@
+#include "lockstep/parallel/zero/internal/unit_hooks.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
+namespace lockstep::internal {
+namespace {
+
+using Pass = GatheredUnits::Pass;
+
+// A part of an activation checkpoint computes forward again within a backward.
+Pass pass_now() {
+  return torch::autograd::get_current_graph_task_id() == -1 ? Pass::kForward : Pass::kBackward;
+}
+
+// A unit's backward begins where the gradient of its output is there, and is over where that of its
+// input is. Where the input needs none, the end of the whole backward tells.
+void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
+                    const at::Tensor& input, const at::Tensor& output) {
+  const auto running = std::make_shared<bool>(false);
+  const std::weak_ptr<GatheredUnits> weak = units;
+  output.register_hook([weak, unit, running](const at::Tensor& gradient) {
+    if (const auto held = weak.lock()) {
+      held->need(unit, Pass::kBackward);
+      *running = true;
+    }
+    return gradient;
+  });
+  if (!input.defined() || !input.requires_grad()) return;
+  input.register_hook([weak, unit, running](const at::Tensor& gradient) {
+    const auto held = weak.lock();
+    if (held && std::exchange(*running, false)) held->done(unit, Pass::kBackward);
+    return gradient;
+  });
+}
+
+// While it lives, the unit is here.
+class Computing {
+ public:
+  Computing(GatheredUnits& units, size_t unit) : units_(units), unit_(unit), pass_(pass_now()) {
+    units_.need(unit_, pass_);
+  }
+  ~Computing() { units_.done(unit_, pass_, stays_); }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+  void stays() { stays_ = true; }
+
+ private:
+  GatheredUnits& units_;
+  size_t unit_;
+  Pass pass_;
+  bool stays_ = false;
+};
+
+}  // namespace
+
+std::vector<HookHandle> hook_units(torch::nn::Module& model,
+                                   const std::shared_ptr<GatheredUnits>& units) {
+  std::vector<HookHandle> handles;
+  for (size_t unit = 0; unit < units->size(); ++unit) {
+    const std::weak_ptr<GatheredUnits> weak = units;
+    handles.push_back(wrap_forward(model, units->name(unit),
+                                   [weak, unit](const Forward& forward, const at::Tensor& input) {
+                                     const auto held = weak.lock();
+                                     if (!held) return forward(input);
+                                     Computing computing(*held, unit);
+                                     at::Tensor output = forward(input);
+                                     if (at::GradMode::is_enabled() && output.requires_grad()) {
+                                       watch_backward(held, unit, input, output);
+                                       computing.stays();
+                                     }
+                                     return output;
+                                   }));
+  }
+  return handles;
+}
+
+}  // namespace lockstep::internal

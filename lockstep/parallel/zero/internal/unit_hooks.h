@@ -1,0 +1,16 @@
+// A unit's forward and backward fetch what they need. Not used directly: see zero_optimizer.h.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/hooks/forward_hook.h"
+#include "lockstep/parallel/zero/internal/gathered_units.h"
+
+namespace lockstep::internal {
+
+// Puts a hook around each unit's forward; they do nothing once `units` is gone. Throws as wrap_forward().
+std::vector<HookHandle> hook_units(torch::nn::Module& model,
+                                   const std::shared_ptr<GatheredUnits>& units);
+
+}  // namespace lockstep::internal
