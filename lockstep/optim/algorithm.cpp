@@ -33,4 +33,14 @@ std::unique_ptr<torch::optim::Optimizer> make_fused(
   return std::visit(Maker{groups}, algorithm);
 }
 
+size_t states_of(const torch::optim::OptimizerOptions& options) {
+  if (dynamic_cast<const MuonOptions*>(&options) != nullptr) return 1;
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
+    return adamw->amsgrad() ? 3 : 2;
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
+    return adam->amsgrad() ? 3 : 2;
+  const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options);
+  return sgd != nullptr && sgd->momentum() != 0 ? 1 : 0;
+}
+
 }  // namespace lockstep::optim

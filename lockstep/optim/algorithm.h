@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
 
+#include <cstddef>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -22,5 +23,8 @@ using Algorithm = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptio
 // FusedSGD, FusedAdam, FusedAdamW or Muon. Throws as these do.
 std::unique_ptr<torch::optim::Optimizer> make_fused(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, const Algorithm& algorithm);
+
+// How many tensors of a parameter's shape such an optimizer keeps as its state.
+size_t states_of(const torch::optim::OptimizerOptions& options);
 
 }  // namespace lockstep::optim

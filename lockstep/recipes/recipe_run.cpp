@@ -19,6 +19,7 @@
 #include "lockstep/recipes/scoring.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
+#include "lockstep/train/memory_report.h"
 #include "lockstep/train/run_record.h"
 #include "lockstep/train/tensorboard_callback.h"
 
@@ -139,6 +140,15 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
     trainer.add(
         std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
   }
+  std::shared_ptr<MemoryCallback> memory;
+  if (comm.rank() == 0) {
+    // Its lines come before the bar.
+    const auto say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
+    memory = std::make_shared<MemoryCallback>(
+        parts.strategy, parts.optimizer,
+        options.progress ? std::function<void(const std::string&)>(say) : nullptr, folder.memory());
+    trainer.add(memory);
+  }
   if (comm.rank() == 0 && options.progress) {
     trainer.add(std::make_shared<ProgressCallback>(ProgressCallbackOptions{
         .terminal = options.terminal,
@@ -163,6 +173,10 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
       std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept, config.async_save));
   trainer.run();
 
+  if (memory) {
+    result.planned_memory = memory->planned();
+    result.memory = memory->counted();
+  }
   result.state = trainer.state();
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
@@ -200,20 +214,23 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
   } else {
     json["best_accuracy"] = state.best_score;
   }
-  json.update({{"best_step", state.best_step},
-               {"epochs", state.epoch},
-               {"steps", state.step},
-               {"nproc", config.nproc},
-               {"backend", backend},
-               {"strategy", config.strategy},
-               {"batch_size", config.batch_size},
-               {"seconds", result.seconds},
-               {"samples_per_s", result.samples_per_s},
-               {"output", folder.root.string()},
-               {"checkpoint_best", folder.best().string()},
-               {"checkpoint_last", folder.last().string()},
-               {"metrics", folder.metrics().string()},
-               {"report", folder.report().string()}});
+  json.update(
+      {{"best_step", state.best_step},
+       {"epochs", state.epoch},
+       {"steps", state.step},
+       {"nproc", config.nproc},
+       {"backend", backend},
+       {"strategy", config.strategy},
+       {"batch_size", config.batch_size},
+       {"seconds", result.seconds},
+       {"samples_per_s", result.samples_per_s},
+       {"output", folder.root.string()},
+       {"checkpoint_best", folder.best().string()},
+       {"checkpoint_last", folder.last().string()},
+       {"metrics", folder.metrics().string()},
+       {"report", folder.report().string()},
+       {"memory",
+        {{"planned", to_json(result.planned_memory)}, {"counted", to_json(result.memory)}}}});
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

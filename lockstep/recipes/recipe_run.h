@@ -20,6 +20,7 @@
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
+#include "lockstep/train/step_memory.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/trainer_state.h"
@@ -44,6 +45,8 @@ struct TrainResult {
   Evaluation evaluation;     // the latest one
   double seconds = 0;        // of this call, from loading data to the last checkpoint
   double samples_per_s = 0;  // of training, evaluation and checkpoints left out
+  // Rank 0's: as planned, and as counted in the first step of this call; zeros on the other ranks.
+  StepMemory planned_memory, memory;
   // Options of `lockstep predict` that ask the trained model something, as a shell takes them.
   std::string question;
 };
@@ -61,7 +64,8 @@ std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoi
 
 // The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy (of lm
 // perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
-// checkpoint_best, checkpoint_last, metrics, report.
+// checkpoint_best, checkpoint_last, metrics, report; memory: {"planned": {"parameters", "gradients",
+// "optimizer", "buffers", "activations"}, "counted": the same}, bytes of rank 0.
 std::string to_json(const TrainResult& result, const TrainConfig& config,
                     const std::string& backend);
 

@@ -57,8 +57,9 @@ std::optional<std::string> move_former_run_aside(const fs::path& root,
 
 std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
   std::vector<std::string> parts;
-  for (const fs::path& part : {folder.checkpoints(), folder.metrics(), folder.config(),
-                               folder.result(), folder.report(), folder.tensorboard()})
+  for (const fs::path& part :
+       {folder.checkpoints(), folder.metrics(), folder.config(), folder.result(), folder.report(),
+        folder.memory(), folder.tensorboard()})
     parts.push_back(part.filename().string());
   return move_former_run_aside(folder.root, parts);
 }

@@ -18,6 +18,7 @@ struct RunFolder {
   std::filesystem::path last() const { return checkpoints() / "last"; }
   std::filesystem::path result() const { return root / "result.json"; }
   std::filesystem::path report() const { return root / "report.svg"; }
+  std::filesystem::path memory() const { return root / "memory.svg"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };
 

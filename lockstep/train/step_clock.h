@@ -1,8 +1,11 @@
-// StepClock: where a step's seconds go.
+// StepClock: where a step's seconds go, and what its forwards leave in memory.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 
+#include "lockstep/train/live_bytes.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
@@ -18,7 +21,9 @@ namespace lockstep {
 // called several times. They give what `work` gives.
 class StepClock {
  public:
-  explicit StepClock(Strategy& strategy) : strategy_(strategy), waited_(strategy.waiting()) {}
+  // `count`: also the bytes that a forward leaves behind.
+  explicit StepClock(Strategy& strategy, bool count = false)
+      : strategy_(strategy), waited_(strategy.waiting()), counts_(count) {}
 
   template <typename Work>
   auto data(const Work& work) {
@@ -26,7 +31,11 @@ class StepClock {
   }
   template <typename Work>
   auto forward(const Work& work) {
-    return timed(times_.forward, work);
+    if (!counts_) return timed(times_.forward, work);
+    const LiveBytes live;
+    auto result = timed(times_.forward, work);
+    activations_ = std::max(activations_, live.now());
+    return result;
   }
   template <typename Work>
   auto backward(const Work& work) {
@@ -37,6 +46,9 @@ class StepClock {
     return timed(times_.optimizer, work);
   }
   const StepTimes& times() const { return times_; }
+  int64_t activations() const {
+    return activations_;
+  }  // the most of a forward; 0 where not counted
 
  private:
   template <typename Work>
@@ -61,6 +73,8 @@ class StepClock {
 
   Strategy& strategy_;
   double waited_;
+  bool counts_;
+  int64_t activations_ = 0;
   StepTimes times_;
 };
 

@@ -142,6 +142,12 @@ class ZeroStrategy final : public Strategy {
     dynamic_cast<ZeroOptimizer&>(optimizer).load_state(state, source);
   }
   bool divides_state() const override { return true; }
+  StepMemory planned_memory(const torch::optim::Optimizer& optimizer) const override {
+    return with_others(dynamic_cast<const ZeroOptimizer&>(optimizer).planned_memory());
+  }
+  StepMemory memory(torch::optim::Optimizer& optimizer) override {
+    return with_others(dynamic_cast<ZeroOptimizer&>(optimizer).memory());
+  }
   std::shared_ptr<void> whole_parameters() override {
     return optimizer_ == nullptr ? nullptr : optimizer_->whole_parameters();
   }
@@ -152,6 +158,17 @@ class ZeroStrategy final : public Strategy {
   }
 
  private:
+  // What is not trained is this rank's own.
+  StepMemory with_others(const ZeroMemory& zero) const {
+    StepMemory memory{.parameters = zero.parameters,
+                      .gradients = zero.gradients,
+                      .state = zero.state,
+                      .buffers = zero.buffers + zero.units};
+    for (const at::Tensor& parameter : model().parameters()) {
+      if (!parameter.requires_grad()) memory.parameters += static_cast<int64_t>(parameter.nbytes());
+    }
+    return memory;
+  }
   ZeroOptimizer& made() const {
     if (optimizer_ == nullptr)
       throw InvalidArgument("strategy " + name() +

@@ -8,6 +8,7 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 
 namespace lockstep {
@@ -66,6 +67,35 @@ bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& opti
   const bool taken = options.scaler->step(optimizer, take);
   options.scaler->update();
   return taken;
+}
+
+StepMemory Strategy::planned_memory(const torch::optim::Optimizer& optimizer) const {
+  StepMemory memory;
+  for (const at::Tensor& parameter : model().parameters())
+    memory.parameters += static_cast<int64_t>(parameter.nbytes());
+  for (const auto& group : optimizer.param_groups()) {
+    const auto states = static_cast<int64_t>(optim::states_of(group.options()));
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.requires_grad()) continue;
+      memory.gradients += static_cast<int64_t>(parameter.nbytes());
+      memory.state += states * static_cast<int64_t>(parameter.nbytes());
+    }
+  }
+  return memory;
+}
+
+StepMemory Strategy::memory(torch::optim::Optimizer& optimizer) {
+  StepMemory memory;
+  for (const at::Tensor& parameter : model().parameters()) {
+    memory.parameters += static_cast<int64_t>(parameter.nbytes());
+    if (parameter.grad().defined())
+      memory.gradients += static_cast<int64_t>(parameter.grad().nbytes());
+  }
+  for (const auto& [name, tensor] : lockstep::optimizer_state(optimizer).tensors) {
+    if (tensor.dim() > 0)
+      memory.state += static_cast<int64_t>(tensor.nbytes());  // counts of steps have none
+  }
+  return memory;
 }
 
 at::Tensor Strategy::random_states() const {

@@ -28,6 +28,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/optim/algorithm.h"
+#include "lockstep/train/step_memory.h"
 
 namespace torch::nn {
 class Module;
@@ -108,6 +109,10 @@ class Strategy {
   // number of times: for evaluation and checkpoints. It goes before the next step, without
   // communicating, at the same place on all ranks. The default: null, they are always whole.
   [[nodiscard]] virtual std::shared_ptr<void> whole_parameters() { return nullptr; }
+  // Bytes of this rank with an optimizer that make_optimizer() gave, activations left out: planned from
+  // shapes and types, and what there is after a step. The default: this rank has all. Do not communicate.
+  virtual StepMemory planned_memory(const torch::optim::Optimizer& optimizer) const;
+  virtual StepMemory memory(torch::optim::Optimizer& optimizer);
   // Whether the optimizer's state is divided among the ranks: then so is the work of writing a
   // large model.
   virtual bool divides_state() const { return false; }

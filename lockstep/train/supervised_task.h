@@ -70,7 +70,7 @@ class SupervisedTask {
   }
 
   StepResult step() {
-    StepClock clock(strategy());
+    StepClock clock(strategy(), !std::exchange(counted_, true));
     if (parts_.learning_rate)
       optim::set_learning_rate(parts_.optimizer, parts_.learning_rate(step_));
     ++step_;
@@ -91,6 +91,7 @@ class SupervisedTask {
     if (batches_per_step_ > 1 && loss.samples > 0) result.loss = loss.loss / loss.samples;
     clock.optimizer([&] { strategy().step(parts_.optimizer, {.max_norm = parts_.max_norm}); });
     result.times = clock.times();
+    result.activations = clock.activations();
     return result;
   }
 
@@ -107,6 +108,7 @@ class SupervisedTask {
   int64_t step_ = 0;  // the next one, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
   bool first_ = false;
+  bool counted_ = false;  // a forward's memory
 };
 
 // Evaluates a classifier whose forward(input) gives log-probabilities [B, classes]: this rank's

@@ -30,6 +30,8 @@ struct StepResult {
   double loss = 0;       // mean over this rank's batch
   int64_t samples = 0;   // of this rank's batch
   StepTimes times = {};  // zeros where the task does not measure them
+  // Bytes that a forward left for its backward; counted in the first step, 0 in others.
+  int64_t activations = 0;
 };
 
 // What is trained. Every function is called on all ranks, in the same order, and may communicate.

@@ -198,7 +198,7 @@ class Trainer {
         std::min(logical ? batches_per_step_ : parts_.args.gradient_accumulation_steps, run.left);
     StepResult result;
     Strategy& strategy = model_.strategy();
-    StepClock clock(strategy);
+    StepClock clock(strategy, !std::exchange(counted_, true));
     optimizer_->zero_grad();
     for (int64_t i = 0; i < group; ++i) {
       std::optional<Accumulation> held;
@@ -223,6 +223,7 @@ class Trainer {
       strategy.step(*optimizer_, options);
     });
     result.times = clock.times();
+    result.activations = clock.activations();
     return result;
   }
 
@@ -301,6 +302,7 @@ class Trainer {
   }
 
   Parts parts_;
+  bool counted_ = false;      // a forward's memory
   Communicator data_ranks_;   // that have data of their own
   int64_t batches_per_step_;  // of this rank, before accumulation
   StrategyModel<M> model_;

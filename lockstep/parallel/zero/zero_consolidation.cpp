@@ -18,9 +18,9 @@
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/gradient_home.h"
+#include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/muon.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
-#include "lockstep/parallel/zero/internal/zero_update.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
 namespace lockstep {
@@ -110,7 +110,7 @@ std::vector<std::string> state_names(const OptimizerOptions& options) {
   if (dynamic_cast<const AdamWOptions*>(&options) != nullptr ||
       dynamic_cast<const AdamOptions*>(&options) != nullptr)
     names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-  names.resize(internal::count_of_states(options));
+  names.resize(optim::states_of(options));
   return names;
 }
 
@@ -177,7 +177,7 @@ Safetensors ZeroOptimizer::state_on_root() {
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
   for (internal::ZeroBucket& bucket : state_->buckets().buckets()) {
     const OptimizerOptions& options = param_groups()[bucket.group].options();
-    const size_t count = internal::count_of_states(options);
+    const size_t count = optim::states_of(options);
     const bool stepped = std::any_of(bucket.slots.begin(), bucket.slots.end(), [&](const auto& s) {
       return parameters[s.parameter].steps > 0;
     });

@@ -96,7 +96,8 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
                              const std::vector<std::string>& names, const ZeroAlgorithm& defaults,
                              const ZeroOptions& options)
     // Everything that can be wrong with the groups is named in our words first.
-    : Optimizer((listed(groups, names, defaults), groups), options_of(defaults)) {
+    : Optimizer((listed(groups, names, defaults), groups), options_of(defaults)),
+      defaults_(defaults) {
   // libtorch (2.13) puts the defaults in place of every value that equals its class's own default:
   // a group's weight decay of 0 would be lost.
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -146,6 +147,10 @@ std::optional<std::vector<at::Tensor>> ZeroOptimizer::own_gradients() {
 
 ZeroMemory ZeroOptimizer::memory() const {
   return state_->memory();
+}
+
+ZeroMemory ZeroOptimizer::planned_memory() const {
+  return state_->planned_memory(param_groups(), defaults_);
 }
 
 int64_t ZeroOptimizer::state_numel() const {

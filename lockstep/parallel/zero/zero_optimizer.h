@@ -106,14 +106,28 @@ struct ZeroOptions {
   bool ignore_unused = true;
 };
 
-// Bytes of this rank, for what is optimized.
+// Bytes of a rank, for what is optimized.
 struct ZeroMemory {
   int64_t parameters = 0;  // its share of what its host has
   int64_t gradients = 0;
   int64_t state = 0;    // 0 before the first step
   int64_t buffers = 0;  // that gradients pass through in stages 2 and 3
   int64_t units = 0;    // its share of what its host fetches at once (ZeroUnits), at most
+  friend bool operator==(const ZeroMemory&, const ZeroMemory&) = default;
 };
+
+// Who shares a copy of the parameters, as a rank sees it.
+struct ZeroRanks {
+  int all = 1;
+  int sharing =
+      1;  // that copy with this rank, itself included; 1 also where every rank has its own
+  bool one_copy = true;  // the engine has memory for that
+};
+// What memory() says after the first step, from shapes and types alone: nothing is allocated, and the
+// parameters may be on the device meta. Pure. Throws InvalidArgument as ZeroOptimizer does for units.
+ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                       const ZeroAlgorithm& defaults, const ZeroOptions& options,
+                       const ZeroRanks& ranks);
 
 // Seconds of this rank since the optimizer was made.
 struct ZeroTimes {
@@ -213,10 +227,13 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   int64_t state_numel() const;
   size_t bucket_count() const;
   ZeroMemory memory() const;
+  // plan_memory() of this optimizer, on these ranks.
+  ZeroMemory planned_memory() const;
   ZeroTimes times() const;
   CommunicatorStats stats() const;  // of its own communicator
 
  private:
+  ZeroAlgorithm defaults_;
   std::shared_ptr<internal::ZeroState> state_;
 };
 

@@ -69,6 +69,7 @@ TEST(ZeroStages, MemoryIsThatOfTheFormulas) {
           loss_over(parameters, 1).backward();
           optimizer.step();
           const ZeroMemory memory = optimizer.memory();
+          EXPECT_EQ(memory, optimizer.planned_memory());
           const auto divided = [&](bool by_ranks) { return by_ranks ? kPsi / ranks : kPsi; };
           const auto near = [](int64_t bytes, double expected) {
             EXPECT_NEAR(static_cast<double>(bytes), expected, 0.02 * expected);
@@ -83,6 +84,32 @@ TEST(ZeroStages, MemoryIsThatOfTheFormulas) {
       }
     }
   }
+}
+
+// Seven billion parameters under AdamW, of which there is nothing but their shapes.
+TEST(ZeroStages, MemoryIsPlannedWithoutAny) {
+  std::vector<at::Tensor> parameters;
+  for (int layer = 0; layer < 32; ++layer) {
+    for (int i = 0; i < 4; ++i) parameters.push_back(torch::empty({4096, 4096}, at::kMeta));
+    for (int i = 0; i < 3; ++i) parameters.push_back(torch::empty({4096, 11008}, at::kMeta));
+  }
+  double psi = 0;
+  for (const at::Tensor& one : parameters) psi += 4.0 * static_cast<double>(one.numel());
+  EXPECT_GT(psi, 4 * 6.4e9);
+  for (const int ranks : {2, 8, 64}) {
+    const ZeroMemory memory = plan_memory({parameters}, AdamWOptions(1e-3), {.stage = 3},
+                                          {.all = ranks, .sharing = ranks});
+    const double part = psi / ranks;
+    EXPECT_NEAR(static_cast<double>(memory.parameters), part, 1e-3 * part);
+    EXPECT_NEAR(static_cast<double>(memory.gradients), part, 1e-3 * part);
+    EXPECT_NEAR(static_cast<double>(memory.state), 2 * part, 2e-3 * part);
+    EXPECT_LT(memory.buffers, 3 * (4096 * 11008 * 4 + (int64_t{25} << 20)));
+  }
+  // Hosts of eight ranks have a whole copy each.
+  const ZeroMemory hosts =
+      plan_memory({parameters}, AdamWOptions(1e-3), {.stage = 3}, {.all = 64, .sharing = 8});
+  EXPECT_NEAR(static_cast<double>(hosts.parameters), psi / 8, 1e-3 * psi / 8);
+  EXPECT_NEAR(static_cast<double>(hosts.gradients), psi / 64, 1e-3 * psi / 64);
 }
 
 // Payload; the few bytes by which ranks agree on a step come on top.

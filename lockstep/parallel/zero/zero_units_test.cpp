@@ -264,10 +264,14 @@ TEST(ZeroUnits, MemoryIsDividedAmongAllRanks) {
     ZeroOptions options = in_units(net, {0, 0, 1, 1});
     options.bucket_sizes = {.first = 1 << 20, .rest = 1 << 20};
     ZeroOptimizer optimizer(comm, named(net), AdamWOptions(1e-3), options);
+    EXPECT_EQ(optimizer.planned_memory().state, 2 * optimizer.planned_memory().gradients);
     double layers = 0, ends = 0;
     for (const auto& [name, tensor] : named(net))
       (name.starts_with("layers.") ? layers : ends) += static_cast<double>(tensor.nbytes());
+    loss_of_net(net, 0, comm.rank(), comm.size()).backward();
+    optimizer.step();
     const ZeroMemory memory = optimizer.memory();
+    EXPECT_EQ(memory, optimizer.planned_memory());
     EXPECT_NEAR(static_cast<double>(memory.parameters), layers / 4 + ends / 2, 0.02 * layers / 4);
     // Two layers' other half, by two ranks.
     EXPECT_NEAR(static_cast<double>(memory.units), 2 * layers / 8 / 2 / 2, 0.02 * layers / 8);

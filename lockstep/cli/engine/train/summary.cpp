@@ -67,6 +67,7 @@ std::string train_summary(const TrainSummary& summary) {
   text += entry("last checkpoint", folder.last().string());
   text += entry("metrics", folder.metrics().string());
   text += entry("report", folder.report().string());
+  text += entry("memory", folder.memory().string());
   text += try_next(summary);
   return text;
 }

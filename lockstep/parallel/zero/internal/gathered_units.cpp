@@ -6,6 +6,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/stopwatch.h"
+#include "lockstep/parallel/zero/internal/zero_layout.h"
 
 namespace lockstep::internal {
 namespace {
@@ -186,8 +187,7 @@ int64_t GatheredUnits::most_bytes() const {
     }
     foreign.push_back(bytes);
   }
-  std::sort(foreign.rbegin(), foreign.rend());
-  return foreign.empty() ? 0 : foreign[0] + (foreign.size() > 1 ? foreign[1] : 0);
+  return most_of_two(std::move(foreign));
 }
 
 }  // namespace lockstep::internal

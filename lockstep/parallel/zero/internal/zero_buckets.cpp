@@ -80,12 +80,9 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   }
   const at::NoGradGuard no_grad;
   if (layout.one_copy && here) host_copy_ = HostCopy::make(comm, layout.copies);
-  // The kinds of buckets: by group, and by unit within.
-  std::vector<size_t> kinds(groups.begin(), groups.end());
-  if (layout.units != nullptr) kinds = group_by_unit(*layout.units, groups);
+  if (layout.units != nullptr) find_units(*layout.units);
   const std::vector<flat::ShardedBucket> plans =
-      layout.whole ? flat::plan_whole_shards(specs, kinds, parts_, layout.sizes)
-                   : flat::plan_shards(specs, kinds, parts_, layout.sizes);
+      plan_zero_buckets(specs, kinds_of(groups, unit_plan_), layout);
   make_pool(comm, plans, layout.buffers);
   std::vector<at::Tensor> flats;
   for (const flat::ShardedBucket& plan : plans) {
@@ -122,20 +119,12 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   reset();
 }
 
-// What one host alone has is never fetched.
-std::vector<size_t> ZeroBuckets::group_by_unit(const ZeroUnits& units,
-                                               std::span<const size_t> groups) {
+// What one host alone has is never fetched, and wrong names are wrong there too.
+void ZeroBuckets::find_units(const ZeroUnits& units) {
   std::vector<at::Tensor> tensors;
   for (const ZeroParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
-  UnitPlan plan = plan_units(*units.model, units.names, tensors);  // throws on one host as well
-  std::vector<size_t> kinds(groups.begin(), groups.end());
-  if (!host_copy_ || host_copy_->hosts() == 1) return kinds;
-  unit_plan_ = std::move(plan);
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    const std::optional<size_t>& unit = unit_plan_.unit[i];
-    kinds[i] = kinds[i] * (unit_plan_.names.size() + 1) + (unit ? *unit + 1 : 0);
-  }
-  return kinds;
+  UnitPlan plan = plan_units(*units.model, units.names, tensors);
+  if (host_copy_ && host_copy_->hosts() > 1) unit_plan_ = std::move(plan);
 }
 
 void ZeroBuckets::divide_units(const ZeroUnits& units) {

@@ -21,10 +21,7 @@
 #include "lockstep/parallel/zero/internal/gathered_units.h"
 #include "lockstep/parallel/zero/internal/host_copy.h"
 #include "lockstep/parallel/zero/internal/unit_plan.h"
-
-namespace lockstep {
-struct ZeroUnits;
-}
+#include "lockstep/parallel/zero/internal/zero_layout.h"
 
 namespace lockstep::internal {
 
@@ -72,16 +69,6 @@ struct ZeroBucket {
 // Throws InvalidArgument as zero_optimizer.h says.
 void check_parameters(const std::vector<ZeroParameter>& parameters);
 
-struct ZeroLayout {
-  int parts = 1;          // ranks that the state is divided among; 1: this rank keeps all
-  size_t buffers = 0;     // that the buckets' gradients share; 0: each bucket has its own
-  bool one_copy = false;  // of the parameters a host, where that can be
-  bool whole = false;     // no parameter is divided among ranks
-  flat::BucketSizes sizes = {};
-  std::span<const int> copies = {};  // who shares one; empty: the ranks of a host
-  const ZeroUnits* units = nullptr;  // whose parameters are divided between hosts too; null: none
-};
-
 class ZeroBuckets {
  public:
   // Moves the parameters, with rank 0's values; groups[i] is parameter i's. They have been checked.
@@ -128,7 +115,7 @@ class ZeroBuckets {
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
-  std::vector<size_t> group_by_unit(const ZeroUnits& units, std::span<const size_t> groups);
+  void find_units(const ZeroUnits& units);
   void divide_units(const ZeroUnits& units);
   void make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans, size_t each);
   at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan);

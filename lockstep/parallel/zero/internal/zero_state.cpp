@@ -23,36 +23,6 @@ Communicator own_group(Communicator comm) {
   return comm.size() == 1 ? comm : comm.duplicate();
 }
 
-// One rank has nothing to divide, and its backwards add up by themselves.
-ZeroOptions resolved(ZeroOptions options, int ranks) {
-  if (options.stage < 0 || options.stage > 3)
-    throw InvalidArgument("ZeroOptimizer: stage is " + std::to_string(options.stage) +
-                          ", it must be 0, 1, 2 or 3");
-  if (options.accumulate && options.stage < 2)
-    throw InvalidArgument("ZeroOptimizer: accumulate is for stages 2 and 3; in stage " +
-                          std::to_string(options.stage) + " take no_sync()");
-  if (options.stage == 3 && !options.one_copy)
-    throw InvalidArgument("ZeroOptimizer: stage 3 is one_copy; take stage 2 without it");
-  if (options.stage != 3 && options.units.model)
-    throw InvalidArgument("ZeroOptimizer: units are for stage 3, which divides parameters");
-  if (ranks == 1) {
-    if (options.accumulate) options.overlap = false;
-    options.stage = 0;
-    options.accumulate = false;
-  }
-  return options;
-}
-
-ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole) {
-  return {.parts = options.stage > 0 ? ranks : 1,
-          .buffers = options.stage > 1 ? ZeroState::kInFlight : 0,
-          .one_copy = options.stage > 0 && options.one_copy,
-          .whole = whole,
-          .sizes = options.bucket_sizes,
-          .copies = options.copies,
-          .units = options.units.model ? &options.units : nullptr};
-}
-
 double one_value(const at::Tensor& tensor, const char* name) {
   if (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type()))
     throw InvalidArgument(std::string("ZeroOptimizer: ") + name +
@@ -233,6 +203,14 @@ void ZeroState::update(double divisor, const Groups& groups) {
   if (copy != nullptr) copy->publish(flats);
   if (buckets_.units()) buckets_.units()->changed();
   for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
+}
+
+ZeroMemory ZeroState::planned_memory(const Groups& groups, const ZeroAlgorithm& defaults) const {
+  const HostCopy* copy = buckets_.host_copy();
+  return plan_memory(groups, defaults, options_,
+                     {.all = comm_.size(),
+                      .sharing = copy == nullptr ? 1 : copy->sharers(),
+                      .one_copy = copy != nullptr});
 }
 
 ZeroMemory ZeroState::memory() const {

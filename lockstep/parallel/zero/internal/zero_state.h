@@ -24,7 +24,7 @@ namespace lockstep::internal {
 class ZeroState final : public flat::BackwardWatch {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-  static constexpr size_t kInFlight = 3;  // buckets that are reduced at once
+  static constexpr size_t kInFlight = kZeroInFlight;
 
   // `whole`: each parameter is one rank's. Collective.
   ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
@@ -45,6 +45,7 @@ class ZeroState final : public flat::BackwardWatch {
   ZeroBuckets& buckets() { return buckets_; }
   bool sharded() const { return buckets_.parts() > 1; }
   ZeroMemory memory() const;
+  ZeroMemory planned_memory(const Groups& groups, const ZeroAlgorithm& defaults) const;
   ZeroTimes times() const {
     ZeroTimes times = times_;
     times.copied_bytes = buckets_.copied_bytes();

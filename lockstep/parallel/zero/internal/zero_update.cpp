@@ -11,6 +11,7 @@
 #include <optional>
 #include <tuple>
 
+#include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/muon.h"
 
 namespace lockstep::internal {
@@ -70,20 +71,9 @@ void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& bas
   }
 }
 
-}  // namespace
-
-size_t count_of_states(const torch::optim::OptimizerOptions& base) {
-  if (dynamic_cast<const optim::MuonOptions*>(&base) != nullptr) return 1;
-  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&base)) return adamw->amsgrad() ? 3 : 2;
-  if (const auto* adam = dynamic_cast<const AdamOptions*>(&base)) return adam->amsgrad() ? 3 : 2;
-  return static_cast<const SGDOptions&>(base).momentum() != 0 ? 1 : 0;
-}
-
-namespace {
-
 void update_by_kernel(ZeroBucket& bucket, const std::vector<ZeroParameter>& parameters,
                       double divisor, const torch::optim::OptimizerOptions& options) {
-  const size_t states = count_of_states(options);
+  const size_t states = optim::states_of(options);
   const auto scalar = bucket.own_parameters.options().dtype(at::kFloat);
   const std::vector<ZeroStretch> stretches = stretches_of(bucket, parameters);
   for (const bool first : {false, true}) {

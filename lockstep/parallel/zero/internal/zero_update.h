@@ -9,9 +9,6 @@
 
 namespace lockstep::internal {
 
-// Of torch::optim::SGDOptions, AdamOptions or AdamWOptions.
-size_t count_of_states(const torch::optim::OptimizerOptions& base);
-
 // Updates this rank's part of the parameters and its state by own_gradient / divisor, and counts
 // the step for all of the bucket's parameters.
 void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, double divisor,

@@ -1,0 +1,46 @@
+// How ZeroOptimizer divides what it has: pure decisions, of its memory and of its plan. Not used
+// directly.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/flat/bucket_plan.h"
+#include "lockstep/flat/shard_plan.h"
+#include "lockstep/parallel/zero/internal/unit_plan.h"
+
+namespace lockstep {
+struct ZeroOptions;
+struct ZeroUnits;
+}  // namespace lockstep
+
+namespace lockstep::internal {
+
+inline constexpr size_t kZeroInFlight = 3;  // buckets that are reduced at once
+
+struct ZeroLayout {
+  int parts = 1;          // ranks that the state is divided among; 1: this rank keeps all
+  size_t buffers = 0;     // that the buckets' gradients share; 0: each bucket has its own
+  bool one_copy = false;  // of the parameters a host, where that can be
+  bool whole = false;     // no parameter is divided among ranks
+  flat::BucketSizes sizes = {};
+  std::span<const int> copies = {};  // who shares one; empty: the ranks of a host
+  const ZeroUnits* units = nullptr;  // whose parameters are divided between hosts too; null: none
+};
+
+// One rank has nothing to divide, and its backwards add up by themselves. Throws InvalidArgument for
+// options that contradict each other.
+ZeroOptions resolved(ZeroOptions options, int ranks);
+// Refers to the options.
+ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole);
+// The kinds of buckets: by group, and by unit within.
+std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units);
+std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,
+                                                   std::span<const size_t> kinds,
+                                                   const ZeroLayout& layout);
+// The largest, and the one after it: a unit that computes, and the one that is fetched meanwhile.
+int64_t most_of_two(std::vector<int64_t> sizes);
+
+}  // namespace lockstep::internal

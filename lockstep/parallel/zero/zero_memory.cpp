@@ -1,0 +1,70 @@
+// What ZeroOptimizer's parts take, from the plans that it is made by.
+#include <optional>
+#include <vector>
+
+#include "lockstep/flat/shard_plan.h"
+#include "lockstep/flat/turn_plan.h"
+#include "lockstep/parallel/zero/internal/unit_plan.h"
+#include "lockstep/parallel/zero/internal/zero_layout.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::OptimizerOptions;
+
+const OptimizerOptions& of_defaults(const ZeroAlgorithm& defaults) {
+  return std::visit([](const auto& one) -> const OptimizerOptions& { return one; }, defaults);
+}
+
+}  // namespace
+
+ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                       const ZeroAlgorithm& defaults, const ZeroOptions& given,
+                       const ZeroRanks& ranks) {
+  const bool whole = std::holds_alternative<optim::MuonOptions>(defaults);
+  const ZeroOptions options = internal::resolved(given, ranks.all);
+  const internal::ZeroLayout layout = internal::layout_of(options, ranks.all, whole);
+  std::vector<at::Tensor> parameters;
+  std::vector<flat::TensorSpec> specs;
+  std::vector<size_t> group_of;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const at::Tensor& one : groups[g].params()) {
+      parameters.push_back(one);
+      specs.push_back({one.numel(), one.scalar_type(), at::kCPU});
+      group_of.push_back(g);
+    }
+  }
+  const bool one_copy = layout.one_copy && ranks.one_copy;
+  const int64_t sharing = one_copy ? ranks.sharing : 1;
+  internal::UnitPlan units;
+  if (layout.units != nullptr && ranks.sharing < ranks.all)
+    units = internal::plan_units(*layout.units->model, layout.units->names, parameters);
+  const std::vector<flat::ShardedBucket> plans =
+      internal::plan_zero_buckets(specs, internal::kinds_of(group_of, units), layout);
+
+  ZeroMemory memory;
+  std::vector<flat::TensorSpec> buckets;
+  std::vector<int64_t> foreign(units.names.size());  // of each unit, what other hosts have
+  for (const flat::ShardedBucket& plan : plans) {
+    buckets.push_back({plan.bucket.numel, plan.bucket.dtype, plan.bucket.device});
+    const size_t first = plan.bucket.slots.front().tensor;
+    const auto element = static_cast<int64_t>(c10::elementSize(plan.bucket.dtype));
+    const int64_t all = plan.bucket.numel * element, part = plan.part * element;
+    const std::optional<size_t> unit = units.names.empty() ? std::nullopt : units.unit[first];
+    if (unit) foreign[*unit] += all - sharing * part;
+    memory.parameters += unit ? part : all / sharing;
+    memory.gradients += layout.buffers > 0 ? part : all;
+    const auto& group = groups[group_of[first]];
+    const OptimizerOptions& how = group.has_options() ? group.options() : of_defaults(defaults);
+    memory.state += static_cast<int64_t>(optim::states_of(how)) * part;
+  }
+  if (layout.buffers > 0) {
+    for (const flat::TensorSpec& buffer : flat::plan_turns(buckets, layout.buffers).buffers)
+      memory.buffers += buffer.numel * static_cast<int64_t>(c10::elementSize(buffer.dtype));
+  }
+  memory.units = internal::most_of_two(std::move(foreign)) / sharing;
+  return memory;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+#include "lockstep/train/live_bytes.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <atomic>
+
+namespace lockstep {
+
+// libtorch passes it on to the threads that share an operation.
+class LiveBytes::Counter final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
+                         c10::Device device) override {
+    if (device.is_cpu()) live_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t live() const { return live_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> live_{0};
+};
+
+LiveBytes::LiveBytes() {
+  if (c10::memoryProfilingEnabled()) return;
+  counter_ = std::make_shared<Counter>();
+  guard_ = std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_);
+}
+
+LiveBytes::~LiveBytes() = default;
+
+int64_t LiveBytes::now() const {
+  return counter_ ? counter_->live() : 0;
+}
+
+}  // namespace lockstep

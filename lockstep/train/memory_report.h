@@ -1,0 +1,45 @@
+// The memory of a step: planned before the first one, counted after it, said and drawn.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "lockstep/train/step_memory.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/train_loop.h"
+
+namespace lockstep {
+
+// "409 MB"; decimal units.
+std::string bytes_text(int64_t bytes);
+// "parameters 205 MB, gradients 205 MB, optimizer 409 MB, buffers 79 MB, activations 1.2 GB"; parts of no
+// bytes are left out.
+std::string to_text(const StepMemory& memory);
+// {"parameters": ..., ...}, bytes.
+nlohmann::ordered_json to_json(const StepMemory& memory);
+// Bars of both, a colour a part.
+std::string memory_svg(const StepMemory& planned, const StepMemory& counted);
+
+// For rank 0; asks the strategy alone, which does not communicate.
+class MemoryCallback final : public TrainCallback {
+ public:
+  // All is referred to and must outlive it. `say` gets a line before the first step and one after it;
+  // empty: nobody. `picture`: where memory_svg() goes.
+  MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
+                 std::function<void(const std::string&)> say, std::filesystem::path picture);
+  void on_step(const TrainerState& state, const StepResult& result) override;
+
+  const StepMemory& planned() const { return planned_; }
+  const StepMemory& counted() const { return counted_; }  // zeros before the first step
+
+ private:
+  Strategy& strategy_;
+  torch::optim::Optimizer& optimizer_;
+  std::function<void(const std::string&)> say_;
+  std::filesystem::path picture_;
+  StepMemory planned_, counted_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+#include "lockstep/train/memory_report.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/live_bytes.h"
+#include "lockstep/train/step_clock.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(LiveBytes, CountsWhatIsLeft) {
+  at::Tensor kept, gone;
+  const at::Tensor before = torch::ones({1000});
+  int64_t left = 0;
+  {
+    const LiveBytes live;
+    EXPECT_EQ(live.now(), 0);
+    gone = torch::ones({5000});
+    kept = before * 2;
+    EXPECT_GE(live.now(), 24'000);
+    gone.reset();
+    left = live.now();
+  }
+  EXPECT_GE(left, 4000);
+  EXPECT_LT(left, 4200);  // the allocator rounds up
+  kept = torch::ones({7000});
+  const LiveBytes other;
+  EXPECT_EQ(other.now(), 0);
+}
+
+TEST(LiveBytes, AForwardLeavesItsActivations) {
+  at::set_num_threads(1);
+  torch::nn::Sequential net(torch::nn::Linear(100, 200), torch::nn::Linear(200, 300));
+  const auto strategy = make_strategy("average");
+  const at::Tensor input = torch::ones({64, 100});
+  StepClock clock(*strategy, /*count=*/true);
+  const at::Tensor output = clock.forward([&] { return net->forward(input); });
+  EXPECT_NEAR(static_cast<double>(clock.activations()), 64 * (200 + 300) * 4, 2000);
+  StepClock later(*strategy);
+  later.forward([&] { return net->forward(input); });
+  EXPECT_EQ(later.activations(), 0);
+}
+
+// By the strategies' own plans: what is there after a step is what was said before it.
+TEST(MemoryReport, WhatIsCountedIsWhatWasPlanned) {
+  for (const char* name : {"ddp", "average", "horovod", "zero1", "zero2", "zero3", "fsdp"}) {
+    for (const bool adam : {true, false}) {
+      testing::run_threads(3, [&](Communicator& comm) {
+        torch::nn::Sequential net(torch::nn::Linear(30, 50), torch::nn::Linear(50, 7));
+        net->parameters()[1].requires_grad_(false);
+        const auto strategy = make_strategy(name);
+        strategy->set_up(net.ptr(), comm);
+        const auto optimizer =
+            adam ? strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3))
+                 : strategy->make_optimizer({net->parameters()},
+                                            torch::optim::SGDOptions(1e-3).momentum(0.9));
+        const StepMemory planned = strategy->planned_memory(*optimizer);
+        const auto outputs = strategy->forward(
+            4, [&] { return Strategy::Tensors{net->forward(torch::ones({4, 30}))}; });
+        strategy->backward(outputs[0].sum());
+        strategy->step(*optimizer);
+        EXPECT_EQ(strategy->memory(*optimizer), planned)
+            << name << ": " << to_text(strategy->memory(*optimizer)) << " and " << to_text(planned);
+        EXPECT_GT(planned.state, 0);
+      });
+    }
+  }
+}
+
+TEST(MemoryReport, IsSaidAndDrawn) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1234), "1.2 kB");
+  EXPECT_EQ(bytes_text(999'600), "1.0 MB");
+  EXPECT_EQ(bytes_text(12'300'000'000), "12 GB");
+  const StepMemory planned{.parameters = 2'000'000, .gradients = 1'000'000, .state = 4'000'000};
+  StepMemory counted = planned;
+  counted.activations = 700'000;
+  EXPECT_EQ(to_text(counted),
+            "parameters 2.0 MB, gradients 1.0 MB, optimizer 4.0 MB, activations 700 kB");
+  EXPECT_EQ(to_json(counted).dump(),
+            R"({"parameters":2000000,"gradients":1000000,"optimizer":4000000,"buffers":0,)"
+            R"("activations":700000})");
+  const std::string svg = memory_svg(planned, counted);
+  for (const char* text :
+       {"Memory of a rank", "planned", "first step", "7.0 MB", "7.7 MB", "activations"})
+    EXPECT_THAT(svg, HasSubstr(text));
+}
+
+TEST(MemoryReport, TheCallbackSpeaksBeforeAndAfterTheFirstStep) {
+  const TestDirectory dir;
+  testing::run_threads(1, [&](Communicator& comm) {
+    torch::nn::Sequential net(torch::nn::Linear(30, 50));
+    const auto strategy = make_strategy("ddp");
+    strategy->set_up(net.ptr(), comm);
+    const auto optimizer =
+        strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
+    std::vector<std::string> said;
+    MemoryCallback callback(
+        *strategy, *optimizer, [&](const std::string& line) { said.push_back(line); },
+        dir / "m.svg");
+    ASSERT_EQ(said.size(), 1U);
+    EXPECT_EQ(said[0],
+              "Memory of a rank, planned: parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB; "
+              "activations are counted in the first step");
+    net->forward(torch::ones({2, 30})).sum().backward();
+    strategy->step(*optimizer);
+    for (int i = 0; i < 2; ++i) callback.on_step({}, {.activations = 400});
+    ASSERT_EQ(said.size(), 2U);
+    EXPECT_EQ(said[1],
+              "Memory of a rank, first step: parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB, "
+              "activations 400 B; 25 kB in all");
+    EXPECT_THAT(dir.read("m.svg"), HasSubstr("first step"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
