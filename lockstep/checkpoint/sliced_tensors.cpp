@@ -63,6 +63,26 @@ at::Tensor SlicedTensor::whole() const {
   return tensor;
 }
 
+std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> stored_parts(
+    SlicedTensors tensors, std::string source) {
+  return [tensors = std::move(tensors), source = std::move(source)](
+             const std::string& name, int64_t begin, const at::Tensor& part) {
+    const SlicedTensor* const found = tensors.find(name);
+    if (found == nullptr) throw CheckpointError(source + ": has no tensor '" + name + "'");
+    if (begin + part.numel() > found->numel())
+      throw CheckpointError(source + ": '" + name + "' has " + std::to_string(found->numel()) +
+                            " elements, and the model's more");
+    const at::NoGradGuard no_grad;
+    if (found->dtype == part.scalar_type()) {
+      found->read(begin, part);
+      return;
+    }
+    const at::Tensor values = at::empty(part.sizes(), part.options().dtype(found->dtype));
+    found->read(begin, values);
+    part.copy_(values);
+  };
+}
+
 SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,
                       const at::Tensor& values) {
   return {.dtype = values.scalar_type(),

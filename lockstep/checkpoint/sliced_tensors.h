@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -53,6 +54,13 @@ struct SlicedTensors {
   Safetensors whole() const;
   int64_t bytes() const;  // of the slices that are there
 };
+
+// What a checkpoint or a file has, a part at a time: of the tensor of that name the elements
+// [begin, begin + part.numel()) as they lie in memory into `part`, 1-D and contiguous, converted to its type;
+// only these are read. For ZeroOptions::initial. Throws CheckpointError that begins with `source` where they
+// are not there.
+std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> stored_parts(
+    SlicedTensors tensors, std::string source);
 
 // `numel` elements of a tensor, from `begin` on, as 1-D memory that a rank has.
 SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,

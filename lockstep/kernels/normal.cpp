@@ -1,5 +1,7 @@
 #include "lockstep/kernels/normal.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -9,6 +11,16 @@
 #include "lockstep/kernels/random_word.h"
 
 namespace lockstep::kernels {
+
+namespace {
+
+// Where number 0 would be, if number `index` is at `at`.
+float* from_zero(float* at, int64_t index) {
+  return reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(at) -
+                                  static_cast<uintptr_t>(index) * sizeof(float));
+}
+
+}  // namespace
 
 double normal_number(uint64_t seed, int64_t index) {
   const uint64_t key = row_key(seed, index / kNormalRow);
@@ -29,6 +41,26 @@ void fill_normal(float* to, int64_t count, uint64_t seed, float deviation, int t
   constexpr int64_t kPiece = 64 * kNormalRow;
   in_parallel(count, kPiece, threads, [&](int64_t begin, int64_t end) {
     kernels().fill_normal(seed, deviation, to, begin, end);
+  });
+}
+
+void fill_normal_part(float* to, int64_t first, int64_t count, uint64_t seed, float deviation,
+                      int threads) {
+  // A kernel begins at a row.
+  const int64_t rows = std::min((kNormalRow - first % kNormalRow) % kNormalRow, count);
+  if (rows > 0) {
+    std::array<float, kNormalRow> row;
+    const int64_t skipped = first % kNormalRow;
+    kernels().fill_normal(seed, deviation, from_zero(row.data(), first - skipped), first - skipped,
+                          first + rows);
+    std::copy_n(row.begin() + skipped, rows, to);
+  }
+  const int64_t begin = first + rows;
+  if (rows == count) return;
+  float* const base = from_zero(to + rows, begin);
+  constexpr int64_t kPiece = 64 * kNormalRow;
+  in_parallel(count - rows, kPiece, threads, [&](int64_t from, int64_t until) {
+    kernels().fill_normal(seed, deviation, base, begin + from, begin + until);
   });
 }
 

@@ -17,5 +17,8 @@ double normal_number(uint64_t seed, int64_t index);
 
 // to[i] = deviation * number i, for [0, count), on up to `threads` of OpenMP's threads.
 void fill_normal(float* to, int64_t count, uint64_t seed, float deviation, int threads);
+// to[i] = deviation * number first + i: the same numbers, of which this is a part.
+void fill_normal_part(float* to, int64_t first, int64_t count, uint64_t seed, float deviation,
+                      int threads);
 
 }  // namespace lockstep::kernels

@@ -53,6 +53,23 @@ TEST(Normal, DoesNotDependOnCutsThreadsOrVectors) {
     EXPECT_EQ(drawn(*all[i], 9, kSome), drawn(*all[1], 9, kSome));
 }
 
+TEST(Normal, APartIsOfTheSameNumbers) {
+  constexpr int64_t kSome = 200 * kNormalRow + 77;
+  std::vector<float> whole(kSome);
+  fill_normal(whole.data(), kSome, 9, 0.5F, 2);
+  for (const int64_t first :
+       {int64_t{0}, int64_t{1}, int64_t{1000}, kNormalRow, 3 * kNormalRow + 5}) {
+    for (const int64_t count :
+         {int64_t{1}, int64_t{23}, int64_t{24}, kNormalRow, 100 * kNormalRow + 3}) {
+      std::vector<float> part(static_cast<size_t>(count) + 1, 7);
+      fill_normal_part(part.data(), first, count, 9, 0.5F, 2);
+      EXPECT_TRUE(std::equal(part.begin(), part.end() - 1, whole.begin() + first))
+          << first << " " << count;
+      EXPECT_EQ(part.back(), 7);
+    }
+  }
+}
+
 TEST(Normal, WritesNothingBeyondItsCount) {
   for (const Kernels* kernels : every()) {
     std::vector<float> numbers(64, 7);

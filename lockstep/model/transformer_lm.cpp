@@ -1,5 +1,7 @@
 #include "lockstep/model/transformer_lm.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -13,11 +15,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <numbers>
 #include <numeric>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/kernels/normal.h"
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/internal/undrawn.h"
 
@@ -83,6 +88,20 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
                         " is outside the vocabulary of " + std::to_string(vocabulary));
 }
 
+// Those that drawing would take, which others may take now.
+std::vector<uint64_t> seeds_to_come(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  {
+    const std::lock_guard lock(generator.mutex());
+    generator = generator.clone();
+  }
+  std::vector<uint64_t> seeds;
+  for (const auto& item : parameters) {
+    if (item.value().dim() == 2) seeds.push_back(internal::draw_seeds(1, generator)[0]);
+  }
+  return seeds;
+}
+
 }  // namespace
 
 TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
@@ -112,7 +131,10 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
       "lm_head",
       register_module("lm_head", std::make_shared<internal::LmHead>(
                                      config_, config_.tie_word_embeddings ? embedding : nullptr)));
-  if (options.initial == InitialParameters::kNone) return;
+  if (options.initial == InitialParameters::kNone) {
+    seeds_ = seeds_to_come(named_parameters());
+    return;
+  }
   const at::NoGradGuard no_grad;
   for (auto& item : named_parameters()) {
     at::Tensor& parameter = item.value();
@@ -121,6 +143,38 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
     else if (item.key().ends_with("bias"))
       parameter.zero_();
   }
+}
+
+std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>
+TransformerLmImpl::drawn_parts() const {
+  struct Values {
+    std::optional<uint64_t> seed;  // none: a constant
+    float constant = 0;
+  };
+  std::map<std::string, Values> values;
+  size_t matrices = 0;
+  for (const auto& item : named_parameters()) {
+    Values& one = values[item.key()];
+    if (item.value().dim() == 2)
+      one.seed = matrices < seeds_.size() ? seeds_[matrices++]
+                                          : throw InvalidArgument(
+                                                "TransformerLm: drawn_parts() is for a model made "
+                                                "with InitialParameters::kNone");
+    else
+      one.constant = item.key().ends_with("bias") ? 0 : 1;  // 1: a norm's
+  }
+  const auto deviation = static_cast<float>(config_.initializer_range);
+  return [values, deviation](const std::string& name, int64_t begin, const at::Tensor& part) {
+    const auto found = values.find(name);
+    if (found == values.end())
+      throw InvalidArgument("drawn_parts: TransformerLm has no parameter '" + name + "'");
+    const at::NoGradGuard no_grad;
+    if (found->second.seed)
+      kernels::fill_normal_part(part.mutable_data_ptr<float>(), begin, part.numel(),
+                                *found->second.seed, deviation, at::get_num_threads());
+    else
+      part.fill_(found->second.constant);
+  };
 }
 
 void TransformerLmImpl::add_unit(const std::string& name, std::shared_ptr<LmUnit> unit) {

@@ -98,6 +98,14 @@ class TransformerLmImpl : public torch::nn::Module {
   // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes.
   at::Tensor next(const at::Tensor& ids, LmCache& cache);
 
+  // Of a model made with kNone: the values that kDrawn would have given it, a part at a time: of the parameter
+  // of that name the elements [begin, begin + part.numel()) into `part`, 1-D and contiguous, float32 on the
+  // CPU. For a model that no rank has whole (ZeroOptions::initial): ranks whose default generators stood at
+  // one state when they made it get parts of one model. Keeps nothing of the model. The function throws
+  // InvalidArgument for a name that is none; this one, where the values were drawn.
+  std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> drawn_parts()
+      const;
+
   const LmConfig& config() const { return config_; }
 
  private:
@@ -106,6 +114,7 @@ class TransformerLmImpl : public torch::nn::Module {
 
   LmConfig config_;
   LmSplit split_;
+  std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;
   at::Tensor cosines_, sines_;  // of the positions needed so far

@@ -185,14 +185,20 @@ TEST(TransformerLm, InBFloat16ItIsAsNearAsTheComposedForm) {
     return all;
   };
   const auto truth = run(exact, false), found = run(nodes, true), others = run(composed, true);
+  // One gradient's rounding varies with the instruction set; that of all of them does not.
+  double ours_of_all = 0, theirs_of_all = 0;
   for (size_t i = 0; i < truth.size(); ++i) {
     EXPECT_EQ(found[i].scalar_type(), at::kFloat);
-    const double ours = (found[i] - truth[i]).norm().item<double>();
-    const double theirs = (others[i] - truth[i]).norm().item<double>();
-    EXPECT_LT(ours, 1.5 * theirs) << i;
-    EXPECT_LT(theirs, 0.2 * truth[i].norm().item<double>()) << i;
+    const double norm = truth[i].norm().item<double>();
+    const double ours = (found[i] - truth[i]).norm().item<double>() / norm;
+    const double theirs = (others[i] - truth[i]).norm().item<double>() / norm;
+    EXPECT_LT(ours, 2 * theirs) << i;
+    EXPECT_LT(theirs, 0.2) << i;
     EXPECT_GT(ours, 0) << i;
+    ours_of_all += ours * ours;
+    theirs_of_all += theirs * theirs;
   }
+  EXPECT_LT(std::sqrt(ours_of_all), 1.2 * std::sqrt(theirs_of_all));
 }
 
 TEST(TransformerLm, WeightsGradientsMayComeLater) {
@@ -402,6 +408,28 @@ TEST(LmConfig, RefusesWithOneLine) {
     EXPECT_THAT(line, ::testing::StartsWith("config.json")) << json;
     EXPECT_EQ(line.find('\n'), std::string::npos) << json;
   }
+}
+
+// What no rank has whole: in parts, the numbers of the whole.
+TEST(TransformerLm, PartsAreDrawnAsTheWhole) {
+  LmConfig config = lm_preset("tiny");
+  config.attention_bias = true;
+  torch::manual_seed(17);
+  const TransformerLm whole(config);
+  torch::manual_seed(17);
+  const TransformerLm empty(config, LmOptions{.initial = InitialParameters::kNone});
+  const auto part_of = empty->drawn_parts();
+  for (const auto& item : whole->named_parameters()) {
+    const at::Tensor expected = item.value().detach().flatten();
+    for (const int64_t pieces : {1, 3}) {
+      at::Tensor found = torch::full_like(expected, 9);
+      const int64_t step = (expected.numel() + pieces - 1) / pieces;
+      for (int64_t begin = 0; begin < expected.numel(); begin += step)
+        part_of(item.key(), begin, found.slice(0, begin, begin + step));
+      EXPECT_TRUE(found.equal(expected)) << item.key() << " in " << pieces;
+    }
+  }
+  EXPECT_THROW(part_of("nothing", 0, torch::empty({1})), InvalidArgument);
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width) {
   return embedding;
 }
 
-std::vector<uint64_t> draw_seeds(int64_t count) {
+std::vector<uint64_t> draw_seeds(int64_t count, const std::optional<at::Generator>& generator) {
   at::Tensor drawn = at::empty({count}, at::kLong);
-  drawn.random_();
+  drawn.random_(generator);
   const auto* const first = drawn.const_data_ptr<int64_t>();
   return {first, first + count};
 }

@@ -3,10 +3,12 @@
 // start.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace lockstep::internal {
@@ -17,7 +19,8 @@ torch::nn::Embedding undrawn_embedding(int64_t rows, int64_t width);
 
 // Seeds from the default generator, by an operation: so torch::manual_seed, a checkpoint's random
 // state and DataParallel's generators hold for what is counted from them too.
-std::vector<uint64_t> draw_seeds(int64_t count);
+std::vector<uint64_t> draw_seeds(int64_t count,
+                                 const std::optional<at::Generator>& generator = std::nullopt);
 
 // Draws from a normal distribution around 0. On the CPU in float32 by all of ATen's threads, from
 // one of draw_seeds() (kernels/normal.h); elsewhere as torch's normal_().

@@ -30,6 +30,7 @@
 #include <torch/optim/sgd.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -99,6 +100,12 @@ struct ZeroOptions {
   // ones (activation checkpointing) that reach a parameter twice included.
   bool overlap = true;
   ZeroUnits units = {};
+  // Parameters born divided: writes the elements [begin, begin + part.numel()) of the parameter of that name,
+  // as they lie in memory, into `part` (1-D, contiguous). A rank is asked for its own part alone, and what the
+  // parameters held is not read: a model made without values (InitialParameters::kNone) may be larger than
+  // any rank's memory, and no rank sends it. TransformerLmImpl::drawn_parts() and stored_parts() of a checkpoint
+  // give such functions; the same on all ranks. Empty: rank 0's values.
+  std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> initial = {};
   // copies[r]: which copy of the parameters rank r shares; ranks of one host that follow each other. For
   // one copy a NUMA node, say. Empty: one a host.
   std::vector<int> copies = {};
@@ -162,7 +169,9 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
                             public PendingGradients {
  public:
   // Collective: compares names, shapes and dtypes among the ranks (Mismatch names the first
-  // difference), makes a communicator of its own, and copies rank 0's values to all. Throws
+  // difference), makes a communicator of its own, and copies rank 0's values to all
+  // (or asks `initial`, and passes on what it throws: a rank whose part cannot be had leaves the others waiting
+  // until it ends). Throws
   // InvalidArgument for options that contradict each other or that the engine cannot follow, for a parameter that occurs twice or shares memory with another, is frozen, no
   // leaf, sparse or not floating-point.
   ZeroOptimizer(Communicator comm, const NamedTensors& parameters, const ZeroAlgorithm& algorithm,

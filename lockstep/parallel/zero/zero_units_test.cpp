@@ -5,9 +5,12 @@
 #include <torch/types.h>
 
 #include <atomic>
+#include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/activations/checkpoint_layers.h"
@@ -358,6 +361,49 @@ TEST(ZeroUnits, WhatThrewCanBeRepeated) {
     }
     EXPECT_LE(distance(net->parameters(), plain->parameters()), 1e-10);
   });
+}
+
+// Each rank writes its own part; what the parameters held is not read, and not sent.
+TEST(ZeroBirths, RanksWriteTheirParts) {
+  LayerNet plain(kLayers);
+  const auto value = [](const std::string& name, int64_t i) {
+    return std::sin(0.7 * static_cast<double>(i) + static_cast<double>(name.size()));
+  };
+  for (const auto& [stage, one_copy, copies] :
+       std::vector<std::tuple<int, bool, std::vector<int>>>{{0, true, {}},
+                                                            {1, true, {}},
+                                                            {1, false, {}},
+                                                            {3, true, {}},
+                                                            {3, true, {0, 0, 1}},
+                                                            {-3, true, {0, 0, 1}}}) {
+    std::atomic<int64_t> asked{0};
+    testing::run_threads(3, [&](Communicator& comm) {
+      LayerNet net(kLayers);
+      ZeroOptions options = in_units(net, copies);
+      if (stage >= 0) options.units = {};
+      options.stage = std::abs(stage);
+      options.one_copy = one_copy;
+      options.initial = [&](const std::string& name, int64_t begin, const at::Tensor& part) {
+        asked += part.numel();
+        for (int64_t i = 0; i < part.numel(); ++i)
+          part.mutable_data_ptr<double>()[i] = value(name, begin + i);
+      };
+      {
+        const at::NoGradGuard no_grad;
+        for (at::Tensor& p : net->parameters()) p.fill_(comm.rank() + 7);
+      }
+      ZeroOptimizer optimizer(comm, named(net), SGDOptions(0.1), options);
+      const auto whole = optimizer.whole_parameters();
+      for (const auto& [name, tensor] : named(net)) {
+        const at::Tensor flat = tensor.detach().flatten();
+        for (int64_t i = 0; i < flat.numel(); i += 7)
+          ASSERT_EQ(flat[i].item<double>(), value(name, i)) << stage << " " << name << " " << i;
+      }
+    });
+    int64_t all = 0;
+    for (const at::Tensor& p : plain->parameters()) all += p.numel();
+    EXPECT_EQ(asked, stage == 0 ? 3 * all : all);
+  }
 }
 
 TEST(ZeroUnits, SaysWhatItCannotDo) {

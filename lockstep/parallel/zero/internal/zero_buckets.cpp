@@ -100,17 +100,26 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     } else {
       bucket.gradients = make_flat(comm, spec_of(plan.bucket));
     }
-    move(bucket, plan.bucket, parts_ == 1 ? 0 : comm.rank());
+    const bool drawn_here = layout.initial != nullptr;
+    move(bucket, plan.bucket, parts_ == 1 ? 0 : comm.rank(),
+         !drawn_here && (!host_copy_ || host_copy_->writes()));
+    if (drawn_here) bear(bucket, layout);
     if (bucket.unit) {
       // One at a time, so that the host never has all of them.
-      host_copy_->spread(std::span(&bucket.parameters, 1));
+      if (!drawn_here) host_copy_->spread(std::span(&bucket.parameters, 1));
       if (host_copy_->writes()) host_copy_->release(bucket.parameters);
     } else {
       flats.push_back(bucket.parameters);
     }
     buckets_.push_back(std::move(bucket));
   }
-  if (host_copy_) {
+  if (layout.initial != nullptr) {
+    if (host_copy_)
+      host_copy_->publish(flats);
+    else if (parts_ > 1)
+      for (const ZeroBucket& one : buckets_)
+        comm.iall_gather(one.parameters, one.own_parameters).wait();
+  } else if (host_copy_) {
     host_copy_->spread(flats);
   } else {
     for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
@@ -154,7 +163,18 @@ at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& 
   return host_copy_ ? host_copy_->empty(plan.numel, plan.dtype) : make_flat(comm, spec_of(plan));
 }
 
-void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part) {
+// What is padding, the memory is zero for.
+void ZeroBuckets::bear(const ZeroBucket& bucket, const ZeroLayout& layout) {
+  for (const ZeroSlot& slot : bucket.slots) {
+    if (slot.own.empty()) continue;
+    const int64_t begin = bucket.origin + slot.own.begin - slot.offset;
+    (*layout.initial)(
+        parameters_[slot.parameter].name, begin,
+        bucket.own_parameters.narrow(0, slot.own.begin, slot.own.end - slot.own.begin));
+  }
+}
+
+void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part, bool values) {
   bucket.origin = part * bucket.part;
   bucket.own_parameters = bucket.parameters.narrow(0, bucket.origin, bucket.part);
   bucket.own_gradient = lends() ? at::zeros({bucket.part}, bucket.gradients.options())
@@ -165,10 +185,10 @@ void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part) {
     bucket.slots.push_back({place.tensor, place.offset, numel,
                             flat::range_in_part(place.offset, numel, part, bucket.part)});
     parameter.bucket = buckets_.size();
-    if (host_copy_ && !host_copy_->writes())
-      flat::adopt_home(parameter.tensor, bucket.parameters, place.offset);
-    else
+    if (values)
       flat::move_home(parameter.tensor, bucket.parameters, place.offset);
+    else
+      flat::adopt_home(parameter.tensor, bucket.parameters, place.offset);
   }
   reseat(bucket);
 }

@@ -119,7 +119,9 @@ class ZeroBuckets {
   void divide_units(const ZeroUnits& units);
   void make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans, size_t each);
   at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan);
-  void move(ZeroBucket& bucket, const flat::Bucket& plan, int part);
+  // `values`: those of the parameters go along.
+  void move(ZeroBucket& bucket, const flat::Bucket& plan, int part, bool values);
+  void bear(const ZeroBucket& bucket, const ZeroLayout& layout);
   void clear_padding(const ZeroBucket& bucket);
   void move_out(ZeroBucket& bucket);
   void reseat(ZeroBucket& bucket);

@@ -36,7 +36,8 @@ ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole) {
           .whole = whole,
           .sizes = options.bucket_sizes,
           .copies = options.copies,
-          .units = options.units.model ? &options.units : nullptr};
+          .units = options.units.model ? &options.units : nullptr,
+          .initial = options.initial ? &options.initial : nullptr};
 }
 
 std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units) {

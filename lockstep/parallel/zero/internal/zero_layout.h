@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/flat/bucket_plan.h"
@@ -28,6 +30,8 @@ struct ZeroLayout {
   flat::BucketSizes sizes = {};
   std::span<const int> copies = {};  // who shares one; empty: the ranks of a host
   const ZeroUnits* units = nullptr;  // whose parameters are divided between hosts too; null: none
+  // Gives the values; null: they are rank 0's.
+  const std::function<void(const std::string&, int64_t, const at::Tensor&)>* initial = nullptr;
 };
 
 // One rank has nothing to divide, and its backwards add up by themselves. Throws InvalidArgument for
