@@ -23,8 +23,10 @@ struct AdamWRecipe {
   using Autocast = std::optional<amp::AutocastSettings>;
 
   const D& train;
-  int64_t held_out = 0;                 // samples to evaluate on
-  std::function<M()> make;              // the model, perhaps drawn
+  int64_t held_out = 0;     // samples to evaluate on
+  std::function<M()> make;  // the model, perhaps drawn
+  // Of what make() gave: null, or what gives it its values (Strategy::set_up_undrawn()).
+  std::function<Strategy::Initial(const M&)> initial = {};
   Loss loss = {};                       // as SupervisedTask calls it
   std::optional<double> max_norm = {};  // the gradients' global one, at most
   std::function<Evaluation(M&, const Autocast&)> evaluate;
@@ -48,7 +50,9 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
       recipe.train, *sampler,
       {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
 
-  StrategyModel model(drawn_from_seed(comm, config.seed, recipe.make), strategy, comm);
+  const M made = drawn_from_seed(comm, config.seed, recipe.make,
+                                 recipe.initial ? Draws::kOfAll : Draws::kOfRankZero);
+  StrategyModel model(made, strategy, comm, recipe.initial ? recipe.initial(made) : nullptr);
   const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
   const auto optimizer =
       strategy->make_optimizer(optim::decay_groups(*model.module(), adamw), adamw);

@@ -117,7 +117,7 @@ TransformerLm make_lm(const LmInput& input, const LmData& data) {
   config.max_position_embeddings = input.context;
   config.hidden_dropout = input.dropout;
   config.eos_token_ids = data.end_ids;
-  return TransformerLm(config);
+  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone});
 }
 
 CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data) {

@@ -53,7 +53,7 @@ data::TokenWindows evaluation_windows(const tokenizers::LmTokenizer& tokenizer,
                                       const std::vector<std::string>& texts, bool rows,
                                       int64_t context);
 
-// Drawn from the default generator, or of the directory. Throws CheckpointError; InvalidArgument for a
+// Of the directory; or without values, for drawn_parts() (transformer_lm.h), by the default generator. Throws CheckpointError; InvalidArgument for a
 // context or a vocabulary that the directory's model has no room for.
 TransformerLm make_lm(const LmInput& input, const LmData& data);
 

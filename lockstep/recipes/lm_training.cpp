@@ -56,6 +56,10 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
               checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
             return model;
           },
+      .initial = [&](const TransformerLm& model) -> Strategy::Initial {
+        if (std::filesystem::is_directory(config.model)) return nullptr;
+        return model->drawn_parts();
+      },
       .loss = {.targets_a_token = targets_a_token},
       .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =

@@ -4,6 +4,7 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -82,15 +83,19 @@ struct RecipeParts {
 };
 TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,
                        RecipeParts parts);
-// What `make` gives, drawn from `seed`. Rank 0 draws while the others wait, for ranks that are
-// threads share one generator; they receive its parameters later, what they draw themselves does not
-// count. Afterwards the generator stands at seed + rank. Collective.
+// What `make` gives, drawn from `seed`. Afterwards the generator stands at seed + rank. Collective.
+// Ranks that are threads share one generator, so rank 0 draws while the others wait; they receive its
+// parameters later, what they draw themselves does not count. Where it does, each waits for the one before.
+enum class Draws : uint8_t { kOfRankZero, kOfAll };
 template <typename Make>
-auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make) {
-  if (comm.rank() != 0) comm.barrier();
+auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
+                     Draws count = Draws::kOfRankZero) {
+  const int turns = count == Draws::kOfAll ? comm.size() - 1 : 1;
+  const int own = std::min(comm.rank(), turns);
+  for (int turn = 0; turn < own; ++turn) comm.barrier();
   torch::manual_seed(static_cast<uint64_t>(seed));
   auto made = make();
-  if (comm.rank() == 0) comm.barrier();
+  for (int turn = own; turn < turns; ++turn) comm.barrier();
   torch::manual_seed(static_cast<uint64_t>(seed + comm.rank()));
   return made;
 }

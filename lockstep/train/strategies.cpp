@@ -7,6 +7,7 @@
 #include <bit>
 #include <charconv>
 #include <map>
+#include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
@@ -98,7 +99,21 @@ class ZeroStrategy final : public Strategy {
   std::string name() const override { return units_ ? "fsdp" : "zero" + std::to_string(stage_); }
   void set_up(ModulePtr model, Communicator comm) override {
     Strategy::set_up(model, std::move(comm));
-    if (units_ && !layers_of(*model).empty()) layered_ = std::move(model);
+    look_for_layers();
+  }
+  void set_up_undrawn(ModulePtr model, Communicator comm, Initial initial) override {
+    keep(std::move(model), std::move(comm));
+    NamedTensors whole = to_named_tensors(this->model().named_buffers());
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : parameters_of(this->model())) {
+      if (parameter.requires_grad()) continue;
+      initial(name, 0, parameter.view(-1));
+      whole.emplace_back(name, parameter);
+    }
+    check_same_on_all_ranks(this->comm(), whole);  // the others: make_optimizer()
+    broadcast_tensors(this->comm(), whole);
+    initial_ = std::move(initial);
+    look_for_layers();
   }
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::optim::OptimizerParamGroup> groups,
@@ -114,8 +129,10 @@ class ZeroStrategy final : public Strategy {
       for (const at::Tensor& p : group.params()) in_order.push_back(names[p.unsafeGetTensorImpl()]);
       trained.push_back(std::move(group));
     }
-    const ZeroOptions options{
-        .stage = stage_, .accumulate = stage_ > 1, .units = {.model = layered_}};
+    const ZeroOptions options{.stage = stage_,
+                              .accumulate = stage_ > 1,
+                              .units = {.model = layered_},
+                              .initial = std::exchange(initial_, nullptr)};
     auto optimizer = std::make_unique<ZeroOptimizer>(comm(), std::move(trained),
                                                      std::move(in_order), algorithm, options);
     optimizer_ = optimizer.get();
@@ -158,6 +175,9 @@ class ZeroStrategy final : public Strategy {
   }
 
  private:
+  void look_for_layers() {
+    if (units_ && !layers_of(model()).empty()) layered_ = shared_model();
+  }
   // What is not trained is this rank's own.
   StepMemory with_others(const ZeroMemory& zero) const {
     StepMemory memory{.parameters = zero.parameters,
@@ -179,6 +199,7 @@ class ZeroStrategy final : public Strategy {
   int stage_;
   bool units_;
   ModulePtr layered_;                   // whose layers are units
+  Initial initial_;                     // until there is an optimizer
   ZeroOptimizer* optimizer_ = nullptr;  // the caller's, as long as it trains
   std::optional<ZeroOptimizer::NoSync> held_;
 };

@@ -34,6 +34,13 @@ void Strategy::set_up(std::shared_ptr<torch::nn::Module> model, Communicator com
   broadcast_tensors(*comm_, everything);
 }
 
+void Strategy::set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communicator comm,
+                              Initial initial) {  // NOLINT: kept by others
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : parameters_of(*model)) initial(name, 0, parameter.view(-1));
+  set_up(std::move(model), std::move(comm));
+}
+
 std::unique_ptr<torch::optim::Optimizer> Strategy::make_optimizer(
     std::vector<torch::optim::OptimizerParamGroup> groups, const optim::Algorithm& algorithm) {
   return optim::make_fused(groups, algorithm);

@@ -70,6 +70,14 @@ class Strategy {
   // and dtypes (Mismatch names the first difference), and rank 0's parameters and buffers go to all.
   // Both arguments are kept.
   virtual void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm);
+  // The same for a model that was made without values: `initial` writes the elements
+  // [begin, begin + part.numel()) of the parameter of that name into `part`, as ZeroOptions::initial does,
+  // alike on all ranks. The default: every rank asks for all of them, then set_up(). zero1 to fsdp keep
+  // it until make_optimizer(), where a rank asks for its part alone; no rank has the model before.
+  using Initial =
+      std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>;
+  virtual void set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communicator comm,
+                              Initial initial);
 
   // An optimizer of the model's parameters in these groups, which lives as long as the training.
   // The default: optim::make_fused().
@@ -138,6 +146,7 @@ class Strategy {
   }
   // Of set_up(). Throw InvalidArgument before it.
   torch::nn::Module& model() const;
+  const std::shared_ptr<torch::nn::Module>& shared_model() const { return model_; }
   Communicator& comm();
   bool communicates() const { return communicates_; }
 
@@ -197,12 +206,19 @@ class [[nodiscard]] Accumulation {
 template <typename M>
 class StrategyModel {
  public:
-  StrategyModel(M module, std::shared_ptr<Strategy> strategy, Communicator comm)
+  // `initial`: the module was made without values, and gets them from it (Strategy::set_up_undrawn()).
+  StrategyModel(M module, std::shared_ptr<Strategy> strategy, Communicator comm,
+                Strategy::Initial initial = nullptr)
       : module_(std::move(module)), strategy_(std::move(strategy)) {
+    std::shared_ptr<torch::nn::Module> model;
     if constexpr (requires { module_.ptr(); })
-      strategy_->set_up(module_.ptr(), std::move(comm));
+      model = module_.ptr();
     else
-      strategy_->set_up(module_, std::move(comm));
+      model = module_;
+    if (initial)
+      strategy_->set_up_undrawn(std::move(model), std::move(comm), std::move(initial));
+    else
+      strategy_->set_up(std::move(model), std::move(comm));
   }
 
   template <typename... Args>

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <filesystem>
 #include <mutex>
 
@@ -90,6 +91,41 @@ at::Tensor weights_of(Net& net) {
   std::vector<at::Tensor> all;
   for (const at::Tensor& p : net->parameters()) all.push_back(p.detach().flatten());
   return at::cat(all);
+}
+
+// Every rank ends with the values that `initial` gives; of what is divided it asks for its part alone.
+TEST(Strategies, AModelWithoutValuesGetsThemAPartAtATime) {
+  for (const std::string& name : strategy_names()) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      SCOPED_TRACE(name);
+      Net net, reference;
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& p : net->parameters()) p.fill_(NAN);
+      net->second->bias.set_requires_grad(false);
+      int64_t asked = 0;
+      const auto strategy = make_strategy(name);
+      const auto values = reference->named_parameters();
+      const StrategyModel model(
+          net, strategy, comm,
+          [&](const std::string& parameter, int64_t begin, const at::Tensor& part) {
+            asked += part.numel();
+            part.copy_(values[parameter].view(-1).slice(0, begin, begin + part.numel()));
+          });
+      const auto sgd = torch::optim::SGDOptions(0.1);
+      const auto optimizer = strategy->make_optimizer({{net->parameters()}}, sgd);
+      const auto whole = strategy->whole_parameters();
+      EXPECT_TRUE(at::equal(weights_of(net), weights_of(reference)));
+      const int64_t all = weights_of(reference).numel(), frozen = net->second->bias.numel();
+      if (strategy->divides_state()) {
+        const at::Tensor sum = at::full({1}, asked - frozen, at::kLong);
+        comm.all_reduce(sum);
+        EXPECT_EQ(sum.item<int64_t>(), all - frozen);
+        EXPECT_LT(asked, all);
+      } else {
+        EXPECT_EQ(asked, all);
+      }
+    });
+  }
 }
 
 TEST_F(StrategyTest, EveryOneTrainsAsOneProcess) {

@@ -9,7 +9,6 @@ stage 3 with layers that hosts divide. Needs torch, transformers and safetensors
 """
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,8 @@ def theirs(folder, rank):
     """One rank of PyTorch's job."""
     LlamaRMSNorm.forward = norm_as_is
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    # Through a file: a port that was free a moment ago may be another test's now.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
     model = LlamaForCausalLM.from_pretrained(folder, dtype="auto").train()
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     for layer in model.model.layers:
@@ -69,14 +69,8 @@ def theirs(folder, rank):
     dist.destroy_process_group()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def run_theirs(folder):
-    environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")
+    environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo")
     ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), folder], env=environment) for rank in range(RANKS)]
     if any([rank.wait(timeout=240) for rank in ranks]):
         sys.exit("FSDP2's job failed")

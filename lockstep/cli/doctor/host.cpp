@@ -31,6 +31,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/memory_limit.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/launch/rank_environment.h"
@@ -225,17 +226,9 @@ void look_at_memory(HostFacts& facts) {
     facts.files = limit_of(limit.rlim_cur);
     facts.files_hard = limit_of(limit.rlim_max);
   }
-  // "max" and v1's huge number mean none.
-  constexpr uint64_t kNoLimit = uint64_t{1} << 60;
-  const std::filesystem::path group = "/sys/fs/cgroup";
-  for (const auto& [most, used] : {std::pair(group / "memory.max", group / "memory.current"),
-                                   std::pair(group / "memory/memory.limit_in_bytes",
-                                             group / "memory/memory.usage_in_bytes")}) {
-    const auto limit_here = number_in(most);
-    if (!limit_here || *limit_here >= kNoLimit) continue;
-    facts.memory_limit = limit_here;
-    facts.memory_used = number_in(used);
-    break;
+  if (const auto limit = memory_limit()) {
+    facts.memory_limit = limit->bytes;
+    facts.memory_used = limit->used;
   }
   std::ifstream info("/proc/meminfo");
   for (std::string line; std::getline(info, line);) {

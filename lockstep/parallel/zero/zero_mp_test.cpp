@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/stat.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +18,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/memory_limit.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/zero/layer_net.h"
 #include "lockstep/parallel/zero/test_net.h"
@@ -126,16 +131,17 @@ TEST(ZeroProcesses, TheKernelCountsOneCopy) {
 
 // A layer holds nothing but a vector, and adds its sum.
 struct VectorImpl : torch::nn::Module, Hookable<at::Tensor(const at::Tensor&)> {
-  explicit VectorImpl(int64_t numel) {
-    values = register_parameter("values", torch::full({numel}, 1.0));
+  VectorImpl(int64_t numel, bool filled) {
+    values =
+        register_parameter("values", filled ? torch::full({numel}, 1.0) : torch::empty({numel}));
   }
   at::Tensor compute(const at::Tensor& x) override { return x + values.sum(); }
   at::Tensor values;
 };
 TORCH_MODULE(Vector);
 struct VectorsImpl : torch::nn::Module {
-  VectorsImpl(int count, int64_t numel) {
-    for (int i = 0; i < count; ++i) list->push_back(Vector(numel));
+  VectorsImpl(int count, int64_t numel, bool filled = true) {
+    for (int i = 0; i < count; ++i) list->push_back(Vector(numel, filled));
     register_module("list", list);
   }
   at::Tensor forward() {
@@ -186,6 +192,111 @@ TEST(ZeroProcesses, TheKernelCountsWhatCopiesDivide) {
     EXPECT_NEAR(units, 2 * kPsi / 16, 0.02 * kPsi);
     EXPECT_LT(used, 1.02 * (counted + units));
     EXPECT_GT(used, 0.95 * counted);
+  });
+}
+
+// A control group of this process's own with a limit; gone with it. Not where there is no memory
+// controller of v1 or v2 that one may write to.
+class OwnLimit {
+ public:
+  explicit OwnLimit(int64_t bytes) {
+    const std::optional<std::filesystem::path> parent = own_group();
+    if (!parent) return;
+    home_ = *parent;
+    folder_ = home_ / ("lockstep-test-" + std::to_string(::getpid()));
+    if (::mkdir(folder_.c_str(), 0755) != 0) return;
+    for (const char* name : {"memory.limit_in_bytes", "memory.max"}) {
+      if (std::filesystem::exists(folder_ / name)) std::ofstream(folder_ / name) << bytes;
+    }
+    there_ = put(folder_);
+  }
+  ~OwnLimit() {
+    if (folder_.empty()) return;
+    put(home_);
+    ::rmdir(folder_.c_str());
+  }
+  OwnLimit(const OwnLimit&) = delete;
+  OwnLimit& operator=(const OwnLimit&) = delete;
+  bool there() const { return there_ && memory_limit(); }
+  // That was taken so far; 0 where the system does not say.
+  double most() const {
+    double bytes = 0;
+    for (const char* name : {"memory.max_usage_in_bytes", "memory.peak"})
+      std::ifstream(folder_ / name) >> bytes;
+    return bytes;
+  }
+
+ private:
+  static std::optional<std::filesystem::path> own_group() {
+    std::ifstream groups("/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {
+      const size_t at = line.rfind(':');
+      const bool v1 = line.find(":memory:") != std::string::npos;
+      if (!v1 && !line.starts_with("0::")) continue;
+      const std::filesystem::path path =
+          std::filesystem::path("/sys/fs/cgroup") / (v1 ? "memory" : "") / line.substr(at + 2);
+      if (std::filesystem::exists(path / (v1 ? "memory.limit_in_bytes" : "memory.max")))
+        return path;
+    }
+    return std::nullopt;
+  }
+  static bool put(const std::filesystem::path& group) {
+    std::ofstream file(group / "cgroup.procs");
+    file << ::getpid() << std::flush;
+    return file.good();
+  }
+
+  std::filesystem::path home_, folder_;
+  bool there_ = false;
+};
+
+// 537 MB of parameters, gradients and moments where each rank may have two thirds, libtorch's some 100 included:
+// four ranks train, one is told.
+constexpr int64_t kOwnLimit = 358'000'000;
+
+void train_born_divided(Communicator& comm) {
+  at::set_num_threads(1);
+  ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // gradients that are done with go back at once
+  Vectors net(16, 2 << 20, /*filled=*/false);
+  ZeroOptions options{.stage = 3, .bucket_sizes = {.first = 8 << 20, .rest = 8 << 20}};
+  options.initial = [](const std::string&, int64_t begin, const at::Tensor& part) {
+    part.copy_(torch::arange(begin, begin + part.numel(), at::kFloat).remainder(7));
+  };
+  ZeroOptimizer optimizer(comm, to_named_tensors(net->named_parameters()), AdamWOptions(1e-3),
+                          options);
+  double first = 0, last = 0;
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor loss = net->forward();
+    (step == 0 ? first : last) = loss.item<double>();
+    loss.backward();
+    optimizer.step();
+  }
+  EXPECT_GT(first, 0);
+  EXPECT_LT(last, first);
+}
+
+TEST(ZeroProcesses, AModelLargerThanARanksMemoryTrainsOnFour) {
+  testing::expect_ranks(4, [](Communicator& comm) {
+    const OwnLimit limit(kOwnLimit);
+    if (limit.there())
+      train_born_divided(comm);
+    else if (comm.rank() == 0)
+      std::cout << "[ skipped ] no control group of memory can be made\n";
+    if (limit.there()) std::cout << "[ measured ] " << limit.most() / 1e6 << " MB\n";
+  });
+}
+
+TEST(ZeroProcesses, AModelLargerThanTheOnlyRanksMemoryIsOneLine) {
+  testing::expect_ranks(1, [](Communicator& comm) {
+    const OwnLimit limit(kOwnLimit);
+    if (!limit.there()) {
+      std::cout << "[ skipped ] no control group of memory can be made\n";
+      return;
+    }
+    EXPECT_THAT(
+        message_of<InvalidArgument>([&] { train_born_divided(comm); }),
+        HasSubstr("rank 0 of 1 needs 537 MB for parameters, gradients, state and buffers, and "
+                  "its control group allows 358 MB; take more ranks"));
   });
 }
 

@@ -1,12 +1,16 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
+#include <algorithm>
+#include <cmath>
 #include <typeinfo>
 #include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/memory_limit.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
@@ -85,6 +89,28 @@ Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<
   return result;
 }
 
+// Before anything is allocated, and on all ranks: what a control group allows is found out by a kill
+// otherwise.
+void check_fits(Communicator& comm, const ZeroMemory& planned) {
+  const std::optional<MemoryLimit> limit = memory_limit();
+  const int64_t needed =
+      planned.parameters + planned.gradients + planned.state + planned.buffers + planned.units;
+  const auto allowed = limit ? static_cast<double>(limit->bytes) : 0;
+  const at::Tensor mine = at::full({1, 2}, allowed, at::kDouble);
+  mine[0][0].fill_(static_cast<double>(needed));
+  const at::Tensor all = comm.all_gather(mine);
+  const auto of = all.accessor<double, 2>();
+  for (int64_t rank = 0; rank < comm.size(); ++rank) {
+    if (of[rank][1] == 0 || of[rank][0] <= of[rank][1]) continue;
+    const auto mb = [](double bytes) { return std::to_string(std::llround(bytes / 1e6)) + " MB"; };
+    throw InvalidArgument("ZeroOptimizer: rank " + std::to_string(rank) + " of " +
+                          std::to_string(comm.size()) + " needs " + mb(of[rank][0]) +
+                          " for parameters, gradients, state and buffers, and its " +
+                          "control group allows " + mb(of[rank][1]) +
+                          "; take more ranks, a higher stage, or a smaller model");
+  }
+}
+
 }  // namespace
 
 ZeroOptimizer::ZeroOptimizer(Communicator comm, const NamedTensors& parameters,
@@ -105,6 +131,10 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
   }
   Listed all = listed(groups, names, defaults);
   check_same_on_all_ranks(comm, all.named);
+  check_fits(comm, plan_memory(groups, defaults, options,
+                               {.all = comm.size(),
+                                .sharing = std::max(1, comm.local_size()),
+                                .one_copy = comm.capabilities().shared_memory}));
   state_ =
       std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options,
                                             std::holds_alternative<optim::MuonOptions>(defaults));

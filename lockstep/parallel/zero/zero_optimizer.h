@@ -168,6 +168,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,
                             public PendingGradients {
  public:
+  // Throws InvalidArgument on all ranks, before anything is allocated, where plan_memory() is more than the
+  // control group of one of them allows.
   // Collective: compares names, shapes and dtypes among the ranks (Mismatch names the first
   // difference), makes a communicator of its own, and copies rank 0's values to all
   // (or asks `initial`, and passes on what it throws: a rank whose part cannot be had leaves the others waiting

@@ -1,0 +1,21 @@
+// How much memory this process may have.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace lockstep {
+
+struct MemoryLimit {
+  uint64_t bytes = 0;
+  std::optional<uint64_t> used;  // by all processes of the group
+  std::string group;             // the cgroup's folder
+};
+
+// The tightest limit of the control groups that this process is in (v2, or v1's memory controller), theirs
+// above included; none where no group has one. `root`: where /proc and /sys are, for tests.
+std::optional<MemoryLimit> memory_limit(const std::filesystem::path& root = "/");
+
+}  // namespace lockstep
