@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/slice_index.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -64,14 +65,24 @@ at::Tensor SlicedTensor::whole() const {
 }
 
 std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> stored_parts(
-    SlicedTensors tensors, std::string source) {
+    SlicedTensors tensors, const NamedTensors& parameters, std::string source) {
+  for (const auto& [name, parameter] : parameters) {
+    const SlicedTensor* const found = tensors.find(name);
+    if (found == nullptr) throw CheckpointError(source + ": has no tensor '" + name + "'");
+    if (parameter.sizes() != at::IntArrayRef(found->sizes))
+      throw CheckpointError(source + ": '" + name + "' has shape [" + joined(found->sizes) +
+                            "], the model's [" + joined(parameter.sizes()) + "]");
+    if (parameter.strides() != at::IntArrayRef(found->strides) && parameter.numel() > 1)
+      throw CheckpointError(source + ": '" + name +
+                            "' lies in another order in memory than the model's; load it whole");
+  }
   return [tensors = std::move(tensors), source = std::move(source)](
              const std::string& name, int64_t begin, const at::Tensor& part) {
     const SlicedTensor* const found = tensors.find(name);
     if (found == nullptr) throw CheckpointError(source + ": has no tensor '" + name + "'");
     if (begin + part.numel() > found->numel())
-      throw CheckpointError(source + ": '" + name + "' has " + std::to_string(found->numel()) +
-                            " elements, and the model's more");
+      throw InvalidArgument("stored_parts: '" + name + "' has " + std::to_string(found->numel()) +
+                            " elements");
     const at::NoGradGuard no_grad;
     if (found->dtype == part.scalar_type()) {
       found->read(begin, part);

@@ -14,6 +14,7 @@
 
 #include "lockstep/checkpoint/checksum.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/flat/named_tensors.h"
 
 namespace lockstep {
 
@@ -57,10 +58,11 @@ struct SlicedTensors {
 
 // What a checkpoint or a file has, a part at a time: of the tensor of that name the elements
 // [begin, begin + part.numel()) as they lie in memory into `part`, 1-D and contiguous, converted to its type;
-// only these are read. For ZeroOptions::initial. Throws CheckpointError that begins with `source` where they
-// are not there.
+// only these are read. For ZeroOptions::initial. `parameters`: whose they will be, perhaps without values.
+// Throws CheckpointError that begins with `source`: a parameter is not there, has another shape, or lies
+// in another order in memory; the function does too, for slices that are missing.
 std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> stored_parts(
-    SlicedTensors tensors, std::string source);
+    SlicedTensors tensors, const NamedTensors& parameters, std::string source);
 
 // `numel` elements of a tensor, from `begin` on, as 1-D memory that a rank has.
 SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,

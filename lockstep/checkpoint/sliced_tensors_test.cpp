@@ -139,17 +139,23 @@ TEST(SlicedTensors, GiveTheirPartsToWhoAsks) {
   const at::Tensor values = at::arange(10, at::kFloat);
   stored.tensors["w"] = slice_of({5, 2}, {2, 1}, 0, values.narrow(0, 0, 4));
   stored.tensors["w"].slices.push_back({4, values.narrow(0, 4, 6)});
-  const auto part_of = stored_parts(stored, "here");
+  const NamedTensors parameters{{"w", at::empty({5, 2})}};
+  const auto part_of = stored_parts(stored, parameters, "here");
   at::Tensor part = at::empty({5}, at::kFloat);
   part_of("w", 3, part);
   EXPECT_TRUE(part.equal(values.narrow(0, 3, 5)));
   at::Tensor half = at::empty({2}, at::kBFloat16);
   part_of("w", 8, half);
   EXPECT_TRUE(half.equal(values.narrow(0, 8, 2).to(at::kBFloat16)));
-  EXPECT_THAT(message_of<CheckpointError>([&] { part_of("v", 0, part); }),
-              ::testing::HasSubstr("here: has no tensor 'v'"));
-  EXPECT_THAT(message_of<CheckpointError>([&] { part_of("w", 6, part); }),
-              ::testing::HasSubstr("here: 'w' has 10 elements, and the model's more"));
+  EXPECT_THROW(part_of("w", 6, part), InvalidArgument);
+  const auto refusal = [&](const std::string& name, const at::Tensor& parameter) {
+    return message_of<CheckpointError>(
+        [&, with = NamedTensors{{name, parameter}}] { stored_parts(stored, with, "here"); });
+  };
+  EXPECT_THAT(refusal("v", at::empty({5, 2})), ::testing::HasSubstr("here: has no tensor 'v'"));
+  EXPECT_THAT(refusal("w", at::empty({2, 5})),
+              ::testing::HasSubstr("here: 'w' has shape [5, 2], the model's [2, 5]"));
+  EXPECT_THAT(refusal("w", at::empty({2, 5}).t()), ::testing::HasSubstr("in another order"));
 }
 
 }  // namespace

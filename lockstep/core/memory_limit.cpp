@@ -1,5 +1,7 @@
 #include "lockstep/core/memory_limit.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <utility>
 
@@ -16,6 +18,12 @@ std::optional<uint64_t> number_in(const fs::path& file) {
   return value;
 }
 
+// A name is not enough: every container's group may be "/".
+uint64_t inode(const fs::path& folder) {
+  struct stat found{};
+  return ::stat(folder.c_str(), &found) == 0 ? found.st_ino : 0;
+}
+
 struct Files {
   const char *limit, *used;
 };
@@ -28,7 +36,10 @@ void look(const fs::path& controller, const fs::path& group, const Files& files,
     const fs::path folder = path.empty() ? controller : controller / path;
     const auto limit = number_in(folder / files.limit);
     if (limit && (!least || *limit < least->bytes))
-      least = {.bytes = *limit, .used = number_in(folder / files.used), .group = folder.string()};
+      least = {.bytes = *limit,
+               .used = number_in(folder / files.used),
+               .group = folder.string(),
+               .id = inode(folder)};
     if (path.empty()) return;
     path = path.parent_path();
   }

@@ -12,6 +12,7 @@ struct MemoryLimit {
   uint64_t bytes = 0;
   std::optional<uint64_t> used;  // by all processes of the group
   std::string group;             // the cgroup's folder
+  uint64_t id = 0;               // of the group, on this host
 };
 
 // The tightest limit of the control groups that this process is in (v2, or v1's memory controller), theirs

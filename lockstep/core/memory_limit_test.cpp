@@ -32,9 +32,11 @@ TEST_F(MemoryLimits, TheTightestOfAllGroupsAboveCounts) {
   EXPECT_EQ(limit->used, 300U);
   EXPECT_EQ(limit->group, (root_ / "sys/fs/cgroup/job").string());
   put("sys/fs/cgroup/job/rank/memory.max", "4000\n");
+  const uint64_t above = limit->id;
   limit = memory_limit(root_.path());
   ASSERT_TRUE(limit);
   EXPECT_EQ(limit->bytes, 4000U);
+  EXPECT_NE(limit->id, above);
   EXPECT_EQ(limit->used, std::nullopt);
 }
 

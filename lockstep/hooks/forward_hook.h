@@ -111,10 +111,17 @@ class TensorFirst {
   ~TensorFirst() = default;
 };
 
+// What may be kept as a copy and given again: values, and references to const.
+template <typename Arg>
+concept Repeatable =
+    (!std::is_reference_v<Arg> ||
+     (std::is_lvalue_reference_v<Arg> && std::is_const_v<std::remove_reference_t<Arg>>)) &&
+    std::is_copy_constructible_v<std::remove_cvref_t<Arg>>;
+
 // Derived has forward_hooks(). Other signatures: nothing.
 template <typename Derived, typename Signature>
 class TensorHooks {};
-template <typename Derived, typename... Rest>
+template <typename Derived, Repeatable... Rest>
 class TensorHooks<Derived, at::Tensor(const at::Tensor&, Rest...)> : public TensorFirst {
   using List = HookList<at::Tensor(const at::Tensor&, Rest...)>;
 

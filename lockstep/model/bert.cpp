@@ -39,22 +39,41 @@ BertClassifierImpl::BertClassifierImpl(const BertConfig& config, InitialParamete
       classifier_(register_module(
           "classifier", internal::undrawn_linear(config.hidden_size,
                                                  static_cast<int64_t>(config.labels.size())))) {
+  for (const auto& item : named_modules("", /*include_self=*/false)) {
+    const auto unit = std::dynamic_pointer_cast<BertUnit>(item.value());
+    if (!unit) continue;
+    units_.push_back(unit);
+    unit_names_.push_back(item.key());
+  }
   if (initial == InitialParameters::kDrawn) draw(*this, config_);
+}
+
+BertPass BertClassifierImpl::pass(const at::Tensor& ids, const at::Tensor& attention_mask,
+                                  const at::Tensor& token_type_ids,
+                                  const at::Tensor& lengths) const {
+  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() < 1 || ids.dim() > 2 ||
+      ids.numel() == 0)
+    throw InvalidArgument("BertClassifier: ids must be int64 [B, T], or [N] packed, and not empty");
+  return bert_->pass(ids.dim() == 2
+                         ? internal::padded_batch(config_, ids, attention_mask, token_type_ids)
+                         : internal::packed_batch(config_, ids, token_type_ids, lengths));
+}
+
+at::Tensor BertClassifierImpl::ids_of(const BertPass& pass) {
+  return pass->batch.ids;
+}
+
+at::Tensor BertClassifierImpl::classify(const at::Tensor& pooled) {
+  const double dropout =
+      config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
+  internal::follow(*this, children()[1], classifier_);
+  return classifier_(at::dropout(pooled, dropout, is_training()));
 }
 
 at::Tensor BertClassifierImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask,
                                        const at::Tensor& token_type_ids,
                                        const at::Tensor& lengths) {
-  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() < 1 || ids.dim() > 2 ||
-      ids.numel() == 0)
-    throw InvalidArgument("BertClassifier: ids must be int64 [B, T], or [N] packed, and not empty");
-  const auto batch = ids.dim() == 2
-                         ? internal::padded_batch(config_, ids, attention_mask, token_type_ids)
-                         : internal::packed_batch(config_, ids, token_type_ids, lengths);
-  const double dropout =
-      config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
-  internal::follow(*this, children()[1], classifier_);
-  return classifier_(at::dropout(bert_->forward(batch), dropout, is_training()));
+  return classify(bert_->forward(pass(ids, attention_mask, token_type_ids, lengths)));
 }
 
 }  // namespace lockstep

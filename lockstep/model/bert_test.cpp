@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/errors.h"
@@ -346,6 +347,66 @@ TEST(BertClassifier, WrapsEveryLayerOfItsOwn) {
   expect_close(logits_of(model, batch), plain, 1e-5, "wrapped");
   EXPECT_EQ(called, wrapped);
   EXPECT_GT(wrapped.size(), 20u);
+}
+
+// Units called one by one, or with hooks around them, are the model, in every bit.
+TEST(BertClassifier, IsItsUnits) {
+  torch::manual_seed(24);
+  BertClassifier model(small(2, 16, 0.2));
+  EXPECT_EQ(
+      model->unit_names(),
+      (std::vector<std::string>{"bert.embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1",
+                                "bert.encoder.layer.2", "bert.pooler"}));
+  const auto run = [&](const Batch& batch, bool by_units) {
+    torch::manual_seed(9);  // dropout
+    model->zero_grad();
+    at::Tensor logits;
+    if (by_units) {
+      const BertPass pass = model->pass(batch.ids, batch.mask, batch.types, batch.lengths);
+      at::Tensor rows = BertClassifierImpl::ids_of(pass);
+      for (const auto& unit : model->units()) rows = unit->forward(rows, pass);
+      logits = model->classify(rows);
+    } else {
+      logits = logits_of(model, batch);
+    }
+    logits.square().sum().backward();
+    std::vector<at::Tensor> all{logits.detach()};
+    for (const at::Tensor& p : model->parameters()) all.push_back(p.grad().clone());
+    return all;
+  };
+  for (const bool bfloat16 : {false, true}) {
+    std::optional<amp::Autocast> autocast;
+    if (bfloat16) autocast.emplace(at::kCPU, at::kBFloat16);
+    for (const Batch& batch : {padded(true), packed(padded(false))}) {
+      const auto expected = run(batch, false), found = run(batch, true);
+      std::vector<HookHandle> hooks;
+      std::vector<std::string> called;
+      for (const std::string& name : model->unit_names())
+        hooks.push_back(wrap_forward(
+            *model, name, [&called, name](const Forward& forward, const at::Tensor& rows) {
+              called.push_back(name);
+              return forward(rows);
+            }));
+      const auto hooked = run(batch, false);
+      EXPECT_EQ(called, model->unit_names());
+      for (HookHandle& hook : hooks) hook.remove();
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(at::equal(found[i], expected[i])) << bfloat16 << " " << i;
+        EXPECT_TRUE(at::equal(hooked[i], expected[i])) << bfloat16 << " " << i;
+      }
+    }
+  }
+  const BertPass pass = model->pass(padded(false).ids);
+  EXPECT_THROW(model->units()[1]->forward(at::zeros({3, 16}), pass), InvalidArgument);
+  EXPECT_THROW(model->units()[0]->forward(at::zeros({3}, at::kLong), pass), InvalidArgument);
+  // What a hook gives need not lie as the fused layers want it.
+  model->eval();
+  const Batch batch = padded(true);
+  const at::Tensor plain = logits_of(model, batch);
+  wrap_forward(*model, "bert.encoder.layer.0", [](const Forward& forward, const at::Tensor& rows) {
+    return forward(rows).t().contiguous().t().to(at::kDouble);
+  });
+  EXPECT_TRUE(at::equal(logits_of(model, batch), plain));
 }
 
 TEST(BertClassifier, FollowsReplaceModule) {

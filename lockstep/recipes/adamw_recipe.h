@@ -25,8 +25,9 @@ struct AdamWRecipe {
   const D& train;
   int64_t held_out = 0;     // samples to evaluate on
   std::function<M()> make;  // the model, perhaps drawn
-  // Of what make() gave: null, or what gives it its values (Strategy::set_up_undrawn()).
-  std::function<Strategy::Initial(const M&)> initial = {};
+  // Where make() gives a model without values: what gives it those (Strategy::set_up_undrawn()).
+  using InitialOf = std::function<Strategy::Initial(const M&)>;
+  InitialOf initial = {};
   Loss loss = {};                       // as SupervisedTask calls it
   std::optional<double> max_norm = {};  // the gradients' global one, at most
   std::function<Evaluation(M&, const Autocast&)> evaluate;

@@ -55,12 +55,13 @@ void visit_fields(Config& config, Visit&& visit) {
         config.tokenizer);
     visit("context", "tokens of a window, which the model sees at once", config.context);
     visit("dropout", "of the embeddings, and of what each block adds", config.dropout);
+  }
+  if (texts || language)
     visit(
         "gradient_checkpointing",
         "blocks keep their inputs only, and compute the rest again in backward: less memory, more "
         "time, the same numbers",
         config.gradient_checkpointing);
-  }
   if (cifar) {
     visit("model", "resnet18, resnet50 or simple-cnn", config.model);
     visit("sync_batch_norm", "BatchNorm's statistics over all ranks' batches",

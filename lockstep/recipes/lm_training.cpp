@@ -46,7 +46,8 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
   const LmData texts = load_lm_data(lm_input(config));
   const double targets_a_token =
       static_cast<double>(texts.train.targets()) / static_cast<double>(texts.train.tokens());
-  const AdamWRecipe<TransformerLm, data::TokenWindows, LmLoss> recipe{
+  using LmRecipe = AdamWRecipe<TransformerLm, data::TokenWindows, LmLoss>;
+  const LmRecipe recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
       .make =
@@ -56,10 +57,9 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
               checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
             return model;
           },
-      .initial = [&](const TransformerLm& model) -> Strategy::Initial {
-        if (std::filesystem::is_directory(config.model)) return nullptr;
-        return model->drawn_parts();
-      },
+      .initial = std::filesystem::is_directory(config.model)
+                     ? LmRecipe::InitialOf(nullptr)
+                     : [](const TransformerLm& model) { return model->drawn_parts(); },
       .loss = {.targets_a_token = targets_a_token},
       .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =

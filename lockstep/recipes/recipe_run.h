@@ -90,7 +90,7 @@ enum class Draws : uint8_t { kOfRankZero, kOfAll };
 template <typename Make>
 auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
                      Draws count = Draws::kOfRankZero) {
-  const int turns = count == Draws::kOfAll ? comm.size() - 1 : 1;
+  const int turns = count == Draws::kOfAll ? comm.size() : 1;
   const int own = std::min(comm.rank(), turns);
   for (int turn = 0; turn < own; ++turn) comm.barrier();
   torch::manual_seed(static_cast<uint64_t>(seed));

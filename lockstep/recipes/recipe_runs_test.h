@@ -7,7 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/data/sentences.h"
+#include "lockstep/model/bert.h"
 #include "lockstep/recipes/recipe_run.h"
+#include "lockstep/recipes/text_data.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::recipe_runs_test {
@@ -38,6 +42,26 @@ inline std::vector<double> losses(const TrainConfig& config) {
   std::vector<double> values;
   for (const auto& line : metrics_of(config, "train")) values.push_back(line.at("loss"));
   return values;
+}
+
+// Sentences in dir/data and a small BERT in dir/model. Without dropout: ranks that are threads share one
+// generator.
+inline BertClassifier write_texts(const TestDirectory& dir, const data::SentencesOptions& sizes) {
+  data::generate_sentences(dir / "data", sizes);
+  BertConfig config = bert_preset("mini");
+  config.hidden_size = 16;
+  config.intermediate_size = 32;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
+  const TextInput input{.data = dir / "data"};
+  const TextData texts = load_text_data(input);
+  config.vocab_size = texts.tokenizer.vocabulary_size();
+  config.labels = texts.labels;
+  torch::manual_seed(3);
+  BertClassifier model(config);
+  save_model(*model, text_checkpoint_files(model, texts), dir / "model");
+  return model;
 }
 
 }  // namespace lockstep::recipe_runs_test

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,9 +24,10 @@ namespace {
 
 constexpr const char* kFolder = "LOCKSTEP_TEST_FOLDER";
 
-TrainConfig config_of(const std::string& folder, const std::string& strategy, int64_t nproc) {
-  TrainConfig config = default_config("lm");
-  config.data = folder + "/train.jsonl";
+TrainConfig config_of(const std::string& recipe, const std::string& folder,
+                      const std::string& strategy, int64_t nproc) {
+  TrainConfig config = default_config(recipe);
+  config.data = folder + "/data";
   config.model = folder + "/model";
   config.output = folder + "/" + strategy;
   config.strategy = strategy;
@@ -33,24 +36,67 @@ TrainConfig config_of(const std::string& folder, const std::string& strategy, in
   config.context = 8;
   config.batch_size = 2;
   config.lr = 1e-2;
+  config.schedule = "constant";
   config.log_every = 1;
   config.timeout = 60;
   return resolved(config);
 }
 
-class RecipesHosts : public testing::HostsTest {};
+class RecipesHosts : public testing::HostsTest {
+ protected:
+  // Losses, evaluations, the best model and a resumed run are those of a host that has them whole. `write`
+  // puts data and model into a folder.
+  void expect_alike(const std::string& recipe,
+                    const std::function<void(const TestDirectory& dir)>& write) {
+    make_hosts(2);
+    std::unique_ptr<TestDirectory> dir;
+    if (!testing::in_lone_rank()) {
+      dir = std::make_unique<TestDirectory>();
+      write(*dir);
+      ::setenv(kFolder, dir->path().c_str(), 1);
+    }
+    run({0, 0, 1}, [&] {
+      const std::string folder = ::getenv(kFolder);
+      Communicator comm = init({.timeout = std::chrono::seconds(60)});
+      for (const char* strategy : {"zero3", "fsdp"}) {
+        TrainConfig config = config_of(recipe, folder, strategy, comm.size());
+        train_recipe(comm, config, {.progress = false});
+        config.epochs = 3;
+        train_recipe(comm, config, {.resume = true, .progress = false});
+      }
+    });
+    if (dir)
+      compare(config_of(recipe, *dir / "", "zero3", 3), config_of(recipe, *dir / "", "fsdp", 3));
+  }
 
-// Losses, evaluations, the best model and a resumed run are those of a host that has them whole.
+ private:
+  static void compare(const TrainConfig& whole, const TrainConfig& divided) {
+    for (const char* type : {"train", "test"}) {
+      const auto expected = recipe_runs_test::metrics_of(whole, type);
+      const auto found = recipe_runs_test::metrics_of(divided, type);
+      ASSERT_GT(expected.size(), 2U);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << type << " " << i;
+    }
+    const auto model_of = [&](const TrainConfig& config) {
+      return read_safetensors(RunFolder{config.output}.best() / "model.safetensors").tensors;
+    };
+    const auto expected = model_of(whole), found = model_of(divided);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(found[i].second.allclose(expected[i].second, 1e-4, 1e-5)) << found[i].first;
+  }
+};
+
 TEST_F(RecipesHosts, LayersThatHostsDivide) {
-  make_hosts(2);
-  std::unique_ptr<TestDirectory> dir;
-  if (!testing::in_lone_rank()) {
-    dir = std::make_unique<TestDirectory>();
+  expect_alike("lm", [](const TestDirectory& dir) {
     std::string rows;
     for (int i = 0; i < 61; ++i)
       rows += "{\"text\": \"" + std::string(static_cast<size_t>(2 + i * 7 % 11), "abcde"[i % 5]) +
               "f\"}\n";
-    dir->write("train.jsonl", rows);
+    std::filesystem::create_directory(dir / "data");
+    dir.write("data/train.jsonl", rows);
     LmConfig model;
     model.vocab_size = 7;
     model.hidden_size = 16;
@@ -67,37 +113,15 @@ TEST_F(RecipesHosts, LayersThatHostsDivide) {
     save_model(*lm,
                {.config_json = to_json(model),
                 .others = tokenizers::Characters::of("abcdef\n", "t").files()},
-               *dir / "model");
-    ::setenv(kFolder, dir->path().c_str(), 1);
-  }
-  run({0, 0, 1}, [] {
-    const std::string folder = ::getenv(kFolder);
-    Communicator comm = init({.timeout = std::chrono::seconds(60)});
-    for (const char* strategy : {"zero3", "fsdp"}) {
-      TrainConfig config = config_of(folder, strategy, comm.size());
-      train_recipe(comm, config, {.progress = false});
-      config.epochs = 3;
-      train_recipe(comm, config, {.resume = true, .progress = false});
-    }
+               dir / "model");
   });
-  if (!dir) return;
-  const TrainConfig whole = config_of(*dir / "", "zero3", 3),
-                    divided = config_of(*dir / "", "fsdp", 3);
-  for (const char* type : {"train", "test"}) {
-    const auto expected = recipe_runs_test::metrics_of(whole, type);
-    const auto found = recipe_runs_test::metrics_of(divided, type);
-    ASSERT_GT(expected.size(), 2U);
-    ASSERT_EQ(found.size(), expected.size());
-    for (size_t i = 0; i < found.size(); ++i)
-      EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << type << " " << i;
-  }
-  const auto model_of = [&](const TrainConfig& config) {
-    return read_safetensors(RunFolder{config.output}.best() / "model.safetensors").tensors;
-  };
-  const auto expected = model_of(whole), found = model_of(divided);
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i)
-    EXPECT_TRUE(found[i].second.allclose(expected[i].second, 1e-4, 1e-5)) << found[i].first;
+}
+
+TEST_F(RecipesHosts, LayersOfBertThatHostsDivide) {
+  expect_alike("text", [](const TestDirectory& dir) {
+    const BertClassifier model = recipe_runs_test::write_texts(dir, {.train = 30, .dev = 7});
+    EXPECT_EQ(layers_of(*model).size(), 2U);  // which are the units
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/text.h"
 #include "lockstep/recipes/adamw_recipe.h"
 #include "lockstep/train/text_evaluation.h"
@@ -26,7 +27,13 @@ TrainResult train_texts(Communicator comm, const TrainConfig& config,
   const AdamWRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
-      .make = [&] { return make_text_model(text_input(config), texts); },
+      .make =
+          [&] {
+            BertClassifier model = make_text_model(text_input(config), texts);
+            if (config.gradient_checkpointing)
+              checkpoint_layers<BertUnit::Signature>(*model, {.names = {"bert.encoder.layer.*"}});
+            return model;
+          },
       .evaluate =
           [&](BertClassifier& model, const auto& autocast) {
             return evaluate_texts(model, texts.dev, comm, {.autocast = autocast});

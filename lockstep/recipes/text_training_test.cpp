@@ -14,7 +14,6 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
-#include "lockstep/data/sentences.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
@@ -30,23 +29,8 @@ namespace {
 using recipe_runs_test::losses;
 using recipe_runs_test::train;
 
-// Without dropout: ranks that are threads share one generator.
-std::string write_model(const TestDirectory& dir) {
-  data::generate_sentences(dir / "data", {.train = 96, .dev = 20});
-  BertConfig config = bert_preset("mini");
-  config.hidden_size = 16;
-  config.intermediate_size = 32;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 2;
-  config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
-  const TextInput input{.data = dir / "data"};
-  const TextData texts = load_text_data(input);
-  config.vocab_size = texts.tokenizer.vocabulary_size();
-  config.labels = texts.labels;
-  torch::manual_seed(3);
-  const BertClassifier model(config);
-  save_model(*model, text_checkpoint_files(model, texts), dir / "model");
-  return dir / "model";
+void write_model(const TestDirectory& dir) {
+  recipe_runs_test::write_texts(dir, {.train = 96, .dev = 20});
 }
 
 TrainConfig small(const TestDirectory& dir, const std::string& output, int64_t nproc) {
@@ -107,6 +91,18 @@ TEST(TextRecipe, IsTheLoopWrittenOutBitForBit) {
     ASSERT_EQ(found.size(), static_cast<size_t>(result.state.step));
     EXPECT_EQ(found, expected) << nproc;
   }
+}
+
+TEST(TextRecipe, LayersThatAreComputedAgainChangeNoBit) {
+  const TestDirectory dir;
+  write_model(dir);
+  TrainConfig config = small(dir, "plain", 2);
+  train(config);
+  const auto expected = losses(config);
+  config.gradient_checkpointing = true;
+  config.output = dir / "again";
+  train(config);
+  EXPECT_EQ(losses(config), expected);
 }
 
 TEST(TextRecipe, EveryStrategyFollows) {

@@ -22,7 +22,8 @@ class LiveBytes::Counter final : public c10::MemoryReportingInfoBase {
 };
 
 LiveBytes::LiveBytes() {
-  if (c10::memoryProfilingEnabled()) return;
+  // A profiler's place, who takes whatever is there for its own.
+  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) return;
   counter_ = std::make_shared<Counter>();
   guard_ = std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_);
 }

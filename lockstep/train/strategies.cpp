@@ -7,6 +7,8 @@
 #include <bit>
 #include <charconv>
 #include <map>
+#include <memory>
+#include <set>
 #include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
@@ -103,15 +105,9 @@ class ZeroStrategy final : public Strategy {
   }
   void set_up_undrawn(ModulePtr model, Communicator comm, Initial initial) override {
     keep(std::move(model), std::move(comm));
-    NamedTensors whole = to_named_tensors(this->model().named_buffers());
-    const at::NoGradGuard no_grad;
-    for (const auto& [name, parameter] : parameters_of(this->model())) {
-      if (parameter.requires_grad()) continue;
-      initial(name, 0, parameter.view(-1));
-      whole.emplace_back(name, parameter);
-    }
-    check_same_on_all_ranks(this->comm(), whole);  // the others: make_optimizer()
-    broadcast_tensors(this->comm(), whole);
+    const NamedTensors buffers = to_named_tensors(this->model().named_buffers());
+    check_same_on_all_ranks(this->comm(), buffers);  // parameters: make_optimizer()
+    broadcast_tensors(this->comm(), buffers);
     initial_ = std::move(initial);
     look_for_layers();
   }
@@ -132,10 +128,13 @@ class ZeroStrategy final : public Strategy {
     const ZeroOptions options{.stage = stage_,
                               .accumulate = stage_ > 1,
                               .units = {.model = layered_},
-                              .initial = std::exchange(initial_, nullptr)};
-    auto optimizer = std::make_unique<ZeroOptimizer>(comm(), std::move(trained),
-                                                     std::move(in_order), algorithm, options);
+                              .initial = initial_};
+    auto optimizer =
+        std::make_unique<ZeroOptimizer>(comm(), std::move(trained), in_order, algorithm, options);
+    if (const Initial initial = std::exchange(initial_, nullptr))
+      fill_all_but({in_order.begin(), in_order.end()}, initial);
     optimizer_ = optimizer.get();
+    optimizers_life_ = optimizer->lifetime();
     return optimizer;
   }
   void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
@@ -166,10 +165,14 @@ class ZeroStrategy final : public Strategy {
     return with_others(dynamic_cast<ZeroOptimizer&>(optimizer).memory());
   }
   std::shared_ptr<void> whole_parameters() override {
-    return optimizer_ == nullptr ? nullptr : optimizer_->whole_parameters();
+    if (!optimizers_life_.expired()) return optimizer_->whole_parameters();
+    if (optimizer_ != nullptr && layered_)
+      throw InvalidArgument("strategy " + name() +
+                            ": the parameters went with the optimizer; save before it goes");
+    return nullptr;
   }
   double waiting() const override {
-    if (optimizer_ == nullptr) return 0;
+    if (optimizers_life_.expired()) return 0;
     const ZeroTimes times = optimizer_->times();
     return times.waiting + times.gathering + times.fetching;
   }
@@ -177,6 +180,18 @@ class ZeroStrategy final : public Strategy {
  private:
   void look_for_layers() {
     if (units_ && !layers_of(model()).empty()) layered_ = shared_model();
+  }
+  // What the optimizer has not: frozen parameters, and those of no group.
+  void fill_all_but(const std::set<std::string>& trained, const Initial& initial) {
+    const at::NoGradGuard no_grad;
+    NamedTensors others;
+    for (const auto& [name, parameter] : parameters_of(model())) {
+      if (trained.contains(name)) continue;
+      initial(name, 0, parameter.view(-1));
+      others.emplace_back(name, parameter);
+    }
+    check_same_on_all_ranks(comm(), others);
+    broadcast_tensors(comm(), others);
   }
   // What is not trained is this rank's own.
   StepMemory with_others(const ZeroMemory& zero) const {
@@ -190,7 +205,7 @@ class ZeroStrategy final : public Strategy {
     return memory;
   }
   ZeroOptimizer& made() const {
-    if (optimizer_ == nullptr)
+    if (optimizers_life_.expired())
       throw InvalidArgument("strategy " + name() +
                             ": make_optimizer() comes before the first step");
     return *optimizer_;
@@ -200,7 +215,8 @@ class ZeroStrategy final : public Strategy {
   bool units_;
   ModulePtr layered_;                   // whose layers are units
   Initial initial_;                     // until there is an optimizer
-  ZeroOptimizer* optimizer_ = nullptr;  // the caller's, as long as it trains
+  ZeroOptimizer* optimizer_ = nullptr;  // the caller's
+  std::weak_ptr<const void> optimizers_life_;
   std::optional<ZeroOptimizer::NoSync> held_;
 };
 

@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/embedding_node.h"
@@ -51,6 +54,14 @@ std::array<kernels::Dropout, 3> draw_dropouts(const std::array<double, 3>& proba
   return result;
 }
 
+// What somebody else calls a unit with: the fused ones read memory by the pass's sizes.
+void check_rows(const at::Tensor& rows, at::IntArrayRef expected) {
+  if (!rows.defined() || rows.sizes() != expected)
+    throw InvalidArgument("BertClassifier: a unit was given " +
+                          (rows.defined() ? "[" + joined(rows.sizes()) + "]" : "nothing") +
+                          " where its pass has [" + joined(expected) + "]");
+}
+
 bool any_hooked(std::initializer_list<at::Tensor> parameters) {
   return std::any_of(parameters.begin(), parameters.end(), hooks::is_hooked);
 }
@@ -75,8 +86,9 @@ at::Tensor BertOutput::forward(const at::Tensor& x, const at::Tensor& residual) 
   return norm_(at::dropout(dense_(x), dropout_, is_training()) + residual);
 }
 
-BertLayer::BertLayer(const BertConfig& config)
+BertLayer::BertLayer(const BertConfig& config, bool first_only)
     : config_(config),
+      first_only_(first_only),
       self_(std::make_shared<torch::nn::Module>()),
       inner_(std::make_shared<torch::nn::Module>()),
       query_(square(config)),
@@ -123,24 +135,30 @@ at::Tensor BertLayer::composed(const at::Tensor& x, const at::Tensor& asking,
   return output_->forward(activate(intermediate_(y), config_.hidden_act), y);
 }
 
-LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool first_only,
-                             Arithmetic arithmetic) {
+at::Tensor BertLayer::compute(const at::Tensor& x, const lockstep::BertPass& pass) {
+  return rows({x, {}}, *pass).exact;
+}
+
+LayerRows BertLayer::rows(const LayerRows& x, const BertPass& pass) {
+  const BertBatch& batch = pass.batch;
+  check_rows(x.exact, {batch.ids.size(0), config_.hidden_size});
+  Arithmetic arithmetic = pass.arithmetic;
   follow_children();
   const LayerParameters parameters = layer_parameters();
   if (is_hooked(parameters)) arithmetic = Arithmetic::kComposed;
   AttentionLayout layout = batch.layout;
-  if (first_only) layout.spans.resize(static_cast<size_t>(batch.sequences));
-  for (int64_t s = 0; first_only && s < batch.sequences; ++s) {
+  if (first_only_) layout.spans.resize(static_cast<size_t>(batch.sequences));
+  for (int64_t s = 0; first_only_ && s < batch.sequences; ++s) {
     layout.spans[static_cast<size_t>(s)].query_begin = s;
     layout.spans[static_cast<size_t>(s)].queries = 1;
   }
   if (arithmetic == Arithmetic::kComposed) {
-    const at::Tensor asking = first_only ? x.exact.index_select(0, batch.first) : x.exact;
+    const at::Tensor asking = first_only_ ? x.exact.index_select(0, batch.first) : x.exact;
     return {composed(x.exact, asking, layout), {}};
   }
   const auto plan = std::make_shared<LayerPlan>();
   plan->layout = std::make_shared<const AttentionLayout>(std::move(layout));
-  if (first_only) plan->first = batch.first;
+  if (first_only_) plan->first = batch.first;
   plan->heads = config_.num_attention_heads;
   plan->epsilon = config_.layer_norm_eps;
   plan->activation = activation_of(config_.hidden_act);
@@ -153,9 +171,9 @@ LayerRows BertLayer::forward(const LayerRows& x, const BertBatch& batch, bool fi
     plan->outer_dropout = dropouts[2];
   }
   LayerRows rows = x;
-  if (plan->in_bfloat16 && !rows.rounded.defined()) {  // the layer before is composed
-    rows.exact = rows.exact.to(at::kFloat);
-    rows.rounded = rows.exact.to(at::kBFloat16);
+  if (!rows.rounded.defined()) {  // the one before may be composed, or have hooks
+    rows.exact = rows.exact.to(at::kFloat).contiguous();
+    if (plan->in_bfloat16) rows.rounded = rows.exact.to(at::kBFloat16);
   }
   return layer(rows, parameters, plan);
 }
@@ -183,24 +201,32 @@ Arithmetic BertEmbeddings::arithmetic() const {
   return registered.empty() ? Arithmetic::kComposed : arithmetic_for(registered.front());
 }
 
-at::Tensor BertEmbeddings::composed(const BertBatch& batch) {
-  const at::Tensor types = batch.types.defined() ? batch.types : at::zeros_like(batch.ids);
-  at::Tensor x = words_(batch.ids) + types_(types);
+at::Tensor BertEmbeddings::composed(const at::Tensor& ids, const BertBatch& batch) {
+  const at::Tensor types = batch.types.defined() ? batch.types : at::zeros_like(ids);
+  at::Tensor x = words_(ids) + types_(types);
   if (batch.positions.defined()) {
     x = x + positions_(batch.positions);
   } else {
-    const at::Tensor rows = positions_(at::arange(batch.length, batch.ids.options()));
+    const at::Tensor rows = positions_(at::arange(batch.length, ids.options()));
     x = (x.view({batch.sequences, batch.length, -1}) + rows).view_as(x);
   }
   return at::dropout(norm_(x), dropout_, is_training());
 }
 
-LayerRows BertEmbeddings::forward(const BertBatch& batch, Arithmetic arithmetic) {
+at::Tensor BertEmbeddings::compute(const at::Tensor& ids, const lockstep::BertPass& pass) {
+  return rows(ids, *pass).exact;
+}
+
+LayerRows BertEmbeddings::rows(const at::Tensor& ids, const BertPass& pass) {
+  const BertBatch& batch = pass.batch;
+  check_rows(ids, batch.ids.sizes());
+  follow_children();
+  const Arithmetic arithmetic = pass.arithmetic;
   if (arithmetic == Arithmetic::kComposed ||
       any_hooked({words_->weight, positions_->weight, types_->weight, norm_->weight}))
-    return {composed(batch), {}};
+    return {composed(ids, batch), {}};
   const auto plan = std::make_shared<EmbeddingPlan>();
-  plan->words = batch.ids.contiguous();
+  plan->words = ids.contiguous();
   plan->types =
       batch.types.defined() ? batch.types.to(at::kLong).contiguous() : at::zeros_like(plan->words);
   plan->positions = batch.positions.defined() ? batch.positions.contiguous()
@@ -213,31 +239,43 @@ LayerRows BertEmbeddings::forward(const BertBatch& batch, Arithmetic arithmetic)
       {words_->weight, positions_->weight, types_->weight, norm_->weight, norm_->bias}, plan);
 }
 
+BertPooler::BertPooler(const BertConfig& config)
+    : dense_(register_module("dense", square(config))) {}
+
+at::Tensor BertPooler::compute(const at::Tensor& x, const lockstep::BertPass& /*pass*/) {
+  internal::follow_children(*this, dense_);
+  return dense_(x).tanh();
+}
+
 BertEncoder::BertEncoder(const BertConfig& config)
-    : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))),
-      pooler_names_(std::make_shared<torch::nn::Module>()),
-      pooler_(square(config)) {
+    : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-    layers_->push_back(std::make_shared<BertLayer>(config));
+    layers_->push_back(
+        std::make_shared<BertLayer>(config, /*first_only=*/i + 1 == config.num_hidden_layers));
   const auto encoder = std::make_shared<torch::nn::Module>();
   encoder->register_module("layer", layers_);
   register_module("encoder", encoder);
-  pooler_names_->register_module("dense", pooler_);
-  register_module("pooler", pooler_names_);
+  pooler_ = register_module("pooler", std::make_shared<BertPooler>(config));
 }
 
-at::Tensor BertEncoder::forward(const BertBatch& given) {
-  embeddings_->follow_children();
-  follow_children(*pooler_names_, pooler_);
+lockstep::BertPass BertEncoder::pass(const BertBatch& given) const {
   const Arithmetic arithmetic = embeddings_->arithmetic();
-  const BertBatch batch =
-      arithmetic == Arithmetic::kBFloat16 ? with_whole_rows(given, kTileRows) : given;
-  LayerRows x = embeddings_->forward(batch, arithmetic);
-  const auto count = static_cast<int64_t>(layers_->size());
-  for (int64_t i = 0; i < count; ++i)
-    x = layers_->ptr<BertLayer>(static_cast<size_t>(i))
-            ->forward(x, batch, i + 1 == count, arithmetic);
-  return pooler_(x.exact).tanh();
+  return std::make_shared<const BertPass>(BertPass{
+      .batch = arithmetic == Arithmetic::kBFloat16 ? with_whole_rows(given, kTileRows) : given,
+      .arithmetic = arithmetic});
+}
+
+at::Tensor BertEncoder::forward(const lockstep::BertPass& pass) {
+  const at::Tensor& ids = pass->batch.ids;
+  LayerRows x = embeddings_->forward_hooks().empty()
+                    ? embeddings_->rows(ids, *pass)
+                    : LayerRows{embeddings_->forward(ids, pass), {}};
+  for (size_t i = 0; i < layers_->size(); ++i) {
+    const auto layer = layers_->ptr<BertLayer>(i);
+    x = layer->forward_hooks().empty() ? layer->rows(x, *pass)
+                                       : LayerRows{layer->forward(x.exact, pass), {}};
+  }
+  return pooler_->forward(x.exact, pass);
 }
 
 }  // namespace lockstep::internal

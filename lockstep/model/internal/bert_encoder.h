@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "lockstep/model/attention.h"
+#include "lockstep/model/bert.h"
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/internal/arithmetic.h"
 #include "lockstep/model/internal/layer_node.h"
@@ -41,6 +42,11 @@ BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at
 // multiple of `rows`. Nothing depends on them.
 BertBatch with_whole_rows(BertBatch batch, int64_t rows);
 
+struct BertPass {
+  BertBatch batch;
+  Arithmetic arithmetic = Arithmetic::kComposed;
+};
+
 // dense, dropout, + residual, norm.
 class BertOutput : public torch::nn::Module {
  public:
@@ -57,51 +63,65 @@ class BertOutput : public torch::nn::Module {
   torch::nn::LayerNorm norm_;
 };
 
-class BertLayer : public torch::nn::Module {
+class BertLayer final : public BertUnit {
  public:
-  explicit BertLayer(const BertConfig& config);
-  // x [rows, hidden_size] -> the same; with `first_only`, for the sequences' first rows alone.
-  LayerRows forward(const LayerRows& x, const BertBatch& batch, bool first_only,
-                    Arithmetic arithmetic);
+  // `first_only`: for the sequences' first rows alone.
+  BertLayer(const BertConfig& config, bool first_only);
+  // compute(), with the rounded rows as well.
+  LayerRows rows(const LayerRows& x, const BertPass& pass);
 
  private:
+  at::Tensor compute(const at::Tensor& x, const lockstep::BertPass& pass) override;
   at::Tensor composed(const at::Tensor& x, const at::Tensor& asking, const AttentionLayout& layout);
   LayerParameters layer_parameters() const;
   void follow_children();
 
   BertConfig config_;
+  bool first_only_;
   // Modules that only give their parameters the names that transformers has.
   std::shared_ptr<torch::nn::Module> self_, inner_;
   torch::nn::Linear query_, key_, value_, intermediate_;
   std::shared_ptr<BertOutput> attention_output_, output_;
 };
 
-class BertEmbeddings : public torch::nn::Module {
+class BertEmbeddings final : public BertUnit {
  public:
   explicit BertEmbeddings(const BertConfig& config);
-  LayerRows forward(const BertBatch& batch, Arithmetic arithmetic);
-  void follow_children();
+  LayerRows rows(const at::Tensor& ids, const BertPass& pass);
+  // For all units: by the device and type of the parameters, and autocast.
   Arithmetic arithmetic() const;
 
  private:
-  at::Tensor composed(const BertBatch& batch);
+  at::Tensor compute(const at::Tensor& ids, const lockstep::BertPass& pass) override;
+  at::Tensor composed(const at::Tensor& ids, const BertBatch& batch);
+  void follow_children();
 
   double dropout_;
   torch::nn::Embedding words_, positions_, types_;
   torch::nn::LayerNorm norm_;
 };
 
+// [sequences, hidden_size] -> the same.
+class BertPooler final : public BertUnit {
+ public:
+  explicit BertPooler(const BertConfig& config);
+
+ private:
+  at::Tensor compute(const at::Tensor& x, const lockstep::BertPass& pass) override;
+  torch::nn::Linear dense_;
+};
+
 // Embeddings, layers, pooler -> [sequences, hidden_size].
 class BertEncoder : public torch::nn::Module {
  public:
   explicit BertEncoder(const BertConfig& config);
-  at::Tensor forward(const BertBatch& given);
+  lockstep::BertPass pass(const BertBatch& given) const;
+  at::Tensor forward(const lockstep::BertPass& pass);
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
   torch::nn::ModuleList layers_;
-  std::shared_ptr<torch::nn::Module> pooler_names_;
-  torch::nn::Linear pooler_;
+  std::shared_ptr<BertPooler> pooler_;
 };
 
 }  // namespace lockstep::internal

@@ -31,7 +31,8 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
   for (size_t g = 0; g < groups.size(); ++g) {
     for (const at::Tensor& one : groups[g].params()) {
       parameters.push_back(one);
-      specs.push_back({one.numel(), one.scalar_type(), at::kCPU});
+      specs.push_back(
+          {one.numel(), one.scalar_type(), one.is_meta() ? at::Device(at::kCPU) : one.device()});
       group_of.push_back(g);
     }
   }
@@ -63,7 +64,8 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
     for (const flat::TensorSpec& buffer : flat::plan_turns(buckets, layout.buffers).buffers)
       memory.buffers += buffer.numel * static_cast<int64_t>(c10::elementSize(buffer.dtype));
   }
-  memory.units = internal::most_of_two(std::move(foreign)) / sharing;
+  memory.units =
+      internal::most_here(std::move(foreign), !options.units.reshard_after_forward) / sharing;
   return memory;
 }
 

@@ -1,16 +1,19 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <typeinfo>
 #include <utility>
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/memory_limit.h"
+#include "lockstep/core/text.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
@@ -90,24 +93,71 @@ Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<
 }
 
 // Before anything is allocated, and on all ranks: what a control group allows is found out by a kill
-// otherwise.
+// otherwise. Ranks of one group share its limit.
 void check_fits(Communicator& comm, const ZeroMemory& planned) {
+  struct Rank {
+    double needed, allowed, host, group;  // numbers below 2^53
+  };
   const std::optional<MemoryLimit> limit = memory_limit();
   const int64_t needed =
       planned.parameters + planned.gradients + planned.state + planned.buffers + planned.units;
-  const auto allowed = limit ? static_cast<double>(limit->bytes) : 0;
-  const at::Tensor mine = at::full({1, 2}, allowed, at::kDouble);
-  mine[0][0].fill_(static_cast<double>(needed));
-  const at::Tensor all = comm.all_gather(mine);
-  const auto of = all.accessor<double, 2>();
-  for (int64_t rank = 0; rank < comm.size(); ++rank) {
-    if (of[rank][1] == 0 || of[rank][0] <= of[rank][1]) continue;
+  const Rank own{
+      static_cast<double>(needed),
+      limit ? static_cast<double>(limit->bytes) : std::numeric_limits<double>::infinity(),
+      static_cast<double>(comm.node_rank()),
+      limit ? static_cast<double>(limit->id) : -1.0 - comm.rank()};
+  const at::Tensor all = comm.all_gather(
+      at::tensor({own.needed, own.allowed, own.host, own.group}, at::kDouble).view({1, 4}));
+  std::vector<Rank> ranks;
+  for (int64_t r = 0; r < all.size(0); ++r) {
+    const double* const row = all.const_data_ptr<double>() + 4 * r;
+    ranks.push_back({row[0], row[1], row[2], row[3]});
+  }
+  for (const Rank& one : ranks) {
+    double together = 0;
+    std::vector<int> members;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      if (ranks[r].host != one.host || ranks[r].group != one.group) continue;
+      together += ranks[r].needed;
+      members.push_back(static_cast<int>(r));
+    }
+    if (together <= one.allowed) continue;
     const auto mb = [](double bytes) { return std::to_string(std::llround(bytes / 1e6)) + " MB"; };
-    throw InvalidArgument("ZeroOptimizer: rank " + std::to_string(rank) + " of " +
-                          std::to_string(comm.size()) + " needs " + mb(of[rank][0]) +
-                          " for parameters, gradients, state and buffers, and its " +
-                          "control group allows " + mb(of[rank][1]) +
-                          "; take more ranks, a higher stage, or a smaller model");
+    throw InvalidArgument(
+        "ZeroOptimizer: rank(s) " + joined(members) + " of " + std::to_string(comm.size()) +
+        " need " + mb(together) +
+        " for parameters, gradients, state and buffers, and their control group " + "allows " +
+        mb(one.allowed) +
+        "; take more ranks with memory of their own, a higher stage, or a "
+        "smaller model");
+  }
+}
+
+// The plan for ranks as they are; 0 where something is not in this memory.
+ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGroup>& groups,
+                        const ZeroAlgorithm& defaults, const ZeroOptions& options) {
+  for (const OptimizerParamGroup& group : groups) {
+    for (const at::Tensor& one : group.params())
+      if (!one.is_cpu()) return {};
+  }
+  int sharing = std::max(1, comm.local_size());
+  const auto& copies = options.copies;
+  if (copies.size() == static_cast<size_t>(comm.size()))
+    sharing = static_cast<int>(
+        std::count(copies.begin(), copies.end(), copies[static_cast<size_t>(comm.rank())]));
+  return plan_memory(
+      groups, defaults, options,
+      {.all = comm.size(), .sharing = sharing, .one_copy = comm.capabilities().shared_memory});
+}
+
+// Before parameters move: a unit without a door for hooks throws, and the model is as it was.
+void check_doors(const ZeroUnits& units) {
+  if (!units.model) return;
+  const std::vector<std::string> names =
+      units.names.empty() ? layers_of(*units.model) : modules_named(*units.model, units.names);
+  for (const std::string& name : names) {
+    const auto same = [](const Forward& forward, const at::Tensor& x) { return forward(x); };
+    wrap_forward(*units.model, name, same).remove();
   }
 }
 
@@ -131,10 +181,8 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
   }
   Listed all = listed(groups, names, defaults);
   check_same_on_all_ranks(comm, all.named);
-  check_fits(comm, plan_memory(groups, defaults, options,
-                               {.all = comm.size(),
-                                .sharing = std::max(1, comm.local_size()),
-                                .one_copy = comm.capabilities().shared_memory}));
+  check_fits(comm, planned_here(comm, groups, defaults, options));
+  check_doors(options.units);
   state_ =
       std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options,
                                             std::holds_alternative<optim::MuonOptions>(defaults));

@@ -66,7 +66,8 @@ using ZeroAlgorithm = optim::Algorithm;
 //
 // All ranks run the same units in the same order, forward and backward: units that differ are Mismatch,
 // which names both. A unit's parameters can be read in its own forward and backward, and under
-// ZeroOptimizer::whole_parameters(); elsewhere that throws c10::Error, which names the unit.
+// ZeroOptimizer::whole_parameters(); elsewhere that throws c10::Error, which names the unit. Views of them
+// (detach(), t()) that somebody keeps are not told apart: after the unit they read zeros or old values.
 struct ZeroUnits {
   // Whose modules are the units; kept. Null: no units.
   std::shared_ptr<torch::nn::Module> model = nullptr;
@@ -168,8 +169,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,
                             public PendingGradients {
  public:
-  // Throws InvalidArgument on all ranks, before anything is allocated, where plan_memory() is more than the
-  // control group of one of them allows.
+  // Throws InvalidArgument on all ranks, before anything is allocated, where plan_memory() of the ranks of one
+  // control group is more than it allows.
   // Collective: compares names, shapes and dtypes among the ranks (Mismatch names the first
   // difference), makes a communicator of its own, and copies rank 0's values to all
   // (or asks `initial`, and passes on what it throws: a rank whose part cannot be had leaves the others waiting
@@ -242,9 +243,12 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   ZeroMemory planned_memory() const;
   ZeroTimes times() const;
   CommunicatorStats stats() const;  // of its own communicator
+  // Expires as the optimizer goes, for whoever keeps a pointer to it.
+  std::weak_ptr<const void> lifetime() const { return life_; }
 
  private:
   ZeroAlgorithm defaults_;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::shared_ptr<internal::ZeroState> state_;
 };
 

@@ -298,7 +298,7 @@ TEST(ZeroUnits, WhoReadsAParameterThatIsAwayIsTold) {
                     loss_of_net(net, 0, comm.rank(), 2).backward();
                     optimizer.step();
                   }),
-                  HasSubstr("are held (whole_parameters)"));
+                  HasSubstr("step() while rank(s) 0, 1 hold the parameters"));
     }
     loss_of_net(net, 0, comm.rank(), 2).backward();
     optimizer.step();
@@ -363,6 +363,77 @@ TEST(ZeroUnits, WhatThrewCanBeRepeated) {
   });
 }
 
+// A unit's backward has begun and not ended: leave_out() ends the step, as after any backward that threw; so
+// does a backward to an activation alone.
+TEST(ZeroUnits, ABackwardThatEndsWithinAUnitHoldsNothing) {
+  testing::run_threads(4, [](Communicator& comm) {
+    LayerNet net(kLayers), plain(kLayers);
+    ZeroOptions options = in_units(net, {0, 0, 1, 1});
+    options.accumulate = true;
+    ZeroOptimizer optimizer(comm, named(net), SGDOptions(0.1), options);
+    bool throws = false;
+    const auto handle =
+        wrap_forward(*net, "layers.2.up", [&throws](const Forward& forward, const at::Tensor& x) {
+          const at::Tensor y = forward(x);
+          if (throws)
+            y.register_hook([](const at::Tensor&) -> at::Tensor { throw Error("in the midst"); });
+          return y;
+        });
+    for (int step = 0; step < 3; ++step) {
+      loss_of_net(net, step, comm.rank(), comm.size()).backward();
+      throws = true;
+      const at::Tensor loss = loss_of_net(net, step, comm.rank(), comm.size());
+      throws = false;
+      EXPECT_THROW(loss.backward(), Error);
+      optimizer.leave_out();
+      loss_of_net(net, step, comm.rank(), comm.size()).backward();
+      optimizer.step();
+    }
+    const auto whole = optimizer.whole_parameters();
+    optim::FusedSGD reference(plain->parameters(), SGDOptions(0.1));
+    for (int step = 0; step < 3; ++step) {
+      reference.zero_grad();
+      loss_of_net(plain, step, 0, 1).backward();
+      reference.step();
+    }
+    EXPECT_LE(distance(net->parameters(), plain->parameters()), 1e-10);
+  });
+}
+
+// After an evaluation the next pass through the units lets all others go; a step waits for no holder.
+TEST(ZeroUnits, WholeParametersDoNotStay) {
+  testing::run_threads(4, [](Communicator& comm) {
+    LayerNet net(kLayers);
+    ZeroOptimizer optimizer(comm, named(net), SGDOptions(0.1), in_units(net, {0, 0, 1, 1}));
+    const auto away = [&](size_t layer) {
+      try {
+        return net->layer(layer)->parameters()[0].sum().item<double>() < -1e300;
+      } catch (const c10::Error&) {
+        return true;
+      }
+    };
+    {
+      const auto whole = optimizer.whole_parameters();
+      net->forward(part_of(inputs(0), comm));
+      EXPECT_FALSE(away(3));
+      EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step(); }),
+                  HasSubstr("step() while rank(s) 0, 1, 2, 3 hold the parameters"));
+    }
+    EXPECT_FALSE(away(3));
+    std::vector<bool> seen;
+    const auto handle =
+        wrap_forward(*net, "layers.0", [&](const Forward& forward, const at::Tensor& x) {
+          const at::Tensor y = forward(x);
+          for (size_t i = 0; i < 4; ++i) seen.push_back(away(i));
+          return y;
+        });
+    loss_of_net(net, 0, comm.rank(), comm.size()).backward();
+    // It is outside of the unit's own hook, but nothing has met since.
+    EXPECT_EQ(seen, (std::vector<bool>{false, true, true, true}));
+    optimizer.step();
+  });
+}
+
 // Each rank writes its own part; what the parameters held is not read, and not sent.
 TEST(ZeroBirths, RanksWriteTheirParts) {
   LayerNet plain(kLayers);
@@ -404,6 +475,20 @@ TEST(ZeroBirths, RanksWriteTheirParts) {
     for (const at::Tensor& p : plain->parameters()) all += p.numel();
     EXPECT_EQ(asked, stage == 0 ? 3 * all : all);
   }
+}
+
+// A module without a door is told before a parameter moves.
+TEST(ZeroUnits, ABadNameLeavesTheModelAsItWas) {
+  testing::run_threads(2, [](Communicator& comm) {
+    LayerNet net(kLayers);
+    ZeroOptions options = in_units(net, {0, 1});
+    options.units.names = {"layers"};
+    EXPECT_THROW(ZeroOptimizer(comm, named(net), SGDOptions(0.1), options), InvalidArgument);
+    options.units.names = {"layers.*"};
+    ZeroOptimizer optimizer(comm, named(net), SGDOptions(0.1), options);
+    loss_of_net(net, 0, comm.rank(), comm.size()).backward();
+    optimizer.step();
+  });
 }
 
 TEST(ZeroUnits, SaysWhatItCannotDo) {

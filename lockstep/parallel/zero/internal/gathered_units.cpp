@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/core/errors.h"
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/parallel/zero/internal/zero_layout.h"
 
@@ -74,12 +73,14 @@ GatheredUnits::~GatheredUnits() {
 }
 
 void GatheredUnits::went(uint64_t step) {
-  if (holders_ == 0) way_ = (way_ ^ step) * 0x100000001b3ULL;
+  if (holders_ > 0) return;
+  way_ = (way_ ^ step) * 0x100000001b3ULL;
+  ++places_;
 }
 
 void GatheredUnits::need(size_t unit, Pass pass) {
   went(2 * unit);
-  if (!units_[unit].here) bring(unit, pass);
+  if (!units_[unit].here || (crowded_ && holders_ == 0)) bring(unit, pass);
   ++units_[unit].users;
 }
 
@@ -100,6 +101,7 @@ void GatheredUnits::end_backward() {
 }
 
 void GatheredUnits::need_all() {
+  crowded_ = false;
   for (size_t i = 0; i < units_.size(); ++i) need(i, Pass::kForward);
   ++holders_;
 }
@@ -107,6 +109,7 @@ void GatheredUnits::need_all() {
 void GatheredUnits::let_all() {
   --holders_;
   for (State& state : units_) state.users = std::max(0, state.users - 1);
+  crowded_ = holders_ == 0;
 }
 
 void GatheredUnits::start(size_t unit) {
@@ -130,9 +133,12 @@ void GatheredUnits::finish_coming() {
 // if nobody takes it.
 void GatheredUnits::bring(size_t unit, Pass pass) {
   const Stopwatch watch(waiting_);
-  if (std::find(coming_.begin(), coming_.end(), unit) == coming_.end()) start(unit);
+  if (!units_[unit].here && std::find(coming_.begin(), coming_.end(), unit) == coming_.end())
+    start(unit);
   finish_coming();
-  copy_.meet("unit " + units_[unit].unit.name, way_);
+  // Ranks may have come to the same unit by different ways.
+  copy_.meet("unit " + units_[unit].unit.name + " at place " + std::to_string(places_), way_);
+  crowded_ = false;
   for (const size_t one : std::exchange(coming_, {})) put_back(units_[one]);
   ++units_[unit].users;  // not idle
   for (State& state : units_) {
@@ -158,17 +164,16 @@ void GatheredUnits::release(State& state) {
 }
 
 void GatheredUnits::before_change() {
-  for (const State& state : units_) {
-    if (state.users > 0)
-      throw InvalidArgument("ZeroOptimizer: step() while the parameters of '" + state.unit.name +
-                            "' are held (whole_parameters)");
-  }
+  // Nobody computes: whom a backward that threw, or went to an activation only, has left behind.
+  if (holders_ == 0)
+    for (State& state : units_) state.users = 0;
   finish_coming();
 }
 
 void GatheredUnits::changed() {
   went(2 * units_.size() + 1);
   coming_.clear();
+  crowded_ = false;
   for (State& state : units_) {
     state.stays = false;
     release(state);
@@ -187,7 +192,7 @@ int64_t GatheredUnits::most_bytes() const {
     }
     foreign.push_back(bytes);
   }
-  return most_of_two(std::move(foreign));
+  return most_here(std::move(foreign), keep_);
 }
 
 }  // namespace lockstep::internal

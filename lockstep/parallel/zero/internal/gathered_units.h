@@ -77,14 +77,15 @@ class GatheredUnits {
   // All units, until let_all(): each rank then takes its own way through them, as often as it likes.
   void need_all();
   void let_all();
-  // Before this host's parameters change: nobody reads them after that. Throws InvalidArgument while
-  // somebody holds a unit.
+  // Whether this rank has all units now, by need_all().
+  bool held() const { return holders_ > 0; }
+  // Before this host's parameters change: nobody reads them after that.
   void before_change();
   // The hosts have new values for each other, and all ranks have met since before_change(): nothing is
   // whole any more.
   void changed();
 
-  // Bytes that the largest unit takes beside what the host keeps of it, and the one that is fetched ahead.
+  // Bytes beside what the host keeps: of the largest unit and the one that is fetched ahead; of all that stay.
   int64_t most_bytes() const;
   double waiting() const { return waiting_; }  // seconds so far, for what was not there in time
 
@@ -110,9 +111,10 @@ class GatheredUnits {
   std::vector<State> units_;
   UnitOrder order_;
   bool keep_;
-  std::vector<size_t> coming_;  // on their way; the same on all ranks
-  int holders_ = 0;             // of all units
-  uint64_t way_ = 0;
+  std::vector<size_t> coming_;     // on their way; the same on all ranks
+  int holders_ = 0;                // of all units
+  bool crowded_ = false;           // units are here since let_all() that nobody needs
+  uint64_t way_ = 0, places_ = 0;  // a rank's way through the units
   double waiting_ = 0;
 };
 

@@ -16,7 +16,7 @@ Pass pass_now() {
 }
 
 // A unit's backward begins where the gradient of its output is there, and is over where that of its
-// input is. Where the input needs none, the end of the whole backward tells.
+// input is. Where the input needs none, the end of the whole backward tells. `input`: of this unit alone.
 void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
                     const at::Tensor& input, const at::Tensor& output) {
   const auto running = std::make_shared<bool>(false);
@@ -61,18 +61,23 @@ std::vector<HookHandle> hook_units(torch::nn::Module& model,
   std::vector<HookHandle> handles;
   for (size_t unit = 0; unit < units->size(); ++unit) {
     const std::weak_ptr<GatheredUnits> weak = units;
-    handles.push_back(wrap_forward(model, units->name(unit),
-                                   [weak, unit](const Forward& forward, const at::Tensor& input) {
-                                     const auto held = weak.lock();
-                                     if (!held) return forward(input);
-                                     Computing computing(*held, unit);
-                                     at::Tensor output = forward(input);
-                                     if (at::GradMode::is_enabled() && output.requires_grad()) {
-                                       watch_backward(held, unit, input, output);
-                                       computing.stays();
-                                     }
-                                     return output;
-                                   }));
+    handles.push_back(wrap_forward(
+        model, units->name(unit), [weak, unit](const Forward& forward, const at::Tensor& input) {
+          const auto held = weak.lock();
+          if (!held) return forward(input);
+          Computing computing(*held, unit);
+          // Hooks of its own: they go with this pass, and run before those
+          // of the unit whose output it is, which is fetched then.
+          const bool watched =
+              at::GradMode::is_enabled() && input.defined() && input.requires_grad();
+          const at::Tensor own = watched ? input.view_as(input) : input;
+          at::Tensor output = forward(own);
+          if (at::GradMode::is_enabled() && output.requires_grad()) {
+            watch_backward(held, unit, own, output);
+            computing.stays();
+          }
+          return output;
+        }));
   }
   return handles;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <string>
 
 #include "lockstep/core/errors.h"
@@ -55,7 +56,8 @@ std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorS
                       : flat::plan_shards(specs, kinds, layout.parts, layout.sizes);
 }
 
-int64_t most_of_two(std::vector<int64_t> sizes) {
+int64_t most_here(std::vector<int64_t> sizes, bool all) {
+  if (all) return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   std::sort(sizes.begin(), sizes.end(), std::greater<>());
   return (sizes.empty() ? 0 : sizes[0]) + (sizes.size() > 1 ? sizes[1] : 0);
 }

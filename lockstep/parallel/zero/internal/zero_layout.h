@@ -44,7 +44,8 @@ std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& uni
 std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,
                                                    std::span<const size_t> kinds,
                                                    const ZeroLayout& layout);
-// The largest, and the one after it: a unit that computes, and the one that is fetched meanwhile.
-int64_t most_of_two(std::vector<int64_t> sizes);
+// Of units' sizes: the largest and the one after it, which computes and which is fetched meanwhile; or all of
+// them.
+int64_t most_here(std::vector<int64_t> sizes, bool all);
 
 }  // namespace lockstep::internal

@@ -66,10 +66,18 @@ void ZeroState::install_hooks() {
 
 // Whether there is a gradient at all: on all ranks or on none.
 bool ZeroState::agree_on_arrival() {
-  std::vector<int> with, without;
-  const std::vector<double> all = of_all_ranks(comm_, arrived_ ? 1 : 0);
-  for (size_t r = 0; r < all.size(); ++r)
+  constexpr double kHeld = 2;
+  const bool held_units = buckets_.units() && buckets_.units()->held();
+  std::vector<int> with, without, holders;
+  const std::vector<double> all =
+      of_all_ranks(comm_, held_units ? kHeld : static_cast<double>(arrived_));
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r] == kHeld) holders.push_back(static_cast<int>(r));
     (all[r] != 0 ? with : without).push_back(static_cast<int>(r));
+  }
+  if (!holders.empty())
+    throw InvalidArgument("ZeroOptimizer: step() while rank(s) " + joined(holders) +
+                          " hold the parameters (whole_parameters()); let go of them first");
   if (!with.empty() && !without.empty()) {
     throw Mismatch("ZeroOptimizer: rank(s) " + joined(without) +
                    " called step() without a backward since the last one, and rank(s) " +
