@@ -44,12 +44,15 @@ void check_axes(const std::vector<MeshAxis>& axes) {
   }
 }
 
+constexpr int64_t kMost = 1'000'000'000;  // a product is counted so far, which cannot overflow
+
 // "data 2 x shard 3 = 6"
 std::string product_text(const std::vector<MeshAxis>& axes, int64_t product) {
   std::vector<std::string> factors;
   for (const MeshAxis& axis : axes)
     if (axis.size != 0) factors.push_back(axis.name + " " + std::to_string(axis.size));
-  return joined(factors, " x ") + " = " + std::to_string(product);
+  return joined(factors, " x ") + " = " + std::to_string(product) +
+         (product == kMost ? " or more" : "");
 }
 
 }  // namespace
@@ -84,8 +87,7 @@ MeshLayout::MeshLayout(std::vector<MeshAxis> axes, int ranks)
       open = &axis;
       continue;
     }
-    product *= axis.size;
-    if (product > ranks) break;  // more than enough, before it overflows
+    product = std::min(product * axis.size, kMost);
   }
   if (open != nullptr && product <= ranks && ranks % product == 0) {
     open->size = static_cast<int>(ranks / product);

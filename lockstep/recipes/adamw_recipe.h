@@ -44,7 +44,7 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
                            std::chrono::steady_clock::time_point start,
                            const AdamWRecipe<M, D, Loss>& recipe) {
   check_against_data(config, recipe.train.size(), recipe.held_out);
-  const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
+  const auto strategy = options.strategy ? options.strategy : strategy_of(config);
   const auto sampler =
       make_sampler(*strategy, comm, recipe.train.size(), config.batch_size, config.seed);
   data::Loader loader(

@@ -32,6 +32,10 @@ void visit_fields(Config& config, Visit&& visit) {
       "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, "
       "fsdp, or logical8: the same bits on 1, 2, 4 or 8 ranks",
       config.strategy);
+  visit("mesh",
+        "ranks along axes, such as data=2,shard=2: those of a shard share a copy of the parameters "
+        "(zero3, fsdp); empty: those of a host do",
+        config.mesh);
   if (images)
     visit("sampler",
           "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
@@ -50,8 +54,8 @@ void visit_fields(Config& config, Visit&& visit) {
     visit("model", "tiny, mini, small, or a directory of transformers' Llama", config.model);
     visit(
         "tokenizer",
-        "a byte-level tokenizer.json, a directory with one, or characters: of the data; empty: the "
-        "model's, or characters",
+        "a tokenizer.json as GPT-2's or Llama's, a directory with one, or characters: of the data; "
+        "empty: the model's, or characters",
         config.tokenizer);
     visit("context", "tokens of a window, which the model sees at once", config.context);
     visit("dropout", "of the embeddings, and of what each block adds", config.dropout);

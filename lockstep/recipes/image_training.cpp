@@ -107,7 +107,7 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
   const Recipe& recipe = recipe_of(config.recipe);
   const ImageData data = load_image_data(config, config.data);
   check_against_data(config, data.train.size(), data.test.size());
-  const auto strategy = options.strategy ? options.strategy : make_strategy(config.strategy);
+  const auto strategy = options.strategy ? options.strategy : strategy_of(config);
   const auto sampler = sampler_of(config, data.train.size(), *strategy, comm);
   constexpr int64_t kPadding = 4;
   const data::AugmentedImages train(

@@ -29,16 +29,20 @@ LmTokenizer find_lm_tokenizer(const LmInput& input, const data::LanguageTexts& t
   return LmTokenizer::load(input.tokenizer.empty() ? input.model : input.tokenizer);
 }
 
-// Rows end with a newline; where the tokenizer has a token for the end of a text, with that instead.
+// Rows end with a newline; where the tokenizer has a token for the end of a text, with that instead. Every
+// text begins as the tokenizer has it.
 std::vector<std::vector<int32_t>> tokens_of(const LmTokenizer& tokenizer,
                                             const std::vector<std::string>& texts, bool rows) {
   const auto end = tokenizer.end_of_text_id();
+  const auto begin = tokenizer.begin_of_text();
   std::vector<std::vector<int32_t>> all;
   all.reserve(texts.size());
   for (const std::string& text : texts) {
     std::string_view words = text;
     if (rows && end && words.ends_with('\n')) words.remove_suffix(1);
-    all.push_back(tokenizer.encode(words));
+    all.push_back(begin);
+    const auto ids = tokenizer.encode(words);
+    all.back().insert(all.back().end(), ids.begin(), ids.end());
     if (rows && end) all.back().push_back(*end);
   }
   return all;
@@ -46,7 +50,7 @@ std::vector<std::vector<int32_t>> tokens_of(const LmTokenizer& tokenizer,
 
 std::vector<int64_t> ends_of(const LmTokenizer& tokenizer, bool rows) {
   if (const auto end = tokenizer.end_of_text_id()) return {*end};
-  if (rows) return {tokenizer.encode("\n").front()};
+  if (rows) return {tokenizer.encode("\n").back()};
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
@@ -105,6 +106,36 @@ TEST(LmTraining, MemoryIsSavedWithoutChangingANumber) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i)
     EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << i;
+}
+
+// Two copies of the parameters, each shared by two ranks: the numbers of one a host.
+TEST(LmTraining, ShardsOfAMeshShareTheirCopy) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir);
+  TrainConfig config = small(dir, "one", 4);
+  config.strategy = "zero3";
+  const TrainResult one = train(config);
+  ASSERT_GT(one.memory.parameters, 0);
+  const auto expected = metrics_of(config, "train");
+  for (const auto& [strategy, mesh, copies] :
+       std::vector<std::tuple<std::string, std::string, int>>{
+           {"zero3", "data=2,shard=2", 2}, {"zero3", "data=4", 4}, {"fsdp", "data=2,shard=2", 2}}) {
+    config.strategy = strategy;
+    config.mesh = mesh;
+    config.output = dir / (strategy + mesh);
+    const TrainResult result = train(resolved(config));
+    const auto found = metrics_of(config, "train");
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << strategy << mesh << i;
+    EXPECT_NEAR(result.evaluation.loss, one.evaluation.loss, 1e-6);
+    if (strategy == "zero3") {
+      EXPECT_EQ(result.memory.parameters, copies * one.memory.parameters);
+    } else {
+      EXPECT_LT(result.memory.parameters, 2 * one.memory.parameters);
+    }
+  }
 }
 
 TEST(LmTraining, AnEvaluationCountsEveryTargetOnce) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/internal/test_support.h"
@@ -16,13 +16,12 @@
 
 namespace lockstep::recipe_runs_test {
 
+// Rank 0's result.
 inline TrainResult train(const TrainConfig& config, bool resume = false) {
   TrainResult result;
-  std::mutex mutex;
   testing::run_threads(static_cast<int>(config.nproc), [&](Communicator& comm) {
-    const auto mine = train_recipe(comm, config, {.resume = resume, .progress = false});
-    const std::lock_guard lock(mutex);
-    result = mine;
+    auto mine = train_recipe(comm, config, {.resume = resume, .progress = false});
+    if (comm.rank() == 0) result = std::move(mine);
   });
   return result;
 }

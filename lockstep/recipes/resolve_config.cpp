@@ -7,6 +7,7 @@
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/model/lm_config.h"
+#include "lockstep/recipes/mesh_axes.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
@@ -16,8 +17,10 @@ namespace lockstep {
 namespace {
 
 using namespace settings;
+using internal::divides_parameters, internal::kShardAxis;
 
 constexpr double kPretrainedRate = 3e-5;
+constexpr int64_t kMostRanks = 4096;
 
 std::string number_text(double value) {
   return nlohmann::json(value).dump();
@@ -30,6 +33,27 @@ void check_dropout(const char* name, double value) {
 void check_warmup_ratio(const TrainConfig& config) {
   if (!(config.warmup_ratio >= 0 && config.warmup_ratio <= 1))
     refuse("warmup_ratio", number_text(config.warmup_ratio), "0 to 1");
+}
+
+// Axes that recipes have, and ranks for them.
+void resolve_mesh(TrainConfig& config) {
+  if (config.mesh.empty()) return;
+  const auto axes = parse_axes(config.mesh);
+  int64_t product = 1;
+  for (const MeshAxis& axis : axes) product = std::min(product * axis.size, kMostRanks + 1);
+  if (config.nproc == 1 && product > 1 && product <= kMostRanks) config.nproc = product;
+  const MeshLayout layout(axes, static_cast<int>(config.nproc));
+  for (const MeshAxis& axis : layout.axes()) {
+    if (axis.name != "data" && axis.name != kShardAxis)
+      refuse("mesh", "'" + config.mesh + "'", "axes named data and shard");
+    if (axis.name != kShardAxis || axis.size == 1) continue;
+    if (!divides_parameters(config.strategy))
+      refuse("mesh", "'" + config.mesh + "'",
+             "no shard, or strategy zero3 or fsdp: ranks of strategy " + config.strategy +
+                 " share no parameters");
+    if (axis != layout.axes().back())
+      refuse("mesh", "'" + config.mesh + "'", "shard as the last axis, whose ranks are neighbours");
+  }
 }
 
 void resolve_images(TrainConfig& config) {
@@ -132,8 +156,8 @@ TrainConfig default_config(const std::string& recipe) {
   return config;
 }
 
-TrainConfig resolved(const TrainConfig& config) {
-  TrainConfig result = config;
+TrainConfig resolved(const TrainConfig& given) {
+  TrainConfig config = given;
   const Recipe* recipe = find_recipe(config.recipe);
   if (recipe == nullptr) refuse("recipe", "'" + config.recipe + "'", recipe_names_text());
   if (config.data.empty()) {
@@ -141,6 +165,8 @@ TrainConfig resolved(const TrainConfig& config) {
   }
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
+  resolve_mesh(config);
+  TrainConfig result = config;
   if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0) {
     if (logical % config.nproc != 0)
       refuse("nproc", std::to_string(config.nproc),
@@ -159,7 +185,7 @@ TrainConfig resolved(const TrainConfig& config) {
                                                          "gloo", "local"};
   if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
     refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical or gloo");
-  if ((config.strategy == "zero3" || config.strategy == "fsdp") && config.nproc > 1 &&
+  if (divides_parameters(config.strategy) && config.nproc > 1 &&
       (config.backend == "gloo" || config.backend == "tcp"))
     refuse("backend", "'" + config.backend + "'",
            "shm or hierarchical, whose ranks share the memory that strategy " + config.strategy +

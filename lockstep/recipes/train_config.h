@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace lockstep {
+
+class Strategy;
 
 // The defaults are those of tutorial 000; default_config() has each recipe's. A field that is for
 // some recipes only keeps its default in the others.
@@ -18,6 +21,9 @@ struct TrainConfig {
   std::string backend;  // "": chosen by init()
   std::string device = "cpu";
   std::string strategy = "ddp";  // strategy_names()
+  // Axes data and shard, as parse_axes() takes them; "": one copy of the parameters a host under zero3 and
+  // fsdp. nproc 1 becomes the product of their sizes.
+  std::string mesh;
   // "distributed": a new deal every epoch; "partition": the tutorial's fixed parts.
   std::string sampler = "distributed";
   // Images: image_model_names(), cifar only. Texts: "mini", "base", or a directory of Hugging Face's
@@ -95,6 +101,9 @@ TrainConfig resolved(const TrainConfig& config);
 // Checks a resolved configuration against the data. Throws InvalidArgument: more ranks than
 // samples, a batch larger than a part.
 void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples);
+
+// The strategy that a resolved configuration names, on its mesh.
+std::shared_ptr<Strategy> strategy_of(const TrainConfig& config);
 
 // How many batches of batch_size a step has, over all ranks.
 int64_t batches_of_step(const TrainConfig& config);

@@ -154,6 +154,30 @@ TEST(TrainConfig, NonsenseIsNamed) {
               HasSubstr("backend is 'gloo'; give shm or hierarchical"));
 }
 
+TEST(TrainConfig, AMeshIsOfRanksThatThereAre) {
+  const auto with = [](const char* mesh, const char* strategy, int64_t nproc) {
+    TrainConfig config = valid();
+    config.mesh = mesh;
+    config.strategy = strategy;
+    config.nproc = nproc;
+    return config;
+  };
+  const auto error = [&](const char* mesh, const char* strategy = "zero3", int64_t nproc = 4) {
+    return error_of([&] { resolved(with(mesh, strategy, nproc)); });
+  };
+  EXPECT_EQ(resolved(with("data=2,shard=3", "fsdp", 1)).nproc, 6);
+  EXPECT_EQ(resolved(with("data,shard=2", "zero3", 4)).nproc, 4);
+  EXPECT_EQ(error("data=4", "ddp"), "no error");
+  EXPECT_THAT(error("data=2,shard=3"), HasSubstr("data 2 x shard 3 = 6"));
+  EXPECT_THAT(error("data=2,pipe=2"), HasSubstr("mesh is 'data=2,pipe=2'; give axes named data "));
+  EXPECT_THAT(error("shard=2,data=2"), HasSubstr("give shard as the last axis"));
+  EXPECT_THAT(error("data=2,shard=2", "zero2"),
+              HasSubstr("ranks of strategy zero2 share no parameters"));
+  EXPECT_THAT(
+      error("data=99999,shard=99999,x=99999", "zero3", 1),
+      HasSubstr("data 99999 x shard 99999 x x 99999 = 1000000000 or more, but there are 1"));
+}
+
 TEST(TrainConfig, MoreRanksThanSamples) {
   TrainConfig config = valid();
   config.nproc = 4;

@@ -102,6 +102,10 @@ const std::string& ByteLevelBpe::token_of(int32_t id) const {
   return state_->tokens[static_cast<size_t>(id)];
 }
 
+const std::vector<int32_t>& ByteLevelBpe::begin_of_text() const {
+  return state_->begin_of_text;
+}
+
 std::optional<int32_t> ByteLevelBpe::end_of_text_id() const {
   return state_->end_of_text_id;
 }

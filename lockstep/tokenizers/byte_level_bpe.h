@@ -1,5 +1,5 @@
-// ByteLevelBpe: GPT-2's byte-pair encoding, id for id what Hugging Face's GPT2Tokenizer and the
-// `tokenizers` library give.
+// ByteLevelBpe: the byte-pair encoding of GPT-2 and of Llama 3, id for id what Hugging Face's GPT2Tokenizer
+// and the `tokenizers` library give.
 //
 // Method: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, on
 // the bytes of UTF-8 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
@@ -17,8 +17,9 @@
 namespace lockstep::tokenizers {
 
 struct ByteLevelBpeOptions {
-  bool add_prefix_space = false;              // a text that does not begin with a space gets one
-  std::string end_of_text = "<|endoftext|>";  // the special token; a vocabulary may do without
+  bool add_prefix_space = false;  // a text that does not begin with a space gets one
+  // The special token; a vocabulary may do without. Of a tokenizer.json also Llama 3's <|end_of_text|>.
+  std::string end_of_text = "<|endoftext|>";
 };
 
 // Immutable; all methods are const and may be called from any thread. Cheap to copy: copies share
@@ -39,8 +40,9 @@ class ByteLevelBpe {
                                   const ByteLevelBpeOptions& options = {},
                                   std::string_view vocabulary_name = "vocab.json",
                                   std::string_view merges_name = "merges.txt");
-  // Hugging Face's tokenizer.json: no normalizer, pre-tokenizer and decoder ByteLevel, model BPE
-  // without dropout, unknown token, prefix or suffix; added tokens with all their options. Throws
+  // Hugging Face's tokenizer.json: no normalizer; pre-tokenizer ByteLevel, or a Split by Llama 3's expression
+  // before it; decoder ByteLevel; model BPE without dropout, unknown token, prefix or suffix; added tokens
+  // with all their options. A TemplateProcessing may put tokens before a text: begin_of_text(). Throws
   // DataError: malformed, or anything that would tokenise otherwise.
   static ByteLevelBpe from_tokenizer_json(const std::filesystem::path& file);
   static ByteLevelBpe parse_tokenizer_json(std::string_view json, std::string_view name);
@@ -62,6 +64,8 @@ class ByteLevelBpe {
   std::optional<int32_t> id_of(std::string_view token) const;
   const std::string& token_of(int32_t id) const;  // throws InvalidArgument
   std::optional<int32_t> end_of_text_id() const;
+  // What the library puts before every text; encode() does not.
+  const std::vector<int32_t>& begin_of_text() const;
 
  private:
   struct State;

@@ -147,6 +147,72 @@ TEST(ByteLevelBpe, LoadsBothForms) {
   EXPECT_EQ(ByteLevelBpe::parse_tokenizer_json(pairs.dump(), "t").encode(text), toy().encode(text));
 }
 
+const char* const kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Its own words, whole ones that no merge makes, what comes before and after a text.
+json llama3_json() {
+  json file = toy_json();
+  json& model = file["model"];
+  const auto add = [&](const std::string& token) { model["vocab"][token] = model["vocab"].size(); };
+  model["vocab"].erase("<|endoftext|>");
+  for (const char* token : {"Ġhello", "123", "'S", ".ĊĊ", "ĠĠ"}) add(token);
+  model["ignore_merges"] = true;
+  const auto id = model["vocab"].size();
+  file["added_tokens"] = {{{"id", id}, {"content", "<|begin_of_text|>"}, {"special", true}},
+                          {{"id", id + 1}, {"content", "<|end_of_text|>"}, {"special", true}}};
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"},
+         {"pattern", {{"Regex", kLlama3}}},
+         {"behavior", "Isolated"},
+         {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+             begin = {{"SpecialToken", {{"id", "<|begin_of_text|>"}, {"type_id", 0}}}};
+  file["post_processor"] = {
+      {"type", "Sequence"},
+      {"processors",
+       {{{"type", "ByteLevel"}},
+        {{"type", "TemplateProcessing"}, {"single", json::array({begin, text})}}}}};
+  return file;
+}
+
+TEST(ByteLevelBpe, Llama3sWords) {
+  const ByteLevelBpe tokenizer = ByteLevelBpe::parse_tokenizer_json(llama3_json().dump(), "t");
+  const auto words = [&](const char* text) { return tokenizer.tokenize(text); };
+  EXPECT_EQ(words(" hello"), Words{"Ġhello"});  // whole, though "Ġ" and "hello" do not merge
+  EXPECT_EQ(words("12345"), (Words{"123", "4", "5"}));  // three digits at most
+  EXPECT_EQ(words("ab'Sab"), (Words{"ab", "'S", "ab"}));
+  EXPECT_EQ(words(".\n\nab"), (Words{".ĊĊ", "ab"}));  // line ends behind signs are theirs
+  EXPECT_EQ(words("a   b"), (Words{"a", "ĠĠ", "Ġ", "b"}));
+  EXPECT_EQ(words("a \n b"), (Words{"a", "Ġ", "Ċ", "Ġ", "b"}));
+  EXPECT_EQ(words("(ab"), (Words{"(", "ab"}));
+  EXPECT_EQ(tokenizer.begin_of_text(), (Ids{*tokenizer.id_of("<|begin_of_text|>")}));
+  EXPECT_EQ(tokenizer.end_of_text_id(), tokenizer.id_of("<|end_of_text|>"));
+  const std::string text = " hello\n\n 12345 'S.";
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+
+  const auto refusal = [](const char* pointer, const json& value) {
+    json file = llama3_json();
+    file[json::json_pointer(pointer)] = value;
+    return message_of<DataError>([&] { ByteLevelBpe::parse_tokenizer_json(file.dump(), "t"); });
+  };
+  EXPECT_EQ(refusal("/pre_tokenizer/pretokenizers/0/pattern/Regex", "a|b"),
+            "t: pre_tokenizer.pretokenizers[0].pattern.Regex is \"a|b\", which is not GPT-2's or "
+            "Llama 3's");
+  EXPECT_EQ(
+      refusal("/pre_tokenizer/pretokenizers/1/add_prefix_space", true),
+      "t: pre_tokenizer.pretokenizers[1].add_prefix_space is true after a Split, which is not "
+      "supported");
+  json behind = llama3_json()["post_processor"]["processors"][1]["single"];
+  behind.push_back(behind[0]);
+  EXPECT_EQ(refusal("/post_processor/processors/1/single", behind),
+            "t: post_processor.processors[1].single puts tokens behind a text, which is not "
+            "supported");
+}
+
 TEST(ByteLevelBpe, OtherFilesAreRefusedInOneLine) {
   const auto with = [](const char* pointer, const json& value) {
     json file = toy_json();
@@ -165,8 +231,8 @@ TEST(ByteLevelBpe, OtherFilesAreRefusedInOneLine) {
   EXPECT_EQ(with("/pre_tokenizer/use_regex", false),
             "t.json: pre_tokenizer.use_regex is false, which is not supported");
   EXPECT_EQ(with("/post_processor/type", "RobertaProcessing"),
-            "t.json: post_processor.type is \"RobertaProcessing\"; give ByteLevel, the only one "
-            "that is supported here");
+            "t.json: post_processor.type is \"RobertaProcessing\"; give ByteLevel or "
+            "TemplateProcessing, the only ones that are supported here");
   EXPECT_EQ(with("/model/merges/0", "h"),
             "t.json: model.merges[0] is neither \"a b\" nor [\"a\", \"b\"]");
   EXPECT_EQ(with("/model/merges/1", "h x"),

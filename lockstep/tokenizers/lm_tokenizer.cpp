@@ -27,8 +27,10 @@ LmTokenizer LmTokenizer::load(const fs::path& path) {
   const auto has = [&](const char* name) { return fs::exists(path / name); };
   if (!fs::is_directory(path)) {
     if (path.filename() == kCharacters) return LmTokenizer(Characters::load(path));
-    const std::string json = read_vocabulary_file(path);
-    return {ByteLevelBpe::parse_tokenizer_json(json, path.string()), {{kTokenizer, json}}};
+    const std::string json = read_vocabulary_file(path), name = path.string();
+    if (SentencePieceBpe::is_one(json, name))
+      return {SentencePieceBpe::parse_tokenizer_json(json, name), {{kTokenizer, json}}};
+    return {ByteLevelBpe::parse_tokenizer_json(json, name), {{kTokenizer, json}}};
   }
   for (const char* name : {kCharacters, kTokenizer})
     if (has(name)) return load(path / name);
@@ -55,8 +57,15 @@ std::string LmTokenizer::decode(std::span<const int32_t> ids) const {
   return std::visit([&](const auto& kind) { return kind.decode(ids); }, kind_);
 }
 
+std::vector<int32_t> LmTokenizer::begin_of_text() const {
+  if (const auto* bytes = std::get_if<ByteLevelBpe>(&kind_)) return bytes->begin_of_text();
+  if (const auto* pieces = std::get_if<SentencePieceBpe>(&kind_)) return pieces->begin_of_text();
+  return {};
+}
+
 std::optional<int32_t> LmTokenizer::end_of_text_id() const {
-  if (const auto* bpe = std::get_if<ByteLevelBpe>(&kind_)) return bpe->end_of_text_id();
+  if (const auto* bytes = std::get_if<ByteLevelBpe>(&kind_)) return bytes->end_of_text_id();
+  if (const auto* pieces = std::get_if<SentencePieceBpe>(&kind_)) return pieces->end_of_text_id();
   return std::nullopt;
 }
 

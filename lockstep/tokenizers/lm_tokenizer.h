@@ -13,6 +13,7 @@
 
 #include "lockstep/tokenizers/byte_level_bpe.h"
 #include "lockstep/tokenizers/characters.h"
+#include "lockstep/tokenizers/sentence_piece_bpe.h"
 
 namespace lockstep::tokenizers {
 
@@ -21,8 +22,9 @@ class LmTokenizer {
  public:
   explicit LmTokenizer(Characters characters);
 
-  // A characters.json or a byte-level tokenizer.json; or a directory with one of them, or else with
-  // vocab.json and merges.txt. Throws DataError that names the file.
+  // A characters.json or a tokenizer.json (GPT-2's and Llama 3's: byte_level_bpe.h; Llama 2's:
+  // sentence_piece_bpe.h); or a directory with one of them, or else with vocab.json and merges.txt. Throws
+  // DataError that names the file.
   static LmTokenizer load(const std::filesystem::path& path);
 
   int64_t vocabulary_size() const;
@@ -30,6 +32,8 @@ class LmTokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   // Special tokens are left out. Throws InvalidArgument for an id outside 0..vocabulary_size()-1.
   std::string decode(std::span<const int32_t> ids) const;
+  // The tokens that models of this kind expect before a text; encode() does not give them.
+  std::vector<int32_t> begin_of_text() const;
   // The token that ends a text, where there is one.
   std::optional<int32_t> end_of_text_id() const;
 
@@ -37,7 +41,7 @@ class LmTokenizer {
   const std::map<std::string, std::string>& files() const { return files_; }
 
  private:
-  using Kind = std::variant<Characters, ByteLevelBpe>;
+  using Kind = std::variant<Characters, ByteLevelBpe, SentencePieceBpe>;
   LmTokenizer(Kind kind, std::map<std::string, std::string> files);
 
   Kind kind_;

@@ -97,7 +97,8 @@ class HorovodStrategy final : public Strategy {
 class ZeroStrategy final : public Strategy {
  public:
   // `units`: parameters are divided between hosts as well.
-  explicit ZeroStrategy(int stage, bool units = false) : stage_(stage), units_(units) {}
+  explicit ZeroStrategy(int stage, bool units = false, std::vector<int> copies = {})
+      : stage_(stage), units_(units), copies_(std::move(copies)) {}
   std::string name() const override { return units_ ? "fsdp" : "zero" + std::to_string(stage_); }
   void set_up(ModulePtr model, Communicator comm) override {
     Strategy::set_up(model, std::move(comm));
@@ -128,7 +129,8 @@ class ZeroStrategy final : public Strategy {
     const ZeroOptions options{.stage = stage_,
                               .accumulate = stage_ > 1,
                               .units = {.model = layered_},
-                              .initial = initial_};
+                              .initial = initial_,
+                              .copies = copies_};
     auto optimizer =
         std::make_unique<ZeroOptimizer>(comm(), std::move(trained), in_order, algorithm, options);
     if (const Initial initial = std::exchange(initial_, nullptr))
@@ -213,6 +215,7 @@ class ZeroStrategy final : public Strategy {
 
   int stage_;
   bool units_;
+  std::vector<int> copies_;
   ModulePtr layered_;                   // whose layers are units
   Initial initial_;                     // until there is an optimizer
   ZeroOptimizer* optimizer_ = nullptr;  // the caller's
@@ -290,20 +293,24 @@ const std::vector<std::string>& strategy_names() {
   return names;
 }
 
-std::shared_ptr<Strategy> make_strategy(std::string_view given) {
+std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOptions& options) {
   using algorithms::AllReduce;
   std::string name(given);
   std::replace(name.begin(), name.end(), '_', '-');
+  if (name == "zero3") return std::make_shared<ZeroStrategy>(3, /*units=*/false, options.copies);
+  if (name == "fsdp") return std::make_shared<ZeroStrategy>(3, /*units=*/true, options.copies);
+  if (!options.copies.empty())
+    throw InvalidArgument("strategy '" + name +
+                          "': copies of the parameters are for zero3 and fsdp");
   if (name == "ddp") return std::make_shared<DdpStrategy>();
   if (name == "average") return std::make_shared<AverageStrategy>(name, AllReduce::kEngine);
   if (name == "ring") return std::make_shared<AverageStrategy>(name, AllReduce::kRing);
   if (name == "naive-ring") return std::make_shared<AverageStrategy>(name, AllReduce::kNaiveRing);
   if (name == "horovod") return std::make_shared<HorovodStrategy>();
   if (name == "zero") return std::make_shared<ZeroStrategy>(1);
-  for (const int stage : {1, 2, 3}) {
+  for (const int stage : {1, 2}) {
     if (name == "zero" + std::to_string(stage)) return std::make_shared<ZeroStrategy>(stage);
   }
-  if (name == "fsdp") return std::make_shared<ZeroStrategy>(3, /*units=*/true);
   if (const auto count = logical_ranks_in(name)) return std::make_shared<LogicalStrategy>(*count);
   const auto& names = strategy_names();
   throw InvalidArgument("strategy '" + std::string(given) + "' is unknown; choose " +

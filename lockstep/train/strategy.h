@@ -173,7 +173,13 @@ const std::vector<std::string>& strategy_names();
 // "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits on
 // any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread. Throws
 // InvalidArgument with the list of names.
-std::shared_ptr<Strategy> make_strategy(std::string_view given);
+// Throws InvalidArgument too for options that a strategy has no use for.
+struct StrategyOptions {
+  // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
+  std::vector<int> copies = {};
+};
+std::shared_ptr<Strategy> make_strategy(std::string_view given,
+                                        const StrategyOptions& options = {});
 
 // Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where these
 // cannot be shared equally.

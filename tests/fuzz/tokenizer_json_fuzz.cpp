@@ -6,6 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/tokenizers/byte_level_bpe.h"
 #include "lockstep/tokenizers/internal/bert_parts.h"
+#include "lockstep/tokenizers/sentence_piece_bpe.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace lockstep::tokenizers;
@@ -18,6 +19,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   try {
     const auto tokenizer = ByteLevelBpe::parse_tokenizer_json(json, "fuzz");
+    tokenizer.decode(tokenizer.encode(kText), false);
+  } catch (const lockstep::Error&) {
+  }
+  try {
+    SentencePieceBpe::is_one(json, "fuzz");
+    const auto tokenizer = SentencePieceBpe::parse_tokenizer_json(json, "fuzz");
     tokenizer.decode(tokenizer.encode(kText), false);
   } catch (const lockstep::Error&) {
   }

@@ -1,6 +1,6 @@
 // What lockstep's tokenizers make of texts, for tokenizer_parity.py to compare.
 //
-//   tokenizer_parity bert|bpe PATH ids|encode|normalize|decode IN OUT [max_length [truncation]]
+//   tokenizer_parity bert|bpe|pieces PATH ids|encode|normalize|decode|begin IN OUT [max_length [truncation]]
 //
 // IN and OUT are records: a 32-bit length and so many bytes. `encode` takes two records a text, the
 // second one its pair (length -1: none). Ids are 32-bit; `encode` writes two records a text, ids
@@ -21,6 +21,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/tokenizers/byte_level_bpe.h"
+#include "lockstep/tokenizers/sentence_piece_bpe.h"
 
 namespace {
 
@@ -28,6 +29,7 @@ using lockstep::tokenizers::BertTokenizer;
 using lockstep::tokenizers::ByteLevelBpe;
 using lockstep::tokenizers::EncodeOptions;
 using lockstep::tokenizers::Encoding;
+using lockstep::tokenizers::SentencePieceBpe;
 using lockstep::tokenizers::Truncation;
 using Ids = std::vector<int32_t>;
 
@@ -108,12 +110,18 @@ void bert(const BertTokenizer& tokenizer, const std::string& what, const char* i
   }
 }
 
-void bpe(const ByteLevelBpe& tokenizer, const std::string& what, const char* in, const char* out) {
+template <typename Tokenizer>
+void bpe(const Tokenizer& tokenizer, const std::string& what, const char* in, const char* out) {
   std::vector<std::string> texts;
   for (auto& record : read_records(in)) texts.push_back(std::move(*record));
   Writer writer(out);
   if (what == "ids") {
-    for (const Ids& ids : tokenizer.encode_batch(texts)) writer.write(ids);
+    if constexpr (requires { tokenizer.encode_batch(texts); })
+      for (const Ids& ids : tokenizer.encode_batch(texts)) writer.write(ids);
+    else
+      for (const std::string& text : texts) writer.write(tokenizer.encode(text));
+  } else if (what == "begin") {
+    writer.write(tokenizer.begin_of_text());
   } else {
     for (const std::string& text : texts) writer.write(tokenizer.decode(ids_of(text)));
   }
@@ -127,6 +135,8 @@ int main(int argc, char** argv) {
     const std::string kind = argv[1];
     if (kind == "bert")
       bert(BertTokenizer::load(argv[2]), argv[3], argv[4], argv[5], options_of(argc, argv));
+    else if (kind == "pieces")
+      bpe(SentencePieceBpe::from_tokenizer_json(argv[2]), argv[3], argv[4], argv[5]);
     else
       bpe(ByteLevelBpe::load(argv[2]), argv[3], argv[4], argv[5]);
     return 0;

@@ -4,7 +4,8 @@
 BERT: every line of the data (emotion-zh with the Chinese vocabulary, tinyshakespeare with the English one; left out where they are
 not there), every character of Unicode between letters, and fuzzed texts of a million characters; cased and uncased, all settings of
 the normalizer, special tokens and added tokens in the text, pairs, truncation, tokenizer.json, decoding. Byte-level BPE: vocabularies
-trained here on the same texts, as vocab.json with merges.txt and as tokenizer.json; encoding and decoding. Needs the packages
+trained here on the same texts, as vocab.json with merges.txt and as tokenizer.json; encoding and decoding. The forms of Llama 3
+(its expression, whole words before merges) and of Llama 2 (SentencePiece's marks and bytes, in three settings), trained likewise. Needs the packages
 transformers and tokenizers; exit status 77 where they are missing.
 
     tests/oracle/tokenizer_parity.py [--program build/release/bin/tests/tokenizer_parity] [--data ../shared/data] [--seed 1]
@@ -23,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 try:
     import tokenizers
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import BertTokenizer
 except (ImportError, OSError) as missing:
     print(f"skipped: {sys.executable} cannot import what the oracle needs: {missing}")
@@ -286,6 +287,83 @@ def byte_level(program, folder, data, seed, characters):
         check(f"{name}, random ids decoded", ids, found, [oracle.decode(i) for i in ids])
 
 
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def check_begin(program, kind, name, model, oracle):
+    [found] = program.run(kind, model, "begin", [])
+    check(f"{name}, before a text", ["x"], [ids_of(found)], [oracle.encode("").ids])
+
+
+def llama3(program, folder, data, seed, characters):
+    """Its words, tokens that no merge makes, a token before every text."""
+    texts = data_texts(data)
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+                                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    trained.decoder = decoders.ByteLevel()
+    trained.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=3000, show_progress=False, max_token_length=24,
+                                                           initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    file = json.loads(trained.to_str())
+    vocabulary = file["model"]["vocab"]
+    words = sorted({piece for text in texts[:3000] for piece, _ in trained.pre_tokenizer.pre_tokenize_str(text)})
+    for word in words[::7]:  # whole words, as merges would not make them
+        vocabulary.setdefault(word, len(vocabulary))
+    file["model"]["ignore_merges"] = True
+    oracle = Tokenizer.from_str(json.dumps(file))
+    oracle.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
+    begin = oracle.token_to_id("<|begin_of_text|>")
+    oracle.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|> $B", special_tokens=[("<|begin_of_text|>", begin)])])
+    model = os.path.join(folder, "llama3.json")
+    oracle.save(model)
+    fuzz = fuzzed(seed, characters) + every_character()[::7] + every_character()[:40]
+    random_ = random.Random(seed)
+    pieces = ["'S", "'\u017f", "'LL", "'re", "' s", "\r\n", "\n", " \n ", "\t\n\r", "  ", " ", "\u00a0", "12", "3456789", "\u0663\u0664", "...", "!?\n\n", " -", "(x",
+              "\tx", "\u3000\u4f60", "A", "\u00e9", "<|end_of_text|>", "_", "\u200d", "\u0301"]
+    fuzz += ["".join(random_.choice(pieces) for _ in range(random_.randint(1, 12))) for _ in range(20_000)]
+    name = f"Llama 3's form, {oracle.get_vocab_size():,} tokens"
+    check_ids(program, "bpe", f"{name}, the data", model, oracle, texts)
+    check_ids(program, "bpe", f"{name}, fuzzed", model, oracle, fuzz)
+    check_decoding(program, "bpe", name, model, oracle, fuzz[:2000])
+    check_begin(program, "bpe", name, model, oracle)
+
+
+def sentence_piece(program, folder, data, seed, characters):
+    """Llama 2's form: a normalizer that marks spaces, or a pre-tokenizer in its ways."""
+    texts = data_texts(data)
+    for setting in ("normalizer", "first", "always", "never"):
+        bytes_ = [f"<0x{byte:02X}>" for byte in range(256)] if setting != "never" else [f"<0x{byte:02X}>" for byte in range(0, 256, 2)]
+        trained = Tokenizer(models.BPE(unk_token="<unk>"))
+        trained.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        trained.train_from_iterator([text[:200] for text in texts[:20000]], trainers.BpeTrainer(
+            vocab_size=2500, show_progress=False, special_tokens=["<unk>", "<s>", "</s>", *bytes_], limit_alphabet=900, max_token_length=16))
+        file = json.loads(trained.to_str())
+        file["added_tokens"] = [token for token in file["added_tokens"] if token["content"] in ("<unk>", "<s>", "</s>")]
+        file["model"].update(byte_fallback=True, fuse_unk=setting != "always")
+        if setting != "normalizer":
+            file["normalizer"] = None
+            file["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": setting, "split": False}
+        oracle = Tokenizer.from_str(json.dumps(file))
+        steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        oracle.decoder = decoders.Sequence(steps + ([decoders.Strip(" ", 1, 0)] if setting != "never" else []))
+        oracle.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+        oracle.add_tokens([AddedToken("thou art", normalized=True), AddedToken("<l>", lstrip=True, normalized=False)])
+        model = os.path.join(folder, f"pieces-{setting}.json")
+        oracle.save(model)
+        random_ = random.Random(seed)
+        fuzz = [text.replace("[MASK]", "</s>").replace("[SEP]", random_.choice([" <s> ", "thou art", " <l>x"])) for text in fuzzed(seed, characters // 3)]
+        fuzz += every_character()[::13] + ["ab" * 5000, " " * 3000 + "x", "\u2581 \u2581x", "", " ", "</s>", " </s> a", "<0x41>", "a<0x41>b"]
+        name = f"Llama 2's form, {setting}, {oracle.get_vocab_size():,} tokens"
+        check_ids(program, "pieces", f"{name}, the data", model, oracle, texts[:15000])
+        check_ids(program, "pieces", f"{name}, fuzzed", model, oracle, fuzz)
+        check_decoding(program, "pieces", name, model, oracle, fuzz[:2000])
+        ids = [[random_.randrange(oracle.get_vocab_size()) for _ in range(random_.randint(1, 30))] for _ in range(2000)]
+        found = [r.decode() for r in program.run("pieces", model, "decode", map(packed, ids))]
+        check(f"{name}, random ids decoded", ids, found, [oracle.decode(i) for i in ids])
+        check_begin(program, "pieces", name, model, oracle)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=os.path.join(ROOT, "build/release/bin/tests/tokenizer_parity"))
@@ -299,6 +377,8 @@ def main():
         bert_settings(program, folder, options.seed)
         bert_json(program, folder, options.seed)
         byte_level(program, folder, options.data, options.seed, options.characters)
+        llama3(program, folder, options.data, options.seed, options.characters)
+        sentence_piece(program, folder, options.data, options.seed, options.characters)
         if os.path.isdir(os.path.join(options.data, "vocab")):
             bert_data(program, folder, options.data, options.seed, options.characters)
         else:

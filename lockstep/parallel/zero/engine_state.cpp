@@ -42,6 +42,7 @@ ZeroOptions options_of(const ZeroConfig& config) {
       .accumulate = config.stage > 1,
       .bucket_sizes = {.first = std::min(sizes.first, most), .rest = std::min(sizes.rest, most)},
       .overlap = config.overlap_comm,
+      .state_directory = config.state_directory,
       .ignore_unused = config.ignore_unused_parameters};
 }
 

@@ -129,6 +129,9 @@ std::string to_json(const ZeroConfig& config) {
                                {"overlap_comm", config.overlap_comm},
                                {"reduce_bucket_size", config.reduce_bucket_size},
                                {"ignore_unused_parameters", config.ignore_unused_parameters}};
+  if (!config.state_directory.empty())
+    json["zero_optimization"]["offload_optimizer"] = {{"device", "nvme"},
+                                                      {"nvme_path", config.state_directory}};
   return json.dump(2) + "\n";
 }
 

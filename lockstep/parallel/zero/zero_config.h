@@ -48,10 +48,11 @@ struct ZeroConfig {
   std::optional<OptimizerConfig> optimizer = std::nullopt;
   std::optional<ScheduleConfig> scheduler = std::nullopt;
   Precision precision = Precision::kFloat32;
-  LossScaleConfig loss_scale = {};           // float16 only
-  double gradient_clipping = 0;              // the largest global norm of the gradients; 0: any
-  int stage = 0;                             // what ZeRO divides: ZeroOptions::stage
-  bool overlap_comm = true;                  // gradients are reduced while backward goes on
+  LossScaleConfig loss_scale = {};   // float16 only
+  double gradient_clipping = 0;      // the largest global norm of the gradients; 0: any
+  int stage = 0;                     // what ZeRO divides: ZeroOptions::stage
+  std::string state_directory = {};  // offload_optimizer's nvme_path; "": state is in memory
+  bool overlap_comm = true;          // gradients are reduced while backward goes on
   int64_t reduce_bucket_size = 500'000'000;  // elements at which a bucket is full
   // What becomes of a parameter that no rank used: its gradient counts as zero, or (false) it is
   // named in an error.

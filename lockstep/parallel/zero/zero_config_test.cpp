@@ -102,6 +102,8 @@ TEST(ZeroConfig, WrittenAndReadAgainIsTheSame) {
                "scheduler": {"type": "WarmupLR"}, "bf16": {"enabled": true}})",
            R"({"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 7,
                "warmup_min_ratio": 0.25, "cos_min_ratio": 0.5}}, "zero_optimization": true})",
+           R"({"zero_optimization": {"stage": 2,
+               "offload_optimizer": {"device": "nvme", "nvme_path": "/local/nvme"}}})",
        })
     EXPECT_EQ(parse(to_json(parse(text))), parse(text)) << text;
 }
@@ -137,6 +139,7 @@ TEST(ZeroConfig, ZeroThreeIsReadWithItsKeys) {
     "wall_clock_breakdown": true, "steps_per_print": 100
   })");
   EXPECT_EQ(config.stage, 3);
+  EXPECT_EQ(config.state_directory, "");
   EXPECT_EQ(resolved(config, 2).stage, 3);
 }
 
@@ -214,7 +217,12 @@ TEST(ZeroConfig, WhatCannotBeMeantIsNamed) {
       {R"({"fp16": {"initial_scale_power": 200}})", "a power of 2 below 128"},
       {R"({"gradient_clipping": -1})", "0 or more"},
       {R"({"zero_optimization": {"stage": 4}})", "0, 1, 2 or 3"},
-      {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})", "offload_optimizer"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})",
+       "offload_optimizer.nvme_path is missing; give a directory"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "disk"}}})",
+       R"("nvme" or "none")"},
+      {R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/d"}}})",
+       "parameters are in memory"},
       {R"({"zero_optimization": {"zero_quantized_weights": true}})", "which is not here"},
       {R"({"zero_optimization": {"overlap_com": true}})", R"(did you mean "overlap_comm"?)"},
       {R"({"activation_checkpointing": {"partition": true}})", "activation_checkpointing"},

@@ -1,10 +1,12 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <typeinfo>
 #include <utility>
@@ -150,6 +152,29 @@ ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGrou
       {.all = comm.size(), .sharing = sharing, .one_copy = comm.capabilities().shared_memory});
 }
 
+// Takes the disk's space now, and throws on all ranks where one has none.
+void make_states(Communicator& comm, std::vector<internal::ZeroBucket>& buckets,
+                 const std::string& directory, const std::vector<OptimizerParamGroup>& groups) {
+  std::exception_ptr error;
+  for (internal::ZeroBucket& bucket : buckets) {
+    bucket.state_directory = directory;
+    const size_t count = optim::states_of(groups[bucket.group].options());
+    try {
+      if (!error && count > 0) bucket.state(count - 1);
+    } catch (const Error&) {
+      error = std::current_exception();
+    }
+  }
+  const at::Tensor all = comm.all_gather(at::full({1}, error ? 1 : 0, at::kByte));
+  if (error) std::rethrow_exception(error);
+  std::vector<int64_t> without;
+  for (int64_t r = 0; r < all.numel(); ++r)
+    if (all.const_data_ptr<uint8_t>()[r] != 0) without.push_back(r);
+  if (!without.empty())
+    throw Error("ZeroOptimizer: rank(s) " + joined(without) +
+                " cannot put the optimizer's state into " + directory + "; they say why");
+}
+
 // Before parameters move: a unit without a door for hooks throws, and the model is as it was.
 void check_doors(const ZeroUnits& units) {
   if (!units.model) return;
@@ -181,11 +206,16 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
   }
   Listed all = listed(groups, names, defaults);
   check_same_on_all_ranks(comm, all.named);
-  check_fits(comm, planned_here(comm, groups, defaults, options));
+  ZeroMemory planned = planned_here(comm, groups, defaults, options);
+  if (!options.state_directory.empty()) planned.state = 0;  // the system can do without its pages
+  check_fits(comm, planned);
   check_doors(options.units);
   state_ =
       std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options,
                                             std::holds_alternative<optim::MuonOptions>(defaults));
+  if (!options.state_directory.empty())
+    make_states(state_->comm(), state_->buckets().buckets(), options.state_directory,
+                param_groups());
   state_->install_hooks();
 }
 

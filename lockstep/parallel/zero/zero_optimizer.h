@@ -110,6 +110,10 @@ struct ZeroOptions {
   // copies[r]: which copy of the parameters rank r shares; ranks of one host that follow each other. For
   // one copy a NUMA node, say. Empty: one a host.
   std::vector<int> copies = {};
+  // A directory of this rank's host: the optimizer's state lies in nameless files there instead of in memory,
+  // and is paged in and out by the system (DeepSpeed's offloading to NVMe). Room for it is taken at
+  // construction: where there is none SystemError, on the other ranks an Error that names those. "": in memory.
+  std::string state_directory = {};
   // False: a parameter that no rank used since the last step is InvalidArgument, on all ranks.
   bool ignore_unused = true;
 };

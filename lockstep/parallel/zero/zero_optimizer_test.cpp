@@ -155,6 +155,38 @@ TEST(ZeroOptimizer, StateIsAnNthOfTheWholeOnEveryRank) {
   }
 }
 
+// The same bits; nothing is in the directory, not even meanwhile.
+TEST(ZeroOptimizer, StateMayLieInFiles) {
+  const TestDirectory dir;
+  for (const ZeroAlgorithm& algorithm : algorithms()) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      TestNet in_memory, in_files;
+      const auto options = [&](std::string directory) {
+        return ZeroOptions{
+            .stage = 3, .bucket_sizes = kSmallBuckets, .state_directory = std::move(directory)};
+      };
+      ZeroOptimizer expected(comm, named_trained(in_memory), algorithm, options(""));
+      ZeroOptimizer first(comm, named_trained(in_files), algorithm, options(dir.path()));
+      train(in_memory, expected, 0, 5, comm.rank(), 2);
+      train(in_files, first, 0, 5, comm.rank(), 2);
+      EXPECT_TRUE(dir.names().empty());
+      EXPECT_EQ(first.memory().state, expected.memory().state);
+      EXPECT_EQ(distance(in_files->parameters(), in_memory->parameters()), 0);
+    });
+  }
+  testing::run_threads(2, [&](Communicator& comm) {
+    TestNet net;
+    const auto make = [&] {
+      ZeroOptimizer(comm, named_trained(net), AdamWOptions(1e-3),
+                    {.state_directory = comm.rank() == 0 ? dir.path() : dir / "none"});
+    };
+    if (comm.rank() == 0)
+      EXPECT_THAT(message_of<Error>(make), HasSubstr("rank(s) 1 cannot put the optimizer's state"));
+    else
+      EXPECT_THAT(message_of<SystemError>(make), HasSubstr("memory in " + (dir / "none").string()));
+  });
+}
+
 TEST(ZeroOptimizer, GroupsKeepTheirOptions) {
   TestNet one;
   const auto options = AdamWOptions(1e-2).weight_decay(0.3);

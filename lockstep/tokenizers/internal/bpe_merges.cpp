@@ -44,6 +44,10 @@ void BpeMerges::append_ids(std::string_view word, std::vector<int32_t>& ids) con
     const int32_t id = bytes_[static_cast<uint8_t>(byte)];
     if (id >= 0) ids.push_back(id);
   }
+  merge(ids, first);
+}
+
+void BpeMerges::merge(std::vector<int32_t>& ids, size_t first) const {
   constexpr size_t kFew = 32;
   if (ids.size() - first <= kFew)
     merge_few(ids, first);

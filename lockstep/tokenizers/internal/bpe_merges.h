@@ -24,6 +24,8 @@ class BpeMerges {
   // Appends the ids of `word`: its bytes, of which again and again the pair of the lowest rank, of
   // those the leftmost, is merged. Bytes without a token are left out.
   void append_ids(std::string_view word, std::vector<int32_t>& ids) const;
+  // The same of the tokens that `ids` has from `first` on, in their place.
+  void merge(std::vector<int32_t>& ids, size_t first) const;
 
  private:
   static constexpr uint32_t kNoRank = UINT32_MAX;

@@ -11,36 +11,30 @@ namespace lockstep::tokenizers {
 namespace {
 
 using nlohmann::json;
-using Merges = std::vector<std::pair<std::string, std::string>>;
 
-// "a b", or nothing where that is not what `text` is.
-std::optional<std::pair<std::string, std::string>> merge_of(std::string_view text) {
-  const size_t space = text.find(' ');
-  if (space == 0 || space == std::string_view::npos || space + 1 == text.size() ||
-      text.find(' ', space + 1) != std::string_view::npos)
-    return std::nullopt;
-  return std::pair(std::string(text.substr(0, space)), std::string(text.substr(space + 1)));
-}
-
-Merges merges_of_json(const JsonObject& model) {
-  Merges merges;
-  for (const json& entry : model.list("merges")) {
-    std::optional<std::pair<std::string, std::string>> merge;
-    if (entry.is_string()) merge = merge_of(entry.get_ref<const std::string&>());
-    if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string())
-      merge.emplace(entry[0].get<std::string>(), entry[1].get<std::string>());
-    if (!merge) {
-      model.say("merges[" + std::to_string(merges.size()) + "]",
-                "is neither \"a b\" nor [\"a\", \"b\"]");
-    }
-    merges.push_back(*std::move(merge));
+// ByteLevel, which cuts words as GPT-2 does; or a Split by an expression that is known, and ByteLevel after it.
+void read_pre_tokenizer(const JsonObject& part, BpeParts& parts) {
+  if (part.text("type") != "Sequence") {
+    require_type(part, "ByteLevel");
+    if (!part.flag("use_regex", true)) part.say("use_regex", "is false, which is not supported");
+    parts.options.add_prefix_space = part.flag("add_prefix_space", true);
+    return;
   }
-  return merges;
-}
-
-void require_byte_level(const JsonObject& part) {
-  require_type(part, "ByteLevel");
-  if (!part.flag("use_regex", true)) part.say("use_regex", "is false, which is not supported");
+  const std::vector<JsonObject> both = objects_of(part, "pretokenizers");
+  if (both.size() != 2) part.say("pretokenizers", "are not Split and ByteLevel");
+  const JsonObject &split = both[0], &bytes = both[1];
+  require_type(split, "Split");
+  const std::string expression = split.object("pattern").text("Regex");
+  const auto pattern = word_pattern(expression);
+  if (!pattern)
+    split.say("pattern.Regex", "is " + shown(expression) + ", which is not GPT-2's or Llama 3's");
+  if (split.text("behavior") != "Isolated") split.refuse("behavior", "Isolated");
+  if (split.flag("invert", false)) split.say("invert", "is true, which is not supported");
+  require_type(bytes, "ByteLevel");
+  if (bytes.flag("use_regex", true)) bytes.say("use_regex", "is true after a Split");
+  if (bytes.flag("add_prefix_space", true))
+    bytes.say("add_prefix_space", "is true after a Split, which is not supported");
+  parts.pattern = *pattern;
 }
 
 }  // namespace
@@ -80,20 +74,20 @@ BpeParts bpe_parts_of_json(std::string_view text, std::string_view name) {
   const JsonObject root = root_of(parsed, name);
   BpeParts parts{.name = std::string(name), .merges_name = std::string(name)};
   if (root.find("normalizer") != nullptr) root.say("normalizer", "is set; GPT-2 has none");
-  const JsonObject pre_tokenizer = root.object("pre_tokenizer");
-  require_byte_level(pre_tokenizer);
-  parts.options.add_prefix_space = pre_tokenizer.flag("add_prefix_space", true);
-  if (root.find("post_processor") != nullptr)
-    require_type(root.object("post_processor"), "ByteLevel");
+  read_pre_tokenizer(root.object("pre_tokenizer"), parts);
+  parts.begin_of_text = tokens_before_texts(root);
   require_type(root.object("decoder"), "ByteLevel");
   const JsonObject model = root.object("model");
   if (model.find("type") != nullptr) require_type(model, "BPE");
-  for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                          "byte_fallback", "ignore_merges"})
+  for (const char* key :
+       {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
     require_off(model, key);
+  parts.ignore_merges = model.flag("ignore_merges", false);
   parts.tokens = vocabulary_of(model.find("vocab"), name, "model.vocab");
-  parts.merges = merges_of_json(model);
+  parts.vocabulary = parts.tokens.size();
+  parts.merges = merges_of(model);
   parts.added = added_tokens_of(root, parts.tokens);
+  parts.options.end_of_text = end_token_of(parts.added).value_or(parts.options.end_of_text);
   return parts;
 }
 

@@ -9,7 +9,10 @@
 namespace lockstep::tokenizers {
 
 ByteLevelBpe::State::State(BpeParts parts)
-    : options(parts.options), tokens(parts.tokens), special(parts.tokens.size()) {
+    : options(parts.options),
+      tokens(parts.tokens),
+      special(parts.tokens.size()),
+      words_(parts.pattern) {
   const ByteAlphabet alphabet;
   for (const std::string& token : tokens) {
     ids_.emplace(token, static_cast<int32_t>(ids_.size()));
@@ -21,7 +24,18 @@ ByteLevelBpe::State::State(BpeParts parts)
     merges_.set_byte(static_cast<uint8_t>(byte), id_of(token).value_or(-1));
   }
   add_merges(parts);
+  if (parts.ignore_merges) {
+    for (size_t id = 0; id < parts.vocabulary; ++id)
+      whole_words_.emplace(bytes[id], static_cast<int32_t>(id));
+  }
   end_of_text_id = id_of(options.end_of_text);
+  for (const std::string& token : parts.begin_of_text) {
+    const auto id = id_of(token);
+    if (!id)
+      refuse(parts.name,
+             "post_processor has the token " + shown(token) + ", which the vocabulary lacks");
+    begin_of_text.push_back(*id);
+  }
 
   std::vector<AddedToken> raw, normalized;
   for (AddedToken& token : parts.added) {
@@ -54,6 +68,17 @@ std::optional<int32_t> ByteLevelBpe::State::id_of(std::string_view token) const 
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
+void ByteLevelBpe::State::append_word(std::string_view word, std::vector<int32_t>& ids) const {
+  if (!whole_words_.empty()) {
+    const auto found = whole_words_.find(std::string(word));
+    if (found != whole_words_.end()) {
+      ids.push_back(found->second);
+      return;
+    }
+  }
+  merges_.append_ids(word, ids);
+}
+
 void ByteLevelBpe::State::append_words(std::string_view text, Memory& memory,
                                        std::vector<int32_t>& ids) const {
   constexpr size_t kLongestKept = 64;
@@ -62,7 +87,7 @@ void ByteLevelBpe::State::append_words(std::string_view text, Memory& memory,
     const std::string_view word = text.substr(0, words_.first_word(text));
     text.remove_prefix(word.size());
     if (word.size() > kLongestKept) {
-      merges_.append_ids(word, ids);
+      append_word(word, ids);
       continue;
     }
     key.assign(word);
@@ -71,7 +96,7 @@ void ByteLevelBpe::State::append_words(std::string_view text, Memory& memory,
       continue;
     }
     const size_t first = ids.size();
-    merges_.append_ids(word, ids);
+    append_word(word, ids);
     memory.put(key, {ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end()});
   }
 }

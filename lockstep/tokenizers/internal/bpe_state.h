@@ -11,8 +11,8 @@
 #include "lockstep/tokenizers/byte_level_bpe.h"
 #include "lockstep/tokenizers/internal/added_tokens.h"
 #include "lockstep/tokenizers/internal/bpe_merges.h"
+#include "lockstep/tokenizers/internal/bpe_words.h"
 #include "lockstep/tokenizers/internal/byte_alphabet.h"
-#include "lockstep/tokenizers/internal/gpt2_words.h"
 
 namespace lockstep::tokenizers {
 
@@ -21,6 +21,11 @@ struct BpeParts {
   std::string name;         // of the vocabulary, in messages
   std::string merges_name;  // where the merges stand
   ByteLevelBpeOptions options = {};
+  WordPattern pattern = WordPattern::kGpt2;
+  bool ignore_merges =
+      false;  // a word that is a token of the vocabulary is that, whatever the merges say
+  std::vector<std::string> begin_of_text = {};
+  size_t vocabulary = 0;                 // tokens that are not added
   std::vector<std::string> tokens = {};  // by id; added ones included
   std::vector<AddedToken> added = {};
   std::vector<std::pair<std::string, std::string>> merges = {};  // by rank
@@ -45,14 +50,18 @@ struct ByteLevelBpe::State {
   std::vector<std::string> bytes;   // by id: what it stands for in a text
   std::vector<bool> special;        // by id
   std::optional<int32_t> end_of_text_id;
+  std::vector<int32_t> begin_of_text;
 
  private:
+  void append_word(std::string_view word, std::vector<int32_t>& ids) const;
   void append_words(std::string_view text, Memory& memory, std::vector<int32_t>& ids) const;
   void add_merges(const BpeParts& parts);
 
   std::unordered_map<std::string, int32_t> ids_;
   BpeMerges merges_;
-  Gpt2Words words_;
+  BpeWords words_;
+  std::unordered_map<std::string, int32_t>
+      whole_words_;  // by their bytes; none where merges decide
   AddedTokenFinder raw_, normalized_;
 };
 

@@ -77,4 +77,83 @@ std::vector<AddedToken> added_tokens_of(const JsonObject& root, std::vector<std:
   return added;
 }
 
+std::optional<Merge> merge_of(std::string_view text) {
+  const size_t space = text.find(' ');
+  if (space == 0 || space == std::string_view::npos || space + 1 == text.size() ||
+      text.find(' ', space + 1) != std::string_view::npos)
+    return std::nullopt;
+  return Merge(std::string(text.substr(0, space)), std::string(text.substr(space + 1)));
+}
+
+std::vector<Merge> merges_of(const JsonObject& model) {
+  std::vector<Merge> merges;
+  for (const nlohmann::json& entry : model.list("merges")) {
+    std::optional<Merge> merge;
+    if (entry.is_string()) merge = merge_of(entry.get_ref<const std::string&>());
+    if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string())
+      merge.emplace(entry[0].get<std::string>(), entry[1].get<std::string>());
+    if (!merge) {
+      model.say("merges[" + std::to_string(merges.size()) + "]",
+                "is neither \"a b\" nor [\"a\", \"b\"]");
+    }
+    merges.push_back(*std::move(merge));
+  }
+  return merges;
+}
+
+std::vector<JsonObject> objects_of(const JsonObject& part, std::string_view key) {
+  std::vector<JsonObject> objects;
+  for (const nlohmann::json& entry : part.list(key))
+    objects.emplace_back(entry, part.source(), refuse_as<DataError>,
+                         part.place(std::string(key) + "[" + std::to_string(objects.size()) + "]"));
+  return objects;
+}
+
+namespace {
+
+std::vector<std::string> tokens_of_template(const JsonObject& part) {
+  std::vector<std::string> tokens;
+  bool text = false;
+  for (const JsonObject& piece : objects_of(part, "single")) {
+    if (piece.has("Sequence")) {
+      if (text) part.say("single", "has the text twice");
+      text = true;
+      continue;
+    }
+    if (text) part.say("single", "puts tokens behind a text, which is not supported");
+    tokens.push_back(piece.object("SpecialToken").text("id"));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::vector<std::string> tokens_before_texts(const JsonObject& root) {
+  if (!root.has("post_processor")) return {};
+  const JsonObject part = root.object("post_processor");
+  std::vector<JsonObject> processors;
+  if (part.text("type") == "Sequence")
+    processors = objects_of(part, "processors");
+  else
+    processors.push_back(part);
+  std::vector<std::string> tokens;
+  for (const JsonObject& one : processors) {
+    const std::string type = one.text("type");
+    if (type == "ByteLevel") continue;
+    if (type != "TemplateProcessing")
+      one.refuse("type", "ByteLevel or TemplateProcessing, the only ones that are supported here");
+    for (std::string& token : tokens_of_template(one)) tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+std::optional<std::string> end_token_of(const std::vector<AddedToken>& added) {
+  for (const char* known : {"<|endoftext|>", "<|end_of_text|>", "</s>"}) {
+    for (const AddedToken& token : added) {
+      if (token.special && token.content == known) return known;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace lockstep::tokenizers

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/json_object.h"
@@ -21,6 +23,21 @@ void require_off(const JsonObject& part, std::string_view key);
 // An object of tokens and their ids 0..n-1, each once, as tokens by id.
 std::vector<std::string> vocabulary_of(const nlohmann::json* vocabulary, std::string_view file,
                                        std::string_view place);
+
+using Merge = std::pair<std::string, std::string>;
+// "a b", or nothing where that is not what `text` is.
+std::optional<Merge> merge_of(std::string_view text);
+// "merges" of a model, in their order.
+std::vector<Merge> merges_of(const JsonObject& model);
+
+// The objects of a list.
+std::vector<JsonObject> objects_of(const JsonObject& part, std::string_view key);
+
+// What "post_processor" puts before every text. Refuses what puts tokens elsewhere.
+std::vector<std::string> tokens_before_texts(const JsonObject& root);
+
+// The one that ends a text, of those that are special: <|endoftext|>, <|end_of_text|> or </s>.
+std::optional<std::string> end_token_of(const std::vector<AddedToken>& added);
 
 // "added_tokens". Tokens that the vocabulary lacks are appended to `tokens`, under the next ids.
 std::vector<AddedToken> added_tokens_of(const JsonObject& root, std::vector<std::string>& tokens);

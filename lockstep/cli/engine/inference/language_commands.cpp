@@ -66,7 +66,12 @@ std::string_view settled(std::string_view text) {
 // Writes text as its tokens come.
 class TokenPrinter {
  public:
-  explicit TokenPrinter(const tokenizers::LmTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // Behind `prompt`: some tokenizers leave out a space where a text begins.
+  TokenPrinter(const tokenizers::LmTokenizer& tokenizer, std::vector<int32_t> prompt)
+      : tokenizer_(tokenizer),
+        ids_(std::move(prompt)),
+        prompt_ids_(ids_.size()),
+        prompt_(tokenizer.decode(ids_)) {}
 
   void add(int64_t token) {
     ids_.push_back(static_cast<int32_t>(token));
@@ -80,7 +85,11 @@ class TokenPrinter {
   }
 
  private:
-  std::string text() const { return tokenizer_.decode(ids_); }
+  std::string text() const {
+    const std::string all = tokenizer_.decode(ids_);
+    if (all.starts_with(prompt_)) return all.substr(prompt_.size());
+    return tokenizer_.decode(std::span(ids_).subspan(prompt_ids_));
+  }
   void show(std::string_view all) {
     if (all.size() <= shown_) return;
     std::cout << all.substr(shown_) << std::flush;
@@ -88,7 +97,9 @@ class TokenPrinter {
   }
 
   const tokenizers::LmTokenizer& tokenizer_;
-  std::vector<int32_t> ids_;
+  std::vector<int32_t> ids_;  // the prompt's first
+  size_t prompt_ids_;
+  std::string prompt_;
   size_t shown_ = 0;  // bytes
 };
 
@@ -125,8 +136,10 @@ int continue_prompts(const fs::path& path, const Continuations& asked, const std
   LanguageModel saved = load_language_model(path);
   nlohmann::ordered_json answers = nlohmann::ordered_json::array();
   for (const std::string& prompt : asked.prompts) {
-    const auto ids = data_errors_of("--prompt", [&] { return saved.tokenizer.encode(prompt); });
-    TokenPrinter printer(saved.tokenizer);
+    const auto words = data_errors_of("--prompt", [&] { return saved.tokenizer.encode(prompt); });
+    std::vector<int32_t> ids = saved.tokenizer.begin_of_text();
+    ids.insert(ids.end(), words.begin(), words.end());
+    TokenPrinter printer(saved.tokenizer, ids);
     std::cout << prompt << std::flush;
     const auto begin = std::chrono::steady_clock::now();
     const auto tokens =

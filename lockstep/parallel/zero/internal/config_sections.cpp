@@ -161,11 +161,15 @@ bool read_fp16(JsonSection section, LossScaleConfig& scale) {
 
 namespace {
 
-// Whether what is moved out of the device's memory stays where this engine has it anyway.
-void check_offload(JsonSection section) {
+// Where what is moved out of memory goes; "": it stays there.
+std::string offload_directory(JsonSection section) {
   const std::string device = section.text("device", "none");
-  if (device != "none" && device != "cpu")
-    section.refuse("device", "\"cpu\" or \"none\": state is in the host's memory");
+  if (device != "none" && device != "cpu" && device != "nvme")
+    section.refuse("device", "\"cpu\", \"nvme\" or \"none\"");
+  const std::string path = section.text("nvme_path", "");
+  if (device != "nvme") return {};
+  if (path.empty()) section.refuse("nvme_path", "a directory");
+  return path;
 }
 
 void read_zero_keys(JsonSection& zero, ZeroConfig& config) {
@@ -176,8 +180,9 @@ void read_zero_keys(JsonSection& zero, ZeroConfig& config) {
   if (const auto* size = zero.find("reduce_bucket_size"); size != nullptr && *size != "auto")
     config.reduce_bucket_size = zero.whole("reduce_bucket_size", 0, 1);
   config.ignore_unused_parameters = zero.flag("ignore_unused_parameters", true);
-  check_offload(zero.section("offload_optimizer"));
-  check_offload(zero.section("offload_param"));
+  config.state_directory = offload_directory(zero.section("offload_optimizer"));
+  if (!offload_directory(zero.section("offload_param")).empty())
+    zero.refuse("offload_param", "\"cpu\" or \"none\" as its device: parameters are in memory");
   zero.read_over({"contiguous_gradients",
                   "reduce_scatter",
                   "use_multi_rank_bucket_allreduce",

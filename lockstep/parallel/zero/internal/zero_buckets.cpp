@@ -2,12 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/file_memory.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/flat/parameter_home.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -42,6 +45,13 @@ at::Tensor make_flat(Communicator& comm, const flat::TensorSpec& spec) {
   return comm.symmetric_empty({spec.numel}, spec.dtype).zero_();
 }
 
+// In a file.
+at::Tensor zeros_in(const std::string& directory, int64_t numel, const at::TensorOptions& options) {
+  const auto memory = std::make_shared<FileMemory>(
+      directory, static_cast<size_t>(numel) * options.dtype().itemsize());
+  return at::from_blob(memory->data(), {numel}, [memory](void*) {}, options);
+}
+
 flat::TensorSpec spec_of(const flat::Bucket& plan) {
   return {plan.numel, plan.dtype, plan.device};
 }
@@ -64,7 +74,10 @@ void check_parameters(const std::vector<ZeroParameter>& parameters) {
 }
 
 const at::Tensor& ZeroBucket::state(size_t which) {
-  while (states.size() <= which) states.push_back(at::zeros({part}, own_parameters.options()));
+  while (states.size() <= which)
+    states.push_back(state_directory.empty()
+                         ? at::zeros({part}, own_parameters.options())
+                         : zeros_in(state_directory, part, own_parameters.options()));
   return states[which];
 }
 

@@ -59,6 +59,7 @@ struct ZeroBucket {
   at::Tensor arriving;             // the average on its way, where own_gradient holds something
   std::optional<size_t> after;     // the bucket that has the buffer before
   size_t buffer = 0;               // which
+  std::string state_directory;     // where files have the states; "": they are in memory
   std::vector<at::Tensor> states;  // of this rank's part; made when first asked for
   size_t missing = 0;              // gradients that have not arrived
   Work work;                       // the reduction, then the gathering

@@ -1,0 +1,49 @@
+#include "lockstep/core/file_memory.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/unique_fd.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& directory, const char* what, int errnum) {
+  throw system_error("memory in " + directory.string() + ": " + what, errnum);
+}
+
+// Without a name; some file systems only take one away again.
+UniqueFd nameless_file(const std::filesystem::path& directory) {
+  UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.get() >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string name = (directory / "lockstep-memory-XXXXXX").string();
+  UniqueFd named(::mkostemp(name.data(), O_CLOEXEC));
+  if (named.get() >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+}  // namespace
+
+FileMemory::FileMemory(const std::filesystem::path& directory, size_t bytes) : bytes_(bytes) {
+  const UniqueFd file = nameless_file(directory);
+  if (file.get() < 0) refuse(directory, "cannot make a file there", errno);
+  const size_t taken = std::max<size_t>(bytes, 1);
+  // A page that finds no room later would be SIGBUS.
+  if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(taken)); error != 0)
+    refuse(directory, ("no room for " + std::to_string(bytes) + " bytes").c_str(), error);
+  data_ = ::mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (data_ == MAP_FAILED) refuse(directory, "cannot map a file of it", errno);
+}
+
+FileMemory::~FileMemory() {
+  ::munmap(data_, std::max<size_t>(bytes_, 1));
+}
+
+}  // namespace lockstep
