@@ -15,7 +15,8 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void refuse(const std::filesystem::path& directory, const char* what, int errnum) {
+[[noreturn]] void refuse(const std::filesystem::path& directory, const std::string& what,
+                         int errnum) {
   throw system_error("memory in " + directory.string() + ": " + what, errnum);
 }
 
@@ -33,13 +34,17 @@ UniqueFd nameless_file(const std::filesystem::path& directory) {
 
 FileMemory::FileMemory(const std::filesystem::path& directory, size_t bytes) : bytes_(bytes) {
   const UniqueFd file = nameless_file(directory);
-  if (file.get() < 0) refuse(directory, "cannot make a file there", errno);
+  if (const int why = errno; !file) refuse(directory, "cannot make a file there", why);
   const size_t taken = std::max<size_t>(bytes, 1);
-  // A page that finds no room later would be SIGBUS.
-  if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(taken)); error != 0)
-    refuse(directory, ("no room for " + std::to_string(bytes) + " bytes").c_str(), error);
+  // A page that finds no room later would be SIGBUS. (posix_fallocate() would write block after block where
+  // the file system cannot.)
+  const auto size = static_cast<off_t>(taken);
+  int failed = ::fallocate(file.get(), 0, 0, size);
+  if (failed != 0 && errno == EOPNOTSUPP) failed = ::ftruncate(file.get(), size);
+  if (const int why = errno; failed != 0)
+    refuse(directory, "no room for " + std::to_string(bytes) + " bytes", why);
   data_ = ::mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (data_ == MAP_FAILED) refuse(directory, "cannot map a file of it", errno);
+  if (const int why = errno; data_ == MAP_FAILED) refuse(directory, "cannot map a file of it", why);
 }
 
 FileMemory::~FileMemory() {

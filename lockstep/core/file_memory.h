@@ -11,7 +11,7 @@ namespace lockstep {
 // however that ends.
 class FileMemory {
  public:
-  // The disk's space is taken at once. Throws SystemError that names the directory: it is not there, may
+  // The disk's space is taken at once, where its file system can do that. Throws SystemError that names the directory: it is not there, may
   // not be written, or has no room.
   FileMemory(const std::filesystem::path& directory, size_t bytes);
   ~FileMemory();

@@ -29,7 +29,7 @@ TEST(FileMemory, SaysWhyThereIsNone) {
               ::testing::AllOf(::testing::HasSubstr("memory in " + (dir / "none").string()),
                                ::testing::HasSubstr("No such file")));
   EXPECT_THAT(message_of<SystemError>([&] { FileMemory(dir.path(), size_t{1} << 60); }),
-              ::testing::HasSubstr("no room for 1152921504606846976 bytes"));
+              ::testing::HasSubstr("memory in " + dir.path().string()));
   EXPECT_TRUE(dir.names().empty());
 }
 
