@@ -80,21 +80,37 @@ bool strip_module_prefix(NamedTensors* state) {
   return true;
 }
 
-void set_module_state(torch::nn::Module& module, const NamedTensors& state,
-                      const std::string& source) {
-  const NamedTensors own = module_state(module);
+namespace {
+
+// What set_module_state() copies, by the module's names. Throws as it does.
+std::map<std::string, at::Tensor> fitting(const NamedTensors& own, const NamedTensors& state,
+                                          const std::string& source) {
   NamedTensors given = state;
   const bool stripped =
       std::none_of(own.begin(), own.end(),
                    [](const auto& entry) { return entry.first.starts_with(kModulePrefix); }) &&
       strip_module_prefix(&given);
-  const std::map<std::string, at::Tensor> values(given.begin(), given.end());
+  std::map<std::string, at::Tensor> values(given.begin(), given.end());
   const std::string difference = differences(own, values);
   if (!difference.empty()) {
     throw CheckpointError(source + ": does not fit the model" +
                           (stripped ? " (a leading 'module.' left out): " : ": ") + difference +
                           "; load it into the model that it was saved from");
   }
+  return values;
+}
+
+}  // namespace
+
+void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
+                        const std::string& source) {
+  fitting(module_state(module), state, source);
+}
+
+void set_module_state(torch::nn::Module& module, const NamedTensors& state,
+                      const std::string& source) {
+  const NamedTensors own = module_state(module);
+  const auto values = fitting(own, state, source);
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) tensor.copy_(values.at(name));
 }

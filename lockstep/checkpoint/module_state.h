@@ -35,6 +35,9 @@ bool strip_module_prefix(NamedTensors* state);
 // begins with `source` and lists what differs, and the module is unchanged.
 void set_module_state(torch::nn::Module& module, const NamedTensors& state,
                       const std::string& source);
+// Throws what set_module_state() would; nothing is copied, and the tensors of `state` may be on meta.
+void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
+                        const std::string& source);
 
 // Writes the module's state; the file appears whole or not at all. One rank calls (rank 0, as a
 // rule). Throws SystemError that names the path.

@@ -1,8 +1,10 @@
 #include "lockstep/pretrained/language_model.h"
 
 #include <string>
+#include <utility>
 
 #include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/pretrained/internal/model_files.h"
 
@@ -19,16 +21,34 @@ LmConfig read_lm_config(const fs::path& directory) {
   }
 }
 
-// In the names of LlamaForCausalLM. Old files have the rotation's frequencies as a buffer; a tied head is
-// the embeddings, whether it is written or not.
+// In the names of LlamaForCausalLM, of the type they were written in. Old files have the rotation's
+// frequencies as a buffer; a tied head is the embeddings, whether it is written or not.
 NamedTensors read_lm_parameters(const fs::path& directory, const LmConfig& config) {
   NamedTensors kept;
   for (const auto& [name, tensor] : internal::read_model_tensors(directory)) {
     if (name.ends_with("rotary_emb.inv_freq")) continue;
     if (config.tie_word_embeddings && name == "lm_head.weight") continue;
-    kept.emplace_back(name, tensor.to(at::kFloat));
+    kept.emplace_back(name, tensor);
   }
   return kept;
+}
+
+void check_vocabulary(const fs::path& directory, const tokenizers::LmTokenizer& tokenizer,
+                      const LmConfig& config) {
+  const int64_t tokens = tokenizer.vocabulary_size();
+  if (tokens > config.vocab_size)
+    throw CheckpointError(directory.string() + ": the vocabulary has " + std::to_string(tokens) +
+                          " tokens, the model only " + std::to_string(config.vocab_size));
+}
+
+// What `read` gives; a DataError of it becomes a CheckpointError.
+template <typename Read>
+auto as_checkpoint_errors(const Read& read) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    throw CheckpointError(error.what());
+  }
 }
 
 }  // namespace
@@ -37,27 +57,49 @@ bool is_language_model(const fs::path& directory) {
   return internal::model_type(directory) == "llama";
 }
 
+TransformerLm lm_without_values(const fs::path& directory) {
+  return TransformerLm(read_lm_config(directory), LmOptions{.initial = InitialParameters::kNone});
+}
+
+std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_stored_parts(
+    const fs::path& directory, const TransformerLm& model) {
+  Safetensors stored;
+  NamedTensors shapes;
+  for (auto& [name, tensor] : read_lm_parameters(directory, model->config())) {
+    shapes.emplace_back(name, at::empty(tensor.sizes(), at::device(at::kMeta).dtype(at::kFloat)));
+    // torch.save keeps a transposed view as such.
+    stored.tensors.emplace_back(name, tensor.contiguous());
+  }
+  check_module_state(*model, shapes, directory.string());
+  return stored_parts(SlicedTensors(stored), module_state(*model), directory.string());
+}
+
 TransformerLm load_lm(const fs::path& directory) {
-  const LmConfig config = read_lm_config(directory);
-  TransformerLm model(config, LmOptions{.initial = InitialParameters::kNone});
-  set_module_state(*model, read_lm_parameters(directory, config), directory.string());
+  TransformerLm model = lm_without_values(directory);
+  const auto values_of = lm_stored_parts(directory, model);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : module_state(*model))
+    values_of(name, 0, parameter.view(-1));
   return model;
 }
 
 LanguageModel load_language_model(const fs::path& directory) {
-  try {
+  return as_checkpoint_errors([&] {
     LanguageModel loaded{.model = nullptr, .tokenizer = tokenizers::LmTokenizer::load(directory)};
     loaded.model = load_lm(directory);
-    const int64_t tokens = loaded.tokenizer.vocabulary_size();
-    const int64_t known = loaded.model->config().vocab_size;
-    if (tokens > known)
-      throw CheckpointError(directory.string() + ": the vocabulary has " + std::to_string(tokens) +
-                            " tokens, the model only " + std::to_string(known));
+    check_vocabulary(directory, loaded.tokenizer, loaded.model->config());
     loaded.model->eval();
     return loaded;
-  } catch (const DataError& error) {
-    throw CheckpointError(error.what());
-  }
+  });
+}
+
+void check_language_model(const fs::path& directory) {
+  as_checkpoint_errors([&] {
+    const auto tokenizer = tokenizers::LmTokenizer::load(directory);
+    const TransformerLm model = lm_without_values(directory);
+    lm_stored_parts(directory, model);
+    check_vocabulary(directory, tokenizer, model->config());
+  });
 }
 
 }  // namespace lockstep

@@ -87,6 +87,42 @@ TEST(LanguageModel, SeveralFilesWithTheOlderIndex) {
   EXPECT_TRUE(at::equal(loaded->parameters().back(), model->parameters().back()));
 }
 
+TEST(LanguageModel, ValuesComeAPartAtATime) {
+  const TestDirectory dir;
+  const TransformerLm model = write_model(dir, false);
+  NamedTensors state = module_state(*model);
+  for (auto& entry : state) entry.second = entry.second.to(at::kBFloat16);
+  write_safetensors(dir.path() / "model.safetensors", state);
+  const TransformerLm empty = lm_without_values(dir.path());
+  const auto part_of = lm_stored_parts(dir.path(), empty);
+  for (const auto& [name, values] : state) {
+    const at::Tensor part = at::empty({values.numel() - 3});
+    part_of(name, 2, part);
+    EXPECT_TRUE(at::equal(part, values.flatten().slice(0, 2, values.numel() - 1).to(at::kFloat)))
+        << name;
+  }
+  check_language_model(dir.path());
+}
+
+TEST(LanguageModel, FilesOfAnotherModelAreRefusedBeforeAValueIsRead) {
+  const TestDirectory dir;
+  const TransformerLm model = write_model(dir, false);
+  const auto refused = [&](NamedTensors state) {
+    write_safetensors(dir.path() / "model.safetensors", state);
+    return message_of<CheckpointError>([&] { check_language_model(dir.path()); });
+  };
+  NamedTensors more = module_state(*model);
+  more.emplace_back("model.layers.2.mlp.up_proj.weight", at::zeros({12, 8}));
+  EXPECT_THAT(refused(more), HasSubstr("model.layers.2.mlp.up_proj.weight"));
+  NamedTensors fewer = module_state(*model);
+  const std::string left_out = fewer.back().first;
+  fewer.pop_back();
+  EXPECT_THAT(refused(fewer), HasSubstr(left_out));
+  NamedTensors other = module_state(*model);
+  other.front().second = at::zeros({3, 8});
+  EXPECT_THAT(refused(other), HasSubstr(other.front().first));
+}
+
 TEST(LanguageModel, WhatIsWrongIsNamed) {
   const TestDirectory dir;
   const auto error = [&] {

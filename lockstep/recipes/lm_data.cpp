@@ -105,7 +105,7 @@ LmData load_lm_data(const LmInput& input) {
 TransformerLm make_lm(const LmInput& input, const LmData& data) {
   const int64_t vocabulary = data.tokenizer.vocabulary_size();
   if (fs::is_directory(input.model)) {
-    TransformerLm model = load_lm(input.model);
+    TransformerLm model = lm_without_values(input.model);
     const LmConfig& config = model->config();
     if (input.context > config.max_position_embeddings)
       throw InvalidArgument("context is " + std::to_string(input.context) + "; " + input.model +
@@ -122,6 +122,11 @@ TransformerLm make_lm(const LmInput& input, const LmData& data) {
   config.hidden_dropout = input.dropout;
   config.eos_token_ids = data.end_ids;
   return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone});
+}
+
+std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_values(
+    const LmInput& input, const TransformerLm& model) {
+  return fs::is_directory(input.model) ? lm_stored_parts(input.model, model) : model->drawn_parts();
 }
 
 CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,9 +54,13 @@ data::TokenWindows evaluation_windows(const tokenizers::LmTokenizer& tokenizer,
                                       const std::vector<std::string>& texts, bool rows,
                                       int64_t context);
 
-// Of the directory; or without values, for drawn_parts() (transformer_lm.h), by the default generator. Throws CheckpointError; InvalidArgument for a
+// Without values, of a preset or a directory's config.json. Throws CheckpointError; InvalidArgument for a
 // context or a vocabulary that the directory's model has no room for.
 TransformerLm make_lm(const LmInput& input, const LmData& data);
+// What gives it those (Strategy::set_up_undrawn()): the directory's files, a part at a time, or draws of
+// the default generator. Throws CheckpointError: the files do not fit the model.
+std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_values(
+    const LmInput& input, const TransformerLm& model);
 
 // The files of a checkpoint beside the parameters: transformers opens it.
 CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data);

@@ -57,9 +57,8 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
               checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
             return model;
           },
-      .initial = std::filesystem::is_directory(config.model)
-                     ? LmRecipe::InitialOf(nullptr)
-                     : [](const TransformerLm& model) { return model->drawn_parts(); },
+      .initial =
+          [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },
       .loss = {.targets_a_token = targets_a_token},
       .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =
@@ -80,15 +79,15 @@ void check_lm_model(const TrainConfig& config) {
     return;
   }
   if (config.tokenizer.empty())
-    load_language_model(config.model);
+    check_language_model(config.model);
   else
-    load_lm(config.model);
+    lm_stored_parts(config.model, lm_without_values(config.model));
 }
 
 RecipeCounts validate_lm_input(const TrainConfig& config) {
   const LmInput input = lm_input(config);
   const LmData texts = load_lm_data(input);
-  if (std::filesystem::is_directory(config.model)) make_lm(input, texts);
+  if (std::filesystem::is_directory(config.model)) lm_values(input, make_lm(input, texts));
   return {.train = texts.train.size(), .held_out = texts.dev.size()};
 }
 
