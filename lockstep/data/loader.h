@@ -75,6 +75,11 @@ class Loader {
     return [taken = taken_] { return *taken; };
   }
 
+  // The samples of these indices as loops give them, in the sampler's present epoch.
+  BatchOf<D> gather(std::span<const int64_t> indices) const {
+    return gather(indices, sampler_.epoch());
+  }
+
   // The next loop, and only that one, begins at batch `batches` of its epoch; the batches before it
   // are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done). Throws
   // InvalidArgument outside 0..batches().
@@ -86,6 +91,13 @@ class Loader {
 
  private:
   struct Run;
+
+  BatchOf<D> gather(std::span<const int64_t> indices, int64_t epoch) const {
+    if constexpr (EpochDataset<D>)
+      return dataset_.batch(indices, epoch);
+    else
+      return dataset_.batch(indices);
+  }
 
   const D& dataset_;
   Sampler& sampler_;
@@ -124,11 +136,7 @@ struct Loader<D>::Run {
     const auto size =
         std::min(static_cast<size_t>(loader.options_.batch_size), indices.size() - begin);
     const auto part = std::span<const int64_t>(indices).subspan(begin, size);
-    if constexpr (EpochDataset<D>) {
-      slots[slot].emplace(loader.dataset_.batch(part, epoch));
-    } else {
-      slots[slot].emplace(loader.dataset_.batch(part));
-    }
+    slots[slot].emplace(loader.gather(part, epoch));
   }
 
   Loader& loader;

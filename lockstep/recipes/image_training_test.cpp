@@ -61,6 +61,7 @@ TEST(MnistRecipe, LeavesItsFilesAndCountsEveryTestSample) {
   const auto json = nlohmann::json::parse(std::ifstream(folder.result()));
   EXPECT_EQ(json.at("steps"), 8);
   EXPECT_EQ(json.at("accuracy").get<double>(), result.state.accuracy);
+  recipe_runs_test::expect_planned(result);
   train(config);  // once more: the former run is moved, not mixed in
   EXPECT_EQ(losses(config).size(), 8u);
   EXPECT_TRUE(checkpoint_exists(folder.root / "previous" / "checkpoints" / "last"));

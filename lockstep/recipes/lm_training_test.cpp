@@ -71,6 +71,7 @@ TEST(LmTraining, RanksTrainAsOneProcess) {
   write_model(dir);
   const TrainConfig alone = small(dir, "alone", 1);
   const TrainResult one = train(alone);
+  recipe_runs_test::expect_planned(one);
   const auto losses = metrics_of(alone, "train");
   ASSERT_GT(losses.size(), 8u);
   EXPECT_LT(one.loss, 0.9 * losses.front().at("loss").get<double>());

@@ -140,13 +140,17 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
     trainer.add(
         std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
   }
+  // On all ranks, as they share what a forward may send.
+  std::optional<int64_t> activations;
+  if (parts.strategy.has_whole_parameters()) activations = parts.plan_activations();
   std::shared_ptr<MemoryCallback> memory;
   if (comm.rank() == 0) {
     // Its lines come before the bar.
     const auto say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
     memory = std::make_shared<MemoryCallback>(
         parts.strategy, parts.optimizer,
-        options.progress ? std::function<void(const std::string&)>(say) : nullptr, folder.memory());
+        options.progress ? std::function<void(const std::string&)>(say) : nullptr, folder.memory(),
+        activations);
     trainer.add(memory);
   }
   if (comm.rank() == 0 && options.progress) {

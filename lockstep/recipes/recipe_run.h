@@ -76,6 +76,7 @@ struct RecipeParts {
   Strategy& strategy;
   torch::optim::Optimizer& optimizer;
   TrainTask task;
+  std::function<int64_t()> plan_activations;  // SupervisedTask's
   CheckpointFiles files;                 // of checkpoints, the configuration left out
   std::vector<std::string> labels = {};  // of the classes, where there are any
   std::string question;                  // TrainResult's

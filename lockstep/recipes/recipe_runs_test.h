@@ -1,6 +1,8 @@
 // Runs of recipes by ranks that are threads, and what they write. For this room's tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -61,6 +63,17 @@ inline BertClassifier write_texts(const TestDirectory& dir, const data::Sentence
   BertClassifier model(config);
   save_model(*model, text_checkpoint_files(model, texts), dir / "model");
   return model;
+}
+
+// The memory that was planned before the first step is what it took; activations to 2 %.
+inline void expect_planned(const TrainResult& result) {
+  StepMemory planned = result.planned_memory, counted = result.memory;
+  EXPECT_GT(counted.activations, 0);
+  EXPECT_NEAR(static_cast<double>(planned.activations), static_cast<double>(counted.activations),
+              0.02 * static_cast<double>(counted.activations));
+  planned.activations = counted.activations = 0;
+  EXPECT_EQ(planned, counted);
+  EXPECT_GT(planned.total(), 0);
 }
 
 }  // namespace lockstep::recipe_runs_test

@@ -33,6 +33,7 @@
 #include "lockstep/train/accelerator_state.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/prepared.h"
+#include "lockstep/train/step_memory.h"
 
 namespace lockstep {
 
@@ -127,6 +128,13 @@ class Accelerator {
     state_->save(path, files);
   }
   void load_state(const std::filesystem::path& path) { state_->load(path); }
+
+  // What a step takes of this rank's memory, once prepare() has had the model and the optimizer: planned
+  // from shapes and types, without activations; and what there is after a step, with what the first forward
+  // has left. to_text() and memory_svg() (memory_report.h) say and draw them. Do not communicate. Throw
+  // InvalidArgument.
+  StepMemory planned_memory() const { return state_->planned_memory(); }
+  StepMemory memory() const { return state_->memory(); }
 
  private:
   template <typename T>

@@ -101,6 +101,18 @@ void AcceleratorState::check_complete(const char* what) const {
                           "() before prepare() had a model and an optimizer");
 }
 
+StepMemory AcceleratorState::planned_memory() const {
+  check_complete("planned_memory");
+  return strategy->planned_memory(*optimizer_);
+}
+
+StepMemory AcceleratorState::memory() const {
+  check_complete("memory");
+  StepMemory memory = strategy->memory(*optimizer_);
+  memory.activations = activations_.value_or(0);
+  return memory;
+}
+
 void AcceleratorState::save(const std::filesystem::path& path, const CheckpointFiles& files) {
   check_complete("save_state");
   nlohmann::ordered_json places = nlohmann::ordered_json::array();

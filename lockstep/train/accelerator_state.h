@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/train/checkpointing.h"
+#include "lockstep/train/live_bytes.h"
+#include "lockstep/train/step_memory.h"
 #include "lockstep/train/strategy.h"
 
 namespace torch::nn {
@@ -64,6 +67,18 @@ class AcceleratorState {
   void save_model(const torch::nn::Module& model, const std::filesystem::path& path,
                   const CheckpointFiles& files);
 
+  StepMemory planned_memory() const;
+  StepMemory memory() const;
+  // Runs a forward; of the first one that will have a backward, what it leaves in memory is counted.
+  template <typename Compute>
+  auto forward(const Compute& compute) {
+    if (activations_ || !at::GradMode::is_enabled()) return compute();
+    const LiveBytes live;
+    auto output = compute();
+    activations_ = live.now();
+    return output;
+  }
+
   Communicator comm;
   const std::shared_ptr<Strategy> strategy;
   const Communicator data_ranks;  // that have data of their own
@@ -76,6 +91,7 @@ class AcceleratorState {
   int64_t accumulation_;
   int64_t counted_ = 0;  // steps of the accumulation under way
   bool synchronizes_ = true;
+  std::optional<int64_t> activations_;  // bytes
   torch::nn::Module* model_ = nullptr;
   torch::optim::Optimizer* optimizer_ = nullptr;
   std::vector<std::shared_ptr<LoaderPlace>> places_;

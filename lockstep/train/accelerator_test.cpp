@@ -81,6 +81,26 @@ TEST(Accelerator, RanksAndAccumulationGiveTheStepsOfOneProcess) {
   EXPECT_TRUE(at::allclose(weights_after(2, 4, 1), alone, 0, 1e-12));
 }
 
+TEST(Accelerator, CountsItsMemoryAsPlanned) {
+  testing::run_threads(2, [&](Communicator& comm) {
+    Work setup(24, 4);
+    Accelerator accelerator(comm, {});
+    EXPECT_THROW((void)accelerator.planned_memory(), InvalidArgument);
+    auto [model, optimizer, loader] = accelerator.prepare(setup.model, setup.sgd, setup.loader);
+    StepMemory planned = accelerator.planned_memory();
+    EXPECT_EQ(planned.parameters, 24);  // two weights and a bias of 8 bytes
+    EXPECT_EQ(planned.state, 48);
+    for (auto& sample : loader) {
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(model(sample.input), sample));
+      optimizer.step();
+    }
+    planned.activations = accelerator.memory().activations;
+    EXPECT_EQ(accelerator.memory(), planned);
+    EXPECT_GE(planned.activations, 4 * 8);  // the output
+  });
+}
+
 TEST(Accelerator, GathersEverySampleOnceForMetrics) {
   for (const int ranks : {1, 2, 3}) {
     testing::run_threads(ranks, [&](Communicator& comm) {

@@ -65,15 +65,17 @@ std::string memory_svg(const StepMemory& planned, const StepMemory& counted) {
 
 MemoryCallback::MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
                                std::function<void(const std::string&)> say,
-                               std::filesystem::path picture)
+                               std::filesystem::path picture, std::optional<int64_t> activations)
     : strategy_(strategy),
       optimizer_(optimizer),
       say_(std::move(say)),
       picture_(std::move(picture)),
       planned_(strategy.planned_memory(optimizer)) {
-  if (say_)
-    say_("Memory of a rank, planned: " + to_text(planned_) +
-         "; activations are counted in the first step");
+  planned_.activations = activations.value_or(0);
+  if (!say_) return;
+  say_("Memory of a rank, planned: " + to_text(planned_) +
+       (activations ? "; " + bytes_text(planned_.total()) + " in all"
+                    : "; activations are counted in the first step"));
 }
 
 void MemoryCallback::on_step(const TrainerState&, const StepResult& result) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "lockstep/train/step_memory.h"
@@ -26,9 +27,10 @@ std::string memory_svg(const StepMemory& planned, const StepMemory& counted);
 class MemoryCallback final : public TrainCallback {
  public:
   // All is referred to and must outlive it. `say` gets a line before the first step and one after it;
-  // empty: nobody. `picture`: where memory_svg() goes.
+  // empty: nobody. `picture`: where memory_svg() goes. `activations`: planned ones (activation_plan.h).
   MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
-                 std::function<void(const std::string&)> say, std::filesystem::path picture);
+                 std::function<void(const std::string&)> say, std::filesystem::path picture,
+                 std::optional<int64_t> activations = std::nullopt);
   void on_step(const TrainerState& state, const StepResult& result) override;
 
   const StepMemory& planned() const { return planned_; }

@@ -3,7 +3,9 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -13,8 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/activation_plan.h"
 #include "lockstep/train/live_bytes.h"
 #include "lockstep/train/step_clock.h"
 
@@ -54,6 +58,42 @@ TEST(LiveBytes, AForwardLeavesItsActivations) {
   StepClock later(*strategy);
   later.forward([&] { return net->forward(input); });
   EXPECT_EQ(later.activations(), 0);
+}
+
+// A model whose forward draws and changes buffers, found out about before its first step.
+TEST(ActivationPlan, IsWhatAForwardLeavesAndChangesNothing) {
+  at::set_num_threads(1);
+  torch::nn::Sequential net(torch::nn::Linear(100, 200), torch::nn::BatchNorm1d(200),
+                            torch::nn::Dropout(0.5), torch::nn::Linear(200, 300));
+  net->eval();
+  const at::Tensor samples = torch::rand({64, 100});
+  std::vector<at::Tensor> buffers;
+  for (const at::Tensor& buffer : net->buffers()) buffers.push_back(buffer.clone());
+  const at::Tensor generator = cpu_rng_state();
+  const int64_t planned = plan_activations(
+      *net, 64, [&](int64_t n) { return samples.narrow(0, 0, n).clone(); },
+      [&](const at::Tensor& batch) { return net->forward(batch); });
+  EXPECT_TRUE(at::equal(cpu_rng_state(), generator));
+  EXPECT_FALSE(net->is_training());
+  for (size_t i = 0; i < buffers.size(); ++i)
+    EXPECT_TRUE(at::equal(net->buffers()[i], buffers[i])) << i;
+  net->train();
+  const LiveBytes live;
+  const at::Tensor output = net->forward(samples);
+  // The allocator rounds each tensor up to 64 bytes.
+  EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(live.now()), 2000);
+  EXPECT_GT(planned, 64 * (200 + 300) * 4);
+}
+
+TEST(ActivationPlan, SmallBatchesAreCountedAsTheyAre) {
+  at::set_num_threads(1);
+  torch::nn::Linear net(100, 200);
+  for (const int64_t samples : {1, 2, 3, 5}) {
+    const int64_t planned = plan_activations(
+        *net, samples, [&](int64_t n) { return torch::ones({n, 100}); },
+        [&](const at::Tensor& batch) { return net->forward(batch); });
+    EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(samples) * 800, 400) << samples;
+  }
 }
 
 // By the strategies' own plans: what is there after a step is what was said before it.
@@ -126,6 +166,11 @@ TEST(MemoryReport, TheCallbackSpeaksBeforeAndAfterTheFirstStep) {
               "Memory of a rank, first step: parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB, "
               "activations 400 B; 25 kB in all");
     EXPECT_THAT(dir.read("m.svg"), HasSubstr("first step"));
+    said.clear();
+    MemoryCallback(
+        *strategy, *optimizer, [&](const std::string& line) { said.push_back(line); }, dir / "m.svg",
+        /*activations=*/400);
+    EXPECT_THAT(said.at(0), HasSubstr("optimizer 12 kB, activations 400 B; 25 kB in all"));
   });
 }
 

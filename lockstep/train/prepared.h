@@ -32,13 +32,15 @@ class PreparedModel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    auto output = [&] {
-      std::optional<amp::Autocast> autocast;
-      if (const auto settings = state_->autocast()) autocast.emplace(*settings);
-      return model_.forward(std::forward<Args>(args)...);
-    }();
-    amp::widen(output);
-    return output;
+    return state_->forward([&] {
+      auto output = [&] {
+        std::optional<amp::Autocast> autocast;
+        if (const auto settings = state_->autocast()) autocast.emplace(*settings);
+        return model_.forward(std::forward<Args>(args)...);
+      }();
+      amp::widen(output);
+      return output;
+    });
   }
 
   void train(bool on = true) { model_->train(on); }

@@ -117,6 +117,8 @@ class Strategy {
   // number of times: for evaluation and checkpoints. It goes before the next step, without
   // communicating, at the same place on all ranks. The default: null, they are always whole.
   [[nodiscard]] virtual std::shared_ptr<void> whole_parameters() { return nullptr; }
+  // Whether that guard is null: a forward by itself then finds all parameters. Does not communicate.
+  virtual bool has_whole_parameters() const { return true; }
   // Bytes of this rank with an optimizer that make_optimizer() gave, activations left out: planned from
   // shapes and types, and what there is after a step. The default: this rank has all. Do not communicate.
   virtual StepMemory planned_memory(const torch::optim::Optimizer& optimizer) const;

@@ -4,14 +4,18 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/learning_rate.h"
+#include "lockstep/train/activation_plan.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
@@ -58,6 +62,20 @@ class SupervisedTask {
 
   int64_t steps_per_epoch() const { return parts_.loader.batches() / batches_per_step_; }
 
+  // What the forward of a batch will leave for its backward (activation_plan.h), as far as the sampler's
+  // first samples tell it.
+  int64_t plan_activations() {
+    const std::vector<int64_t> order = parts_.sampler.indices();
+    const int64_t samples =
+        std::min(parts_.loader.options().batch_size, static_cast<int64_t>(order.size()));
+    return lockstep::plan_activations(
+        *parts_.model.module(), samples,
+        [&](int64_t n) {
+          return parts_.loader.gather(std::span(order).first(static_cast<size_t>(n)));
+        },
+        [&](const data::BatchOf<D>& batch) { return compute_loss(parts_.model.module(), batch); });
+  }
+
  private:
   void begin_epoch(int64_t epoch, int64_t first_step) {
     batches_.reset();
@@ -81,7 +99,8 @@ class SupervisedTask {
       clock.data([&] {
         if (!std::exchange(first_, false)) ++*batches_;
       });
-      const LossOutput output = clock.forward([&] { return compute_loss(**batches_); });
+      const LossOutput output =
+          clock.forward([&] { return compute_loss(parts_.model, **batches_); });
       clock.backward([&] { strategy().backward(output.loss); });
       const auto samples = output.labels.numel();
       loss.add(output.loss.template item<double>(), samples);
@@ -95,10 +114,11 @@ class SupervisedTask {
     return result;
   }
 
-  LossOutput compute_loss(const data::BatchOf<D>& batch) {
+  template <typename Model>
+  LossOutput compute_loss(Model& model, const data::BatchOf<D>& batch) {
     std::optional<amp::Autocast> autocast;
     if (parts_.autocast) autocast.emplace(*parts_.autocast);
-    return parts_.loss(parts_.model, batch);
+    return parts_.loss(model, batch);
   }
 
   Strategy& strategy() { return parts_.model.strategy(); }

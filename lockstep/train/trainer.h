@@ -285,7 +285,7 @@ class Trainer {
   }
 
   void add_callbacks(TrainLoop& loop, const TrainingRun& saved) {
-    add_standard_callbacks(loop, parts_.comm, parts_.args, steps_);
+    add_standard_callbacks(loop, parts_.comm, parts_.args, steps_, model_.strategy(), *optimizer_);
     for (const auto& callback : parts_.callbacks) loop.add(callback);
     if (parts_.args.save_strategy != "no")
       loop.add(std::make_shared<CheckpointCallback>(

@@ -24,6 +24,7 @@
 #include "lockstep/report/jsonl.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/memory_report.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep {
@@ -167,7 +168,8 @@ namespace {
 
 // What a Trainer leaves in its folder.
 std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
-  std::vector<std::string> parts{RunFolder{}.metrics().string(), "last", "best"};
+  std::vector<std::string> parts{RunFolder{}.metrics().string(), RunFolder{}.memory().string(),
+                                 "last", "best"};
   for (const int64_t step : checkpoint_steps(folder))
     parts.push_back(checkpoint_of_step(folder, step).filename().string());
   return parts;
@@ -176,7 +178,8 @@ std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
 }  // namespace
 
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
-                            const TrainingSteps& steps) {
+                            const TrainingSteps& steps, Strategy& strategy,
+                            torch::optim::Optimizer& optimizer) {
   on_root(comm, [&] {
     const std::filesystem::path folder = args.output_dir;
     const OutputFolder output(folder);
@@ -190,6 +193,11 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
     loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
   });
   if (comm.rank() != 0) return;
+  std::function<void(const std::string&)> say;
+  if (!args.disable_tqdm)
+    say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
+  loop.add(std::make_shared<MemoryCallback>(strategy, optimizer, std::move(say),
+                                            RunFolder{args.output_dir}.memory()));
   if (!args.disable_tqdm) {
     loop.add(std::make_shared<ProgressCallback>(ProgressCallbackOptions{
         .terminal = find_terminal(STDERR_FILENO, process_env()),

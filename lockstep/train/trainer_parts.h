@@ -17,8 +17,13 @@
 namespace torch::nn {
 class Module;
 }
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace lockstep {
+
+class Strategy;
 
 struct TrainOutput {
   int64_t global_step = 0;
@@ -58,9 +63,12 @@ void load_best_model(Communicator& comm, torch::nn::Module& model, const Trainin
 
 // Rank 0's progress bar, its lines {'loss': ..., 'learning_rate': ..., 'epoch': ...} on stdout, and
 // output_dir/metrics.jsonl. Unless the run resumes one, what a former run has left in output_dir
-// is moved aside (run_folder.h), and a line on rank 0's stderr says where to.
+// is moved aside (run_folder.h), and a line on rank 0's stderr says where to. Two lines beside the bar say
+// what a step takes of its memory, planned and counted, and output_dir/memory.svg draws it (memory_report.h).
+// `strategy` and `optimizer` must outlive the loop.
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
-                            const TrainingSteps& steps);
+                            const TrainingSteps& steps, Strategy& strategy,
+                            torch::optim::Optimizer& optimizer);
 TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingSteps& steps);
 // Rank 0's line on stdout.
 void print_metrics(const Communicator& comm, const Metrics& metrics);

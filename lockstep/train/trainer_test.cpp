@@ -144,7 +144,8 @@ TEST_F(TrainerTest, AFormerRunStays) {
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_, 6)));
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous", 4)));
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous-1", 2)));
-  for (const char* name : {"metrics.jsonl", "previous/metrics.jsonl", "previous-1/metrics.jsonl"})
+  for (const char* name : {"metrics.jsonl", "previous/metrics.jsonl", "previous-1/metrics.jsonl",
+                           "memory.svg", "previous/memory.svg"})
     EXPECT_TRUE(fs::exists(folder_ / name)) << name;
 }
 

@@ -1,0 +1,25 @@
+#include "lockstep/train/activation_plan.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+namespace lockstep::internal {
+
+Trial::Trial(torch::nn::Module& model)
+    : model_(model),
+      training_(model.is_training()),
+      buffers_(to_named_tensors(model.named_buffers())),
+      generator_(at::detail::createCPUGenerator()),
+      here_([this]() -> const at::Generator& { return generator_; }) {
+  for (const auto& [name, buffer] : buffers_) values_.emplace_back(name, buffer.clone());
+  model_.train();
+}
+
+Trial::~Trial() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].second.copy_(values_[i].second);
+  model_.train(training_);
+}
+
+}  // namespace lockstep::internal
