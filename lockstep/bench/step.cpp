@@ -22,8 +22,11 @@ namespace {
 constexpr int kMostSteps = 1000;  // of a turn
 const auto kTurnTime = std::chrono::minutes(10);
 
+bool is_deepspeed(const std::string& strategy) {
+  return strategy.starts_with("deepspeed-");
+}
 bool is_python(const std::string& strategy) {
-  return strategy.rfind("pytorch-", 0) == 0;
+  return strategy.starts_with("pytorch-") || is_deepspeed(strategy);
 }
 
 int processes_of(const std::string& strategy, int nproc) {
@@ -37,18 +40,15 @@ bool is_lm(const std::string& model) {
   return model.starts_with("lm-");
 }
 
-// Whether `python` has torch, and for a transformer transformers; "" or why not.
-std::string torch_obstacle(const std::string& python, bool transformers) {
+// Whether `python` can import these modules; "" or why not.
+std::string import_obstacle(const std::string& python, const std::string& modules) {
   try {
     SubprocessOptions options;
-    options.command = {
-        python, "-c",
-        transformers ? "import torch.distributed, transformers" : "import torch.distributed"};
+    options.command = {python, "-c", "import " + modules};
     const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-    options.stderr_fd = null.get();
+    options.stdout_fd = options.stderr_fd = null.get();
     if (Subprocess(options).wait(Deadline::seconds(120)).ok()) return "";
-    return "'" + python + "' cannot import torch.distributed" +
-           (transformers ? " and transformers" : "");
+    return "'" + python + "' cannot import " + modules;
   } catch (const Error& error) {
     return error.what();
   }
@@ -70,9 +70,15 @@ std::vector<std::string> process_command(const StepOptions& options, const std::
                                    batch, threads, turns});
     return command;
   }
-  return {program,           "bench",   "step", "--model",   options.model, "--strategy",
-          strategy,          "--batch", batch,  "--threads", threads,       "--optimizer",
-          options.optimizer, "--turns", turns};
+  std::vector<std::string> command{
+      program,   "bench", "step",        "--model", options.model, "--strategy",      strategy,
+      "--batch", batch,   "--threads",   threads,   "--optimizer", options.optimizer, "--turns",
+      turns};
+  if (!options.mesh.empty() && strategy.starts_with("zero3")) {
+    command.insert(command.end(),
+                   {"--mesh", options.mesh, "--nproc", std::to_string(options.nproc)});
+  }
+  return command;
 }
 
 // One contender: a child of this process that launches the contender's processes, and their lines.
@@ -146,7 +152,8 @@ const std::vector<std::string>& step_strategies() {
                                                     "pytorch-fsdp2-bf16",
                                                     "pytorch-average",
                                                     "pytorch-independent",
-                                                    "pytorch-single"};
+                                                    "pytorch-single",
+                                                    "deepspeed-zero3"};
   return kStrategies;
 }
 
@@ -157,12 +164,20 @@ int64_t default_batch(const std::string& model) {
 }
 
 void leave_out_python(StepOptions& options) {
-  if (std::none_of(options.strategies.begin(), options.strategies.end(), is_python)) return;
-  const std::string obstacle =
-      torch_obstacle(options.python, is_bert(options.model) || is_lm(options.model));
-  if (obstacle.empty()) return;
-  log_warning("PyTorch is left out: " + obstacle + "; name a Python that can with --python");
-  std::erase_if(options.strategies, is_python);
+  const auto leave_out = [&](bool (*which)(const std::string&), const char* name,
+                             const std::string& modules) {
+    if (std::none_of(options.strategies.begin(), options.strategies.end(), which)) return;
+    const std::string obstacle = import_obstacle(options.python, modules);
+    if (obstacle.empty()) return;
+    log_warning(std::string(name) + " is left out: " + obstacle +
+                "; name a Python that can with --python");
+    std::erase_if(options.strategies, which);
+  };
+  const std::string torch = is_bert(options.model) || is_lm(options.model)
+                                ? "torch.distributed, transformers"
+                                : "torch.distributed";
+  leave_out(is_python, "PyTorch", torch);
+  leave_out(is_deepspeed, "DeepSpeed", torch + ", deepspeed");
 }
 
 std::vector<StepRow> measure_steps(const StepOptions& options, const std::string& program) {

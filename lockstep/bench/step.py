@@ -1,7 +1,7 @@
 """PyTorch's side of `lockstep bench step`: one process of one contender, as step_rank.cpp is.
 
 arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-fsdp2,
-pytorch-fsdp2-bf16, pytorch-average, pytorch-independent, pytorch-single
+pytorch-fsdp2-bf16, pytorch-average, pytorch-independent, pytorch-single, deepspeed-zero3
 """
 import json
 import os
@@ -123,6 +123,27 @@ def shard(module, half):
     return fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
+class DeepSpeed:
+    """DeepSpeed's engine, which takes the place of backward and of the optimizer."""
+
+    def __init__(self, module, batch, optimizer, options):
+        import deepspeed
+        deepspeed.init_distributed("gloo", verbose=False)
+        config = {"train_micro_batch_size_per_gpu": batch,
+                  "optimizer": {"type": optimizer.__name__, "params": options},
+                  "zero_optimization": {"stage": 3}, "steps_per_print": 10 ** 9}
+        self.engine, *_ = deepspeed.initialize(model=module, model_parameters=module.parameters(), config=config)
+
+    def __call__(self, x):
+        return self.engine(x)
+
+    def zero_grad(self):
+        pass
+
+    def step(self):
+        self.engine.step()
+
+
 def main():
     model_name, strategy, batch, threads, turns = sys.argv[1:6]
     torch.set_num_threads(int(threads))
@@ -134,12 +155,17 @@ def main():
     back = open(f"/proc/{parent}/fd/{fds[2 * rank + 1]}", "w", encoding="ascii")
     ddp = strategy in ("pytorch-ddp", "pytorch-ddp-bf16")
     fsdp = strategy.startswith("pytorch-fsdp2")
-    together = ddp or fsdp or strategy == "pytorch-average"
+    deepspeed = strategy == "deepspeed-zero3"
+    together = ddp or fsdp or deepspeed or strategy == "pytorch-average"
     if together:
         dist.init_process_group("gloo")
     module, loss_of, data, labels, options = make(model_name, int(batch))
     model = DistributedDataParallel(module) if ddp else shard(module, strategy.endswith("bf16")) if fsdp else module
-    optimizer = (torch.optim.AdamW if model_name in {*Bert.SIZES, *Llama.SIZES} else torch.optim.SGD)(model.parameters(), **options)
+    kind = torch.optim.AdamW if model_name in {*Bert.SIZES, *Llama.SIZES} else torch.optim.SGD
+    if deepspeed:
+        model = optimizer = DeepSpeed(module, int(batch), kind, options)
+    else:
+        optimizer = kind(model.parameters(), **options)
     number = 0
 
     def step():
@@ -152,7 +178,7 @@ def main():
         with torch.autocast("cpu", torch.bfloat16, enabled=strategy == "pytorch-ddp-bf16"):
             loss = loss_of(model(x), y)
         marks.append(time.perf_counter())
-        loss.backward()
+        model.engine.backward(loss) if deepspeed else loss.backward()
         marks.append(time.perf_counter())
         if strategy == "pytorch-average":  # the tutorials' average_gradients
             for p in model.parameters():

@@ -93,7 +93,8 @@ class ModelContest final : public Contest {
     if (ddp) ddp_.emplace(model_, *comm_);
     if (zero) {
       auto made = std::make_unique<ZeroOptimizer>(*comm_, parameters_of(model_), algorithm,
-                                                  ZeroOptions{.stage = way.back() - '0'});
+                                                  ZeroOptions{.stage = way.back() - '0',
+                                                              .copies = work.copies});
       zero_ = made.get();
       optimizer_ = std::move(made);
     } else {

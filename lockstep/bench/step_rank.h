@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace lockstep::bench {
 
@@ -13,6 +14,7 @@ struct StepWork {
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;
   bool fused = true;  // Lockstep's optimizer instead of torch::optim's
+  std::vector<int> copies = {};  // ZeroOptions::copies
   std::string turns;  // see turns.h
 };
 

@@ -2,31 +2,57 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdlib>
+
+#include "lockstep/core/memory_limit.h"
 
 namespace lockstep {
 namespace {
 
+struct Thresholds {
+  int trim, map;
+};
 // Up to 1 GiB a process; blocks from 32 MiB (the most there is) still come and go.
-constexpr int kTrim = 1 << 30, kMap = 32 << 20;
+constexpr Thresholds kKeep{.trim = 1 << 30, .map = 32 << 20};
+// Gradients that ZeRO frees in its stages 2 and 3 are such blocks: kept, they took half as much again.
+constexpr Thresholds kGiveBack{.trim = 64 << 20, .map = 4 << 20};
+constexpr uint64_t kAmple = uint64_t{4} << 30;  // bytes a process
 constexpr const char *kHugePages = "THP_MEM_ALLOC_ENABLE", *kTrimName = "MALLOC_TRIM_THRESHOLD_",
                      *kMapName = "MALLOC_MMAP_THRESHOLD_";
 
+const Thresholds& thresholds(std::optional<uint64_t> allowed) {
+  return allowed && *allowed < kAmple ? kGiveBack : kKeep;
+}
+
 }  // namespace
 
-std::map<std::string, std::string> memory_variables(const EnvLookup& env) {
-  std::map<std::string, std::string> variables = {
-      {kHugePages, "1"}, {kTrimName, std::to_string(kTrim)}, {kMapName, std::to_string(kMap)}};
+std::map<std::string, std::string> memory_variables(const EnvLookup& env,
+                                                    std::optional<uint64_t> allowed) {
+  const Thresholds& chosen = thresholds(allowed);
+  std::map<std::string, std::string> variables = {{kHugePages, "1"},
+                                                  {kTrimName, std::to_string(chosen.trim)},
+                                                  {kMapName, std::to_string(chosen.map)}};
   std::erase_if(variables, [&](const auto& one) { return env(one.first).has_value(); });
   return variables;
 }
 
+std::optional<uint64_t> allowed_memory(int processes) {
+  const auto limit = memory_limit();
+  if (!limit) return std::nullopt;
+  return limit->bytes / static_cast<uint64_t>(std::max(processes, 1));
+}
+
 void keep_freed_memory() {
-  const auto missing = memory_variables(process_env());
+  const EnvLookup env = process_env();
+  const auto processes = static_cast<int>(env_int(env, "LOCAL_WORLD_SIZE").value_or(1));
+  const auto allowed = allowed_memory(processes);
+  const auto missing = memory_variables(env, allowed);
+  const Thresholds& chosen = thresholds(allowed);
   // libtorch looks when it allocates for the first time; glibc has looked already.
   if (missing.contains(kHugePages)) ::setenv(kHugePages, "1", /*overwrite=*/0);
-  if (missing.contains(kTrimName)) ::mallopt(M_TRIM_THRESHOLD, kTrim);
-  if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, kMap);
+  if (missing.contains(kTrimName)) ::mallopt(M_TRIM_THRESHOLD, chosen.trim);
+  if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, chosen.map);
 }
 
 }  // namespace lockstep

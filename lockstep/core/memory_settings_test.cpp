@@ -20,5 +20,13 @@ TEST(MemorySettings, LeaveOutWhatTheUserHasSet) {
   EXPECT_FALSE(some.contains("MALLOC_TRIM_THRESHOLD_"));
 }
 
+TEST(MemorySettings, WhatIsFreedGoesBackWhereThereIsLittle) {
+  const auto none = [](std::string_view) { return std::optional<std::string>(); };
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  EXPECT_EQ(memory_variables(none, 3 * kGiB).at("MALLOC_MMAP_THRESHOLD_"), "4194304");
+  EXPECT_EQ(memory_variables(none, 3 * kGiB).at("MALLOC_TRIM_THRESHOLD_"), "67108864");
+  EXPECT_EQ(memory_variables(none, 4 * kGiB), memory_variables(none));
+}
+
 }  // namespace
 }  // namespace lockstep

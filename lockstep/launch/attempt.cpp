@@ -14,6 +14,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/memory_settings.h"
 #include "lockstep/core/process_state.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
@@ -98,6 +99,7 @@ void Attempt::start_rank(int rank) {
   plan.board_fd = board_.fd();
   plan.threads = options_.threads_per_rank;
   plan.default_threads = threads_per_rank(usable_cpu_count(), ranks_);
+  plan.memory_of_rank = allowed_memory(ranks_);
   plan.terminal_columns = terminal_columns(context_.out, context_.err);
 
   const Redirect tee = redirect_of(options_.tee, rank),

@@ -45,7 +45,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
   };
   default_to("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   default_to("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
-  variables.merge(memory_variables(agent_env));
+  variables.merge(memory_variables(agent_env, plan.memory_of_rank));
   default_to("OMP_NUM_THREADS", std::to_string(plan.default_threads));
   if (plan.threads) variables["OMP_NUM_THREADS"] = std::to_string(*plan.threads);
   if (!node.interface.empty()) {

@@ -1,6 +1,7 @@
 // The environment that the agent gives a rank: all that torchrun sets, and Lockstep's own. Pure.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct AttemptPlan {
   int board_fd = -1;
   std::optional<int> threads;  // asked for; else `default_threads` unless OMP_NUM_THREADS is set
   int default_threads = 1;
+  std::optional<uint64_t> memory_of_rank;  // bytes, where a control group limits it
   int terminal_columns = 0;  // of the agent's own output; 0: it is no terminal
 };
 

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/mesh/shared_copies.h"
 
 namespace lockstep::mesh_layout_test {
 namespace {
@@ -88,6 +89,20 @@ TEST(MeshLayout, WhatIsWrongIsOneLine) {
   EXPECT_THAT(message_of<InvalidArgument>([&] { layout.group_of(0, Names{"data", "data"}); }),
               HasSubstr("named twice"));
   EXPECT_THAT(message_of<InvalidArgument>([&] { layout.coordinates_of(4); }), HasSubstr("rank 4"));
+}
+
+TEST(MeshLayout, SaysWhoSharesACopy) {
+  EXPECT_EQ(shared_copies("data=2,shard=2", 4), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(shared_copies("data,shard=3", 6), (std::vector<int>{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(shared_copies("shard=3", 3), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(shared_copies("data=3", 3), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(shared_copies("shard=1,data=2", 2), (std::vector<int>{0, 1}));
+  const auto error = [](const char* mesh) {
+    return message_of<InvalidArgument>([&] { shared_copies(mesh, 4); });
+  };
+  EXPECT_THAT(error("data=2,pipe=2"), HasSubstr("mesh is 'data=2,pipe=2'; give axes named data "));
+  EXPECT_THAT(error("shard=2,data=2"), HasSubstr("give shard as the last axis"));
+  EXPECT_THAT(error("data=2,shard=3"), HasSubstr("data 2 x shard 3 = 6"));
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/model/lm_config.h"
-#include "lockstep/recipes/mesh_axes.h"
+#include "lockstep/mesh/mesh_layout.h"
+#include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
@@ -17,10 +18,8 @@ namespace lockstep {
 namespace {
 
 using namespace settings;
-using internal::divides_parameters, internal::kShardAxis;
 
 constexpr double kPretrainedRate = 3e-5;
-constexpr int64_t kMostRanks = 4096;
 
 std::string number_text(double value) {
   return nlohmann::json(value).dump();
@@ -38,21 +37,14 @@ void check_warmup_ratio(const TrainConfig& config) {
 // Axes that recipes have, and ranks for them.
 void resolve_mesh(TrainConfig& config) {
   if (config.mesh.empty()) return;
-  const auto axes = parse_axes(config.mesh);
-  int64_t product = 1;
-  for (const MeshAxis& axis : axes) product = std::min(product * axis.size, kMostRanks + 1);
-  if (config.nproc == 1 && product > 1 && product <= kMostRanks) config.nproc = product;
-  const MeshLayout layout(axes, static_cast<int>(config.nproc));
-  for (const MeshAxis& axis : layout.axes()) {
-    if (axis.name != "data" && axis.name != kShardAxis)
-      refuse("mesh", "'" + config.mesh + "'", "axes named data and shard");
-    if (axis.name != kShardAxis || axis.size == 1) continue;
-    if (!divides_parameters(config.strategy))
+  if (config.nproc == 1) config.nproc = ranks_of(config.mesh);
+  (void)shared_copies(config.mesh, static_cast<int>(config.nproc));  // throws
+  if (divides_parameters(config.strategy)) return;
+  for (const MeshAxis& axis : parse_axes(config.mesh)) {
+    if (axis.name == "shard" && axis.size != 1)
       refuse("mesh", "'" + config.mesh + "'",
              "no shard, or strategy zero3 or fsdp: ranks of strategy " + config.strategy +
                  " share no parameters");
-    if (axis != layout.axes().back())
-      refuse("mesh", "'" + config.mesh + "'", "shard as the last axis, whose ranks are neighbours");
   }
 }
 

@@ -6,14 +6,14 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/recipes/config_fields.h"
-#include "lockstep/recipes/mesh_axes.h"
+#include "lockstep/mesh/shared_copies.h"
 #include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep {
 namespace {
 
-using internal::divides_parameters, internal::kShardAxis, internal::visit_fields;
+using internal::visit_fields;
 using nlohmann::ordered_json;
 using namespace settings;
 
@@ -118,14 +118,8 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
 
 std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
   StrategyOptions options;
-  if (!config.mesh.empty() && divides_parameters(config.strategy)) {
-    const MeshLayout layout(parse_axes(config.mesh), static_cast<int>(config.nproc));
-    std::vector<std::string> shared;
-    for (const MeshAxis& axis : layout.axes())
-      if (axis.name == kShardAxis) shared.push_back(axis.name);
-    for (int rank = 0; rank < layout.ranks(); ++rank)
-      options.copies.push_back(shared.empty() ? rank : layout.color_of(rank, shared));
-  }
+  if (!config.mesh.empty() && divides_parameters(config.strategy))
+    options.copies = shared_copies(config.mesh, static_cast<int>(config.nproc));
   return make_strategy(config.strategy, options);
 }
 

@@ -296,6 +296,10 @@ const std::vector<std::string>& strategy_names() {
   return names;
 }
 
+bool divides_parameters(std::string_view strategy) {
+  return strategy == "zero3" || strategy == "fsdp";
+}
+
 std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOptions& options) {
   using algorithms::AllReduce;
   std::string name(given);

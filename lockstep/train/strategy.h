@@ -172,6 +172,8 @@ class Strategy {
 //   fsdp        ... which hosts divide too: a layer's come as it computes (ZeroUnits); as zero3 where the
 //               model has no list of layers that are Hookable
 const std::vector<std::string>& strategy_names();
+// Whether ranks share copies of the parameters under it: zero3 and fsdp.
+bool divides_parameters(std::string_view strategy);
 // "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits on
 // any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread. Throws
 // InvalidArgument with the list of names.

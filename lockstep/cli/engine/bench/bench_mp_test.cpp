@@ -89,6 +89,24 @@ TEST(BenchCollectives, MeasuresEveryOperationAndChecksItsResults) {
   EXPECT_NE(dir.read("picture.svg").find("all_gather bfloat16"), std::string::npos);
 }
 
+TEST(BenchStep, AMeshSaysWhoSharesParameters) {
+  const TestDirectory dir;
+  const auto pss = [&](const char* mesh) {
+    const Ended ended =
+        run_step(dir, {"--model", "linear", "--strategy", "zero3", "--mesh", mesh, "--batch", "1",
+                       "--rounds", "1", "--turn-ms", "1", "--json", dir / "rows.json"});
+    EXPECT_TRUE(ended.status.ok()) << ended.err;
+    const auto rows = nlohmann::json::parse(dir.read("rows.json"));
+    EXPECT_EQ(rows.at(0).at("nproc"), 2);
+    return rows.at(0).at("pss_bytes").get<double>();
+  };
+  // 400 MB of parameters: one copy of two ranks, or one each.
+  EXPECT_GT(pss("data=2"), pss("data=1,shard=2") + 150e6);
+  const Ended refused = run_step(dir, {"--mesh", "data=2,pipe=2"});
+  EXPECT_EQ(refused.status.exit_code, 2);
+  EXPECT_NE(refused.err.find("give axes named data and shard"), std::string::npos) << refused.err;
+}
+
 // Each contender is a job of its own; PyTorch's takes part where there is one.
 TEST(BenchStep, ContendersTakeTurns) {
   const TestDirectory dir;

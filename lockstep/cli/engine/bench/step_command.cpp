@@ -15,6 +15,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/mesh/shared_copies.h"
 
 namespace lockstep::engine {
 using namespace bench;
@@ -50,7 +51,10 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
           "independent: as many processes that do not communicate, what the machine can "
           "do at most; in-step: the same, but they wait for each other once a step, what "
           "a method that averages in every step can do at most");
-  app.add_option("--nproc", result.measured.nproc, "processes of a contender [2]");
+  const auto* nproc = app.add_option("--nproc", result.measured.nproc,
+                                     "processes of a contender [2, or as many as --mesh has]");
+  app.add_option("--mesh", result.measured.mesh,
+                 "such as data=2,shard=2: who shares a copy of the parameters, with zero3");
   app.add_option("--batch", result.measured.batch,
                  "samples of a process's step [64; bert: 16; linear: 8; lm: 4]");
   app.add_option("--threads", result.measured.threads, "of each process [1]");
@@ -80,6 +84,10 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
     throw InvalidArgument(
         "--batch, --nproc, --threads, --rounds and --turn-ms must be 1 or more each");
   }
+  if (!result.measured.mesh.empty()) {
+    if (nproc->empty()) result.measured.nproc = ranks_of(result.measured.mesh);
+    result.copies = shared_copies(result.measured.mesh, result.measured.nproc);
+  }
   if (result.measured.optimizer != "fused" && result.measured.optimizer != "torch")
     throw InvalidArgument("--optimizer is '" + result.measured.optimizer +
                           "'; choose fused or torch");
@@ -99,6 +107,7 @@ int bench_step(const Arguments& arguments) {
                      .batch = parsed.measured.batch,
                      .threads = parsed.measured.threads,
                      .fused = parsed.measured.optimizer == "fused",
+                     .copies = parsed.copies,
                      .turns = parsed.turns});
       return 0;
     }

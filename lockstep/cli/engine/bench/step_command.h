@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/bench/step.h"
 #include "lockstep/cli/engine/command_line.h"
@@ -12,6 +13,7 @@ struct StepArguments {
   bench::StepOptions measured;
   std::string json;
   std::string svg;
+  std::vector<int> copies;  // of the mesh
   std::string turns;  // a process of a contender: its lines to the parent
 };
 // Throws HelpShown, InvalidArgument.

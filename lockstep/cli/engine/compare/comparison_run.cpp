@@ -125,8 +125,9 @@ class Runner {
   }
 
   // A launcher that the job starts adds the same to its ranks.
-  std::vector<std::string> environment() const {
-    launch::Variables variables = memory_variables(process_env());
+  std::vector<std::string> environment(const ComparedJob& job) const {
+    launch::Variables variables =
+        memory_variables(process_env(), allowed_memory(static_cast<int>(job.nproc)));
     variables["OMP_NUM_THREADS"] = std::to_string(comparison_.threads_per_rank);
     return launch::merge_environment(launch::current_environment(), variables);
   }
@@ -135,7 +136,7 @@ class Runner {
     const OutputFolder output(job.folder);
     const Deadline deadline = Deadline::seconds(run_.timeout);
     const MethodEnd end = run_method({.command = job.command,
-                                      .env = environment(),
+                                      .env = environment(job),
                                       .log = job.log(),
                                       .terminal = find_terminal(STDERR_FILENO, process_env())},
                                      deadline);

@@ -15,6 +15,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/train/strategy.h"
 
@@ -54,6 +55,8 @@ Arguments words_of(const ComparedWay& way, const ComparedJob& job,
   add("--data", arguments.data);
   add("--nproc", std::to_string(job.nproc));
   add("--strategy", way.strategy);
+  if (!arguments.mesh.empty() && divides_parameters(way.strategy) && !job.for_scaling)
+    add("--mesh", arguments.mesh);
   if (way.bf16) add("--amp", "bf16");
   add("--output", job.folder.string());
   add("--record", job.result().string());
@@ -114,7 +117,9 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
                  joined(way_names()) + " [" + kDefault +
                      "]; single: one rank; ...-bf16: with "
                      "--amp bf16");
-  app.add_option("--nproc", result.nproc, "ranks [2]");
+  const auto* nproc = app.add_option("--nproc", result.nproc, "ranks [2, or as many as --mesh has]");
+  app.add_option("--mesh", result.mesh,
+                 "such as data=2,shard=2: who shares a copy of the parameters, with zero3 and fsdp");
   app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4");
   app.add_option("--threads-per-rank", result.threads,
                  "each rank is a device of so many threads [processors / ranks]");
@@ -130,6 +135,10 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
   if (result.nproc < 1 || result.nproc > launch::kMostRanksOfAHost) {
     throw InvalidArgument("--nproc is " + std::to_string(result.nproc) + "; give 1 to " +
                           std::to_string(launch::kMostRanksOfAHost));
+  }
+  if (!result.mesh.empty()) {
+    if (nproc->empty()) result.nproc = ranks_of(result.mesh);
+    (void)shared_copies(result.mesh, static_cast<int>(result.nproc));  // throws
   }
   if (result.threads < 0)
     throw InvalidArgument("--threads-per-rank is " + std::to_string(result.threads) +

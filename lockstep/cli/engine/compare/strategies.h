@@ -26,6 +26,7 @@ struct StrategiesArguments {
   std::vector<int64_t> scaling;  // further numbers of ranks
   int64_t nproc = 2;
   int64_t threads = 0;  // of a rank; 0: processors / ranks
+  std::string mesh;     // of the ways whose ranks share copies of the parameters, on nproc ranks
   std::string data;     // "": the recipe's built-in set
   std::string output = "runs/compare";
   std::string json;

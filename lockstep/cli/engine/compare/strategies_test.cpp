@@ -44,6 +44,21 @@ TEST(StrategiesPlan, EachWayIsALockstepTrain) {
   EXPECT_EQ(jobs[2].folder, "o/ddp-bf16-ranks-1");
 }
 
+TEST(StrategiesPlan, AMeshIsForThoseThatShareCopies) {
+  auto arguments = parse_strategies_arguments(
+      {"lm", "--mesh", "data=2,shard=2", "--strategies=zero3,ddp", "--scaling", "2"});
+  EXPECT_EQ(arguments.nproc, 4);
+  const auto jobs = plan_strategies(arguments, {"l", "train"});
+  ASSERT_EQ(jobs.size(), 4u);
+  EXPECT_THAT(jobs[0].command, testing::IsSupersetOf({"--nproc", "4", "--mesh", "data=2,shard=2"}));
+  EXPECT_THAT(jobs[1].command, testing::Not(testing::Contains("--mesh")));
+  EXPECT_THAT(jobs[2].command, testing::Not(testing::Contains("--mesh")));  // on two ranks
+  EXPECT_THAT(message_of<InvalidArgument>([] {
+                parse_strategies_arguments({"lm", "--mesh", "data=2,shard=2", "--nproc", "3"});
+              }),
+              HasSubstr("data 2 x shard 2 = 4, but there are 3 ranks"));
+}
+
 TEST(StrategiesPlan, WhatCompareChoosesIsNotGiven) {
   const auto says = [](const Arguments& arguments) {
     return message_of<InvalidArgument>([&] { parse_strategies_arguments(arguments); });
