@@ -71,9 +71,9 @@ std::vector<std::string> process_command(const StepOptions& options, const std::
     return command;
   }
   std::vector<std::string> command{
-      program,   "bench", "step",        "--model", options.model, "--strategy",      strategy,
-      "--batch", batch,   "--threads",   threads,   "--optimizer", options.optimizer, "--turns",
-      turns};
+      program,           "bench",   "step", "--model",   options.model, "--strategy",
+      strategy,          "--batch", batch,  "--threads", threads,       "--optimizer",
+      options.optimizer, "--turns", turns};
   if (!options.mesh.empty() && strategy.starts_with("zero3")) {
     command.insert(command.end(),
                    {"--mesh", options.mesh, "--nproc", std::to_string(options.nproc)});

@@ -19,7 +19,8 @@ struct StepOptions {
   int nproc = 2;                        // processes of a contender
   int64_t batch = 0;                    // samples of a process's step; 0: default_batch()
   int threads = 1;                      // of each process
-  std::string mesh;  // of zero3's ranks: who shares a copy of the parameters (shared_copies()); "": a host's
+  std::string
+      mesh;  // of zero3's ranks: who shares a copy of the parameters (shared_copies()); "": a host's
   std::string optimizer = "fused";  // Lockstep's contenders; or "torch"
   int rounds = 7;
   double turn_ms = 1500;

@@ -92,9 +92,9 @@ class ModelContest final : public Contest {
     if (way == "logical") logical_.emplace(*comm_, model_.ptr(), comm_->size());
     if (ddp) ddp_.emplace(model_, *comm_);
     if (zero) {
-      auto made = std::make_unique<ZeroOptimizer>(*comm_, parameters_of(model_), algorithm,
-                                                  ZeroOptions{.stage = way.back() - '0',
-                                                              .copies = work.copies});
+      auto made = std::make_unique<ZeroOptimizer>(
+          *comm_, parameters_of(model_), algorithm,
+          ZeroOptions{.stage = way.back() - '0', .copies = work.copies});
       zero_ = made.get();
       optimizer_ = std::move(made);
     } else {

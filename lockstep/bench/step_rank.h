@@ -13,9 +13,9 @@ struct StepWork {
   std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, in-step, single
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;
-  bool fused = true;  // Lockstep's optimizer instead of torch::optim's
+  bool fused = true;             // Lockstep's optimizer instead of torch::optim's
   std::vector<int> copies = {};  // ZeroOptions::copies
-  std::string turns;  // see turns.h
+  std::string turns;             // see turns.h
 };
 
 // Steps on random data whenever it is its turn.

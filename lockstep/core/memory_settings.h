@@ -14,8 +14,8 @@ namespace lockstep {
 // For the environment of a process that trains; those that `env` has already are left out. `allowed`: bytes
 // that it may take (memory_limit.h); where these are few, blocks from 4 MiB go back to the system as they are
 // freed, and have to be faulted in anew. Pure.
-std::map<std::string, std::string> memory_variables(
-    const EnvLookup& env, std::optional<uint64_t> allowed = std::nullopt);
+std::map<std::string, std::string> memory_variables(const EnvLookup& env,
+                                                    std::optional<uint64_t> allowed = std::nullopt);
 
 // Of what this process's control group may take, the part of one of `processes`.
 std::optional<uint64_t> allowed_memory(int processes);

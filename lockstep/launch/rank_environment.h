@@ -25,7 +25,7 @@ struct AttemptPlan {
   std::optional<int> threads;  // asked for; else `default_threads` unless OMP_NUM_THREADS is set
   int default_threads = 1;
   std::optional<uint64_t> memory_of_rank;  // bytes, where a control group limits it
-  int terminal_columns = 0;  // of the agent's own output; 0: it is no terminal
+  int terminal_columns = 0;                // of the agent's own output; 0: it is no terminal
 };
 
 using Variables = std::map<std::string, std::string>;

@@ -78,8 +78,7 @@ TransformerLm load_lm(const fs::path& directory) {
   TransformerLm model = lm_without_values(directory);
   const auto values_of = lm_stored_parts(directory, model);
   const at::NoGradGuard no_grad;
-  for (const auto& [name, parameter] : module_state(*model))
-    values_of(name, 0, parameter.view(-1));
+  for (const auto& [name, parameter] : module_state(*model)) values_of(name, 0, parameter.view(-1));
   return model;
 }
 

@@ -57,8 +57,7 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
               checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
             return model;
           },
-      .initial =
-          [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },
+      .initial = [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },
       .loss = {.targets_a_token = targets_a_token},
       .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =

@@ -77,9 +77,9 @@ struct RecipeParts {
   torch::optim::Optimizer& optimizer;
   TrainTask task;
   std::function<int64_t()> plan_activations;  // SupervisedTask's
-  CheckpointFiles files;                 // of checkpoints, the configuration left out
-  std::vector<std::string> labels = {};  // of the classes, where there are any
-  std::string question;                  // TrainResult's
+  CheckpointFiles files;                      // of checkpoints, the configuration left out
+  std::vector<std::string> labels = {};       // of the classes, where there are any
+  std::string question;                       // TrainResult's
   std::chrono::steady_clock::time_point start;
 };
 TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,

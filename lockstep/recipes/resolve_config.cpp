@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/mesh/mesh_layout.h"
+#include "lockstep/mesh/shared_copies.h"
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/model/lm_config.h"
-#include "lockstep/mesh/mesh_layout.h"
-#include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/recipes/config_fields.h"
 #include "lockstep/mesh/shared_copies.h"
+#include "lockstep/recipes/config_fields.h"
 #include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
 

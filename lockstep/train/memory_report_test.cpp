@@ -168,7 +168,8 @@ TEST(MemoryReport, TheCallbackSpeaksBeforeAndAfterTheFirstStep) {
     EXPECT_THAT(dir.read("m.svg"), HasSubstr("first step"));
     said.clear();
     MemoryCallback(
-        *strategy, *optimizer, [&](const std::string& line) { said.push_back(line); }, dir / "m.svg",
+        *strategy, *optimizer, [&](const std::string& line) { said.push_back(line); },
+        dir / "m.svg",
         /*activations=*/400);
     EXPECT_THAT(said.at(0), HasSubstr("optimizer 12 kB, activations 400 B; 25 kB in all"));
   });

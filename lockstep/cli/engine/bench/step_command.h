@@ -14,7 +14,7 @@ struct StepArguments {
   std::string json;
   std::string svg;
   std::vector<int> copies;  // of the mesh
-  std::string turns;  // a process of a contender: its lines to the parent
+  std::string turns;        // a process of a contender: its lines to the parent
 };
 // Throws HelpShown, InvalidArgument.
 StepArguments parse_step_arguments(const Arguments& arguments);

@@ -117,9 +117,11 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
                  joined(way_names()) + " [" + kDefault +
                      "]; single: one rank; ...-bf16: with "
                      "--amp bf16");
-  const auto* nproc = app.add_option("--nproc", result.nproc, "ranks [2, or as many as --mesh has]");
-  app.add_option("--mesh", result.mesh,
-                 "such as data=2,shard=2: who shares a copy of the parameters, with zero3 and fsdp");
+  const auto* nproc =
+      app.add_option("--nproc", result.nproc, "ranks [2, or as many as --mesh has]");
+  app.add_option(
+      "--mesh", result.mesh,
+      "such as data=2,shard=2: who shares a copy of the parameters, with zero3 and fsdp");
   app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4");
   app.add_option("--threads-per-rank", result.threads,
                  "each rank is a device of so many threads [processors / ranks]");
