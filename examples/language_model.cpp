@@ -78,7 +78,7 @@ void example(lockstep::Communicator& comm, int64_t steps) {
       if (step == steps) break;
       lockstep::optim::set_learning_rate(optimizer, adamw.lr() * schedule.factor(step));
       optimizer.zero_grad();
-      const auto loss = lockstep::next_token_loss(model(batch.ids, batch.lengths), batch.targets);
+      const auto loss = model(batch.ids, batch.lengths, batch.targets);
       loss.backward();
       optimizer.step();
       last = loss.item<double>();

@@ -185,18 +185,27 @@ std::unique_ptr<Contest> contest(M model, Loss loss, at::Tensor data, at::Tensor
 
 const torch::optim::AdamWOptions kAdamW(3e-5);
 
+// From ids and targets, int64 [B, 2, T], to the loss: what training a language model computes.
+struct LmWithLossImpl : torch::nn::Module {
+  explicit LmWithLossImpl(const LmConfig& config)
+      : lm(register_module("lm", TransformerLm(config))) {}
+  at::Tensor forward(const at::Tensor& texts) {
+    return lm->loss(texts.select(1, 0), texts.select(1, 1));
+  }
+  TransformerLm lm;
+};
+TORCH_MODULE(LmWithLoss);
+
 // A decoder of a preset's size with Llama's vocabulary of 32000, texts of 256 tokens.
 std::unique_ptr<Contest> lm_contest(const std::string& size, const StepWork& work) {
   constexpr int64_t kTokens = 256;
   const LmConfig config = lm_preset(size);
   const at::Tensor ids =
       torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
+  const at::Tensor targets = ids.roll(-1, 2);
   return contest(
-      TransformerLm(config),
-      [](const at::Tensor& output, const at::Tensor& label) {
-        return next_token_loss(output, label);
-      },
-      ids, ids.roll(-1, 2), kAdamW, work);
+      LmWithLoss(config), [](const at::Tensor& output, const at::Tensor&) { return output; },
+      torch::stack({ids, targets}, 2), targets, kAdamW, work);
 }
 
 std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,

@@ -179,6 +179,20 @@ struct SoftmaxGradients {
   void* weights_packed = nullptr;
 };
 
+// Cross entropy of rows of logits against one column each, of all columns or of a part of them.
+struct CrossEntropy {
+  int64_t width = 0;                 // columns, of this part
+  int64_t pitch = 0;                 // elements from row to row
+  float* logits = nullptr;           // [rows, width]
+  const int64_t* targets = nullptr;  // [rows]: a column; any other number is none of this part's
+};
+// [rows] each.
+struct LogSums {
+  float* most = nullptr;    // the largest logit
+  float* sum = nullptr;     // of exp(logit - most)
+  float* target = nullptr;  // the target's logit; 0 where it is none of this part's
+};
+
 // Rows and columns of packed matrices are padded to a multiple of this.
 inline constexpr int64_t kPad = 16;
 // The right matrix of a product, [inner, columns], is packed for oneDNN's kernels: float32 as it
@@ -206,6 +220,13 @@ struct Kernels {
   void (*activate_backward)(const ActivateGradients&, int64_t begin, int64_t end);
   void (*softmax)(const Softmax&, const SoftmaxOutputs&, int64_t rows);
   void (*softmax_backward)(const Softmax&, const SoftmaxGradients&, int64_t rows);
+  // With `keeps` exp(logit - most) takes the place of the logits.
+  void (*log_sums)(const CrossEntropy&, const LogSums&, bool keeps, int64_t begin, int64_t end);
+  // From what log_sums() has kept to the logits' gradient, in place: a row times its factor, less its scale
+  // at the target; 0 throughout where the scale is 0. With factor = scale exp(most - m) / s, m and s those of
+  // all columns, it is that of scale times the row's cross entropy.
+  void (*cross_entropy_gradient)(const CrossEntropy&, const float* factors, const float* scales,
+                                 int64_t begin, int64_t end);
   // to [area's rows, columns]: the scale for what is kept, 0 for the rest.
   void (*kept)(const Dropout&, const Area&, float* to);
   void (*rms_norm)(const RmsNorm&, const RmsNormOutputs&, int64_t begin, int64_t end);

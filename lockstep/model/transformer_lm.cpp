@@ -25,6 +25,7 @@
 #include "lockstep/kernels/normal.h"
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/internal/undrawn.h"
+#include "lockstep/model/vocabulary_loss.h"
 
 namespace lockstep {
 namespace {
@@ -224,12 +225,25 @@ internal::RotaryTable TransformerLmImpl::rotary(int64_t positions) {
   return {cosines_, sines_};
 }
 
-at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& lengths) {
+at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& lengths,
+                                      const at::Tensor& targets) {
+  if (targets.defined()) return loss(ids, targets, lengths);
   const LmPass all = pass(lengths_of(ids, lengths));
   check_ids(ids, config_.vocab_size);
   at::Tensor x = ids.reshape({ids.numel()});
   for (const auto& unit : units_) x = unit->forward(x, all);
   return ids.dim() == 2 ? x.view({ids.size(0), ids.size(1), x.size(1)}) : x;
+}
+
+at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
+                                   const at::Tensor& lengths) {
+  const LmPass all = pass(lengths_of(ids, lengths));
+  check_ids(ids, config_.vocab_size);
+  if (!targets.defined() || targets.scalar_type() != at::kLong || targets.sizes() != ids.sizes())
+    throw InvalidArgument("TransformerLm: targets must be int64, of the shape of ids");
+  at::Tensor x = ids.reshape({ids.numel()});
+  for (size_t i = 0; i + 1 < units_.size(); ++i) x = units_[i]->forward(x, all);
+  return head_loss(*units_.back(), x, targets.reshape({targets.numel()}), all);
 }
 
 at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
@@ -280,6 +294,15 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
   const at::Tensor rows = logits.reshape({-1, logits.size(-1)});
   const bool is_short = at::isReducedFloatingType(rows.scalar_type());
   return at::cross_entropy_loss(is_short ? rows.to(at::kFloat) : rows, targets.reshape({-1}));
+}
+
+at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
+                     const LmPass& pass) {
+  const auto* const plain = dynamic_cast<const internal::LmHead*>(&head);
+  if (plain == nullptr)
+    throw InvalidArgument("head_loss: give the model's last unit, which gives logits");
+  if (!head.forward_hooks().empty()) return next_token_loss(head.forward(rows, pass), targets);
+  return vocabulary_loss(rows, plain->weight(), targets, {.deferred = pass->deferred});
 }
 
 std::shared_ptr<internal::DeferredGradients> make_deferred() {

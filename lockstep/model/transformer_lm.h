@@ -6,6 +6,7 @@
 //   TransformerLm lm(lm_preset("mini"));
 //   at::Tensor logits = lm(ids);                        // int64 [B, T] -> [B, T, vocab_size]
 //   at::Tensor loss = next_token_loss(logits, targets); // targets: ids one place further
+//   at::Tensor same = lm->loss(ids, targets);           // faster, and without the logits' memory
 //
 // A model is a list of units with one signature, tokens as rows in and out: embeddings, layers, the last
 // norm, the product with the vocabulary. Whoever shards, checkpoints or divides it among pipeline stages
@@ -86,7 +87,13 @@ class TransformerLmImpl : public torch::nn::Module {
   // their lengths int64 [sequences] on the CPU, which sum to N -> [N, vocab_size]. A token sees itself and
   // those before it in its sequence. Throws InvalidArgument: other shapes, an id outside the vocabulary
   // (on the CPU), a sequence that is empty or longer than max_position_embeddings.
-  at::Tensor forward(const at::Tensor& ids, const at::Tensor& lengths = {});
+  //
+  // With targets, of the shape of ids: loss(), for who calls forward() only, as strategies do.
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& lengths = {},
+                     const at::Tensor& targets = {});
+  // next_token_loss() of forward(), a scalar, by head_loss(). Throws InvalidArgument as well: targets of
+  // another shape or type, one outside the vocabulary that is not -100.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths = {});
 
   // The same step by step: pass(), then the units in order, each with what the one before gave.
   LmPass pass(const std::vector<int64_t>& lengths, const LmPassOptions& options = {});
@@ -126,6 +133,13 @@ TORCH_MODULE(TransformerLm);
 // [.., vocab_size], of 16 bits computed in float32; targets int64 [..], -100 where there is nothing to
 // predict.
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
+
+// next_token_loss() of what a model's last unit gives for `rows`, by vocabulary_loss() (vocabulary_loss.h), which
+// never has all logits: for a pipeline's last stage. targets int64 [tokens]. Where the unit is hooked, its logits
+// are computed, and its hooks see them. Deferred gradients are computed in forward, and added by
+// run_deferred(). Throws InvalidArgument: a unit that is not the last one, otherwise as vocabulary_loss().
+at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
+                     const LmPass& pass);
 
 // Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad().
 std::shared_ptr<internal::DeferredGradients> make_deferred();

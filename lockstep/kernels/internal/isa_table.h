@@ -5,6 +5,7 @@
 // NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
 
 #include "lockstep/kernels/internal/isa_activation.h"
+#include "lockstep/kernels/internal/isa_cross_entropy.h"
 #include "lockstep/kernels/internal/isa_decoder.h"
 #include "lockstep/kernels/internal/isa_layout.h"
 #include "lockstep/kernels/internal/isa_norm.h"
@@ -21,6 +22,8 @@ const Kernels kTable = {LOCKSTEP_ISA_NAME,
                         activate_backward,
                         softmax,
                         softmax_backward,
+                        log_sums,
+                        cross_entropy_gradient,
                         kept,
                         rms_norm,
                         rms_norm_backward,

@@ -133,13 +133,6 @@ at::Tensor weight_gradient_of(const at::Tensor& dy, const at::Tensor& x) {
   return gradient.scalar_type() == at::kFloat ? gradient : gradient.to(at::kFloat);
 }
 
-void add_to_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
-  if (parameter.grad().defined())
-    parameter.mutable_grad().add_(gradient);
-  else
-    parameter.mutable_grad() = gradient;
-}
-
 class ProductsNode : public torch::autograd::Function<ProductsNode> {
  public:
   // inputs: x, then each product's weight, and its bias where it has one.
@@ -265,6 +258,13 @@ void DeferredGradients::run() {
     pending_.pop_back();
     compute();
   }
+}
+
+void add_to_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (parameter.grad().defined())
+    parameter.mutable_grad().add_(gradient);
+  else
+    parameter.mutable_grad() = gradient;
 }
 
 RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& gamma,

@@ -27,6 +27,9 @@ class DeferredGradients {
   std::vector<std::function<void()>> pending_;
 };
 
+// What deferred work ends with.
+void add_to_grad(const at::Tensor& parameter, const at::Tensor& gradient);
+
 // y = z / sqrt(mean(z^2) + epsilon) * gamma, and z = x + residual where there is a residual, which is
 // float32 in any arithmetic; y and x are bfloat16 in that one.
 struct RmsNormed {

@@ -212,8 +212,7 @@ LmHead::LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied) : tied
 }
 
 at::Tensor LmHead::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
-  const at::Tensor& weight = tied_ ? tied_->weight : weight_;
-  return products(rows, {{weight, {}}}, arithmetic_for(weight), pass->deferred)[0];
+  return products(rows, {{weight(), {}}}, arithmetic_for(weight()), pass->deferred)[0];
 }
 
 }  // namespace lockstep::internal

@@ -105,6 +105,7 @@ class LmLastNorm final : public LmUnit {
 class LmHead final : public LmUnit {
  public:
   LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied);
+  const at::Tensor& weight() const { return tied_ ? tied_->weight : weight_; }
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;

@@ -1,0 +1,345 @@
+#include "lockstep/model/vocabulary_loss.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/kernels/kernels.h"
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/model/internal/head_products.h"
+#include "lockstep/model/internal/lm_nodes.h"
+#include "lockstep/model/internal/products.h"
+#include "lockstep/model/transformer_lm.h"
+
+namespace lockstep {
+namespace {
+
+using internal::Arithmetic;
+using internal::HeadProducts;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kNothing = -100;  // a target that is left out
+constexpr int64_t kRowsOfAPiece = 8;
+
+[[noreturn]] void refuse_loss(const std::string& what) {
+  throw InvalidArgument("vocabulary_loss: " + what);
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::string text = "[";
+  for (const int64_t size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+void check_shapes(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets,
+                  const VocabularyLossOptions& options) {
+  if (!rows.defined() || !weight.defined() || !targets.defined() || rows.dim() != 2 ||
+      weight.dim() != 2 || rows.size(1) != weight.size(1) || weight.numel() == 0 ||
+      targets.scalar_type() != at::kLong || targets.dim() != 1 ||
+      targets.size(0) != rows.size(0))
+    refuse_loss("give rows [N, width], a weight [vocabulary, width] and int64 targets [N]" +
+                (rows.defined() && weight.defined() && targets.defined()
+                     ? ", not " + shape_of(rows) + ", " + shape_of(weight) + " and " +
+                           shape_of(targets)
+                     : std::string()));
+  const VocabularyPart& part = options.part;
+  const int64_t all = part.all == 0 ? weight.size(0) : part.all;
+  if (part.first < 0 || part.first + weight.size(0) > all ||
+      (weight.size(0) < all && !part.combine))
+    refuse_loss("a part from " + std::to_string(part.first) + " of " +
+                std::to_string(weight.size(0)) + " rows, of a vocabulary of " +
+                std::to_string(all) + "; a part lies within it and has a combine()");
+  if (options.rows_at_a_time < 0)
+    refuse_loss("rows_at_a_time is " + std::to_string(options.rows_at_a_time));
+}
+
+int64_t count_targets(const int64_t* targets, int64_t count, int64_t vocabulary) {
+  int64_t known = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (targets[i] == kNothing) continue;
+    if (targets[i] < 0 || targets[i] >= vocabulary)
+      refuse_loss("the target " + std::to_string(targets[i]) + " is outside the vocabulary of " +
+                  std::to_string(vocabulary) + "; -100 is for none");
+    ++known;
+  }
+  return known;
+}
+
+// A chunk adds to the whole of the weight's gradient, which costs memory's time, so it is no smaller than it
+// must be.
+int64_t chunk_rows(int64_t vocabulary, int64_t width) {
+  constexpr int64_t kLogits = int64_t{8} << 20, kLeast = 32, kMost = 512;
+  const int64_t rows = std::max(kLogits / vocabulary, width / 2);
+  return std::clamp(rows / kLeast * kLeast, kLeast, kMost);
+}
+
+struct LossWork : torch::CustomClassHolder {
+  at::Tensor targets;  // contiguous, on the CPU
+  VocabularyLossOptions options;
+  Arithmetic arithmetic = Arithmetic::kFloat32;
+  HeadProducts::Wanted wanted;
+  at::Tensor weight;  // the parameter, for deferred gradients
+  // Computed in forward, where they are wanted.
+  at::Tensor drows, dweight;
+};
+
+// One chunk's way from logits to their gradient, for each type.
+class ChunkSums {
+ public:
+  // [3, rows] of the chunk's logits, which become exponentials where those are kept.
+  static at::Tensor statistics(const at::Tensor& logits, const at::Tensor& columns, bool keeps) {
+    const at::Tensor result = at::empty({3, logits.size(0)}, logits.scalar_type());
+    if (logits.scalar_type() == at::kDouble) return of_double(logits, columns, keeps, result);
+    float* const to = result.mutable_data_ptr<float>();
+    const int64_t rows = logits.size(0);
+    kernels::in_parallel(
+        rows, kRowsOfAPiece, at::get_num_threads(), [&](int64_t begin, int64_t end) {
+          kernels::kernels().log_sums(entropy(logits, columns), {to, to + rows, to + 2 * rows},
+                                      keeps, begin, end);
+        });
+    return result;
+  }
+
+  // Both in one, where nothing lies in between: a row stays in the second-level cache.
+  static at::Tensor statistics_and_gradient(const at::Tensor& logits, const at::Tensor& columns,
+                                            const at::Tensor& scales) {
+    if (logits.scalar_type() == at::kDouble) {
+      at::Tensor result = statistics(logits, columns, true);
+      gradient(logits, columns, scales / result[1], scales);
+      return result;
+    }
+    const int64_t rows = logits.size(0);
+    const at::Tensor result = at::empty({3, rows}, at::kFloat);
+    float* const to = result.mutable_data_ptr<float>();
+    const auto* const scale = scales.const_data_ptr<float>();
+    const kernels::CrossEntropy of = entropy(logits, columns);
+    kernels::in_parallel(
+        rows, kRowsOfAPiece, at::get_num_threads(), [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            kernels::kernels().log_sums(of, {to, to + rows, to + 2 * rows}, true, r, r + 1);
+            const float factor = scale[r] / to[rows + r];
+            kernels::kernels().cross_entropy_gradient(row_of(of, r), &factor, scale + r, 0, 1);
+          }
+        });
+    return result;
+  }
+
+  static void gradient(const at::Tensor& exponentials, const at::Tensor& columns,
+                       const at::Tensor& factors, const at::Tensor& scales) {
+    if (exponentials.scalar_type() == at::kDouble) {
+      exponentials.mul_(factors.unsqueeze(1));
+      auto* const to = exponentials.mutable_data_ptr<double>();
+      const auto* const column = columns.const_data_ptr<int64_t>();
+      const auto* const scale = scales.const_data_ptr<double>();
+      for (int64_t r = 0; r < columns.size(0); ++r) {
+        if (scale[r] == 0)
+          exponentials[r].zero_();
+        else if (column[r] >= 0 && column[r] < exponentials.size(1))
+          to[r * exponentials.stride(0) + column[r]] -= scale[r];
+      }
+      return;
+    }
+    kernels::in_parallel(
+        exponentials.size(0), kRowsOfAPiece, at::get_num_threads(),
+        [&](int64_t begin, int64_t end) {
+          kernels::kernels().cross_entropy_gradient(
+              entropy(exponentials, columns), factors.const_data_ptr<float>(),
+              scales.const_data_ptr<float>(), begin, end);
+        });
+  }
+
+ private:
+  static kernels::CrossEntropy entropy(const at::Tensor& logits, const at::Tensor& columns) {
+    return {logits.size(1), logits.stride(0), logits.mutable_data_ptr<float>(),
+            columns.const_data_ptr<int64_t>()};
+  }
+  static kernels::CrossEntropy row_of(const kernels::CrossEntropy& of, int64_t row) {
+    return {of.width, of.pitch, of.logits + row * of.pitch, of.targets + row};
+  }
+
+  static at::Tensor of_double(const at::Tensor& logits, const at::Tensor& columns, bool keeps,
+                              at::Tensor result) {
+    const auto* const column = columns.const_data_ptr<int64_t>();
+    const auto* const from = logits.const_data_ptr<double>();
+    auto* const target = result[2].mutable_data_ptr<double>();
+    for (int64_t r = 0; r < logits.size(0); ++r)
+      target[r] = column[r] >= 0 && column[r] < logits.size(1)
+                      ? from[r * logits.stride(0) + column[r]]
+                      : 0;
+    result[0].copy_(logits.amax(1));
+    at::Tensor exponentials = keeps ? logits : logits.clone();
+    exponentials.sub_(result[0].unsqueeze(1)).exp_();
+    result[1].copy_(exponentials.sum(1));
+    return result;
+  }
+};
+
+// Chunk after chunk: the sum of what the rows lose; gradients into `work`.
+double sum_of_losses(const at::Tensor& rows, const at::Tensor& weight, LossWork& work,
+                     int64_t known) {
+  const VocabularyPart& part = work.options.part;
+  const int64_t count = rows.size(0), vocabulary = weight.size(0);
+  const bool differentiates = work.wanted.rows || work.wanted.weight;
+  const int64_t chunk = std::min(
+      count, work.options.rows_at_a_time > 0
+                 ? work.options.rows_at_a_time
+                 : chunk_rows(part.all == 0 ? vocabulary : part.all, weight.size(1)));
+  const auto products = internal::head_products(rows, weight, work.wanted, work.arithmetic);
+  const at::ScalarType type = weight.scalar_type();
+  const at::Tensor memory =
+      at::empty({chunk, internal::logits_pitch(vocabulary, work.arithmetic)}, type);
+  const at::Tensor columns = part.first == 0 ? work.targets : work.targets - part.first;
+  const at::Tensor scales = work.targets.ne(kNothing).to(type).div_(
+      static_cast<double>(std::max<int64_t>(known, 1)));
+  double sum = 0;
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t size = std::min(chunk, count - begin);
+    const at::Tensor logits = memory.narrow(0, 0, size).narrow(1, 0, vocabulary);
+    const at::Tensor places = columns.narrow(0, begin, size);
+    const at::Tensor scale = scales.narrow(0, begin, size);
+    products->logits(begin, logits);
+    at::Tensor statistics;
+    if (differentiates && !part.combine) {
+      statistics = ChunkSums::statistics_and_gradient(logits, places, scale);
+    } else {
+      statistics = ChunkSums::statistics(logits, places, differentiates);
+      const at::Tensor own = statistics[0].clone();
+      if (part.combine) part.combine(statistics);
+      if (differentiates)
+        ChunkSums::gradient(logits, places,
+                            scale * (own - statistics[0]).exp_() / statistics[1], scale);
+    }
+    if (differentiates) products->gradients(begin, logits);
+    const at::Tensor losses = statistics[0].to(at::kDouble) + statistics[1].to(at::kDouble).log() -
+                              statistics[2].to(at::kDouble);
+    const auto* const loss = losses.const_data_ptr<double>();
+    const auto* const target = work.targets.const_data_ptr<int64_t>() + begin;
+    for (int64_t r = 0; r < size; ++r)
+      if (target[r] != kNothing) sum += loss[r];
+  }
+  work.drows = std::move(products->drows);
+  work.dweight = std::move(products->dweight);
+  return sum;
+}
+
+at::Tensor mean_loss(const at::Tensor& rows, const at::Tensor& weight, LossWork& work) {
+  const auto guard = internal::without_autocast();
+  const at::NoGradGuard no_grad;
+  const VocabularyPart& part = work.options.part;
+  const int64_t known = count_targets(work.targets.const_data_ptr<int64_t>(), rows.size(0),
+                                      part.all == 0 ? weight.size(0) : part.all);
+  const double sum = rows.size(0) == 0 ? 0 : sum_of_losses(rows, weight, work, known);
+  const double mean =
+      known == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(known);
+  return at::scalar_tensor(mean, weight.scalar_type());
+}
+
+class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
+                            const at::Tensor& weight, const c10::intrusive_ptr<LossWork>& work) {
+    context->saved_data["work"] = c10::IValue::make_capsule(work);
+    return mean_loss(rows, weight, *work);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    internal::refuse_second_gradient("vocabulary_loss");
+    const auto work =
+        c10::static_intrusive_pointer_cast<LossWork>(context->saved_data["work"].toCapsule());
+    const auto scale = gradients[0].item<double>();
+    const bool again = torch::autograd::get_current_graph_task_keep_graph();
+    // The only reference is handed on, so that a grad() takes the memory over.
+    const auto take = [&](size_t input, bool wanted, at::Tensor& from) -> at::Tensor {
+      if (!wanted || !context->needs_input_grad(input)) return {};
+      if (!from.defined())
+        refuse_loss("a second backward; give the first one retain_graph");
+      at::Tensor taken = again ? from.clone() : std::move(from);
+      from = again ? from : at::Tensor();
+      if (scale != 1) taken.mul_(scale);
+      return taken;
+    };
+    variable_list result(3);
+    result[0] = take(0, work->wanted.rows, work->drows);
+    result[1] = take(1, work->wanted.weight, work->dweight);
+    if (work->options.deferred && result[1].defined()) {
+      work->options.deferred->add(
+          [gradient = std::move(result[1]), weight = work->weight]() mutable {
+            internal::add_to_grad(weight, std::move(gradient));
+          });
+      result[1] = at::Tensor();
+    }
+    return result;
+  }
+};
+
+Arithmetic arithmetic_of_loss(const at::Tensor& weight) {
+  const Arithmetic how = internal::arithmetic_for(weight);
+  const bool exact = weight.is_cpu() && weight.scalar_type() == at::kDouble;
+  return exact ? Arithmetic::kFloat32 : how;
+}
+
+}  // namespace
+
+at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
+                           const at::Tensor& targets, const VocabularyLossOptions& options) {
+  check_shapes(rows, weight, targets, options);
+  const Arithmetic arithmetic = arithmetic_of_loss(weight);
+  const bool is_short = arithmetic == Arithmetic::kBFloat16;
+  if (arithmetic == Arithmetic::kComposed || !rows.is_cpu() || !targets.is_cpu() ||
+      (!is_short && rows.scalar_type() != weight.scalar_type())) {
+    if (options.part.combine || options.deferred)
+      refuse_loss("a divided vocabulary and deferred gradients are for the CPU, in float32, float64 "
+                  "or bfloat16 under autocast");
+    return next_token_loss(at::linear(rows, weight), targets);
+  }
+  auto work = c10::make_intrusive<LossWork>();
+  work->targets = targets.contiguous();
+  work->options = options;
+  work->arithmetic = arithmetic;
+  const at::Tensor x = (is_short ? rows.to(at::kBFloat16) : rows).contiguous();
+  const at::Tensor w = weight.contiguous();
+  if (!at::GradMode::is_enabled() || !(x.requires_grad() || w.requires_grad()))
+    return mean_loss(x, w, *work);
+  work->wanted = {x.requires_grad(), w.requires_grad()};
+  if (options.deferred) work->weight = weight;
+  return VocabularyLossNode::apply(x, w, work);
+}
+
+void combine_statistics(const at::Tensor& statistics, const ReduceInPlace& all_max,
+                        const ReduceInPlace& all_sum) {
+  const at::Tensor own = statistics[0].clone(), most = statistics[0];
+  all_max(most);
+  const at::Tensor sums = statistics.narrow(0, 1, 2);
+  sums[0].mul_((own - most).exp_());
+  all_sum(sums);
+}
+
+at::Tensor combined_statistics(const std::vector<at::Tensor>& parts) {
+  if (parts.empty()) refuse_loss("no part's statistics to combine");
+  at::Tensor most = parts[0][0];
+  for (const at::Tensor& part : parts) most = at::maximum(most, part[0]);
+  at::Tensor result = parts[0].clone().zero_();
+  for (const at::Tensor& part : parts) {
+    result[1].add_(part[1] * (part[0] - most).exp_());
+    result[2].add_(part[2]);
+  }
+  result[0].copy_(most);
+  return result;
+}
+
+}  // namespace lockstep
