@@ -1,8 +1,9 @@
 #include "lockstep/flat/shard_plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <string>
 
 #include "lockstep/core/errors.h"
@@ -12,20 +13,44 @@ namespace {
 
 constexpr int64_t kPartAlignment = 64;  // bytes: a cache line
 
-ShardedBucket divided(Bucket bucket, size_t group, int parts) {
-  const int64_t aligned = kPartAlignment / static_cast<int64_t>(c10::elementSize(bucket.dtype));
-  const int64_t unit = aligned * parts;
+int64_t aligned_for(at::ScalarType dtype) {
+  return kPartAlignment / static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+int64_t rounded_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// One after another; one that a border would cut elsewhere than after a multiple of `grain` begins
+// later: by less than a grain, since parts are multiples of it. So one grain more a part is room
+// enough for all of them.
+ShardedBucket divided(Bucket bucket, size_t group, int parts, int64_t grain,
+                      std::span<const TensorSpec> tensors) {
+  const int64_t aligned = aligned_for(bucket.dtype);
   ShardedBucket result;
   result.group = group;
-  bucket.numel = (bucket.numel + unit - 1) / unit * unit;
-  result.part = bucket.numel / parts;
+  result.part = rounded_up((bucket.numel + parts - 1) / parts, grain);
+  for (;; result.part += grain) {
+    int64_t end = 0;
+    for (Bucket::Slot& slot : bucket.slots) {
+      const int64_t numel = tensors[slot.tensor].numel;
+      slot.offset = end;
+      if (numel > 0) {
+        const int64_t border = (end / result.part + 1) * result.part;
+        if (border < end + numel) slot.offset += (border - end) % grain;
+      }
+      end = slot.offset + rounded_up(numel, aligned);
+    }
+    if (end <= parts * result.part) break;
+  }
+  bucket.numel = parts * result.part;
   result.bucket = std::move(bucket);
   return result;
 }
 
 // Slots stay in the order in which they begin.
 ShardedBucket dealt(Bucket bucket, size_t group, int parts, std::span<const TensorSpec> tensors) {
-  const int64_t aligned = kPartAlignment / static_cast<int64_t>(c10::elementSize(bucket.dtype));
+  const int64_t aligned = aligned_for(bucket.dtype);
   std::vector<Bucket::Slot> largest_first = bucket.slots;
   std::stable_sort(largest_first.begin(), largest_first.end(), [&](const auto& a, const auto& b) {
     return tensors[a.tensor].numel > tensors[b.tensor].numel;
@@ -36,7 +61,7 @@ ShardedBucket dealt(Bucket bucket, size_t group, int parts, std::span<const Tens
     const auto part =
         static_cast<size_t>(std::min_element(held.begin(), held.end()) - held.begin());
     slot.offset = held[part];
-    held[part] += (tensors[slot.tensor].numel + aligned - 1) / aligned * aligned;
+    held[part] += rounded_up(tensors[slot.tensor].numel, aligned);
     by_part[part].push_back(slot);
   }
   ShardedBucket result;
@@ -54,17 +79,127 @@ ShardedBucket dealt(Bucket bucket, size_t group, int parts, std::span<const Tens
   return result;
 }
 
-std::vector<ShardedBucket> plan_by_group(
-    std::span<const TensorSpec> tensors, std::span<const size_t> groups, int parts,
-    BucketSizes sizes, const std::function<ShardedBucket(Bucket, size_t group)>& divide) {
+struct Sized {
+  size_t tensor = 0;
+  int64_t numel = 0;  // rounded up
+};
+
+// Part after part: first the whole tensors that fit, the largest first, then others, the smallest
+// first, the last of which goes on in the next part. So there are gaps only where whole tensors
+// alone are left, each smaller than one of those. Nothing where they do not all fit.
+std::optional<std::vector<Bucket::Slot>> filled(std::vector<Sized> whole,
+                                                const std::vector<Sized>& others, int parts,
+                                                int64_t part) {
+  std::vector<Bucket::Slot> slots;
+  int64_t end = 0;
+  size_t taken = 0;
+  const auto put = [&](const Sized& one) {
+    slots.push_back({one.tensor, end});
+    end += one.numel;
+  };
+  for (int64_t border = part; border <= parts * part; border += part) {
+    if (end >= border) continue;
+    for (auto one = whole.begin(); one != whole.end();) {
+      if (end + one->numel > border) {
+        ++one;
+        continue;
+      }
+      put(*one);
+      one = whole.erase(one);
+    }
+    while (end < border && taken < others.size()) put(others[taken++]);
+    if (end < border) end = border;
+  }
+  for (; taken < others.size() && others[taken].numel == 0; ++taken) put(others[taken]);
+  if (!whole.empty() || taken < others.size() || end > parts * part) return std::nullopt;
+  return slots;
+}
+
+ShardedBucket mixed(Bucket bucket, size_t group, int parts, std::span<const TensorSpec> tensors,
+                    std::span<const int64_t> grains) {
+  constexpr int64_t kSteps = 64;
+  const int64_t aligned = aligned_for(bucket.dtype);
+  std::vector<Sized> whole, others;
+  for (const Bucket::Slot& slot : bucket.slots)
+    (grains[slot.tensor] == kUncut ? whole : others)
+        .push_back({slot.tensor, rounded_up(tensors[slot.tensor].numel, aligned)});
+  if (others.empty() || bucket.numel == 0) return dealt(std::move(bucket), group, parts, tensors);
+  std::stable_sort(whole.begin(), whole.end(),
+                   [](const Sized& a, const Sized& b) { return a.numel > b.numel; });
+  std::stable_sort(others.begin(), others.end(),
+                   [](const Sized& a, const Sized& b) { return a.numel < b.numel; });
+  const int64_t least = rounded_up((bucket.numel + parts - 1) / parts, aligned);
+  ShardedBucket result;
+  result.group = group;
+  result.part = std::max(least, whole.front().numel);
+  const int64_t step = std::max(aligned, least / kSteps / aligned * aligned);
+  while (true) {
+    if (auto slots = filled(whole, others, parts, result.part)) {
+      bucket.slots = std::move(*slots);
+      break;
+    }
+    result.part += step;
+  }
+  bucket.numel = parts * result.part;
+  result.bucket = std::move(bucket);
+  return result;
+}
+
+// What shares buckets: tensors of a group that may be divided alike. Whole tensors and those that
+// may be divided anywhere have the grain 1.
+struct Kind {
+  size_t group = 0;
+  int64_t grain = 1;
+  auto operator<=>(const Kind&) const = default;
+};
+
+int64_t real_grain(const TensorSpec& tensor, int64_t grain) {
+  if (grain == kUncut) return kUncut;
+  const int64_t aligned = aligned_for(tensor.dtype);
+  const int64_t both = std::lcm(grain, aligned);
+  if (both == aligned) return 1;
+  return tensor.numel <= both ? kUncut : both;
+}
+
+}  // namespace
+
+std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
+                                       std::span<const size_t> groups,
+                                       std::span<const int64_t> given, int parts,
+                                       BucketSizes sizes) {
+  constexpr int64_t kGrains = 8;  // that a part has at least, where there are so many
   if (parts < 1)
     throw InvalidArgument("a bucket cannot be divided into " + std::to_string(parts) + " parts");
-  std::map<size_t, std::vector<size_t>> order;  // by group
-  for (size_t i = tensors.size(); i-- > 0;) order[groups[i]].push_back(i);
+  std::vector<int64_t> grains(tensors.size(), 1);
+  std::map<Kind, std::vector<size_t>> order;
+  int64_t largest_whole = 0;  // bytes
+  for (size_t i = tensors.size(); i-- > 0;) {
+    if (parts > 1 && !given.empty()) grains[i] = real_grain(tensors[i], given[i]);
+    const bool whole = grains[i] == kUncut;
+    order[{groups[i], whole ? 1 : grains[i]}].push_back(i);
+    if (whole)
+      largest_whole =
+          std::max(largest_whole,
+                   tensors[i].numel * static_cast<int64_t>(c10::elementSize(tensors[i].dtype)));
+  }
   std::vector<ShardedBucket> result;
-  for (const auto& [group, indices] : order) {
-    for (Bucket& bucket : plan_buckets(tensors, indices, sizes))
-      result.push_back(divide(std::move(bucket), group));
+  for (const auto& [kind, indices] : order) {
+    const bool has_whole =
+        std::any_of(indices.begin(), indices.end(), [&](size_t i) { return grains[i] == kUncut; });
+    int64_t least = has_whole ? parts * largest_whole : 0;
+    if (kind.grain > 1)
+      least = kGrains * parts * kind.grain *
+              static_cast<int64_t>(c10::elementSize(tensors[indices.front()].dtype));
+    const BucketSizes full{.first = std::max(sizes.first, least),
+                           .rest = std::max(sizes.rest, least)};
+    for (Bucket& bucket : plan_buckets(tensors, indices, full)) {
+      const bool some_whole =
+          std::any_of(bucket.slots.begin(), bucket.slots.end(),
+                      [&](const Bucket::Slot& slot) { return grains[slot.tensor] == kUncut; });
+      const int64_t grain = std::max(kind.grain, aligned_for(bucket.dtype));
+      result.push_back(some_whole ? mixed(std::move(bucket), kind.group, parts, tensors, grains)
+                                  : divided(std::move(bucket), kind.group, parts, grain, tensors));
+    }
   }
   // The lower the lowest index, the later in backward is the bucket complete.
   const auto lowest = [](const ShardedBucket& one) {
@@ -78,28 +213,10 @@ std::vector<ShardedBucket> plan_by_group(
   return result;
 }
 
-}  // namespace
-
 std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
                                        std::span<const size_t> groups, int parts,
                                        BucketSizes sizes) {
-  return plan_by_group(tensors, groups, parts, sizes, [parts](Bucket bucket, size_t group) {
-    return divided(std::move(bucket), group, parts);
-  });
-}
-
-std::vector<ShardedBucket> plan_whole_shards(std::span<const TensorSpec> tensors,
-                                             std::span<const size_t> groups, int parts,
-                                             BucketSizes sizes) {
-  int64_t largest = 0;
-  for (const TensorSpec& tensor : tensors)
-    largest =
-        std::max(largest, tensor.numel * static_cast<int64_t>(c10::elementSize(tensor.dtype)));
-  sizes.first = std::max(sizes.first, parts * largest);
-  sizes.rest = std::max(sizes.rest, parts * largest);
-  return plan_by_group(tensors, groups, parts, sizes, [&](Bucket bucket, size_t group) {
-    return dealt(std::move(bucket), group, parts, tensors);
-  });
+  return plan_shards(tensors, groups, {}, parts, sizes);
 }
 
 Range range_in_part(int64_t offset, int64_t numel, int rank, int64_t part) {

@@ -11,6 +11,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/hooks/internal/layer_kinds.h"
 #include "lockstep/hooks/layer_hook.h"
+#include "lockstep/hooks/name_pattern.h"
 
 namespace lockstep {
 namespace {
@@ -290,25 +291,10 @@ class FrozenNorm final : public hooks::LayerHook {
 }  // namespace
 
 std::vector<std::string> modules_named(const Module& model, const std::vector<std::string>& names) {
-  const auto parts_of = [](const std::string& name) {
-    std::vector<std::string> parts(1);
-    for (const char c : name) {
-      if (c == '.')
-        parts.emplace_back();
-      else
-        parts.back() += c;
-    }
-    return parts;
-  };
-  const auto matches = [&](const std::string& pattern, const std::string& name) {
-    const std::vector<std::string> wanted = parts_of(pattern), given = parts_of(name);
-    return std::equal(wanted.begin(), wanted.end(), given.begin(), given.end(),
-                      [](const auto& a, const auto& b) { return a == "*" || a == b; });
-  };
   if (names.empty()) throw InvalidArgument("no module is named");
   const std::vector<std::string> all = model.named_modules("", /*include_self=*/false).keys();
   for (const std::string& pattern : names) {
-    const auto meant = [&](const std::string& name) { return matches(pattern, name); };
+    const auto meant = [&](const std::string& name) { return is_named(name, pattern); };
     if (std::any_of(all.begin(), all.end(), meant)) continue;
     if (pattern.find('*') == std::string::npos) find_module(model, pattern);  // throws
     throw InvalidArgument("no module of " + model.name() + " is called '" + pattern + "'");
@@ -316,7 +302,7 @@ std::vector<std::string> modules_named(const Module& model, const std::vector<st
   std::vector<std::string> found;
   for (const std::string& name : all) {
     if (std::any_of(names.begin(), names.end(),
-                    [&](const std::string& pattern) { return matches(pattern, name); }))
+                    [&](const std::string& pattern) { return is_named(name, pattern); }))
       found.push_back(name);
   }
   return found;

@@ -1,5 +1,6 @@
 // What ZeroOptimizer's parts take, from the plans that it is made by.
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/flat/shard_plan.h"
@@ -21,21 +22,23 @@ const OptimizerOptions& of_defaults(const ZeroAlgorithm& defaults) {
 
 ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                        const ZeroAlgorithm& defaults, const ZeroOptions& given,
-                       const ZeroRanks& ranks) {
-  const bool whole = std::holds_alternative<optim::MuonOptions>(defaults);
+                       const ZeroRanks& ranks, const std::vector<std::string>& names) {
   const ZeroOptions options = internal::resolved(given, ranks.all);
-  const internal::ZeroLayout layout = internal::layout_of(options, ranks.all, whole);
   std::vector<at::Tensor> parameters;
   std::vector<flat::TensorSpec> specs;
   std::vector<size_t> group_of;
+  NamedTensors named;
   for (size_t g = 0; g < groups.size(); ++g) {
     for (const at::Tensor& one : groups[g].params()) {
       parameters.push_back(one);
       specs.push_back(
           {one.numel(), one.scalar_type(), one.is_meta() ? at::Device(at::kCPU) : one.device()});
       group_of.push_back(g);
+      named.emplace_back(internal::name_of(names, named.size()), one);
     }
   }
+  const internal::ZeroLayout layout = internal::layout_of(
+      options, ranks.all, internal::shards_of(options, defaults, named).choice.grains);
   const bool one_copy = layout.one_copy && ranks.one_copy;
   const int64_t sharing = one_copy ? ranks.sharing : 1;
   internal::UnitPlan units;

@@ -16,6 +16,7 @@
 #include "lockstep/core/memory_limit.h"
 #include "lockstep/core/text.h"
 #include "lockstep/hooks/forward_hook.h"
+#include "lockstep/parallel/zero/internal/zero_layout.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
@@ -66,8 +67,7 @@ Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<
     }
     for (const at::Tensor& tensor : groups[g].params()) {
       const size_t index = result.named.size();
-      const std::string name =
-          index < names.size() ? names[index] : "parameter " + std::to_string(index);
+      const std::string name = internal::name_of(names, index);
       result.named.emplace_back(name, tensor);
       internal::ZeroParameter& parameter = result.parameters.emplace_back();
       parameter.name = name;
@@ -137,7 +137,8 @@ void check_fits(Communicator& comm, const ZeroMemory& planned) {
 
 // The plan for ranks as they are; 0 where something is not in this memory.
 ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGroup>& groups,
-                        const ZeroAlgorithm& defaults, const ZeroOptions& options) {
+                        const ZeroAlgorithm& defaults, const ZeroOptions& options,
+                        const std::vector<std::string>& names) {
   for (const OptimizerParamGroup& group : groups) {
     for (const at::Tensor& one : group.params())
       if (!one.is_cpu()) return {};
@@ -149,7 +150,8 @@ ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGrou
         std::count(copies.begin(), copies.end(), copies[static_cast<size_t>(comm.rank())]));
   return plan_memory(
       groups, defaults, options,
-      {.all = comm.size(), .sharing = sharing, .one_copy = comm.capabilities().shared_memory});
+      {.all = comm.size(), .sharing = sharing, .one_copy = comm.capabilities().shared_memory},
+      names);
 }
 
 // Takes the disk's space now, and throws on all ranks where one has none.
@@ -205,14 +207,15 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
     if (groups[i].has_options()) param_groups()[i].set_options(groups[i].options().clone());
   }
   Listed all = listed(groups, names, defaults);
+  internal::ZeroShards shards = internal::shards_of(options, defaults, all.named);
+  sharding_ = flat::to_text(shards.policy, shards.choice);
   check_same_on_all_ranks(comm, all.named);
-  ZeroMemory planned = planned_here(comm, groups, defaults, options);
+  ZeroMemory planned = planned_here(comm, groups, defaults, options, names);
   if (!options.state_directory.empty()) planned.state = 0;  // the system can do without its pages
   check_fits(comm, planned);
   check_doors(options.units);
-  state_ =
-      std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups, options,
-                                            std::holds_alternative<optim::MuonOptions>(defaults));
+  state_ = std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups,
+                                                 options, std::move(shards.choice.grains));
   if (!options.state_directory.empty())
     make_states(state_->comm(), state_->buckets().buckets(), options.state_directory,
                 param_groups());

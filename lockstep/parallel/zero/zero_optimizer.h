@@ -17,7 +17,8 @@
 //   loss.backward();   // gradients are averaged as they come
 //   optimizer.step();  // and are gone afterwards
 //
-// Under Muon no matrix is divided: each is one rank's, which alone orthogonalizes it.
+// How a parameter may be divided, ZeroOptions::policy says: anywhere, between rows, or not at all. Under Muon
+// no matrix is divided: each is one rank's, which alone orthogonalizes it.
 //
 // The numbers are those of optim::FusedAdamW (FusedAdam, FusedSGD, Muon) over DistributedDataParallel's
 // averages, but for the order in which the ranks' gradients are added up, and for parameters that
@@ -42,6 +43,7 @@
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/pending_gradients.h"
+#include "lockstep/flat/shard_policy.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 
@@ -97,6 +99,10 @@ struct ZeroOptions {
   // False: all but the last are under no_sync().
   bool accumulate = false;
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket of each group, the others
+  // How each parameter may be divided, by the names that the optimizer has (flat/shard_policy.h); the same on all
+  // ranks. Empty: anywhere; under Muon {{.cut = Cut::kWhole, .dims = 2}}, and a policy that cuts a matrix is
+  // InvalidArgument. What is not cut anywhere takes larger buckets, and padding (flat/shard_plan.h).
+  flat::ShardPolicy policy = {};
   // False: nothing is reduced before step(), which allows any number of backwards a step, nested
   // ones (activation checkpointing) that reach a parameter twice included.
   bool overlap = true;
@@ -136,10 +142,11 @@ struct ZeroRanks {
   bool one_copy = true;  // the engine has memory for that
 };
 // What memory() says after the first step, from shapes and types alone: nothing is allocated, and the
-// parameters may be on the device meta. Pure. Throws InvalidArgument as ZeroOptimizer does for units.
+// parameters may be on the device meta. `names`: as ZeroOptimizer takes them, for the policy. Pure. Throws
+// InvalidArgument as ZeroOptimizer does for units and the policy.
 ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                        const ZeroAlgorithm& defaults, const ZeroOptions& options,
-                       const ZeroRanks& ranks);
+                       const ZeroRanks& ranks, const std::vector<std::string>& names = {});
 
 // Seconds of this rank since the optimizer was made.
 struct ZeroTimes {
@@ -184,7 +191,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   ZeroOptimizer(Communicator comm, const NamedTensors& parameters, const ZeroAlgorithm& algorithm,
                 const ZeroOptions& options = {});
   // In groups, each with its own options or the defaults. `names`: of all parameters of all groups,
-  // in order, for messages.
+  // in order, for messages and ZeroOptions::policy.
   ZeroOptimizer(Communicator comm, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                 const std::vector<std::string>& names, const ZeroAlgorithm& defaults,
                 const ZeroOptions& options = {});
@@ -245,6 +252,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   ZeroMemory memory() const;
   // plan_memory() of this optimizer, on these ranks.
   ZeroMemory planned_memory() const;
+  // How the policy divided the parameters: a line a rule, with the tensors and bytes that it took; for people.
+  const std::string& sharding() const { return sharding_; }
   ZeroTimes times() const;
   CommunicatorStats stats() const;  // of its own communicator
   // Expires as the optimizer goes, for whoever keeps a pointer to it.
@@ -252,6 +261,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
 
  private:
   ZeroAlgorithm defaults_;
+  std::string sharding_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::shared_ptr<internal::ZeroState> state_;
 };

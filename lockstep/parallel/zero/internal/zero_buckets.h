@@ -78,6 +78,7 @@ class ZeroBuckets {
               std::span<const size_t> groups, const ZeroLayout& layout);
 
   std::vector<ZeroParameter>& parameters() { return parameters_; }
+  const std::vector<ZeroParameter>& parameters() const { return parameters_; }
   std::vector<ZeroBucket>& buckets() { return buckets_; }
   const std::vector<ZeroBucket>& buckets() const { return buckets_; }
   int parts() const { return parts_; }

@@ -4,6 +4,8 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -30,15 +32,37 @@ ZeroOptions resolved(ZeroOptions options, int ranks) {
   return options;
 }
 
-ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole) {
+ZeroShards shards_of(const ZeroOptions& options, const optim::Algorithm& algorithm,
+                     const NamedTensors& parameters) {
+  const bool muon = std::holds_alternative<optim::MuonOptions>(algorithm);
+  ZeroShards shards{.policy = options.policy, .choice = {}};
+  if (shards.policy.rules.empty() && muon)
+    shards.policy.rules = {{.cut = flat::Cut::kWhole, .dims = 2}};
+  shards.choice = flat::choose_shards(shards.policy, parameters);
+  for (size_t i = 0; muon && i < parameters.size(); ++i) {
+    const size_t rule = shards.choice.rule[i];
+    const auto& rules = shards.policy.rules;
+    if (rule < rules.size() && rules[rule].cut == flat::Cut::kWhole) continue;
+    throw InvalidArgument("ZeroOptimizer: Muon takes whole matrices, and '" + parameters[i].first +
+                          "' is cut by " + flat::name_of_rule(shards.policy, rule) +
+                          " of the policy; give it a rule with Cut::kWhole");
+  }
+  return shards;
+}
+
+ZeroLayout layout_of(const ZeroOptions& options, int ranks, std::vector<int64_t> grains) {
   return {.parts = options.stage > 0 ? ranks : 1,
           .buffers = options.stage > 1 ? kZeroInFlight : 0,
           .one_copy = options.stage > 0 && options.one_copy,
-          .whole = whole,
           .sizes = options.bucket_sizes,
+          .grains = std::move(grains),
           .copies = options.copies,
           .units = options.units.model ? &options.units : nullptr,
           .initial = options.initial ? &options.initial : nullptr};
+}
+
+std::string name_of(const std::vector<std::string>& names, size_t index) {
+  return index < names.size() ? names[index] : "parameter " + std::to_string(index);
 }
 
 std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units) {
@@ -52,8 +76,7 @@ std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& uni
 std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,
                                                    std::span<const size_t> kinds,
                                                    const ZeroLayout& layout) {
-  return layout.whole ? flat::plan_whole_shards(specs, kinds, layout.parts, layout.sizes)
-                      : flat::plan_shards(specs, kinds, layout.parts, layout.sizes);
+  return flat::plan_shards(specs, kinds, layout.grains, layout.parts, layout.sizes);
 }
 
 int64_t most_here(std::vector<int64_t> sizes, bool all) {

@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "lockstep/flat/bucket_plan.h"
+#include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/shard_plan.h"
+#include "lockstep/flat/shard_policy.h"
+#include "lockstep/optim/algorithm.h"
 #include "lockstep/parallel/zero/internal/unit_plan.h"
 
 namespace lockstep {
@@ -26,8 +29,8 @@ struct ZeroLayout {
   int parts = 1;          // ranks that the state is divided among; 1: this rank keeps all
   size_t buffers = 0;     // that the buckets' gradients share; 0: each bucket has its own
   bool one_copy = false;  // of the parameters a host, where that can be
-  bool whole = false;     // no parameter is divided among ranks
   flat::BucketSizes sizes = {};
+  std::vector<int64_t> grains = {};  // of each parameter, as plan_shards() takes them
   std::span<const int> copies = {};  // who shares one; empty: the ranks of a host
   const ZeroUnits* units = nullptr;  // whose parameters are divided between hosts too; null: none
   // Gives the values; null: they are rank 0's.
@@ -37,8 +40,18 @@ struct ZeroLayout {
 // One rank has nothing to divide, and its backwards add up by themselves. Throws InvalidArgument for
 // options that contradict each other.
 ZeroOptions resolved(ZeroOptions options, int ranks);
+// The policy of the options, or the algorithm's where they have none, and what it says of these parameters.
+// Throws InvalidArgument as choose_shards() does, and for a policy that cuts what Muon takes whole.
+struct ZeroShards {
+  flat::ShardPolicy policy;
+  flat::ShardChoice choice;
+};
+ZeroShards shards_of(const ZeroOptions& options, const optim::Algorithm& algorithm,
+                     const NamedTensors& parameters);
 // Refers to the options.
-ZeroLayout layout_of(const ZeroOptions& options, int ranks, bool whole);
+ZeroLayout layout_of(const ZeroOptions& options, int ranks, std::vector<int64_t> grains);
+// The index-th parameter's, for messages and the policy.
+std::string name_of(const std::vector<std::string>& names, size_t index);
 // The kinds of buckets: by group, and by unit within.
 std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units);
 std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,

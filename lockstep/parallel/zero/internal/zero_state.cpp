@@ -40,10 +40,12 @@ std::vector<double> of_all_ranks(Communicator& comm, double own) {
 }  // namespace
 
 ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
-                     std::span<const size_t> groups, const ZeroOptions& options, bool whole)
+                     std::span<const size_t> groups, const ZeroOptions& options,
+                     std::vector<int64_t> grains)
     : comm_(own_group(std::move(comm))),
       options_(resolved(options, comm_.size())),
-      buckets_(comm_, std::move(parameters), groups, layout_of(options_, comm_.size(), whole)) {
+      buckets_(comm_, std::move(parameters), groups,
+               layout_of(options_, comm_.size(), std::move(grains))) {
   if (options_.stage < 3 || buckets_.host_copy() != nullptr) return;
   throw InvalidArgument(
       "ZeroOptimizer: stage 3 keeps one copy of the parameters a host, for which backend " +
@@ -215,10 +217,13 @@ void ZeroState::update(double divisor, const Groups& groups) {
 
 ZeroMemory ZeroState::planned_memory(const Groups& groups, const ZeroAlgorithm& defaults) const {
   const HostCopy* copy = buckets_.host_copy();
+  std::vector<std::string> names;
+  for (const ZeroParameter& parameter : buckets_.parameters()) names.push_back(parameter.name);
   return plan_memory(groups, defaults, options_,
                      {.all = comm_.size(),
                       .sharing = copy == nullptr ? 1 : copy->sharers(),
-                      .one_copy = copy != nullptr});
+                      .one_copy = copy != nullptr},
+                     names);
 }
 
 ZeroMemory ZeroState::memory() const {

@@ -26,9 +26,10 @@ class ZeroState final : public flat::BackwardWatch {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   static constexpr size_t kInFlight = kZeroInFlight;
 
-  // `whole`: each parameter is one rank's. Collective.
+  // `grains`: of each parameter, as plan_shards() takes them. Collective.
   ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
-            std::span<const size_t> groups, const ZeroOptions& options, bool whole);
+            std::span<const size_t> groups, const ZeroOptions& options,
+            std::vector<int64_t> grains);
   ~ZeroState() override;
   void install_hooks();
   std::shared_ptr<void> whole_parameters();

@@ -114,6 +114,8 @@ void update_matrices(ZeroBucket& bucket, const std::vector<ZeroParameter>& param
 
 void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, double divisor,
                  const torch::optim::OptimizerOptions& options) {
+  // Also where all of this rank's part is padding: memory is as it was planned.
+  if (const size_t count = optim::states_of(options); count > 0) bucket.state(count - 1);
   if (const auto* muon = dynamic_cast<const optim::MuonOptions*>(&options))
     update_matrices(bucket, parameters, divisor, *muon);
   else

@@ -1,0 +1,13 @@
+// The names by which modules and their parameters are asked for: a name, or one in which a * stands for
+// one part between dots: "model.layers.*".
+#pragma once
+
+#include <string_view>
+
+namespace lockstep {
+
+bool is_named(std::string_view name, std::string_view pattern);
+// The same, or something above it is: "model.layers.0.up.weight" is below "model.layers.*".
+bool is_named_or_below(std::string_view name, std::string_view pattern);
+
+}  // namespace lockstep
