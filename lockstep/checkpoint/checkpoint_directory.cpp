@@ -80,8 +80,7 @@ Checkpoint read_once(const fs::path& path, CheckpointParts parts) {
 void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
   internal::check_further_names(checkpoint);
   internal::PartialDirectory fresh(path, internal::new_attempt());
-  const auto written = internal::write_share(fresh.directory(), checkpoint, {}, {});
-  internal::write_rest(fresh.directory(), checkpoint, {written});
+  internal::write_alone(fresh.directory(), checkpoint);
   fresh.publish();
 }
 

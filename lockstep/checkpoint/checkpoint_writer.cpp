@@ -1,8 +1,6 @@
 #include "lockstep/checkpoint/checkpoint_writer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -24,21 +22,19 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/pages.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-using internal::FileTurn;
 using internal::WrittenShare;
 
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
-constexpr auto kLongestPause = std::chrono::milliseconds(50);
+constexpr auto kLongestPause = std::chrono::milliseconds(8);
 // Between two ranks' files: longer than any disk needs, for a rank that can no longer say anything.
 constexpr auto kPatience = std::chrono::minutes(30);
-constexpr int kNice = 10;           // writing is to give way to computing
-constexpr int64_t kAlignment = 64;  // bytes
-constexpr size_t kHugePage = 2 << 20;
+constexpr int kNice = 10;
 
 fs::path report_of(const fs::path& directory, int rank) {
   return directory / ("rank-" + std::to_string(rank) + ".json");
@@ -55,37 +51,27 @@ std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+// It goes when rank 0 has read it: nothing of it need outlive a power cut.
+void report(const fs::path& directory, int rank, const std::string& text) {
+  AsideFile file(report_of(directory, rank));
+  file.write(text);
+  file.commit_unsynced();
 }
 
-// Memory for a copy of tensors, given out piece by piece.
-class Pieces {
- public:
-  explicit Pieces(at::Tensor memory) : memory_(std::move(memory)) {}
-
-  at::Tensor copy(const at::Tensor& tensor) {
-    const auto bytes = static_cast<int64_t>(tensor.numel() * tensor.element_size());
-    const at::Tensor place =
-        memory_.narrow(0, used_, bytes).view(tensor.scalar_type()).view(tensor.sizes());
-    place.copy_(tensor);
-    used_ += aligned(bytes);
-    return place;
-  }
-
- private:
-  at::Tensor memory_;
-  int64_t used_ = 0;
-};
+// The next place for a file that is written past the page cache.
+size_t aligned(size_t bytes) {
+  return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+}
 
 }  // namespace
 
 struct CheckpointWriter::Job {
-  Checkpoint share;
+  internal::ShareToWrite share;
+  internal::RestToWrite rest;  // of rank 0
   fs::path path;
   fs::path directory;  // of this attempt
-  FileTurn model, optimizer;
   int rank = 0, size = 1;
+  bool gives_way = false;  // to who computes meanwhile
   std::function<void()> published;
   std::optional<internal::PartialDirectory> partial;  // of rank 0
   std::atomic<bool> given_up{false};                  // by the caller
@@ -101,14 +87,16 @@ struct CheckpointWriter::Job {
 
   void run() noexcept {
     // Of this thread alone, on Linux; a mere hint.
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+    if (gives_way) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
     try {
-      const at::NoGradGuard no_grad;
-      const WrittenShare own = write_share(directory, share, model, optimizer);
-      if (rank != 0)
-        write_file_aside(report_of(directory, rank), to_json(own));
-      else
-        finish(own);
+      internal::FilesUnderWay files(directory);
+      const WrittenShare own = write_share(files, share);
+      if (rank == 0) {
+        finish(files, own);
+      } else {
+        files.commit();
+        report(directory, rank, to_json(own));
+      }
     } catch (...) {
       fail();
     }
@@ -120,18 +108,19 @@ struct CheckpointWriter::Job {
     partial.reset();
     if (rank == 0) return;
     try {
-      write_file_aside(report_of(directory, rank), internal::failure_json(message_of(failure)));
+      report(directory, rank, internal::failure_json(message_of(failure)));
     } catch (...) {  // wait() tells it
     }
   }
 
-  void finish(const WrittenShare& own) {
+  void finish(internal::FilesUnderWay& files, const WrittenShare& own) {
     std::vector<WrittenShare> written{own};
     for (int r = 1; r < size; ++r) written.push_back(wait_for(r));
-    write_rest(directory, share, written);
+    write_rest(files, rest, written);
+    files.commit();
     partial->publish();
-    partial.reset();
     if (published) published();
+    partial.reset();  // the former one
   }
 
   WrittenShare wait_for(int r) {
@@ -159,40 +148,22 @@ CheckpointWriter::CheckpointWriter(Communicator comm) : comm_(std::move(comm)) {
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-Checkpoint CheckpointWriter::copied(const Checkpoint& share) {
-  int64_t bytes = 0;
-  const auto count = [&](const at::Tensor& tensor) {
-    bytes += aligned(static_cast<int64_t>(tensor.numel() * tensor.element_size()));
-  };
-  for (const auto& [name, tensor] : share.model.tensors) count(tensor);
-  for (const auto& [name, tensor] : share.optimizer.tensors) {
-    for (const TensorSlice& slice : tensor.slices) count(slice.values);
+void CheckpointWriter::take_snapshot() {
+  size_t bytes = 0;
+  for (auto* files : {&job_->share.files, &job_->rest.files}) {
+    for (const internal::NamedFile& file : *files) bytes += aligned(file.contents.bytes());
   }
-  for (const auto& [name, tensor] : share.ranks.tensors) count(tensor);
-  for (const auto& [name, part] : share.tensors) {
-    for (const auto& [inner, tensor] : part.tensors) count(tensor);
+  if (!memory_ || memory_->bytes() < bytes) {
+    memory_.reset();  // the former first
+    memory_ = std::make_unique<PageMemory>(bytes);
   }
-  if (!memory_.defined() || memory_.numel() < bytes) {
-    memory_ = at::Tensor();  // the former first
-    memory_ = at::empty({bytes}, at::kByte);
-    // Whole huge pages within it: the first copy then costs few page faults.
-    const auto begin = reinterpret_cast<uintptr_t>(memory_.mutable_data_ptr());
-    const uintptr_t from = (begin + kHugePage - 1) / kHugePage * kHugePage;
-    const uintptr_t to = (begin + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
-    if (from < to) ::madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+  size_t used = 0;
+  for (auto* files : {&job_->share.files, &job_->rest.files}) {
+    for (internal::NamedFile& file : *files) {
+      file.contents.snapshot(memory_->data() + used);
+      used += aligned(file.contents.bytes());
+    }
   }
-  const at::NoGradGuard no_grad;
-  Pieces pieces(memory_);
-  Checkpoint copy = share;
-  for (auto& [name, tensor] : copy.model.tensors) tensor = pieces.copy(tensor);
-  for (auto& [name, tensor] : copy.optimizer.tensors) {
-    for (TensorSlice& slice : tensor.slices) slice.values = pieces.copy(slice.values);
-  }
-  for (auto& [name, tensor] : copy.ranks.tensors) tensor = pieces.copy(tensor);
-  for (auto& [name, part] : copy.tensors) {
-    for (auto& [inner, tensor] : part.tensors) tensor = pieces.copy(tensor);
-  }
-  return copy;
 }
 
 void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
@@ -202,6 +173,7 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   job->rank = comm_.rank();
   job->size = comm_.size();
   job->published = options.published;
+  job->gives_way = options.snapshot;
   std::vector<bool> models, optimizers;
   const std::string attempt =
       broadcast_object(comm_, internal::new_attempt(), 0).get<std::string>();
@@ -218,11 +190,14 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   });
   job->path = path;
   job->directory = internal::attempt_directory(path, attempt);
-  job->model = internal::turns_of(models)[static_cast<size_t>(job->rank)];
-  job->optimizer = internal::turns_of(optimizers)[static_cast<size_t>(job->rank)];
+  const auto rank = static_cast<size_t>(job->rank);
   job_ = std::move(job);
   try {
-    job_->share = options.snapshot ? copied(share) : share;
+    const at::NoGradGuard no_grad;
+    job_->share = internal::share_to_write(share, internal::turns_of(models)[rank],
+                                           internal::turns_of(optimizers)[rank]);
+    if (rank == 0) job_->rest = internal::rest_to_write(share);
+    if (options.snapshot) take_snapshot();
     job_->thread = std::thread([job = job_.get()] { job->run(); });
   } catch (...) {
     job_->fail();  // for wait(), where all ranks are

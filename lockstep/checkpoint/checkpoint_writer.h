@@ -12,8 +12,6 @@
 // several hosts a shared file system.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -24,9 +22,11 @@
 
 namespace lockstep {
 
+class PageMemory;
+
 struct WriteOptions {
-  // Copies all of this rank's tensors first, so that they may change while they are written; the copy's
-  // memory is kept for the next time. False: they must not change before wait() has returned.
+  // Copies all of this rank's tensors first, as the bytes of its files, so that they may change while they are
+  // written; the copy's memory is kept for the next time. False: they must not change before wait() has returned.
   bool snapshot = false;
   // Rank 0 calls it, on the writer's thread, once the checkpoint is in place; what it throws is what
   // wait() throws. Must not communicate.
@@ -59,10 +59,10 @@ class CheckpointWriter {
 
  private:
   struct Job;
-  Checkpoint copied(const Checkpoint& share);
+  void take_snapshot();  // of the job
 
   Communicator comm_;
-  at::Tensor memory_;  // of the snapshot
+  std::unique_ptr<PageMemory> memory_;  // of the snapshot
   std::unique_ptr<Job> job_;
 };
 

@@ -30,6 +30,28 @@ TEST(Checksum, PiecesGiveTheSumOfTheWhole) {
   }
 }
 
+// Wherever both lie in their lines and pages.
+TEST(Checksum, CopiesWhatItSums) {
+  std::string bytes(40'000, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 5);
+  for (const size_t from : {0, 1, 64, 77}) {
+    for (const size_t to : {0, 8, 63, 4095}) {
+      for (const size_t size : {0, 1, 100, 4096, 30'001}) {
+        std::string copy(bytes.size(), '.'), plain = copy;
+        Checksum sum;
+        sum.update("start", 5);
+        sum.copy(copy.data() + to, bytes.data() + from, size);
+        EXPECT_EQ(copy, std::string(to, '.') + bytes.substr(from, size) +
+                            std::string(copy.size() - to - size, '.'));
+        const std::string summed = "start" + bytes.substr(from, size);
+        EXPECT_EQ(sum.sum(), checksum_of(summed.data(), summed.size()));
+        copy_past_caches(plain.data() + to, bytes.data() + from, size);
+        EXPECT_EQ(plain, copy);
+      }
+    }
+  }
+}
+
 TEST(Checksum, ListIsReadBack) {
   const FileSums sums{{"a.safetensors", {5, 0xfedcba9876543210}}, {"\xE4\xB8\xAD.txt", {0, 1}}};
   EXPECT_EQ(parse_checksums(format_checksums(sums), "c"), sums);

@@ -67,8 +67,7 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
   const Checkpoint whole = read_checkpoint(from);
   internal::PartialDirectory fresh(to, internal::new_attempt());
   if (files == 1) {
-    const auto written = internal::write_share(fresh.directory(), whole, {}, {});
-    internal::write_rest(fresh.directory(), whole, {written});
+    internal::write_alone(fresh.directory(), whole);
     fresh.publish();
     return;
   }
@@ -82,15 +81,19 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
     has_state.push_back(divided || (i == 0 && !whole.optimizer.tensors.empty()));
   }
   const auto model_turns = internal::turns_of(has_model), turns = internal::turns_of(has_state);
+  internal::FilesUnderWay under_way(fresh.directory());
   std::vector<internal::WrittenShare> written;
   for (int i = 0; i < files; ++i) {
     const auto n = static_cast<size_t>(i);
     Checkpoint share;
     share.model = std::move(models[n]);
     share.optimizer = part_of(whole.optimizer, i, files);
-    written.push_back(internal::write_share(fresh.directory(), share, model_turns[n], turns[n]));
+    written.push_back(
+        internal::write_share(under_way, internal::share_to_write(share, model_turns[n], turns[n])));
+    under_way.commit();  // or there would be too many open ones
   }
-  internal::write_rest(fresh.directory(), whole, written);
+  internal::write_rest(under_way, internal::rest_to_write(whole), written);
+  under_way.commit();
   fresh.publish();
 }
 

@@ -3,16 +3,22 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <set>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/parallel_blocks.h"
 
 namespace lockstep {
 namespace {
 
 // The disk works while a large file is still being written, rather than all at the end.
 constexpr size_t kSend = 16 << 20;
+// A write past the page cache occupies its memory until it is done; this much keeps any disk busy.
+constexpr size_t kDirectPiece = 32 << 20;
+constexpr int kSyncs = 16;  // at once
 
 }  // namespace
 
@@ -39,6 +45,7 @@ void AsideFile::reserve(size_t size) {
 }
 
 void AsideFile::write(const void* data, size_t size) {
+  set_direct(false);
   const char* next = static_cast<const char*>(data);
   while (size > 0) {
     // Linux writes at most 2 GiB at once and says so by a short count.
@@ -56,12 +63,66 @@ void AsideFile::write(const void* data, size_t size) {
   }
 }
 
-void AsideFile::commit() {
+void AsideFile::write_direct(const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  size_t whole = refused_ ? 0 : size / kDirectAlignment * kDirectAlignment;
+  size -= whole;
+  while (whole > 0) {
+    set_direct(true);
+    if (refused_) break;
+    const ssize_t written = ::write(fd_.get(), next, std::min(whole, kDirectPiece));
+    if (written < 0 && errno == EINTR) continue;
+    // The memory or the place in the file is not as this disk wants it, or the file system has no
+    // such writes: some say so at the first of them only.
+    if (written < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
+      refused_ = true;
+      break;
+    }
+    if (written < 0) throw system_error("cannot write " + path_, errno);
+    next += written;
+    whole -= static_cast<size_t>(written);
+  }
+  if (whole + size > 0) write(next, whole + size);
+}
+
+void AsideFile::set_direct(bool direct) {
+  if (direct == direct_) return;
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (::fcntl(fd_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
+    direct_ = direct;
+  else if (direct)
+    refused_ = true;
+  else
+    throw system_error("cannot write " + path_, errno);
+}
+
+void AsideFile::sync() {
   if (::fsync(fd_.get()) != 0) throw system_error("cannot sync " + path_, errno);
+}
+
+void AsideFile::commit_unsynced() {
   if (::rename(aside_.c_str(), path_.c_str()) != 0)
     throw system_error("cannot write " + path_, errno);
   fd_.reset();
+}
+
+void AsideFile::commit() {
+  sync();
+  commit_unsynced();
   sync_directory(std::filesystem::path(path_).parent_path());
+}
+
+void commit_together(std::span<const std::unique_ptr<AsideFile>> files) {
+  const auto count = static_cast<int64_t>(files.size());
+  parallel_blocks(count, 1, kSyncs, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) files[static_cast<size_t>(i)]->sync();
+  });
+  std::set<std::filesystem::path> directories;
+  for (const auto& file : files) {
+    file->commit_unsynced();
+    directories.insert(std::filesystem::path(file->path_).parent_path());
+  }
+  for (const auto& directory : directories) sync_directory(directory);
 }
 
 void write_file_aside(const std::filesystem::path& path, std::string_view text) {

@@ -1,16 +1,25 @@
 #include "lockstep/core/aside_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/pages.h"
 
 namespace lockstep::aside_file_test {
 namespace {
@@ -81,6 +90,137 @@ TEST_F(AsideFileTest, FailureNamesThePathAndLeavesTheOldFile) {
     EXPECT_NE(std::string(error.what()).find("taken"), std::string::npos) << error.what();
   }
   EXPECT_EQ(entries(), 1u);
+}
+
+// Bytes that tell where they are.
+void number(std::byte* bytes, size_t size) {
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 4096);
+}
+std::string text_of(const std::byte* bytes, size_t size) {
+  return {reinterpret_cast<const char*>(bytes), size};
+}
+
+// Pages of a file that are in the page cache.
+size_t cached_pages(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY);
+  const auto size = fs::file_size(path);
+  void* const map = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
+  std::vector<unsigned char> in((size + 4095) / 4096);
+  EXPECT_EQ(::mincore(map, size, in.data()), 0);
+  ::munmap(map, size);
+  ::close(file);
+  size_t count = 0;
+  for (const unsigned char one : in) count += one & 1U;
+  return count;
+}
+
+// Where there are no such writes (memory as a disk), and where there are.
+std::vector<fs::path> file_systems() {
+  return {fs::temp_directory_path(), "/dev/shm"};
+}
+
+TEST_F(AsideFileTest, DirectPiecesMakeTheSameFile) {
+  constexpr size_t kPage = kDirectAlignment;
+  const PageMemory memory(6 * kPage);
+  number(memory.data(), memory.bytes());
+  for (const fs::path& where : file_systems()) {
+    if (!fs::is_directory(where)) continue;
+    const fs::path path = where / ("aside_file_test-" + std::to_string(::getpid()));
+    for (const size_t size :
+         {size_t{0}, size_t{1}, kPage - 1, kPage, kPage + 1, 3 * kPage, 5 * kPage + 17}) {
+      // At once, and a page and the rest.
+      for (const size_t first : {size, std::min(size, kPage)}) {
+        AsideFile file(path);
+        file.reserve(size);
+        file.write_direct(memory.data(), first);
+        file.write_direct(memory.data() + first, size - first);
+        file.commit();
+        std::ifstream in(path, std::ios::binary);
+        EXPECT_EQ(std::string({std::istreambuf_iterator<char>(in), {}}),
+                  text_of(memory.data(), size))
+            << path << ": " << size << " bytes, the first piece of " << first;
+      }
+    }
+    fs::remove(path);
+  }
+}
+
+// What a disk takes from anywhere else than a page's beginning, many refuse.
+TEST_F(AsideFileTest, WhatDoesNotFitADirectWriteIsWrittenAllTheSame) {
+  const PageMemory memory(8 * kDirectAlignment);
+  number(memory.data(), memory.bytes());
+  AsideFile odd(dir_ / "odd");
+  odd.write_direct(memory.data() + 3, 2 * kDirectAlignment);
+  odd.commit();
+  EXPECT_EQ(read("odd"), text_of(memory.data() + 3, 2 * kDirectAlignment));
+  AsideFile mixed(dir_ / "mixed");
+  mixed.write_direct(memory.data(), kDirectAlignment);
+  mixed.write(memory.data() + kDirectAlignment, 5);
+  mixed.write_direct(memory.data() + kDirectAlignment + 5, 2 * kDirectAlignment);
+  mixed.commit();
+  EXPECT_EQ(read("mixed"), text_of(memory.data(), 3 * kDirectAlignment + 5));
+}
+
+TEST_F(AsideFileTest, DirectPiecesPassThePageCache) {
+  const PageMemory memory(1 << 20);
+  number(memory.data(), memory.bytes());
+  const int probe = ::open((dir_ / "probe").c_str(), O_WRONLY | O_CREAT | O_DIRECT, 0666);
+  const bool can = probe >= 0 && ::write(probe, memory.data(), kDirectAlignment) > 0;
+  if (probe >= 0) ::close(probe);
+  if (!can) GTEST_SKIP() << "the file system of " << dir_.path() << " lacks O_DIRECT";
+  AsideFile plain(dir_ / "plain"), direct(dir_ / "direct");
+  plain.write(memory.data(), memory.bytes());
+  plain.commit();
+  direct.write_direct(memory.data(), memory.bytes());
+  direct.commit();
+  EXPECT_EQ(cached_pages(dir_ / "plain"), 256u);
+  EXPECT_EQ(cached_pages(dir_ / "direct"), 0u);
+}
+
+TEST_F(AsideFileTest, FilesAreCommittedTogether) {
+  write_file_aside(dir_ / "0", "old");
+  std::vector<std::unique_ptr<AsideFile>> files;
+  for (int i = 0; i < 20; ++i) {
+    files.push_back(std::make_unique<AsideFile>(dir_ / std::to_string(i)));
+    files.back()->write("new " + std::to_string(i));
+  }
+  EXPECT_EQ(read("0"), "old");
+  commit_together(files);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(read(std::to_string(i)), "new " + std::to_string(i));
+  EXPECT_EQ(entries(), 20u);
+  commit_together({});
+  AsideFile unsynced(dir_ / "0");
+  unsynced.write("newest");
+  unsynced.commit_unsynced();
+  EXPECT_EQ(read("0"), "newest");
+}
+
+// The largest file that a process may write stands for a disk that is full.
+TEST_F(AsideFileTest, NoRoomIsOneLineAndLeavesNothing) {
+  const PageMemory memory(1 << 20);
+  struct rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small{.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto refusal = [&](auto&& use) {
+    return message_of<SystemError>([&] {
+      AsideFile file(dir_ / "large");
+      use(file);
+      file.commit();
+    });
+  };
+  const std::string reserved = refusal([](AsideFile& file) { file.reserve(size_t{1} << 60); });
+  const std::string direct =
+      refusal([&](AsideFile& file) { file.write_direct(memory.data(), memory.bytes()); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  for (const std::string& message : {reserved, direct}) {
+    EXPECT_NE(message.find("cannot write " + (dir_ / "large").string() + ": "), std::string::npos)
+        << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  }
+  EXPECT_EQ(entries(), 0u);
 }
 
 }  // namespace

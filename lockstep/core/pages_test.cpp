@@ -4,8 +4,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
 #include <vector>
+
+#include "lockstep/core/errors.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +57,20 @@ TEST(Pages, WholePagesGoAndTheRestStays) {
     ::munmap(memory, kPages * page);
     if (shared) ::close(file);
   }
+}
+
+TEST(Pages, MemoryBeginsAtAPageAndIsZeros) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  for (const size_t bytes : {size_t{0}, size_t{1}, page, size_t{5} << 20}) {
+    const PageMemory memory(bytes);
+    EXPECT_EQ(memory.bytes(), bytes);
+    if (bytes == 0) continue;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % page, 0u) << bytes;
+    for (size_t at = 0; at < bytes; at += page) EXPECT_EQ(memory.data()[at], std::byte{0});
+    std::memset(memory.data(), 7, bytes);
+    EXPECT_EQ(memory.data()[bytes - 1], std::byte{7});
+  }
+  EXPECT_THROW(PageMemory(size_t{1} << 60), SystemError);
 }
 
 }  // namespace

@@ -66,17 +66,6 @@ SliceIndex index_of(const SlicedTensors& share, const std::string& file) {
   return index;
 }
 
-void write_text(const fs::path& directory, const std::string& name, const std::string& text,
-                FileSums& sums) {
-  write_file_aside(directory / name, text);
-  sums[name] = checksum_of(text.data(), text.size());
-}
-
-void write_tensors(const fs::path& directory, const std::string& name, const Safetensors& tensors,
-                   FileSums& sums) {
-  sums[name] = write_safetensors(directory / name, tensors.tensors, tensors.metadata);
-}
-
 void check_further_name(const std::string& file) {
   if (!is_plain_file_name(file) || is_own_file(file) || file.ends_with(".partial"))
     throw InvalidArgument("write_checkpoint: '" + file + "' cannot be the name of a further part");
@@ -135,32 +124,61 @@ WrittenShare written_from_json(const std::string& text, const std::string& sourc
   }
 }
 
-WrittenShare write_share(const fs::path& directory, const Checkpoint& share, FileTurn model,
-                         FileTurn optimizer) {
-  WrittenShare written;
+ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer) {
+  ShareToWrite result;
+  WrittenShare& written = result.written;
   if (model.count > 0) {
     const std::string file = file_name(kModelStem, model);
-    write_tensors(directory, file, share.model, written.sums);
     for (const auto& [name, tensor] : share.model.tensors) {
       if (model.count > 1) written.model_files[name] = file;
-      written.model_bytes += static_cast<int64_t>(tensor.nbytes());
+      if (tensor.defined()) written.model_bytes += static_cast<int64_t>(tensor.nbytes());
     }
+    result.files.push_back({file, FileToWrite(share.model.tensors, share.model.metadata)});
   }
   if (optimizer.count == 1) {
     std::vector<TensorToCome> tensors;
     for (const auto& [name, tensor] : share.optimizer.tensors)
       tensors.push_back(
-          {.name = name, .dtype = tensor.dtype, .sizes = tensor.sizes, .make = [&tensor = tensor] {
+          {.name = name, .dtype = tensor.dtype, .sizes = tensor.sizes, .make = [tensor = tensor] {
              return tensor.whole();
            }});
-    const std::string file = whole_name(kOptimizerStem);
-    written.sums[file] = stream_safetensors(directory / file, tensors, share.optimizer.metadata);
+    result.files.push_back({whole_name(kOptimizerStem),
+                            FileToWrite(std::move(tensors), share.optimizer.metadata)});
   } else if (optimizer.count > 1) {
     const std::string file = file_name(kOptimizerStem, optimizer);
     const Safetensors slices = as_file(share.optimizer);
-    write_tensors(directory, file, slices, written.sums);
+    result.files.push_back({file, FileToWrite(slices.tensors, slices.metadata)});
     written.optimizer = index_of(share.optimizer, file);
   }
+  return result;
+}
+
+FileSums FilesUnderWay::write(const std::vector<NamedFile>& files) {
+  const size_t first = open_.size();
+  for (const NamedFile& file : files) open(file.name).reserve(file.contents.bytes());
+  FileSums sums;
+  for (size_t i = 0; i < files.size(); ++i)
+    sums[files[i].name] = files[i].contents.write(*open_[first + i]);
+  return sums;
+}
+
+FileSum FilesUnderWay::write(const std::string& name, const std::string& text) {
+  open(name).write(text);
+  return checksum_of(text.data(), text.size());
+}
+
+void FilesUnderWay::commit() {
+  commit_together(open_);
+  open_.clear();
+}
+
+AsideFile& FilesUnderWay::open(const std::string& name) {
+  return *open_.emplace_back(std::make_unique<AsideFile>(directory_ / name));
+}
+
+WrittenShare write_share(FilesUnderWay& files, const ShareToWrite& share) {
+  WrittenShare written = share.written;
+  written.sums = files.write(share.files);
   return written;
 }
 
@@ -174,12 +192,26 @@ void check_further_names(const Checkpoint& checkpoint) {
   }
 }
 
-void write_rest(const fs::path& directory, const Checkpoint& checkpoint,
+RestToWrite rest_to_write(const Checkpoint& checkpoint) {
+  RestToWrite rest;
+  rest.files.push_back(
+      {kRanksFile, FileToWrite(checkpoint.ranks.tensors, checkpoint.ranks.metadata)});
+  for (const auto& [name, part] : checkpoint.tensors)
+    rest.files.push_back(
+        {name + std::string(kTensors), FileToWrite(part.tensors, part.metadata)});
+  rest.texts = checkpoint.files;
+  rest.texts[kTrainerFile] = checkpoint.trainer_json;
+  rest.texts[kConfigFile] = checkpoint.config_json;
+  rest.optimizer = checkpoint.optimizer.metadata;
+  return rest;
+}
+
+void write_rest(FilesUnderWay& files, const RestToWrite& rest,
                 const std::vector<WrittenShare>& written) {
   const std::string source = "write_checkpoint";
   FileSums sums;
   SliceIndex optimizer;
-  optimizer.metadata = checkpoint.optimizer.metadata;
+  optimizer.metadata = rest.optimizer;
   std::map<std::string, std::string> model_files;
   int64_t model_bytes = 0;
   for (const WrittenShare& share : written) {
@@ -192,15 +224,14 @@ void write_rest(const fs::path& directory, const Checkpoint& checkpoint,
     add_slices(optimizer, share.optimizer, source);
   }
   check_whole(optimizer, source);
-  write_tensors(directory, kRanksFile, checkpoint.ranks, sums);
-  write_text(directory, kTrainerFile, checkpoint.trainer_json, sums);
-  write_text(directory, kConfigFile, checkpoint.config_json, sums);
-  for (const auto& [name, tensors] : checkpoint.tensors)
-    write_tensors(directory, name + std::string(kTensors), tensors, sums);
-  for (const auto& [name, text] : checkpoint.files) write_text(directory, name, text, sums);
+  sums.merge(files.write(rest.files));
+  const auto add = [&](const std::string& name, const std::string& text) {
+    sums[name] = files.write(name, text);
+  };
+  for (const auto& [name, text] : rest.texts) add(name, text);
   if (!model_files.empty()) {
     const json index{{"metadata", {{"total_size", model_bytes}}}, {"weight_map", model_files}};
-    write_text(directory, index_name(kModelStem), index.dump(2) + "\n", sums);
+    add(index_name(kModelStem), index.dump(2) + "\n");
   }
   if (!optimizer.tensors.empty()) {
     const std::string index = format_slice_index(optimizer);
@@ -208,9 +239,16 @@ void write_rest(const fs::path& directory, const Checkpoint& checkpoint,
       throw CheckpointError(source +
                             ": so many files and tensors have an index that nobody would "
                             "read; write fewer files");
-    write_text(directory, index_name(kOptimizerStem), index, sums);
+    add(index_name(kOptimizerStem), index);
   }
-  write_file_aside(directory / kChecksumsFile, format_checksums(sums));
+  files.write(kChecksumsFile, format_checksums(sums));
+}
+
+void write_alone(const fs::path& directory, const Checkpoint& checkpoint) {
+  FilesUnderWay files(directory);
+  const WrittenShare written = write_share(files, share_to_write(checkpoint, {}, {}));
+  write_rest(files, rest_to_write(checkpoint), {written});
+  files.commit();
 }
 
 }  // namespace lockstep::internal

@@ -4,13 +4,17 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checksum.h"
+#include "lockstep/checkpoint/internal/file_to_write.h"
 #include "lockstep/checkpoint/slice_index.h"
+#include "lockstep/core/aside_file.h"
 
 namespace lockstep::internal {
 
@@ -47,13 +51,55 @@ std::string failure_json(const std::string& message);
 // Throws CheckpointError that begins with `source`, with the message of a failure_json().
 WrittenShare written_from_json(const std::string& text, const std::string& source);
 
-// Writes this rank's tensors of the model and of the optimizer. Throws as write_checkpoint().
-WrittenShare write_share(const std::filesystem::path& directory, const Checkpoint& share,
-                         FileTurn model, FileTurn optimizer);
+// A file of tensors in the checkpoint's directory.
+struct NamedFile {
+  std::string name;
+  FileToWrite contents;
+};
+
+// What a rank is to write of the model and the optimizer. It holds the tensors and copies none.
+struct ShareToWrite {
+  std::vector<NamedFile> files;
+  WrittenShare written;  // but for the sums
+};
+// Throws InvalidArgument for what cannot be written.
+ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer);
+
+// Files of one directory that are written, and synced together afterwards. Throws SystemError.
+class FilesUnderWay {
+ public:
+  explicit FilesUnderWay(std::filesystem::path directory) : directory_(std::move(directory)) {}
+
+  // Their sums by name. Takes the disk's space for all of them first.
+  FileSums write(const std::vector<NamedFile>& files);
+  FileSum write(const std::string& name, const std::string& text);
+  // They have their names then, and last beyond a power cut.
+  void commit();
+
+ private:
+  AsideFile& open(const std::string& name);
+
+  std::filesystem::path directory_;
+  std::vector<std::unique_ptr<AsideFile>> open_;
+};
+
+// Throws as write_checkpoint(), but does not commit.
+WrittenShare write_share(FilesUnderWay& files, const ShareToWrite& share);
+
 // Throws InvalidArgument for names of further parts that cannot be.
 void check_further_names(const Checkpoint& checkpoint);
-// The other parts, the indices of what the ranks have written, and the checksums. One rank calls.
-void write_rest(const std::filesystem::path& directory, const Checkpoint& checkpoint,
+
+// The other parts, which one rank writes.
+struct RestToWrite {
+  std::vector<NamedFile> files;
+  std::map<std::string, std::string> texts;
+  Metadata optimizer;
+};
+RestToWrite rest_to_write(const Checkpoint& checkpoint);
+// With the indices of what the ranks have written, and the checksums. Does not commit.
+void write_rest(FilesUnderWay& files, const RestToWrite& rest,
                 const std::vector<WrittenShare>& written);
+// A whole checkpoint by one rank.
+void write_alone(const std::filesystem::path& directory, const Checkpoint& checkpoint);
 
 }  // namespace lockstep::internal

@@ -1,0 +1,52 @@
+// A safetensors file that is to be written. Not a public header.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace lockstep {
+
+class AsideFile;
+
+namespace internal {
+
+// The tensors themselves, or, after snapshot(), the file's bytes: then the tensors may change. A file of a
+// megabyte or more is written past the page cache (AsideFile::write_direct()), and its bytes pass through a
+// processor once: they are copied and summed together, to the snapshot or, piece by piece, to where the disk
+// takes them from. Not thread-safe; one that is only written may go to another thread.
+class FileToWrite {
+ public:
+  // Throws as write_safetensors() for what cannot be a file.
+  FileToWrite(std::vector<TensorToCome> tensors, const Metadata& metadata);
+  // Holds the tensors; copies nothing.
+  explicit FileToWrite(const NamedTensors& tensors, const Metadata& metadata = {});
+
+  size_t bytes() const { return bytes_; }  // of the file
+
+  // Copies them to `memory`, bytes() at a multiple of kDirectAlignment, which must stay as it is until write() has
+  // returned. The tensors are let go.
+  void snapshot(std::byte* memory);
+
+  // All of it, to a file that is empty; does not commit. Throws what that throws, and what the tensors' make()
+  // throws.
+  FileSum write(AsideFile& file) const;
+
+ private:
+  void copy_and_sum();
+  void copy_on_all_threads();
+  FileSum write_snapshot(AsideFile& file) const;
+  FileSum write_tensors(AsideFile& file) const;
+
+  std::string start_;                  // the header's length, and the header
+  std::vector<TensorToCome> tensors_;  // in the file's order
+  size_t bytes_ = 0;
+  std::byte* snapshot_ = nullptr;
+  std::optional<FileSum> sum_;  // of the snapshot, where it is known
+};
+
+}  // namespace internal
+}  // namespace lockstep
