@@ -59,8 +59,8 @@ TEST(CrossEntropy, TheGradientIsThatOfDouble) {
       Found found = sums_of(*kernels, logits, width, targets, true);
       std::vector<float> factors(kRows);
       for (int64_t r = 0; r < kRows; ++r) factors[r] = scales[r] / found.sum[r];
-      kernels->cross_entropy_gradient({width, width, found.logits.data(), targets.data()}, factors.data(),
-                                      scales.data(), 0, kRows);
+      kernels->cross_entropy_gradient({width, width, found.logits.data(), targets.data()},
+                                      factors.data(), scales.data(), 0, kRows);
       std::vector<double> expected(kRows * width);
       for (int64_t r = 0; r < kRows; ++r) {
         double sum = 0;

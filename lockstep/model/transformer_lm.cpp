@@ -235,15 +235,32 @@ at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& l
   return ids.dim() == 2 ? x.view({ids.size(0), ids.size(1), x.size(1)}) : x;
 }
 
-at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
-                                   const at::Tensor& lengths) {
+std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const at::Tensor& ids,
+                                                             const at::Tensor& targets,
+                                                             const at::Tensor& lengths) {
   const LmPass all = pass(lengths_of(ids, lengths));
   check_ids(ids, config_.vocab_size);
   if (!targets.defined() || targets.scalar_type() != at::kLong || targets.sizes() != ids.sizes())
     throw InvalidArgument("TransformerLm: targets must be int64, of the shape of ids");
   at::Tensor x = ids.reshape({ids.numel()});
   for (size_t i = 0; i + 1 < units_.size(); ++i) x = units_[i]->forward(x, all);
-  return head_loss(*units_.back(), x, targets.reshape({targets.numel()}), all);
+  return {x, all};
+}
+
+at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
+                                   const at::Tensor& lengths) {
+  const auto [rows, all] = before_head(ids, targets, lengths);
+  return head_loss(*units_.back(), rows, targets.reshape({targets.numel()}), all);
+}
+
+TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& targets,
+                                      const at::Tensor& lengths) {
+  const at::NoGradGuard no_grad;
+  const auto [rows, all] = before_head(ids, targets, lengths);
+  const at::Tensor flat = targets.reshape({targets.numel()});
+  LmUnit& head = *units_.back();
+  if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, all), flat);
+  return vocabulary_scores(rows, dynamic_cast<const internal::LmHead&>(head).weight(), flat);
 }
 
 at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {

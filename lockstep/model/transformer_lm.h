@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/hooks/forward_hook.h"
@@ -29,7 +30,8 @@
 
 namespace lockstep {
 
-struct LmCache;  // lm_cache.h
+struct LmCache;      // lm_cache.h
+struct TokenScores;  // vocabulary_loss.h
 namespace internal {
 struct LmPass;
 struct RotaryTable;
@@ -94,6 +96,10 @@ class TransformerLmImpl : public torch::nn::Module {
   // next_token_loss() of forward(), a scalar, by head_loss(). Throws InvalidArgument as well: targets of
   // another shape or type, one outside the vocabulary that is not -100.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths = {});
+  // What each token loses (vocabulary_loss.h), in the order of ids, of the same arguments. Without gradients and
+  // without the logits' memory, as far as the head is not hooked.
+  TokenScores scores(const at::Tensor& ids, const at::Tensor& targets,
+                     const at::Tensor& lengths = {});
 
   // The same step by step: pass(), then the units in order, each with what the one before gave.
   LmPass pass(const std::vector<int64_t>& lengths, const LmPassOptions& options = {});
@@ -117,6 +123,9 @@ class TransformerLmImpl : public torch::nn::Module {
 
  private:
   void add_unit(const std::string& name, std::shared_ptr<LmUnit> unit);
+  // What the last unit is given, and the pass; targets are checked.
+  std::pair<at::Tensor, LmPass> before_head(const at::Tensor& ids, const at::Tensor& targets,
+                                            const at::Tensor& lengths);
   internal::RotaryTable rotary(int64_t positions);  // of at least so many
 
   LmConfig config_;

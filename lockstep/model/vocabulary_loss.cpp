@@ -3,16 +3,16 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -42,7 +42,8 @@ constexpr int64_t kRowsOfAPiece = 8;
 
 std::string shape_of(const at::Tensor& tensor) {
   std::string text = "[";
-  for (const int64_t size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  for (const int64_t size : tensor.sizes())
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
   return text + "]";
 }
 
@@ -50,13 +51,12 @@ void check_shapes(const at::Tensor& rows, const at::Tensor& weight, const at::Te
                   const VocabularyLossOptions& options) {
   if (!rows.defined() || !weight.defined() || !targets.defined() || rows.dim() != 2 ||
       weight.dim() != 2 || rows.size(1) != weight.size(1) || weight.numel() == 0 ||
-      targets.scalar_type() != at::kLong || targets.dim() != 1 ||
-      targets.size(0) != rows.size(0))
-    refuse_loss("give rows [N, width], a weight [vocabulary, width] and int64 targets [N]" +
-                (rows.defined() && weight.defined() && targets.defined()
-                     ? ", not " + shape_of(rows) + ", " + shape_of(weight) + " and " +
-                           shape_of(targets)
-                     : std::string()));
+      targets.scalar_type() != at::kLong || targets.dim() != 1 || targets.size(0) != rows.size(0))
+    refuse_loss(
+        "give rows [N, width], a weight [vocabulary, width] and int64 targets [N]" +
+        (rows.defined() && weight.defined() && targets.defined()
+             ? ", not " + shape_of(rows) + ", " + shape_of(weight) + " and " + shape_of(targets)
+             : std::string()));
   const VocabularyPart& part = options.part;
   const int64_t all = part.all == 0 ? weight.size(0) : part.all;
   if (part.first < 0 || part.first + weight.size(0) > all ||
@@ -154,13 +154,12 @@ class ChunkSums {
       }
       return;
     }
-    kernels::in_parallel(
-        exponentials.size(0), kRowsOfAPiece, at::get_num_threads(),
-        [&](int64_t begin, int64_t end) {
-          kernels::kernels().cross_entropy_gradient(
-              entropy(exponentials, columns), factors.const_data_ptr<float>(),
-              scales.const_data_ptr<float>(), begin, end);
-        });
+    kernels::in_parallel(exponentials.size(0), kRowsOfAPiece, at::get_num_threads(),
+                         [&](int64_t begin, int64_t end) {
+                           kernels::kernels().cross_entropy_gradient(
+                               entropy(exponentials, columns), factors.const_data_ptr<float>(),
+                               scales.const_data_ptr<float>(), begin, end);
+                         });
   }
 
  private:
@@ -178,9 +177,8 @@ class ChunkSums {
     const auto* const from = logits.const_data_ptr<double>();
     auto* const target = result[2].mutable_data_ptr<double>();
     for (int64_t r = 0; r < logits.size(0); ++r)
-      target[r] = column[r] >= 0 && column[r] < logits.size(1)
-                      ? from[r * logits.stride(0) + column[r]]
-                      : 0;
+      target[r] =
+          column[r] >= 0 && column[r] < logits.size(1) ? from[r * logits.stride(0) + column[r]] : 0;
     result[0].copy_(logits.amax(1));
     at::Tensor exponentials = keeps ? logits : logits.clone();
     exponentials.sub_(result[0].unsqueeze(1)).exp_();
@@ -189,24 +187,23 @@ class ChunkSums {
   }
 };
 
-// Chunk after chunk: the sum of what the rows lose; gradients into `work`.
-double sum_of_losses(const at::Tensor& rows, const at::Tensor& weight, LossWork& work,
-                     int64_t known) {
+// Chunk after chunk. Gradients into `work`. The losses in float64.
+TokenScores score(const at::Tensor& rows, const at::Tensor& weight, LossWork& work, int64_t known) {
   const VocabularyPart& part = work.options.part;
   const int64_t count = rows.size(0), vocabulary = weight.size(0);
   const bool differentiates = work.wanted.rows || work.wanted.weight;
-  const int64_t chunk = std::min(
-      count, work.options.rows_at_a_time > 0
-                 ? work.options.rows_at_a_time
-                 : chunk_rows(part.all == 0 ? vocabulary : part.all, weight.size(1)));
+  const int64_t chunk =
+      std::min(count, work.options.rows_at_a_time > 0
+                          ? work.options.rows_at_a_time
+                          : chunk_rows(part.all == 0 ? vocabulary : part.all, weight.size(1)));
   const auto products = internal::head_products(rows, weight, work.wanted, work.arithmetic);
   const at::ScalarType type = weight.scalar_type();
   const at::Tensor memory =
       at::empty({chunk, internal::logits_pitch(vocabulary, work.arithmetic)}, type);
   const at::Tensor columns = part.first == 0 ? work.targets : work.targets - part.first;
-  const at::Tensor scales = work.targets.ne(kNothing).to(type).div_(
-      static_cast<double>(std::max<int64_t>(known, 1)));
-  double sum = 0;
+  const at::Tensor scales =
+      work.targets.ne(kNothing).to(type).div_(static_cast<double>(std::max<int64_t>(known, 1)));
+  TokenScores scores{at::empty({count}, at::kDouble), at::empty({count}, at::kBool)};
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t size = std::min(chunk, count - begin);
     const at::Tensor logits = memory.narrow(0, 0, size).narrow(1, 0, vocabulary);
@@ -221,29 +218,36 @@ double sum_of_losses(const at::Tensor& rows, const at::Tensor& weight, LossWork&
       const at::Tensor own = statistics[0].clone();
       if (part.combine) part.combine(statistics);
       if (differentiates)
-        ChunkSums::gradient(logits, places,
-                            scale * (own - statistics[0]).exp_() / statistics[1], scale);
+        ChunkSums::gradient(logits, places, scale * (own - statistics[0]).exp_() / statistics[1],
+                            scale);
     }
     if (differentiates) products->gradients(begin, logits);
-    const at::Tensor losses = statistics[0].to(at::kDouble) + statistics[1].to(at::kDouble).log() -
-                              statistics[2].to(at::kDouble);
-    const auto* const loss = losses.const_data_ptr<double>();
-    const auto* const target = work.targets.const_data_ptr<int64_t>() + begin;
-    for (int64_t r = 0; r < size; ++r)
-      if (target[r] != kNothing) sum += loss[r];
+    const at::Tensor counts = scale.ne(0);
+    scores.losses.narrow(0, begin, size)
+        .copy_(at::where(counts,
+                         statistics[0].to(at::kDouble) + statistics[1].to(at::kDouble).log() -
+                             statistics[2].to(at::kDouble),
+                         0.0));
+    scores.likeliest.narrow(0, begin, size)
+        .copy_(counts.logical_and(statistics[2].ge(statistics[0])));
   }
   work.drows = std::move(products->drows);
   work.dweight = std::move(products->dweight);
-  return sum;
+  return scores;
+}
+
+int64_t count_targets(const at::Tensor& weight, const LossWork& work) {
+  const int64_t all = work.options.part.all;
+  return count_targets(work.targets.const_data_ptr<int64_t>(), work.targets.size(0),
+                       all == 0 ? weight.size(0) : all);
 }
 
 at::Tensor mean_loss(const at::Tensor& rows, const at::Tensor& weight, LossWork& work) {
   const auto guard = internal::without_autocast();
   const at::NoGradGuard no_grad;
-  const VocabularyPart& part = work.options.part;
-  const int64_t known = count_targets(work.targets.const_data_ptr<int64_t>(), rows.size(0),
-                                      part.all == 0 ? weight.size(0) : part.all);
-  const double sum = rows.size(0) == 0 ? 0 : sum_of_losses(rows, weight, work, known);
+  const int64_t known = count_targets(weight, work);
+  const double sum =
+      rows.size(0) == 0 ? 0 : score(rows, weight, work, known).losses.sum().item<double>();
   const double mean =
       known == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(known);
   return at::scalar_tensor(mean, weight.scalar_type());
@@ -266,8 +270,7 @@ class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> 
     // The only reference is handed on, so that a grad() takes the memory over.
     const auto take = [&](size_t input, bool wanted, at::Tensor& from) -> at::Tensor {
       if (!wanted || !context->needs_input_grad(input)) return {};
-      if (!from.defined())
-        refuse_loss("a second backward; give the first one retain_graph");
+      if (!from.defined()) refuse_loss("a second backward; give the first one retain_graph");
       at::Tensor taken = again ? from.clone() : std::move(from);
       from = again ? from : at::Tensor();
       if (scale != 1) taken.mul_(scale);
@@ -287,37 +290,65 @@ class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> 
   }
 };
 
-Arithmetic arithmetic_of_loss(const at::Tensor& weight) {
-  const Arithmetic how = internal::arithmetic_for(weight);
+// What is computed with, checked; rows and weight are contiguous, and of the types that head_products() takes.
+struct Prepared {
+  c10::intrusive_ptr<LossWork> work;  // none: the composed form
+  at::Tensor rows, weight;
+};
+
+Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets,
+                  const VocabularyLossOptions& options) {
+  check_shapes(rows, weight, targets, options);
   const bool exact = weight.is_cpu() && weight.scalar_type() == at::kDouble;
-  return exact ? Arithmetic::kFloat32 : how;
+  const Arithmetic how = exact ? Arithmetic::kFloat32 : internal::arithmetic_for(weight);
+  const bool is_short = how == Arithmetic::kBFloat16;
+  if (how == Arithmetic::kComposed || !rows.is_cpu() || !targets.is_cpu() ||
+      (!is_short && rows.scalar_type() != weight.scalar_type())) {
+    if (options.part.combine || options.deferred)
+      refuse_loss(
+          "a divided vocabulary and deferred gradients are for the CPU, in float32, float64 "
+          "or bfloat16 under autocast");
+    return {};
+  }
+  auto work = c10::make_intrusive<LossWork>();
+  work->targets = targets.contiguous();
+  work->options = options;
+  work->arithmetic = how;
+  return {std::move(work), (is_short ? rows.to(at::kBFloat16) : rows).contiguous(),
+          weight.contiguous()};
 }
 
 }  // namespace
 
 at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& targets, const VocabularyLossOptions& options) {
-  check_shapes(rows, weight, targets, options);
-  const Arithmetic arithmetic = arithmetic_of_loss(weight);
-  const bool is_short = arithmetic == Arithmetic::kBFloat16;
-  if (arithmetic == Arithmetic::kComposed || !rows.is_cpu() || !targets.is_cpu() ||
-      (!is_short && rows.scalar_type() != weight.scalar_type())) {
-    if (options.part.combine || options.deferred)
-      refuse_loss("a divided vocabulary and deferred gradients are for the CPU, in float32, float64 "
-                  "or bfloat16 under autocast");
-    return next_token_loss(at::linear(rows, weight), targets);
-  }
-  auto work = c10::make_intrusive<LossWork>();
-  work->targets = targets.contiguous();
-  work->options = options;
-  work->arithmetic = arithmetic;
-  const at::Tensor x = (is_short ? rows.to(at::kBFloat16) : rows).contiguous();
-  const at::Tensor w = weight.contiguous();
+  const auto [work, x, w] = prepared(rows, weight, targets, options);
+  if (!work) return next_token_loss(at::linear(rows, weight), targets);
   if (!at::GradMode::is_enabled() || !(x.requires_grad() || w.requires_grad()))
     return mean_loss(x, w, *work);
   work->wanted = {x.requires_grad(), w.requires_grad()};
   if (options.deferred) work->weight = weight;
   return VocabularyLossNode::apply(x, w, work);
+}
+
+TokenScores token_scores(const at::Tensor& logits, const at::Tensor& targets) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor wide =
+      at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+  const at::Tensor own = wide.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  return {at::cross_entropy_loss(wide, targets, {}, at::Reduction::None, kNothing).to(at::kDouble),
+          own.ge(wide.amax(1)).logical_and(targets.ne(kNothing))};
+}
+
+TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
+                              const at::Tensor& targets, const VocabularyLossOptions& options) {
+  const at::NoGradGuard no_grad;
+  const auto [work, x, w] = prepared(rows, weight, targets, options);
+  if (!work) return token_scores(at::linear(rows, weight), targets);
+  const int64_t known = count_targets(w, *work);
+  if (x.size(0) == 0) return {at::empty({0}, at::kDouble), at::empty({0}, at::kBool)};
+  const auto guard = internal::without_autocast();
+  return score(x, w, *work, known);
 }
 
 void combine_statistics(const at::Tensor& statistics, const ReduceInPlace& all_max,

@@ -36,8 +36,8 @@ struct VocabularyPart {
 
 struct VocabularyLossOptions {
   VocabularyPart part = {};
-  // Tokens of a chunk; alike on all parts. 0: by the vocabulary's size and the rows', so that a chunk's logits
-  // take 32 MiB or half of what the weight takes, whichever is more.
+  // Tokens of a chunk; alike on all parts. 0: 32 to 512, by the sizes of the whole vocabulary and of the rows, so
+  // that a chunk's logits take 32 MiB or half of what the weight takes, whichever is more; not by the threads.
   int64_t rows_at_a_time = 0;
   // As LmPassOptions::deferred: the weight's gradient is added to grad() by run_deferred(). It has been computed
   // in forward all the same.
@@ -60,6 +60,18 @@ struct VocabularyLossOptions {
 // vocabulary. In backward: create_graph; a second backward if the first one did not retain the graph.
 at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& targets, const VocabularyLossOptions& options = {});
+
+// What each token loses, without gradients: for evaluation.
+struct TokenScores {
+  at::Tensor losses;  // float64 [N], in nats; 0 where the target is -100
+  at::Tensor
+      likeliest;  // bool [N]: no logit is larger than the target's; false where the target is -100
+};
+// By vocabulary_loss()'s chunks, of the same arguments; throws likewise.
+TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
+                              const at::Tensor& targets, const VocabularyLossOptions& options = {});
+// Of logits [N, vocabulary] that are there.
+TokenScores token_scores(const at::Tensor& logits, const at::Tensor& targets);
 
 // Of the parts' statistics (VocabularyPart::combine), those of the whole. At least one part, of one shape.
 at::Tensor combined_statistics(const std::vector<at::Tensor>& parts);

@@ -89,7 +89,8 @@ void expect_close(const Results& found, const Results& expected, double toleranc
 }
 
 bool equal(const Results& a, const Results& b) {
-  return at::equal(a.loss, b.loss) && at::equal(a.drows, b.drows) && at::equal(a.dweight, b.dweight);
+  return at::equal(a.loss, b.loss) && at::equal(a.drows, b.drows) &&
+         at::equal(a.dweight, b.dweight);
 }
 
 TEST(VocabularyLoss, IsThatOfTheLogits) {
@@ -206,6 +207,26 @@ TEST(VocabularyLoss, InBFloat16ItIsAsNearAsTheLogits) {
           << what;
       EXPECT_LT(away(found.dweight, truth.dweight), 0.02) << what;
       EXPECT_GT(away(found.dweight, truth.dweight), 1e-5) << what;  // it is not float32
+    }
+  }
+}
+
+TEST(VocabularyLoss, ATokensScoreIsThatOfItsLogits) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    Case c = made(101, 53, 20, type);
+    // Some are right: their rows point to the target's.
+    for (int64_t i = 0; i < 40; ++i)
+      if (c.targets[i].item<int64_t>() >= 0) c.rows[i] = c.weight[c.targets[i]];
+    const at::Tensor logits = at::linear(c.rows, c.weight);
+    const at::Tensor losses = at::cross_entropy_loss(logits, c.targets, {}, at::Reduction::None);
+    const at::Tensor right = logits.argmax(1).eq(c.targets);
+    EXPECT_GT(right.sum().item<int64_t>(), 20);
+    for (const TokenScores& scores :
+         {vocabulary_scores(c.rows, c.weight, c.targets),
+          vocabulary_scores(c.rows, c.weight, c.targets, {.rows_at_a_time = 7}),
+          token_scores(logits, c.targets)}) {
+      EXPECT_LT(difference(scores.losses, losses), type == at::kDouble ? 1e-12 : 3e-6);
+      EXPECT_TRUE(at::equal(scores.likeliest, right));
     }
   }
 }
@@ -344,7 +365,10 @@ TEST(VocabularyLoss, AModelsLossIsThatOfItsLogits) {
       for (size_t i = 0; i < truth.size(); ++i)
         EXPECT_LT(difference(found[i], truth[i]), tolerance) << lm->named_parameters().keys()[i];
       const at::Tensor batch = torch::randint(0, 50, {3, 9}, at::kLong), next = batch.roll(-1, 1);
-      EXPECT_LT(difference(lm(batch, at::Tensor(), next), next_token_loss(lm(batch), next)), tolerance);
+      EXPECT_LT(difference(lm(batch, at::Tensor(), next), next_token_loss(lm(batch), next)),
+                tolerance);
+      EXPECT_LT(difference(lm->scores(batch, next).losses.mean(), lm->loss(batch, next)),
+                tolerance);
     }
   }
 }
@@ -364,6 +388,7 @@ TEST(VocabularyLoss, AHookedHeadIsAsked) {
   EXPECT_EQ(seen.sizes(), (std::vector<int64_t>{18, 50}));
   EXPECT_NEAR(doubled, next_token_loss(seen * 2, targets).item<double>(), 1e-6);
   EXPECT_GT(std::abs(doubled - before), 1e-3);
+  EXPECT_NEAR(lm->scores(ids, targets).losses.mean().item<double>(), doubled, 1e-5);
   hook.remove();
   EXPECT_EQ(lm->loss(ids, targets).item<double>(), before);
 }
@@ -372,12 +397,13 @@ TEST(VocabularyLoss, TheWeightsGradientMayComeLater) {
   torch::manual_seed(3);
   TransformerLm lm(small(false));
   const at::Tensor ids = torch::randint(0, 50, {20}, at::kLong), targets = ids.roll(-1);
-  const auto backward = [&](const std::shared_ptr<lockstep::internal::DeferredGradients>& deferred) {
-    const LmPass pass = lm->pass({12, 8}, {.deferred = deferred});
-    at::Tensor x = ids;
-    for (size_t i = 0; i + 1 < lm->units().size(); ++i) x = lm->units()[i]->forward(x, pass);
-    head_loss(*lm->units().back(), x, targets, pass).backward();
-  };
+  const auto backward =
+      [&](const std::shared_ptr<lockstep::internal::DeferredGradients>& deferred) {
+        const LmPass pass = lm->pass({12, 8}, {.deferred = deferred});
+        at::Tensor x = ids;
+        for (size_t i = 0; i + 1 < lm->units().size(); ++i) x = lm->units()[i]->forward(x, pass);
+        head_loss(*lm->units().back(), x, targets, pass).backward();
+      };
   backward(nullptr);
   const auto now = gradients(lm);
   const auto deferred = make_deferred();

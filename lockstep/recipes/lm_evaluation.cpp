@@ -1,7 +1,6 @@
 #include "lockstep/recipes/lm_evaluation.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 
 #include <array>
@@ -9,6 +8,7 @@
 
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/model/vocabulary_loss.h"
 
 namespace lockstep {
 namespace {
@@ -18,15 +18,6 @@ struct Counts {
   double targets = 0;
   double right = 0;
 };
-
-void add_batch(Counts* counts, const at::Tensor& logits, const at::Tensor& targets) {
-  const at::Tensor known = targets.ne(data::kNoTarget);
-  const at::Tensor losses =
-      at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, data::kNoTarget);
-  counts->loss += losses.sum(at::kDouble).item<double>();
-  counts->targets += static_cast<double>(known.sum().item<int64_t>());
-  counts->right += static_cast<double>(logits.argmax(-1).eq(targets).sum().item<int64_t>());
-}
 
 Counts of_all_ranks(Communicator& comm, const Counts& mine) {
   const at::Tensor sums = at::empty({3}, at::kDouble);
@@ -52,9 +43,10 @@ Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, 
     for (auto& batch : loader) {
       std::optional<amp::Autocast> autocast;
       if (options.autocast) autocast.emplace(*options.autocast);
-      const at::Tensor logits = model(batch.ids, batch.lengths);
-      autocast.reset();
-      add_batch(&mine, logits.to(at::kFloat), batch.targets);
+      const TokenScores scores = model->scores(batch.ids, batch.targets, batch.lengths);
+      mine.loss += scores.losses.sum().item<double>();
+      mine.targets += static_cast<double>(batch.targets.ne(data::kNoTarget).sum().item<int64_t>());
+      mine.right += static_cast<double>(scores.likeliest.sum().item<int64_t>());
     }
   }
   model->train(training);

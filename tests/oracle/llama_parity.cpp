@@ -27,8 +27,9 @@ at::Tensor tensor_of(const Safetensors& batch, const char* name) {
   return found == nullptr ? at::Tensor() : *found;
 }
 
-at::Tensor loss_of(const at::Tensor& logits, const Safetensors& batch) {
-  return next_token_loss(logits, *batch.find("targets"));
+at::Tensor loss_of(TransformerLm& model, const Safetensors& batch) {
+  return model->loss(tensor_of(batch, "ids"), tensor_of(batch, "targets"),
+                     tensor_of(batch, "lengths"));
 }
 
 // The likeliest token again and again.
@@ -46,7 +47,7 @@ at::Tensor greedy(TransformerLm& model, const at::Tensor& prompt, int64_t count)
 void compare_once(TransformerLm& model, const Safetensors& batch,
                   const std::filesystem::path& folder) {
   const at::Tensor logits = model(tensor_of(batch, "ids"), tensor_of(batch, "lengths"));
-  const at::Tensor loss = loss_of(logits, batch);
+  const at::Tensor loss = loss_of(model, batch);
   loss.backward();
   NamedTensors gradients;
   for (const auto& item : model->named_parameters())
@@ -67,8 +68,7 @@ void train(TransformerLm& model, const Safetensors& batch, int steps, double rat
   const at::Tensor losses = torch::empty({steps});
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    const at::Tensor loss =
-        loss_of(model(tensor_of(batch, "ids"), tensor_of(batch, "lengths")), batch);
+    const at::Tensor loss = loss_of(model, batch);
     loss.backward();
     optimizer.step();
     losses[step] = loss.item<float>();

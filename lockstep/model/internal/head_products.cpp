@@ -103,9 +103,9 @@ class ShortHead final : public HeadProducts {
     constexpr int64_t kColumns = 1024;
     kernels::in_parallel(
         from.size(1), kColumns, at::get_num_threads(), [&](int64_t begin, int64_t end) {
-          kernels::kernels().transpose({kernels::Type::kBFloat16, source + begin, from.size(0),
-                                        end - begin, from.stride(0)},
-                                       target + begin * to.stride(0), to.stride(0));
+          kernels::kernels().transpose(
+              {kernels::Type::kBFloat16, source + begin, from.size(0), end - begin, from.stride(0)},
+              target + begin * to.stride(0), to.stride(0));
         });
   }
 
@@ -121,8 +121,7 @@ int64_t logits_pitch(int64_t vocabulary, Arithmetic arithmetic) {
 
 std::unique_ptr<HeadProducts> head_products(const at::Tensor& rows, const at::Tensor& weight,
                                             HeadProducts::Wanted wanted, Arithmetic arithmetic) {
-  if (arithmetic == Arithmetic::kBFloat16)
-    return std::make_unique<ShortHead>(rows, weight, wanted);
+  if (arithmetic == Arithmetic::kBFloat16) return std::make_unique<ShortHead>(rows, weight, wanted);
   return std::make_unique<PlainHead>(rows, weight, wanted);
 }
 

@@ -65,10 +65,9 @@ Panels panels_of_transposed(const at::Tensor& x) {
   auto* const to = result.mutable_data_ptr<at::BFloat16>();
   kernels::in_parallel(
       columns, kernels::kPanel, at::get_num_threads(), [&](int64_t begin, int64_t end) {
-        kernels::kernels().pack_columns(
-            {kernels::Type::kBFloat16, from + begin * x.stride(0),
-             std::min(end, x.size(0)) - begin, x.size(1), x.stride(0)},
-            inner, end - begin, to + begin * inner);
+        kernels::kernels().pack_columns({kernels::Type::kBFloat16, from + begin * x.stride(0),
+                                         std::min(end, x.size(0)) - begin, x.size(1), x.stride(0)},
+                                        inner, end - begin, to + begin * inner);
       });
   return {result, inner, columns};
 }
@@ -89,8 +88,7 @@ void float_product(const at::Tensor& out, const at::Tensor& a, const Panels& rig
       for (int64_t c = column; c < end; c += kernels::kPanel) {
         const int64_t width = std::min(kernels::kPanel, end - c);
         at::native::cpublas::brgemm(height, width, std::min(kInner, right.inner - k), a.stride(0),
-                                    width, pitch, how.adds || k > 0,
-                                    left + row * a.stride(0) + k,
+                                    width, pitch, how.adds || k > 0, left + row * a.stride(0) + k,
                                     panels + c * right.inner + k * width, to + row * pitch + c);
       }
   };
