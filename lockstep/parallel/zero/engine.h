@@ -34,7 +34,8 @@ namespace lockstep::zero {
 //
 // A step is gradient_accumulation_steps times forward(), backward() and step(); the last step() is
 // its boundary. Forward computes under autocast where the configuration says bf16 or fp16 (the
-// parameters stay float32, and so do gradients and state: they are the master weights), and outputs
+// parameters stay float32, and so do gradients and state: they are the master weights; a model that was
+// converted to 16 bits before, as DeepSpeed does it, stays that and has ZeroOptions::master_weights), and outputs
 // of 16 bits are converted to float32, so that the loss is computed in that. With buffers
 // (BatchNorm's statistics), rank 0's are copied to all before the first forward of a step in
 // training.

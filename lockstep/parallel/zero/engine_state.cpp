@@ -73,8 +73,15 @@ std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, C
     groups.emplace_back(std::move(tensors));
     if (named == &split.no_decay) groups.back().set_options(without_decay(algorithm));
   }
+  // A model of float32 computes under autocast, and its parameters are the master weights.
+  ZeroOptions zero = options_of(config);
+  for (const torch::optim::OptimizerParamGroup& group : groups) {
+    for (const at::Tensor& one : group.params())
+      zero.master_weights |= config.precision != Precision::kFloat32 &&
+                             (one.scalar_type() == at::kBFloat16 || one.scalar_type() == at::kHalf);
+  }
   return std::make_unique<ZeroOptimizer>(comm, std::move(groups), std::move(names), algorithm,
-                                         options_of(config));
+                                         zero);
 }
 
 // Ranks that train in different ways would not notice otherwise.

@@ -37,7 +37,8 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// What forward computes in. Parameters, gradients and the optimizer's state are float32 in all.
+// What forward computes in. Parameters, gradients and the optimizer's state stay float32; those of a model that
+// has been converted to 16 bits stay that, with float32 masters and state in the optimizer.
 enum class Precision : uint8_t { kFloat32, kBFloat16, kFloat16 };
 
 struct ZeroConfig {

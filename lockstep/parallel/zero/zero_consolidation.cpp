@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/muon.h"
+#include "lockstep/parallel/zero/internal/zero_layout.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
@@ -42,18 +44,20 @@ struct PlainMuon final : torch::optim::SGD, OptimizerKind {
   std::string kind() const override { return "Muon"; }
 };
 
-enum class Memory { kParameters, kNone };
+constexpr const char* kMaster = "master_weight";
 
-// A plain optimizer of the same kind over the same groups, for its state to be filled in or read; or
-// over tensors of the same shapes that have no memory.
-std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups,
-                                     Memory memory = Memory::kParameters) {
+// A plain optimizer of the same kind over groups of the same shapes that have no memory, for its state
+// to be filled in or read; in float32 where parameters have masters.
+std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups, bool masters) {
   std::vector<OptimizerParamGroup> bare;
   for (const auto& group : groups) {
     std::vector<at::Tensor> params = group.params();
-    if (memory == Memory::kNone) {
-      for (at::Tensor& param : params)
-        param = at::empty_like(param, at::TensorOptions().device(at::kMeta));
+    for (at::Tensor& param : params) {
+      const at::ScalarType dtype = param.scalar_type();
+      param = at::empty_like(param,
+                             at::TensorOptions()
+                                 .dtype(internal::has_master(masters, dtype) ? at::kFloat : dtype)
+                                 .device(at::kMeta));
     }
     bare.emplace_back(std::move(params));
   }
@@ -70,6 +74,15 @@ std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& gro
   for (size_t i = 0; i < groups.size(); ++i)
     shadow->param_groups()[i].set_options(groups[i].options().clone());
   return shadow;
+}
+
+// Of all groups, in order.
+std::vector<const at::Tensor*> shadows_of(const Optimizer& shadow) {
+  std::vector<const at::Tensor*> result;
+  for (const OptimizerParamGroup& group : shadow.param_groups()) {
+    for (const at::Tensor& param : group.params()) result.push_back(&param);
+  }
+  return result;
 }
 
 // A parameter's state in torch's object, from tensors in the order of ZeroBucket::states.
@@ -128,9 +141,12 @@ int64_t begin_of(const internal::ZeroBucket& bucket, const internal::ZeroSlot& s
   return bucket.origin + slot.own.begin - slot.offset;
 }
 
-at::Tensor own_state_of(internal::ZeroBucket& bucket, const internal::ZeroSlot& slot,
-                        size_t which) {
-  return bucket.state(which).narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
+at::Tensor own_part_of(const at::Tensor& flat, const internal::ZeroSlot& slot) {
+  return flat.narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
+}
+
+bool is_master(const std::string& name) {
+  return name.ends_with(std::string(".") + kMaster);
 }
 
 // Whether elements lie in the same order.
@@ -149,16 +165,17 @@ void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
   } else if (same_order(parameter.sizes(), state->strides, parameter.strides())) {
     state->read(begin, own);
   } else {
-    const at::Tensor whole = at::empty_like(parameter).copy_(state->whole());
+    const at::Tensor whole = at::empty_like(parameter, own.options()).copy_(state->whole());
     own.copy_(whole.as_strided({own.numel()}, {1}, whole.storage_offset() + begin));
   }
 }
 
 // What tells of the state, without its memory: enough for set_optimizer_state() to judge it.
-Safetensors outline_of(const SlicedTensors& state, const std::string& source) {
+Safetensors outline_of(const SlicedTensors& state, const std::string& source, bool masters) {
   Safetensors outline{.tensors = {}, .metadata = state.metadata};
   for (const auto& [name, tensor] : state.tensors) {
     if (!tensor.complete()) throw CheckpointError(source + ": " + name + " is there in part only");
+    if (masters && is_master(name)) continue;
     const bool count = tensor.dtype == at::kLong && tensor.numel() == 1;
     outline.tensors.emplace_back(
         name,
@@ -168,14 +185,51 @@ Safetensors outline_of(const SlicedTensors& state, const std::string& source) {
   return outline;
 }
 
+// Masters are nobody's but ours: each of a parameter that has one, of its shape, in float32.
+void check_masters(const SlicedTensors& state, const std::vector<const at::Tensor*>& outlines,
+                   const std::vector<internal::ZeroBucket>& buckets, const std::string& source) {
+  std::set<std::string> known;
+  for (const internal::ZeroBucket& bucket : buckets) {
+    if (!bucket.own_master.defined()) continue;
+    for (const internal::ZeroSlot& slot : bucket.slots) {
+      const std::string name = prefix_of(slot) + kMaster;
+      known.insert(name);
+      const SlicedTensor* found = state.find(name);
+      if (found != nullptr && (found->dtype != at::kFloat ||
+                               at::IntArrayRef(found->sizes) != outlines[slot.parameter]->sizes()))
+        throw CheckpointError(source + ": " + name +
+                              " has another shape or dtype than its parameter");
+    }
+  }
+  for (const auto& [name, tensor] : state.tensors) {
+    if (is_master(name) && !known.contains(name))
+      throw CheckpointError(source + ": " + name + " belongs to no parameter that has a master");
+  }
+}
+
 }  // namespace
 
 Safetensors ZeroOptimizer::state_on_root() {
   const at::NoGradGuard no_grad;
-  const auto shadow = shadow_of(param_groups());
+  const bool masters = state_->has_masters();
+  const auto shadow = shadow_of(param_groups(), masters);
+  const std::vector<const at::Tensor*> outlines = shadows_of(*shadow);
+  NamedTensors all_masters;
   const bool root = state_->comm().rank() == 0;
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
+  const auto gathered = [&](const at::Tensor& own) {
+    return state_->sharded() ? state_->comm().gather(own, 0) : own;
+  };
+  const auto of_slot = [&](const at::Tensor& flat, const internal::ZeroSlot& slot) {
+    const at::Tensor& like = parameters[slot.parameter].tensor;
+    return flat::window(flat, slot.offset, like.sizes(), like.strides());
+  };
   for (internal::ZeroBucket& bucket : state_->buckets().buckets()) {
+    if (bucket.own_master.defined()) {
+      const at::Tensor whole = gathered(bucket.own_master);
+      for (const internal::ZeroSlot& slot : bucket.slots)
+        if (root) all_masters.emplace_back(prefix_of(slot) + kMaster, of_slot(whole, slot));
+    }
     const OptimizerOptions& options = param_groups()[bucket.group].options();
     const size_t count = optim::states_of(options);
     const bool stepped = std::any_of(bucket.slots.begin(), bucket.slots.end(), [&](const auto& s) {
@@ -183,30 +237,29 @@ Safetensors ZeroOptimizer::state_on_root() {
     });
     if (!stepped || count == 0) continue;
     std::vector<at::Tensor> whole;
-    for (size_t which = 0; which < count; ++which) {
-      const at::Tensor& own = bucket.state(which);
-      whole.push_back(state_->sharded() ? state_->comm().gather(own, 0) : own);
-    }
+    for (size_t which = 0; which < count; ++which) whole.push_back(gathered(bucket.state(which)));
     if (!root) continue;
     for (const internal::ZeroSlot& slot : bucket.slots) {
       const internal::ZeroParameter& parameter = parameters[slot.parameter];
       if (parameter.steps == 0) continue;
       std::vector<at::Tensor> tensors;
-      for (const at::Tensor& flat : whole) {
-        tensors.push_back(
-            flat::window(flat, slot.offset, parameter.tensor.sizes(), parameter.tensor.strides()));
-      }
-      shadow->state()[parameter.tensor.unsafeGetTensorImpl()] =
+      for (const at::Tensor& flat : whole) tensors.push_back(of_slot(flat, slot));
+      shadow->state()[outlines[slot.parameter]->unsafeGetTensorImpl()] =
           param_state(options, tensors, parameter.steps);
     }
   }
-  return root ? optimizer_state(*shadow) : Safetensors();
+  if (!root) return {};
+  Safetensors result = optimizer_state(*shadow);
+  result.tensors.insert(result.tensors.end(), all_masters.begin(), all_masters.end());
+  std::sort(result.tensors.begin(), result.tensors.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  return result;
 }
 
 SlicedTensors ZeroOptimizer::own_state() {
   const at::NoGradGuard no_grad;
   SlicedTensors result;
-  result.metadata = optimizer_state(*shadow_of(param_groups())).metadata;
+  result.metadata = optimizer_state(*shadow_of(param_groups(), false)).metadata;
   const bool root = state_->comm().rank() == 0;
   if (!state_->sharded() && !root) return result;
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
@@ -215,21 +268,25 @@ SlicedTensors ZeroOptimizer::own_state() {
     const std::vector<std::string> names = state_names(options);
     for (const internal::ZeroSlot& slot : bucket.slots) {
       const internal::ZeroParameter& parameter = parameters[slot.parameter];
-      if (parameter.steps == 0) continue;
       const at::Tensor& tensor = parameter.tensor;
+      // One without elements is no rank's part, and there all the same.
+      const bool here = !slot.own.empty() || (root && slot.numel == 0);
+      const auto add = [&](const char* name, const at::Tensor& flat) {
+        if (!here) return;
+        const at::Tensor own =
+            slot.numel == 0 ? at::empty({0}, flat.options()) : own_part_of(flat, slot);
+        const int64_t begin = slot.numel == 0 ? 0 : begin_of(bucket, slot);
+        result.tensors.emplace(prefix_of(slot) + name,
+                               slice_of(tensor.sizes(), tensor.strides(), begin, own));
+      };
+      if (bucket.own_master.defined()) add(kMaster, bucket.own_master);
+      if (parameter.steps == 0) continue;
       if (root && counts_steps(options)) {
         const at::Tensor steps = at::full({1}, parameter.steps, at::kLong);
         result.tensors.emplace(prefix_of(slot) + "step", slice_of({}, {}, 0, steps));
       }
-      // One without elements is no rank's part, and there all the same.
-      if (slot.own.empty() && !(root && slot.numel == 0)) continue;
-      const int64_t begin = slot.numel == 0 ? 0 : begin_of(bucket, slot);
-      for (size_t which = 0; which < names.size(); ++which) {
-        const at::Tensor own =
-            slot.numel == 0 ? at::empty({0}, tensor.options()) : own_state_of(bucket, slot, which);
-        result.tensors.emplace(prefix_of(slot) + names[which],
-                               slice_of(tensor.sizes(), tensor.strides(), begin, own));
-      }
+      for (size_t which = 0; here && which < names.size(); ++which)
+        add(names[which].c_str(), bucket.state(which));
     }
   }
   return result;
@@ -237,14 +294,14 @@ SlicedTensors ZeroOptimizer::own_state() {
 
 void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& source) {
   const at::NoGradGuard no_grad;
-  const auto shadow = shadow_of(param_groups(), Memory::kNone);
-  set_optimizer_state(*shadow, outline_of(state, source), source);
+  const bool masters = state_->has_masters();
+  const auto shadow = shadow_of(param_groups(), masters);
+  const std::vector<const at::Tensor*> outlines = shadows_of(*shadow);
+  if (masters) check_masters(state, outlines, state_->buckets().buckets(), source);
+  set_optimizer_state(*shadow, outline_of(state, source, masters), source);
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
-  std::vector<const at::Tensor*> outlines;  // of all groups, in order
-  for (size_t i = 0; i < param_groups().size(); ++i) {
+  for (size_t i = 0; i < param_groups().size(); ++i)
     param_groups()[i].set_options(shadow->param_groups()[i].options().clone());
-    for (const at::Tensor& param : shadow->param_groups()[i].params()) outlines.push_back(&param);
-  }
   for (internal::ZeroBucket& bucket : state_->buckets().buckets()) {
     const OptimizerOptions& options = param_groups()[bucket.group].options();
     const std::vector<std::string> names = state_names(options);
@@ -253,9 +310,16 @@ void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& so
       parameter.steps = 0;
       const auto found = shadow->state().find(outlines[slot.parameter]->unsafeGetTensorImpl());
       if (found != shadow->state().end()) parameter.steps = steps_of(options, *found->second);
-      for (size_t which = 0; which < names.size() && !slot.own.empty(); ++which)
-        keep_part(own_state_of(bucket, slot, which), state.find(prefix_of(slot) + names[which]),
-                  begin_of(bucket, slot), parameter.tensor);
+      if (slot.own.empty()) continue;
+      const int64_t begin = begin_of(bucket, slot);
+      for (size_t which = 0; which < names.size(); ++which)
+        keep_part(own_part_of(bucket.state(which), slot),
+                  state.find(prefix_of(slot) + names[which]), begin, parameter.tensor);
+      if (!bucket.own_master.defined()) continue;
+      if (const SlicedTensor* master = state.find(prefix_of(slot) + kMaster))
+        keep_part(own_part_of(bucket.own_master, slot), master, begin, parameter.tensor);
+      else
+        own_part_of(bucket.own_master, slot).copy_(own_part_of(bucket.own_parameters, slot));
     }
   }
 }

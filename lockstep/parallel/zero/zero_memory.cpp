@@ -58,10 +58,14 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
     const std::optional<size_t> unit = units.names.empty() ? std::nullopt : units.unit[first];
     if (unit) foreign[*unit] += all - sharing * part;
     memory.parameters += unit ? part : all / sharing;
-    memory.gradients += layout.buffers > 0 ? part : all;
+    const bool master = internal::has_master(layout.masters, plan.bucket.dtype);
+    const int64_t values = plan.part * (master ? int64_t{sizeof(float)} : element);
+    if (layout.buffers > 0 || (master && ranks.all > 1)) memory.gradients += values;
+    if (layout.buffers == 0) memory.gradients += all;
+    if (master) memory.masters += values;
     const auto& group = groups[group_of[first]];
     const OptimizerOptions& how = group.has_options() ? group.options() : of_defaults(defaults);
-    memory.state += static_cast<int64_t>(optim::states_of(how)) * part;
+    memory.state += static_cast<int64_t>(optim::states_of(how)) * values;
   }
   if (layout.buffers > 0) {
     for (const flat::TensorSpec& buffer : flat::plan_turns(buckets, layout.buffers).buffers)

@@ -101,8 +101,8 @@ void check_fits(Communicator& comm, const ZeroMemory& planned) {
     double needed, allowed, host, group;  // numbers below 2^53
   };
   const std::optional<MemoryLimit> limit = memory_limit();
-  const int64_t needed =
-      planned.parameters + planned.gradients + planned.state + planned.buffers + planned.units;
+  const int64_t needed = planned.parameters + planned.gradients + planned.state + planned.buffers +
+                         planned.units + planned.masters;
   const Rank own{
       static_cast<double>(needed),
       limit ? static_cast<double>(limit->bytes) : std::numeric_limits<double>::infinity(),
@@ -207,6 +207,13 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
     if (groups[i].has_options()) param_groups()[i].set_options(groups[i].options().clone());
   }
   Listed all = listed(groups, names, defaults);
+  const bool sixteen_bits = std::any_of(all.named.begin(), all.named.end(), [](const auto& entry) {
+    return internal::has_master(true, entry.second.scalar_type());
+  });
+  if (options.master_weights && !sixteen_bits)
+    throw InvalidArgument(
+        "ZeroOptimizer: master_weights, and no parameter has 16 bits; convert the model first: "
+        "model->to(at::kBFloat16)");
   internal::ZeroShards shards = internal::shards_of(options, defaults, all.named);
   sharding_ = flat::to_text(shards.policy, shards.choice);
   check_same_on_all_ranks(comm, all.named);

@@ -99,6 +99,18 @@ struct ZeroOptions {
   // False: all but the last are under no_sync().
   bool accumulate = false;
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket of each group, the others
+  // A parameter of bfloat16 or float16 has a float32 master, divided among the ranks as the moments are, which
+  // are float32 then, too. step() updates the master and rounds it into the parameter: what forward
+  // reads, hosts fetch and ranks gather has 16 bits, and no update is lost for being small (DeepSpeed's bf16
+  // engine; FSDP2's MixedPrecisionPolicy with param_dtype). Gradients come in 16 bits; a rank's part of the
+  // average is kept, and added up over backwards in stages 2 and 3, in float32. Masters are memory, also with
+  // `state_directory`. Who writes a parameter from outside is heard: where it is not what its master rounds
+  // to, the step begins at the parameter. Without a 16-bit parameter InvalidArgument.
+  bool master_weights = false;
+  // With master_weights: gradients are widened before they are reduced, so that the average is float32, at
+  // twice the bytes, and up to three buckets' memory in float32 meanwhile. False: they are given to the
+  // communicator in 16 bits, which sums in float32 and rounds once.
+  bool reduce_float32 = false;
   // How each parameter may be divided, by the names that the optimizer has (flat/shard_policy.h); the same on all
   // ranks. Empty: anywhere; under Muon {{.cut = Cut::kWhole, .dims = 2}}, and a policy that cuts a matrix is
   // InvalidArgument. What is not cut anywhere takes larger buckets, and padding (flat/shard_plan.h).
@@ -131,6 +143,7 @@ struct ZeroMemory {
   int64_t state = 0;    // 0 before the first step
   int64_t buffers = 0;  // that gradients pass through in stages 2 and 3
   int64_t units = 0;    // its share of what its host fetches at once (ZeroUnits), at most
+  int64_t masters = 0;  // float32 ones of 16-bit parameters (ZeroOptions::master_weights)
   friend bool operator==(const ZeroMemory&, const ZeroMemory&) = default;
 };
 
@@ -167,7 +180,9 @@ struct ZeroTimes {
 // the moments; DDP has 16. Stages 2 and 3 have three buckets' memory more, a dtype, through which
 // gradients pass, and grad() is undefined once a gradient is reduced. memory() counts. Each parameter is a leaf
 // that requires a gradient; several dtypes are fine, each group and dtype has its own buckets, and
-// state has its parameter's dtype. Frozen parameters are not given. Sparse gradients become dense.
+// state has its parameter's dtype, or its master's. A bfloat16 parameter with a master has 2 / N bytes (2 without
+// one_copy), 4 / N for the master, 8 / N for the moments, and for the gradient 4 / N, with 2 more in stages 0
+// and 1. Frozen parameters are not given. Sparse gradients become dense.
 //
 // step() drops the gradients (zero_grad() need not be called, and does no harm before backward). A
 // backward that threw at the same place on all ranks, elsewhere than in this optimizer's own hooks,
@@ -185,7 +200,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // Collective: compares names, shapes and dtypes among the ranks (Mismatch names the first
   // difference), makes a communicator of its own, and copies rank 0's values to all
   // (or asks `initial`, and passes on what it throws: a rank whose part cannot be had leaves the others waiting
-  // until it ends). Throws
+  // until it ends; for a parameter with a master in float32, which is then rounded). Throws
   // InvalidArgument for options that contradict each other or that the engine cannot follow, for a parameter that occurs twice or shares memory with another, is frozen, no
   // leaf, sparse or not floating-point.
   ZeroOptimizer(Communicator comm, const NamedTensors& parameters, const ZeroAlgorithm& algorithm,
@@ -233,16 +248,17 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   [[nodiscard]] std::shared_ptr<void> whole_parameters();
 
   // The whole state on rank 0, as optimizer_state() of torch::optim::SGD, Adam or AdamW over the
-  // same groups gives it, for write_safetensors() or load_optimizer() there; empty on the others.
-  // Collective. Takes that much memory on rank 0.
+  // same groups (of float32 copies, where there are masters) gives it, and "<index>.master_weight" for each
+  // master, which a plain optimizer does not take; for write_safetensors() or load_optimizer() there; empty on
+  // the others. Collective. Takes that much memory on rank 0.
   Safetensors state_on_root();
   // This rank's part of the same: its slices, views of the optimizer's own memory, valid and unchanged
   // until the next step(). All ranks' together are the whole (checkpoint_writer.h); the options and
   // counts of steps are rank 0's. Does not communicate.
   SlicedTensors own_state();
   // Takes over a whole state: what a checkpoint has of any number of ranks, state_on_root(), or
-  // optimizer_state() of a plain optimizer of that kind; options included. All ranks call it with the
-  // same; each reads and keeps its part. Throws CheckpointError that begins with `source`; then
+  // optimizer_state() of a plain optimizer of that kind (masters are then what the parameters hold); options
+  // included. All ranks call it with the same; each reads and keeps its part. Throws CheckpointError that begins with `source`; then
   // nothing has changed.
   void load_state(const SlicedTensors& state, const std::string& source);
 

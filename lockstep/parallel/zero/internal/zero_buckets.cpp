@@ -76,14 +76,17 @@ void check_parameters(const std::vector<ZeroParameter>& parameters) {
 const at::Tensor& ZeroBucket::state(size_t which) {
   while (states.size() <= which)
     states.push_back(state_directory.empty()
-                         ? at::zeros({part}, own_parameters.options())
-                         : zeros_in(state_directory, part, own_parameters.options()));
+                         ? at::zeros({part}, own_values().options())
+                         : zeros_in(state_directory, part, own_values().options()));
   return states[which];
 }
 
 ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> parameters,
                          std::span<const size_t> groups, const ZeroLayout& layout)
-    : parameters_(std::move(parameters)), births_(bytes_of(parameters_)), parts_(layout.parts) {
+    : parameters_(std::move(parameters)),
+      births_(bytes_of(parameters_)),
+      parts_(layout.parts),
+      alone_(comm.size() == 1) {
   std::vector<flat::TensorSpec> specs;
   bool here = true;  // all of them in the memory that the communicator moves
   for (const ZeroParameter& parameter : parameters_) {
@@ -105,6 +108,8 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     if (!unit_plan_.names.empty()) bucket.unit = unit_plan_.unit[first];
     bucket.part = plan.part;
     bucket.parameters = make_parameters(comm, plan.bucket);
+    if (has_master(layout.masters, plan.bucket.dtype))
+      bucket.own_master = at::zeros({bucket.part}, bucket.parameters.options().dtype(at::kFloat));
     if (lends()) {
       const flat::TurnPlan::Turn& turn = turns_.turns[buckets_.size()];
       bucket.gradients = pool_[turn.buffer].narrow(0, 0, plan.bucket.numel);
@@ -136,6 +141,11 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     host_copy_->spread(flats);
   } else {
     for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
+  }
+  // Theirs are what the parameters hold now; those of `initial` have more bits.
+  for (ZeroBucket& bucket : buckets_) {
+    if (bucket.own_master.defined() && layout.initial == nullptr)
+      bucket.own_master.copy_(bucket.own_parameters);
   }
   if (!unit_plan_.names.empty()) divide_units(*layout.units);
   reset();
@@ -177,21 +187,22 @@ at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& 
 }
 
 // What is padding, the memory is zero for.
-void ZeroBuckets::bear(const ZeroBucket& bucket, const ZeroLayout& layout) {
+void ZeroBuckets::bear(ZeroBucket& bucket, const ZeroLayout& layout) {
   for (const ZeroSlot& slot : bucket.slots) {
     if (slot.own.empty()) continue;
     const int64_t begin = bucket.origin + slot.own.begin - slot.offset;
-    (*layout.initial)(
-        parameters_[slot.parameter].name, begin,
-        bucket.own_parameters.narrow(0, slot.own.begin, slot.own.end - slot.own.begin));
+    (*layout.initial)(parameters_[slot.parameter].name, begin,
+                      bucket.own_values().narrow(0, slot.own.begin, slot.own.end - slot.own.begin));
   }
+  if (bucket.own_master.defined()) bucket.own_parameters.copy_(bucket.own_master);
 }
 
 void ZeroBuckets::move(ZeroBucket& bucket, const flat::Bucket& plan, int part, bool values) {
   bucket.origin = part * bucket.part;
   bucket.own_parameters = bucket.parameters.narrow(0, bucket.origin, bucket.part);
-  bucket.own_gradient = lends() ? at::zeros({bucket.part}, bucket.gradients.options())
-                                : bucket.gradients.narrow(0, bucket.origin, bucket.part);
+  const bool own_average = lends() || (bucket.own_master.defined() && !alone_);
+  bucket.own_gradient = own_average ? at::zeros({bucket.part}, bucket.own_values().options())
+                                    : bucket.gradients.narrow(0, bucket.origin, bucket.part);
   for (const flat::Bucket::Slot& place : plan.slots) {
     ZeroParameter& parameter = parameters_[place.tensor];
     const int64_t numel = parameter.tensor.numel();
@@ -319,8 +330,9 @@ void ZeroBuckets::move_out(ZeroBucket& bucket) {
     return;
   }
   const at::Tensor before = bucket.gradients;
+  const bool own_average = bucket.has_own_average();
   bucket.gradients = before.clone();
-  bucket.own_gradient = bucket.gradients.narrow(0, bucket.origin, bucket.part);
+  if (!own_average) bucket.own_gradient = bucket.gradients.narrow(0, bucket.origin, bucket.part);
   reseat(bucket);
   for (const ZeroSlot& slot : bucket.slots) {
     ZeroParameter& parameter = parameters_[slot.parameter];

@@ -53,10 +53,11 @@ struct ZeroBucket {
   int64_t origin = 0;          // where this rank's part begins
   std::vector<ZeroSlot> slots;
   at::Tensor parameters;
-  at::Tensor gradients;            // the bucket's own memory, or a buffer that is lent to it
-  at::Tensor own_parameters;       // this rank's part of `parameters`
-  at::Tensor own_gradient;         // its average, once reduced: in `gradients`, unless that is lent
-  at::Tensor arriving;             // the average on its way, where own_gradient holds something
+  at::Tensor gradients;       // the bucket's own memory, or a buffer that is lent to it
+  at::Tensor own_parameters;  // this rank's part of `parameters`
+  at::Tensor own_master;      // the same in float32, where it has a master
+  at::Tensor own_gradient;    // its average, once reduced: in `gradients`, unless has_own_average()
+  at::Tensor arriving;        // the average on its way, where own_gradient holds something
   std::optional<size_t> after;     // the bucket that has the buffer before
   size_t buffer = 0;               // which
   std::string state_directory;     // where files have the states; "": they are in memory
@@ -65,6 +66,11 @@ struct ZeroBucket {
   Work work;                       // the reduction, then the gathering
 
   const at::Tensor& state(size_t which);
+  // What a step changes.
+  const at::Tensor& own_values() const {
+    return own_master.defined() ? own_master : own_parameters;
+  }
+  bool has_own_average() const { return !own_gradient.is_alias_of(gradients); }
 };
 
 // Throws InvalidArgument as zero_optimizer.h says.
@@ -123,7 +129,7 @@ class ZeroBuckets {
   at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan);
   // `values`: those of the parameters go along.
   void move(ZeroBucket& bucket, const flat::Bucket& plan, int part, bool values);
-  void bear(const ZeroBucket& bucket, const ZeroLayout& layout);
+  void bear(ZeroBucket& bucket, const ZeroLayout& layout);
   void clear_padding(const ZeroBucket& bucket);
   void move_out(ZeroBucket& bucket);
   void reseat(ZeroBucket& bucket);
@@ -138,6 +144,7 @@ class ZeroBuckets {
   flat::Birthplaces births_;
   int64_t copied_bytes_ = 0;
   int parts_;
+  bool alone_;  // there is no other rank
 };
 
 }  // namespace lockstep::internal

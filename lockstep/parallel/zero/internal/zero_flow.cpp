@@ -1,6 +1,6 @@
 // From gradients as they come to the averages of this rank's parts.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <optional>
@@ -112,14 +112,22 @@ void ZeroState::start_bucket() {
   const at::NoGradGuard no_grad;
   ZeroBucket& bucket = buckets_.buckets()[started_];
   buckets_.place_all(started_);
+  const bool master = bucket.own_master.defined();
+  const bool wide = master && options_.reduce_float32;
   if (sharded()) {
-    // Where the average would go, lie the gradients themselves or the averages of earlier rounds.
-    const bool aside = !buckets_.lends() || rounds_ > 0;
-    if (aside) bucket.arriving = at::empty_like(bucket.own_gradient);
-    bucket.work = comm_.ireduce_scatter(aside ? bucket.arriving : bucket.own_gradient,
-                                        bucket.gradients, ReduceOp::kAvg);
+    const at::Tensor gradients = wide ? bucket.gradients.to(at::kFloat) : bucket.gradients;
+    // Where the average would go, lie the gradients themselves or the averages of earlier rounds; or
+    // it is of another type.
+    const bool aside = !buckets_.lends() || rounds_ > 0 || (master && !wide);
+    if (aside) bucket.arriving = at::empty({bucket.part}, gradients.options());
+    bucket.work = comm_.ireduce_scatter(aside ? bucket.arriving : bucket.own_gradient, gradients,
+                                        ReduceOp::kAvg);
+  } else if (comm_.size() > 1 && wide) {
+    bucket.own_gradient.copy_(bucket.gradients);
+    bucket.work = comm_.iall_reduce(bucket.own_gradient, ReduceOp::kAvg);
   } else if (comm_.size() > 1) {
     bucket.work = comm_.iall_reduce(bucket.gradients, ReduceOp::kAvg);
+    bucket.arriving = master ? bucket.gradients : at::Tensor();
   }
   ++started_;
 }

@@ -23,6 +23,8 @@ ZeroOptions resolved(ZeroOptions options, int ranks) {
     throw InvalidArgument("ZeroOptimizer: stage 3 is one_copy; take stage 2 without it");
   if (options.stage != 3 && options.units.model)
     throw InvalidArgument("ZeroOptimizer: units are for stage 3, which divides parameters");
+  if (options.reduce_float32 && !options.master_weights)
+    throw InvalidArgument("ZeroOptimizer: reduce_float32 is for master_weights");
   if (ranks == 1) {
     if (options.accumulate) options.overlap = false;
     options.stage = 0;
@@ -30,6 +32,10 @@ ZeroOptions resolved(ZeroOptions options, int ranks) {
     options.units = {};
   }
   return options;
+}
+
+bool has_master(bool masters, at::ScalarType dtype) {
+  return masters && (dtype == at::kBFloat16 || dtype == at::kHalf);
 }
 
 ZeroShards shards_of(const ZeroOptions& options, const optim::Algorithm& algorithm,
@@ -53,6 +59,7 @@ ZeroShards shards_of(const ZeroOptions& options, const optim::Algorithm& algorit
 ZeroLayout layout_of(const ZeroOptions& options, int ranks, std::vector<int64_t> grains) {
   return {.parts = options.stage > 0 ? ranks : 1,
           .buffers = options.stage > 1 ? kZeroInFlight : 0,
+          .masters = options.master_weights,
           .one_copy = options.stage > 0 && options.one_copy,
           .sizes = options.bucket_sizes,
           .grains = std::move(grains),

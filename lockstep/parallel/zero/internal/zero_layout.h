@@ -28,6 +28,7 @@ inline constexpr size_t kZeroInFlight = 3;  // buckets that are reduced at once
 struct ZeroLayout {
   int parts = 1;          // ranks that the state is divided among; 1: this rank keeps all
   size_t buffers = 0;     // that the buckets' gradients share; 0: each bucket has its own
+  bool masters = false;   // in float32, of 16-bit parameters
   bool one_copy = false;  // of the parameters a host, where that can be
   flat::BucketSizes sizes = {};
   std::vector<int64_t> grains = {};  // of each parameter, as plan_shards() takes them
@@ -48,6 +49,8 @@ struct ZeroShards {
 };
 ZeroShards shards_of(const ZeroOptions& options, const optim::Algorithm& algorithm,
                      const NamedTensors& parameters);
+// Whether parameters of that type have a master: those of 16 bits, where the options ask for it.
+bool has_master(bool masters, at::ScalarType dtype);
 // Refers to the options.
 ZeroLayout layout_of(const ZeroOptions& options, int ranks, std::vector<int64_t> grains);
 // The index-th parameter's, for messages and the policy.

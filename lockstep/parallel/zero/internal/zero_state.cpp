@@ -236,7 +236,9 @@ ZeroMemory ZeroState::memory() const {
   for (const ZeroBucket& bucket : buckets_.buckets()) {
     memory.parameters +=
         bucket.unit ? bytes(bucket.own_parameters) : share(bytes(bucket.parameters));
-    memory.gradients += bytes(buckets_.lends() ? bucket.own_gradient : bucket.gradients);
+    if (bucket.has_own_average()) memory.gradients += bytes(bucket.own_gradient);
+    if (!buckets_.lends()) memory.gradients += bytes(bucket.gradients);
+    if (bucket.own_master.defined()) memory.masters += bytes(bucket.own_master);
     for (const at::Tensor& state : bucket.states) memory.state += bytes(state);
   }
   memory.buffers = buckets_.pool_bytes();

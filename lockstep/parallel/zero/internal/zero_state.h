@@ -45,6 +45,7 @@ class ZeroState final : public flat::BackwardWatch {
   Communicator& comm() { return comm_; }
   ZeroBuckets& buckets() { return buckets_; }
   bool sharded() const { return buckets_.parts() > 1; }
+  bool has_masters() const { return options_.master_weights; }
   ZeroMemory memory() const;
   ZeroMemory planned_memory(const Groups& groups, const ZeroAlgorithm& defaults) const;
   ZeroTimes times() const {

@@ -3,7 +3,9 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -71,8 +73,9 @@ void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& bas
   }
 }
 
-void update_by_kernel(ZeroBucket& bucket, const std::vector<ZeroParameter>& parameters,
-                      double divisor, const torch::optim::OptimizerOptions& options) {
+void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
+                      const std::vector<ZeroParameter>& parameters, double divisor,
+                      const torch::optim::OptimizerOptions& options) {
   const size_t states = optim::states_of(options);
   const auto scalar = bucket.own_parameters.options().dtype(at::kFloat);
   const std::vector<ZeroStretch> stretches = stretches_of(bucket, parameters);
@@ -84,8 +87,8 @@ void update_by_kernel(ZeroBucket& bucket, const std::vector<ZeroParameter>& para
       const auto part = [b = begin, n = end - begin](const at::Tensor& t) {
         return t.narrow(0, b, n);
       };
-      launch.weights.push_back(part(bucket.own_parameters));
-      launch.gradients.push_back(part(bucket.own_gradient));
+      launch.weights.push_back(part(bucket.own_values()));
+      launch.gradients.push_back(part(gradient));
       launch.steps.push_back(at::full({}, static_cast<double>(steps + 1), scalar));
       for (size_t which = 0; which < states; ++which)
         launch.states[which].push_back(part(bucket.state(which)));
@@ -95,8 +98,9 @@ void update_by_kernel(ZeroBucket& bucket, const std::vector<ZeroParameter>& para
 }
 
 // Each matrix is one rank's, and whole.
-void update_matrices(ZeroBucket& bucket, const std::vector<ZeroParameter>& parameters,
-                     double divisor, const optim::MuonOptions& options) {
+void update_matrices(ZeroBucket& bucket, const at::Tensor& gradient,
+                     const std::vector<ZeroParameter>& parameters, double divisor,
+                     const optim::MuonOptions& options) {
   std::optional<at::Tensor> by;
   if (divisor != 1) by = at::full({}, divisor, bucket.own_parameters.options().dtype(at::kFloat));
   for (const ZeroSlot& slot : bucket.slots) {
@@ -105,9 +109,18 @@ void update_matrices(ZeroBucket& bucket, const std::vector<ZeroParameter>& param
     const auto shaped = [&](const at::Tensor& part) {
       return part.as_strided(like.sizes(), like.strides(), part.storage_offset() + slot.own.begin);
     };
-    optim::muon_update(shaped(bucket.own_parameters), shaped(bucket.own_gradient),
-                       shaped(bucket.state(0)), options, by);
+    optim::muon_update(shaped(bucket.own_values()), shaped(gradient), shaped(bucket.state(0)),
+                       options, by);
   }
+}
+
+// What somebody else has written into the parameters since counts, and the master's further bits do
+// where nobody has.
+void follow_parameters(ZeroBucket& bucket) {
+  const at::Tensor rounded = bucket.own_master.to(bucket.own_parameters.scalar_type());
+  if (at::equal(rounded, bucket.own_parameters)) return;
+  bucket.own_master.copy_(
+      at::where(rounded.eq(bucket.own_parameters), bucket.own_master, bucket.own_parameters));
 }
 
 }  // namespace
@@ -116,10 +129,14 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, dou
                  const torch::optim::OptimizerOptions& options) {
   // Also where all of this rank's part is padding: memory is as it was planned.
   if (const size_t count = optim::states_of(options); count > 0) bucket.state(count - 1);
+  const bool master = bucket.own_master.defined();
+  if (master) follow_parameters(bucket);
+  const at::Tensor gradient = bucket.own_gradient.to(bucket.own_values().scalar_type());
   if (const auto* muon = dynamic_cast<const optim::MuonOptions*>(&options))
-    update_matrices(bucket, parameters, divisor, *muon);
+    update_matrices(bucket, gradient, parameters, divisor, *muon);
   else
-    update_by_kernel(bucket, parameters, divisor, options);
+    update_by_kernel(bucket, gradient, parameters, divisor, options);
+  if (master) bucket.own_parameters.copy_(bucket.own_master);
   for (const ZeroSlot& slot : bucket.slots) {
     ++parameters[slot.parameter].steps;
     // As an in-place change would: autograd then notices a graph that saw the old values.
