@@ -202,7 +202,7 @@ class ZeroStrategy final : public Strategy {
   StepMemory with_others(const ZeroMemory& zero) const {
     StepMemory memory{.parameters = zero.parameters,
                       .gradients = zero.gradients,
-                      .state = zero.state,
+                      .state = zero.state + zero.masters,
                       .buffers = zero.buffers + zero.units};
     for (const at::Tensor& parameter : model().parameters()) {
       if (!parameter.requires_grad()) memory.parameters += static_cast<int64_t>(parameter.nbytes());
