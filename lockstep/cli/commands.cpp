@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/run/command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/log.h"
@@ -58,6 +59,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (name == "run") return run_command({arguments.begin() + 1, arguments.end()});
   if (name == "doctor") return doctor_command({arguments.begin() + 1, arguments.end()});
+  if (name == "plan") return plan_command({arguments.begin() + 1, arguments.end()});
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);
   if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -80,6 +82,7 @@ const std::vector<Command>& commands() {
       {"diff", "find where two runs or two checkpoints part"},
       {"checkpoint", "look into a checkpoint, or convert its tensors"},
       {"bench", "measure collectives on several backends"},
+      {"plan", "show what a pipeline's schedule will do, before it runs"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},
   };
   return kCommands;
@@ -100,7 +103,8 @@ std::string help_text() {
 }
 
 int main_of_lockstep(const std::vector<std::string>& arguments) {
-  const bool own = !arguments.empty() && (arguments[0] == "run" || arguments[0] == "doctor");
+  const bool own = !arguments.empty() &&
+                   (arguments[0] == "run" || arguments[0] == "doctor" || arguments[0] == "plan");
   const std::string who = own ? "lockstep " + arguments[0] : "lockstep";
   try {
     return dispatch(arguments);

@@ -72,9 +72,8 @@ void check_completeness(const PipelineSchedule& schedule) {
   for (int chunk = 0; chunk < schedule.all_chunks(); ++chunk) {
     for (int i = 0; i < schedule.micro_batches; ++i) {
       Runs& of = runs[{chunk, i}];
-      const bool whole =
-          of[kForward] == 1 && of[kBackward] + of[kBackwardInput] == 1 &&
-          of[kBackwardInput] == of[kBackwardWeight];
+      const bool whole = of[kForward] == 1 && of[kBackward] + of[kBackwardInput] == 1 &&
+                         of[kBackwardInput] == of[kBackwardWeight];
       if (!whole)
         refuse(schedule, schedule.stage_of[static_cast<size_t>(chunk)],
                "does not run micro-batch " + std::to_string(i) + " of chunk " +
@@ -130,8 +129,8 @@ class Run {
 
  private:
   struct Stage {
-    size_t next = 0;    // action
-    size_t posted = 0;  // actions whose receives are posted
+    size_t next = 0;        // action
+    size_t posted = 0;      // actions whose receives are posted
     std::deque<Key> sends;  // that wait for their receives
   };
 

@@ -79,9 +79,8 @@ std::vector<int> cut_by_costs(std::span<const double> costs, int chunks) {
     for (size_t end = begin; end < costs.size(); ++end) sums.push_back(sum += costs[end]);
   }
   std::sort(sums.begin(), sums.end());
-  const auto least = std::partition_point(sums.begin(), sums.end(), [&](double most) {
-    return greedy(costs, chunks, most).empty();
-  });
+  const auto least = std::partition_point(
+      sums.begin(), sums.end(), [&](double most) { return greedy(costs, chunks, most).empty(); });
   return greedy(costs, chunks, *least);
 }
 

@@ -80,7 +80,8 @@ TEST(PipelineCut, MistakesAreOneLine) {
   EXPECT_THAT(of_names({"layer1", "layer0"}), HasSubstr("in the model's order"));
   EXPECT_EQ(message_of<InvalidArgument>([] { cut_by_counts(4, {1, 2}); }),
             "pipeline cut 1, 2: 4 units; give how many each chunk has, at least 1");
-  EXPECT_THAT(message_of<InvalidArgument>([] { cut_by_counts(4, {4, 0}); }), HasSubstr("at least 1"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { cut_by_counts(4, {4, 0}); }),
+              HasSubstr("at least 1"));
   EXPECT_THAT(message_of<InvalidArgument>([] { cut_by_costs(std::vector<double>{1, 2}, 3); }),
               HasSubstr("2 units do not make 3 chunks"));
   EXPECT_THAT(message_of<InvalidArgument>([] { cut_by_costs(std::vector<double>{1, -2}, 2); }),

@@ -188,11 +188,10 @@ TEST(PipelineTiming, NothingBeginsBeforeWhatItNeeds) {
         if (!message) continue;
         const bool same = schedule.stage_of[static_cast<size_t>(message->from)] ==
                           schedule.stage_of[static_cast<size_t>(message->to)];
-        const double given =
-            std::max({end_of(message->forward() ? kForward : kBackward, message->from,
-                             message->micro_batch),
-                      end_of(message->forward() ? kForward : kBackwardInput, message->from,
-                             message->micro_batch)});
+        const double given = std::max(
+            {end_of(message->forward() ? kForward : kBackward, message->from, message->micro_batch),
+             end_of(message->forward() ? kForward : kBackwardInput, message->from,
+                    message->micro_batch)});
         EXPECT_GE(timed.start, given + (same ? 0 : 0.25)) << shown(one);
         EXPECT_GE(given, 0) << shown(one);
       }
@@ -245,14 +244,16 @@ TEST(PipelineCheck, NamesWhatIsWrong) {
   EXPECT_THAT(refusal_of(bad), HasSubstr("stage 1 runs B0 before its forward"));
   bad = good;
   bad.actions[1] = {{kForward, 1, 1}, {kBackward, 1, 1}, {kForward, 1, 0}, {kBackward, 1, 0}};
-  EXPECT_EQ(refusal_of(bad),
-            "pipeline schedule 1f1b: stage 0 runs B0 where chunk 1 sends micro-batch 1; run them in "
-            "the order in which they are sent");
+  EXPECT_EQ(
+      refusal_of(bad),
+      "pipeline schedule 1f1b: stage 0 runs B0 where chunk 1 sends micro-batch 1; run them in "
+      "the order in which they are sent");
   bad = good;  // stage 0 wants a gradient before it has given what that is a gradient of
   bad.actions[0] = {{kForward, 0, 0}, {kBackward, 0, 0}, {kForward, 0, 1}, {kBackward, 0, 1}};
   EXPECT_EQ(refusal_of(bad), "no exception") << "slow, but not for ever";
   bad.actions[1] = {{kForward, 1, 0}, {kForward, 1, 1}, {kBackward, 1, 0}, {kBackward, 1, 1}};
-  EXPECT_EQ(refusal_of(bad), "pipeline schedule 1f1b: stage 0 waits for ever before B0 for chunk 1");
+  EXPECT_EQ(refusal_of(bad),
+            "pipeline schedule 1f1b: stage 0 waits for ever before B0 for chunk 1");
   bad = make_schedule("zb-h1", {.stages = 2, .micro_batches = 2});
   std::erase(bad.actions[0], PipelineAction{kBackwardWeight, 0, 1});
   EXPECT_THAT(refusal_of(bad), HasSubstr("stage 0 does not run micro-batch 1"));

@@ -15,10 +15,9 @@ namespace {
 void check(const PipelineTimes& times) {
   const double all[] = {times.forward, times.backward_input, times.backward_weight,
                         times.communication};
-  const bool good =
-      std::all_of(std::begin(all), std::end(all),
-                  [](double time) { return std::isfinite(time) && time >= 0; }) &&
-      times.forward + times.backward_input + times.backward_weight > 0;
+  const bool good = std::all_of(std::begin(all), std::end(all),
+                                [](double time) { return std::isfinite(time) && time >= 0; }) &&
+                    times.forward + times.backward_input + times.backward_weight > 0;
   if (!good)
     throw InvalidArgument(
         "pipeline times: give finite ones, none of them negative, not all of them 0");
@@ -78,8 +77,8 @@ PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& ti
   for (size_t stage = 0; stage < schedule.actions.size(); ++stage)
     LOCKSTEP_CHECK(timing.actions[stage].size() == schedule.actions[stage].size(),
                    "a schedule to be timed has passed check_schedule()");
-  timing.ideal = schedule.micro_batches *
-                 (times.forward + times.backward_input + times.backward_weight);
+  timing.ideal =
+      schedule.micro_batches * (times.forward + times.backward_input + times.backward_weight);
   timing.bubble = (timing.makespan - timing.ideal) / timing.ideal;
   for (const auto& actions : timing.actions)
     timing.inner_bubble = std::max(timing.inner_bubble, waited_inside(actions) / timing.ideal);

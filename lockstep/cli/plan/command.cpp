@@ -1,0 +1,143 @@
+#include "lockstep/cli/plan/command.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/plan/pictures.h"
+#include "lockstep/cli/usage.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
+#include "lockstep/core/text.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct PlanFlags {
+  std::string schedule;
+  PipelineSize size{.stages = 0, .micro_batches = 0};
+  std::string times = "1,1,1";
+  double communication = 0;
+  std::string svg, json;
+  bool help = false;
+};
+
+class PlanParser {
+ public:
+  explicit PlanParser(PlanFlags& flags)
+      : app_(
+            "Shows what a pipeline's schedule will do: who computes what when, how long stages "
+            "wait, what they hold.",
+            "lockstep plan") {
+    app_.set_help_flag();
+    app_.footer(
+        "Without --schedule: all schedules of this size, a line each.\n"
+        "Exit code: 0, or 2 for a wrong flag.");
+    app_.add_option("--schedule", flags.schedule, "One of " + joined(schedule_names()))
+        ->type_name("NAME");
+    app_.add_option("--stages", flags.size.stages, "Ranks along the pipeline")
+        ->type_name("P")
+        ->check(CLI::Range(1, 512))
+        ->required();
+    app_.add_option("--micro-batches", flags.size.micro_batches, "Micro-batches of a step")
+        ->type_name("M")
+        ->check(CLI::Range(1, 4096))
+        ->required();
+    app_.add_option("--chunks", flags.size.chunks,
+                    "Chunks of the model a stage has; interleaved takes any number")
+        ->type_name("V")
+        ->check(CLI::Range(1, 26));
+    app_.add_option("--times", flags.times,
+                    "What a stage takes for a micro-batch: forward, backward of inputs, backward "
+                    "of weights; in any unit")
+        ->type_name("F,B,W");
+    app_.add_option("--communication", flags.communication,
+                    "What a message takes from one stage to another")
+        ->type_name("TIME")
+        ->check(CLI::Range(0.0, 1e12));
+    app_.add_option("--svg", flags.svg, "Draw the schedule there")->type_name("FILE");
+    app_.add_option("--json", flags.json, "Write the schedule and its times there")
+        ->type_name("FILE");
+    app_.add_flag("--help,-h", flags.help, "This text");
+  }
+
+  void parse(const std::vector<std::string>& words) { parse_options(app_, words); }
+  std::string help() const { return app_.help(); }
+
+ private:
+  CLI::App app_;
+};
+
+PipelineTimes times_of(const PlanFlags& flags) {
+  double numbers[3] = {};
+  const char* at = flags.times.data();
+  const char* const end = at + flags.times.size();
+  size_t read = 0;
+  for (; read < 3; ++read) {
+    if (read > 0 && (at == end || *at++ != ',')) break;
+    const auto [next, error] = std::from_chars(at, end, numbers[read]);
+    if (error != std::errc() || !(numbers[read] >= 0 && numbers[read] <= 1e12)) break;
+    at = next;
+  }
+  if (read != 3 || at != end || numbers[0] + numbers[1] + numbers[2] == 0)
+    throw UsageError("--times is '" + flags.times +
+                     "'; give three times that are not all 0, such as 1,1,1");
+  return {numbers[0], numbers[1], numbers[2], flags.communication};
+}
+
+// A schedule that does not go with this size is said so, and the others are shown.
+void compare(const PlanFlags& flags, const PipelineTimes& times) {
+  std::vector<PlannedPipeline> plans;
+  std::string refused;
+  for (const std::string& name : schedule_names()) {
+    PipelineSize size = flags.size;
+    // How many chunks is a question for interleaved alone.
+    if (name != "interleaved") size.chunks = 0;
+    try {
+      plans.push_back(plan_pipeline(name, size, times));
+    } catch (const InvalidArgument& error) {
+      refused += std::string("\n") + error.what();
+    }
+  }
+  write_stdout(std::to_string(flags.size.stages) + " stages, " +
+               std::to_string(flags.size.micro_batches) + " micro-batches\n\n" +
+               comparison_of(plans) + refused + (refused.empty() ? "" : "\n"));
+}
+
+}  // namespace
+
+int plan_command(const std::vector<std::string>& arguments) {
+  PlanFlags flags;
+  PlanParser parser(flags);
+  // Before what is required: "--help" alone is no mistake.
+  for (const std::string& word : arguments) {
+    if (word != "--help" && word != "-h") continue;
+    write_stdout(parser.help());
+    return 0;
+  }
+  parser.parse(arguments);
+  const PipelineTimes times = times_of(flags);
+  if (flags.schedule.empty()) {
+    if (!flags.svg.empty() || !flags.json.empty())
+      throw UsageError("--svg and --json are of one schedule; give --schedule, one of " +
+                       joined(schedule_names()));
+    compare(flags, times);
+    return 0;
+  }
+  check_output_file(flags.svg);
+  check_output_file(flags.json);
+  const PlannedPipeline plan = plan_pipeline(flags.schedule, flags.size, times);
+  write_stdout(text_of(plan));
+  if (!flags.svg.empty()) write_file_aside(flags.svg, svg_of(plan));
+  if (!flags.json.empty()) write_file_aside(flags.json, json_of(plan).dump(2) + "\n");
+  return 0;
+}
+
+std::string plan_help() {
+  PlanFlags flags;
+  return PlanParser(flags).help();
+}
+
+}  // namespace lockstep::cli

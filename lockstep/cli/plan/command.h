@@ -1,0 +1,15 @@
+// `lockstep plan`: shows what a pipeline's schedule will do before it runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep::cli {
+
+// Returns the exit code, 0. Throws UsageError, InvalidArgument; SystemError where a file cannot be
+// written.
+int plan_command(const std::vector<std::string>& arguments);
+
+std::string plan_help();
+
+}  // namespace lockstep::cli

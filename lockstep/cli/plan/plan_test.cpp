@@ -1,0 +1,109 @@
+// `lockstep plan`: what it draws, and what it says of wrong flags.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/plan/command.h"
+#include "lockstep/cli/plan/pictures.h"
+#include "lockstep/cli/usage.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::cli {
+namespace plan_test {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+std::string refusal_of(const Words& words) {
+  const std::string line = message_of<InvalidArgument>([&] { plan_command(words); });
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  return line;
+}
+
+TEST(PlanCommand, DrawsTheScheduleInText) {
+  const std::string text = text_of(plan_pipeline("1f1b", {3, 4}, {}));
+  EXPECT_THAT(text,
+              HasSubstr("1f1b: 3 stages, 4 micro-batches; forward 1, backward 1 for inputs "
+                        "and 1 for weights\n\n"
+                        "stage 0 | F0 F1 F2 ............B0    F3 B1    ...B2    ...B3\n"
+                        "stage 1 | ...F0 F1 ......B0    F2 B1    F3 B2    ...B3    ......\n"
+                        "stage 2 | ......F0 B0    F1 B1    F2 B2    F3 B3    ............\n"));
+  EXPECT_THAT(text, HasSubstr("time 18, of which 12 are work; bubble 50.0 % (theory: 50.0 %)"));
+  EXPECT_THAT(text, HasSubstr("    1       1  33.3 %              2       2\n"));
+}
+
+TEST(PlanCommand, NamesChunksAndStaysWithinItsColumns) {
+  const PlannedPipeline small = plan_pipeline("zb-v", {2, 3}, {});
+  EXPECT_THAT(text_of(small), HasSubstr("stage 1 | ....F0a F0b F1a "));
+  EXPECT_THAT(text_of(small), HasSubstr("through chunk a, b, ... of the stage"));
+  std::istringstream lines(text_of(plan_pipeline("zb-h1", {12, 8}, {}), 60));
+  int drawn = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("stage ") || line.find('|') == std::string::npos) continue;
+    ++drawn;
+    EXPECT_LE(line.size(), 60u) << line;
+    EXPECT_THAT(line, ::testing::MatchesRegex("stage +[0-9]+ \\| [.FIW]+"))
+        << "letters alone where numbers have no room";
+  }
+  EXPECT_EQ(drawn, 12);
+  EXPECT_THAT(text_of(plan_pipeline("zb-h1", {12, 64}, {}), 60),
+              HasSubstr("\n\nToo long for 60 columns; --svg draws it.\n\ntime 203"));
+}
+
+TEST(PlanCommand, ComparesSchedules) {
+  const std::string table =
+      comparison_of({plan_pipeline("1f1b", {4, 8}, {}), plan_pipeline("zb-h1", {4, 8}, {})});
+  EXPECT_THAT(table, HasSubstr("1f1b"));
+  EXPECT_THAT(table, HasSubstr("37.5 %"));
+  EXPECT_THAT(table, HasSubstr("12.5 %"));
+}
+
+TEST(PlanCommand, WritesAPictureAndJson) {
+  const TestDirectory directory;
+  EXPECT_EQ(plan_command({"--schedule", "zb-h1", "--stages", "4", "--micro-batches", "8", "--svg",
+                          (directory / "plan.svg").string(), "--json",
+                          (directory / "plan.json").string()}),
+            0);
+  const std::string svg = directory.read("plan.svg");
+  EXPECT_THAT(svg, HasSubstr("zb-h1: 4 stages, 8 micro-batches; bubble 12.5 %"));
+  EXPECT_THAT(svg, HasSubstr("backward of weights"));
+  EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+  size_t boxes = 0;
+  for (size_t at = 0; (at = svg.find("fill-opacity", at)) != std::string::npos; ++at) ++boxes;
+  EXPECT_EQ(boxes, 4u * 8 * 3 + 3) << "one for each action, and the legend's";
+  const auto json = nlohmann::json::parse(directory.read("plan.json"));
+  EXPECT_EQ(json["schedule"], "zb-h1");
+  EXPECT_EQ(json["makespan"], 27);
+  EXPECT_EQ(json["bubble"], json["expected_bubble"]);
+  EXPECT_EQ(json["actions"].size(), 4u);
+  EXPECT_EQ(json["actions"][0].size(), 24u);
+  EXPECT_EQ(json["actions"][3][0]["start"], 3);
+  EXPECT_EQ(json["peak_activations"], json["expected_peak_activations"]);
+}
+
+TEST(PlanCommand, MistakesAreOneLine) {
+  EXPECT_THAT(refusal_of({"--stages", "4", "--micro-batches", "8", "--schedule", "zb-h2"}),
+              HasSubstr("no pipeline schedule 'zb-h2' (did you mean zb-h1?)"));
+  EXPECT_THAT(refusal_of({"--stages", "4", "--micro-bathes", "8"}),
+              HasSubstr("unknown option --micro-bathes (did you mean --micro-batches?)"));
+  EXPECT_THAT(refusal_of({"--stages", "4"}), HasSubstr("--micro-batches is required"));
+  EXPECT_THAT(refusal_of({"--stages", "4", "--micro-batches", "8", "--schedule", "interleaved",
+                          "--chunks", "27"}),
+              HasSubstr("--chunks"));
+  for (const char* times : {"1,1", "1,1,1,1", "1,a,1", "0,0,0", "1,-1,1", "", "1,1,inf"}) {
+    EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--times", times}),
+                HasSubstr("three times that are not all 0"))
+        << times;
+  }
+  EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--svg", "x.svg"}),
+              HasSubstr("give --schedule, one of gpipe"));
+  EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--schedule", "1f1b", "--json",
+                          "/nowhere/plan.json"}),
+              HasSubstr("/nowhere"));
+  EXPECT_THAT(plan_help(), HasSubstr("--micro-batches"));
+}
+
+}  // namespace plan_test
+}  // namespace lockstep::cli
