@@ -172,6 +172,21 @@ def language_model(job):
         sys.exit(f"the loss goes from {first} to {last}, and {right} sums are right")
 
 
+def pipeline(job):
+    ranks = job.ranks or 2
+    runs = {}
+    for schedule in ("zb-h1", "1f1b"):
+        lines = re.findall(r"stage (\d) of (\d) by \S+: loss (\d\.\d\d) to (\d\.\d\d); has (\d+) parameters, "
+                           r"holds (\d) activations", job.output("pipeline", "60", schedule))
+        expect("stages", sorted((int(s), int(n)) for s, n, *_ in lines), [(s, ranks) for s in range(ranks)])
+        runs[schedule] = {float(last) for _, _, _, last, *_ in lines}
+        expect("the ranks know one loss", len(runs[schedule]), 1)
+        for *_, first, last, _, held in lines:
+            expect(f"the loss falls from {first} to {last}", float(last) < 0.7 * float(first), True)
+            expect(f"{held} activations are held", int(held) <= ranks, True)
+    expect("the loss of both schedules", runs["zb-h1"], runs["1f1b"])
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -297,7 +312,7 @@ def missing(options, way):
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
-                                        checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
+                                        pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

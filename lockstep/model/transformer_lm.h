@@ -74,8 +74,9 @@ struct LmPassOptions {
   uint64_t dropout_seed = 0;
   // The products' gradients of weights are not computed in backward but by run_deferred(), into grad();
   // nullptr: in backward. Not where a layer is computed in the composed form (another device or type, a
-  // Linear with hooks). Nobody is told that they have arrived: not under DistributedDataParallel, ZeRO or
-  // Horovod, whose buckets count arrivals.
+  // Linear with hooks). run_deferred() is a backward of its own, in which they arrive for whoever watches
+  // (flat/backward_watch.h). DistributedDataParallel, ZeRO and Horovod await all gradients in one: with them
+  // both are put into one node's backward, as parallel/pipeline does (flat::OuterBackward).
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
 };
 
@@ -150,7 +151,8 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
                      const LmPass& pass);
 
-// Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad().
+// Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad(), as a
+// backward of its own.
 std::shared_ptr<internal::DeferredGradients> make_deferred();
 void run_deferred(internal::DeferredGradients& deferred);
 

@@ -213,10 +213,20 @@ TEST(TransformerLm, WeightsGradientsMayComeLater) {
   backward(nullptr);
   const auto now = gradients(lm);
   const auto deferred = make_deferred();
+  const at::Tensor weight = lm->named_parameters()["model.layers.1.mlp.up_proj.weight"];
+  int arrived = 0;
+  weight.register_hook([&](const at::Tensor& gradient) {
+    ++arrived;
+    EXPECT_EQ(gradient.sizes(), weight.sizes());
+  });
   backward(deferred);
-  EXPECT_FALSE(lm->named_parameters()["model.layers.1.mlp.up_proj.weight"].grad().defined());
+  EXPECT_FALSE(weight.grad().defined());
   EXPECT_TRUE(lm->named_parameters()["model.norm.weight"].grad().defined());
+  EXPECT_EQ(arrived, 0);
   run_deferred(*deferred);
+  EXPECT_EQ(arrived, 1) << "a hook sees it";
+  run_deferred(*deferred);  // nothing is left
+  EXPECT_EQ(arrived, 1);
   const auto later = gradients(lm);
   for (size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(at::equal(now[i], later[i]));
 }

@@ -269,7 +269,8 @@ class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> 
     const bool again = torch::autograd::get_current_graph_task_keep_graph();
     // The only reference is handed on, so that a grad() takes the memory over.
     const auto take = [&](size_t input, bool wanted, at::Tensor& from) -> at::Tensor {
-      if (!wanted || !context->needs_input_grad(input)) return {};
+      const bool later = input == 1 && work->options.deferred;
+      if (!wanted || !(later || context->needs_input_grad(input))) return {};
       if (!from.defined()) refuse_loss("a second backward; give the first one retain_graph");
       at::Tensor taken = again ? from.clone() : std::move(from);
       from = again ? from : at::Tensor();
@@ -280,10 +281,9 @@ class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> 
     result[0] = take(0, work->wanted.rows, work->drows);
     result[1] = take(1, work->wanted.weight, work->dweight);
     if (work->options.deferred && result[1].defined()) {
-      work->options.deferred->add(
-          [gradient = std::move(result[1]), weight = work->weight]() mutable {
-            internal::add_to_grad(weight, std::move(gradient));
-          });
+      work->options.deferred->add(work->weight, [gradient = std::move(result[1])]() mutable {
+        return std::move(gradient);
+      });
       result[1] = at::Tensor();
     }
     return result;
@@ -328,7 +328,9 @@ at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
     return mean_loss(x, w, *work);
   work->wanted = {x.requires_grad(), w.requires_grad()};
   if (options.deferred) work->weight = weight;
-  return VocabularyLossNode::apply(x, w, work);
+  // A gradient that comes later does not come now, not even as an undefined one (lm_nodes.cpp).
+  const bool later = options.deferred && x.requires_grad();
+  return VocabularyLossNode::apply(x, later ? w.detach() : w, work);
 }
 
 TokenScores token_scores(const at::Tensor& logits, const at::Tensor& targets) {

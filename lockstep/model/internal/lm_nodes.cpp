@@ -12,6 +12,8 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
@@ -133,6 +135,26 @@ at::Tensor weight_gradient_of(const at::Tensor& dy, const at::Tensor& x) {
   return gradient.scalar_type() == at::kFloat ? gradient : gradient.to(at::kFloat);
 }
 
+// A gradient that is computed when autograd comes by.
+class LaterNode final : public torch::autograd::Node {
+ public:
+  LaterNode(const at::Tensor& weight, DeferredGradients::Compute compute, const at::Tensor& seed)
+      : compute_(std::move(compute)) {
+    add_next_edge(torch::autograd::impl::gradient_edge(weight));
+    add_input_metadata(seed);
+  }
+
+ private:
+  variable_list apply(variable_list&&) override {
+    const auto guard = without_autocast();
+    // It lets its rows go before the next one is computed.
+    const auto compute = std::exchange(compute_, nullptr);
+    return {compute()};
+  }
+
+  DeferredGradients::Compute compute_;
+};
+
 class ProductsNode : public torch::autograd::Function<ProductsNode> {
  public:
   // inputs: x, then each product's weight, and its bias where it has one.
@@ -177,19 +199,21 @@ class ProductsNode : public torch::autograd::Function<ProductsNode> {
         else
           result[0] = at::mm(dy, kept[1 + i]);
       }
-      if (context->needs_input_grad(at_weight)) {
+      const auto wanted = [&](const at::Tensor& parameter, size_t at) {
+        return work->deferred ? parameter.requires_grad() : context->needs_input_grad(at);
+      };
+      if (wanted(work->of[i].weight, at_weight)) {
         if (work->deferred) {
-          work->deferred->add([dy, x = x.detach(), weight = work->of[i].weight] {
-            add_to_grad(weight, weight_gradient_of(dy, x));
-          });
+          work->deferred->add(work->of[i].weight,
+                              [dy, x = x.detach()] { return weight_gradient_of(dy, x); });
         } else {
           result[at_weight] = weight_gradient_of(dy, x);
         }
       }
-      if (has_bias && context->needs_input_grad(at_weight + 1)) {
+      if (has_bias && wanted(work->of[i].bias, at_weight + 1)) {
         const at::Tensor sums = column_sums(dy);
         if (work->deferred)
-          work->deferred->add([sums, bias = work->of[i].bias] { add_to_grad(bias, sums); });
+          work->deferred->add(work->of[i].bias, [sums] { return sums; });
         else
           result[at_weight + 1] = sums;
       }
@@ -250,21 +274,19 @@ at::Tensor kept_elements(const kernels::Dropout& dropout, int64_t first_row, int
 }  // namespace
 
 void DeferredGradients::run() {
-  const at::NoGradGuard no_grad;
-  // One after another, so that each lets its rows go; what is left after a failure stays pending.
-  std::reverse(pending_.begin(), pending_.end());
-  while (!pending_.empty()) {
-    const auto compute = std::move(pending_.back());
-    pending_.pop_back();
-    compute();
+  if (pending_.empty()) return;
+  // Autograd runs the youngest node first.
+  std::vector<Pending> pending = std::exchange(pending_, {});
+  const at::Tensor seed = at::zeros({}, at::kFloat);
+  torch::autograd::edge_list roots;
+  while (!pending.empty()) {
+    Pending one = std::move(pending.back());
+    pending.pop_back();
+    roots.emplace_back(c10::make_intrusive<LaterNode>(one.weight, std::move(one.compute), seed), 0);
   }
-}
-
-void add_to_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
-  if (parameter.grad().defined())
-    parameter.mutable_grad().add_(gradient);
-  else
-    parameter.mutable_grad() = gradient;
+  const variable_list seeds(roots.size(), seed);
+  torch::autograd::Engine::get_default_engine().execute(
+      roots, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
 RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& gamma,
@@ -286,9 +308,12 @@ std::vector<at::Tensor> products(const at::Tensor& x, const std::vector<Product>
     return results;
   }
   variable_list inputs{x};
+  // A gradient that comes later does not come now: not even as an undefined one, of which hooks are told.
+  // Where x has none, the weights alone make this a node.
+  const bool alone = deferred && x.requires_grad();
   for (const Product& one : of) {
-    inputs.push_back(one.weight);
-    if (one.bias.defined()) inputs.push_back(one.bias);
+    inputs.push_back(alone ? one.weight.detach() : one.weight);
+    if (one.bias.defined()) inputs.push_back(alone ? one.bias.detach() : one.bias);
   }
   auto work = c10::make_intrusive<ProductsWork>();
   work->deferred = std::move(deferred);

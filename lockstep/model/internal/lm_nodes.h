@@ -18,17 +18,23 @@ namespace lockstep::internal {
 // (zero-bubble pipelines, Qi et al., arXiv:2401.10241). One thread.
 class DeferredGradients {
  public:
-  void add(std::function<void()> compute) { pending_.push_back(std::move(compute)); }
-  // Computes what is pending, in the order in which backward came by, into the weights' grad().
+  using Compute = std::function<at::Tensor()>;
+  void add(const at::Tensor& weight, Compute compute) {
+    pending_.push_back({weight, std::move(compute)});
+  }
+  // A backward of its own that computes what is pending, one after another in the order in which the other
+  // came by, and passes each on to its weight: hooks see it arrive as they see any gradient. Then nothing is
+  // pending, also after a failure.
   void run();
   bool empty() const { return pending_.empty(); }
 
  private:
-  std::vector<std::function<void()>> pending_;
+  struct Pending {
+    at::Tensor weight;
+    Compute compute;
+  };
+  std::vector<Pending> pending_;
 };
-
-// What deferred work ends with.
-void add_to_grad(const at::Tensor& parameter, const at::Tensor& gradient);
 
 // y = z / sqrt(mean(z^2) + epsilon) * gamma, and z = x + residual where there is a residual, which is
 // float32 in any arithmetic; y and x are bfloat16 in that one.

@@ -1,0 +1,78 @@
+// One step of a stage: its actions, in order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+
+namespace lockstep::internal {
+
+class PipelineStep {
+ public:
+  // What it refers to must live longer.
+  PipelineStep(Communicator& comm, const PipelineSchedule& schedule,
+               const std::map<int, PipelineChunk>& chunks, const PipelineDiscipline& discipline,
+               const PipelineBatch& batch, bool backward);
+
+  // The stage's part of the loss: all of it on the last chunk's stage, 0 elsewhere.
+  double run();
+
+  const std::vector<PipelineAction>& executed() const { return executed_; }
+  int most_held() const { return most_held_; }
+  // What it is at, for messages: "stage 2, F3".
+  std::string place() const;
+
+ private:
+  using Place = std::pair<int, int>;  // chunk, micro-batch
+  struct Kept {
+    at::Tensor input, output;  // of a forward, with its graph
+  };
+  struct Receive {
+    size_t action = 0;
+    PipelineMessage message;
+    at::Tensor rows;
+    Work work;
+  };
+
+  bool crosses(const PipelineMessage& message) const;
+  int tag_of(const PipelineMessage& message) const;
+  const PipelineRows& rows_between(const PipelineMessage& message) const;
+  // Posts receives up to that of action `at`, and those that may be ahead of it.
+  void post(size_t at);
+  at::Tensor received(const PipelineMessage& message);
+  void send(const PipelineMessage& message, const at::Tensor& rows);
+  void settle_sends(size_t most);
+
+  void run(const PipelineAction& action);
+  void forward(const PipelineAction& action);
+  void backward(const PipelineAction& action);
+  void check_rows(const PipelineAction& action, const at::Tensor& rows) const;
+
+  Communicator& comm_;
+  const PipelineSchedule& schedule_;
+  const std::map<int, PipelineChunk>& chunks_;
+  PipelineDiscipline discipline_;
+  const PipelineBatch& batch_;
+  bool backward_;
+  std::vector<PipelineAction> actions_;    // of this stage and batch
+  std::vector<MicroBatch> micro_batches_;  // of the batch
+  std::vector<bool> defers_;               // of each chunk of the model: W comes by itself
+
+  std::vector<std::pair<size_t, PipelineMessage>> awaited_;  // action and message, in order
+  size_t next_awaited_ = 0;                                  // the first that is not posted
+  std::deque<Receive> posted_;
+  std::map<std::pair<int, Place>, at::Tensor> handed_;  // between chunks of this stage
+  std::deque<Work> sends_;
+  std::map<Place, Kept> kept_;
+  std::vector<at::Tensor> losses_;
+  std::vector<PipelineAction> executed_;
+  int held_ = 0, most_held_ = 0;
+};
+
+}  // namespace lockstep::internal

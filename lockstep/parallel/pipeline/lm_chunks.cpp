@@ -1,0 +1,113 @@
+#include "lockstep/parallel/pipeline/lm_chunks.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/plan/pipeline_cut.h"
+
+namespace lockstep {
+
+struct LmChunks::State {
+  TransformerLm lm{nullptr};
+  std::vector<int> first;  // units, one past the last
+  std::vector<std::vector<int64_t>> lengths;
+  uint64_t dropout_seed = 0;
+  std::map<std::pair<int, int>, std::shared_ptr<internal::DeferredGradients>> deferred;
+
+  at::Tensor forward(int chunk, const at::Tensor& rows, const MicroBatch& micro_batch) {
+    const auto index = static_cast<size_t>(micro_batch.index);
+    if (index >= lengths.size() || std::accumulate(lengths[index].begin(), lengths[index].end(),
+                                                   int64_t{0}) != micro_batch.rows)
+      throw InvalidArgument("LmChunks: micro-batch " + std::to_string(micro_batch.index) + " of " +
+                            std::to_string(micro_batch.rows) +
+                            " tokens is not what begin() was told; call it before each step");
+    LmPassOptions options{.first_row = micro_batch.first_row, .dropout_seed = dropout_seed};
+    if (micro_batch.defer_weights)
+      options.deferred = deferred[{chunk, micro_batch.index}] = make_deferred();
+    const LmPass pass = lm->pass(lengths[index], options);
+    at::Tensor x = rows;
+    for (int unit = first[static_cast<size_t>(chunk)]; unit < first[static_cast<size_t>(chunk) + 1];
+         ++unit)
+      x = lm->units()[static_cast<size_t>(unit)]->forward(x, pass);
+    return x;
+  }
+
+  void backward_weight(int chunk, const MicroBatch& micro_batch) {
+    const auto found = deferred.find({chunk, micro_batch.index});
+    if (found == deferred.end()) return;
+    const auto gradients = std::move(found->second);
+    deferred.erase(found);
+    run_deferred(*gradients);
+  }
+};
+
+LmChunks::LmChunks(TransformerLm lm, const std::vector<int>& cut)
+    : state_(std::make_shared<State>()) {
+  state_->first = first_units(cut_by_counts(static_cast<int>(lm->units().size()), cut));
+  state_->lm = std::move(lm);
+}
+
+std::vector<PipelineChunk> LmChunks::chunks_of(const PipelineSchedule& schedule, int stage) const {
+  const auto cut = static_cast<int>(state_->first.size()) - 1;
+  if (schedule.all_chunks() != cut)
+    throw InvalidArgument("LmChunks: the model is cut into " + std::to_string(cut) +
+                          " chunks, and the schedule has " + std::to_string(schedule.all_chunks()));
+  const PipelineRows rows{{state_->lm->config().hidden_size},
+                          state_->lm->parameters().front().scalar_type()};
+  std::vector<PipelineChunk> chunks;
+  for (const int chunk : schedule.chunks_of(stage)) {
+    const auto state = state_;
+    chunks.push_back(
+        {.forward = [state, chunk](
+                        const at::Tensor& x,
+                        const MicroBatch& micro) { return state->forward(chunk, x, micro); },
+         .backward_weight =
+             [state, chunk](const MicroBatch& micro) { state->backward_weight(chunk, micro); },
+         .takes = rows,
+         .gives = rows});
+  }
+  return chunks;
+}
+
+std::vector<PipelineTie> LmChunks::ties_of(const PipelineSchedule& schedule, int stage) const {
+  const int last = schedule.all_chunks() - 1;
+  if (!state_->lm->config().tie_word_embeddings || last == 0) return {};
+  PipelineTie tie{0, last, {}};
+  if (schedule.stage_of.front() == stage || schedule.stage_of.back() == stage)
+    tie.parameter = state_->lm->named_parameters()["model.embed_tokens.weight"];
+  return {tie};
+}
+
+std::vector<std::string> LmChunks::parameters_of(const PipelineSchedule& schedule,
+                                                 int stage) const {
+  std::vector<std::string> names;
+  const auto& units = state_->lm->unit_names();
+  for (const int chunk : schedule.chunks_of(stage)) {
+    for (int unit = state_->first[static_cast<size_t>(chunk)];
+         unit < state_->first[static_cast<size_t>(chunk) + 1]; ++unit) {
+      for (const auto& item : state_->lm->units()[static_cast<size_t>(unit)]->named_parameters())
+        names.push_back(units[static_cast<size_t>(unit)] + "." + item.key());
+    }
+  }
+  const bool tied = state_->lm->config().tie_word_embeddings;
+  const std::string embeddings = "model.embed_tokens.weight";
+  if (tied && schedule.stage_of.back() == stage &&
+      std::find(names.begin(), names.end(), embeddings) == names.end())
+    names.push_back(embeddings);
+  return names;
+}
+
+std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
+                                     uint64_t dropout_seed) {
+  std::vector<int64_t> rows;
+  for (const auto& of : lengths) rows.push_back(std::accumulate(of.begin(), of.end(), int64_t{0}));
+  state_->lengths = std::move(lengths);
+  state_->dropout_seed = dropout_seed;
+  state_->deferred.clear();
+  return rows;
+}
+
+}  // namespace lockstep

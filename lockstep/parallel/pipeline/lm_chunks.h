@@ -1,0 +1,41 @@
+// LmChunks: TransformerLm's units as the chunks of a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/model/transformer_lm.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+
+namespace lockstep {
+
+// Every rank makes the model and uses its own chunks' units; made with InitialParameters::kNone, it takes
+// no memory for the others' (drawn_parts() gives a chunk its values). Rows are tokens. Under autocast the
+// last norm and the head stay in one chunk: between them rows are bfloat16, elsewhere of the parameters'
+// type. A copy is a handle. The communicator's thread.
+class LmChunks {
+ public:
+  // `cut`: of lm->units() (pipeline_cut.h). Throws InvalidArgument for another number of units.
+  LmChunks(TransformerLm lm, const std::vector<int>& cut);
+
+  // For Pipeline, on the rank that is this stage. Gradients of weights can be deferred, where a layer is
+  // computed by its fused nodes (LmPassOptions::deferred). Throws InvalidArgument for a schedule with
+  // another number of chunks.
+  std::vector<PipelineChunk> chunks_of(const PipelineSchedule& schedule, int stage) const;
+  // The embeddings, where the head multiplies by them, for PipelineOptions; else nothing.
+  std::vector<PipelineTie> ties_of(const PipelineSchedule& schedule, int stage) const;
+  // The names of the parameters that the stage computes gradients of, in named_parameters(): what its
+  // optimizer is for. Tied embeddings are on both.
+  std::vector<std::string> parameters_of(const PipelineSchedule& schedule, int stage) const;
+
+  // Before each step or evaluation: the lengths of the sequences in each micro-batch, end to end; and for
+  // dropout a seed, the same on all ranks (LmPassOptions::dropout_seed). -> PipelineBatch::rows.
+  std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,131 @@
+#include <ATen/ops/full.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lockstep/comm/objects.h"
+#include "lockstep/comm/types.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/parallel/pipeline/internal/agreement.h"
+
+namespace lockstep {
+namespace internal {
+namespace {
+
+std::string actions_text(const PipelineSchedule& schedule) {
+  std::string text = joined(schedule.stage_of);
+  for (const auto& actions : schedule.actions) {
+    text += ";";
+    for (const PipelineAction& action : actions)
+      text += letter_of(action.work) + std::to_string(action.chunk) + "." +
+              std::to_string(action.micro_batch) + " ";
+  }
+  return text;
+}
+
+std::string ties_text(const std::vector<PipelineTie>& ties) {
+  std::string text = std::to_string(ties.size()) + " tied parameters";
+  for (const PipelineTie& tie : ties)
+    text += (&tie == ties.data() ? ": chunks " : ", chunks ") + std::to_string(tie.first) +
+            " and " + std::to_string(tie.last);
+  return text;
+}
+
+// What is said of the two stages where `key` differs, and what to do about it.
+struct Question {
+  const char* key;    // compared
+  const char* shown;  // said
+  const char* verb;
+  const char* advice;
+};
+constexpr Question kQuestions[] = {
+    {"plan", "plan", "runs", "every rank must make the same schedule"},
+    {"actions", "plan", "has other actions in its", "every rank must make the same schedule"},
+    {"ties", "ties", "has", "every rank must give the same list"}};
+
+void compare(const std::vector<nlohmann::json>& all) {
+  for (const Question& question : kQuestions) {
+    for (size_t stage = 1; stage < all.size(); ++stage) {
+      if (all[stage][question.key] == all[0][question.key]) continue;
+      throw Mismatch("pipeline: stage " + std::to_string(stage) + " " + question.verb + " " +
+                     all[stage][question.shown].get<std::string>() + ", stage 0 " + question.verb +
+                     " " + all[0][question.shown].get<std::string>() + "; " + question.advice);
+    }
+  }
+}
+
+void compare_boundaries(const PipelineSchedule& schedule, const std::vector<nlohmann::json>& all) {
+  std::map<int, std::pair<std::string, std::string>> rows;  // of each chunk: taken, given
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    const std::vector<int> own = schedule.chunks_of(stage);
+    const auto& told = all[static_cast<size_t>(stage)]["rows"];
+    for (size_t i = 0; i < own.size(); ++i)
+      rows[own[i]] = {told[i][0].get<std::string>(), told[i][1].get<std::string>()};
+  }
+  for (int chunk = 0; chunk + 1 < schedule.all_chunks(); ++chunk) {
+    const std::string &given = rows[chunk].second, &taken = rows[chunk + 1].first;
+    if (given == taken) continue;
+    const auto named = [&](int which) {
+      return "chunk " + std::to_string(which) + " on stage " +
+             std::to_string(schedule.stage_of[static_cast<size_t>(which)]);
+    };
+    throw Mismatch("pipeline: " + named(chunk) + " gives " + given + ", " + named(chunk + 1) +
+                   " takes " + taken + "; neighbours must declare the same rows");
+  }
+}
+
+}  // namespace
+
+void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
+                       const std::vector<PipelineChunk>& chunks,
+                       const std::vector<PipelineTie>& ties) {
+  nlohmann::json mine{
+      {"plan", schedule.name + " with " + std::to_string(schedule.micro_batches) +
+                   " micro-batches and " + std::to_string(schedule.chunks) + " chunks a stage"},
+      {"actions", actions_text(schedule)},
+      {"ties", ties_text(ties)},
+      {"rows", nlohmann::json::array()}};
+  for (const PipelineChunk& chunk : chunks)
+    mine["rows"].push_back({to_string(chunk.takes), to_string(chunk.gives)});
+  const std::vector<nlohmann::json> all = all_gather_object(comm, mine);
+  compare(all);
+  compare_boundaries(schedule, all);
+}
+
+void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool backward,
+                   const std::vector<int64_t>& rows) {
+  const int64_t width = 2 + schedule.micro_batches;
+  const at::Tensor mine = at::full({1, width}, -1, at::kLong);
+  auto* const own = mine.mutable_data_ptr<int64_t>();
+  own[0] = backward ? 1 : 0;
+  own[1] = static_cast<int64_t>(rows.size());
+  std::copy(rows.begin(), rows.end(), own + 2);
+  const at::Tensor all = comm.all_gather(mine);
+  const auto* const first = all.const_data_ptr<int64_t>();
+  for (int stage = 1; stage < comm.size(); ++stage) {
+    const int64_t* const other = first + stage * width;
+    for (int64_t i = 0; i < width; ++i) {
+      if (other[i] == first[i]) continue;
+      const auto said = [&](int which, const int64_t* of) {
+        const std::string number = std::to_string(of[i]);
+        return "stage " + std::to_string(which) +
+               (i == 0   ? std::string(of[0] == 1 ? " called step" : " called evaluate")
+                : i == 1 ? " has " + number + " micro-batches"
+                         : " has " + number + " rows in micro-batch " + std::to_string(i - 2));
+      };
+      throw Mismatch("pipeline: " + said(stage, other) + ", " + said(0, first) +
+                     "; every rank must call the same with the same rows");
+    }
+  }
+}
+
+}  // namespace internal
+
+std::string to_string(const PipelineRows& rows) {
+  return std::string(dtype_name(rows.dtype)) + " [rows" +
+         (rows.shape.empty() ? "" : ", " + joined(rows.shape)) + "]";
+}
+
+}  // namespace lockstep

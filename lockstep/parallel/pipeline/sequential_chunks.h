@@ -1,0 +1,21 @@
+// A Sequential's children as the chunks of a pipeline.
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <vector>
+
+#include "lockstep/parallel/pipeline/pipeline.h"
+
+namespace lockstep {
+
+// `cut`: of the children (pipeline_cut.h); `between`: the rows between each two chunks, one fewer than there
+// are chunks. Children take a tensor and give one, dim 0 the rows. All gradients are computed in I; W does
+// nothing. A child that changes its input in place cannot be a chunk's first. Throws InvalidArgument for
+// other numbers of children, chunks or rows.
+std::vector<PipelineChunk> sequential_chunks(torch::nn::Sequential model,
+                                             const std::vector<int>& cut,
+                                             const std::vector<PipelineRows>& between,
+                                             const PipelineSchedule& schedule, int stage);
+
+}  // namespace lockstep
