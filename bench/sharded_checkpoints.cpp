@@ -127,8 +127,8 @@ class Bench {
     const auto start = std::chrono::steady_clock::now();
     double spent = 0;  // known on rank 0
     write_checkpoint(comm_, path(), share(), {.published = [&] {
-                       spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-                                   .count();
+                       const auto end = std::chrono::steady_clock::now();
+                       spent = std::chrono::duration<double>(end - start).count();
                      }});
     return greatest(spent);
   }

@@ -19,7 +19,7 @@
 // the midst of an epoch needs has these places:
 //
 //   parameters, buffers    model           module_state.h
-//   optimizer              optimizer       optimizer_state.h; the schedule's factor is in it
+//   optimizer              optimizer       named_optimizer_state.h; the schedule's factor is in it
 //   random states          ranks           rng_state.h, a row a rank
 //   sums under way         ranks           a row a rank
 //   scaler                 files           "scaler.json", scaler_state.h

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lockstep/checkpoint/named_optimizer_state.h"
 #include "lockstep/checkpoint/optimizer_kind.h"
 #include "lockstep/core/errors.h"
 
@@ -340,6 +341,10 @@ Safetensors optimizer_state(const Optimizer& optimizer) {
 void set_optimizer_state(Optimizer& optimizer, const Safetensors& state,
                          const std::string& source) {
   const Kind& kind = kind_of(optimizer);
+  if (is_by_name(state.metadata))
+    throw CheckpointError(source +
+                          ": has the state by the names of parameters, as checkpoint directories "
+                          "do; load it with their model: load_optimizer(optimizer, model, path)");
   check_header(optimizer, kind, state.metadata, source);
   auto options = read_options(optimizer, kind, state.metadata, source);
 
@@ -372,6 +377,14 @@ void save_optimizer(const Optimizer& optimizer, const std::filesystem::path& pat
 
 void load_optimizer(Optimizer& optimizer, const std::filesystem::path& path) {
   set_optimizer_state(optimizer, read_safetensors(path), path.string());
+}
+
+void load_optimizer(Optimizer& optimizer, const torch::nn::Module& model,
+                    const std::filesystem::path& path) {
+  SlicedTensors state = read_safetensors(path);
+  if (const auto names = parameter_names(model, optimizer))
+    state = by_position(std::move(state), *names, path.string());
+  set_optimizer_state(optimizer, state.whole(), path.string());
 }
 
 }  // namespace lockstep

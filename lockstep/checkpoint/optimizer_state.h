@@ -3,13 +3,17 @@
 // Understood: torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad, and optimizers that derive from
 // them (optimizer_kind.h). A parameter is known by its position: "<index>.<name>", counted through
 // all parameter groups in order, e.g. "3.momentum_buffer" (SGD), "3.exp_avg", "3.exp_avg_sq",
-// "3.step" (Adam, AdamW), "3.square_avg" (RMSprop), "3.sum" (Adagrad).
+// "3.step" (Adam, AdamW), "3.square_avg" (RMSprop), "3.sum" (Adagrad). In a checkpoint directory it is known by
+// the model's name for it: named_optimizer_state.h.
 #pragma once
 
 #include <filesystem>
 
 #include "lockstep/checkpoint/safetensors.h"
 
+namespace torch::nn {
+class Module;
+}
 namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
@@ -31,5 +35,9 @@ void set_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& 
 // read_safetensors().
 void save_optimizer(const torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
+// The optimizer.safetensors of a checkpoint directory as well, whatever order this optimizer has the parameters
+// of `model` in.
+void load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
+                    const std::filesystem::path& path);
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/named_optimizer_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -72,6 +73,8 @@ Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model
   const at::Tensor generators = comm.gather(strategy.random_states(), 0);
   Checkpoint checkpoint;
   checkpoint.optimizer = strategy.optimizer_state(optimizer);
+  if (const auto names = parameter_names(model, optimizer))
+    checkpoint.optimizer = by_name(std::move(checkpoint.optimizer), *names);
   checkpoint.model = weights_of(model);
   const bool divided =
       strategy.divides_state() && bytes_of(checkpoint.model.tensors) >= kDividedModelBytes;
@@ -92,7 +95,11 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
   // Another rank may still compute with the parameters, which may be one memory.
   Communicator(comm).barrier();
   set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
-  strategy.load_optimizer_state(optimizer, checkpoint.optimizer, source + "/optimizer.safetensors");
+  const std::string optimizer_source = source + "/optimizer.safetensors";
+  SlicedTensors state = checkpoint.optimizer;
+  if (const auto names = parameter_names(model, optimizer))
+    state = by_position(std::move(state), *names, optimizer_source);
+  strategy.load_optimizer_state(optimizer, state, optimizer_source);
   if (scaler != nullptr) {
     const auto state = checkpoint.files.find(kScaler);
     if (state == checkpoint.files.end()) throw CheckpointError(source + ": has no " + kScaler);

@@ -36,12 +36,14 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
 inline constexpr int64_t kDividedModelBytes = int64_t{64} << 20;
 
 // What this rank is to write (checkpoint_writer.h): views of the model's and the optimizer's own
-// memory. `scaler` may be nullptr. Collective.
+// memory. The optimizer's state is by the names of the model's parameters (named_optimizer_state.h). `scaler` may
+// be nullptr. Collective.
 Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model,
                               Strategy& strategy, torch::optim::Optimizer& optimizer,
                               const amp::GradScaler* scaler, const CheckpointFiles& files);
 
-// Puts it back, on every rank, whatever the number of ranks that wrote it. Random
+// Puts it back, on every rank, whatever the number of ranks that wrote it and the order of the optimizer's
+// parameters; one by position, as older checkpoints have it, where that order is the same. Random
 // streams go on as Strategy::set_random_states() says. Collective. Throws
 // CheckpointError that begins with `source`.
 void restore_run_state(const Checkpoint& checkpoint, const std::string& source,

@@ -219,7 +219,8 @@ void FileToWrite::copy_on_all_threads() {
   next += start_.size();
   for (const TensorToCome& tensor : tensors_) {
     const at::Tensor& data = held.emplace_back(tensor.make());
-    const auto* from = static_cast<const std::byte*>(as_in_file(data) ? data.const_data_ptr() : nullptr);
+    const auto* from =
+        as_in_file(data) ? static_cast<const std::byte*>(data.const_data_ptr()) : nullptr;
     if (from == nullptr && data.nbytes() > 0) copy_converted(next, data);
     for (size_t at = 0; from != nullptr && at < data.nbytes(); at += kCopied)
       pieces.push_back({next + at, from + at, std::min(kCopied, data.nbytes() - at)});

@@ -8,6 +8,7 @@
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/checkpoint/checksum.h"
 #include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/named_optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/aside_file.h"
@@ -92,6 +93,8 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
   check_tag(tag);
   Checkpoint share;
   share.optimizer = optimizer_->own_state();
+  if (const auto names = parameter_names(module_, *optimizer_))
+    share.optimizer = by_name(std::move(share.optimizer), *names);
   const at::Tensor generators = comm_.gather(cpu_rng_state().unsqueeze(0), 0);
   if (comm_.rank() == 0) {
     share.model = {.tensors = module_state(module_), .metadata = {{"format", "pt"}}};
@@ -125,7 +128,10 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
     }
   }
   set_module_state(module_, checkpoint.model.tensors, source + "/model.safetensors");
-  optimizer_->load_state(checkpoint.optimizer, source + "/optimizer.safetensors");
+  const std::string optimizer_source = source + "/optimizer.safetensors";
+  if (const auto names = parameter_names(module_, *optimizer_))
+    checkpoint.optimizer = by_position(std::move(checkpoint.optimizer), *names, optimizer_source);
+  optimizer_->load_state(checkpoint.optimizer, optimizer_source);
   const at::Tensor* generators = checkpoint.ranks.find(kGenerators);
   if (generators != nullptr && generators->dim() == 2 && generators->size(0) == comm_.size())
     set_cpu_rng_state((*generators)[comm_.rank()].contiguous(), source + "/ranks.safetensors");
