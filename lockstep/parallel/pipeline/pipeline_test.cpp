@@ -218,8 +218,19 @@ TEST(Pipeline, AnyDisciplineThatIsCheckedRuns) {
       expect_near(run(job, rows, {.discipline = {ahead, sends}}), whole, "1f1b");
     expect_near(run(there_and_back, rows, {.discipline = {ahead, 6}}), whole, "zb-v");
   }
-  // As between processes: nothing passes until both ends have called.
-  expect_near(run(there_and_back, rows, {}, {.slot_bytes = 4096}), whole, "in rounds");
+}
+
+// As between processes: a message has no room until its receive is there, and goes in several rounds.
+TEST(Pipeline, MessagesLargerThanTheEnginesRoom) {
+  for (const Job& job : jobs()) {
+    if (job.size.stages < 3) continue;
+    std::vector<int64_t> rows = some_rows(job.size.micro_batches);
+    for (int64_t& count : rows) count *= 40;
+    const Result whole = of_one_process(rows);
+    for (const int ahead : {0, 1})
+      expect_near(run(job, rows, {.discipline = {ahead, 0}}, {.slot_bytes = 1024}), whole,
+                  shown(job));
+  }
 }
 
 TEST(Pipeline, GradientsAddUpOverSteps) {
