@@ -88,8 +88,8 @@ TEST_F(FileToWrite, EverySizeComesWholeByEveryDoor) {
       const std::string bytes =
           by_all_doors([&] { return NamedTensors{{"t", numbered(size)}}; }, path);
       const at::Tensor expected = numbered(size);
-      EXPECT_TRUE(bytes.ends_with(std::string(
-          static_cast<const char*>(expected.const_data_ptr()), static_cast<size_t>(size))));
+      EXPECT_TRUE(bytes.ends_with(std::string(static_cast<const char*>(expected.const_data_ptr()),
+                                              static_cast<size_t>(size))));
     }
   }
 }
@@ -117,8 +117,7 @@ TEST_F(FileToWrite, ManyTensorsOfAllKindsFollowEachOther) {
   const NamedTensors tensors = again();
   write_safetensors(dir_ / "file", tensors);
   const Safetensors file = read_safetensors(dir_ / "file");
-  for (const auto& [name, tensor] : tensors)
-    EXPECT_TRUE(file.find(name)->equal(tensor)) << name;
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(file.find(name)->equal(tensor)) << name;
 }
 
 TEST_F(FileToWrite, AConjugateViewIsWrittenAsItsValues) {
@@ -131,9 +130,8 @@ TEST_F(FileToWrite, AConjugateViewIsWrittenAsItsValues) {
 
 TEST_F(FileToWrite, ATensorThatCannotBeMadeIsTheCallersError) {
   std::vector<TensorToCome> tensors;
-  tensors.push_back({.name = "a", .sizes = {3'000'000}, .make = [] {
-                       return at::zeros({3'000'000});
-                     }});
+  tensors.push_back(
+      {.name = "a", .sizes = {3'000'000}, .make = [] { return at::zeros({3'000'000}); }});
   tensors.push_back({.name = "b", .sizes = {1}, .make = []() -> at::Tensor {
                        throw CheckpointError("b cannot be had");
                      }});

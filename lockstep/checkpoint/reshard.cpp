@@ -88,8 +88,8 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
     Checkpoint share;
     share.model = std::move(models[n]);
     share.optimizer = part_of(whole.optimizer, i, files);
-    written.push_back(
-        internal::write_share(under_way, internal::share_to_write(share, model_turns[n], turns[n])));
+    written.push_back(internal::write_share(
+        under_way, internal::share_to_write(share, model_turns[n], turns[n])));
     under_way.commit();  // or there would be too many open ones
   }
   internal::write_rest(under_way, internal::rest_to_write(whole), written);

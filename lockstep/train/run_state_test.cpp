@@ -62,9 +62,7 @@ struct Standing {
       strategy->step(*optimizer);
     }
   }
-  Checkpoint share() {
-    return share_of_run_state(comm, *net, *strategy, *optimizer, nullptr, {});
-  }
+  Checkpoint share() { return share_of_run_state(comm, *net, *strategy, *optimizer, nullptr, {}); }
   void restore(const fs::path& path) {
     restore_run_state(read_checkpoint(path), path.string(), comm, *net, *strategy, *optimizer,
                       nullptr);

@@ -142,8 +142,8 @@ ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn op
           {.name = name, .dtype = tensor.dtype, .sizes = tensor.sizes, .make = [tensor = tensor] {
              return tensor.whole();
            }});
-    result.files.push_back({whole_name(kOptimizerStem),
-                            FileToWrite(std::move(tensors), share.optimizer.metadata)});
+    result.files.push_back(
+        {whole_name(kOptimizerStem), FileToWrite(std::move(tensors), share.optimizer.metadata)});
   } else if (optimizer.count > 1) {
     const std::string file = file_name(kOptimizerStem, optimizer);
     const Safetensors slices = as_file(share.optimizer);
@@ -197,8 +197,7 @@ RestToWrite rest_to_write(const Checkpoint& checkpoint) {
   rest.files.push_back(
       {kRanksFile, FileToWrite(checkpoint.ranks.tensors, checkpoint.ranks.metadata)});
   for (const auto& [name, part] : checkpoint.tensors)
-    rest.files.push_back(
-        {name + std::string(kTensors), FileToWrite(part.tensors, part.metadata)});
+    rest.files.push_back({name + std::string(kTensors), FileToWrite(part.tensors, part.metadata)});
   rest.texts = checkpoint.files;
   rest.texts[kTrainerFile] = checkpoint.trainer_json;
   rest.texts[kConfigFile] = checkpoint.config_json;
