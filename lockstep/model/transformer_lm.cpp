@@ -25,7 +25,6 @@
 #include "lockstep/kernels/normal.h"
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/internal/undrawn.h"
-#include "lockstep/model/vocabulary_loss.h"
 
 namespace lockstep {
 namespace {
@@ -39,6 +38,11 @@ LmConfig checked(const LmConfig& config, const LmSplit& split) {
                           " inner columns do not divide into part " + std::to_string(split.part) +
                           " of " + std::to_string(split.parts));
   }
+  if (split.combine &&
+      (config.vocab_size < split.parts || !split.enter || !split.leave || !split.gather))
+    throw InvalidArgument("TransformerLm: a vocabulary of " + std::to_string(config.vocab_size) +
+                          " is not divided among " + std::to_string(split.parts) +
+                          " parts; give each a row, and enter, leave and gather");
   return config;
 }
 
@@ -115,7 +119,7 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
         "make it with InitialParameters::kNone and load it");
   // Modules that only give their parameters the names that transformers has.
   const auto inner = register_module("model", std::make_shared<torch::nn::Module>("LlamaModel"));
-  auto embedding = std::make_shared<internal::LmEmbedding>(config_);
+  auto embedding = std::make_shared<internal::LmEmbedding>(config_, split_);
   inner->register_module("embed_tokens", embedding);
   add_unit("model.embed_tokens", embedding);
   const auto layers =
@@ -128,10 +132,10 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
   }
   add_unit("model.norm",
            inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_)));
-  add_unit(
-      "lm_head",
-      register_module("lm_head", std::make_shared<internal::LmHead>(
-                                     config_, config_.tie_word_embeddings ? embedding : nullptr)));
+  add_unit("lm_head",
+           register_module(
+               "lm_head", std::make_shared<internal::LmHead>(
+                              config_, split_, config_.tie_word_embeddings ? embedding : nullptr)));
   if (options.initial == InitialParameters::kNone) {
     seeds_ = seeds_to_come(named_parameters());
     return;
@@ -204,11 +208,15 @@ LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPass
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
   const bool drops = is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
-  if (drops && split_.parts > 1 && options.dropout_seed == 0)
+  if (!drops) return pass;
+  if (options.dropout_seed != 0) {
+    pass->dropout_seed = options.dropout_seed;
+    return pass;
+  }
+  if (split_.parts > 1 && !split_.agree)
     throw InvalidArgument("TransformerLm: the parts of a model drop alike; give dropout_seed");
-  if (drops)
-    pass->dropout_seed =
-        options.dropout_seed != 0 ? options.dropout_seed : internal::draw_seeds(1)[0] | 1;
+  const uint64_t drawn = internal::draw_seeds(1)[0] | 1;
+  pass->dropout_seed = split_.agree ? split_.agree(drawn) : drawn;
   return pass;
 }
 
@@ -315,11 +323,11 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
 
 at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
                      const LmPass& pass) {
-  const auto* const plain = dynamic_cast<const internal::LmHead*>(&head);
+  auto* const plain = dynamic_cast<internal::LmHead*>(&head);
   if (plain == nullptr)
     throw InvalidArgument("head_loss: give the model's last unit, which gives logits");
   if (!head.forward_hooks().empty()) return next_token_loss(head.forward(rows, pass), targets);
-  return vocabulary_loss(rows, plain->weight(), targets, {.deferred = pass->deferred});
+  return plain->loss(rows, targets, *pass);
 }
 
 std::shared_ptr<internal::DeferredGradients> make_deferred() {

@@ -50,8 +50,8 @@ class LmUnit : public torch::nn::Module,
 };
 
 // The part of a model that one of several ranks has, where each layer is divided among them (tensor
-// parallelism, Shoeybi et al., arXiv:1909.08053): heads and inner columns, evenly. The functions are
-// called on every rank in one order.
+// parallelism, Shoeybi et al., arXiv:1909.08053): heads and inner columns, evenly; the vocabulary where
+// combine() is given. The functions are called on every rank in one order.
 struct LmSplit {
   int64_t part = 0;
   int64_t parts = 1;  // divides key_value_heads and intermediate_size
@@ -59,6 +59,18 @@ struct LmSplit {
   std::function<at::Tensor(const at::Tensor& rows)> enter = {};
   // After one: rows added up over the parts; in backward as they are.
   std::function<at::Tensor(const at::Tensor& rows)> leave = {};
+  // VocabularyPart::combine (vocabulary_loss.h). Where it is given, the part has the embeddings' and the head's
+  // rows [vocabulary_begin(size, part), vocabulary_begin(size, part + 1)), and needs the others here too.
+  std::function<void(const at::Tensor& statistics)> combine = {};
+  // Logits [tokens, this part's rows] -> [tokens, vocab_size]; in backward this part's columns of the gradient.
+  std::function<at::Tensor(const at::Tensor& logits)> gather = {};
+  // What part 0 has drawn as a pass's dropout_seed, on every part. Without it, passes that drop are given one.
+  std::function<uint64_t(uint64_t drawn)> agree = {};
+
+  // Sizes differ by one at most.
+  int64_t vocabulary_begin(int64_t vocab_size, int64_t of_part) const {
+    return combine ? vocab_size * of_part / parts : (of_part > part ? vocab_size : 0);
+  }
 };
 
 struct LmOptions {

@@ -52,6 +52,12 @@ at::Tensor entered(const at::Tensor& x, const LmSplit& split) {
   return split.enter ? split.enter(x) : x;
 }
 
+at::Tensor vocabulary_rows(const LmConfig& config, const LmSplit& split) {
+  const int64_t rows = split.vocabulary_begin(config.vocab_size, split.part + 1) -
+                       split.vocabulary_begin(config.vocab_size, split.part);
+  return at::empty({rows, config.hidden_size}, at::kFloat);
+}
+
 }  // namespace
 
 kernels::Dropout dropout_at(const internal::LmPass& pass, int64_t unit, LmPlace place,
@@ -66,13 +72,21 @@ kernels::Dropout dropout_at(const internal::LmPass& pass, int64_t unit, LmPlace 
 LmNorm::LmNorm(int64_t width)
     : weight(register_parameter("weight", at::ones({width}, at::kFloat))) {}
 
-LmEmbedding::LmEmbedding(const LmConfig& config)
-    : weight(register_parameter("weight",
-                                at::empty({config.vocab_size, config.hidden_size}, at::kFloat))),
-      dropout_(config.hidden_dropout) {}
+LmEmbedding::LmEmbedding(const LmConfig& config, const LmSplit& split)
+    : weight(register_parameter("weight", vocabulary_rows(config, split))),
+      dropout_(config.hidden_dropout),
+      first_(split.vocabulary_begin(config.vocab_size, split.part)),
+      split_(split) {}
 
 at::Tensor LmEmbedding::compute(const at::Tensor& ids, const lockstep::LmPass& pass) {
-  return dropped(at::embedding(weight, ids), *pass, 0, LmPlace::kEmbeddings, dropout_);
+  const at::Tensor rows = split_.combine ? split_.leave(own_rows(ids)) : at::embedding(weight, ids);
+  return dropped(rows, *pass, 0, LmPlace::kEmbeddings, dropout_);
+}
+
+at::Tensor LmEmbedding::own_rows(const at::Tensor& ids) const {
+  const at::Tensor places = ids - first_;
+  const at::Tensor foreign = places.lt(0).logical_or_(places.ge(weight.size(0)));
+  return at::embedding(weight, places.masked_fill(foreign, 0)).masked_fill(foreign.unsqueeze(1), 0);
 }
 
 LmAttention::LmAttention(const LmConfig& config, const LmSplit& split, int64_t index)
@@ -205,14 +219,26 @@ at::Tensor LmLastNorm::compute(const at::Tensor& rows, const lockstep::LmPass&) 
   return rms_norm(rows, {}, weight, epsilon_, arithmetic_for(weight)).y;
 }
 
-LmHead::LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied) : tied_(std::move(tied)) {
-  if (!tied_)
-    weight_ = register_parameter("weight",
-                                 at::empty({config.vocab_size, config.hidden_size}, at::kFloat));
+LmHead::LmHead(const LmConfig& config, const LmSplit& split, std::shared_ptr<LmEmbedding> tied)
+    : tied_(std::move(tied)), split_(split) {
+  if (!tied_) weight_ = register_parameter("weight", vocabulary_rows(config, split));
+  if (split.combine)
+    part_ = {.first = split.vocabulary_begin(config.vocab_size, split.part),
+             .all = config.vocab_size,
+             .combine = split.combine};
 }
 
 at::Tensor LmHead::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
-  return products(rows, {{weight(), {}}}, arithmetic_for(weight()), pass->deferred)[0];
+  const auto logits = [&](const at::Tensor& of) {
+    return products(of, {{weight(), {}}}, arithmetic_for(weight()), pass->deferred)[0];
+  };
+  return split_.combine ? split_.gather(logits(entered(rows, split_))) : logits(rows);
+}
+
+at::Tensor LmHead::loss(const at::Tensor& rows, const at::Tensor& targets,
+                        const internal::LmPass& pass) {
+  return vocabulary_loss(split_.combine ? entered(rows, split_) : rows, weight(), targets,
+                         {.part = part_, .deferred = pass.deferred});
 }
 
 }  // namespace lockstep::internal

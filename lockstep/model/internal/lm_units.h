@@ -13,6 +13,7 @@
 #include "lockstep/model/internal/lm_nodes.h"
 #include "lockstep/model/lm_cache.h"
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/model/vocabulary_loss.h"
 
 namespace lockstep::internal {
 
@@ -39,12 +40,16 @@ class LmNorm : public torch::nn::Module {
 
 class LmEmbedding final : public LmUnit {
  public:
-  explicit LmEmbedding(const LmConfig& config);
-  at::Tensor weight;  // [vocab_size, hidden_size]
+  LmEmbedding(const LmConfig& config, const LmSplit& split);
+  at::Tensor weight;  // [this part's rows of the vocabulary, hidden_size]
 
  private:
   at::Tensor compute(const at::Tensor& ids, const lockstep::LmPass& pass) override;
+  // Of the ids that this part has; zeros for the others.
+  at::Tensor own_rows(const at::Tensor& ids) const;
   double dropout_;
+  int64_t first_;
+  LmSplit split_;
 };
 
 class LmAttention : public torch::nn::Module {
@@ -104,13 +109,17 @@ class LmLastNorm final : public LmUnit {
 // Logits. With tied embeddings it has no parameter, and multiplies by theirs.
 class LmHead final : public LmUnit {
  public:
-  LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied);
-  const at::Tensor& weight() const { return tied_ ? tied_->weight : weight_; }
+  LmHead(const LmConfig& config, const LmSplit& split, std::shared_ptr<LmEmbedding> tied);
+  // next_token_loss() of the logits, without all of them.
+  at::Tensor loss(const at::Tensor& rows, const at::Tensor& targets, const internal::LmPass& pass);
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
+  const at::Tensor& weight() const { return tied_ ? tied_->weight : weight_; }
   at::Tensor weight_;
   std::shared_ptr<LmEmbedding> tied_;
+  VocabularyPart part_;  // where the vocabulary is divided
+  LmSplit split_;
 };
 
 }  // namespace lockstep::internal
