@@ -1,0 +1,101 @@
+#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/model/vocabulary_loss.h"
+#include "lockstep/parallel/tensor/tensor_regions.h"
+
+namespace lockstep {
+namespace {
+
+uint64_t random_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  const at::Tensor state = generator.get_state().contiguous();
+  return fingerprint(std::string_view(static_cast<const char*>(state.const_data_ptr()),
+                                      static_cast<size_t>(state.nbytes())));
+}
+
+// Ranks that are about to make parts of different models get Mismatch.
+void meet(Communicator comm, const LmConfig& config, uint64_t random) {
+  const uint64_t shape = fingerprint(to_json(config));
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "tensor lm: config %08x, random %08x",
+                static_cast<uint32_t>(shape), static_cast<uint32_t>(random));
+  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(text.data())).wait();
+}
+
+LmSplit split_over(const Communicator& comm, int64_t vocab_size) {
+  LmSplit split{.part = comm.rank(), .parts = comm.size()};
+  if (split.parts == 1) return split;
+  split.enter = [comm](const at::Tensor& rows) { return copy_to_parts(comm, rows); };
+  split.leave = [comm](const at::Tensor& rows) { return reduce_from_parts(comm, rows); };
+  split.combine = [comm = Communicator(comm)](const at::Tensor& statistics) mutable {
+    const auto reduce = [&comm](ReduceOp op, const char* note) {
+      return [&comm, op, note](const at::Tensor& x) {
+        comm.iall_reduce(x, op, call_note(note)).wait();
+      };
+    };
+    combine_statistics(statistics, reduce(ReduceOp::kMax, "tensor: largest logits"),
+                       reduce(ReduceOp::kSum, "tensor: sums of exponentials"));
+  };
+  std::vector<int64_t> columns;
+  for (int64_t part = 0; part < split.parts; ++part)
+    columns.push_back(split.vocabulary_begin(vocab_size, part + 1) -
+                      split.vocabulary_begin(vocab_size, part));
+  split.gather = [comm, columns](const at::Tensor& logits) {
+    return gather_columns(comm, logits, columns);
+  };
+  split.agree = [comm = Communicator(comm)](uint64_t drawn) mutable {
+    const at::Tensor seed = at::full({1}, static_cast<int64_t>(drawn), at::kLong);
+    comm.broadcast(seed, 0);
+    return static_cast<uint64_t>(seed.item<int64_t>());
+  };
+  return split;
+}
+
+TransformerLm part_without_values(const LmConfig& config, const Communicator& comm) {
+  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
+                                         .split = split_over(comm, config.vocab_size)});
+}
+
+}  // namespace
+
+TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm) {
+  return TensorParts(comm, lm_tensor_plan(config), lm_parameter_shapes(config));
+}
+
+TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& comm,
+                                 const ParameterParts& values) {
+  const TensorParts parts = lm_tensor_parts(config, comm);
+  meet(comm, config, values ? 0 : random_state());
+  TransformerLm lm = part_without_values(config, comm);
+  // Elements count in the whole model there too.
+  parts.fill(parameters_of(lm), values ? values : lm->drawn_parts());
+  return lm;
+}
+
+TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm) {
+  const LmConfig& config = whole->config();
+  const TensorParts parts = lm_tensor_parts(config, comm);
+  meet(comm, config, 0);
+  TransformerLm lm = part_without_values(config, comm);
+  const auto sources = whole->named_parameters();
+  lm->to(sources.begin()->value().scalar_type());
+  NamedTensors mine = parameters_of(lm);
+  parts.copy(mine, to_named_tensors(sources));
+  for (auto& [name, parameter] : mine) parameter.set_requires_grad(sources[name].requires_grad());
+  lm->train(whole->is_training());
+  return lm;
+}
+
+}  // namespace lockstep

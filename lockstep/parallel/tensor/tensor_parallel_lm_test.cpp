@@ -1,0 +1,388 @@
+#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <map>
+#include <numeric>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/mesh/mesh.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::tensor_parallel_lm_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Kind {
+  int64_t key_value_heads = 4;
+  bool tied = false;
+};
+const std::vector<Kind> kKinds{{4, false}, {4, true}, {2, false}, {2, true}};
+
+LmConfig small(const Kind& kind) {
+  LmConfig config;
+  config.vocab_size = 50;  // 4 parts have 12 or 13 words
+  config.hidden_size = 32;
+  config.intermediate_size = 44;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = kind.key_value_heads;
+  config.max_position_embeddings = 64;
+  config.initializer_range = 0.2;
+  config.tie_word_embeddings = kind.tied;
+  config.attention_bias = config.mlp_bias = kind.tied;
+  return config;
+}
+
+TransformerLm made(const LmConfig& config, at::ScalarType type = at::kDouble) {
+  torch::manual_seed(3);
+  TransformerLm lm(config);
+  const at::NoGradGuard no_grad;  // biases of 0 and norms of 1 would hide what is left out
+  for (at::Tensor& parameter : lm->parameters())
+    if (parameter.dim() == 1) parameter.add_(torch::randn_like(parameter), 0.2);
+  lm->to(type);
+  return lm;
+}
+
+// Of four sequences; some words have no target.
+struct Batch {
+  at::Tensor ids, targets;
+};
+Batch batch_of(int64_t step, int64_t sequences = 4) {
+  const int64_t count = sequences * 9;
+  const at::Tensor ids =
+      (torch::arange(count, at::kLong) * 17 + step * 11).pow(2).remainder(50).view({sequences, 9});
+  const at::Tensor targets = ids.roll(-1, 1);
+  return {ids, targets};
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  const double most = b.abs().max().item<double>();
+  return (a - b).abs().max().item<double>() / std::max(most, 1e-30);
+}
+
+at::Tensor slice_of(const at::Tensor& whole, const TensorSlice& slice) {
+  return slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin);
+}
+
+std::map<std::string, at::Tensor> values_of(const TransformerLm& lm) {
+  std::map<std::string, at::Tensor> values;
+  for (const auto& item : lm->named_parameters())
+    values[item.key()] = item.value().detach().clone();
+  return values;
+}
+std::map<std::string, at::Tensor> gradients_of(const TransformerLm& lm) {
+  std::map<std::string, at::Tensor> values;
+  for (const auto& item : lm->named_parameters()) values[item.key()] = item.value().grad().clone();
+  return values;
+}
+
+void expect_slices(const std::map<std::string, at::Tensor>& mine,
+                   const std::map<std::string, at::Tensor>& whole, const TensorParts& parts,
+                   double tolerance) {
+  ASSERT_EQ(mine.size(), whole.size());
+  for (const auto& [name, value] : mine)
+    EXPECT_LT(difference(value, slice_of(whole.at(name), parts.slice(name))), tolerance) << name;
+}
+
+TEST(TensorParallelLm, LossLogitsAndGradientsAreTheWholes) {
+  for (const Kind& kind : kKinds) {
+    TransformerLm whole = made(small(kind));
+    const auto [ids, targets] = batch_of(0);
+    targets[1].narrow(0, 0, 3).fill_(-100);
+    const at::Tensor logits = whole(ids).detach();
+    const at::Tensor loss = whole->loss(ids, targets);
+    loss.backward();
+    const auto gradients = gradients_of(whole);
+    for (const int size : {1, 2, 4}) {
+      if (kind.key_value_heads % size != 0) continue;
+      testing::run_threads(size, [&](Communicator& comm) {
+        TransformerLm lm = tensor_parallel_lm(whole, comm);
+        const TensorParts parts = lm_tensor_parts(lm->config(), comm);
+        const at::Tensor found = lm(ids);
+        EXPECT_LT(difference(found, logits), 1e-10);
+        const at::Tensor mine = lm->loss(ids, targets);
+        EXPECT_LT(difference(mine, loss), 1e-10);
+        mine.backward();
+        expect_slices(gradients_of(lm), gradients, parts, 1e-10);
+        // By all logits, gathered.
+        lm->zero_grad();
+        next_token_loss(found, targets).backward();
+        expect_slices(gradients_of(lm), gradients, parts, 1e-10);
+      });
+    }
+  }
+}
+
+template <typename Optimizer, typename Options>
+void train(TransformerLm& lm, const Options& options, int64_t steps,
+           const std::function<void()>& synchronize = {}, int64_t row = 0, int64_t rows = 4) {
+  Optimizer optimizer(lm->parameters(), options);
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto [ids, targets] = batch_of(step);
+    optimizer.zero_grad();
+    lm->forward(ids.narrow(0, row, rows), {}, targets.narrow(0, row, rows)).backward();
+    if (synchronize) synchronize();
+    optimizer.step();
+  }
+}
+
+TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
+  constexpr int64_t kSteps = 20;
+  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+  const torch::optim::AdamWOptions adam(1e-3);
+  for (const Kind& kind : {Kind{4, true}, Kind{2, false}}) {
+    TransformerLm start = made(small(kind)), by_sgd = made(small(kind)),
+                  by_adam = made(small(kind));
+    train<torch::optim::SGD>(by_sgd, sgd, kSteps);
+    train<torch::optim::AdamW>(by_adam, adam, kSteps);
+    const auto end_of_sgd = values_of(by_sgd), end_of_adam = values_of(by_adam);
+    EXPECT_GT(
+        difference(end_of_sgd.at("model.norm.weight"), values_of(start).at("model.norm.weight")),
+        1e-4);
+    const int size = kind.key_value_heads == 4 ? 4 : 2;
+    testing::run_threads(size, [&](Communicator& comm) {
+      const TensorParts parts = lm_tensor_parts(start->config(), comm);
+      TransformerLm first = tensor_parallel_lm(start, comm);
+      train<torch::optim::SGD>(first, sgd, kSteps);
+      expect_slices(values_of(first), end_of_sgd, parts, 1e-10);
+      TransformerLm second = tensor_parallel_lm(start, comm);
+      train<torch::optim::AdamW>(second, adam, kSteps);
+      expect_slices(values_of(second), end_of_adam, parts, 1e-10);
+    });
+  }
+}
+
+// In float32, by the nodes; what every part has whole stays alike on all of them.
+TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
+  TransformerLm start = made(small({4, false}), at::kFloat);
+  const torch::optim::SGDOptions sgd(0.05);
+  for (const int size : {2, 4}) {
+    std::vector<std::vector<std::map<std::string, at::Tensor>>> runs(
+        2, std::vector<std::map<std::string, at::Tensor>>(static_cast<size_t>(size)));
+    for (auto& run : runs) {
+      testing::run_threads(size, [&](Communicator& comm) {
+        TransformerLm lm = tensor_parallel_lm(start, comm);
+        train<torch::optim::SGD>(lm, sgd, 5);
+        run[static_cast<size_t>(comm.rank())] = values_of(lm);
+        const TensorParts parts = lm_tensor_parts(lm->config(), comm);
+        const auto [ids, targets] = batch_of(7);
+        const at::Tensor loss = lm->loss(ids, targets).detach().view({1});
+        EXPECT_TRUE(at::equal(comm.all_gather(loss), loss.expand({size})));
+        for (const auto& item : lm->named_parameters()) {
+          if (!parts.slice(item.key()).whole()) continue;
+          for (const at::Tensor& value : {item.value().detach(), item.value().grad()}) {
+            const at::Tensor all = comm.all_gather(value.unsqueeze(0));
+            EXPECT_TRUE(at::equal(all, value.unsqueeze(0).expand_as(all))) << item.key();
+          }
+        }
+      });
+    }
+    for (size_t rank = 0; rank < static_cast<size_t>(size); ++rank)
+      for (const auto& [name, value] : runs[0][rank])
+        EXPECT_TRUE(at::equal(value, runs[1][rank].at(name))) << name;
+  }
+}
+
+// Products of bfloat16: sums over the parts are rounded to it as well.
+TEST(TensorParallelLm, InBFloat16ItIsNearTheWhole) {
+  TransformerLm whole = made(small({4, false}), at::kFloat);
+  const auto [ids, targets] = batch_of(0);
+  const at::Tensor loss = whole->loss(ids, targets);
+  loss.backward();
+  const auto gradients = gradients_of(whole);
+  testing::run_threads(2, [&, ids = ids, targets = targets](Communicator& comm) {
+    TransformerLm lm = tensor_parallel_lm(whole, comm);
+    const TensorParts parts = lm_tensor_parts(lm->config(), comm);
+    at::Tensor mine;
+    {
+      const amp::Autocast autocast(amp::AutocastSettings{});
+      mine = lm->loss(ids, targets);
+    }
+    mine.backward();
+    EXPECT_LT(difference(mine, loss), 0.02);
+    for (const auto& [name, found] : gradients_of(lm)) {
+      const at::Tensor expected = slice_of(gradients.at(name), parts.slice(name));
+      const double away = ((found - expected).norm() / expected.norm()).item<double>();
+      EXPECT_LT(away, 0.1) << name;
+      EXPECT_GT(away, 1e-5) << name;  // it is not float32
+    }
+  });
+}
+
+// Masks are one process's in every bit, so the numbers are, but for the order of sums.
+TEST(TensorParallelLm, DropoutIsTheWholes) {
+  LmConfig config = small({4, true});
+  config.attention_dropout = 0.3;
+  config.hidden_dropout = 0.2;
+  TransformerLm whole = made(config);
+  const auto [ids, targets] = batch_of(0);
+  const auto loss_of = [ids = ids, targets = targets](TransformerLm& lm) {
+    const LmPass pass = lm->pass({9, 9, 9, 9}, {.dropout_seed = 77});
+    at::Tensor x = ids.reshape({36});
+    for (size_t i = 0; i + 1 < lm->units().size(); ++i) x = lm->units()[i]->forward(x, pass);
+    return head_loss(*lm->units().back(), x, targets.reshape({36}), pass);
+  };
+  const at::Tensor loss = loss_of(whole);
+  loss.backward();
+  const auto gradients = gradients_of(whole);
+  whole->eval();
+  const auto undropped = whole->loss(ids, targets).item<double>();
+  whole->train();
+  EXPECT_GT(std::abs(undropped - loss.item<double>()), 1e-3);
+  for (const int size : {2, 4}) {
+    testing::run_threads(size, [&](Communicator& comm) {
+      TransformerLm lm = tensor_parallel_lm(whole, comm);
+      const TensorParts parts = lm_tensor_parts(config, comm);
+      const at::Tensor mine = loss_of(lm);
+      EXPECT_LT(difference(mine, loss), 1e-10);
+      mine.backward();
+      expect_slices(gradients_of(lm), gradients, parts, 1e-10);
+      // Without a seed the parts agree on one.
+      const at::Tensor drawn = lm->loss(ids, targets).detach().view({1});
+      EXPECT_TRUE(at::equal(comm.all_gather(drawn), drawn.expand({size})));
+      EXPECT_GT(std::abs(drawn.item<double>() - undropped), 1e-6);
+      EXPECT_EQ(comm.stats().of(Op::kBroadcast).bytes, 8u);
+    });
+  }
+}
+
+// Ranks that are threads share a generator: parts that draw by themselves are tested among processes.
+TEST(TensorParallelLm, PartsAreFilledWithoutAWhole) {
+  for (const bool tied : {false, true}) {
+    const LmConfig config = small({4, tied});
+    torch::manual_seed(5);
+    const TransformerLm whole(config);
+    const auto expected = values_of(whole);
+    torch::manual_seed(5);
+    const TransformerLm empty(config, LmOptions{.initial = InitialParameters::kNone, .split = {}});
+    const ParameterParts drawn = empty->drawn_parts();
+    for (const int size : {1, 2, 4}) {
+      testing::run_threads(size, [&](Communicator& comm) {
+        TransformerLm lm = tensor_parallel_lm(config, comm, drawn);
+        const TensorParts parts = lm_tensor_parts(config, comm);
+        for (const auto& [name, value] : values_of(lm))
+          EXPECT_TRUE(at::equal(value, slice_of(expected.at(name), parts.slice(name)))) << name;
+      });
+    }
+  }
+}
+
+TEST(TensorParallelLm, PartsPutTogetherAreAWholeModel) {
+  TransformerLm start = made(small({2, true}), at::kFloat);
+  const auto [ids, targets] = batch_of(3);
+  testing::run_threads(2, [&, ids = ids](Communicator& comm) {
+    TransformerLm lm = tensor_parallel_lm(start, comm);
+    TensorParts parts = lm_tensor_parts(lm->config(), comm);
+    const NamedTensors state = parts.gather(parameters_of(lm));
+    if (comm.rank() != 0) return;
+    TransformerLm again(lm->config(), LmOptions{.initial = InitialParameters::kNone});
+    const at::NoGradGuard no_grad;
+    auto parameters = again->named_parameters();
+    ASSERT_EQ(state.size(), parameters.size());
+    for (const auto& [name, value] : state) parameters[name].copy_(value);
+    EXPECT_TRUE(at::equal(again(ids), start(ids)));
+  });
+}
+
+// Rows are summed twice a layer each way, once for the embeddings and once before the head; three numbers a token
+// for the loss.
+TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
+  TransformerLm whole = made(small({4, false}));
+  const LmConfig& config = whole->config();
+  const auto [ids, targets] = batch_of(0);
+  testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
+    TransformerLm lm = tensor_parallel_lm(whole, comm);
+    const auto before = comm.stats().of(Op::kAllReduce);
+    const at::Tensor loss = lm->loss(ids, targets);
+    const auto between = comm.stats().of(Op::kAllReduce);
+    loss.backward();
+    const auto after = comm.stats().of(Op::kAllReduce);
+    const auto layers = static_cast<uint64_t>(config.num_hidden_layers);
+    const uint64_t tokens = 36, rows = tokens * 32 * sizeof(double);
+    EXPECT_EQ(between.calls - before.calls, 1 + 2 * layers + 2);
+    EXPECT_EQ(between.bytes - before.bytes, (1 + 2 * layers) * rows + 3 * tokens * sizeof(double));
+    EXPECT_EQ(after.calls - between.calls, 2 * layers + 1);
+    EXPECT_EQ(after.bytes - between.bytes, (2 * layers + 1) * rows);
+    EXPECT_EQ(comm.stats().collectives, after.calls);
+  });
+}
+
+TEST(TensorParallelLm, WithDataParallelismItIsOneProcess) {
+  constexpr int64_t kSteps = 5;
+  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+  for (const bool averages : {false, true}) {
+    TransformerLm start = made(small({2, averages})), one = made(small({2, averages}));
+    train<torch::optim::SGD>(one, sgd, kSteps);
+    const auto end = values_of(one);
+    testing::run_threads(4, [&](Communicator& comm) {
+      const Mesh mesh(comm, {{"data", 2}, {"tensor", 2}});
+      TransformerLm lm = tensor_parallel_lm(start, mesh["tensor"]);
+      const int64_t row = 2 * mesh.place("data");
+      if (averages) {
+        train<torch::optim::SGD>(
+            lm, sgd, kSteps, [&] { average_gradients(lm, mesh["data"]); }, row, 2);
+      } else {
+        DistributedDataParallel ddp(lm, mesh["data"]);
+        torch::optim::SGD optimizer(lm->parameters(), sgd);
+        for (int64_t step = 0; step < kSteps; ++step) {
+          const auto [ids, targets] = batch_of(step);
+          optimizer.zero_grad();
+          ddp.forward(ids.narrow(0, row, 2), at::Tensor(), targets.narrow(0, row, 2)).backward();
+          optimizer.step();
+        }
+      }
+      expect_slices(values_of(lm), end, lm_tensor_parts(lm->config(), mesh["tensor"]), 1e-10);
+    });
+  }
+}
+
+TEST(TensorParallelLm, ARankThatDiffersIsAMismatch) {
+  TransformerLm whole = made(small({4, false}));
+  const auto says = [](const std::function<void(Communicator&)>& fn) {
+    return message_of<Mismatch>([&] { testing::run_threads(2, fn); });
+  };
+  EXPECT_THAT(says([&](Communicator& comm) {
+                const auto [ids, targets] = batch_of(0, 4 + comm.rank());
+                tensor_parallel_lm(whole, comm)->loss(ids, targets);
+              }),
+              HasSubstr("reduce_from_parts"));
+  EXPECT_THAT(says([&](Communicator& comm) {
+                LmConfig config = small({4, false});
+                config.num_hidden_layers += comm.rank();
+                tensor_parallel_lm(config, comm);
+              }),
+              HasSubstr("tensor lm: config"));
+}
+
+TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
+  testing::run_threads(3, [](Communicator& comm) {
+    const std::string text =
+        message_of<InvalidArgument>([&] { tensor_parallel_lm(small({4, false}), comm); });
+    EXPECT_THAT(text, HasSubstr("q_proj.weight' has 4 heads, which do not divide among 3 parts"));
+    EXPECT_EQ(text.find('\n'), std::string::npos);
+    EXPECT_EQ(comm.stats().collectives, 0u);
+  });
+  testing::run_threads(4, [](Communicator& comm) {
+    EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(small({2, false}), comm); }),
+                HasSubstr("k_proj.weight' has 2 heads, which do not divide among 4 parts"));
+  });
+  LmOptions alone{.initial = InitialParameters::kNone, .split = {.part = 0, .parts = 2}};
+  alone.split.combine = [](const at::Tensor&) {};
+  EXPECT_THAT(message_of<InvalidArgument>([&] { TransformerLm(small({4, false}), alone); }),
+              HasSubstr("a vocabulary of 50 is not divided among 2 parts"));
+}
+
+}  // namespace
+}  // namespace lockstep::tensor_parallel_lm_test

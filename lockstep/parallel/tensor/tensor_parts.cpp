@@ -1,0 +1,164 @@
+#include "lockstep/parallel/tensor/tensor_parts.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/optim/gradient_norm.h"
+
+namespace lockstep {
+namespace {
+
+int64_t elements(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::string text_of(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (const int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+[[noreturn]] void refuse_shape(const std::string& name, at::IntArrayRef found,
+                               const std::vector<int64_t>& expected) {
+  throw InvalidArgument("TensorParts: '" + name + "' is " + text_of(found) + "; this part's is " +
+                        text_of(expected) + ", contiguous");
+}
+
+}  // namespace
+
+TensorParts::TensorParts(Communicator comm, TensorPlan plan, const NamedShapes& whole)
+    : comm_(std::move(comm)), plan_(std::move(plan)) {
+  plan_.check(whole, comm_.size());
+  for (const auto& [name, shape] : whole) {
+    Place& place = places_[name];
+    place.shape = shape;
+    for (int64_t part = 0; part < comm_.size(); ++part)
+      place.slices.push_back(plan_.slice(name, shape, part, comm_.size()));
+  }
+}
+
+const TensorParts::Place& TensorParts::place_of(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end())
+    throw InvalidArgument("TensorParts: the whole model has no parameter '" + name + "'");
+  return found->second;
+}
+
+TensorSlice TensorParts::slice(const std::string& name) const {
+  return own(place_of(name));
+}
+
+void TensorParts::check(const NamedTensors& mine) const {
+  for (const auto& [name, tensor] : mine) {
+    const Place& place = place_of(name);
+    const std::vector<int64_t> expected = shape_of(own(place), place.shape);
+    if (tensor.sizes() != at::IntArrayRef(expected) || !tensor.is_contiguous())
+      refuse_shape(name, tensor.sizes(), expected);
+  }
+}
+
+void TensorParts::fill(const NamedTensors& mine, const ParameterParts& values) const {
+  check(mine);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : mine) {
+    const Place& place = place_of(name);
+    const TensorSlice& slice = own(place);
+    const at::Tensor tensor = parameter.detach();
+    if (slice.dim == 1) {
+      for (int64_t row = 0; row < tensor.size(0); ++row)
+        values(name, row * place.shape[1] + slice.begin, tensor.select(0, row));
+      continue;
+    }
+    const int64_t before =
+        slice.whole() ? 0 : slice.begin * (elements(place.shape) / place.shape[0]);
+    values(name, before, tensor.view({-1}));
+  }
+}
+
+void TensorParts::copy(const NamedTensors& mine, const NamedTensors& whole) const {
+  check(mine);
+  std::map<std::string, at::Tensor> sources;
+  for (const auto& [name, tensor] : whole) sources[name] = tensor;
+  for (const auto& [name, parameter] : mine) {
+    const at::Tensor& source = sources[name];
+    const Place& place = place_of(name);
+    if (!source.defined() || source.sizes() != at::IntArrayRef(place.shape))
+      throw InvalidArgument("TensorParts: the whole model's '" + name + "' is " +
+                            (source.defined() ? text_of(source.sizes()) : "missing") +
+                            "; it must be " + text_of(place.shape));
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : mine) {
+    const TensorSlice& slice = own(place_of(name));
+    const at::Tensor& source = sources[name];
+    parameter.detach().copy_(
+        slice.whole() ? source : source.narrow(slice.dim, slice.begin, slice.end - slice.begin));
+  }
+}
+
+double TensorParts::gradient_norm(const NamedTensors& mine) {
+  check(mine);
+  std::vector<at::Tensor> divided, whole;
+  for (const auto& [name, parameter] : mine) {
+    if (parameter.grad().defined())
+      (own(place_of(name)).whole() ? whole : divided).push_back(parameter.grad());
+  }
+  const at::Tensor sum = at::full({1}, optim::sum_of_squares(divided), at::kDouble);
+  comm_.iall_reduce(sum, ReduceOp::kSum, call_note("tensor: gradient norm")).wait();
+  return std::sqrt(sum.item<double>() + optim::sum_of_squares(whole));
+}
+
+double TensorParts::clip_gradients(const NamedTensors& mine, double max_norm) {
+  if (!(max_norm > 0))
+    throw InvalidArgument("TensorParts: max_norm is " + std::to_string(max_norm) +
+                          "; it must be above 0");
+  const double norm = gradient_norm(mine);
+  constexpr double kSmall = 1e-6;  // clip_grad_norm_'s
+  const double factor = max_norm / (norm + kSmall);
+  if (factor >= 1) return norm;
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : mine)
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+  return norm;
+}
+
+NamedTensors TensorParts::gather(const NamedTensors& mine, int root) {
+  check(mine);
+  if (root < 0 || root >= comm_.size())
+    throw InvalidArgument("TensorParts: gather to rank " + std::to_string(root) + " of " +
+                          std::to_string(comm_.size()));
+  const at::NoGradGuard no_grad;
+  const bool is_root = comm_.rank() == root;
+  NamedTensors all;
+  for (const auto& [name, parameter] : mine) {
+    const Place& place = place_of(name);
+    const at::Tensor tensor = parameter.detach();
+    if (own(place).whole()) {
+      if (is_root) all.emplace_back(name, tensor.clone());
+      continue;
+    }
+    std::vector<int64_t> counts;
+    for (const TensorSlice& slice : place.slices)
+      counts.push_back(elements(shape_of(slice, place.shape)));
+    const at::Tensor flat =
+        is_root ? at::empty({elements(place.shape)}, tensor.options()) : at::Tensor();
+    comm_.igatherv(flat, tensor.view({-1}), counts, root).wait();
+    if (!is_root) continue;
+    std::vector<at::Tensor> parts = flat.split_with_sizes(counts);
+    for (size_t i = 0; i < parts.size(); ++i)
+      parts[i] = parts[i].view(shape_of(place.slices[i], place.shape));
+    const bool by_rows = own(place).dim == 0;
+    all.emplace_back(name, by_rows ? flat.view(place.shape) : at::cat(parts, own(place).dim));
+  }
+  return all;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,73 @@
+// TensorParts: the parameters of a model that are divided among ranks by a plan: loaded, measured and put together
+// again.
+//
+//   TensorParts parts(mesh["tensor"], plan, shapes);
+//   parts.fill(parameters_of(model), values);               // this rank's slices, without the whole
+//   parts.clip_gradients(parameters_of(model), 1.0);        // by the norm of the whole model's gradient
+//   NamedTensors whole = parts.gather(parameters_of(model));  // on rank 0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/parallel/tensor/tensor_plan.h"
+
+namespace lockstep {
+
+// What gives a whole model's values a part at a time: of the parameter of that name the elements
+// [begin, begin + part.numel()) into `part`, 1-D and contiguous (TransformerLm::drawn_parts(), lm_stored_parts()).
+using ParameterParts =
+    std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>;
+
+// One thread, the communicator's. `mine` is everywhere what this rank has: parameters of the whole model's names, in
+// one order on all ranks, contiguous, of its slices' shapes; others are refused with InvalidArgument before anything is
+// sent.
+class TensorParts {
+ public:
+  // `whole`: the whole model's names and shapes. Keeps the handle; sends nothing. Throws InvalidArgument: plan.check().
+  TensorParts(Communicator comm, TensorPlan plan, const NamedShapes& whole);
+
+  const TensorPlan& plan() const { return plan_; }
+  // Of this rank. Throws InvalidArgument for a name that is none.
+  TensorSlice slice(const std::string& name) const;
+
+  // This rank's slices, row by row where columns are divided. Local.
+  void fill(const NamedTensors& mine, const ParameterParts& values) const;
+  // The same from tensors of the whole model. Throws InvalidArgument for one that is missing or of another shape.
+  void copy(const NamedTensors& mine, const NamedTensors& whole) const;
+
+  // Of the whole model's gradient, in float64: what is divided is added up over the parts, what every part has counts
+  // once. The same number on all ranks. 8 bytes are sent. Collective.
+  double gradient_norm(const NamedTensors& mine);
+  // Multiplies the gradients so that this norm is max_norm at most, as torch::nn::utils::clip_grad_norm_, and returns
+  // what it was. Collective. Throws InvalidArgument unless max_norm is above 0.
+  double clip_gradients(const NamedTensors& mine, double max_norm);
+
+  // On the root the whole model's tensors, new ones, in the order of `mine`; nothing on the others. Also of
+  // gradients or an optimizer's moments under the parameters' names. What every part has is the root's. Collective.
+  NamedTensors gather(const NamedTensors& mine, int root = 0);
+
+ private:
+  struct Place {
+    std::vector<int64_t> shape;       // of the whole
+    std::vector<TensorSlice> slices;  // of the parts
+  };
+  const Place& place_of(const std::string& name) const;
+  const TensorSlice& own(const Place& place) const {
+    return place.slices[static_cast<size_t>(comm_.rank())];
+  }
+  void check(const NamedTensors& mine) const;
+
+  Communicator comm_;
+  TensorPlan plan_;
+  std::map<std::string, Place> places_;
+};
+
+}  // namespace lockstep

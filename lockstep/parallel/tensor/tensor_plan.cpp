@@ -1,0 +1,159 @@
+#include "lockstep/parallel/tensor/tensor_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/hooks/name_pattern.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kLayers = "model.layers.";
+
+std::string module_of(const std::string& parameter) {
+  const size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? std::string() : parameter.substr(0, dot);
+}
+
+[[noreturn]] void refuse_division(const std::string& name, int64_t count, const char* of,
+                                  int64_t parts) {
+  throw InvalidArgument("TensorPlan: '" + name + "' has " + std::to_string(count) + " " + of +
+                        ", which do not divide among " + std::to_string(parts) +
+                        " parts; take a number of parts that divides them, or style whole");
+}
+
+TensorSlice evenly(const std::string& name, const std::vector<int64_t>& shape, int64_t dim,
+                   int64_t heads, int64_t part, int64_t parts) {
+  const int64_t size = shape[static_cast<size_t>(dim)];
+  if (heads > 0 && size % heads != 0)
+    throw InvalidArgument("TensorPlan: '" + name + "' has " + std::to_string(size) +
+                          (dim == 0 ? " rows" : " columns") + ", which are not " +
+                          std::to_string(heads) + " heads");
+  if (heads > 0 && heads % parts != 0) refuse_division(name, heads, "heads", parts);
+  if (size % parts != 0) refuse_division(name, size, dim == 0 ? "rows" : "columns", parts);
+  return {dim, size / parts * part, size / parts * (part + 1)};
+}
+
+}  // namespace
+
+const char* to_string(TensorStyle style) {
+  switch (style) {
+    case TensorStyle::kWhole:
+      return "whole";
+    case TensorStyle::kColumn:
+      return "column";
+    case TensorStyle::kHeads:
+      return "heads";
+    case TensorStyle::kRow:
+      return "row";
+    case TensorStyle::kVocabulary:
+      break;
+  }
+  return "vocabulary";
+}
+
+std::vector<int64_t> shape_of(const TensorSlice& slice, std::vector<int64_t> shape) {
+  if (!slice.whole()) shape[static_cast<size_t>(slice.dim)] = slice.end - slice.begin;
+  return shape;
+}
+
+TensorPlan::TensorPlan(std::vector<TensorRule> rules) : rules_(std::move(rules)) {
+  for (const TensorRule& rule : rules_) {
+    if (rule.heads < 0 || (rule.style == TensorStyle::kHeads && rule.heads == 0))
+      throw InvalidArgument("TensorPlan: '" + rule.modules +
+                            "' is divided by heads, of which it has " + std::to_string(rule.heads) +
+                            "; say how many");
+  }
+}
+
+const TensorRule* TensorPlan::rule_of(const std::string& parameter) const {
+  const std::string module = module_of(parameter);
+  const auto found = std::find_if(rules_.begin(), rules_.end(), [&](const TensorRule& rule) {
+    return is_named(module, rule.modules);
+  });
+  return found == rules_.end() ? nullptr : &*found;
+}
+
+TensorSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>& shape,
+                              int64_t part, int64_t parts) const {
+  if (parts < 1 || part < 0 || part >= parts)
+    throw InvalidArgument("TensorPlan: part " + std::to_string(part) + " of " +
+                          std::to_string(parts));
+  const TensorRule* const rule = rule_of(name);
+  if (rule == nullptr || rule->style == TensorStyle::kWhole) return {};
+  if (shape.empty() || shape.size() > 2)
+    throw InvalidArgument("TensorPlan: '" + name + "' has " + std::to_string(shape.size()) +
+                          " dims; style " + to_string(rule->style) + " is for matrices and biases");
+  switch (rule->style) {
+    case TensorStyle::kRow:
+      if (shape.size() == 1) return {};
+      return evenly(name, shape, 1, rule->heads, part, parts);
+    case TensorStyle::kVocabulary:
+      if (shape[0] < parts) refuse_division(name, shape[0], "rows", parts);
+      return {0, shape[0] * part / parts, shape[0] * (part + 1) / parts};
+    default:
+      break;
+  }
+  return evenly(name, shape, 0, rule->heads, part, parts);
+}
+
+void TensorPlan::check(const NamedShapes& parameters, int64_t parts) const {
+  for (const auto& [name, shape] : parameters) slice(name, shape, 0, parts);
+  for (const TensorRule& rule : rules_) {
+    const bool means_one = std::any_of(parameters.begin(), parameters.end(), [&](const auto& one) {
+      return is_named(module_of(one.first), rule.modules);
+    });
+    if (!means_one)
+      throw InvalidArgument("TensorPlan: '" + rule.modules + "' (" + to_string(rule.style) +
+                            ") means no module with parameters; the first parameter is '" +
+                            (parameters.empty() ? std::string() : parameters.front().first) + "'");
+  }
+}
+
+TensorPlan lm_tensor_plan(const LmConfig& config) {
+  const std::string attention = std::string(kLayers) + "*.self_attn.";
+  const std::string mlp = std::string(kLayers) + "*.mlp.";
+  std::vector<TensorRule> rules{{"model.embed_tokens", TensorStyle::kVocabulary}};
+  if (config.num_hidden_layers > 0) {
+    const int64_t heads = config.num_attention_heads, key_heads = config.key_value_heads();
+    rules.push_back({attention + "q_proj", TensorStyle::kHeads, heads});
+    rules.push_back({attention + "k_proj", TensorStyle::kHeads, key_heads});
+    rules.push_back({attention + "v_proj", TensorStyle::kHeads, key_heads});
+    rules.push_back({attention + "o_proj", TensorStyle::kRow, heads});
+    rules.push_back({mlp + "gate_proj", TensorStyle::kColumn});
+    rules.push_back({mlp + "up_proj", TensorStyle::kColumn});
+    rules.push_back({mlp + "down_proj", TensorStyle::kRow});
+  }
+  if (!config.tie_word_embeddings) rules.push_back({"lm_head", TensorStyle::kVocabulary});
+  return TensorPlan(std::move(rules));
+}
+
+NamedShapes lm_parameter_shapes(const LmConfig& config) {
+  check(config);
+  const int64_t width = config.hidden_size, inner = config.intermediate_size,
+                queries = config.num_attention_heads * config.head_width(),
+                keys = config.key_value_heads() * config.head_width();
+  NamedShapes shapes{{"model.embed_tokens.weight", {config.vocab_size, width}}};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string layer = kLayers + std::to_string(i) + ".";
+    const auto linear = [&](const std::string& name, int64_t rows, int64_t columns, bool bias) {
+      shapes.push_back({layer + name + ".weight", {rows, columns}});
+      if (bias) shapes.push_back({layer + name + ".bias", {rows}});
+    };
+    linear("self_attn.q_proj", queries, width, config.attention_bias);
+    linear("self_attn.k_proj", keys, width, config.attention_bias);
+    linear("self_attn.v_proj", keys, width, config.attention_bias);
+    linear("self_attn.o_proj", width, queries, config.attention_bias);
+    linear("mlp.gate_proj", inner, width, config.mlp_bias);
+    linear("mlp.up_proj", inner, width, config.mlp_bias);
+    linear("mlp.down_proj", width, inner, config.mlp_bias);
+    shapes.push_back({layer + "input_layernorm.weight", {width}});
+    shapes.push_back({layer + "post_attention_layernorm.weight", {width}});
+  }
+  shapes.push_back({"model.norm.weight", {width}});
+  if (!config.tie_word_embeddings) shapes.push_back({"lm_head.weight", {config.vocab_size, width}});
+  return shapes;
+}
+
+}  // namespace lockstep

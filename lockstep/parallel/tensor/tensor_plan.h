@@ -1,0 +1,85 @@
+// What each of several ranks has of a model's parameters, as data: a pattern of module names -> a style. No
+// tensors, no ranks: whoever loads, saves or checks asks for the slice of a part.
+//
+//   const TensorPlan plan({{"model.layers.*.mlp.up_proj", TensorStyle::kColumn},
+//                          {"model.layers.*.mlp.down_proj", TensorStyle::kRow}});
+//   plan.slice("model.layers.3.mlp.up_proj.weight", {11008, 4096}, 1, 4);  // dim 0, rows [2752, 5504)
+//
+// The styles are Megatron-LM's (Shoeybi et al., arXiv:1909.08053), of y = x weight^T + bias with a weight
+// [outputs, inputs], as torch::nn::Linear has it:
+//
+//   style       weight           bias             what the module gives
+//   kWhole      all of it        all of it        whole rows of whole inputs
+//   kColumn     rows, evenly     with its rows    this part's columns of the outputs
+//   kHeads      rows, by heads   with its rows    this part's heads
+//   kRow        columns          all of it        a share of the sum; the bias is added once, to the whole sum
+//   kVocabulary rows             with its rows    this part's words; sizes may differ by one
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/model/lm_config.h"
+
+namespace lockstep {
+
+enum class TensorStyle : uint8_t { kWhole, kColumn, kHeads, kRow, kVocabulary };
+const char* to_string(TensorStyle style);  // "column"
+
+struct TensorRule {
+  std::string modules;  // a name of named_modules(), or with * for one part (name_pattern.h)
+  TensorStyle style = TensorStyle::kWhole;
+  // kHeads: how many heads the rows are. kRow: how many the columns are; 0: columns need not stay together.
+  int64_t heads = 0;
+
+  bool operator==(const TensorRule&) const = default;
+};
+
+// Of a parameter's dim `dim` the indices [begin, end); dim -1: all of it, which every part has.
+struct TensorSlice {
+  int64_t dim = -1;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool whole() const { return dim < 0; }
+  bool operator==(const TensorSlice&) const = default;
+};
+// What a parameter of the whole model's `shape` has of it.
+std::vector<int64_t> shape_of(const TensorSlice& slice, std::vector<int64_t> shape);
+
+// Parameters of a whole model: name and shape.
+using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
+class TensorPlan {
+ public:
+  // Of several rules that mean a module the first counts; a module that none means is whole. Throws
+  // InvalidArgument: kHeads without heads, heads below 0.
+  explicit TensorPlan(std::vector<TensorRule> rules = {});
+
+  const std::vector<TensorRule>& rules() const { return rules_; }
+
+  // Of the parameter of that name ("a.b.weight" is module a.b's) and shape, what part `part` of `parts` has.
+  // The parts' slices in order cover it, each element once, or each part has all of it. Throws InvalidArgument that
+  // names the parameter where it does not divide so.
+  TensorSlice slice(const std::string& name, const std::vector<int64_t>& shape, int64_t part,
+                    int64_t parts) const;
+
+  // That every parameter divides among so many parts, and that every rule means one. Throws InvalidArgument that
+  // names the parameter, or the rule's pattern.
+  void check(const NamedShapes& parameters, int64_t parts) const;
+
+ private:
+  const TensorRule* rule_of(const std::string& parameter) const;
+
+  std::vector<TensorRule> rules_;
+};
+
+// TransformerLm's: attention by heads (of keys and values by theirs), inner columns, the vocabulary of embeddings
+// and head; norms and the biases of the last products whole.
+TensorPlan lm_tensor_plan(const LmConfig& config);
+// The names and shapes that such a whole model has, in its order. Throws InvalidArgument (check(config)).
+NamedShapes lm_parameter_shapes(const LmConfig& config);
+
+}  // namespace lockstep

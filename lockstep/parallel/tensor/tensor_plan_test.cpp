@@ -1,0 +1,162 @@
+#include "lockstep/parallel/tensor/tensor_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/hooks/name_pattern.h"
+#include "lockstep/model/transformer_lm.h"
+
+namespace lockstep::tensor_plan_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+LmConfig small(int64_t heads, int64_t key_value_heads, int64_t inner, bool tied) {
+  LmConfig config;
+  config.vocab_size = 53;
+  config.hidden_size = 4 * heads;
+  config.intermediate_size = inner;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = heads;
+  config.num_key_value_heads = key_value_heads;
+  config.max_position_embeddings = 16;
+  config.tie_word_embeddings = tied;
+  config.attention_bias = config.mlp_bias = tied;
+  return config;
+}
+
+std::string line_of(const std::string& text) {
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  return text;
+}
+
+// How often the parts' slices together have each element, by counting.
+std::vector<int> covered(const TensorPlan& plan, const std::string& name,
+                         const std::vector<int64_t>& shape, int64_t parts) {
+  const int64_t columns = shape.size() == 2 ? shape[1] : 1;
+  std::vector<int> times(static_cast<size_t>(shape[0] * columns));
+  for (int64_t part = 0; part < parts; ++part) {
+    const TensorSlice slice = plan.slice(name, shape, part, parts);
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      for (int64_t column = 0; column < columns; ++column) {
+        const int64_t index = slice.dim == 0 ? row : column;
+        if (slice.whole() || (index >= slice.begin && index < slice.end))
+          ++times[static_cast<size_t>(row * columns + column)];
+      }
+    }
+  }
+  return times;
+}
+
+TEST(TensorPlan, EveryElementIsOnceOrOnAllParts) {
+  for (int64_t parts = 1; parts <= 8; ++parts) {
+    for (const bool tied : {false, true}) {
+      const LmConfig config = small(2 * parts, parts, 3 * parts, tied);
+      const TensorPlan plan = lm_tensor_plan(config);
+      const NamedShapes shapes = lm_parameter_shapes(config);
+      plan.check(shapes, parts);
+      for (const auto& [name, shape] : shapes) {
+        const bool whole = plan.slice(name, shape, 0, parts).whole();
+        EXPECT_EQ(whole, name.find("norm") != std::string::npos || name.ends_with("o_proj.bias") ||
+                             name.ends_with("down_proj.bias"))
+            << name;
+        for (const int times : covered(plan, name, shape, parts))
+          ASSERT_EQ(times, whole ? parts : 1) << name << " of " << parts;
+      }
+    }
+  }
+}
+
+// Slices of heads begin and end between heads, of queries where those of their keys do.
+TEST(TensorPlan, HeadsStayWholeAndWithTheirKeys) {
+  const LmConfig config = small(12, 6, 24, false);
+  const TensorPlan plan = lm_tensor_plan(config);
+  const std::string attention = "model.layers.1.self_attn.";
+  for (const int64_t parts : {1, 2, 3, 6}) {
+    for (int64_t part = 0; part < parts; ++part) {
+      const TensorSlice queries = plan.slice(attention + "q_proj.weight", {48, 48}, part, parts);
+      const TensorSlice keys = plan.slice(attention + "k_proj.weight", {24, 48}, part, parts);
+      const TensorSlice out = plan.slice(attention + "o_proj.weight", {48, 48}, part, parts);
+      EXPECT_EQ(keys.begin % 4, 0);
+      EXPECT_EQ(queries.begin, 2 * keys.begin);
+      EXPECT_EQ(queries.end, 2 * keys.end);
+      EXPECT_EQ(out, (TensorSlice{1, queries.begin, queries.end}));
+    }
+  }
+}
+
+TEST(TensorPlan, VocabulariesNeedNotDivide) {
+  const TensorPlan plan({{"words", TensorStyle::kVocabulary}});
+  int64_t next = 0;
+  for (int64_t part = 0; part < 7; ++part) {
+    const TensorSlice slice = plan.slice("words.weight", {50257, 8}, part, 7);
+    EXPECT_EQ(slice.begin, next);
+    next = slice.end;
+    EXPECT_NEAR(static_cast<double>(slice.end - slice.begin), 50257.0 / 7, 1);
+    EXPECT_EQ(shape_of(slice, {50257, 8}), (std::vector<int64_t>{slice.end - slice.begin, 8}));
+  }
+  EXPECT_EQ(next, 50257);
+}
+
+TEST(TensorPlan, ShapesAreTheModels) {
+  for (const bool tied : {false, true}) {
+    LmConfig config = small(4, 2, 12, tied);
+    config.head_dim = 6;
+    TransformerLm lm(config);
+    NamedShapes expected;
+    for (const auto& item : lm->named_parameters())
+      expected.emplace_back(item.key(), item.value().sizes().vec());
+    EXPECT_EQ(lm_parameter_shapes(config), expected);
+  }
+}
+
+TEST(TensorPlan, TheFirstRuleCounts) {
+  const TensorPlan plan(
+      {{"layers.0.up", TensorStyle::kWhole}, {"layers.*.up", TensorStyle::kColumn}});
+  EXPECT_TRUE(plan.slice("layers.0.up.weight", {4, 4}, 0, 2).whole());
+  EXPECT_EQ(plan.slice("layers.1.up.weight", {4, 4}, 1, 2), (TensorSlice{0, 2, 4}));
+  EXPECT_TRUE(plan.slice("layers.1.up.inner.weight", {4, 4}, 1, 2).whole());
+  EXPECT_TRUE(plan.slice("scale", {4}, 1, 2).whole());
+}
+
+TEST(TensorPlan, WhatDoesNotDivideIsRefusedByName) {
+  const auto says = [](const LmConfig& config, int64_t parts) {
+    return line_of(message_of<InvalidArgument>(
+        [&] { lm_tensor_plan(config).check(lm_parameter_shapes(config), parts); }));
+  };
+  EXPECT_THAT(says(small(6, 6, 12, false), 4),
+              HasSubstr("'model.layers.0.self_attn.q_proj.weight' has 6 heads, which do not divide "
+                        "among 4 parts"));
+  // Fewer heads of keys than parts.
+  EXPECT_THAT(says(small(4, 2, 12, false), 4),
+              HasSubstr("'model.layers.0.self_attn.k_proj.weight' has 2 heads"));
+  EXPECT_THAT(says(small(4, 4, 13, false), 2),
+              HasSubstr("'model.layers.0.mlp.gate_proj.weight' has 13 rows"));
+  LmConfig few = small(8, 8, 16, false);
+  few.vocab_size = 7;
+  EXPECT_THAT(says(few, 8), HasSubstr("'model.embed_tokens.weight' has 7 rows"));
+  const auto checked = [](const TensorPlan& plan, const NamedShapes& shapes) {
+    return line_of(message_of<InvalidArgument>([&] { plan.check(shapes, 2); }));
+  };
+  const NamedShapes shapes{{"a.0.up.weight", {4, 3}}, {"conv.weight", {4, 4, 3, 3}}};
+  EXPECT_THAT(checked(TensorPlan({{"a.*.down", TensorStyle::kRow}}), shapes),
+              HasSubstr("'a.*.down' (row) means no module"));
+  EXPECT_THAT(checked(TensorPlan({{"a.*.up", TensorStyle::kRow}}), shapes),
+              HasSubstr("'a.0.up.weight' has 3 columns"));
+  EXPECT_THAT(checked(TensorPlan({{"conv", TensorStyle::kColumn}}), shapes),
+              HasSubstr("'conv.weight' has 4 dims"));
+  EXPECT_THAT(checked(TensorPlan({{"a.*.up", TensorStyle::kHeads, 3}}), shapes),
+              HasSubstr("4 rows, which are not 3 heads"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { TensorPlan({{"a", TensorStyle::kHeads}}); }),
+              HasSubstr("'a' is divided by heads, of which it has 0"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { TensorPlan().slice("a", {1}, 2, 2); }),
+              HasSubstr("part 2 of 2"));
+}
+
+}  // namespace
+}  // namespace lockstep::tensor_plan_test
