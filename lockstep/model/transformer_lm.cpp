@@ -268,7 +268,7 @@ TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& t
   const at::Tensor flat = targets.reshape({targets.numel()});
   LmUnit& head = *units_.back();
   if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, all), flat);
-  return vocabulary_scores(rows, dynamic_cast<const internal::LmHead&>(head).weight(), flat);
+  return dynamic_cast<internal::LmHead&>(head).scores(rows, flat);
 }
 
 at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {

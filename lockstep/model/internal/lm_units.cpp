@@ -235,6 +235,10 @@ at::Tensor LmHead::compute(const at::Tensor& rows, const lockstep::LmPass& pass)
   return split_.combine ? split_.gather(logits(entered(rows, split_))) : logits(rows);
 }
 
+TokenScores LmHead::scores(const at::Tensor& rows, const at::Tensor& targets) {
+  return vocabulary_scores(split_.combine ? entered(rows, split_) : rows, weight(), targets,
+                           {.part = part_});
+}
 at::Tensor LmHead::loss(const at::Tensor& rows, const at::Tensor& targets,
                         const internal::LmPass& pass) {
   return vocabulary_loss(split_.combine ? entered(rows, split_) : rows, weight(), targets,

@@ -112,6 +112,8 @@ class LmHead final : public LmUnit {
   LmHead(const LmConfig& config, const LmSplit& split, std::shared_ptr<LmEmbedding> tied);
   // next_token_loss() of the logits, without all of them.
   at::Tensor loss(const at::Tensor& rows, const at::Tensor& targets, const internal::LmPass& pass);
+  // token_scores() of them, likewise.
+  TokenScores scores(const at::Tensor& rows, const at::Tensor& targets);
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
