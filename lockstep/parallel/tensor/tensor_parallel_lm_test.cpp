@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 
+#include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -316,6 +317,25 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
     EXPECT_EQ(after.calls - between.calls, 2 * layers + 1);
     EXPECT_EQ(after.bytes - between.bytes, (2 * layers + 1) * rows);
     EXPECT_EQ(comm.stats().collectives, after.calls);
+  });
+}
+
+// Layers that are computed again in backward meet the other parts' again.
+TEST(TensorParallelLm, LayersMayBeComputedAgain) {
+  TransformerLm whole = made(small({2, false}));
+  const auto [ids, targets] = batch_of(0);
+  const at::Tensor loss = whole->loss(ids, targets);
+  loss.backward();
+  const auto gradients = gradients_of(whole);
+  testing::run_threads(2, [&, ids = ids, targets = targets](Communicator& comm) {
+    TransformerLm lm = tensor_parallel_lm(whole, comm);
+    checkpoint_layers<LmUnit::Signature>(*lm, {.names = {"model.layers.*"}, .every = 2});
+    const at::Tensor mine = lm->loss(ids, targets);
+    EXPECT_LT(difference(mine, loss), 1e-10);
+    const uint64_t before = comm.stats().of(Op::kAllReduce).calls;
+    mine.backward();
+    EXPECT_GT(comm.stats().of(Op::kAllReduce).calls - before, 2u * 3 + 1);
+    expect_slices(gradients_of(lm), gradients, lm_tensor_parts(lm->config(), comm), 1e-10);
   });
 }
 
