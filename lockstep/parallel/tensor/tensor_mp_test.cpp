@@ -28,7 +28,7 @@ LmConfig small(bool tied) {
   return config;
 }
 
-at::Tensor slice_of(const at::Tensor& whole, const TensorSlice& slice) {
+at::Tensor slice_of(const at::Tensor& whole, const PartSlice& slice) {
   return slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin);
 }
 

@@ -73,7 +73,7 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>() / std::max(most, 1e-30);
 }
 
-at::Tensor slice_of(const at::Tensor& whole, const TensorSlice& slice) {
+at::Tensor slice_of(const at::Tensor& whole, const PartSlice& slice) {
   return slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin);
 }
 

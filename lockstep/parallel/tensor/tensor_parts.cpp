@@ -52,7 +52,7 @@ const TensorParts::Place& TensorParts::place_of(const std::string& name) const {
   return found->second;
 }
 
-TensorSlice TensorParts::slice(const std::string& name) const {
+PartSlice TensorParts::slice(const std::string& name) const {
   return own(place_of(name));
 }
 
@@ -70,7 +70,7 @@ void TensorParts::fill(const NamedTensors& mine, const ParameterParts& values) c
   const at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : mine) {
     const Place& place = place_of(name);
-    const TensorSlice& slice = own(place);
+    const PartSlice& slice = own(place);
     const at::Tensor tensor = parameter.detach();
     if (slice.dim == 1) {
       for (int64_t row = 0; row < tensor.size(0); ++row)
@@ -97,7 +97,7 @@ void TensorParts::copy(const NamedTensors& mine, const NamedTensors& whole) cons
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : mine) {
-    const TensorSlice& slice = own(place_of(name));
+    const PartSlice& slice = own(place_of(name));
     const at::Tensor& source = sources[name];
     parameter.detach().copy_(
         slice.whole() ? source : source.narrow(slice.dim, slice.begin, slice.end - slice.begin));
@@ -146,7 +146,7 @@ NamedTensors TensorParts::gather(const NamedTensors& mine, int root) {
       continue;
     }
     std::vector<int64_t> counts;
-    for (const TensorSlice& slice : place.slices)
+    for (const PartSlice& slice : place.slices)
       counts.push_back(elements(shape_of(slice, place.shape)));
     const at::Tensor flat =
         is_root ? at::empty({elements(place.shape)}, tensor.options()) : at::Tensor();

@@ -36,7 +36,7 @@ class TensorParts {
 
   const TensorPlan& plan() const { return plan_; }
   // Of this rank. Throws InvalidArgument for a name that is none.
-  TensorSlice slice(const std::string& name) const;
+  PartSlice slice(const std::string& name) const;
 
   // This rank's slices, row by row where columns are divided. Local.
   void fill(const NamedTensors& mine, const ParameterParts& values) const;
@@ -57,10 +57,10 @@ class TensorParts {
  private:
   struct Place {
     std::vector<int64_t> shape;       // of the whole
-    std::vector<TensorSlice> slices;  // of the parts
+    std::vector<PartSlice> slices;  // of the parts
   };
   const Place& place_of(const std::string& name) const;
-  const TensorSlice& own(const Place& place) const {
+  const PartSlice& own(const Place& place) const {
     return place.slices[static_cast<size_t>(comm_.rank())];
   }
   void check(const NamedTensors& mine) const;

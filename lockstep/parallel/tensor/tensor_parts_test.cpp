@@ -47,7 +47,7 @@ NamedTensors part_of(const TensorParts& parts) {
   return mine;
 }
 
-at::Tensor slice_of(const at::Tensor& whole, const TensorSlice& slice) {
+at::Tensor slice_of(const at::Tensor& whole, const PartSlice& slice) {
   return slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin);
 }
 

@@ -23,7 +23,7 @@ std::string module_of(const std::string& parameter) {
                         " parts; take a number of parts that divides them, or style whole");
 }
 
-TensorSlice evenly(const std::string& name, const std::vector<int64_t>& shape, int64_t dim,
+PartSlice evenly(const std::string& name, const std::vector<int64_t>& shape, int64_t dim,
                    int64_t heads, int64_t part, int64_t parts) {
   const int64_t size = shape[static_cast<size_t>(dim)];
   if (heads > 0 && size % heads != 0)
@@ -53,7 +53,7 @@ const char* to_string(TensorStyle style) {
   return "vocabulary";
 }
 
-std::vector<int64_t> shape_of(const TensorSlice& slice, std::vector<int64_t> shape) {
+std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape) {
   if (!slice.whole()) shape[static_cast<size_t>(slice.dim)] = slice.end - slice.begin;
   return shape;
 }
@@ -75,7 +75,7 @@ const TensorRule* TensorPlan::rule_of(const std::string& parameter) const {
   return found == rules_.end() ? nullptr : &*found;
 }
 
-TensorSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>& shape,
+PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>& shape,
                               int64_t part, int64_t parts) const {
   if (parts < 1 || part < 0 || part >= parts)
     throw InvalidArgument("TensorPlan: part " + std::to_string(part) + " of " +

@@ -38,16 +38,16 @@ struct TensorRule {
 };
 
 // Of a parameter's dim `dim` the indices [begin, end); dim -1: all of it, which every part has.
-struct TensorSlice {
+struct PartSlice {
   int64_t dim = -1;
   int64_t begin = 0;
   int64_t end = 0;
 
   bool whole() const { return dim < 0; }
-  bool operator==(const TensorSlice&) const = default;
+  bool operator==(const PartSlice&) const = default;
 };
 // What a parameter of the whole model's `shape` has of it.
-std::vector<int64_t> shape_of(const TensorSlice& slice, std::vector<int64_t> shape);
+std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape);
 
 // Parameters of a whole model: name and shape.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
@@ -63,7 +63,7 @@ class TensorPlan {
   // Of the parameter of that name ("a.b.weight" is module a.b's) and shape, what part `part` of `parts` has.
   // The parts' slices in order cover it, each element once, or each part has all of it. Throws InvalidArgument that
   // names the parameter where it does not divide so.
-  TensorSlice slice(const std::string& name, const std::vector<int64_t>& shape, int64_t part,
+  PartSlice slice(const std::string& name, const std::vector<int64_t>& shape, int64_t part,
                     int64_t parts) const;
 
   // That every parameter divides among so many parts, and that every rule means one. Throws InvalidArgument that

@@ -41,7 +41,7 @@ std::vector<int> covered(const TensorPlan& plan, const std::string& name,
   const int64_t columns = shape.size() == 2 ? shape[1] : 1;
   std::vector<int> times(static_cast<size_t>(shape[0] * columns));
   for (int64_t part = 0; part < parts; ++part) {
-    const TensorSlice slice = plan.slice(name, shape, part, parts);
+    const PartSlice slice = plan.slice(name, shape, part, parts);
     for (int64_t row = 0; row < shape[0]; ++row) {
       for (int64_t column = 0; column < columns; ++column) {
         const int64_t index = slice.dim == 0 ? row : column;
@@ -79,13 +79,13 @@ TEST(TensorPlan, HeadsStayWholeAndWithTheirKeys) {
   const std::string attention = "model.layers.1.self_attn.";
   for (const int64_t parts : {1, 2, 3, 6}) {
     for (int64_t part = 0; part < parts; ++part) {
-      const TensorSlice queries = plan.slice(attention + "q_proj.weight", {48, 48}, part, parts);
-      const TensorSlice keys = plan.slice(attention + "k_proj.weight", {24, 48}, part, parts);
-      const TensorSlice out = plan.slice(attention + "o_proj.weight", {48, 48}, part, parts);
+      const PartSlice queries = plan.slice(attention + "q_proj.weight", {48, 48}, part, parts);
+      const PartSlice keys = plan.slice(attention + "k_proj.weight", {24, 48}, part, parts);
+      const PartSlice out = plan.slice(attention + "o_proj.weight", {48, 48}, part, parts);
       EXPECT_EQ(keys.begin % 4, 0);
       EXPECT_EQ(queries.begin, 2 * keys.begin);
       EXPECT_EQ(queries.end, 2 * keys.end);
-      EXPECT_EQ(out, (TensorSlice{1, queries.begin, queries.end}));
+      EXPECT_EQ(out, (PartSlice{1, queries.begin, queries.end}));
     }
   }
 }
@@ -94,7 +94,7 @@ TEST(TensorPlan, VocabulariesNeedNotDivide) {
   const TensorPlan plan({{"words", TensorStyle::kVocabulary}});
   int64_t next = 0;
   for (int64_t part = 0; part < 7; ++part) {
-    const TensorSlice slice = plan.slice("words.weight", {50257, 8}, part, 7);
+    const PartSlice slice = plan.slice("words.weight", {50257, 8}, part, 7);
     EXPECT_EQ(slice.begin, next);
     next = slice.end;
     EXPECT_NEAR(static_cast<double>(slice.end - slice.begin), 50257.0 / 7, 1);
@@ -119,7 +119,7 @@ TEST(TensorPlan, TheFirstRuleCounts) {
   const TensorPlan plan(
       {{"layers.0.up", TensorStyle::kWhole}, {"layers.*.up", TensorStyle::kColumn}});
   EXPECT_TRUE(plan.slice("layers.0.up.weight", {4, 4}, 0, 2).whole());
-  EXPECT_EQ(plan.slice("layers.1.up.weight", {4, 4}, 1, 2), (TensorSlice{0, 2, 4}));
+  EXPECT_EQ(plan.slice("layers.1.up.weight", {4, 4}, 1, 2), (PartSlice{0, 2, 4}));
   EXPECT_TRUE(plan.slice("layers.1.up.inner.weight", {4, 4}, 1, 2).whole());
   EXPECT_TRUE(plan.slice("scale", {4}, 1, 2).whole());
 }
