@@ -56,7 +56,7 @@ class TensorParts {
 
  private:
   struct Place {
-    std::vector<int64_t> shape;       // of the whole
+    std::vector<int64_t> shape;     // of the whole
     std::vector<PartSlice> slices;  // of the parts
   };
   const Place& place_of(const std::string& name) const;

@@ -24,7 +24,7 @@ std::string module_of(const std::string& parameter) {
 }
 
 PartSlice evenly(const std::string& name, const std::vector<int64_t>& shape, int64_t dim,
-                   int64_t heads, int64_t part, int64_t parts) {
+                 int64_t heads, int64_t part, int64_t parts) {
   const int64_t size = shape[static_cast<size_t>(dim)];
   if (heads > 0 && size % heads != 0)
     throw InvalidArgument("TensorPlan: '" + name + "' has " + std::to_string(size) +
@@ -76,7 +76,7 @@ const TensorRule* TensorPlan::rule_of(const std::string& parameter) const {
 }
 
 PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>& shape,
-                              int64_t part, int64_t parts) const {
+                            int64_t part, int64_t parts) const {
   if (parts < 1 || part < 0 || part >= parts)
     throw InvalidArgument("TensorPlan: part " + std::to_string(part) + " of " +
                           std::to_string(parts));

@@ -64,7 +64,7 @@ class TensorPlan {
   // The parts' slices in order cover it, each element once, or each part has all of it. Throws InvalidArgument that
   // names the parameter where it does not divide so.
   PartSlice slice(const std::string& name, const std::vector<int64_t>& shape, int64_t part,
-                    int64_t parts) const;
+                  int64_t parts) const;
 
   // That every parameter divides among so many parts, and that every rule means one. Throws InvalidArgument that
   // names the parameter, or the rule's pattern.
