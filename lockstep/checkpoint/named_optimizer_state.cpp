@@ -128,11 +128,12 @@ std::optional<ParameterNames> parameter_names(const torch::nn::Module& model,
   for (const auto& [name, tensor] : parameters_of(model))
     name_of.emplace(tensor.unsafeGetTensorImpl(), name);
   ParameterNames names;
+  std::set<const c10::TensorImpl*> seen;  // torch's optimizers take tied parameters twice
   for (const auto& group : optimizer.param_groups()) {
     names.emplace_back();
     for (const at::Tensor& parameter : group.params()) {
       const auto found = name_of.find(parameter.unsafeGetTensorImpl());
-      if (found == name_of.end()) return std::nullopt;
+      if (found == name_of.end() || !seen.insert(found->first).second) return std::nullopt;
       names.back().push_back(found->second);
     }
   }

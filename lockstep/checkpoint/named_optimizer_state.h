@@ -26,8 +26,8 @@ namespace lockstep {
 // The names of an optimizer's parameters, by group, in its order.
 using ParameterNames = std::vector<std::vector<std::string>>;
 
-// As `model` names them; a parameter with several names has the first. Nothing where one is not the model's:
-// then its state is known by position alone.
+// As `model` names them; a parameter with several names has the first. Nothing where one is not the model's, or
+// the optimizer has one twice: then its state is known by position alone.
 std::optional<ParameterNames> parameter_names(const torch::nn::Module& model,
                                               const torch::optim::Optimizer& optimizer);
 

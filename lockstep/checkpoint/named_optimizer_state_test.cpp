@@ -126,6 +126,17 @@ TEST(NamedOptimizerState, AStateByPositionStaysOne) {
   EXPECT_NE(same.find("3.exp_avg"), nullptr);
 }
 
+// torch's optimizers take model->parameters(), which has a tied parameter twice.
+TEST(NamedOptimizerState, AParameterTakenTwiceLeavesPositions) {
+  struct Tied : torch::nn::Module {
+    Tied() : a(register_parameter("a", torch::ones({2}))) { register_parameter("b", a); }
+    at::Tensor a;
+  } model;
+  const std::vector<at::Tensor> twice{model.a, model.a};
+  EXPECT_FALSE(parameter_names(model, AdamW(twice, AdamWOptions(1e-3))));
+  EXPECT_EQ(parameter_names(model, AdamW({twice[0]}, AdamWOptions(1e-3))), (ParameterNames{{"a"}}));
+}
+
 TEST(NamedOptimizerState, WhatDoesNotFitIsNamed) {
   auto net = make_net();
   const auto optimizer = make_optimizer(net, false);

@@ -101,9 +101,13 @@ void AsideFile::sync() {
 }
 
 void AsideFile::commit_unsynced() {
-  if (::rename(aside_.c_str(), path_.c_str()) != 0)
-    throw system_error("cannot write " + path_, errno);
+  // Some shared file systems show others a file's bytes once it is closed.
   fd_.reset();
+  if (::rename(aside_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(aside_.c_str());
+    throw system_error("cannot write " + path_, error);
+  }
 }
 
 void AsideFile::commit() {

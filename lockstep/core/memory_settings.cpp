@@ -45,7 +45,10 @@ std::optional<uint64_t> allowed_memory(int processes) {
 
 void keep_freed_memory() {
   const EnvLookup env = process_env();
-  const auto processes = static_cast<int>(env_int(env, "LOCAL_WORLD_SIZE").value_or(1));
+  constexpr int64_t kMost = 1 << 20;
+  const auto told = parse_int(env("LOCAL_WORLD_SIZE").value_or("1"), 1, kMost);
+  const auto processes =
+      static_cast<int>(told.value_or(1));  // whoever starts ranks says what is wrong
   const auto allowed = allowed_memory(processes);
   const auto missing = memory_variables(env, allowed);
   const Thresholds& chosen = thresholds(allowed);

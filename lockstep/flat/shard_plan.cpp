@@ -187,9 +187,12 @@ std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
     const bool has_whole =
         std::any_of(indices.begin(), indices.end(), [&](size_t i) { return grains[i] == kUncut; });
     int64_t least = has_whole ? parts * largest_whole : 0;
-    if (kind.grain > 1)
-      least = kGrains * parts * kind.grain *
-              static_cast<int64_t>(c10::elementSize(tensors[indices.front()].dtype));
+    if (kind.grain > 1) {
+      int64_t widest = 0;  // bytes of an element
+      for (const size_t i : indices)
+        widest = std::max(widest, static_cast<int64_t>(c10::elementSize(tensors[i].dtype)));
+      least = kGrains * parts * kind.grain * widest;
+    }
     const BucketSizes full{.first = std::max(sizes.first, least),
                            .rest = std::max(sizes.rest, least)};
     for (Bucket& bucket : plan_buckets(tensors, indices, full)) {

@@ -9,6 +9,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -246,8 +247,13 @@ at::Tensor mean_loss(const at::Tensor& rows, const at::Tensor& weight, LossWork&
   const auto guard = internal::without_autocast();
   const at::NoGradGuard no_grad;
   const int64_t known = count_targets(weight, work);
-  const double sum =
-      rows.size(0) == 0 ? 0 : score(rows, weight, work, known).losses.sum().item<double>();
+  double sum = 0;
+  if (rows.size(0) > 0) {
+    sum = score(rows, weight, work, known).losses.sum().item<double>();
+  } else {
+    if (work.wanted.rows) work.drows = at::zeros_like(rows);
+    if (work.wanted.weight) work.dweight = at::zeros_like(weight);
+  }
   const double mean =
       known == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(known);
   return at::scalar_tensor(mean, weight.scalar_type());
@@ -300,7 +306,16 @@ Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Te
                   const VocabularyLossOptions& options) {
   check_shapes(rows, weight, targets, options);
   const bool exact = weight.is_cpu() && weight.scalar_type() == at::kDouble;
-  const Arithmetic how = exact ? Arithmetic::kFloat32 : internal::arithmetic_for(weight);
+  Arithmetic how = exact ? Arithmetic::kFloat32 : internal::arithmetic_for(weight);
+  // Under autocast on a processor without products of bfloat16, what only these loops can do is done in float32.
+  if (how == Arithmetic::kComposed && (options.part.combine || options.deferred) &&
+      weight.is_cpu() && weight.scalar_type() == at::kFloat && rows.is_cpu() &&
+      at::isFloatingType(rows.scalar_type())) {
+    auto work = c10::make_intrusive<LossWork>();
+    work->targets = targets.contiguous();
+    work->options = options;
+    return {std::move(work), rows.to(at::kFloat).contiguous(), weight.contiguous()};
+  }
   const bool is_short = how == Arithmetic::kBFloat16;
   if (how == Arithmetic::kComposed || !rows.is_cpu() || !targets.is_cpu() ||
       (!is_short && rows.scalar_type() != weight.scalar_type())) {

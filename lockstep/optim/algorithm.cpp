@@ -1,5 +1,8 @@
 #include "lockstep/optim/algorithm.h"
 
+#include <torch/optim/adagrad.h>
+#include <torch/optim/rmsprop.h>
+
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/sgd.h"
 
@@ -39,6 +42,9 @@ size_t states_of(const torch::optim::OptimizerOptions& options) {
     return adamw->amsgrad() ? 3 : 2;
   if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
     return adam->amsgrad() ? 3 : 2;
+  if (const auto* rms = dynamic_cast<const torch::optim::RMSpropOptions*>(&options))
+    return 1 + (rms->momentum() > 0 ? 1 : 0) + (rms->centered() ? 1 : 0);
+  if (dynamic_cast<const torch::optim::AdagradOptions*>(&options) != nullptr) return 1;
   const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options);
   return sgd != nullptr && sgd->momentum() != 0 ? 1 : 0;
 }

@@ -93,11 +93,13 @@ TEST(PipelineSchedule, AFewSendsAtOnceAreEnoughForChains) {
 }
 
 TEST(PipelineSchedule, PeaksAreThePapers) {
+  int known = 0;
   for (const Case& one : all_cases()) {
     const PipelineSchedule schedule = make_schedule(one.name, one.size);
     const std::vector<int> peaks = peak_activations(schedule);
     for (int stage = 0; stage < schedule.stages; ++stage) {
       const int peak = peaks[static_cast<size_t>(stage)];
+      known += expected_peak(schedule, stage) ? 1 : 0;
       EXPECT_EQ(peak, expected_peak(schedule, stage).value_or(peak))
           << shown(one) << " stage " << stage;
       if (one.name == "zb-v") {
@@ -108,6 +110,7 @@ TEST(PipelineSchedule, PeaksAreThePapers) {
       EXPECT_LE(*std::max_element(peaks.begin(), peaks.end()), one.size.stages) << shown(one);
     }
   }
+  EXPECT_GT(known, 1000);
 }
 
 PipelineTiming timed(const char* name, const PipelineSize& size, const PipelineTimes& times = {}) {

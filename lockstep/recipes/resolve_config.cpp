@@ -40,7 +40,8 @@ void resolve_mesh(TrainConfig& config) {
   if (config.nproc == 1) config.nproc = ranks_of(config.mesh);
   (void)shared_copies(config.mesh, static_cast<int>(config.nproc));  // throws
   if (divides_parameters(config.strategy)) return;
-  for (const MeshAxis& axis : parse_axes(config.mesh)) {
+  const MeshLayout layout(parse_axes(config.mesh), static_cast<int>(config.nproc));
+  for (const MeshAxis& axis : layout.axes()) {
     if (axis.name == "shard" && axis.size != 1)
       refuse("mesh", "'" + config.mesh + "'",
              "no shard, or strategy zero3 or fsdp: ranks of strategy " + config.strategy +

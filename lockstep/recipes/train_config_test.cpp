@@ -168,6 +168,7 @@ TEST(TrainConfig, AMeshIsOfRanksThatThereAre) {
   EXPECT_EQ(resolved(with("data=2,shard=3", "fsdp", 1)).nproc, 6);
   EXPECT_EQ(resolved(with("data,shard=2", "zero3", 4)).nproc, 4);
   EXPECT_EQ(error("data=4", "ddp"), "no error");
+  EXPECT_EQ(error("data=4,shard", "ddp"), "no error");
   EXPECT_THAT(error("data=2,shard=3"), HasSubstr("data 2 x shard 3 = 6"));
   EXPECT_THAT(error("data=2,pipe=2"), HasSubstr("mesh is 'data=2,pipe=2'; give axes named data "));
   EXPECT_THAT(error("shard=2,data=2"), HasSubstr("give shard as the last axis"));

@@ -13,6 +13,8 @@ Trial::Trial(torch::nn::Module& model)
       generator_(at::detail::createCPUGenerator()),
       here_([this]() -> const at::Generator& { return generator_; }) {
   for (const auto& [name, buffer] : buffers_) values_.emplace_back(name, buffer.clone());
+  for (const auto& module : model_.modules(/*include_self=*/false))
+    modes_.emplace_back(module, module->is_training());
   model_.train();
 }
 
@@ -20,6 +22,8 @@ Trial::~Trial() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].second.copy_(values_[i].second);
   model_.train(training_);
+  // Each by its own flag: train() goes down to all that is below, and these come from the top down.
+  for (const auto& [module, training] : modes_) module->train(training);
 }
 
 }  // namespace lockstep::internal

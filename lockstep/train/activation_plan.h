@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/hooks/thread_generator.h"
@@ -18,7 +21,7 @@ namespace lockstep {
 
 namespace internal {
 
-// A model in training mode, on trial: when it goes, buffers and mode are as they were, and what this thread
+// A model on trial, as it trains: when it goes, buffers and mode are as they were, and what this thread
 // has drawn came from a generator of its own.
 class Trial {
  public:
@@ -28,6 +31,8 @@ class Trial {
   Trial& operator=(const Trial&) = delete;
 
  private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>
+      modes_;  // of those below, and whether in training
   torch::nn::Module& model_;
   bool training_;
   NamedTensors buffers_, values_;

@@ -66,6 +66,7 @@ TEST(ActivationPlan, IsWhatAForwardLeavesAndChangesNothing) {
   torch::nn::Sequential net(torch::nn::Linear(100, 200), torch::nn::BatchNorm1d(200),
                             torch::nn::Dropout(0.5), torch::nn::Linear(200, 300));
   net->eval();
+  net->ptr(0)->train();
   const at::Tensor samples = torch::rand({64, 100});
   std::vector<at::Tensor> buffers;
   for (const at::Tensor& buffer : net->buffers()) buffers.push_back(buffer.clone());
@@ -75,6 +76,8 @@ TEST(ActivationPlan, IsWhatAForwardLeavesAndChangesNothing) {
       [&](const at::Tensor& batch) { return net->forward(batch); });
   EXPECT_TRUE(at::equal(cpu_rng_state(), generator));
   EXPECT_FALSE(net->is_training());
+  EXPECT_TRUE(net->ptr(0)->is_training());
+  EXPECT_FALSE(net->ptr(1)->is_training());
   for (size_t i = 0; i < buffers.size(); ++i)
     EXPECT_TRUE(at::equal(net->buffers()[i], buffers[i])) << i;
   net->train();

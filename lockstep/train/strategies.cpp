@@ -174,7 +174,8 @@ class ZeroStrategy final : public Strategy {
     return nullptr;
   }
   bool has_whole_parameters() const override {
-    return optimizers_life_.expired() || optimizer_->planned_memory().units == 0;
+    if (optimizers_life_.expired()) return optimizer_ == nullptr || !layered_;
+    return optimizer_->planned_memory().units == 0;
   }
   double waiting() const override {
     if (optimizers_life_.expired()) return 0;

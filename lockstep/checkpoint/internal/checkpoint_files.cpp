@@ -129,11 +129,12 @@ ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn op
   WrittenShare& written = result.written;
   if (model.count > 0) {
     const std::string file = file_name(kModelStem, model);
+    // Refuses what cannot be written, before anybody counts it.
+    result.files.push_back({file, FileToWrite(share.model.tensors, share.model.metadata)});
     for (const auto& [name, tensor] : share.model.tensors) {
       if (model.count > 1) written.model_files[name] = file;
-      if (tensor.defined()) written.model_bytes += static_cast<int64_t>(tensor.nbytes());
+      written.model_bytes += static_cast<int64_t>(tensor.nbytes());
     }
-    result.files.push_back({file, FileToWrite(share.model.tensors, share.model.metadata)});
   }
   if (optimizer.count == 1) {
     std::vector<TensorToCome> tensors;

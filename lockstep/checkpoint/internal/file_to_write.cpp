@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/mapped_tensor.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/core/aside_file.h"
+#include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/pages.h"
 
@@ -80,6 +81,13 @@ std::vector<TensorToCome> to_come(const NamedTensors& tensors) {
                     .make = [tensor = tensor] { return tensor; }});
   }
   return list;
+}
+
+// As many bytes as its place in the file has.
+at::Tensor made(const TensorToCome& tensor) {
+  at::Tensor data = tensor.make();
+  LOCKSTEP_CHECK(data.nbytes() == bytes_of(tensor), "a tensor has the size that was announced");
+  return data;
 }
 
 // Its memory is the file's bytes.
@@ -193,7 +201,7 @@ void FileToWrite::copy_and_sum() {
   sum.copy(next, start_.data(), start_.size());
   next += start_.size();
   for (const TensorToCome& tensor : tensors_) {
-    const at::Tensor data = tensor.make();
+    const at::Tensor data = made(tensor);
     if (as_in_file(data)) {
       sum.copy(next, data.const_data_ptr(), data.nbytes());
     } else {
@@ -218,7 +226,7 @@ void FileToWrite::copy_on_all_threads() {
   copy_past_caches(next, start_.data(), start_.size());
   next += start_.size();
   for (const TensorToCome& tensor : tensors_) {
-    const at::Tensor& data = held.emplace_back(tensor.make());
+    const at::Tensor& data = held.emplace_back(made(tensor));
     const auto* from =
         as_in_file(data) ? static_cast<const std::byte*>(data.const_data_ptr()) : nullptr;
     if (from == nullptr && data.nbytes() > 0) copy_converted(next, data);
@@ -263,7 +271,7 @@ FileSum FileToWrite::write_tensors(AsideFile& file) const {
   StagedFile staged(file, bytes_);
   staged.put(start_.data(), start_.size());
   for (const TensorToCome& tensor : tensors_) {
-    const at::Tensor data = tensor.make().detach().cpu().resolve_conj().resolve_neg().contiguous();
+    const at::Tensor data = made(tensor).detach().cpu().resolve_conj().resolve_neg().contiguous();
     staged.put(data.const_data_ptr(), data.nbytes());
   }
   return staged.end();

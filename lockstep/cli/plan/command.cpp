@@ -1,7 +1,9 @@
 #include "lockstep/cli/plan/command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/option_parsing.h"
@@ -78,13 +80,27 @@ PipelineTimes times_of(const PlanFlags& flags) {
   for (; read < 3; ++read) {
     if (read > 0 && (at == end || *at++ != ',')) break;
     const auto [next, error] = std::from_chars(at, end, numbers[read]);
-    if (error != std::errc() || !(numbers[read] >= 0 && numbers[read] <= 1e12)) break;
+    // Nothing between 0 and what a picture can divide by.
+    const bool drawn = numbers[read] == 0 || (numbers[read] >= 1e-12 && numbers[read] <= 1e12);
+    if (error != std::errc() || !drawn) break;
     at = next;
   }
   if (read != 3 || at != end || numbers[0] + numbers[1] + numbers[2] == 0)
     throw UsageError("--times is '" + flags.times +
                      "'; give three times that are not all 0, such as 1,1,1");
+  if (!(flags.communication >= 0))  // CLI11 takes nan for a number of any range
+    throw UsageError("--communication is no time; give 0 or more");
   return {numbers[0], numbers[1], numbers[2], flags.communication};
+}
+
+// Beyond that nobody looks at a picture, and a plan takes gigabytes.
+void check_size(const PipelineSize& size) {
+  constexpr int64_t kMost = 200'000;
+  const int64_t chunks = std::max(size.chunks, 2);
+  if (chunks * size.stages * size.micro_batches > kMost)
+    throw UsageError("--stages, --micro-batches and --chunks (2 or more) multiply to " +
+                     std::to_string(chunks * size.stages * size.micro_batches) + "; give " +
+                     std::to_string(kMost) + " at most");
 }
 
 // A schedule that does not go with this size is said so, and the others are shown.
@@ -119,6 +135,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   }
   parser.parse(arguments);
   const PipelineTimes times = times_of(flags);
+  check_size(flags.size);
   if (flags.schedule.empty()) {
     if (!flags.svg.empty() || !flags.json.empty())
       throw UsageError("--svg and --json are of one schedule; give --schedule, one of " +

@@ -92,7 +92,8 @@ TEST(PlanCommand, MistakesAreOneLine) {
   EXPECT_THAT(refusal_of({"--stages", "4", "--micro-batches", "8", "--schedule", "interleaved",
                           "--chunks", "27"}),
               HasSubstr("--chunks"));
-  for (const char* times : {"1,1", "1,1,1,1", "1,a,1", "0,0,0", "1,-1,1", "", "1,1,inf"}) {
+  for (const char* times :
+       {"1,1", "1,1,1,1", "1,a,1", "0,0,0", "1,-1,1", "", "1,1,inf", "1e-310,0,0"}) {
     EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--times", times}),
                 HasSubstr("three times that are not all 0"))
         << times;
@@ -102,6 +103,11 @@ TEST(PlanCommand, MistakesAreOneLine) {
   EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--schedule", "1f1b", "--json",
                           "/nowhere/plan.json"}),
               HasSubstr("/nowhere"));
+  EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--communication", "nan"}),
+              HasSubstr("--communication is no time"));
+  EXPECT_THAT(refusal_of({"--stages", "512", "--micro-batches", "4096", "--schedule", "interleaved",
+                          "--chunks", "26"}),
+              HasSubstr("multiply to 54525952; give 200000 at most"));
   EXPECT_THAT(plan_help(), HasSubstr("--micro-batches"));
 }
 

@@ -139,14 +139,8 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
     executed = step.executed();
     most_held = step.most_held();
     return loss.item<double>();
-  } catch (const PeerLost&) {
-    throw;
-  } catch (const Timeout&) {
-    throw;
-  } catch (const Mismatch&) {
-    throw;
   } catch (const std::exception& error) {
-    // The others wait for what will not come.
+    // The others wait for what will not come. Where the communicator is broken already, its own reason stays.
     comm.abort("pipeline " + step.place() + " failed: " + error.what());
     throw;
   }
@@ -158,7 +152,8 @@ Pipeline::Pipeline(Communicator comm, PipelineSchedule schedule, std::vector<Pip
                                      std::move(options))) {
   std::vector<PipelineChunk> own;
   for (const auto& [number, chunk] : state_->chunks) own.push_back(chunk);
-  internal::agree_on_pipeline(state_->comm, state_->schedule, own, state_->ties.list());
+  internal::agree_on_pipeline(state_->comm, state_->schedule, state_->discipline, own,
+                              state_->ties.list());
   state_->ties.spread(state_->comm);
 }
 Pipeline::Pipeline(Pipeline&&) noexcept = default;

@@ -16,10 +16,11 @@
 // - W, the gradients of weights by themselves, is what a chunk makes of it (PipelineChunk::backward_weight).
 //   A chunk without it computes all gradients in I, and W does nothing: the numbers are the same, and the
 //   pipeline waits as under 1f1b. TransformerLm's fused layers have it.
-// - Over a data axis beside the pipeline's, whoever reduces gradients sees a step as one backward in which each
-//   gradient arrives once a micro-batch, those of W too: a Reducer of this stage's parameters with
-//   static_graph reduces each bucket when the last has come, ZeroOptimizer without overlap at its step;
-//   average_gradients() comes after step().
+// - Over a data axis beside the pipeline's, whoever reduces gradients on the CPU sees a step as one backward in which
+//   each gradient arrives once a micro-batch, those of W too: a Reducer of this stage's parameters with
+//   static_graph reduces each bucket when the last has come, ZeroOptimizer without overlap at its step (with
+//   ties stage 1 alone, since the others take the gradients away); average_gradients() comes after step().
+//   With ties every step is reduced: more micro-batches, not several steps (NoSync, accumulate()) for an update.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -87,7 +88,8 @@ struct PipelineBatch {
   // On the first chunk's rank: what that takes, dim 0 of so many rows.
   std::function<at::Tensor(const MicroBatch& micro_batch)> input = nullptr;
   // On the last chunk's rank: the micro-batch's part of the loss, a scalar; the step's loss is their sum.
-  // For the mean over all rows: the micro-batch's mean times rows / all rows.
+  // For the mean over all rows: the micro-batch's mean times rows / all rows. Where some do not count (targets
+  // of -100), those that do, / all that do, and 0 of the rows (rows.sum() * 0) where none does.
   std::function<at::Tensor(const at::Tensor& rows, const MicroBatch& micro_batch)> loss = nullptr;
 };
 

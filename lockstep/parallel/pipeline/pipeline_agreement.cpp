@@ -2,7 +2,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/types.h"
@@ -33,6 +33,13 @@ std::string ties_text(const std::vector<PipelineTie>& ties) {
   return text;
 }
 
+// "float32 [50, 16], frozen"; nothing for a stage that has neither chunk.
+std::string tied_text(const at::Tensor& parameter) {
+  if (!parameter.defined()) return "";
+  return std::string(dtype_name(parameter.scalar_type())) + " [" + joined(parameter.sizes().vec()) +
+         "]" + (parameter.requires_grad() ? "" : ", frozen");
+}
+
 // What is said of the two stages where `key` differs, and what to do about it.
 struct Question {
   const char* key;    // compared
@@ -43,6 +50,7 @@ struct Question {
 constexpr Question kQuestions[] = {
     {"plan", "plan", "runs", "every rank must make the same schedule"},
     {"actions", "plan", "has other actions in its", "every rank must make the same schedule"},
+    {"discipline", "discipline", "allows", "every rank must give the same PipelineDiscipline"},
     {"ties", "ties", "has", "every rank must give the same list"}};
 
 void compare(const std::vector<nlohmann::json>& all) {
@@ -52,6 +60,23 @@ void compare(const std::vector<nlohmann::json>& all) {
       throw Mismatch("pipeline: stage " + std::to_string(stage) + " " + question.verb + " " +
                      all[stage][question.shown].get<std::string>() + ", stage 0 " + question.verb +
                      " " + all[0][question.shown].get<std::string>() + "; " + question.advice);
+    }
+  }
+}
+
+// Of the stages that have a tie's parameter.
+void compare_tied(const std::vector<nlohmann::json>& all, const std::vector<PipelineTie>& ties) {
+  for (size_t i = 0; i < ties.size(); ++i) {
+    const auto of = [&](size_t stage) { return all[stage]["tied"][i].get<std::string>(); };
+    std::optional<size_t> first;
+    for (size_t stage = 0; stage < all.size(); ++stage) {
+      if (of(stage).empty()) continue;
+      if (!first) first = stage;
+      if (of(stage) == of(*first)) continue;
+      throw Mismatch("pipeline: of the tie of chunks " + std::to_string(ties[i].first) + " and " +
+                     std::to_string(ties[i].last) + " stage " + std::to_string(stage) + " has " +
+                     of(stage) + ", stage " + std::to_string(*first) + " " + of(*first) +
+                     "; they must be alike");
     }
   }
 }
@@ -79,18 +104,26 @@ void compare_boundaries(const PipelineSchedule& schedule, const std::vector<nloh
 }  // namespace
 
 void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
+                       const PipelineDiscipline& discipline,
                        const std::vector<PipelineChunk>& chunks,
                        const std::vector<PipelineTie>& ties) {
   nlohmann::json mine{
       {"plan", schedule.name + " with " + std::to_string(schedule.micro_batches) +
                    " micro-batches and " + std::to_string(schedule.chunks) + " chunks a stage"},
-      {"actions", actions_text(schedule)},
+      {"discipline",
+       std::to_string(discipline.receives_ahead) + " receives ahead and " +
+           (discipline.most_sends == 0 ? "any number of" : std::to_string(discipline.most_sends)) +
+           " sends"},
+      {"actions", fingerprint(actions_text(schedule))},
       {"ties", ties_text(ties)},
+      {"tied", nlohmann::json::array()},
       {"rows", nlohmann::json::array()}};
+  for (const PipelineTie& tie : ties) mine["tied"].push_back(tied_text(tie.parameter));
   for (const PipelineChunk& chunk : chunks)
     mine["rows"].push_back({to_string(chunk.takes), to_string(chunk.gives)});
   const std::vector<nlohmann::json> all = all_gather_object(comm, mine);
   compare(all);
+  compare_tied(all, ties);
   compare_boundaries(schedule, all);
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 
@@ -201,8 +202,12 @@ void PipelineStep::backward(const PipelineAction& action) {
   kept_.erase(found);
   at::Tensor gradient;
   if (const auto message = received_by(schedule_, action)) gradient = received(*message);
-  // Where everything up to here is frozen, there is nothing to compute.
-  if (kept.output.requires_grad()) kept.output.backward(gradient);
+  // Where everything up to here is frozen, there is nothing to compute. Autocast is for forwards: who has it
+  // around step() means these alone.
+  if (kept.output.requires_grad()) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    kept.output.backward(gradient);
+  }
   kept.output.reset();
   if (const auto next = sent_by(schedule_, action)) {
     const at::Tensor& given = kept.input.grad();

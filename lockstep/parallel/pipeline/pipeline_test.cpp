@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -244,12 +245,14 @@ TEST(Pipeline, GradientsAddUpOverSteps) {
         comm, schedule,
         sequential_chunks(model, even_cut(4), rows_between(4), schedule, comm.rank()));
     for (const double shift : {0.0, 0.5}) pipeline.step(batch_for({2, 4, 3}, shift));
+    int found = 0;
     for (size_t i = 0; i < 16; ++i) {
       const at::Tensor mine = model->parameters()[i].grad();
-      if (mine.defined()) {
-        EXPECT_TRUE(at::allclose(mine, whole->parameters()[i].grad(), 1e-10, 1e-12)) << i;
-      }
+      if (!mine.defined()) continue;
+      ++found;
+      EXPECT_TRUE(at::allclose(mine, whole->parameters()[i].grad(), 1e-10, 1e-12)) << i;
     }
+    EXPECT_EQ(found, 8);
   });
 }
 
@@ -444,6 +447,76 @@ TEST(Pipeline, AStageThatFailsEndsTheStep) {
   for (const size_t rank : {0, 2})
     EXPECT_THAT(lines[rank], HasSubstr("pipeline stage 1, F2 failed: pipeline: chunk 1 gives"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// Such as a Reducer on a data axis throws, whose peer is gone: this pipeline's communicator is whole.
+TEST(Pipeline, WhatAnotherCommunicatorThrowsEndsTheStep) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::string> lines = told<Error>(3, [](Communicator& comm) {
+    PipelineChunk chunk = identity(kRows, kRows);
+    if (comm.rank() == 1)
+      chunk.forward = [](const at::Tensor&, const MicroBatch&) -> at::Tensor {
+        throw PeerLost("rank 1 of the data axis is gone", 1);
+      };
+    Pipeline pipeline(comm, make_schedule("1f1b", {3, 4}), {chunk});
+    pipeline.step(batch_for({2, 2, 2, 2}));
+  });
+  EXPECT_THAT(lines[1], HasSubstr("of the data axis is gone"));
+  for (const size_t rank : {0, 2})
+    EXPECT_THAT(lines[rank], HasSubstr("pipeline stage 1, F0 failed: rank 1 of the data axis"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST(Pipeline, DisciplinesAreCompared) {
+  for (const std::string& line : told<Mismatch>(2, [](Communicator& comm) {
+         Pipeline(comm, make_schedule("1f1b", {2, 2}), {identity(kRows, kRows)},
+                  {.discipline = {.receives_ahead = 1 + comm.rank()}});
+       }))
+    EXPECT_EQ(line,
+              "pipeline: stage 1 allows 2 receives ahead and any number of sends, stage 0 allows 1 "
+              "receives ahead and any number of sends; every rank must give the same "
+              "PipelineDiscipline");
+}
+
+TEST(Pipeline, TiedParametersAreCompared) {
+  const auto lines_with = [](bool frozen, int64_t width) {
+    return told<Mismatch>(2, [&](Communicator& comm) {
+      const bool last = comm.rank() == 1;
+      const at::Tensor parameter = torch::zeros({last ? width : 3, 2}, at::kDouble);
+      parameter.requires_grad_(!(last && frozen));
+      Pipeline(comm, make_schedule("1f1b", {2, 2}), {identity(kRows, kRows)},
+               {.ties = {{0, 1, parameter}}});
+    });
+  };
+  for (const std::string& line : lines_with(true, 3))
+    EXPECT_THAT(line, HasSubstr("of the tie of chunks 0 and 1 stage 1 has float64 [3, 2], frozen, "
+                                "stage 0 float64 [3, 2]"));
+  for (const std::string& line : lines_with(false, 4))
+    EXPECT_THAT(line, HasSubstr("stage 1 has float64 [4, 2], stage 0 float64 [3, 2]"));
+}
+
+// A backward is computed as one outside of autocast is.
+TEST(Pipeline, AutocastIsForForwardsAlone) {
+  testing::run_threads(2, [](Communicator& comm) {
+    at::ScalarType seen = at::kDouble;
+    PipelineChunk chunk = identity(kRows, kRows);
+    if (comm.rank() == 1)
+      chunk.forward = [&](const at::Tensor& x, const MicroBatch&) {
+        x.register_hook([&](const at::Tensor& gradient) {
+          const at::Tensor a = torch::ones({2, 2});
+          seen = at::mm(a, a).scalar_type();
+          return gradient;
+        });
+        return x * 1;
+      };
+    Pipeline pipeline(comm, make_schedule("1f1b", {2, 1}), {chunk});
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    pipeline.step(batch_for({2}));
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    EXPECT_EQ(seen, comm.rank() == 1 ? at::kFloat : at::kDouble);
+  });
 }
 
 }  // namespace

@@ -25,6 +25,11 @@ Ties::Ties(const PipelineSchedule& schedule, int stage, std::vector<PipelineTie>
     if (own != tie.parameter.defined())
       throw InvalidArgument(what + (own ? " needs this stage's parameter"
                                         : " is of other stages; give no parameter"));
+    for (const PipelineTie& other : ties_) {
+      if (&other != &tie && own && other.parameter.defined() &&
+          other.parameter.is_same(tie.parameter))
+        throw InvalidArgument(what + ": its parameter is in another tie, too; tie two chunks only");
+    }
     if (own && first != last)
       own_.push_back({tie.parameter, stage == first, stage == first ? last : first, tag, {}});
     ++tag;

@@ -289,10 +289,13 @@ TEST(ZeroMasters, ResumedStepsHaveTheSameBits) {
 TEST(ZeroMasters, StatesWithoutMastersAreTakenAndOthersNamed) {
   testing::run_threads(2, [](Communicator& comm) {
     const NamedTensors parameters = short_ones();
-    const SGDOptions options = SGDOptions(0.5).momentum(0.5);
+    const SGDOptions options = SGDOptions(kFine).momentum(0.5);
     ZeroOptimizer optimizer(comm, parameters, options, {.master_weights = true});
     exact_loss(parameters, 0, comm.rank(), 2).backward();
     optimizer.step();
+    const Safetensors before = optimizer.state_on_root();
+    EXPECT_TRUE(comm.rank() != 0 ||
+                !master_in(before, 0).equal(parameters[0].second.detach().to(at::kFloat)));
     SlicedTensors state;
     state.metadata = optimizer.own_state().metadata;
     optimizer.load_state(state, "test");

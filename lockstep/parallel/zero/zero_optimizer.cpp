@@ -163,7 +163,7 @@ void make_states(Communicator& comm, std::vector<internal::ZeroBucket>& buckets,
     const size_t count = optim::states_of(groups[bucket.group].options());
     try {
       if (!error && count > 0) bucket.state(count - 1);
-    } catch (const Error&) {
+    } catch (...) {  // the others hear of it below
       error = std::current_exception();
     }
   }

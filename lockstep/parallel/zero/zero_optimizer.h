@@ -103,7 +103,8 @@ struct ZeroOptions {
   // are float32 then, too. step() updates the master and rounds it into the parameter: what forward
   // reads, hosts fetch and ranks gather has 16 bits, and no update is lost for being small (DeepSpeed's bf16
   // engine; FSDP2's MixedPrecisionPolicy with param_dtype). Gradients come in 16 bits; a rank's part of the
-  // average is kept, and added up over backwards in stages 2 and 3, in float32. Masters are memory, also with
+  // average is kept, and added up over backwards in stages 2 and 3, in float32 (on one rank autograd adds
+  // up, in 16 bits). Masters are memory, also with
   // `state_directory`. Who writes a parameter from outside is heard: where it is not what its master rounds
   // to, the step begins at the parameter. Without a 16-bit parameter InvalidArgument.
   bool master_weights = false;

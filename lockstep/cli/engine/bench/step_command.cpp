@@ -85,7 +85,8 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
         "--batch, --nproc, --threads, --rounds and --turn-ms must be 1 or more each");
   }
   if (!result.measured.mesh.empty()) {
-    if (nproc->empty()) result.measured.nproc = ranks_of(result.measured.mesh);
+    if (const int ranks = ranks_of(result.measured.mesh); nproc->empty() && ranks > 1)
+      result.measured.nproc = ranks;
     result.copies = shared_copies(result.measured.mesh, result.measured.nproc);
   }
   if (result.measured.optimizer != "fused" && result.measured.optimizer != "torch")

@@ -134,14 +134,15 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
   check_passed_on(result.train);
   result.ways = parse_ways(strategies);
   if (!scaling.empty()) result.scaling = parse_sizes(scaling);
+  if (const int ranks = result.mesh.empty() ? 1 : ranks_of(result.mesh);
+      nproc->empty() && ranks > 1)
+    result.nproc = ranks;
   if (result.nproc < 1 || result.nproc > launch::kMostRanksOfAHost) {
     throw InvalidArgument("--nproc is " + std::to_string(result.nproc) + "; give 1 to " +
                           std::to_string(launch::kMostRanksOfAHost));
   }
-  if (!result.mesh.empty()) {
-    if (nproc->empty()) result.nproc = ranks_of(result.mesh);
+  if (!result.mesh.empty())
     (void)shared_copies(result.mesh, static_cast<int>(result.nproc));  // throws
-  }
   if (result.threads < 0)
     throw InvalidArgument("--threads-per-rank is " + std::to_string(result.threads) +
                           "; give 1 or more");

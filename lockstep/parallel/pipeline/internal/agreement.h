@@ -9,9 +9,10 @@
 
 namespace lockstep::internal {
 
-// Of a pipeline: schedules, ties, and of neighbouring chunks their rows. Collective. Throws Mismatch on all
-// ranks alike.
+// Of a pipeline: schedules and disciplines, ties with their parameters' sizes, types and whether they are
+// frozen, and of neighbouring chunks their rows. Collective. Throws Mismatch on all ranks alike.
 void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
+                       const PipelineDiscipline& discipline,
                        const std::vector<PipelineChunk>& chunks,
                        const std::vector<PipelineTie>& ties);
 
