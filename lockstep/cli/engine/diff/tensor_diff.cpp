@@ -24,7 +24,8 @@ std::string shape_of(const at::Tensor& tensor) {
 
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+         (a.nbytes() == 0 ||  // then there may be no memory
+          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 // Complex numbers count as two.
