@@ -308,18 +308,16 @@ Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Te
   const bool exact = weight.is_cpu() && weight.scalar_type() == at::kDouble;
   Arithmetic how = exact ? Arithmetic::kFloat32 : internal::arithmetic_for(weight);
   // Under autocast on a processor without products of bfloat16, what only these loops can do is done in float32.
-  if (how == Arithmetic::kComposed && (options.part.combine || options.deferred) &&
-      weight.is_cpu() && weight.scalar_type() == at::kFloat && rows.is_cpu() &&
-      at::isFloatingType(rows.scalar_type())) {
-    auto work = c10::make_intrusive<LossWork>();
-    work->targets = targets.contiguous();
-    work->options = options;
-    return {std::move(work), rows.to(at::kFloat).contiguous(), weight.contiguous()};
-  }
-  const bool is_short = how == Arithmetic::kBFloat16;
+  const bool only_here = options.part.combine || options.deferred;
+  const bool widened = how == Arithmetic::kComposed && only_here && weight.is_cpu() &&
+                       weight.scalar_type() == at::kFloat && at::isFloatingType(rows.scalar_type());
+  if (widened) how = Arithmetic::kFloat32;
+  const at::ScalarType type = how == Arithmetic::kBFloat16 ? at::kBFloat16
+                              : widened                    ? at::kFloat
+                                                           : rows.scalar_type();
   if (how == Arithmetic::kComposed || !rows.is_cpu() || !targets.is_cpu() ||
-      (!is_short && rows.scalar_type() != weight.scalar_type())) {
-    if (options.part.combine || options.deferred)
+      (how != Arithmetic::kBFloat16 && type != weight.scalar_type())) {
+    if (only_here)
       refuse_loss(
           "a divided vocabulary and deferred gradients are for the CPU, in float32, float64 "
           "or bfloat16 under autocast");
@@ -329,8 +327,7 @@ Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Te
   work->targets = targets.contiguous();
   work->options = options;
   work->arithmetic = how;
-  return {std::move(work), (is_short ? rows.to(at::kBFloat16) : rows).contiguous(),
-          weight.contiguous()};
+  return {std::move(work), rows.to(type).contiguous(), weight.contiguous()};
 }
 
 }  // namespace

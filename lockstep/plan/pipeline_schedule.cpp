@@ -37,15 +37,21 @@ Actions gpipe(int stage, const PipelineSize& size) {
   return actions;
 }
 
-Actions one_forward_one_backward(int stage, const PipelineSize& size) {
-  Actions actions;
-  Turns turns(actions, stage);
+// As many forwards as stages follow, then one before each backward(micro-batch).
+template <typename Backward>
+void one_for_one(Turns& turns, int stage, const PipelineSize& size, const Backward& backward) {
   const int ahead = std::min(size.micro_batches, size.stages - 1 - stage);
   for (int i = 0; i < ahead; ++i) turns.forward();
   for (int i = 0; i < size.micro_batches; ++i) {
     if (turns.forwards() < size.micro_batches) turns.forward();
-    turns.backward();
+    backward(i);
   }
+}
+
+Actions one_forward_one_backward(int stage, const PipelineSize& size) {
+  Actions actions;
+  Turns turns(actions, stage);
+  one_for_one(turns, stage, size, [&](int) { turns.backward(); });
   return actions;
 }
 
@@ -54,13 +60,10 @@ Actions one_forward_one_backward(int stage, const PipelineSize& size) {
 Actions zero_bubble_h1(int stage, const PipelineSize& size) {
   Actions actions;
   Turns turns(actions, stage);
-  const int ahead = std::min(size.micro_batches, size.stages - 1 - stage);
-  for (int i = 0; i < ahead; ++i) turns.forward();
-  for (int i = 0; i < size.micro_batches; ++i) {
-    if (turns.forwards() < size.micro_batches) turns.forward();
+  one_for_one(turns, stage, size, [&](int micro_batch) {
     turns.input();
-    if (i >= stage) turns.weight();
-  }
+    if (micro_batch >= stage) turns.weight();
+  });
   while (turns.weights() < size.micro_batches) turns.weight();
   return actions;
 }
