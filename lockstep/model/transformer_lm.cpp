@@ -43,6 +43,9 @@ LmConfig checked(const LmConfig& config, const LmSplit& split) {
     throw InvalidArgument("TransformerLm: a vocabulary of " + std::to_string(config.vocab_size) +
                           " is not divided among " + std::to_string(split.parts) +
                           " parts; give each a row, and enter, leave and gather");
+  if (split.divides_rows && (!split.combine || !split.share))
+    throw InvalidArgument(
+        "TransformerLm: rows are divided where the vocabulary is; give combine, and share");
   return config;
 }
 
@@ -131,7 +134,7 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
         layers->register_module(name, std::make_shared<internal::LmLayer>(config_, split_, i)));
   }
   add_unit("model.norm",
-           inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_)));
+           inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_, split_)));
   add_unit("lm_head",
            register_module(
                "lm_head", std::make_shared<internal::LmHead>(
@@ -199,6 +202,11 @@ LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPass
     positions.push_back(at::arange(length, at::kLong));
   }
   if (lengths.empty()) throw InvalidArgument("TransformerLm: a batch without sequences");
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (split_.divides_rows && tokens % split_.parts != 0)
+    throw InvalidArgument("TransformerLm: " + std::to_string(tokens) +
+                          " tokens do not divide among " + std::to_string(split_.parts) +
+                          " parts; with divided rows a batch's number of tokens is a multiple");
   auto layout = std::make_shared<internal::CausalLayout>();
   layout->lengths = lengths;
   layout->positions = positions.size() == 1 ? positions[0] : at::cat(positions);

@@ -62,6 +62,12 @@ struct LmSplit {
   // VocabularyPart::combine (vocabulary_loss.h). Where it is given, the part has the embeddings' and the head's
   // rows [vocabulary_begin(size, part), vocabulary_begin(size, part + 1)), and needs the others here too.
   std::function<void(const at::Tensor& statistics)> combine = {};
+  // Sequence parallelism (Korthikanti et al., arXiv:2205.05198): between the divided products each part has its own
+  // rows only, own_rows(tokens), and its units take and give those. enter() then gives all parts' rows in order, leave()
+  // this part's rows of the sum; in backward the other way round. With combine. The number of a pass's tokens divides.
+  bool divides_rows = false;
+  // With it: a parameter that each part has whole and uses for its own rows; its gradient is added up over the parts.
+  std::function<at::Tensor(const at::Tensor& parameter)> share = {};
   // Logits [tokens, this part's rows] -> [tokens, vocab_size]; in backward this part's columns of the gradient.
   std::function<at::Tensor(const at::Tensor& logits)> gather = {};
   // What part 0 has drawn as a pass's dropout_seed, on every part. Without it, passes that drop are given one.
@@ -71,6 +77,8 @@ struct LmSplit {
   int64_t vocabulary_begin(int64_t vocab_size, int64_t of_part) const {
     return combine ? vocab_size * of_part / parts : (of_part > part ? vocab_size : 0);
   }
+  // How many of a pass's tokens are rows between the units here.
+  int64_t own_rows(int64_t tokens) const { return divides_rows ? tokens / parts : tokens; }
 };
 
 struct LmOptions {
@@ -133,6 +141,7 @@ class TransformerLmImpl : public torch::nn::Module {
       const;
 
   const LmConfig& config() const { return config_; }
+  const LmSplit& split() const { return split_; }
 
  private:
   void add_unit(const std::string& name, std::shared_ptr<LmUnit> unit);

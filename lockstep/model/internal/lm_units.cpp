@@ -24,10 +24,17 @@ Product product_of(const torch::nn::Linear& linear) {
   return {linear->weight, linear->bias};
 }
 
-at::Tensor dropped(const at::Tensor& x, const internal::LmPass& pass, int64_t unit, LmPlace place,
-                   double probability) {
+// Of the rows that this part has between its products.
+at::Tensor dropped(const at::Tensor& x, const LmSplit& split, const internal::LmPass& pass,
+                   int64_t unit, LmPlace place, double probability) {
   if (pass.dropout_seed == 0 || probability == 0) return x;
-  return drop_rows(x, dropout_at(pass, unit, place, probability), pass.layout->first_row);
+  const int64_t before = split.divides_rows ? split.part * x.size(0) : 0;
+  return drop_rows(x, dropout_at(pass, unit, place, probability), pass.layout->first_row + before);
+}
+
+// A parameter that all parts have, for rows of which each has its own or all.
+at::Tensor shared(const at::Tensor& parameter, const LmSplit& split) {
+  return split.divides_rows ? split.share(parameter) : parameter;
 }
 
 // Where the product is divided, its bias is added to the whole sum, by every part alike.
@@ -37,15 +44,17 @@ at::Tensor divided_product(const at::Tensor& x, const torch::nn::Linear& linear,
   if (!split.leave) return products(x, {product_of(linear)}, arithmetic, pass.deferred)[0];
   const at::Tensor y =
       split.leave(products(x, {{linear->weight, {}}}, arithmetic, pass.deferred)[0]);
-  return linear->bias.defined() ? y + linear->bias.to(y.scalar_type()) : y;
+  return linear->bias.defined() ? y + shared(linear->bias, split).to(y.scalar_type()) : y;
 }
 
 // What comes in is the pass's: the nodes read memory by its lengths.
-void check_rows(const at::Tensor& rows, const internal::LmPass& pass) {
-  if (rows.dim() == 2 && rows.size(0) == pass.layout->positions.size(0)) return;
-  throw InvalidArgument(
-      "TransformerLm: a unit is given " + std::to_string(rows.dim() == 0 ? 0 : rows.size(0)) +
-      " rows, and the pass has " + std::to_string(pass.layout->positions.size(0)) + " tokens");
+void check_rows(const at::Tensor& rows, const LmSplit& split, const internal::LmPass& pass) {
+  const int64_t tokens = pass.layout->positions.size(0), own = split.own_rows(tokens);
+  if (rows.dim() == 2 && rows.size(0) == own) return;
+  throw InvalidArgument("TransformerLm: a unit is given " +
+                        std::to_string(rows.dim() == 0 ? 0 : rows.size(0)) +
+                        " rows, and the pass has " + std::to_string(tokens) + " tokens" +
+                        (own == tokens ? "" : ", of which this part has " + std::to_string(own)));
 }
 
 at::Tensor entered(const at::Tensor& x, const LmSplit& split) {
@@ -80,7 +89,7 @@ LmEmbedding::LmEmbedding(const LmConfig& config, const LmSplit& split)
 
 at::Tensor LmEmbedding::compute(const at::Tensor& ids, const lockstep::LmPass& pass) {
   const at::Tensor rows = split_.combine ? split_.leave(own_rows(ids)) : at::embedding(weight, ids);
-  return dropped(rows, *pass, 0, LmPlace::kEmbeddings, dropout_);
+  return dropped(rows, split_, *pass, 0, LmPlace::kEmbeddings, dropout_);
 }
 
 at::Tensor LmEmbedding::own_rows(const at::Tensor& ids) const {
@@ -187,6 +196,7 @@ LmLayer::LmLayer(const LmConfig& config, const LmSplit& split, int64_t index)
     : unit_(index + 1),
       epsilon_(config.rms_norm_eps),
       dropout_(config.hidden_dropout),
+      split_(split),
       attention_(register_module("self_attn", std::make_shared<LmAttention>(config, split, index))),
       mlp_(register_module("mlp", std::make_shared<LmMlp>(config, split))),
       input_norm_(register_module("input_layernorm", std::make_shared<LmNorm>(config.hidden_size))),
@@ -201,22 +211,27 @@ Arithmetic LmLayer::arithmetic() {
 }
 
 at::Tensor LmLayer::compute(const at::Tensor& rows, const lockstep::LmPass& pass) {
-  check_rows(rows, *pass);
+  check_rows(rows, split_, *pass);
   const Arithmetic how = arithmetic();
-  const at::Tensor first = rms_norm(rows, {}, input_norm_->weight, epsilon_, how).y;
-  const at::Tensor attended =
-      dropped(attention_->attend(first, *pass, how), *pass, unit_, LmPlace::kAttention, dropout_);
-  const RmsNormed second = rms_norm(attended, rows, second_norm_->weight, epsilon_, how);
-  return second.z +
-         dropped(mlp_->work(second.y, *pass, how), *pass, unit_, LmPlace::kMlp, dropout_);
+  const auto norm = [&](const at::Tensor& x, const at::Tensor& residual, const LmNorm& of) {
+    return rms_norm(x, residual, shared(of.weight, split_), epsilon_, how);
+  };
+  const auto kept = [&](const at::Tensor& x, LmPlace place) {
+    return dropped(x, split_, *pass, unit_, place, dropout_);
+  };
+  const at::Tensor first = norm(rows, {}, *input_norm_).y;
+  const at::Tensor attended = kept(attention_->attend(first, *pass, how), LmPlace::kAttention);
+  const RmsNormed second = norm(attended, rows, *second_norm_);
+  return second.z + kept(mlp_->work(second.y, *pass, how), LmPlace::kMlp);
 }
 
-LmLastNorm::LmLastNorm(const LmConfig& config)
+LmLastNorm::LmLastNorm(const LmConfig& config, const LmSplit& split)
     : weight(register_parameter("weight", at::ones({config.hidden_size}, at::kFloat))),
-      epsilon_(config.rms_norm_eps) {}
+      epsilon_(config.rms_norm_eps),
+      split_(split) {}
 
 at::Tensor LmLastNorm::compute(const at::Tensor& rows, const lockstep::LmPass&) {
-  return rms_norm(rows, {}, weight, epsilon_, arithmetic_for(weight)).y;
+  return rms_norm(rows, {}, shared(weight, split_), epsilon_, arithmetic_for(weight)).y;
 }
 
 LmHead::LmHead(const LmConfig& config, const LmSplit& split, std::shared_ptr<LmEmbedding> tied)

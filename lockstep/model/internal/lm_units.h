@@ -91,6 +91,7 @@ class LmLayer final : public LmUnit {
 
   int64_t unit_;
   double epsilon_, dropout_;
+  LmSplit split_;
   std::shared_ptr<LmAttention> attention_;
   std::shared_ptr<LmMlp> mlp_;
   std::shared_ptr<LmNorm> input_norm_, second_norm_;
@@ -98,12 +99,13 @@ class LmLayer final : public LmUnit {
 
 class LmLastNorm final : public LmUnit {
  public:
-  explicit LmLastNorm(const LmConfig& config);
+  LmLastNorm(const LmConfig& config, const LmSplit& split);
   at::Tensor weight;
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
   double epsilon_;
+  LmSplit split_;
 };
 
 // Logits. With tied embeddings it has no parameter, and multiplies by theirs.

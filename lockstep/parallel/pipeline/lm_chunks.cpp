@@ -55,8 +55,10 @@ std::vector<PipelineChunk> LmChunks::chunks_of(const PipelineSchedule& schedule,
   if (schedule.all_chunks() != cut)
     throw InvalidArgument("LmChunks: the model is cut into " + std::to_string(cut) +
                           " chunks, and the schedule has " + std::to_string(schedule.all_chunks()));
+  const LmSplit& split = state_->lm->split();
   const PipelineRows rows{{state_->lm->config().hidden_size},
-                          state_->lm->parameters().front().scalar_type()};
+                          state_->lm->parameters().front().scalar_type(),
+                          split.divides_rows ? split.parts : 1};
   std::vector<PipelineChunk> chunks;
   for (const int chunk : schedule.chunks_of(stage)) {
     const auto state = state_;

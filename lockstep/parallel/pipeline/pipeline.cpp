@@ -51,7 +51,7 @@ std::map<int, PipelineChunk> numbered(const Communicator& comm, const PipelineSc
 }
 
 void check_batch(const Communicator& comm, const PipelineSchedule& schedule,
-                 const PipelineBatch& batch) {
+                 const std::map<int, PipelineChunk>& chunks, const PipelineBatch& batch) {
   const auto refuse = [&](const std::string& what) {
     throw InvalidArgument(stage_text(comm) + ": " + what);
   };
@@ -63,6 +63,11 @@ void check_batch(const Communicator& comm, const PipelineSchedule& schedule,
     if (batch.rows[static_cast<size_t>(i)] < 1)
       refuse("micro-batch " + std::to_string(i) + " has " +
              std::to_string(batch.rows[static_cast<size_t>(i)]) + " rows; give at least 1");
+    for (const auto& [number, chunk] : chunks) {
+      if (number > 0) sizes_of(chunk.takes, batch.rows[static_cast<size_t>(i)]);
+      if (number + 1 < schedule.all_chunks())
+        sizes_of(chunk.gives, batch.rows[static_cast<size_t>(i)]);
+    }
   }
   if (schedule.stage_of.front() == comm.rank() && !batch.input)
     refuse("it has the model's first chunk; give PipelineBatch::input");
@@ -120,7 +125,7 @@ struct Pipeline::State {
 };
 
 double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
-  check_batch(comm, schedule, batch);
+  check_batch(comm, schedule, chunks, batch);
   internal::agree_on_step(comm, schedule, backward, batch.rows);
   executed.clear();
   most_held = 0;

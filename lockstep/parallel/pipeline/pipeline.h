@@ -37,14 +37,18 @@
 
 namespace lockstep {
 
-// Rows between two chunks: [rows of the micro-batch, shape...]. Floating point.
+// Rows between two chunks: [rows of the micro-batch / parts, shape...]. Floating point.
 struct PipelineRows {
   std::vector<int64_t> shape;  // behind dim 0
   at::ScalarType dtype = at::kFloat;
+  int64_t parts =
+      1;  // ranks that share the rows (LmSplit::divides_rows); divides those of each micro-batch
   bool operator==(const PipelineRows&) const = default;
 };
-// "float32 [rows, 128]"
+// "float32 [rows, 128]", "float32 [rows / 2, 128]"
 std::string to_string(const PipelineRows& rows);
+// Of a micro-batch of so many rows. Throws InvalidArgument where the parts do not divide them.
+std::vector<int64_t> sizes_of(const PipelineRows& rows, int64_t of_micro_batch);
 
 struct MicroBatch {
   int index = 0;

@@ -158,7 +158,18 @@ void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool ba
 
 std::string to_string(const PipelineRows& rows) {
   return std::string(dtype_name(rows.dtype)) + " [rows" +
+         (rows.parts == 1 ? "" : " / " + std::to_string(rows.parts)) +
          (rows.shape.empty() ? "" : ", " + joined(rows.shape)) + "]";
+}
+
+std::vector<int64_t> sizes_of(const PipelineRows& rows, int64_t of_micro_batch) {
+  if (rows.parts < 1 || of_micro_batch % rows.parts != 0)
+    throw InvalidArgument("pipeline: a micro-batch of " + std::to_string(of_micro_batch) +
+                          " rows does not divide among " + std::to_string(rows.parts) +
+                          " parts, as a chunk declares");
+  std::vector<int64_t> sizes{of_micro_batch / rows.parts};
+  sizes.insert(sizes.end(), rows.shape.begin(), rows.shape.end());
+  return sizes;
 }
 
 }  // namespace lockstep

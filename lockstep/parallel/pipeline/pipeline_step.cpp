@@ -70,8 +70,8 @@ void PipelineStep::post(size_t at) {
     const auto& [action, message] = awaited_[next_awaited_];
     if (action > at && ++ahead > static_cast<size_t>(discipline_.receives_ahead)) return;
     const PipelineRows& rows = rows_between(message);
-    std::vector<int64_t> shape{micro_batches_[static_cast<size_t>(message.micro_batch)].rows};
-    shape.insert(shape.end(), rows.shape.begin(), rows.shape.end());
+    const std::vector<int64_t> shape =
+        sizes_of(rows, micro_batches_[static_cast<size_t>(message.micro_batch)].rows);
     const at::Tensor memory =
         at::empty(shape, at::TensorOptions().dtype(rows.dtype).device(comm_.device()));
     const int from = schedule_.stage_of[static_cast<size_t>(message.from)];
@@ -148,8 +148,8 @@ void PipelineStep::run(const PipelineAction& action) {
 
 void PipelineStep::check_rows(const PipelineAction& action, const at::Tensor& rows) const {
   const PipelineRows& declared = chunks_.at(action.chunk).gives;
-  std::vector<int64_t> shape{micro_batches_[static_cast<size_t>(action.micro_batch)].rows};
-  shape.insert(shape.end(), declared.shape.begin(), declared.shape.end());
+  const int64_t expected = micro_batches_[static_cast<size_t>(action.micro_batch)].rows;
+  const std::vector<int64_t> shape = sizes_of(declared, expected);
   if (rows.defined() && rows.sizes() == at::IntArrayRef(shape) &&
       rows.scalar_type() == declared.dtype)
     return;
@@ -162,7 +162,7 @@ void PipelineStep::check_rows(const PipelineAction& action, const at::Tensor& ro
   }
   throw InvalidArgument("pipeline: chunk " + std::to_string(action.chunk) + " gives " + given +
                         " for micro-batch " + std::to_string(action.micro_batch) + " of " +
-                        std::to_string(shape[0]) + " rows, but declares " + to_string(declared));
+                        std::to_string(expected) + " rows, but declares " + to_string(declared));
 }
 
 void PipelineStep::forward(const PipelineAction& action) {

@@ -26,19 +26,28 @@ uint64_t random_state() {
 }
 
 // Ranks that are about to make parts of different models get Mismatch.
-void meet(Communicator comm, const LmConfig& config, uint64_t random) {
-  const uint64_t shape = fingerprint(to_json(config));
+void meet(Communicator comm, const LmConfig& config, uint64_t random,
+          const TensorParallelOptions& options) {
+  const uint64_t shape = fingerprint(to_json(config) + (options.divides_rows ? "rows" : ""));
   std::array<char, 48> text{};
   std::snprintf(text.data(), text.size(), "tensor lm: config %08x, random %08x",
                 static_cast<uint32_t>(shape), static_cast<uint32_t>(random));
   comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(text.data())).wait();
 }
 
-LmSplit split_over(const Communicator& comm, int64_t vocab_size) {
+LmSplit split_over(const Communicator& comm, int64_t vocab_size,
+                   const TensorParallelOptions& options) {
   LmSplit split{.part = comm.rank(), .parts = comm.size()};
   if (split.parts == 1) return split;
-  split.enter = [comm](const at::Tensor& rows) { return copy_to_parts(comm, rows); };
-  split.leave = [comm](const at::Tensor& rows) { return reduce_from_parts(comm, rows); };
+  split.divides_rows = options.divides_rows;
+  if (split.divides_rows) {
+    split.enter = [comm](const at::Tensor& rows) { return gather_rows(comm, rows); };
+    split.leave = [comm](const at::Tensor& rows) { return scatter_rows(comm, rows); };
+    split.share = [comm](const at::Tensor& parameter) { return copy_to_parts(comm, parameter); };
+  } else {
+    split.enter = [comm](const at::Tensor& rows) { return copy_to_parts(comm, rows); };
+    split.leave = [comm](const at::Tensor& rows) { return reduce_from_parts(comm, rows); };
+  }
   split.combine = [comm = Communicator(comm)](const at::Tensor& statistics) mutable {
     const auto reduce = [&comm](ReduceOp op, const char* note) {
       return [&comm, op, note](const at::Tensor& x) {
@@ -63,9 +72,10 @@ LmSplit split_over(const Communicator& comm, int64_t vocab_size) {
   return split;
 }
 
-TransformerLm part_without_values(const LmConfig& config, const Communicator& comm) {
+TransformerLm part_without_values(const LmConfig& config, const Communicator& comm,
+                                  const TensorParallelOptions& options) {
   return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
-                                         .split = split_over(comm, config.vocab_size)});
+                                         .split = split_over(comm, config.vocab_size, options)});
 }
 
 }  // namespace
@@ -75,20 +85,22 @@ TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm) {
 }
 
 TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& comm,
-                                 const ParameterParts& values) {
+                                 const ParameterParts& values,
+                                 const TensorParallelOptions& options) {
   const TensorParts parts = lm_tensor_parts(config, comm);
-  meet(comm, config, values ? 0 : random_state());
-  TransformerLm lm = part_without_values(config, comm);
+  meet(comm, config, values ? 0 : random_state(), options);
+  TransformerLm lm = part_without_values(config, comm, options);
   // Elements count in the whole model there too.
   parts.fill(parameters_of(lm), values ? values : lm->drawn_parts());
   return lm;
 }
 
-TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm) {
+TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
+                                 const TensorParallelOptions& options) {
   const LmConfig& config = whole->config();
   const TensorParts parts = lm_tensor_parts(config, comm);
-  meet(comm, config, 0);
-  TransformerLm lm = part_without_values(config, comm);
+  meet(comm, config, 0, options);
+  TransformerLm lm = part_without_values(config, comm, options);
   const auto sources = whole->named_parameters();
   lm->to(sources.begin()->value().scalar_type());
   NamedTensors mine = parameters_of(lm);

@@ -19,6 +19,12 @@
 // without more being sent. Dropout drops what one process drops for the same dropout_seed, in every bit; where
 // none is given, part 0's default generator decides, and 8 bytes are broadcast.
 //
+// With divides_rows (sequence parallelism, Korthikanti et al., arXiv:2205.05198) each part has its own rows between
+// the divided products, tokens / parts in order: norms, dropout, residuals and what they keep for backward take a part's
+// share of time and memory. Rows are gathered before a divided product and reduce-scattered after it, as many bytes as
+// by all-reducing them; the gradients of norms and last biases are all-reduced besides. A batch's number of
+// tokens is then a multiple of the parts.
+//
 // Refused, in one line: a number of parts that does not divide the heads (of keys and values too: heads that fewer
 // than parts share are not copied), or the inner columns; fewer words than parts. next() with a cache is for whole
 // models.
@@ -30,15 +36,21 @@
 
 namespace lockstep {
 
+struct TensorParallelOptions {
+  bool divides_rows = false;  // sequence parallelism, where comm is more than one rank
+};
+
 // This rank's part, on the CPU in float32, with its slices of `values`, or without any, of those that
 // TransformerLm(config) would have drawn: no rank has the whole. The model keeps a handle of `comm`. Its forwards are collective over it,
 // with the same ids and targets on all parts; backwards too. Collective. Throws InvalidArgument (check(config),
 // lm_tensor_plan(config).check()) before anything is sent; Mismatch where the ranks' configurations differ, or the
 // states of their default generators where values are drawn.
 TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& comm,
-                                 const ParameterParts& values = {});
+                                 const ParameterParts& values = {},
+                                 const TensorParallelOptions& options = {});
 // The same of a whole model that every rank has: its values, their type, what requires grad, training or not.
-TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm);
+TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
+                                 const TensorParallelOptions& options = {});
 
 // What loads, measures and puts together such models' parameters. Sends nothing.
 TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);

@@ -27,8 +27,10 @@ using ::testing::HasSubstr;
 struct Kind {
   int64_t key_value_heads = 4;
   bool tied = false;
+  bool divides_rows = false;
 };
-const std::vector<Kind> kKinds{{4, false}, {4, true}, {2, false}, {2, true}};
+const std::vector<Kind> kKinds{{4, false}, {4, true},       {2, false},
+                               {2, true},  {4, true, true}, {2, false, true}};
 
 LmConfig small(const Kind& kind) {
   LmConfig config;
@@ -53,6 +55,10 @@ TransformerLm made(const LmConfig& config, at::ScalarType type = at::kDouble) {
     if (parameter.dim() == 1) parameter.add_(torch::randn_like(parameter), 0.2);
   lm->to(type);
   return lm;
+}
+
+TransformerLm part_of(const TransformerLm& whole, const Communicator& comm, const Kind& kind) {
+  return tensor_parallel_lm(whole, comm, {.divides_rows = kind.divides_rows});
 }
 
 // Of four sequences; some words have no target.
@@ -109,7 +115,7 @@ TEST(TensorParallelLm, LossLogitsAndGradientsAreTheWholes) {
     for (const int size : {1, 2, 4}) {
       if (kind.key_value_heads % size != 0) continue;
       testing::run_threads(size, [&](Communicator& comm) {
-        TransformerLm lm = tensor_parallel_lm(whole, comm);
+        TransformerLm lm = part_of(whole, comm, kind);
         const TensorParts parts = lm_tensor_parts(lm->config(), comm);
         const at::Tensor found = lm(ids);
         EXPECT_LT(difference(found, logits), 1e-10);
@@ -143,7 +149,8 @@ TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
   constexpr int64_t kSteps = 20;
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
   const torch::optim::AdamWOptions adam(1e-3);
-  for (const Kind& kind : {Kind{4, true}, Kind{2, false}}) {
+  for (const Kind& kind :
+       {Kind{4, true}, Kind{2, false}, Kind{4, true, true}, Kind{2, false, true}}) {
     TransformerLm start = made(small(kind)), by_sgd = made(small(kind)),
                   by_adam = made(small(kind));
     train<torch::optim::SGD>(by_sgd, sgd, kSteps);
@@ -155,10 +162,10 @@ TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
     const int size = kind.key_value_heads == 4 ? 4 : 2;
     testing::run_threads(size, [&](Communicator& comm) {
       const TensorParts parts = lm_tensor_parts(start->config(), comm);
-      TransformerLm first = tensor_parallel_lm(start, comm);
+      TransformerLm first = part_of(start, comm, kind);
       train<torch::optim::SGD>(first, sgd, kSteps);
       expect_slices(values_of(first), end_of_sgd, parts, 1e-10);
-      TransformerLm second = tensor_parallel_lm(start, comm);
+      TransformerLm second = part_of(start, comm, kind);
       train<torch::optim::AdamW>(second, adam, kSteps);
       expect_slices(values_of(second), end_of_adam, parts, 1e-10);
     });
@@ -167,32 +174,34 @@ TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
 
 // In float32, by the nodes; what every part has whole stays alike on all of them.
 TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
-  TransformerLm start = made(small({4, false}), at::kFloat);
-  const torch::optim::SGDOptions sgd(0.05);
-  for (const int size : {2, 4}) {
-    std::vector<std::vector<std::map<std::string, at::Tensor>>> runs(
-        2, std::vector<std::map<std::string, at::Tensor>>(static_cast<size_t>(size)));
-    for (auto& run : runs) {
-      testing::run_threads(size, [&](Communicator& comm) {
-        TransformerLm lm = tensor_parallel_lm(start, comm);
-        train<torch::optim::SGD>(lm, sgd, 5);
-        run[static_cast<size_t>(comm.rank())] = values_of(lm);
-        const TensorParts parts = lm_tensor_parts(lm->config(), comm);
-        const auto [ids, targets] = batch_of(7);
-        const at::Tensor loss = lm->loss(ids, targets).detach().view({1});
-        EXPECT_TRUE(at::equal(comm.all_gather(loss), loss.expand({size})));
-        for (const auto& item : lm->named_parameters()) {
-          if (!parts.slice(item.key()).whole()) continue;
-          for (const at::Tensor& value : {item.value().detach(), item.value().grad()}) {
-            const at::Tensor all = comm.all_gather(value.unsqueeze(0));
-            EXPECT_TRUE(at::equal(all, value.unsqueeze(0).expand_as(all))) << item.key();
+  for (const Kind& kind : {Kind{4, false}, Kind{4, false, true}}) {
+    TransformerLm start = made(small(kind), at::kFloat);
+    const torch::optim::SGDOptions sgd(0.05);
+    for (const int size : {2, 4}) {
+      std::vector<std::vector<std::map<std::string, at::Tensor>>> runs(
+          2, std::vector<std::map<std::string, at::Tensor>>(static_cast<size_t>(size)));
+      for (auto& run : runs) {
+        testing::run_threads(size, [&](Communicator& comm) {
+          TransformerLm lm = part_of(start, comm, kind);
+          train<torch::optim::SGD>(lm, sgd, 5);
+          run[static_cast<size_t>(comm.rank())] = values_of(lm);
+          const TensorParts parts = lm_tensor_parts(lm->config(), comm);
+          const auto [ids, targets] = batch_of(7);
+          const at::Tensor loss = lm->loss(ids, targets).detach().view({1});
+          EXPECT_TRUE(at::equal(comm.all_gather(loss), loss.expand({size})));
+          for (const auto& item : lm->named_parameters()) {
+            if (!parts.slice(item.key()).whole()) continue;
+            for (const at::Tensor& value : {item.value().detach(), item.value().grad()}) {
+              const at::Tensor all = comm.all_gather(value.unsqueeze(0));
+              EXPECT_TRUE(at::equal(all, value.unsqueeze(0).expand_as(all))) << item.key();
+            }
           }
-        }
-      });
+        });
+      }
+      for (size_t rank = 0; rank < static_cast<size_t>(size); ++rank)
+        for (const auto& [name, value] : runs[0][rank])
+          EXPECT_TRUE(at::equal(value, runs[1][rank].at(name))) << name;
     }
-    for (size_t rank = 0; rank < static_cast<size_t>(size); ++rank)
-      for (const auto& [name, value] : runs[0][rank])
-        EXPECT_TRUE(at::equal(value, runs[1][rank].at(name))) << name;
   }
 }
 
@@ -242,9 +251,9 @@ TEST(TensorParallelLm, DropoutIsTheWholes) {
   const auto undropped = whole->loss(ids, targets).item<double>();
   whole->train();
   EXPECT_GT(std::abs(undropped - loss.item<double>()), 1e-3);
-  for (const int size : {2, 4}) {
-    testing::run_threads(size, [&](Communicator& comm) {
-      TransformerLm lm = tensor_parallel_lm(whole, comm);
+  for (const auto& [size, divides_rows] : {std::pair{2, false}, {4, false}, {2, true}, {4, true}}) {
+    testing::run_threads(size, [&, size = size, divides_rows = divides_rows](Communicator& comm) {
+      TransformerLm lm = part_of(whole, comm, {4, true, divides_rows});
       const TensorParts parts = lm_tensor_parts(config, comm);
       const at::Tensor mine = loss_of(lm);
       EXPECT_LT(difference(mine, loss), 1e-10);
@@ -320,6 +329,29 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
   });
 }
 
+// The same rows, gathered and reduce-scattered; and the gradients of norms and last biases.
+TEST(TensorParallelLm, DividedRowsSendWhatTheorySays) {
+  TransformerLm whole = made(small({4, true}));
+  const auto [ids, targets] = batch_of(0);
+  testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
+    TransformerLm lm = part_of(whole, comm, {4, true, true});
+    const auto stats = [&comm](Op op) { return comm.stats().of(op); };
+    const auto gathered = stats(Op::kAllGather), scattered = stats(Op::kReduceScatter),
+               reduced = stats(Op::kAllReduce);
+    const at::Tensor loss = lm->loss(ids, targets);
+    constexpr uint64_t kLayers = 3, kTokens = 36, kWidth = 32,
+                       kRows = kTokens * kWidth * sizeof(double);
+    EXPECT_EQ(stats(Op::kAllGather).bytes - gathered.bytes, (2 * kLayers + 1) * kRows);
+    EXPECT_EQ(stats(Op::kReduceScatter).bytes - scattered.bytes, (2 * kLayers + 1) * kRows);
+    loss.backward();
+    EXPECT_EQ(stats(Op::kAllGather).bytes - gathered.bytes, 2 * (2 * kLayers + 1) * kRows);
+    EXPECT_EQ(stats(Op::kReduceScatter).bytes - scattered.bytes, 2 * (2 * kLayers + 1) * kRows);
+    // Two norms and two biases a layer, and the last norm.
+    EXPECT_EQ(stats(Op::kAllReduce).bytes - reduced.bytes,
+              3 * kTokens * sizeof(double) + (4 * kLayers + 1) * kWidth * sizeof(double));
+  });
+}
+
 // Layers that are computed again in backward meet the other parts' again.
 TEST(TensorParallelLm, LayersMayBeComputedAgain) {
   TransformerLm whole = made(small({2, false}));
@@ -327,16 +359,19 @@ TEST(TensorParallelLm, LayersMayBeComputedAgain) {
   const at::Tensor loss = whole->loss(ids, targets);
   loss.backward();
   const auto gradients = gradients_of(whole);
-  testing::run_threads(2, [&, ids = ids, targets = targets](Communicator& comm) {
-    TransformerLm lm = tensor_parallel_lm(whole, comm);
-    checkpoint_layers<LmUnit::Signature>(*lm, {.names = {"model.layers.*"}, .every = 2});
-    const at::Tensor mine = lm->loss(ids, targets);
-    EXPECT_LT(difference(mine, loss), 1e-10);
-    const uint64_t before = comm.stats().of(Op::kAllReduce).calls;
-    mine.backward();
-    EXPECT_GT(comm.stats().of(Op::kAllReduce).calls - before, 2u * 3 + 1);
-    expect_slices(gradients_of(lm), gradients, lm_tensor_parts(lm->config(), comm), 1e-10);
-  });
+  for (const bool divides_rows : {false, true}) {
+    testing::run_threads(2, [&, ids = ids, targets = targets](Communicator& comm) {
+      TransformerLm lm = part_of(whole, comm, {2, false, divides_rows});
+      checkpoint_layers<LmUnit::Signature>(*lm, {.names = {"model.layers.*"}, .every = 2});
+      const at::Tensor mine = lm->loss(ids, targets);
+      EXPECT_LT(difference(mine, loss), 1e-10);
+      const Op op = divides_rows ? Op::kReduceScatter : Op::kAllReduce;
+      const uint64_t before = comm.stats().of(op).calls;
+      mine.backward();
+      EXPECT_GT(comm.stats().of(op).calls - before, 2u * 3 + 1);
+      expect_slices(gradients_of(lm), gradients, lm_tensor_parts(lm->config(), comm), 1e-10);
+    });
+  }
 }
 
 TEST(TensorParallelLm, WithDataParallelismItIsOneProcess) {
@@ -397,6 +432,14 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
   testing::run_threads(4, [](Communicator& comm) {
     EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(small({2, false}), comm); }),
                 HasSubstr("k_proj.weight' has 2 heads, which do not divide among 4 parts"));
+  });
+  testing::run_threads(2, [](Communicator& comm) {
+    TransformerLm lm = part_of(made(small({4, false})), comm, {4, false, true});
+    const uint64_t before = comm.stats().collectives;
+    const auto ids = at::zeros({5, 7}, at::kLong);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { lm->loss(ids, ids); }),
+                HasSubstr("35 tokens do not divide among 2 parts"));
+    EXPECT_EQ(comm.stats().collectives, before);
   });
   LmOptions alone{.initial = InitialParameters::kNone, .split = {.part = 0, .parts = 2}};
   alone.split.combine = [](const at::Tensor&) {};
