@@ -15,6 +15,8 @@ struct LmChunks::State {
   std::vector<int> first;  // units, one past the last
   std::vector<std::vector<int64_t>> lengths;
   uint64_t dropout_seed = 0;
+  LmEnd end = LmEnd::kLogits;
+  LmPass last_pass;  // of the last chunk's forward, until its loss
   std::map<std::pair<int, int>, std::shared_ptr<internal::DeferredGradients>> deferred;
 
   at::Tensor forward(int chunk, const at::Tensor& rows, const MicroBatch& micro_batch) {
@@ -29,8 +31,12 @@ struct LmChunks::State {
       options.deferred = deferred[{chunk, micro_batch.index}] = make_deferred();
     const LmPass pass = lm->pass(lengths[index], options);
     at::Tensor x = rows;
-    for (int unit = first[static_cast<size_t>(chunk)]; unit < first[static_cast<size_t>(chunk) + 1];
-         ++unit)
+    int behind = first[static_cast<size_t>(chunk) + 1];
+    if (behind == first.back() && end == LmEnd::kRows) {
+      --behind;
+      last_pass = pass;
+    }
+    for (int unit = first[static_cast<size_t>(chunk)]; unit < behind; ++unit)
       x = lm->units()[static_cast<size_t>(unit)]->forward(x, pass);
     return x;
   }
@@ -44,8 +50,9 @@ struct LmChunks::State {
   }
 };
 
-LmChunks::LmChunks(TransformerLm lm, const std::vector<int>& cut)
+LmChunks::LmChunks(TransformerLm lm, const std::vector<int>& cut, LmEnd end)
     : state_(std::make_shared<State>()) {
+  state_->end = end;
   state_->first = first_units(cut_by_counts(static_cast<int>(lm->units().size()), cut));
   state_->lm = std::move(lm);
 }
@@ -110,6 +117,15 @@ std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
   state_->dropout_seed = dropout_seed;
   state_->deferred.clear();
   return rows;
+}
+
+at::Tensor LmChunks::loss(const at::Tensor& rows, const MicroBatch& micro_batch,
+                          const at::Tensor& targets) {
+  const LmPass pass = std::exchange(state_->last_pass, nullptr);
+  if (!pass)
+    throw InvalidArgument("LmChunks: loss() of micro-batch " + std::to_string(micro_batch.index) +
+                          " follows the last chunk's forward, of chunks made with LmEnd::kRows");
+  return head_loss(*state_->lm->units().back(), rows, targets, pass);
 }
 
 }  // namespace lockstep

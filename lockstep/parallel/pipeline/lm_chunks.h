@@ -10,6 +10,12 @@
 
 namespace lockstep {
 
+// What the last chunk gives, and PipelineBatch::loss takes.
+enum class LmEnd : uint8_t {
+  kLogits,  // [tokens, vocab_size]
+  kRows,  // what the model's last unit takes, for LmChunks::loss(): faster, and without the logits' memory
+};
+
 // Every rank makes the model and uses its own chunks' units; made with InitialParameters::kNone, it takes
 // no memory for the others' (drawn_parts() gives a chunk its values). Rows are tokens. Under autocast the
 // last norm and the head stay in one chunk: between them rows are bfloat16, elsewhere of the parameters'
@@ -17,7 +23,7 @@ namespace lockstep {
 class LmChunks {
  public:
   // `cut`: of lm->units() (pipeline_cut.h). Throws InvalidArgument for another number of units.
-  LmChunks(TransformerLm lm, const std::vector<int>& cut);
+  LmChunks(TransformerLm lm, const std::vector<int>& cut, LmEnd end = LmEnd::kLogits);
 
   // For Pipeline, on the rank that is this stage. Gradients of weights can be deferred, where a layer is
   // computed by its fused nodes (LmPassOptions::deferred). Throws InvalidArgument for a schedule with
@@ -32,6 +38,9 @@ class LmChunks {
   // Before each step or evaluation: the lengths of the sequences in each micro-batch, end to end; and for
   // dropout a seed, the same on all ranks (LmPassOptions::dropout_seed). -> PipelineBatch::rows.
   std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0);
+
+  // For PipelineBatch::loss with kRows: head_loss() of the micro-batch's rows and its targets, int64 [tokens].
+  at::Tensor loss(const at::Tensor& rows, const MicroBatch& micro_batch, const at::Tensor& targets);
 
  private:
   struct State;

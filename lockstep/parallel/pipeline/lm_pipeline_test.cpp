@@ -403,6 +403,40 @@ TEST(LmPipeline, ZeroOnTheDataAxisStepsAlike) {
   }
 }
 
+// By head_loss(), which never has the logits; the heads' gradients are deferred, too.
+TEST(LmPipeline, TheLastChunkMayLeaveTheHeadToTheLoss) {
+  for (const char* name : {"1f1b", "zb-h1"}) {
+    for (const int stages : {1, 2, 3}) {
+      for (const bool tied : {false, true}) {
+        const Texts texts(some_lengths(5));
+        const Result whole = of_one_process(texts, tied, at::kDouble);
+        testing::run_threads(stages, [&](Communicator& comm) {
+          at::set_num_threads(1);
+          TransformerLm lm = made(tied, at::kDouble);
+          const PipelineSchedule schedule = make_schedule(name, {stages, 5});
+          LmChunks chunks(lm, cut_by_costs(std::vector<double>(9, 1.0), stages), LmEnd::kRows);
+          Pipeline pipeline(comm, schedule, chunks.chunks_of(schedule, comm.rank()),
+                            {.ties = chunks.ties_of(schedule, comm.rank())});
+          PipelineBatch batch = texts.batch(chunks.begin(texts.lengths));
+          batch.loss = [&](const at::Tensor& rows, const MicroBatch& mb) {
+            EXPECT_EQ(rows.size(1), 16);
+            const double share = static_cast<double>(mb.rows) / static_cast<double>(texts.all);
+            return chunks.loss(rows, mb, texts.targets.narrow(0, mb.first_row, mb.rows)) * share;
+          };
+          EXPECT_NEAR(pipeline.step(batch), whole.loss, 1e-10);
+          for (const std::string& parameter : chunks.parameters_of(schedule, comm.rank())) {
+            const at::Tensor found = lm->named_parameters()[parameter].grad();
+            const at::Tensor& expected = whole.gradients.at(parameter);
+            EXPECT_LT((found - expected).abs().max().item<double>(), 1e-10) << parameter;
+          }
+          EXPECT_THAT(message_of<InvalidArgument>([&] { chunks.loss({}, {}, {}); }),
+                      HasSubstr("follows the last chunk's forward"));
+        });
+      }
+    }
+  }
+}
+
 TEST(LmPipeline, DropoutIsThatOfOneProcess) {
   const Texts texts(some_lengths(4));
   const auto run_on = [&](int stages) {

@@ -35,8 +35,16 @@ void meet(Communicator comm, const LmConfig& config, uint64_t random,
   comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(text.data())).wait();
 }
 
-LmSplit split_over(const Communicator& comm, int64_t vocab_size,
-                   const TensorParallelOptions& options) {
+TransformerLm part_without_values(const LmConfig& config, const Communicator& comm,
+                                  const TensorParallelOptions& options) {
+  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
+                                         .split = lm_split(config, comm, options)});
+}
+
+}  // namespace
+
+LmSplit lm_split(const LmConfig& config, const Communicator& comm,
+                 const TensorParallelOptions& options) {
   LmSplit split{.part = comm.rank(), .parts = comm.size()};
   if (split.parts == 1) return split;
   split.divides_rows = options.divides_rows;
@@ -59,8 +67,8 @@ LmSplit split_over(const Communicator& comm, int64_t vocab_size,
   };
   std::vector<int64_t> columns;
   for (int64_t part = 0; part < split.parts; ++part)
-    columns.push_back(split.vocabulary_begin(vocab_size, part + 1) -
-                      split.vocabulary_begin(vocab_size, part));
+    columns.push_back(split.vocabulary_begin(config.vocab_size, part + 1) -
+                      split.vocabulary_begin(config.vocab_size, part));
   split.gather = [comm, columns](const at::Tensor& logits) {
     return gather_columns(comm, logits, columns);
   };
@@ -71,14 +79,6 @@ LmSplit split_over(const Communicator& comm, int64_t vocab_size,
   };
   return split;
 }
-
-TransformerLm part_without_values(const LmConfig& config, const Communicator& comm,
-                                  const TensorParallelOptions& options) {
-  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
-                                         .split = split_over(comm, config.vocab_size, options)});
-}
-
-}  // namespace
 
 TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm) {
   return TensorParts(comm, lm_tensor_plan(config), lm_parameter_shapes(config));

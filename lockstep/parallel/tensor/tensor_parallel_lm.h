@@ -52,6 +52,10 @@ TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& com
 TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
                                  const TensorParallelOptions& options = {});
 
+// The split alone, for who makes the model himself (LmOptions::split). Sends nothing; keeps handles of `comm`.
+LmSplit lm_split(const LmConfig& config, const Communicator& comm,
+                 const TensorParallelOptions& options = {});
+
 // What loads, measures and puts together such models' parameters. Sends nothing.
 TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
 

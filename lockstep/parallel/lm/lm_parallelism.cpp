@@ -1,0 +1,183 @@
+#include "lockstep/parallel/lm/lm_parallelism.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/parallel/tensor/tensor_plan.h"
+#include "lockstep/plan/pipeline_cut.h"
+#include "lockstep/plan/pipeline_schedule.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw InvalidArgument("parallelism: " + what);
+}
+
+// Of multiplications with a token, in parameters.
+std::vector<double> costs_of_units(const LmConfig& config) {
+  const auto words = static_cast<double>(config.vocab_size * config.hidden_size);
+  const double all = static_cast<double>(parameter_count(config)) -
+                     words * (config.tie_word_embeddings ? 1 : 2) -
+                     static_cast<double>(config.hidden_size);
+  std::vector<double> costs{0};
+  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  costs.insert(costs.end(), layers, all / static_cast<double>(config.num_hidden_layers));
+  costs.push_back(0);
+  costs.push_back(words);
+  return costs;
+}
+
+PipelineSchedule schedule_of(const LmParallelism& how) {
+  return make_schedule(how.schedule,
+                       {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches});
+}
+
+struct Way {
+  const char* name;
+  bool used;
+};
+
+std::vector<Way> ways_of(const LmParallelism& how, const LmConfig& config) {
+  return {{"pipe", how.size_of("pipe") > 1},
+          {"context", how.size_of("context") > 1},
+          {"expert", how.size_of("expert") > 1},
+          {"tensor", how.size_of("tensor") > 1},
+          {"zero 2", how.zero == 2},
+          {"zero 3", how.zero == 3},
+          {"divided rows", how.divides_rows && how.size_of("tensor") > 1},
+          {"dropout of attention", config.attention_dropout > 0},
+          {"tied embeddings", config.tie_word_embeddings}};
+}
+
+void check_products(const LmParallelism& how, const LmConfig& config) {
+  const std::vector<Way> ways = ways_of(how, config);
+  const auto used = [&](const std::string& name) {
+    return std::any_of(ways.begin(), ways.end(),
+                       [&](const Way& way) { return way.used && way.name == name; });
+  };
+  for (const RefusedProduct& product : refused_products()) {
+    if (used(product.first) && used(product.second))
+      refuse(product.first + " and " + product.second + " do not go together: " + product.why);
+  }
+}
+
+}  // namespace
+
+int LmParallelism::size_of(std::string_view axis) const {
+  for (const MeshAxis& one : axes)
+    if (one.name == axis) return one.size;
+  return 1;
+}
+
+const std::vector<std::string>& parallel_axes() {
+  static const std::vector<std::string> axes{"data", "pipe", "context", "expert", "tensor"};
+  return axes;
+}
+
+LmParallelism parse_parallelism(std::string_view mesh) {
+  LmParallelism how;
+  how.axes = parse_axes(mesh);
+  const auto& known = parallel_axes();
+  for (const MeshAxis& axis : how.axes) {
+    if (std::find(known.begin(), known.end(), axis.name) == known.end())
+      refuse("there is no axis '" + axis.name + "'; give sizes of " + joined(known) +
+             ", as data=2,pipe=2,tensor=2");
+  }
+  return how;
+}
+
+LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks) {
+  std::vector<MeshAxis> axes;
+  for (const std::string& name : parallel_axes()) {
+    const auto named = [&](const MeshAxis& axis) { return axis.name == name; };
+    if (std::none_of(how.axes.begin(), how.axes.end(), named)) axes.push_back({name, 1});
+  }
+  axes.insert(axes.end(), how.axes.begin(), how.axes.end());
+  how.axes = MeshLayout(axes, ranks).axes();
+  const int stages = how.size_of("pipe");
+  if (how.micro_batches == 0) how.micro_batches = stages > 1 ? 2 * stages : 1;
+  check(how, config, ranks);
+  if (how.cut.empty()) {
+    const std::vector<double> costs = costs_of_units(config);
+    how.cut = cut_by_costs(costs, schedule_of(how).all_chunks());
+  }
+  return how;
+}
+
+const std::vector<RefusedProduct>& refused_products() {
+  static const std::vector<RefusedProduct> products{
+      {"zero 2", "tied embeddings",
+       "where a pipeline's ends share them, their gradients are added up after backward, and stage "
+       "2 has "
+       "taken them away by then; give --zero 1"},
+      {"zero 3", "tied embeddings",
+       "where a pipeline's ends share them, their gradients are added up after backward, and stage "
+       "3 has "
+       "taken them away by then; give --zero 1"},
+      {"context", "dropout of attention",
+       "the blocks of attention are not drawn by one rank; give attention_dropout 0"},
+      {"divided rows", "expert",
+       "the router of a layer looks at whole rows; leave divided rows out"}};
+  return products;
+}
+
+void check(const LmParallelism& how, const LmConfig& config, int ranks) {
+  check(config);
+  const auto& known = parallel_axes();
+  for (const MeshAxis& axis : how.axes) {
+    if (std::find(known.begin(), known.end(), axis.name) == known.end())
+      refuse("there is no axis '" + axis.name + "'; give sizes of " + joined(known));
+  }
+  if (!how.axes.empty() || ranks != 1) MeshLayout(how.axes, ranks);
+  if (how.zero < 0 || how.zero > 3)
+    refuse("zero is " + std::to_string(how.zero) + "; give a stage from 0 to 3");
+  if (how.micro_batches < 0)
+    refuse(std::to_string(how.micro_batches) + " micro-batches; give 1 or more");
+  const int stages = how.size_of("pipe"), parts = how.size_of("tensor");
+  const auto units = static_cast<int>(config.num_hidden_layers) + 3;
+  LmParallelism whole = how;
+  if (whole.micro_batches == 0) whole.micro_batches = stages > 1 ? 2 * stages : 1;
+  const int chunks = schedule_of(whole).all_chunks();
+  if (chunks > units)
+    refuse("a pipeline of " + std::to_string(chunks) + " chunks, and the model has " +
+           std::to_string(units) + " units (embeddings, " +
+           std::to_string(config.num_hidden_layers) +
+           " layers, norm, head); give fewer stages along pipe");
+  if (!how.cut.empty()) {
+    cut_by_counts(units, how.cut);
+    if (static_cast<int>(how.cut.size()) != chunks)
+      refuse("the cut has " + std::to_string(how.cut.size()) + " chunks, and the pipeline " +
+             std::to_string(chunks));
+  }
+  if (parts > 1) lm_tensor_plan(config).check(lm_parameter_shapes(config), parts);
+  if (const bool tied_apart = config.tie_word_embeddings && stages > 1; !tied_apart) {
+    LmConfig apart = config;
+    apart.tie_word_embeddings = false;
+    check_products(how, apart);
+  } else {
+    check_products(how, config);
+  }
+}
+
+std::string table_of(const MeshLayout& layout) {
+  std::ostringstream out;
+  std::vector<int> widths;
+  out << "rank";
+  for (const MeshAxis& axis : layout.axes()) {
+    widths.push_back(static_cast<int>(axis.name.size()) + 2);
+    out << "  " << axis.name;
+  }
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    out << "\n" << std::setw(4) << rank;
+    const std::vector<int> places = layout.coordinates_of(rank);
+    for (size_t axis = 0; axis < places.size(); ++axis)
+      out << std::setw(widths[axis]) << places[axis];
+  }
+  return out.str();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,229 @@
+#include "lockstep/parallel/lm/parallel_lm.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/parallel/lm/internal/state.h"
+#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kEmbeddings = "model.embed_tokens.weight";
+
+ParameterParts drawn_values(const LmConfig& config) {
+  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone})->drawn_parts();
+}
+
+// A few of the values that the ranks are about to take.
+uint64_t probe_of(const ParameterParts& values, const LmConfig& config) {
+  const at::Tensor some = at::empty({std::min<int64_t>(16, config.hidden_size)}, at::kFloat);
+  values(kEmbeddings, 0, some);
+  return fingerprint(std::string_view(static_cast<const char*>(some.const_data_ptr()),
+                                      static_cast<size_t>(some.nbytes())));
+}
+
+// Ranks that are about to make parts of different models are told which differ.
+void meet(Communicator& comm, const LmConfig& config, const LmParallelism& how,
+          const ParallelLmOptions& options) {
+  std::string axes;
+  for (const MeshAxis& axis : how.axes)
+    axes += (axes.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  const nlohmann::json mine{
+      {"configuration", to_json(config)},
+      {"mesh", axes},
+      {"schedule", how.schedule + ", " + std::to_string(how.micro_batches) + " micro-batches"},
+      {"cut", how.cut},
+      {"zero", how.zero},
+      {"divided rows", how.divides_rows},
+      {"type", static_cast<int>(options.dtype)},
+      {"dropout seed", options.dropout_seed},
+      {"values", probe_of(options.values, config)}};
+  const auto all = all_gather_object(comm, mine);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    for (const auto& [key, value] : all[0].items()) {
+      if (all[rank].at(key) == value) continue;
+      const bool is_short = value.dump().size() < 64 && key != "values";
+      throw Mismatch(
+          "ParallelLm: rank " + std::to_string(rank) + " and rank 0 differ in " + key +
+          (is_short ? " (" + all[rank].at(key).dump() + ", " + value.dump() + ")" : std::string()) +
+          "; give all ranks the same" +
+          (key == "values" ? ", or the same torch::manual_seed() where they are drawn" : ""));
+    }
+  }
+}
+
+LmParallelism prepared(Communicator& comm, const LmConfig& config, const LmParallelism& how,
+                       ParallelLmOptions& options) {
+  LmParallelism whole = resolved(how, config, comm.size());
+  if (options.dtype != at::kFloat && options.dtype != at::kDouble)
+    throw InvalidArgument(
+        "ParallelLm: parameters are float32 or float64; for bfloat16 products "
+        "put autocast around step()");
+  if (options.dropout_seed == 0)
+    throw InvalidArgument("ParallelLm: dropout_seed is 0; give another");
+  if (!options.values) options.values = drawn_values(config);
+  meet(comm, config, whole, options);
+  return whole;
+}
+
+}  // namespace
+
+ParallelLm::State::State(const LmConfig& given_config, Communicator given,
+                         const LmParallelism& given_how, const ParallelLmOptions& given_options)
+    : comm(std::move(given)),
+      config(given_config),
+      options(given_options),
+      how(prepared(comm, config, given_how, options)),
+      mesh(comm, how.axes),
+      schedule(make_schedule(how.schedule,
+                             {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches})),
+      parts(mesh["tensor"], lm_tensor_plan(config), lm_parameter_shapes(config)) {
+  lm = TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
+                                       .split = lm_split(config, mesh["tensor"],
+                                                         {.divides_rows = how.divides_rows})});
+  const int stage = mesh.place("pipe");
+  chunks.emplace(lm, how.cut, LmEnd::kRows);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [name, shape] : lm_parameter_shapes(config)) shapes[name] = shape;
+  const auto names = chunks->parameters_of(schedule, stage);
+  const std::set<std::string> mine(names.begin(), names.end());
+  const bool is_first = schedule.stage_of.front() == stage;
+  NamedTensors filled;
+  for (auto& [name, tensor] : parameters_of(lm)) {
+    if (!mine.contains(name)) {
+      tensor.set_requires_grad(false);  // another stage's
+      continue;
+    }
+    filled.emplace_back(name, tensor);
+  }
+  parts.fill(filled, options.values);
+  if (options.dtype != at::kFloat) lm->to(options.dtype);
+  for (const auto& [name, tensor] : parameters_of(lm)) {
+    if (!mine.contains(name)) continue;
+    own.push_back({name, tensor, parts.slice(name), shapes.at(name),
+                   config.tie_word_embeddings && name == kEmbeddings && !is_first});
+  }
+  pipeline.emplace(
+      mesh["pipe"], schedule, chunks->chunks_of(schedule, stage),
+      PipelineOptions{.discipline = options.discipline, .ties = chunks->ties_of(schedule, stage)});
+}
+
+ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const {
+  const auto refuse = [](const std::string& what) { throw InvalidArgument("ParallelLm: " + what); };
+  const at::Tensor &ids = batch.ids, &targets = batch.targets;
+  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.numel() == 0 || ids.dim() < 1 ||
+      ids.dim() > 2 || !ids.is_cpu())
+    refuse("ids must be int64 [B, T], or [N] with lengths, on the CPU, and not empty");
+  if (!targets.defined() || targets.scalar_type() != at::kLong || targets.sizes() != ids.sizes())
+    refuse("targets must be int64, of the shape of ids");
+  const auto least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
+  if (least < 0 || most >= config.vocab_size)
+    refuse("the id " + std::to_string(least < 0 ? least : most) + " is outside the vocabulary of " +
+           std::to_string(config.vocab_size));
+  std::vector<int64_t> lengths;
+  if (ids.dim() == 2) {
+    if (batch.lengths.defined()) refuse("lengths go with packed ids [N], not with [B, T]");
+    lengths.assign(static_cast<size_t>(ids.size(0)), ids.size(1));
+  } else if (batch.lengths.defined()) {
+    const at::Tensor flat = batch.lengths.to(at::kLong).contiguous();
+    const auto* const first = flat.const_data_ptr<int64_t>();
+    lengths.assign(first, first + flat.numel());
+  } else {
+    lengths = {ids.size(0)};
+  }
+  if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) != ids.numel() ||
+      std::any_of(lengths.begin(), lengths.end(), [](int64_t length) { return length < 1; }))
+    refuse("lengths are 1 or more and sum to the " + std::to_string(ids.numel()) + " ids");
+  Row row{
+      .ids = ids.reshape({-1}), .targets = targets.reshape({-1}), .lengths = {}, .targets_in = {}};
+  const auto sequences = lengths.size();
+  const size_t count = std::min(sequences, static_cast<size_t>(how.micro_batches));
+  int64_t token = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const auto begin = lengths.begin() + static_cast<std::ptrdiff_t>(sequences * i / count),
+               end = lengths.begin() + static_cast<std::ptrdiff_t>(sequences * (i + 1) / count);
+    row.lengths.emplace_back(begin, end);
+    const int64_t tokens = std::accumulate(begin, end, int64_t{0});
+    row.targets_in.push_back(row.targets.narrow(0, token, tokens).ne(-100).sum().item<int64_t>());
+    row.all_targets += row.targets_in.back();
+    token += tokens;
+  }
+  if (row.all_targets == 0) refuse("a batch without a target; give at least one that is not -100");
+  return row;
+}
+
+PipelineBatch ParallelLm::State::pipeline_batch(const Row& row, double scale) {
+  const uint64_t seed = options.dropout_seed * 0x9E3779B97F4A7C15ull +
+                        (steps++ << 20) * 0xBF58476D1CE4E5B9ull +
+                        static_cast<uint64_t>(mesh.over({"data", "expert"}).rank());
+  PipelineBatch batch;
+  batch.rows = chunks->begin(row.lengths, seed | 1);
+  batch.input = [row](const MicroBatch& micro) {
+    return row.ids.narrow(0, micro.first_row, micro.rows);
+  };
+  batch.loss = [this, row, scale](const at::Tensor& rows, const MicroBatch& micro) {
+    const int64_t targets = row.targets_in[static_cast<size_t>(micro.index)];
+    if (targets == 0) return rows.sum() * 0;
+    const double share = static_cast<double>(targets) / static_cast<double>(row.all_targets);
+    return chunks->loss(rows, micro, row.targets.narrow(0, micro.first_row, micro.rows)) *
+           (share * scale);
+  };
+  return batch;
+}
+
+ParallelLm::ParallelLm(const LmConfig& config, Communicator comm, const LmParallelism& how,
+                       const ParallelLmOptions& options)
+    : state_(std::make_unique<State>(config, std::move(comm), how, options)) {}
+ParallelLm::ParallelLm(ParallelLm&&) noexcept = default;
+ParallelLm& ParallelLm::operator=(ParallelLm&&) noexcept = default;
+ParallelLm::~ParallelLm() = default;
+
+double ParallelLm::step(const LmRowBatch& batch, double scale) {
+  const State::Row row = state_->row_of(batch);
+  state_->lm->train();
+  const double loss = state_->pipeline->step(state_->pipeline_batch(row, scale));
+  return loss / scale;
+}
+
+double ParallelLm::evaluate(const LmRowBatch& batch) {
+  const State::Row row = state_->row_of(batch);
+  const bool training = state_->lm->is_training();
+  state_->lm->eval();
+  const double loss = state_->pipeline->evaluate(state_->pipeline_batch(row, 1));
+  state_->lm->train(training);
+  return loss;
+}
+
+const LmConfig& ParallelLm::config() const {
+  return state_->config;
+}
+const LmParallelism& ParallelLm::parallelism() const {
+  return state_->how;
+}
+const Mesh& ParallelLm::mesh() const {
+  return state_->mesh;
+}
+Communicator ParallelLm::rows() const {
+  return state_->mesh.over({"data", "expert"});
+}
+TransformerLm& ParallelLm::module() {
+  return state_->lm;
+}
+const std::vector<LmParameterPart>& ParallelLm::parameters() const {
+  return state_->own;
+}
+const Pipeline& ParallelLm::pipeline() const {
+  return *state_->pipeline;
+}
+
+}  // namespace lockstep

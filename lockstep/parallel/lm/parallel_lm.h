@@ -1,0 +1,126 @@
+// ParallelLm: a language model that is trained by every way of parallelism at once: layers cut along the depth
+// (pipeline) and across (tensor), batches along data, and ZeRO over those who average gradients.
+//
+//   LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
+//   how.zero = 1;
+//   ParallelLm model(config, comm, how);                      // 8 ranks; none has the whole
+//   model.make_optimizer(torch::optim::AdamWOptions(1e-4));
+//   const double loss = model.step({ids, targets});           // the batch of this rank's row
+//   model.update({.max_norm = 1.0});
+//
+// The same numbers as one process with the batches of all rows end to end, but for the order of sums; a run repeats
+// bit for bit. Each part is a room of its own (parallel/pipeline, tensor, zero), and can be used by itself; this is
+// how they go together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/mesh/mesh.h"
+#include "lockstep/model/transformer_lm.h"
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/fused_step.h"
+#include "lockstep/parallel/lm/lm_parallelism.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/tensor/tensor_parts.h"
+
+namespace lockstep {
+
+// As TransformerLm takes them: int64 [B, T], or [N] with lengths. The same on all ranks of a row, that is, along
+// pipe, context and tensor.
+struct LmRowBatch {
+  at::Tensor ids;
+  at::Tensor targets;  // of the shape of ids, -100 where there is nothing to predict
+  at::Tensor lengths = {};
+};
+
+struct ParallelLmOptions {
+  // The whole model's values, a part at a time (TensorParts::fill). Empty: those that TransformerLm(config) would
+  // have drawn; the ranks' default generators must stand at one state.
+  ParameterParts values = {};
+  at::ScalarType dtype = at::kFloat;  // of parameters; or kDouble
+  // Of dropout's masks, each step's and row's its own: the same on all ranks, not 0.
+  uint64_t dropout_seed = 1;
+  PipelineDiscipline discipline = {};
+};
+
+// What this rank has of a parameter.
+struct LmParameterPart {
+  std::string name;  // in the whole model
+  at::Tensor tensor;
+  PartSlice slice;             // of the whole one
+  std::vector<int64_t> shape;  // of the whole one
+  bool copy = false;  // a tied one's second place: it counts, is saved and gathered at the first
+};
+
+// Every function is collective over `comm` but where it says that it does not communicate. One thread, the
+// communicator's. On the CPU. Throws what the communicator and Pipeline throw.
+class ParallelLm {
+ public:
+  // Keeps handles of `comm` and of the groups it makes. Throws InvalidArgument (check()) before anything is sent;
+  // Mismatch where ranks differ in the configuration or in how they divide it.
+  ParallelLm(const LmConfig& config, Communicator comm, const LmParallelism& how,
+             const ParallelLmOptions& options = {});
+  ParallelLm(ParallelLm&&) noexcept;
+  ParallelLm& operator=(ParallelLm&&) noexcept;
+  ~ParallelLm();
+
+  // Do not communicate.
+  const LmConfig& config() const;
+  const LmParallelism& parallelism() const;  // resolved
+  const Mesh& mesh() const;
+  // Who has batches of its own: a rank's number there says which row it is in.
+  Communicator rows() const;
+  // Units of this rank's stage have values; the others are names without memory.
+  TransformerLm& module();
+  // Of this rank's stage, in the model's order.
+  const std::vector<LmParameterPart>& parameters() const;
+  std::string str() const;  // the mesh, and what each rank has, in lines
+
+  // Forward and backward of this row's batch -> its loss, the mean over its targets, the same on all ranks of the
+  // row; gradients are this row's times `scale`, and are averaged over the rows by update(). Sequences go into
+  // micro-batches in order, as evenly as they can; fewer sequences make fewer. Autocast around it is for the
+  // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is sent.
+  double step(const LmRowBatch& batch, double scale = 1);
+  // The loss alone, in evaluation mode and without gradients.
+  double evaluate(const LmRowBatch& batch);
+
+  // Once, before the first update(): of all parameters that require a gradient, biases and norms without weight
+  // decay; divided as parallelism().zero says.
+  void make_optimizer(const optim::Algorithm& algorithm);
+  // Averages the gradients, clips them by the norm of the whole model's, and takes the step; all gradients are gone
+  // afterwards. `loss_scale`: what step()'s losses were multiplied by. Where gradients are not finite: with a
+  // loss_scale the step is left out on all ranks, otherwise Error.
+  struct UpdateOptions {
+    std::optional<double> max_norm = {};
+    std::optional<double> loss_scale = {};
+  };
+  optim::StepResult update(const UpdateOptions& options);
+  void set_learning_rate(double rate);  // does not communicate
+
+  // The whole model's parameters on rank 0 of `comm`, new tensors, in the model's order; nothing on the others.
+  NamedTensors gather();
+
+  // Bytes of this rank, activations left out. Do not communicate.
+  struct Memory {
+    int64_t parameters = 0, gradients = 0, state = 0, buffers = 0;
+  };
+  Memory memory() const;
+  // The pipeline's last step. Does not communicate.
+  const Pipeline& pipeline() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,137 @@
+// The step of the optimizer, over all ranks.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/optim/gradient_norm.h"
+#include "lockstep/parallel/lm/internal/state.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kSmall = 1e-6;  // clip_grad_norm_'s
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+std::unique_ptr<torch::optim::OptimizerOptions> options_of(const optim::Algorithm& algorithm,
+                                                           bool decays) {
+  return std::visit(
+      [&](auto options) -> std::unique_ptr<torch::optim::OptimizerOptions> {
+        if (!decays) options.weight_decay(0);
+        return std::make_unique<decltype(options)>(options);
+      },
+      algorithm);
+}
+
+}  // namespace
+
+// Biases and norms are the parameters of one dimension.
+void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
+  State& state = *state_;
+  if (!state.classes.empty())
+    throw InvalidArgument("ParallelLm: it has an optimizer; make_optimizer() is called once");
+  const bool first_part = state.mesh.place("tensor") == 0;
+  // Ties' second places, what is whole on all parts, the rest: each is counted by others.
+  std::vector<LmParameterClass> classes;
+  for (const int kind : {0, 1, 2}) {
+    LmParameterClass one{.parts = {},
+                         .averaged = state.mesh.over({"data", "context", "expert"}),
+                         .counts = kind == 0 || (kind == 1 && first_part)};
+    for (const LmParameterPart& part : state.own) {
+      const int is = part.copy ? 2 : part.slice.whole() ? 1 : 0;
+      if (is == kind && part.tensor.requires_grad()) one.parts.push_back(&part);
+    }
+    if (!one.parts.empty()) classes.push_back(std::move(one));
+  }
+  const int stage = state.how.zero;
+  for (LmParameterClass& one : classes) {
+    // Each rank of the averaging has all gradients, or its own part of them.
+    if (stage == 0) one.counts = one.counts && one.averaged.rank() == 0;
+    std::vector<std::string> names;
+    Groups groups;
+    for (const bool decays : {true, false}) {
+      std::vector<at::Tensor> tensors;
+      for (const LmParameterPart* part : one.parts) {
+        if ((part->shape.size() > 1) != decays) continue;
+        tensors.push_back(part->tensor);
+        names.push_back(part->name);
+      }
+      if (!tensors.empty()) groups.emplace_back(std::move(tensors), options_of(algorithm, decays));
+    }
+    one.optimizer = std::make_unique<ZeroOptimizer>(one.averaged, groups, names, algorithm,
+                                                    ZeroOptions{.stage = stage, .overlap = false});
+  }
+  state.classes = std::move(classes);
+}
+
+optim::StepResult ParallelLm::update(const UpdateOptions& options) {
+  State& state = *state_;
+  if (state.classes.empty())
+    throw InvalidArgument("ParallelLm: make_optimizer() comes before update()");
+  if (options.max_norm && !(*options.max_norm > 0))
+    throw InvalidArgument("ParallelLm: max_norm is " + std::to_string(*options.max_norm) +
+                          "; it must be above 0");
+  optim::StepOptions how;
+  optim::StepResult result;
+  if (options.max_norm || options.loss_scale) {
+    double mine = 0;
+    for (LmParameterClass& one : state.classes) {
+      one.optimizer->synchronize();
+      if (one.counts) mine += optim::sum_of_squares(*one.optimizer->own_gradients());
+    }
+    const at::Tensor sum = at::full({1}, mine, at::kDouble);
+    state.comm.iall_reduce(sum, ReduceOp::kSum, call_note("ParallelLm: gradient norm")).wait();
+    const double scale = options.loss_scale.value_or(1);
+    const double norm = std::sqrt(sum.item<double>()) / scale;
+    const bool finite = std::isfinite(norm);
+    if (!finite && !options.loss_scale)
+      throw Error("ParallelLm: the norm of the gradients is " + std::to_string(norm) +
+                  "; nothing was updated");
+    double divisor = scale;
+    if (finite && options.max_norm) divisor *= std::max(1.0, (norm + kSmall) / *options.max_norm);
+    // The kernels divide by a float32, which float64 is too good for.
+    const bool in_place = state.options.dtype == at::kDouble && finite && divisor != 1;
+    if (in_place) {
+      const at::NoGradGuard no_grad;
+      for (LmParameterClass& one : state.classes) {
+        const auto gradients = one.optimizer->own_gradients();
+        for (const at::Tensor& gradient : *gradients) gradient.div_(divisor);
+      }
+    }
+    how.grad_scale = at::full({1}, in_place ? 1.0 : divisor, at::kFloat);
+    how.found_inf = at::full({1}, finite ? 0.0 : 1.0, at::kFloat);
+    result.grad_norm = norm;
+  }
+  for (LmParameterClass& one : state.classes) result.skipped = one.optimizer->step(how).skipped;
+  return result;
+}
+
+void ParallelLm::set_learning_rate(double rate) {
+  for (LmParameterClass& one : state_->classes) {
+    for (auto& group : one.optimizer->param_groups()) group.options().set_lr(rate);
+  }
+}
+
+ParallelLm::Memory ParallelLm::memory() const {
+  Memory memory;
+  for (const LmParameterClass& one : state_->classes) {
+    const ZeroMemory of = one.optimizer->memory();
+    memory.parameters += of.parameters;
+    memory.gradients += of.gradients;
+    memory.state += of.state + of.masters;
+    memory.buffers += of.buffers + of.units;
+  }
+  if (!state_->classes.empty()) return memory;
+  for (const LmParameterPart& part : state_->own) {
+    memory.parameters += static_cast<int64_t>(part.tensor.nbytes());
+    if (part.tensor.grad().defined())
+      memory.gradients += static_cast<int64_t>(part.tensor.grad().nbytes());
+  }
+  return memory;
+}
+
+}  // namespace lockstep
