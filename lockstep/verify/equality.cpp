@@ -1,0 +1,169 @@
+#include "lockstep/verify/equality.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/parallel/lm/parallel_lm.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kMaxNorm = 0.7;
+constexpr int64_t kSequences = 8, kLength = 12;
+
+torch::optim::AdamWOptions adamw() {
+  return torch::optim::AdamWOptions(2e-3).weight_decay(0.1);
+}
+
+ParameterParts values_of(const LmConfig& config) {
+  std::map<std::string, double> starts;
+  double at = 1;
+  for (const auto& [name, shape] : lm_parameter_shapes(config)) starts[name] = at += 13;
+  return [starts](const std::string& name, int64_t begin, const at::Tensor& part) {
+    const at::Tensor values = at::arange(begin, begin + part.numel(), at::kDouble)
+                                  .mul_(1.7)
+                                  .add_(starts.at(name))
+                                  .sin_()
+                                  .mul_(0.2);
+    part.copy_(name.find("norm") != std::string::npos ? values + 1 : values);
+  };
+}
+
+// The rows of a mesh have their shares in order, with as many targets each.
+struct Batch {
+  at::Tensor ids, targets;
+};
+Batch batch_of(const LmConfig& config, int64_t step) {
+  const at::Tensor ids = (at::arange(kSequences * kLength, at::kLong) * 17 + step * 11)
+                             .pow(2)
+                             .remainder(config.vocab_size)
+                             .view({kSequences, kLength});
+  const at::Tensor targets = ids.roll(-1, 1);
+  for (int64_t i = 0; i < kSequences; ++i) targets[i][(i + step) % kLength] = -100;
+  return {ids, targets};
+}
+
+void keep(EqualityCourse& course, const NamedTensors& parameters) {
+  for (const auto& [name, tensor] : parameters) course.parameters[name] = tensor.detach().clone();
+}
+
+double difference(double a, double b) {
+  return std::abs(a - b) / std::max(std::abs(b), 1e-30);
+}
+
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = a.size() == b.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    most = std::max(most, difference(a[i], b[i]));
+  return most;
+}
+
+}  // namespace
+
+EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options) {
+  TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
+  const ParameterParts values = values_of(config);
+  for (const auto& [name, tensor] : parameters_of(lm)) values(name, 0, tensor.detach().view({-1}));
+  lm->to(options.dtype);
+  std::vector<at::Tensor> decayed, others;
+  for (const auto& [name, tensor] : parameters_of(lm))
+    (tensor.dim() > 1 ? decayed : others).push_back(tensor);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed, std::make_unique<torch::optim::AdamWOptions>(adamw()));
+  groups.emplace_back(others,
+                      std::make_unique<torch::optim::AdamWOptions>(adamw().weight_decay(0)));
+  torch::optim::AdamW optimizer(groups, adamw());
+  EqualityCourse course;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    const auto [ids, targets] = batch_of(config, step);
+    optimizer.zero_grad();
+    const at::Tensor loss = lm->loss(ids, targets);
+    loss.backward();
+    course.norms.push_back(torch::nn::utils::clip_grad_norm_(lm->parameters(), kMaxNorm));
+    optimizer.step();
+    course.losses.push_back(loss.item<double>());
+  }
+  const auto [ids, targets] = batch_of(config, options.steps);
+  lm->eval();
+  course.evaluated = lm->loss(ids, targets).item<double>();
+  keep(course, parameters_of(lm));
+  return course;
+}
+
+EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+                             const EqualityOptions& options) {
+  EqualityCourse course;
+  std::mutex mutex;
+  testing::run_threads(ranks, [&](Communicator& comm) {
+    at::set_num_threads(1);
+    ParallelLm model(config, comm, how, {.values = values_of(config), .dtype = options.dtype});
+    model.make_optimizer(adamw());
+    Communicator rows = model.rows();
+    const auto row_of = [&](int64_t step) {
+      const auto [ids, targets] = batch_of(config, step);
+      const int64_t share = kSequences / rows.size(), first = rows.rank() * share;
+      return LmRowBatch{ids.narrow(0, first, share), targets.narrow(0, first, share)};
+    };
+    const auto mean = [&](double value) {
+      const at::Tensor sum = at::full({1}, value, at::kDouble);
+      rows.all_reduce(sum);
+      return sum.item<double>() / rows.size();
+    };
+    EqualityCourse mine;
+    for (int64_t step = 0; step < options.steps; ++step) {
+      mine.losses.push_back(mean(model.step(row_of(step))));
+      mine.norms.push_back(*model.update({.max_norm = kMaxNorm}).grad_norm);
+    }
+    mine.evaluated = mean(model.evaluate(row_of(options.steps)));
+    keep(mine, model.gather());
+    const std::lock_guard lock(mutex);
+    if (comm.rank() == 0) course = std::move(mine);
+  });
+  return course;
+}
+
+double EqualityResult::most() const {
+  return std::max({losses, norms, evaluated, parameters});
+}
+
+EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expected) {
+  EqualityResult result;
+  result.losses = difference(course.losses, expected.losses);
+  result.norms = difference(course.norms, expected.norms);
+  result.evaluated = difference(course.evaluated, expected.evaluated);
+  for (const auto& [name, value] : expected.parameters) {
+    const auto found = course.parameters.find(name);
+    double most = INFINITY;
+    if (found != course.parameters.end() && found->second.sizes() == value.sizes())
+      most = (found->second - value).abs().max().item<double>() /
+             std::max(value.abs().max().item<double>(), 1e-30);
+    if (most >= result.parameters) {
+      result.parameters = most;
+      result.worst = name;
+    }
+  }
+  if (course.parameters.size() != expected.parameters.size()) result.parameters = INFINITY;
+  return result;
+}
+
+bool same_bits(const EqualityCourse& a, const EqualityCourse& b) {
+  if (a.losses != b.losses || a.norms != b.norms || a.evaluated != b.evaluated ||
+      a.parameters.size() != b.parameters.size())
+    return false;
+  return std::all_of(a.parameters.begin(), a.parameters.end(), [&](const auto& item) {
+    const auto found = b.parameters.find(item.first);
+    return found != b.parameters.end() && item.second.equal(found->second);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// Whether a language model that is divided among ranks is one process's: both train from the same values on the same
+// batches, and what they end with is compared. Ranks are threads of this process.
+//
+//   const EqualityCourse one = train_whole(model, options);
+//   const EqualityResult result = compare(train_divided(model, product, options), one);
+//   result.parameters;  // the largest difference of any parameter, relative to the tensor's largest
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/model/lm_config.h"
+#include "lockstep/parallel/lm/lm_parallelism.h"
+
+namespace lockstep {
+
+struct EqualityOptions {
+  int64_t steps = 20;                  // of AdamW, with clipping
+  at::ScalarType dtype = at::kDouble;  // or kFloat, where the models' fused nodes compute
+};
+
+// What a training went through, and ended with.
+struct EqualityCourse {
+  std::vector<double> losses;  // of each step, the mean over all rows
+  std::vector<double> norms;   // of the gradients, before clipping
+  double evaluated = 0;        // the loss of one more batch, in evaluation
+  std::map<std::string, at::Tensor> parameters;
+};
+
+// TransformerLm in this process, torch's AdamW and clip_grad_norm_. Values and batches are computed from names and
+// numbers: nothing is drawn.
+EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options = {});
+// ParallelLm on `ranks` threads. Throws what it throws.
+EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+                             const EqualityOptions& options = {});
+
+// The largest relative differences.
+struct EqualityResult {
+  double losses = 0, norms = 0, evaluated = 0, parameters = 0;
+  std::string worst;  // the parameter that differs most
+  double most() const;
+};
+EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expected);
+// Equal in every bit.
+bool same_bits(const EqualityCourse& a, const EqualityCourse& b);
+
+}  // namespace lockstep

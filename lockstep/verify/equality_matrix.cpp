@@ -1,0 +1,123 @@
+#include "lockstep/verify/equality_matrix.h"
+
+#include <chrono>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep {
+namespace {
+
+LmConfig base() {
+  LmConfig config;
+  config.vocab_size = 50;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_hidden_layers = 5;
+  config.num_attention_heads = 4;
+  config.max_position_embeddings = 64;
+  return config;
+}
+
+LmParallelism product(const char* mesh, int zero, const char* schedule = "1f1b",
+                      int micro_batches = 0, bool divides_rows = false) {
+  LmParallelism how = parse_parallelism(mesh);
+  how.zero = zero;
+  how.schedule = schedule;
+  how.micro_batches = micro_batches;
+  how.divides_rows = divides_rows;
+  return how;
+}
+
+}  // namespace
+
+const std::vector<EqualityModel>& equality_models() {
+  static const std::vector<EqualityModel> models = [] {
+    LmConfig grouped = base(), tied = base();
+    grouped.num_key_value_heads = 2;
+    tied.tie_word_embeddings = tied.attention_bias = tied.mlp_bias = true;
+    return std::vector<EqualityModel>{{"grouped heads", grouped}, {"tied, biases", tied}};
+  }();
+  return models;
+}
+
+std::string to_string(const EqualityProduct& product) {
+  const LmParallelism& how = product.how;
+  std::string text;
+  for (const MeshAxis& axis : how.axes)
+    if (axis.size > 1 || how.axes.size() == 1)
+      text += (text.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  if (how.zero > 0) text += ", zero " + std::to_string(how.zero);
+  if (how.size_of("pipe") > 1) text += ", " + how.schedule;
+  if (how.micro_batches > 0) text += ", " + std::to_string(how.micro_batches) + " micro-batches";
+  if (how.divides_rows) text += ", divided rows";
+  return text;
+}
+
+std::vector<EqualityProduct> equality_products(int most_ranks) {
+  const std::vector<LmParallelism> all{product("data=1", 0, "1f1b", 4),
+                                       product("data=2", 0),
+                                       product("data=2", 1),
+                                       product("data=4", 2),
+                                       product("data=4", 3),
+                                       product("pipe=2", 0, "gpipe", 4),
+                                       product("pipe=2", 0, "zb-h1", 4),
+                                       product("pipe=3", 0, "zb-v", 3),
+                                       product("tensor=2", 0),
+                                       product("tensor=2", 0, "1f1b", 2, true),
+                                       product("data=2,tensor=2", 2),
+                                       product("data=2,pipe=2", 1, "zb-h1", 4),
+                                       product("pipe=2,tensor=2", 0, "interleaved", 4),
+                                       product("tensor=2,data=2", 3, "1f1b", 2, true),
+                                       product("data=2,pipe=2,tensor=2", 1),
+                                       product("pipe=2,data=2,tensor=2", 1, "zb-v", 4, true),
+                                       product("pipe=4,tensor=2", 0, "1f1b", 8)};
+  std::vector<EqualityProduct> products;
+  for (const LmParallelism& how : all) {
+    int ranks = 1;
+    for (const MeshAxis& axis : how.axes) ranks *= axis.size;
+    if (ranks <= most_ranks) products.push_back({how, ranks});
+  }
+  return products;
+}
+
+bool EqualityCell::holds(double tolerance) const {
+  return refused.empty() && result.most() <= tolerance && repeats.value_or(true);
+}
+
+double default_tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? 1e-10 : 1e-5;
+}
+
+std::vector<EqualityCell> run_matrix(
+    const std::vector<EqualityModel>& models, const std::vector<EqualityProduct>& products,
+    const MatrixOptions& options,
+    const std::function<void(const EqualityCell& cell, size_t all)>& seen) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<EqualityCell> cells;
+  for (const EqualityModel& model : models) {
+    const EqualityCourse expected = train_whole(model.config, options.training);
+    for (const EqualityProduct& one : products) {
+      EqualityCell cell{.model = model.name, .product = one, .refused = {}};
+      const auto start = Clock::now();
+      try {
+        check(one.how, model.config, one.ranks);
+      } catch (const InvalidArgument& error) {
+        cell.refused = error.what();
+      }
+      if (cell.refused.empty()) {
+        const auto train = [&] {
+          return train_divided(model.config, one.how, one.ranks, options.training);
+        };
+        const EqualityCourse course = train();
+        cell.result = compare(course, expected);
+        if (options.repeat) cell.repeats = same_bits(course, train());
+      }
+      cell.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      cells.push_back(cell);
+      if (seen) seen(cells.back(), models.size() * products.size());
+    }
+  }
+  return cells;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// The equality matrix: every product of ways on every kind of model. Nobody publishes one: bugs in products of
+// parallelisms that change numbers silently are an open list elsewhere (Megatron-LM#7452).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/verify/equality.h"
+
+namespace lockstep {
+
+struct EqualityModel {
+  std::string name;  // "grouped heads"
+  LmConfig config;
+};
+const std::vector<EqualityModel>& equality_models();
+
+struct EqualityProduct {
+  LmParallelism how;
+  int ranks = 1;
+};
+// "data=2,pipe=2,tensor=2, zero 1, zb-h1, 4 micro-batches, divided rows"
+std::string to_string(const EqualityProduct& product);
+// On up to `most_ranks` ranks.
+std::vector<EqualityProduct> equality_products(int most_ranks = 8);
+
+// One cell.
+struct EqualityCell {
+  std::string model;
+  EqualityProduct product;
+  std::string refused;  // why such a product is not allowed; then nothing else is said
+  EqualityResult result = {};
+  std::optional<bool>
+      repeats{};  // a second run ended in the same bits; nothing where none was made
+  double seconds = 0;
+  bool holds(double tolerance) const;
+};
+
+struct MatrixOptions {
+  EqualityOptions training = {};
+  bool repeat = false;  // each a second time
+};
+// What a tolerance is usually: 1e-10 in float64, 1e-5 in float32.
+double default_tolerance(at::ScalarType dtype);
+
+// All cells, in order; `seen` is told of each as it comes, with the number of all.
+std::vector<EqualityCell> run_matrix(
+    const std::vector<EqualityModel>& models, const std::vector<EqualityProduct>& products,
+    const MatrixOptions& options,
+    const std::function<void(const EqualityCell& cell, size_t all)>& seen = {});
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+#include "lockstep/verify/equality.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/verify/equality_matrix.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+// All there is, in float64.
+TEST(EqualityMatrix, EveryProductIsOneProcess) {
+  size_t compared = 0;
+  const auto cells = run_matrix(equality_models(), equality_products(), {});
+  for (const EqualityCell& cell : cells) {
+    if (!cell.refused.empty()) {
+      EXPECT_THAT(cell.refused, HasSubstr("do not go together"));
+      continue;
+    }
+    ++compared;
+    EXPECT_TRUE(cell.holds(default_tolerance(at::kDouble)))
+        << cell.model << ", " << to_string(cell.product) << ": " << cell.result.most() << " at "
+        << cell.result.worst;
+    // It trained: nothing is equal by having stood still.
+    EXPECT_GT(cell.result.most(), 0) << to_string(cell.product);
+  }
+  EXPECT_GT(compared, cells.size() * 3 / 4);
+}
+
+TEST(EqualityMatrix, TrainingMovesWhatIsCompared) {
+  const LmConfig& config = equality_models().front().config;
+  const EqualityCourse none = train_whole(config, {.steps = 0}), all = train_whole(config);
+  EXPECT_LT(all.losses.back(), all.losses.front());
+  for (const auto& [name, value] : none.parameters)
+    EXPECT_GT((all.parameters.at(name) - value).abs().max().item<double>(), 1e-4) << name;
+}
+
+// A parameter that is a millionth off is found by its name.
+TEST(EqualityMatrix, ADifferenceIsNamed) {
+  const LmConfig& config = equality_models().front().config;
+  const EqualityCourse one = train_whole(config, {.steps = 2});
+  EqualityCourse other = train_whole(config, {.steps = 2});
+  EXPECT_TRUE(same_bits(one, other));
+  EXPECT_EQ(compare(other, one).most(), 0);
+  other.parameters["model.layers.3.mlp.up_proj.weight"][1][2] *= 1.001;
+  EXPECT_FALSE(same_bits(one, other));
+  EXPECT_EQ(compare(other, one).worst, "model.layers.3.mlp.up_proj.weight");
+  EXPECT_GT(compare(other, one).parameters, 1e-6);
+  other.parameters.erase("model.norm.weight");
+  EXPECT_EQ(compare(other, one).worst, "model.norm.weight");
+}
+
+// In float32, by the fused nodes: near one process, and the same bits every time.
+TEST(EqualityMatrix, InFloat32ItRepeatsBitForBit) {
+  LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
+  how.zero = 1;
+  how.schedule = "zb-h1";
+  how.divides_rows = true;
+  const auto cells = run_matrix({equality_models().front()}, {{how, 8}},
+                                {.training = {.dtype = at::kFloat}, .repeat = true});
+  EXPECT_TRUE(*cells[0].repeats);
+  EXPECT_LT(cells[0].result.losses, 1e-5);
+  EXPECT_LT(cells[0].result.parameters, 1e-3);
+}
+
+}  // namespace
+}  // namespace lockstep
