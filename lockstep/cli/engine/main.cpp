@@ -11,6 +11,7 @@
 #include "lockstep/cli/engine/inference/eval_command.h"
 #include "lockstep/cli/engine/inference/predict_command.h"
 #include "lockstep/cli/engine/train/command.h"
+#include "lockstep/cli/engine/verify/command.h"
 #include "lockstep/core/log.h"
 
 int main(int argc, char** argv) {
@@ -25,9 +26,10 @@ int main(int argc, char** argv) {
   if (command == "diff") return diff_command(rest);
   if (command == "checkpoint") return checkpoint_command(rest);
   if (command == "bench") return bench_command(rest);
+  if (command == "verify") return verify_command(rest);
   lockstep::write_all(STDERR_FILENO,
                       "lockstep: there is no command '" + command +
-                          "'; choose train, eval, predict, compare, diff, checkpoint or "
-                          "bench\n");
+                          "'; choose train, eval, predict, compare, diff, checkpoint, bench "
+                          "or verify\n");
   return 2;
 }
