@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +25,23 @@ constexpr int64_t kSequences = 8, kLength = 12;
 torch::optim::AdamWOptions adamw() {
   return torch::optim::AdamWOptions(2e-3).weight_decay(0.1);
 }
+torch::optim::SGDOptions sgd() {
+  return torch::optim::SGDOptions(0.02).momentum(0.9).weight_decay(0.01);
+}
+
+// Biases and norms do not decay.
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const NamedTensors& parameters,
+                                                         const Options& options) {
+  std::vector<at::Tensor> decayed, others;
+  for (const auto& [name, tensor] : parameters)
+    (tensor.dim() > 1 ? decayed : others).push_back(tensor);
+  const Options none = Options(options).weight_decay(0);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed, std::make_unique<Options>(options));
+  groups.emplace_back(others, std::make_unique<Options>(none));
+  return std::make_unique<Optimizer>(groups, none);
+}
 
 ParameterParts values_of(const LmConfig& config) {
   std::map<std::string, double> starts;
@@ -34,7 +52,7 @@ ParameterParts values_of(const LmConfig& config) {
                                   .mul_(1.7)
                                   .add_(starts.at(name))
                                   .sin_()
-                                  .mul_(0.2);
+                                  .mul_(0.1);
     part.copy_(name.find("norm") != std::string::npos ? values + 1 : values);
   };
 }
@@ -75,22 +93,17 @@ EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& option
   const ParameterParts values = values_of(config);
   for (const auto& [name, tensor] : parameters_of(lm)) values(name, 0, tensor.detach().view({-1}));
   lm->to(options.dtype);
-  std::vector<at::Tensor> decayed, others;
-  for (const auto& [name, tensor] : parameters_of(lm))
-    (tensor.dim() > 1 ? decayed : others).push_back(tensor);
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(decayed, std::make_unique<torch::optim::AdamWOptions>(adamw()));
-  groups.emplace_back(others,
-                      std::make_unique<torch::optim::AdamWOptions>(adamw().weight_decay(0)));
-  torch::optim::AdamW optimizer(groups, adamw());
+  const auto optimizer = options.adam
+                             ? torch_optimizer<torch::optim::AdamW>(parameters_of(lm), adamw())
+                             : torch_optimizer<torch::optim::SGD>(parameters_of(lm), sgd());
   EqualityCourse course;
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto [ids, targets] = batch_of(config, step);
-    optimizer.zero_grad();
+    optimizer->zero_grad();
     const at::Tensor loss = lm->loss(ids, targets);
     loss.backward();
     course.norms.push_back(torch::nn::utils::clip_grad_norm_(lm->parameters(), kMaxNorm));
-    optimizer.step();
+    optimizer->step();
     course.losses.push_back(loss.item<double>());
   }
   const auto [ids, targets] = batch_of(config, options.steps);
@@ -107,7 +120,10 @@ EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, i
   testing::run_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
     ParallelLm model(config, comm, how, {.values = values_of(config), .dtype = options.dtype});
-    model.make_optimizer(adamw());
+    if (options.adam)
+      model.make_optimizer(adamw());
+    else
+      model.make_optimizer(sgd());
     Communicator rows = model.rows();
     const auto row_of = [&](int64_t step) {
       const auto [ids, targets] = batch_of(config, step);

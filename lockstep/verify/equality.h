@@ -19,8 +19,12 @@
 namespace lockstep {
 
 struct EqualityOptions {
-  int64_t steps = 20;                  // of AdamW, with clipping
-  at::ScalarType dtype = at::kDouble;  // or kFloat, where the models' fused nodes compute
+  int64_t steps = 20;  // with clipping
+  // Or kFloat, where the models' fused nodes compute.
+  at::ScalarType dtype = at::kDouble;
+  // AdamW, else SGD with momentum. Adam moves a weight whose gradient is rounding alone as far as any other, so in
+  // float32 two orders of one sum part by 1e-4 in twenty steps, also in one process.
+  bool adam = true;
 };
 
 // What a training went through, and ended with.
@@ -31,7 +35,7 @@ struct EqualityCourse {
   std::map<std::string, at::Tensor> parameters;
 };
 
-// TransformerLm in this process, torch's AdamW and clip_grad_norm_. Values and batches are computed from names and
+// TransformerLm in this process, torch's optimizers and clip_grad_norm_. Values and batches are computed from names and
 // numbers: nothing is drawn.
 EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options = {});
 // ParallelLm on `ranks` threads. Throws what it throws.

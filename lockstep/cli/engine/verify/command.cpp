@@ -165,7 +165,8 @@ int verify_command(const Arguments& words) {
     int64_t done = 0;
     const auto cells = run_matrix(
         models, products,
-        {.training = {.steps = arguments.steps, .dtype = dtype}, .repeat = arguments.repeat},
+        {.training = {.steps = arguments.steps, .dtype = dtype, .adam = dtype == at::kDouble},
+         .repeat = arguments.repeat},
         [&](const EqualityCell& cell, size_t all) {
           bar.update({.label = cell.model + ", " + to_string(cell.product),
                       .done = ++done,
@@ -186,7 +187,8 @@ int verify_command(const Arguments& words) {
     }
     const size_t compared = cells.size() - refused;
     std::cout << "The largest relative difference from one process after " << arguments.steps
-              << " steps, in " << arguments.dtype << ":\n\n"
+              << " steps of " << (dtype == at::kDouble ? "AdamW" : "SGD with momentum") << ", in "
+              << arguments.dtype << ":\n\n"
               << table.str() << "\n"
               << held << " of " << compared << " equal one process within "
               << short_number(tolerance);
