@@ -198,6 +198,19 @@ def tensor_parallel(job):
         sys.exit(f"the loss goes from {first} to {last}, with {own} of {everything} parameters")
 
 
+def expert_parallel(job):
+    ranks = job.ranks or 2
+    first, last, data, expert, own, everything, share, counted = re.search(
+        r"loss (\S+) to (\S+) on (\d+) x (\d+) ranks, of which one has (\d+) of (\d+) parameters\n"
+        r"the busiest expert of layer 0 has (\d+) % of the choices\n(.*)", job.output("expert_parallel")).groups()
+    expect("ranks", (int(data), int(expert)), (1, 2) if ranks == 2 else (ranks, 1))
+    expect("the number", counted, "10 11 12 13 14 15 16")
+    if not float(last) < 0.4 * float(first) or not int(own) <= (0.7 if ranks == 2 else 1) * int(everything):
+        sys.exit(f"the loss goes from {first} to {last}, with {own} of {everything} parameters")
+    if not 12 <= int(share) <= 50:
+        sys.exit(f"the busiest expert has {share} %")
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -324,7 +337,7 @@ def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
-                                        cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel)}
+                                        cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel, expert_parallel)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")

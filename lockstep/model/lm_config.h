@@ -1,5 +1,5 @@
 // LmConfig: the shape of a decoder-only language model, as transformers' LlamaConfig writes it into
-// config.json.
+// config.json; with experts (num_local_experts) as MixtralConfig does, with a shared expert as Qwen2MoeConfig.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,27 @@ struct LmConfig {
   // Of the embeddings and of what each block adds; transformers' Llama has none, and reads over it.
   double hidden_dropout = 0;
   double initializer_range = 0.02;
+  // Mixture of experts (Mixtral, Jiang et al., arXiv:2401.04088): in each layer a router sends a token to some of
+  // these, each of which is an MLP of intermediate_size. 0: one MLP, without a router; the fields below then say
+  // nothing. No biases and no mlp_bias go with them.
+  int64_t num_local_experts = 0;
+  int64_t num_experts_per_tok =
+      2;  // their softmax shares are scaled so that they sum to 1; 1 has share 1
+  // Of load balancing in the loss of a model in training (Switch, Fedus et al., arXiv:2101.03961): experts * sum
+  // over experts of (choices / tokens) * (mean share). Counted over all layers' tokens together, as transformers'
+  // load_balancing_loss_func; transformers adds it where output_router_logits is set.
+  double router_aux_loss_coef = 0;
+  // Or layer by layer, as Switch has it, the mean over the layers: what a pipeline's stage can count.
+  bool router_aux_loss_by_layer = false;
+  // Of the mean over layers and tokens of log(sum(exp(router's logits)))^2 (ST-MoE, Zoph et al., arXiv:2202.08906).
+  double router_z_loss_coef = 0;
+  // 0: every token is seen by all that it chose (MegaBlocks, Gale et al., arXiv:2211.15841). Else an expert takes
+  // capacity_factor * tokens * num_experts_per_tok / num_local_experts of a pass's tokens, rounded up, and leaves
+  // the later ones out, first choices before second ones (GShard, Lepikhin et al., arXiv:2006.16668).
+  double capacity_factor = 0;
+  // An MLP of this width for every token, times sigmoid(x shared_expert_gate^T), beside the experts. 0: none. Above
+  // it, parameters have Qwen2-MoE's names in place of Mixtral's.
+  int64_t shared_expert_intermediate_size = 0;
   std::optional<int64_t> bos_token_id = 1;
   std::vector<int64_t> eos_token_ids = {2};  // any of them ends a text
 
@@ -52,8 +73,17 @@ struct LmConfig {
     return head_dim == 0 ? hidden_size / num_attention_heads : head_dim;
   }
 
+  bool has_experts() const { return num_local_experts > 0; }
+
   bool operator==(const LmConfig&) const = default;
 };
+
+// The names that an expert's three matrices have in each layer, and where: "block_sparse_moe.experts.3.w1.weight".
+struct ExpertNames {
+  const char* block;  // in a layer
+  const char *gate, *up, *down;
+};
+ExpertNames expert_names(const LmConfig& config);
 
 // "tiny" (4 layers of 128, 0.9 million parameters and the embeddings'), "mini" (6 of 384, 10.6),
 // "small" (12 of 768, 85). Vocabulary, its special tokens and positions are the
@@ -68,7 +98,11 @@ void check(const LmConfig& config);
 // How many parameters such a model has.
 int64_t parameter_count(const LmConfig& config);
 
-// A config.json of transformers' Llama. Fields that are absent keep their default, foreign ones are
+// Whether lm_config_from_json() reads a config.json of that model_type.
+bool is_lm_type(std::string_view type);
+
+// A config.json of transformers' Llama, Mixtral or Qwen2-MoE (where every layer has experts and no attention a
+// bias). Fields that are absent keep their default, foreign ones are
 // read over. Throws InvalidArgument of one line that begins with `source`: not JSON, another kind of
 // model, a value that makes no sense, or one that is not supported here (another activation, another
 // scaling of positions).

@@ -29,7 +29,25 @@
 namespace lockstep {
 namespace {
 
-LmConfig checked(const LmConfig& config, const LmSplit& split) {
+void check_parts(const LmConfig& config, const LmSplit& split, const LmExperts& experts) {
+  if (experts.parts < 1 || experts.part < 0 || experts.part >= experts.parts ||
+      config.num_local_experts % experts.parts != 0 || (experts.parts > 1 && !config.has_experts()))
+    throw InvalidArgument("TransformerLm: " + std::to_string(config.num_local_experts) +
+                          " experts do not divide into part " + std::to_string(experts.part) +
+                          " of " + std::to_string(experts.parts));
+  if (experts.parts > 1 && !experts.exchange)
+    throw InvalidArgument("TransformerLm: a part of the experts needs LmExperts::exchange");
+  if (experts.token_ranks < 1)
+    throw InvalidArgument("TransformerLm: LmExperts::token_ranks is " +
+                          std::to_string(experts.token_ranks) + "; give 1 or more");
+  if (config.shared_expert_intermediate_size % split.parts != 0)
+    throw InvalidArgument("TransformerLm: the shared expert's " +
+                          std::to_string(config.shared_expert_intermediate_size) +
+                          " inner columns do not divide among " + std::to_string(split.parts) +
+                          " parts");
+}
+
+LmConfig checked(const LmConfig& config, const LmSplit& split, const LmExperts& experts) {
   check(config);
   if (split.parts < 1 || split.part < 0 || split.part >= split.parts ||
       config.key_value_heads() % split.parts != 0 || config.intermediate_size % split.parts != 0) {
@@ -43,6 +61,7 @@ LmConfig checked(const LmConfig& config, const LmSplit& split) {
     throw InvalidArgument("TransformerLm: a vocabulary of " + std::to_string(config.vocab_size) +
                           " is not divided among " + std::to_string(split.parts) +
                           " parts; give each a row, and enter, leave and gather");
+  check_parts(config, split, experts);
   if (split.divides_rows && (!split.combine || !split.share))
     throw InvalidArgument(
         "TransformerLm: rows are divided where the vocabulary is; give combine, and share");
@@ -96,17 +115,45 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
                         " is outside the vocabulary of " + std::to_string(vocabulary));
 }
 
+// The names of all matrices of the whole model, in its order, from those of a part. Every expert has those that a
+// part's first one has.
+std::vector<std::string> whole_matrices(
+    const torch::OrderedDict<std::string, at::Tensor>& parameters, const LmConfig& config,
+    const LmExperts& experts) {
+  const std::string first =
+      ".experts." + std::to_string(experts.first(config.num_local_experts)) + ".";
+  std::vector<std::string> names, of_expert;
+  std::string block;
+  const auto end_block = [&] {
+    for (int64_t i = 0; i < config.num_local_experts && !of_expert.empty(); ++i)
+      for (const std::string& name : of_expert)
+        names.push_back(block + ".experts." + std::to_string(i) + "." + name);
+    of_expert.clear();
+  };
+  for (const auto& item : parameters) {
+    if (item.value().dim() != 2) continue;
+    const std::string& name = item.key();
+    if (const size_t at = name.find(first); at != std::string::npos) {
+      block = name.substr(0, at);
+      of_expert.push_back(name.substr(at + first.size()));
+    } else if (!is_expert_parameter(name)) {
+      end_block();
+      names.push_back(name);
+    }
+  }
+  end_block();
+  return names;
+}
+
 // Those that drawing would take, which others may take now.
-std::vector<uint64_t> seeds_to_come(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
+std::vector<uint64_t> seeds_to_come(size_t count) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   {
     const std::lock_guard lock(generator.mutex());
     generator = generator.clone();
   }
   std::vector<uint64_t> seeds;
-  for (const auto& item : parameters) {
-    if (item.value().dim() == 2) seeds.push_back(internal::draw_seeds(1, generator)[0]);
-  }
+  for (size_t i = 0; i < count; ++i) seeds.push_back(internal::draw_seeds(1, generator)[0]);
   return seeds;
 }
 
@@ -114,9 +161,10 @@ std::vector<uint64_t> seeds_to_come(const torch::OrderedDict<std::string, at::Te
 
 TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
     : torch::nn::Module("TransformerLm"),
-      config_(checked(config, options.split)),
-      split_(std::move(options.split)) {
-  if (split_.parts > 1 && options.initial == InitialParameters::kDrawn)
+      config_(checked(config, options.split, options.experts)),
+      split_(std::move(options.split)),
+      experts_(std::move(options.experts)) {
+  if ((split_.parts > 1 || experts_.parts > 1) && options.initial == InitialParameters::kDrawn)
     throw InvalidArgument(
         "TransformerLm: a part of a model is not drawn, since the parts would not fit together; "
         "make it with InitialParameters::kNone and load it");
@@ -129,9 +177,9 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
       inner->register_module("layers", std::make_shared<torch::nn::Module>("Layers"));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = std::to_string(i);
-    add_unit(
-        "model.layers." + name,
-        layers->register_module(name, std::make_shared<internal::LmLayer>(config_, split_, i)));
+    add_unit("model.layers." + name,
+             layers->register_module(
+                 name, std::make_shared<internal::LmLayer>(config_, split_, experts_, i)));
   }
   add_unit("model.norm",
            inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_, split_)));
@@ -140,7 +188,7 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
                "lm_head", std::make_shared<internal::LmHead>(
                               config_, split_, config_.tie_word_embeddings ? embedding : nullptr)));
   if (options.initial == InitialParameters::kNone) {
-    seeds_ = seeds_to_come(named_parameters());
+    seeds_ = seeds_to_come(whole_matrices(named_parameters(), config_, experts_).size());
     return;
   }
   const at::NoGradGuard no_grad;
@@ -160,17 +208,15 @@ TransformerLmImpl::drawn_parts() const {
     float constant = 0;
   };
   std::map<std::string, Values> values;
-  size_t matrices = 0;
-  for (const auto& item : named_parameters()) {
-    Values& one = values[item.key()];
-    if (item.value().dim() == 2)
-      one.seed = matrices < seeds_.size() ? seeds_[matrices++]
-                                          : throw InvalidArgument(
-                                                "TransformerLm: drawn_parts() is for a model made "
-                                                "with InitialParameters::kNone");
-    else
-      one.constant = item.key().ends_with("bias") ? 0 : 1;  // 1: a norm's
-  }
+  const auto parameters = named_parameters();
+  const auto matrices = whole_matrices(parameters, config_, experts_);
+  if (seeds_.size() != matrices.size())
+    throw InvalidArgument(
+        "TransformerLm: drawn_parts() is for a model made with InitialParameters::kNone");
+  for (size_t i = 0; i < matrices.size(); ++i) values[matrices[i]].seed = seeds_[i];
+  for (const auto& item : parameters)
+    if (item.value().dim() != 2)
+      values[item.key()].constant = item.key().ends_with("bias") ? 0 : 1;  // 1: a norm's
   const auto deviation = static_cast<float>(config_.initializer_range);
   return [values, deviation](const std::string& name, int64_t begin, const at::Tensor& part) {
     const auto found = values.find(name);
@@ -215,6 +261,8 @@ LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPass
   pass->layout = std::move(layout);
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
+  if (config_.has_experts())
+    pass->routers = counted_ = std::make_shared<internal::RouterRecord>(config_, experts_);
   const bool drops = is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
   if (!drops) return pass;
   if (options.dropout_seed != 0) {
@@ -266,7 +314,15 @@ std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const at::Tensor& i
 at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
                                    const at::Tensor& lengths) {
   const auto [rows, all] = before_head(ids, targets, lengths);
-  return head_loss(*units_.back(), rows, targets.reshape({targets.numel()}), all);
+  const at::Tensor flat = targets.reshape({targets.numel()});
+  if (!is_training() || !config_.has_experts()) return head_loss(*units_.back(), rows, flat, all);
+  const WithRouterLosses routed = router_losses(rows, all);
+  const at::Tensor loss = head_loss(*units_.back(), routed.rows, flat, all);
+  return routed.loss.defined() ? loss + routed.loss : loss;
+}
+
+std::vector<RouterStatistics> TransformerLmImpl::routers() const {
+  return counted_ ? counted_->statistics() : std::vector<RouterStatistics>();
 }
 
 TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& targets,
@@ -284,7 +340,7 @@ at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0 ||
       ids.size(0) != cache.sequences ||
       cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || split_.parts > 1 ||
-      cache.keys[0].size(1) != config_.key_value_heads() ||
+      experts_.parts > 1 || cache.keys[0].size(1) != config_.key_value_heads() ||
       cache.keys[0].size(3) != config_.head_width() ||
       cache.keys[0].scalar_type() != units_.front()->parameters().front().scalar_type())
     throw InvalidArgument("TransformerLm: next() takes int64 [" + std::to_string(cache.sequences) +

@@ -27,6 +27,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/initial_parameters.h"
 #include "lockstep/model/lm_config.h"
+#include "lockstep/model/lm_experts.h"
 
 namespace lockstep {
 
@@ -35,6 +36,7 @@ struct TokenScores;  // vocabulary_loss.h
 namespace internal {
 struct LmPass;
 struct RotaryTable;
+class RouterRecord;
 class DeferredGradients;
 }  // namespace internal
 
@@ -84,6 +86,7 @@ struct LmSplit {
 struct LmOptions {
   InitialParameters initial = InitialParameters::kDrawn;
   LmSplit split = {};
+  LmExperts experts = {};
 };
 
 struct LmPassOptions {
@@ -103,7 +106,7 @@ struct LmPassOptions {
 class TransformerLmImpl : public torch::nn::Module {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
-  // InvalidArgument (check(config); a part that is to be drawn).
+  // InvalidArgument (check(config); a part that is to be drawn; what does not divide among the parts).
   explicit TransformerLmImpl(const LmConfig& config = {}, LmOptions options = {});
 
   // ids int64 [B, T] -> logits [B, T, vocab_size]; or packed: ids int64 [N], sequences end to end, with
@@ -114,7 +117,8 @@ class TransformerLmImpl : public torch::nn::Module {
   // With targets, of the shape of ids: loss(), for who calls forward() only, as strategies do.
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& lengths = {},
                      const at::Tensor& targets = {});
-  // next_token_loss() of forward(), a scalar, by head_loss(). Throws InvalidArgument as well: targets of
+  // next_token_loss() of forward(), a scalar, by head_loss(); in training with the routers' losses
+  // (router_losses()). Throws InvalidArgument as well: targets of
   // another shape or type, one outside the vocabulary that is not -100.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths = {});
   // What each token loses (vocabulary_loss.h), in the order of ids, of the same arguments. Without gradients and
@@ -127,6 +131,9 @@ class TransformerLmImpl : public torch::nn::Module {
   const std::vector<std::shared_ptr<LmUnit>>& units() const { return units_; }
   // Their names in named_modules(), in the same order.
   const std::vector<std::string>& unit_names() const { return unit_names_; }
+
+  // What the routers did in the last pass() (lm_experts.h).
+  std::vector<RouterStatistics> routers() const;
 
   // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,
   // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes.
@@ -152,6 +159,8 @@ class TransformerLmImpl : public torch::nn::Module {
 
   LmConfig config_;
   LmSplit split_;
+  LmExperts experts_;
+  std::shared_ptr<internal::RouterRecord> counted_;  // in the last pass
   std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;

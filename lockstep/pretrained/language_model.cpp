@@ -1,6 +1,7 @@
 #include "lockstep/pretrained/language_model.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/checkpoint/module_state.h"
@@ -21,14 +22,47 @@ LmConfig read_lm_config(const fs::path& directory) {
   }
 }
 
-// In the names of LlamaForCausalLM, of the type they were written in. Old files have the rotation's
+// transformers 5 has a layer's experts as two tensors, [experts, 2 inner, width] and [experts, width, inner], and
+// writes one file's matrices an expert; with save_original_format=False it writes those two, and Mixtral's block
+// under the name "mlp". Of such a tensor the experts' matrices, in the names of the model; of others itself.
+void add_named_as_here(const std::string& name, const at::Tensor& tensor, const LmConfig& config,
+                       NamedTensors& kept) {
+  constexpr std::string_view kBlock = ".mlp.";
+  const size_t at = name.find(kBlock);
+  if (!config.has_experts() || at == std::string::npos) {
+    kept.emplace_back(name, tensor);
+    return;
+  }
+  const ExpertNames names = expert_names(config);
+  const std::string block = name.substr(0, at + 1) + names.block + ".";
+  const std::string rest = name.substr(at + kBlock.size());
+  const int64_t inner = config.intermediate_size;
+  const bool both = rest == "experts.gate_up_proj";
+  if ((!both && rest != "experts.down_proj") || tensor.dim() != 3 ||
+      tensor.size(0) != config.num_local_experts || (both && tensor.size(1) != 2 * inner)) {
+    kept.emplace_back(block + rest, tensor);
+    return;
+  }
+  for (int64_t e = 0; e < tensor.size(0); ++e) {
+    const std::string expert = block + "experts." + std::to_string(e) + ".";
+    const at::Tensor of = tensor.select(0, e);
+    if (both) {
+      kept.emplace_back(expert + names.gate + ".weight", of.narrow(0, 0, inner));
+      kept.emplace_back(expert + names.up + ".weight", of.narrow(0, inner, inner));
+    } else {
+      kept.emplace_back(expert + names.down + ".weight", of);
+    }
+  }
+}
+
+// In the names of the transformers' classes, of the type they were written in. Old files have the rotation's
 // frequencies as a buffer; a tied head is the embeddings, whether it is written or not.
 NamedTensors read_lm_parameters(const fs::path& directory, const LmConfig& config) {
   NamedTensors kept;
   for (const auto& [name, tensor] : internal::read_model_tensors(directory)) {
     if (name.ends_with("rotary_emb.inv_freq")) continue;
     if (config.tie_word_embeddings && name == "lm_head.weight") continue;
-    kept.emplace_back(name, tensor);
+    add_named_as_here(name, tensor, config, kept);
   }
   return kept;
 }
@@ -54,7 +88,7 @@ auto as_checkpoint_errors(const Read& read) {
 }  // namespace
 
 bool is_language_model(const fs::path& directory) {
-  return internal::model_type(directory) == "llama";
+  return is_lm_type(internal::model_type(directory));
 }
 
 TransformerLm lm_without_values(const fs::path& directory) {

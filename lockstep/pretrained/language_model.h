@@ -5,7 +5,8 @@
 //   model.safetensors      or pytorch_model.bin; or several files of either, with .index.json
 //   characters.json        or tokenizer.json, or vocab.json with merges.txt
 //
-// LlamaForCausalLM.from_pretrained(directory) opens ours.
+// LlamaForCausalLM.from_pretrained(directory) opens ours; of models with experts MixtralForCausalLM does, with a
+// shared one Qwen2MoeForCausalLM. Experts may be a file's matrices one by one, or all of a layer in one tensor.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct LanguageModel {
   tokenizers::LmTokenizer tokenizer;
 };
 
-// True if there is a config.json of a Llama in `directory`.
+// True if there is a config.json of a Llama, a Mixtral or a Qwen2-MoE in `directory`.
 bool is_language_model(const std::filesystem::path& directory);
 
 // Throws CheckpointError that names the file: missing, damaged, of another kind, a parameter that is

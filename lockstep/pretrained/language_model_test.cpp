@@ -55,6 +55,56 @@ TEST(LanguageModel, ComesBackFromItsDirectory) {
   }
 }
 
+// One by one, as save_pretrained() writes them, or all of a layer in one tensor, as models of transformers 5 are.
+TEST(LanguageModel, ExpertsAreReadInBothForms) {
+  for (const int64_t shared : {0, 12}) {
+    LmConfig config = small(false);
+    config.num_local_experts = 3;
+    config.shared_expert_intermediate_size = shared;
+    torch::manual_seed(1);
+    TransformerLm model(config);
+    const ExpertNames names = expert_names(config);
+    const at::Tensor ids = at::tensor({0, 1, 2, 3, 1}, at::kLong).reshape({1, 5});
+    const at::Tensor expected = model->forward(ids);
+    NamedTensors fused;
+    const auto of = model->named_parameters();
+    for (const auto& item : of) {
+      std::string name = item.key();
+      const size_t at = name.find(names.block);
+      if (at != std::string::npos) name.replace(at, std::string(names.block).size(), "mlp");
+      if (!is_expert_parameter(name)) fused.emplace_back(name, item.value().detach());
+    }
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      const std::string where = "model.layers." + std::to_string(layer) + ".";
+      std::vector<at::Tensor> both, down;
+      for (int64_t e = 0; e < 3; ++e) {
+        const auto weight = [&](const char* name) {
+          return of[where + names.block + ".experts." + std::to_string(e) + "." + name + ".weight"]
+              .detach();
+        };
+        both.push_back(torch::cat({weight(names.gate), weight(names.up)}));
+        down.push_back(weight(names.down));
+      }
+      fused.emplace_back(where + "mlp.experts.gate_up_proj", torch::stack(both));
+      fused.emplace_back(where + "mlp.experts.down_proj", torch::stack(down));
+    }
+    const TestDirectory one_by_one, together;
+    for (const TestDirectory* dir : {&one_by_one, &together})
+      dir->write("config.json", to_json(config));
+    save(model, one_by_one.path() / "model.safetensors");
+    write_safetensors(together.path() / "model.safetensors", fused);
+    for (const TestDirectory* dir : {&one_by_one, &together}) {
+      EXPECT_TRUE(is_language_model(dir->path()));
+      TransformerLm loaded = load_lm(dir->path());
+      EXPECT_TRUE(at::equal(loaded->forward(ids), expected));
+    }
+    fused.pop_back();
+    write_safetensors(together.path() / "model.safetensors", fused);
+    EXPECT_THAT(message_of<CheckpointError>([&] { load_lm(together.path()); }),
+                HasSubstr(std::string("experts.0.") + names.down));
+  }
+}
+
 TEST(LanguageModel, OtherWritersHabitsAreTaken) {
   const TestDirectory dir;
   const TransformerLm model = write_model(dir, true);

@@ -32,8 +32,9 @@ struct AdamWRecipe {
   std::optional<double> max_norm = {};  // the gradients' global one, at most
   std::function<Evaluation(M&, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files;
-  std::vector<std::string> labels = {};  // RecipeParts'
-  std::string question;                  // TrainResult's
+  std::function<Metrics(const M&)> figures = {};  // TrainTask's
+  std::vector<std::string> labels = {};           // RecipeParts'
+  std::string question;                           // TrainResult's
 };
 
 // Weight decay of all but norms and biases. `start`: before the data were loaded. Collective. Throws as
@@ -70,11 +71,13 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
        .autocast = autocast,
        .max_norm = recipe.max_norm},
       comm);
+  TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), autocast); });
+  if (recipe.figures) steps.figures = [&] { return recipe.figures(model.module()); };
   return run_recipe(comm, config, options,
                     {.model = *model.module(),
                      .strategy = *strategy,
                      .optimizer = *optimizer,
-                     .task = task.task([&] { return recipe.evaluate(model.module(), autocast); }),
+                     .task = std::move(steps),
                      .plan_activations = [&] { return task.plan_activations(); },
                      .files = recipe.files(model.module()),
                      .labels = recipe.labels,

@@ -32,13 +32,15 @@ void write_rows(const TestDirectory& dir) {
 }
 
 // Without dropout: ranks that are threads share one generator.
-std::string write_model(const TestDirectory& dir) {
+std::string write_model(const TestDirectory& dir, int64_t experts = 0) {
   LmConfig config;
   config.vocab_size = 7;
   config.hidden_size = 16;
   config.intermediate_size = 24;
   config.num_hidden_layers = 2;
   config.num_attention_heads = 2;
+  config.num_local_experts = experts;
+  config.router_aux_loss_coef = experts > 0 ? 0.01 : 0;
   config.max_position_embeddings = 8;
   config.bos_token_id.reset();
   config.eos_token_ids = {0};
@@ -63,6 +65,29 @@ TrainConfig small(const TestDirectory& dir, const std::string& output, int64_t n
   config.log_every = 1;
   config.timeout = 60;
   return resolved(config);
+}
+
+TEST(LmTraining, ModelsWithExpertsTrainAndSayWhatTheirRoutersDo) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir, 4);
+  const TrainConfig config = small(dir, "experts", 1);
+  const TrainResult result = train(config);
+  const auto lines = metrics_of(config, "train");
+  EXPECT_LT(result.loss, 0.95 * lines.front().at("loss").get<double>());
+  for (const auto& line : lines) {
+    for (const std::string layer : {"experts/0/", "experts/1/"}) {
+      double shares = 0;
+      for (int e = 0; e < 4; ++e)
+        shares += line.at(layer + "share/" + std::to_string(e)).get<double>();
+      EXPECT_NEAR(shares, 1, 1e-12);
+      EXPECT_EQ(line.at(layer + "left_out").get<double>(), 0);
+      EXPECT_GT(line.at(layer + "entropy").get<double>(), 0);
+      EXPECT_LE(line.at(layer + "entropy").get<double>(), std::log(4.0) + 1e-6);
+    }
+  }
+  const LmConfig saved = load_lm(RunFolder{config.output}.best())->config();
+  EXPECT_EQ(saved.num_local_experts, 4);
 }
 
 TEST(LmTraining, RanksTrainAsOneProcess) {

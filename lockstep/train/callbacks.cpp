@@ -13,12 +13,15 @@ int64_t epoch_number(const TrainerState& state) {
 }
 
 void MetricsCallback::on_log(const TrainerState& state, const LogEvent& event) {
-  writer_.write({{"type", "train"},
-                 {"step", state.step},
-                 {"epoch", epoch_number(state)},
-                 {"loss", event.loss},
-                 {"samples_per_s", event.samples_per_s},
-                 {"seconds", state.seconds}});
+  nlohmann::ordered_json line{{"type", "train"},
+                              {"step", state.step},
+                              {"epoch", epoch_number(state)},
+                              {"loss", event.loss},
+                              {"samples_per_s", event.samples_per_s},
+                              {"seconds", state.seconds}};
+  for (const auto& [name, value] : event.figures)
+    if (!line.contains(name)) line[name] = value;
+  writer_.write(line);
 }
 
 void MetricsCallback::on_epoch(const TrainerState& state, const EpochEvent& event) {

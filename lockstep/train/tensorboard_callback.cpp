@@ -7,6 +7,7 @@ namespace lockstep {
 void TensorBoardCallback::on_log(const TrainerState& state, const LogEvent& event) {
   writer_.add_scalar("loss/train", event.loss, state.step);
   writer_.add_scalar("samples_per_s", event.samples_per_s, state.step);
+  for (const auto& [name, value] : event.figures) writer_.add_scalar(name, value, state.step);
 }
 
 void TensorBoardCallback::on_epoch(const TrainerState& state, const EpochEvent& event) {

@@ -146,6 +146,7 @@ void TrainLoop::log() {
   log_clock_ = now;
   log_samples_ = state_.samples;
   count_time();
+  if (task_.figures) event.figures = task_.figures();
   for (auto& callback : callbacks_) callback->on_log(state_, event);
 }
 

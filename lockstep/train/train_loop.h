@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/metrics.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
@@ -43,12 +44,15 @@ struct TrainTask {
   std::function<StepResult()> step;
   // Leaves the model in training mode and the generators as they were. Empty: no evaluation.
   std::function<Evaluation()> evaluate = {};
+  // What a log says beside the loss, by name ("experts/0/entropy"): of this rank's last step. Empty: nothing.
+  std::function<Metrics()> figures = {};
 };
 
 // Losses and rates are over all ranks, weighted by samples.
 struct LogEvent {
   double loss = 0;           // mean over the steps since the last log
   double samples_per_s = 0;  // over the same
+  Metrics figures = {};      // the task's, this rank's
 };
 struct EpochEvent {
   double loss = 0;           // mean over the epoch, or what was done of it

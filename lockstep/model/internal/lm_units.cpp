@@ -192,20 +192,27 @@ at::Tensor LmMlp::work(const at::Tensor& rows, const internal::LmPass& pass,
   return divided_product(swiglu(inner[0], inner[1], arithmetic), down_, split_, pass, arithmetic);
 }
 
-LmLayer::LmLayer(const LmConfig& config, const LmSplit& split, int64_t index)
+LmLayer::LmLayer(const LmConfig& config, const LmSplit& split, const LmExperts& experts,
+                 int64_t index)
     : unit_(index + 1),
       epsilon_(config.rms_norm_eps),
       dropout_(config.hidden_dropout),
       split_(split),
       attention_(register_module("self_attn", std::make_shared<LmAttention>(config, split, index))),
-      mlp_(register_module("mlp", std::make_shared<LmMlp>(config, split))),
+      mlp_(config.has_experts() ? nullptr
+                                : register_module("mlp", std::make_shared<LmMlp>(config, split))),
+      sparse_(config.has_experts()
+                  ? register_module(expert_names(config).block,
+                                    std::make_shared<LmSparseMlp>(config, split, experts, index))
+                  : nullptr),
       input_norm_(register_module("input_layernorm", std::make_shared<LmNorm>(config.hidden_size))),
       second_norm_(register_module("post_attention_layernorm",
                                    std::make_shared<LmNorm>(config.hidden_size))) {}
 
 Arithmetic LmLayer::arithmetic() {
   // Both are asked, for each follows its children.
-  const bool attention_hooked = attention_->is_hooked(), mlp_hooked = mlp_->is_hooked();
+  const bool attention_hooked = attention_->is_hooked();
+  const bool mlp_hooked = mlp_ ? mlp_->is_hooked() : sparse_->is_hooked();
   return attention_hooked || mlp_hooked ? Arithmetic::kComposed
                                         : arithmetic_for(input_norm_->weight);
 }
@@ -222,7 +229,7 @@ at::Tensor LmLayer::compute(const at::Tensor& rows, const lockstep::LmPass& pass
   const at::Tensor first = norm(rows, {}, *input_norm_).y;
   const at::Tensor attended = kept(attention_->attend(first, *pass, how), LmPlace::kAttention);
   const RmsNormed second = norm(attended, rows, *second_norm_);
-  return second.z + kept(mlp_->work(second.y, *pass, how), LmPlace::kMlp);
+  return second.z + kept(work(second.y, *pass, how), LmPlace::kMlp);
 }
 
 LmLastNorm::LmLastNorm(const LmConfig& config, const LmSplit& split)

@@ -11,6 +11,8 @@
 #include <string>
 
 #include "lockstep/model/internal/lm_nodes.h"
+#include "lockstep/model/internal/lm_sparse.h"
+#include "lockstep/model/internal/router_record.h"
 #include "lockstep/model/lm_cache.h"
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/model/vocabulary_loss.h"
@@ -22,7 +24,8 @@ struct LmPass {
   RotaryTable rotary;
   uint64_t dropout_seed = 0;  // 0: nothing is dropped
   std::shared_ptr<DeferredGradients> deferred;
-  LmCache* cache = nullptr;  // of sequences of equal length
+  std::shared_ptr<RouterRecord> routers;  // null: no experts, or nobody counts
+  LmCache* cache = nullptr;               // of sequences of equal length
 };
 
 // Where dropout is, within a unit.
@@ -83,17 +86,21 @@ class LmMlp : public torch::nn::Module {
 
 class LmLayer final : public LmUnit {
  public:
-  LmLayer(const LmConfig& config, const LmSplit& split, int64_t index);
+  LmLayer(const LmConfig& config, const LmSplit& split, const LmExperts& experts, int64_t index);
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
   Arithmetic arithmetic();
+  at::Tensor work(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic) {
+    return mlp_ ? mlp_->work(rows, pass, arithmetic) : sparse_->work(rows, pass, arithmetic);
+  }
 
   int64_t unit_;
   double epsilon_, dropout_;
   LmSplit split_;
   std::shared_ptr<LmAttention> attention_;
-  std::shared_ptr<LmMlp> mlp_;
+  std::shared_ptr<LmMlp> mlp_;           // or
+  std::shared_ptr<LmSparseMlp> sparse_;  // experts
   std::shared_ptr<LmNorm> input_norm_, second_norm_;
 };
 

@@ -38,7 +38,12 @@ struct LmChunks::State {
     }
     for (int unit = first[static_cast<size_t>(chunk)]; unit < behind; ++unit)
       x = lm->units()[static_cast<size_t>(unit)]->forward(x, pass);
-    return x;
+    if (!lm->is_training() || !lm->config().has_experts()) return x;
+    // The share that this micro-batch has of the batch.
+    int64_t all = 0;
+    for (const auto& of : lengths) all += std::accumulate(of.begin(), of.end(), int64_t{0});
+    return attach_router_losses(x, pass,
+                                static_cast<double>(micro_batch.rows) / static_cast<double>(all));
   }
 
   void backward_weight(int chunk, const MicroBatch& micro_batch) {

@@ -20,6 +20,8 @@ enum class LmEnd : uint8_t {
 // no memory for the others' (drawn_parts() gives a chunk its values). Rows are tokens. Under autocast the
 // last norm and the head stay in one chunk: between them rows are bfloat16, elsewhere of the parameters'
 // type. A copy is a handle. The communicator's thread.
+// Routers of a model in training learn from their losses (router_losses(), lm_experts.h), the mean over micro-batches
+// by their tokens; the step's loss is without them.
 class LmChunks {
  public:
   // `cut`: of lm->units() (pipeline_cut.h). Throws InvalidArgument for another number of units.

@@ -10,21 +10,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/parameter_parts.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 
 namespace lockstep {
-
-// What gives a whole model's values a part at a time: of the parameter of that name the elements
-// [begin, begin + part.numel()) into `part`, 1-D and contiguous (TransformerLm::drawn_parts(), lm_stored_parts()).
-using ParameterParts =
-    std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>;
 
 // One thread, the communicator's. `mine` is everywhere what this rank has: parameters of the whole model's names, in
 // one order on all ranks, contiguous, of its slices' shapes; others are refused with InvalidArgument before anything is

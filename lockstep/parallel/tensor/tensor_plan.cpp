@@ -121,9 +121,18 @@ TensorPlan lm_tensor_plan(const LmConfig& config) {
     rules.push_back({attention + "k_proj", TensorStyle::kHeads, key_heads});
     rules.push_back({attention + "v_proj", TensorStyle::kHeads, key_heads});
     rules.push_back({attention + "o_proj", TensorStyle::kRow, heads});
-    rules.push_back({mlp + "gate_proj", TensorStyle::kColumn});
-    rules.push_back({mlp + "up_proj", TensorStyle::kColumn});
-    rules.push_back({mlp + "down_proj", TensorStyle::kRow});
+    const auto divide = [&](const std::string& where, const ExpertNames& names) {
+      rules.push_back({where + names.gate, TensorStyle::kColumn});
+      rules.push_back({where + names.up, TensorStyle::kColumn});
+      rules.push_back({where + names.down, TensorStyle::kRow});
+    };
+    if (config.has_experts()) {
+      const ExpertNames names = expert_names(config);
+      divide(std::string(kLayers) + "*." + names.block + ".experts.*.", names);
+      if (config.shared_expert_intermediate_size > 0) divide(mlp + "shared_expert.", names);
+    } else {
+      divide(mlp, {"mlp", "gate_proj", "up_proj", "down_proj"});
+    }
   }
   if (!config.tie_word_embeddings) rules.push_back({"lm_head", TensorStyle::kVocabulary});
   return TensorPlan(std::move(rules));
@@ -145,9 +154,29 @@ NamedShapes lm_parameter_shapes(const LmConfig& config) {
     linear("self_attn.k_proj", keys, width, config.attention_bias);
     linear("self_attn.v_proj", keys, width, config.attention_bias);
     linear("self_attn.o_proj", width, queries, config.attention_bias);
-    linear("mlp.gate_proj", inner, width, config.mlp_bias);
-    linear("mlp.up_proj", inner, width, config.mlp_bias);
-    linear("mlp.down_proj", width, inner, config.mlp_bias);
+    if (config.has_experts()) {
+      const ExpertNames names = expert_names(config);
+      const std::string block = std::string(names.block) + ".";
+      // As the modules are registered: Mixtral's w1, w2, w3 and Qwen2-MoE's gate, up, down.
+      const auto mlp = [&](const std::string& where, int64_t columns) {
+        const bool is_mixtral = config.shared_expert_intermediate_size == 0;
+        linear(where + names.gate, columns, width, false);
+        if (is_mixtral) linear(where + names.down, width, columns, false);
+        linear(where + names.up, columns, width, false);
+        if (!is_mixtral) linear(where + names.down, width, columns, false);
+      };
+      linear(block + "gate", config.num_local_experts, width, false);
+      for (int64_t e = 0; e < config.num_local_experts; ++e)
+        mlp(block + "experts." + std::to_string(e) + ".", inner);
+      if (config.shared_expert_intermediate_size > 0) {
+        mlp(block + "shared_expert.", config.shared_expert_intermediate_size);
+        linear(block + "shared_expert_gate", 1, width, false);
+      }
+    } else {
+      linear("mlp.gate_proj", inner, width, config.mlp_bias);
+      linear("mlp.up_proj", inner, width, config.mlp_bias);
+      linear("mlp.down_proj", width, inner, config.mlp_bias);
+    }
     shapes.push_back({layer + "input_layernorm.weight", {width}});
     shapes.push_back({layer + "post_attention_layernorm.weight", {width}});
   }

@@ -76,8 +76,8 @@ class TensorPlan {
   std::vector<TensorRule> rules_;
 };
 
-// TransformerLm's: attention by heads (of keys and values by theirs), inner columns, the vocabulary of embeddings
-// and head; norms and the biases of the last products whole.
+// TransformerLm's: attention by heads (of keys and values by theirs), inner columns (of every expert, too), the
+// vocabulary of embeddings and head; routers, norms and the biases of the last products whole.
 TensorPlan lm_tensor_plan(const LmConfig& config);
 // The names and shapes that such a whole model has, in its order. Throws InvalidArgument (check(config)).
 NamedShapes lm_parameter_shapes(const LmConfig& config);

@@ -1,0 +1,82 @@
+// The part of a model's experts that one of several ranks has (expert parallelism, GShard, Lepikhin et al.,
+// arXiv:2006.16668), and what routers say of the tokens that they have seen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+namespace internal {
+struct LmPass;
+}
+using LmPass = std::shared_ptr<const internal::LmPass>;  // transformer_lm.h
+
+// Rows that have come to this part's experts.
+struct LmExpertRows {
+  at::Tensor rows;  // [sum of counts, hidden_size], those of one expert after those of another
+  std::vector<int64_t> counts;  // of each of this part's experts
+  // What the experts have made of them, to where the rows came from: in the order of what was given to exchange().
+  // Called once.
+  std::function<at::Tensor(const at::Tensor& rows)> back;
+};
+
+// Of E experts part p of n has [p * E / n, (p + 1) * E / n). Each rank has tokens of its own. The functions are called
+// on every rank in one order; where they are missing, this part's are all.
+struct LmExperts {
+  int64_t part = 0;
+  int64_t parts = 1;  // divides num_local_experts
+  // Rows that are sorted by expert, [sum of counts, hidden_size], with the number of each of all E experts, to the
+  // parts that have them. `layer` is compared. In backward the gradients go the other way, so that a parameter of
+  // an expert gets the mean over the parts of what their tokens' losses give it: what averaging over the ranks gives
+  // the parameters that all have.
+  std::function<LmExpertRows(const at::Tensor& rows, const std::vector<int64_t>& counts,
+                             int64_t layer)>
+      exchange = {};
+  // How many ranks have tokens of the batch of which the routers' losses are counted, and what adds up their float64
+  // sums in place. The loss is then the whole batch's on each, and gradients are such that their mean is its gradient.
+  int64_t token_ranks = 1;
+  std::function<void(const at::Tensor& sums)> combine = {};
+
+  int64_t first(int64_t experts) const { return experts / parts * part; }
+  int64_t count(int64_t experts) const { return experts / parts; }
+};
+
+// The number of the expert whose parameter that is; -1: of none of those that are divided.
+int64_t expert_of(std::string_view name);
+// Whether a parameter is one of the experts that are divided: those are averaged over the ranks that have the same
+// experts, all others over all. The shared expert is none of them.
+bool is_expert_parameter(std::string_view name);
+
+// What the router of a layer has done with a pass's tokens: with those of all ranks where the routers' losses have been
+// counted (LmExperts::combine), else with this rank's.
+struct RouterStatistics {
+  int64_t layer = 0;
+  std::vector<int64_t> choices;  // of each expert, those that were left out among them
+  int64_t left_out = 0;          // choices beyond an expert's capacity
+  double entropy =
+      0;  // of the shares, the mean over tokens, in nats: log(experts) where all are equal
+};
+// Of the layers that a pass has gone through so far, in order; empty for a model without experts.
+std::vector<RouterStatistics> router_statistics(const LmPass& pass);
+
+// The routers' losses of the layers that a pass has gone through, times their coefficients; for whoever computes the
+// loss by steps, as a pipeline does. `rows` must be of the pass, behind its layers: `rows` of the result are the same,
+// and what the result's gradients are computed from must use them, since routers learn theirs from that of `loss`
+// when backward comes by there. Layers that are computed again in backward (activation checkpointing) are right, too.
+// loss() of a model in training does this by itself. Collective where LmExperts::combine is given. Once a pass.
+struct WithRouterLosses {
+  at::Tensor rows;
+  at::Tensor loss;  // a number; undefined where there are no coefficients or no experts
+};
+WithRouterLosses router_losses(const at::Tensor& rows, const LmPass& pass);
+// The same where the loss is elsewhere: rows as they are, whose backward adds `scale` times the gradient of these
+// losses. Each pass counts the layers that it has gone through, in proportion: so with router_aux_loss_by_layer the
+// losses of a pipeline's stages add up to the whole model's.
+at::Tensor attach_router_losses(const at::Tensor& rows, const LmPass& pass, double scale);
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// What a router decides about a pass's tokens, of shares that are given: which experts each token chooses, which
+// of these choices an expert leaves out, and where each is in the rows that experts compute. Pure, no tensors.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace lockstep {
+
+// The `chosen` largest of each token's shares, largest first: [tokens * chosen] numbers of experts. `shares` are
+// [tokens, experts], row by row. Among equals the lower number comes first; what is not a number comes last.
+std::vector<int64_t> choose_experts(const float* shares, int64_t tokens, int64_t experts,
+                                    int64_t chosen);
+std::vector<int64_t> choose_experts(const double* shares, int64_t tokens, int64_t experts,
+                                    int64_t chosen);
+
+// factor * tokens * chosen / experts, rounded up; no limit (the number of tokens) for factor 0.
+int64_t expert_capacity(double factor, int64_t tokens, int64_t experts, int64_t chosen);
+
+// Rows sorted by expert, and for each expert by token: so the order is that of one process wherever tokens of
+// several ranks are put together in the order of the ranks.
+struct RoutedRows {
+  std::vector<int64_t> counts;  // [experts]: rows of each
+  std::vector<int64_t> tokens;  // [rows]: whose they are
+  std::vector<int64_t> places;  // [tokens * chosen]: the row of each choice; -1: left out
+  int64_t left_out = 0;
+};
+// Of choose_experts()'s choices. An expert takes `capacity` of them at most: all tokens' first choices in the order
+// of tokens, then all second ones, and so on.
+RoutedRows route(const std::vector<int64_t>& choices, int64_t experts, int64_t chosen,
+                 int64_t capacity);
+
+}  // namespace lockstep
