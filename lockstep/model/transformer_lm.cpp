@@ -292,6 +292,10 @@ internal::RotaryTable TransformerLmImpl::rotary(int64_t positions) {
 at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& lengths,
                                       const at::Tensor& targets) {
   if (targets.defined()) return loss(ids, targets, lengths);
+  if (runner_.loss)
+    throw InvalidArgument(
+        "TransformerLm: this model is divided among ranks, which give losses and scores; put it "
+        "together for its logits");
   const LmPass all = pass(lengths_of(ids, lengths));
   check_ids(ids, config_.vocab_size);
   at::Tensor x = ids.reshape({ids.numel()});
@@ -313,6 +317,7 @@ std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const at::Tensor& i
 
 at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
                                    const at::Tensor& lengths) {
+  if (runner_.loss) return runner_.loss(ids, targets, lengths);
   const auto [rows, all] = before_head(ids, targets, lengths);
   const at::Tensor flat = targets.reshape({targets.numel()});
   if (!is_training() || !config_.has_experts()) return head_loss(*units_.back(), rows, flat, all);
@@ -328,15 +333,25 @@ std::vector<RouterStatistics> TransformerLmImpl::routers() const {
 TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& targets,
                                       const at::Tensor& lengths) {
   const at::NoGradGuard no_grad;
+  if (runner_.scores) return runner_.scores(ids, targets, lengths);
   const auto [rows, all] = before_head(ids, targets, lengths);
-  const at::Tensor flat = targets.reshape({targets.numel()});
-  LmUnit& head = *units_.back();
-  if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, all), flat);
-  return dynamic_cast<internal::LmHead&>(head).scores(rows, flat);
+  return head_scores(*units_.back(), rows, targets.reshape({targets.numel()}), all);
+}
+
+void TransformerLmImpl::run_by(LmRunner runner) {
+  const at::NoGradGuard no_grad;
+  runner_ = std::move(runner);
+  for (const auto& item : named_parameters()) {
+    const at::Tensor& whole = item.value();
+    whole.set_data(at::zeros({1}, whole.options()).expand(whole.sizes()));
+  }
 }
 
 at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
   const at::NoGradGuard no_grad;
+  if (runner_.loss)
+    throw InvalidArgument(
+        "TransformerLm: this model is divided among ranks; put it together to go on with texts");
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0 ||
       ids.size(0) != cache.sequences ||
       cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || split_.parts > 1 ||
@@ -392,6 +407,15 @@ at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& tar
     throw InvalidArgument("head_loss: give the model's last unit, which gives logits");
   if (!head.forward_hooks().empty()) return next_token_loss(head.forward(rows, pass), targets);
   return plain->loss(rows, targets, *pass);
+}
+
+TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
+                        const LmPass& pass) {
+  auto* const plain = dynamic_cast<internal::LmHead*>(&head);
+  if (plain == nullptr)
+    throw InvalidArgument("head_scores: give the model's last unit, which gives logits");
+  if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, pass), targets);
+  return plain->scores(rows, targets);
 }
 
 std::shared_ptr<internal::DeferredGradients> make_deferred() {

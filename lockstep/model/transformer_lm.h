@@ -83,6 +83,18 @@ struct LmSplit {
   int64_t own_rows(int64_t tokens) const { return divides_rows ? tokens / parts : tokens; }
 };
 
+// Whoever computes a model's losses in place of its units: a pipeline, say, of which this process has one stage. Arguments
+// are those of loss() and scores(), checked by the runner.
+struct LmRunner {
+  // With gradients enabled the loss is differentiable; whether the model is_training() is the caller's.
+  std::function<at::Tensor(const at::Tensor& ids, const at::Tensor& targets,
+                           const at::Tensor& lengths)>
+      loss;
+  std::function<TokenScores(const at::Tensor& ids, const at::Tensor& targets,
+                            const at::Tensor& lengths)>
+      scores;
+};
+
 struct LmOptions {
   InitialParameters initial = InitialParameters::kDrawn;
   LmSplit split = {};
@@ -147,6 +159,10 @@ class TransformerLmImpl : public torch::nn::Module {
   std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> drawn_parts()
       const;
 
+  // From now on loss(), forward() with targets and scores() are the runner's; forward() without targets and next()
+  // throw InvalidArgument. The parameters are names and shapes alone, without values, and are not the runner's.
+  void run_by(LmRunner runner);
+
   const LmConfig& config() const { return config_; }
   const LmSplit& split() const { return split_; }
 
@@ -161,6 +177,7 @@ class TransformerLmImpl : public torch::nn::Module {
   LmSplit split_;
   LmExperts experts_;
   std::shared_ptr<internal::RouterRecord> counted_;  // in the last pass
+  LmRunner runner_;                                  // empty: the units run here
   std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;
@@ -180,6 +197,10 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 // run_deferred(). Throws InvalidArgument: a unit that is not the last one, otherwise as vocabulary_loss().
 at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
                      const LmPass& pass);
+
+// The same for TransformerLmImpl::scores(): what each token of `rows` loses.
+TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
+                        const LmPass& pass);
 
 // Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad(), as a
 // backward of its own.

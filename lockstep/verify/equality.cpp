@@ -13,7 +13,7 @@
 #include <memory>
 #include <mutex>
 
-#include "lockstep/parallel/lm/parallel_lm.h"
+#include "lockstep/products/parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep {
@@ -100,11 +100,13 @@ EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& option
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto [ids, targets] = batch_of(config, step);
     optimizer->zero_grad();
-    const at::Tensor loss = lm->loss(ids, targets);
-    loss.backward();
+    // Without the routers' losses, which ParallelLm does not count either.
+    const double entropy = lm->scores(ids, targets).losses.sum().item<double>() /
+                           static_cast<double>(targets.ne(-100).sum().item<int64_t>());
+    lm->loss(ids, targets).backward();
     course.norms.push_back(torch::nn::utils::clip_grad_norm_(lm->parameters(), kMaxNorm));
     optimizer->step();
-    course.losses.push_back(loss.item<double>());
+    course.losses.push_back(entropy);
   }
   const auto [ids, targets] = batch_of(config, options.steps);
   lm->eval();

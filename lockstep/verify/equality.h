@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/model/lm_config.h"
-#include "lockstep/parallel/lm/lm_parallelism.h"
+#include "lockstep/products/lm_parallelism.h"
 
 namespace lockstep {
 

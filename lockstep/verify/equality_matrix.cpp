@@ -32,10 +32,16 @@ LmParallelism product(const char* mesh, int zero, const char* schedule = "1f1b",
 
 const std::vector<EqualityModel>& equality_models() {
   static const std::vector<EqualityModel> models = [] {
-    LmConfig grouped = base(), tied = base();
+    LmConfig grouped = base(), tied = base(), experts = base();
     grouped.num_key_value_heads = 2;
     tied.tie_word_embeddings = tied.attention_bias = tied.mlp_bias = true;
-    return std::vector<EqualityModel>{{"grouped heads", grouped}, {"tied, biases", tied}};
+    experts.num_local_experts = 4;
+    experts.num_experts_per_tok = 2;
+    // Linear in tokens, as the load-balancing loss is not: that one is a mean over micro-batches.
+    experts.router_aux_loss_coef = 0;
+    experts.router_z_loss_coef = 0.01;
+    return std::vector<EqualityModel>{
+        {"grouped heads", grouped}, {"tied, biases", tied}, {"experts", experts}};
   }();
   return models;
 }
@@ -70,7 +76,11 @@ std::vector<EqualityProduct> equality_products(int most_ranks) {
                                        product("tensor=2,data=2", 3, "1f1b", 2, true),
                                        product("data=2,pipe=2,tensor=2", 1),
                                        product("pipe=2,data=2,tensor=2", 1, "zb-v", 4, true),
-                                       product("pipe=4,tensor=2", 0, "1f1b", 8)};
+                                       product("pipe=4,tensor=2", 0, "1f1b", 8),
+                                       product("expert=2", 0),
+                                       product("data=2,expert=2", 1),
+                                       product("data=2,expert=2,tensor=2", 2),
+                                       product("pipe=2,expert=2,tensor=2", 1, "zb-h1", 4, true)};
   std::vector<EqualityProduct> products;
   for (const LmParallelism& how : all) {
     int ranks = 1;

@@ -17,6 +17,7 @@ struct LmChunks::State {
   uint64_t dropout_seed = 0;
   LmEnd end = LmEnd::kLogits;
   LmPass last_pass;  // of the last chunk's forward, until its loss
+  LmPass take_pass(const char* what, const MicroBatch& micro_batch);
   std::map<std::pair<int, int>, std::shared_ptr<internal::DeferredGradients>> deferred;
 
   at::Tensor forward(int chunk, const at::Tensor& rows, const MicroBatch& micro_batch) {
@@ -124,13 +125,25 @@ std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
   return rows;
 }
 
+LmPass LmChunks::State::take_pass(const char* what, const MicroBatch& micro_batch) {
+  LmPass pass = std::exchange(last_pass, nullptr);
+  if (!pass)
+    throw InvalidArgument(std::string("LmChunks: ") + what + " of micro-batch " +
+                          std::to_string(micro_batch.index) +
+                          " follows the last chunk's forward, of chunks made with LmEnd::kRows");
+  return pass;
+}
+
 at::Tensor LmChunks::loss(const at::Tensor& rows, const MicroBatch& micro_batch,
                           const at::Tensor& targets) {
-  const LmPass pass = std::exchange(state_->last_pass, nullptr);
-  if (!pass)
-    throw InvalidArgument("LmChunks: loss() of micro-batch " + std::to_string(micro_batch.index) +
-                          " follows the last chunk's forward, of chunks made with LmEnd::kRows");
+  const LmPass pass = state_->take_pass("loss()", micro_batch);
   return head_loss(*state_->lm->units().back(), rows, targets, pass);
+}
+
+TokenScores LmChunks::scores(const at::Tensor& rows, const MicroBatch& micro_batch,
+                             const at::Tensor& targets) {
+  const LmPass pass = state_->take_pass("scores()", micro_batch);
+  return head_scores(*state_->lm->units().back(), rows, targets, pass);
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 
 namespace lockstep {
@@ -43,6 +44,9 @@ class LmChunks {
 
   // For PipelineBatch::loss with kRows: head_loss() of the micro-batch's rows and its targets, int64 [tokens].
   at::Tensor loss(const at::Tensor& rows, const MicroBatch& micro_batch, const at::Tensor& targets);
+  // The same for evaluation: what each token loses.
+  TokenScores scores(const at::Tensor& rows, const MicroBatch& micro_batch,
+                     const at::Tensor& targets);
 
  private:
   struct State;

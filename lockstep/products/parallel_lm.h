@@ -27,9 +27,10 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
-#include "lockstep/parallel/lm/lm_parallelism.h"
+#include "lockstep/products/lm_parallelism.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
 
@@ -51,6 +52,9 @@ struct ParallelLmOptions {
   // Of dropout's masks, each step's and row's its own: the same on all ranks, not 0.
   uint64_t dropout_seed = 1;
   PipelineDiscipline discipline = {};
+  // Called with this rank's part before anything uses it, alike on all ranks: for hooks, such as
+  // checkpoint_layers<LmUnit::Signature>(*lm, ...).
+  std::function<void(TransformerLm& part)> prepare = {};
 };
 
 // What this rank has of a parameter.
@@ -86,13 +90,18 @@ class ParallelLm {
   const std::vector<LmParameterPart>& parameters() const;
   std::string str() const;  // the mesh, and what each rank has, in lines
 
-  // Forward and backward of this row's batch -> its loss, the mean over its targets, the same on all ranks of the
-  // row; gradients are this row's times `scale`, and are averaged over the rows by update(). Sequences go into
+  // Forward and backward of this row's batch -> its loss, the mean over its targets (without the routers' losses, which
+  // it learns from), the same on all ranks of the row; gradients are this row's times `scale`, and are averaged over the rows by update(). Sequences go into
   // micro-batches in order, as evenly as they can; fewer sequences make fewer. Autocast around it is for the
   // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is sent.
   double step(const LmRowBatch& batch, double scale = 1);
   // The loss alone, in evaluation mode and without gradients.
   double evaluate(const LmRowBatch& batch);
+  // What each token loses (TransformerLmImpl::scores()), likewise, in the order of ids, on all ranks of the row.
+  TokenScores scores(const LmRowBatch& batch);
+  // Multiplies the gradients that there are on this rank: for a loss that was multiplied after step(). Before
+  // update(); does not communicate.
+  void scale_gradients(double factor);
 
   // Once, before the first update(): of all parameters that require a gradient, biases and norms without weight
   // decay; divided as parallelism().zero says.
@@ -106,6 +115,10 @@ class ParallelLm {
   };
   optim::StepResult update(const UpdateOptions& options);
   void set_learning_rate(double rate);  // does not communicate
+  // Averages the gradients ahead of update(), for who looks at them: this rank's parts of the averages, which
+  // update() will see. amp::GradScaler is to be made with the job's communicator.
+  std::vector<at::Tensor> synchronize();
+  void leave_out();  // an update() that is skipped: the gradients are dropped
 
   // The whole model's parameters on rank 0 of `comm`, new tensors, in the model's order; nothing on the others.
   NamedTensors gather();
@@ -115,6 +128,8 @@ class ParallelLm {
     int64_t parameters = 0, gradients = 0, state = 0, buffers = 0;
   };
   Memory memory() const;
+  // The same after a step, from shapes alone. After make_optimizer().
+  Memory planned_memory() const;
   // The pipeline's last step. Does not communicate.
   const Pipeline& pipeline() const;
 

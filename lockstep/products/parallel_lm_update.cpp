@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/model/lm_experts.h"
 #include "lockstep/optim/gradient_norm.h"
-#include "lockstep/parallel/lm/internal/state.h"
+#include "lockstep/products/internal/state.h"
 
 namespace lockstep {
 namespace {
@@ -35,17 +36,27 @@ void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
   if (!state.classes.empty())
     throw InvalidArgument("ParallelLm: it has an optimizer; make_optimizer() is called once");
   const bool first_part = state.mesh.place("tensor") == 0;
-  // Ties' second places, what is whole on all parts, the rest: each is counted by others.
+  // Experts have gradients of tokens of every rank along expert already. What other ranks count as well, ties'
+  // second places and what is whole on all parts, is counted there.
+  enum class Kind : uint8_t { kDivided, kWhole, kCopy };
   std::vector<LmParameterClass> classes;
-  for (const int kind : {0, 1, 2}) {
-    LmParameterClass one{.parts = {},
-                         .averaged = state.mesh.over({"data", "context", "expert"}),
-                         .counts = kind == 0 || (kind == 1 && first_part)};
-    for (const LmParameterPart& part : state.own) {
-      const int is = part.copy ? 2 : part.slice.whole() ? 1 : 0;
-      if (is == kind && part.tensor.requires_grad()) one.parts.push_back(&part);
+  for (const bool experts : {false, true}) {
+    for (const Kind kind : {Kind::kDivided, Kind::kWhole, Kind::kCopy}) {
+      LmParameterClass one{
+          .parts = {},
+          .averaged =
+              state.mesh.over(experts ? std::vector<std::string>{"data", "context"}
+                                      : std::vector<std::string>{"data", "context", "expert"}),
+          .counts = kind == Kind::kDivided || (kind == Kind::kWhole && first_part)};
+      for (const LmParameterPart& part : state.own) {
+        const Kind is = part.copy            ? Kind::kCopy
+                        : part.slice.whole() ? Kind::kWhole
+                                             : Kind::kDivided;
+        if (is == kind && is_expert_parameter(part.name) == experts && part.tensor.requires_grad())
+          one.parts.push_back(&part);
+      }
+      if (!one.parts.empty()) classes.push_back(std::move(one));
     }
-    if (!one.parts.empty()) classes.push_back(std::move(one));
   }
   const int stage = state.how.zero;
   for (LmParameterClass& one : classes) {
@@ -79,8 +90,8 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
   optim::StepResult result;
   if (options.max_norm || options.loss_scale) {
     double mine = 0;
+    synchronize();
     for (LmParameterClass& one : state.classes) {
-      one.optimizer->synchronize();
       if (one.counts) mine += optim::sum_of_squares(*one.optimizer->own_gradients());
     }
     const at::Tensor sum = at::full({1}, mine, at::kDouble);
@@ -116,15 +127,40 @@ void ParallelLm::set_learning_rate(double rate) {
   }
 }
 
+std::vector<at::Tensor> ParallelLm::synchronize() {
+  std::vector<at::Tensor> own;
+  for (LmParameterClass& one : state_->classes) {
+    one.optimizer->synchronize();
+    const auto gradients = one.optimizer->own_gradients();
+    own.insert(own.end(), gradients->begin(), gradients->end());
+  }
+  return own;
+}
+
+void ParallelLm::leave_out() {
+  for (LmParameterClass& one : state_->classes) one.optimizer->leave_out();
+}
+
+namespace {
+
+void add(ParallelLm::Memory& memory, const ZeroMemory& of) {
+  memory.parameters += of.parameters;
+  memory.gradients += of.gradients;
+  memory.state += of.state + of.masters;
+  memory.buffers += of.buffers + of.units;
+}
+
+}  // namespace
+
+ParallelLm::Memory ParallelLm::planned_memory() const {
+  Memory memory;
+  for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->planned_memory());
+  return memory;
+}
+
 ParallelLm::Memory ParallelLm::memory() const {
   Memory memory;
-  for (const LmParameterClass& one : state_->classes) {
-    const ZeroMemory of = one.optimizer->memory();
-    memory.parameters += of.parameters;
-    memory.gradients += of.gradients;
-    memory.state += of.state + of.masters;
-    memory.buffers += of.buffers + of.units;
-  }
+  for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->memory());
   if (!state_->classes.empty()) return memory;
   for (const LmParameterPart& part : state_->own) {
     memory.parameters += static_cast<int64_t>(part.tensor.nbytes());

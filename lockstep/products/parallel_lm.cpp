@@ -1,6 +1,8 @@
-#include "lockstep/parallel/lm/parallel_lm.h"
+#include "lockstep/products/parallel_lm.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <map>
@@ -12,7 +14,8 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/parallel/lm/internal/state.h"
+#include "lockstep/parallel/expert/expert_exchange.h"
+#include "lockstep/products/internal/state.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 
 namespace lockstep {
@@ -88,19 +91,21 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
       schedule(make_schedule(how.schedule,
                              {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches})),
       parts(mesh["tensor"], lm_tensor_plan(config), lm_parameter_shapes(config)) {
-  lm = TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
-                                       .split = lm_split(config, mesh["tensor"],
-                                                         {.divides_rows = how.divides_rows})});
+  LmOptions mine{.initial = InitialParameters::kNone,
+                 .split = lm_split(config, mesh["tensor"], {.divides_rows = how.divides_rows})};
+  if (config.has_experts())
+    mine.experts = experts_over(mesh["expert"], mesh.over({"data", "context", "expert"}));
+  lm = TransformerLm(config, mine);
   const int stage = mesh.place("pipe");
   chunks.emplace(lm, how.cut, LmEnd::kRows);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const auto& [name, shape] : lm_parameter_shapes(config)) shapes[name] = shape;
   const auto names = chunks->parameters_of(schedule, stage);
-  const std::set<std::string> mine(names.begin(), names.end());
+  const std::set<std::string> here(names.begin(), names.end());
   const bool is_first = schedule.stage_of.front() == stage;
   NamedTensors filled;
   for (auto& [name, tensor] : parameters_of(lm)) {
-    if (!mine.contains(name)) {
+    if (!here.contains(name)) {
       tensor.set_requires_grad(false);  // another stage's
       continue;
     }
@@ -109,7 +114,7 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   parts.fill(filled, options.values);
   if (options.dtype != at::kFloat) lm->to(options.dtype);
   for (const auto& [name, tensor] : parameters_of(lm)) {
-    if (!mine.contains(name)) continue;
+    if (!here.contains(name)) continue;
     own.push_back({name, tensor, parts.slice(name), shapes.at(name),
                    config.tie_word_embeddings && name == kEmbeddings && !is_first});
   }
@@ -202,6 +207,33 @@ double ParallelLm::evaluate(const LmRowBatch& batch) {
   const double loss = state_->pipeline->evaluate(state_->pipeline_batch(row, 1));
   state_->lm->train(training);
   return loss;
+}
+
+TokenScores ParallelLm::scores(const LmRowBatch& batch) {
+  State& state = *state_;
+  const State::Row row = state.row_of(batch);
+  const bool training = state.lm->is_training();
+  state.lm->eval();
+  PipelineBatch of = state.pipeline_batch(row, 1);
+  const at::Tensor both = at::zeros({2, row.ids.numel()}, at::kDouble);
+  of.loss = [&](const at::Tensor& rows, const MicroBatch& micro) {
+    const TokenScores scores =
+        state.chunks->scores(rows, micro, row.targets.narrow(0, micro.first_row, micro.rows));
+    both[0].narrow(0, micro.first_row, micro.rows).copy_(scores.losses);
+    both[1].narrow(0, micro.first_row, micro.rows).copy_(scores.likeliest);
+    return scores.losses.sum();
+  };
+  state.pipeline->evaluate(of);
+  state.mesh["pipe"].broadcast(both, state.schedule.stage_of.back());
+  state.lm->train(training);
+  return {both[0], both[1].ne(0)};
+}
+
+void ParallelLm::scale_gradients(double factor) {
+  if (factor == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const LmParameterPart& part : state_->own)
+    if (part.tensor.grad().defined()) part.tensor.mutable_grad().mul_(factor);
 }
 
 const LmConfig& ParallelLm::config() const {

@@ -1,5 +1,5 @@
 // What ParallelLm promises beside equality, which the room verify tests for every product.
-#include "lockstep/parallel/lm/parallel_lm.h"
+#include "lockstep/products/parallel_lm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

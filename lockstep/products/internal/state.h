@@ -1,11 +1,13 @@
 // What a ParallelLm is made of.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "lockstep/parallel/lm/parallel_lm.h"
+#include "lockstep/products/parallel_lm.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
@@ -31,6 +33,8 @@ struct ParallelLm::State {
     int64_t all_targets = 0;
   };
   Row row_of(const LmRowBatch& batch) const;
+  // Of the whole model's parameters: which stage has them, a tied one's first place.
+  std::map<std::string, int> stages_of_parameters() const;
   PipelineBatch pipeline_batch(const Row& row, double scale);
 
   Communicator comm;

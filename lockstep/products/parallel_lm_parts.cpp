@@ -6,7 +6,9 @@
 #include <map>
 #include <sstream>
 
-#include "lockstep/parallel/lm/internal/state.h"
+#include "lockstep/core/check.h"
+#include "lockstep/model/lm_experts.h"
+#include "lockstep/products/internal/state.h"
 
 namespace lockstep {
 namespace {
@@ -15,31 +17,52 @@ constexpr int kTag = 0x1a9;
 
 }  // namespace
 
+std::map<std::string, int> ParallelLm::State::stages_of_parameters() const {
+  const auto& units = lm->unit_names();
+  std::vector<int> stage_of_unit;
+  for (size_t chunk = 0; chunk < how.cut.size(); ++chunk)
+    stage_of_unit.insert(stage_of_unit.end(), static_cast<size_t>(how.cut[chunk]),
+                         schedule.stage_of[chunk]);
+  std::map<std::string, int> stages;
+  for (const auto& [name, shape] : lm_parameter_shapes(config)) {
+    const auto has = [&, whole = &name](const std::string& unit) {
+      return whole->starts_with(unit + ".");
+    };
+    const auto unit = std::find_if(units.begin(), units.end(), has);
+    LOCKSTEP_CHECK(unit != units.end(), "every parameter is a unit's");
+    stages[name] = stage_of_unit[static_cast<size_t>(unit - units.begin())];
+  }
+  return stages;
+}
+
 NamedTensors ParallelLm::gather() {
   State& state = *state_;
   const at::NoGradGuard no_grad;
-  // Of each stage the ranks in place 0 of all axes but tensor have its parts.
-  const std::vector<std::string> others{"data", "context", "expert"};
-  bool takes_part = true;
-  for (const std::string& axis : others) takes_part = takes_part && state.mesh.place(axis) == 0;
+  // Of each stage the ranks in place 0 along data and context have its parts, and send them to rank 0: those of
+  // experts from each place along expert, others from place 0.
+  const bool takes_part = state.mesh.place("data") == 0 && state.mesh.place("context") == 0;
+  const int experts_place = state.mesh.place("expert");
+  const auto is_sent_here = [&](const std::string& name) {
+    return takes_part && (experts_place == 0 || is_expert_parameter(name));
+  };
   NamedTensors mine;
   std::vector<std::shared_ptr<void>> kept;
   for (const LmParameterClass& one : state.classes)
     kept.push_back(one.optimizer->whole_parameters());
   for (const LmParameterPart& part : state.own)
-    if (!part.copy) mine.emplace_back(part.name, part.tensor);
+    if (!part.copy && is_sent_here(part.name)) mine.emplace_back(part.name, part.tensor);
   NamedTensors whole;
   if (takes_part) whole = state.parts.gather(mine);
   const bool is_root = state.comm.rank() == 0;
-  // What the stages told rank 0 in the model's order: each parameter has one sender.
-  std::map<std::string, int> stage_of;
-  for (int stage = 0; stage < state.schedule.stages; ++stage)
-    for (const std::string& name : state.chunks->parameters_of(state.schedule, stage))
-      stage_of.emplace(name, stage);
+  const std::map<std::string, int> stage_of = state.stages_of_parameters();
   const MeshLayout& layout = state.mesh.layout();
-  const auto rank_of = [&](int stage) {
+  const int parts = state.mesh["expert"].size();
+  const auto rank_of = [&](const std::string& name) {
     std::vector<int> places(layout.axes().size(), 0);
-    places[layout.index_of("pipe")] = stage;
+    places[layout.index_of("pipe")] = stage_of.at(name);
+    if (const int64_t expert = expert_of(name); expert >= 0)
+      places[layout.index_of("expert")] =
+          static_cast<int>(expert * parts / state.config.num_local_experts);
     return layout.rank_at(places);
   };
   if (!is_root) {
@@ -52,7 +75,7 @@ NamedTensors ParallelLm::gather() {
   std::map<std::string, at::Tensor> here(whole.begin(), whole.end());
   NamedTensors all;
   for (const auto& [name, shape] : lm_parameter_shapes(state.config)) {
-    const int from = rank_of(stage_of.at(name));
+    const int from = rank_of(name);
     if (from == 0) {
       all.emplace_back(name, here.at(name));
       continue;

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/lm/lm_parallelism.h"
+#include "lockstep/products/lm_parallelism.h"
 
 #include <algorithm>
 #include <iomanip>
@@ -119,9 +119,7 @@ const std::vector<RefusedProduct>& refused_products() {
        "3 has "
        "taken them away by then; give --zero 1"},
       {"context", "dropout of attention",
-       "the blocks of attention are not drawn by one rank; give attention_dropout 0"},
-      {"divided rows", "expert",
-       "the router of a layer looks at whole rows; leave divided rows out"}};
+       "the blocks of attention are not drawn by one rank; give attention_dropout 0"}};
   return products;
 }
 
@@ -153,6 +151,13 @@ void check(const LmParallelism& how, const LmConfig& config, int ranks) {
       refuse("the cut has " + std::to_string(how.cut.size()) + " chunks, and the pipeline " +
              std::to_string(chunks));
   }
+  const int experts = how.size_of("expert");
+  if (experts > 1 && !config.has_experts())
+    refuse("expert is " + std::to_string(experts) +
+           ", and the model has no experts; put these ranks along data");
+  if (experts > 1 && config.num_local_experts % experts != 0)
+    refuse(std::to_string(config.num_local_experts) + " experts do not divide among " +
+           std::to_string(experts) + " ranks along expert; give a divisor");
   if (parts > 1) lm_tensor_plan(config).check(lm_parameter_shapes(config), parts);
   if (const bool tied_apart = config.tie_word_embeddings && stages > 1; !tied_apart) {
     LmConfig apart = config;

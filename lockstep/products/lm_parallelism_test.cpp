@@ -1,4 +1,4 @@
-#include "lockstep/parallel/lm/lm_parallelism.h"
+#include "lockstep/products/lm_parallelism.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,6 +65,12 @@ TEST(LmParallelism, WhatCannotBeIsOneLineThatSaysWhatToDo) {
   EXPECT_THAT(refusal("pipe=2", 2, [](auto& how, auto&) { how.cut = {3, 3}; }), HasSubstr("7"));
   EXPECT_THAT(refusal("pipe=2", 2, [](auto& how, auto&) { how.cut = {3, 2, 2}; }),
               HasSubstr("the cut has 3 chunks, and the pipeline 2"));
+}
+
+TEST(LmParallelism, ExpertsNeedAModelThatHasThem) {
+  EXPECT_THAT(refusal("expert=2", 2), HasSubstr("expert is 2, and the model has no experts"));
+  EXPECT_THAT(refusal("expert=3", 3, [](auto&, auto& config) { config.num_local_experts = 4; }),
+              HasSubstr("4 experts do not divide among 3 ranks along expert"));
 }
 
 TEST(LmParallelism, ProductsAreRefusedInOnePlace) {
