@@ -211,6 +211,16 @@ def expert_parallel(job):
         sys.exit(f"the busiest expert has {share} %")
 
 
+def divided_checkpoint(job):
+    divided, ranks, alone = re.search(r"loss (\S+) on (\d+) ranks, (\S+) alone",
+                                      job.output("divided_checkpoint", "divided")).groups()
+    expect("ranks", int(ranks), job.ranks or 4)
+    if abs(float(divided) - float(alone)) > 2e-5 or not float(alone) < 2.5:
+        sys.exit(f"the loss is {divided} where the layers are divided, and {alone} of one process")
+    files = sorted(os.listdir("divided"))
+    expect("the model is in slices", "model.slices.json" in files, int(ranks) % 2 == 0)
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -337,7 +347,8 @@ def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
-                                        cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel, expert_parallel)}
+                                        cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
+                                        expert_parallel, divided_checkpoint)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")

@@ -49,7 +49,7 @@ std::array<int64_t, 4> identity_of(const fs::path& path) {
           info.st_mtim.tv_nsec};
 }
 
-Checkpoint read_once(const fs::path& path, CheckpointParts parts) {
+Checkpoint read_once(const fs::path& path, CheckpointParts parts, ModelForm form) {
   const fs::path from = where_it_is(path);
   if (!fs::is_directory(from)) {
     throw CheckpointError(path.string() + ": no such checkpoint; give a directory that holds " +
@@ -58,7 +58,10 @@ Checkpoint read_once(const fs::path& path, CheckpointParts parts) {
   const DirectoryReader reader(from);
   Checkpoint checkpoint;
   checkpoint.config_json = reader.text(internal::kConfigFile);
-  checkpoint.model = read_model_safetensors(from, reader.sums());
+  if (form == ModelForm::kSlices)
+    checkpoint.model_slices = read_model_slices(from, reader.sums());
+  else
+    checkpoint.model = read_model_safetensors(from, reader.sums());
   const bool all = parts == CheckpointParts::kAll;
   if (all) {
     checkpoint.optimizer = read_sliced(from, internal::kOptimizerStem, reader.sums());
@@ -84,12 +87,12 @@ void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
   fresh.publish();
 }
 
-Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts) {
+Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts, ModelForm form) {
   constexpr int kTries = 10;
   for (int n = 1;; ++n) {
     const auto before = identity_of(path);
     try {
-      return read_once(path, parts);
+      return read_once(path, parts, form);
     } catch (const CheckpointError&) {
       // Files of two checkpoints, or some that are gone: a writer has put another in its place.
       if (n == kTries || identity_of(path) == before) throw;

@@ -14,6 +14,8 @@
 //                          Hugging Face's libraries write and read them (sharded_safetensors.h)
 //   optimizer-00001-of-00002.safetensors, ..., optimizer.safetensors.index.json   slices
 //                          (slice_index.h)
+//   model-00001-of-00002.safetensors, ..., model.slices.json   slices, where the ranks have parts of the
+//                          model's tensors (divided_state.h)
 //
 // They are read as if they were one, on any number of ranks. What a bit-identical resumption in
 // the midst of an epoch needs has these places:
@@ -38,6 +40,9 @@ namespace lockstep {
 
 struct Checkpoint {
   Safetensors model;
+  // To write: what a rank has of a model that is divided among ranks, one slice of each tensor at most; `model` is
+  // then what it has whole besides. Read: as ModelForm says.
+  SlicedTensors model_slices;
   SlicedTensors optimizer;  // of what one rank writes, one slice of each tensor at most
   Safetensors ranks;
   std::string trainer_json;
@@ -61,13 +66,18 @@ void write_checkpoint(const std::filesystem::path& path, const Checkpoint& check
 // What to read of a checkpoint. kModelAndConfig: the model, config.json and `files`.
 enum class CheckpointParts { kAll, kModelAndConfig };
 
+// How a model is read. kWhole: `model` has whole tensors; those that lie in slices are put together, which takes their
+// memory. kSlices: `model_slices` has all of it, mapped, in whatever files it is, and `model` is empty.
+enum class ModelForm { kWhole, kSlices };
+
 // Reads the checkpoint; tensors are mapped (read_safetensors()), so that it may be replaced or
 // removed while they live, but not changed in place. Every file that is read is compared with its
 // checksum; a checkpoint without checksums.json, as others write them, is taken as it is, without
 // further parts. A writer may put another checkpoint in its place meanwhile: what is returned is
 // one whole checkpoint. Throws CheckpointError of one line that names the file.
 Checkpoint read_checkpoint(const std::filesystem::path& path,
-                           CheckpointParts parts = CheckpointParts::kAll);
+                           CheckpointParts parts = CheckpointParts::kAll,
+                           ModelForm form = ModelForm::kWhole);
 
 // True if there is a checkpoint at `path`.
 bool checkpoint_exists(const std::filesystem::path& path);

@@ -22,6 +22,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/exception_text.h"
 #include "lockstep/core/pages.h"
 
 namespace lockstep {
@@ -38,17 +39,6 @@ constexpr int kNice = 10;
 
 fs::path report_of(const fs::path& directory, int rank) {
   return directory / ("rank-" + std::to_string(rank) + ".json");
-}
-
-std::string message_of(const std::exception_ptr& failure) {
-  if (!failure) return "";
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return *error.what() != 0 ? error.what() : "an exception without a message";
-  } catch (...) {
-    return "an unknown exception";
-  }
 }
 
 // It goes when rank 0 has read it: nothing of it need outlive a power cut.
@@ -108,7 +98,7 @@ struct CheckpointWriter::Job {
     partial.reset();
     if (rank == 0) return;
     try {
-      report(directory, rank, internal::failure_json(message_of(failure)));
+      report(directory, rank, internal::failure_json(exception_text(failure)));
     } catch (...) {  // wait() tells it
     }
   }
@@ -175,14 +165,17 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   job->published = options.published;
   job->gives_way = options.snapshot;
   std::vector<bool> models, optimizers;
+  bool in_slices = false;
   const std::string attempt =
       broadcast_object(comm_, internal::new_attempt(), 0).get<std::string>();
   // Nobody writes for a former attempt any more once all have come here.
-  for (const nlohmann::json& has :
-       all_gather_object(comm_, nlohmann::json::array({!share.model.tensors.empty(),
-                                                       !share.optimizer.tensors.empty()}))) {
-    models.push_back(has.at(0).get<bool>());
+  for (const nlohmann::json& has : all_gather_object(
+           comm_,
+           nlohmann::json::array({!share.model.tensors.empty(), !share.optimizer.tensors.empty(),
+                                  !share.model_slices.tensors.empty()}))) {
+    models.push_back(has.at(0).get<bool>() || has.at(2).get<bool>());
     optimizers.push_back(has.at(1).get<bool>());
+    in_slices = in_slices || has.at(2).get<bool>();
   }
   on_root(comm_, [&] {
     internal::check_further_names(share);
@@ -195,7 +188,7 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   try {
     const at::NoGradGuard no_grad;
     job_->share = internal::share_to_write(share, internal::turns_of(models)[rank],
-                                           internal::turns_of(optimizers)[rank]);
+                                           internal::turns_of(optimizers)[rank], in_slices);
     if (rank == 0) job_->rest = internal::rest_to_write(share);
     if (options.snapshot) take_snapshot();
     job_->thread = std::thread([job = job_.get()] { job->run(); });
@@ -213,7 +206,7 @@ void CheckpointWriter::wait() {
   if (job->rank != 0) join();
   // All have written or failed, and a rank that died is known: rank 0 no longer waits in vain.
   const auto told =
-      all_gather_object(comm_, job->rank == 0 ? std::string() : message_of(job->failure));
+      all_gather_object(comm_, job->rank == 0 ? std::string() : exception_text(job->failure));
   std::string of_others;
   for (size_t r = 1; r < told.size() && of_others.empty(); ++r) {
     const auto text = told[r].get<std::string>();

@@ -43,10 +43,11 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Begins to write. Of `share` every rank gives the tensors of `model` and the slices of `optimizer`
-  // that it writes: each on one rank. Where rank 0 alone has some, they are one file. The rest is rank
-  // 0's; others' is ignored. First waits for a checkpoint that is still being written. Collective;
-  // throws what wait() throws, and as write_checkpoint() for what cannot be begun.
+  // Begins to write. Of `share` every rank gives the tensors of `model` and the slices of
+  // `model_slices` and `optimizer` that it writes: each on one rank. Where one rank alone has some,
+  // they are one file. The rest is rank 0's, the metadata of both included; others' is ignored.
+  // First waits for a checkpoint that is still being written. Collective; throws what wait() throws,
+  // and as write_checkpoint() for what cannot be begun.
   void start(const std::filesystem::path& path, const Checkpoint& share,
              const WriteOptions& options = {});
   // Returns once the checkpoint is in place; at once if none was begun since the last wait().

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/checkpoint/reshard.h"
+#include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
@@ -79,6 +81,111 @@ TEST(CheckpointWriter, RanksWriteOneCheckpoint) {
               "model-00002-");
     EXPECT_EQ(index["metadata"]["total_size"], 60 * ranks);
   }
+}
+
+// Of a matrix each rank has columns, rank 0 a vector besides, and of the state of its columns a part.
+Checkpoint columns_of(int rank, int ranks, int number) {
+  Checkpoint share = share_of(rank, ranks, number);
+  const int64_t begin = 12 * rank / ranks, end = 12 * (rank + 1) / ranks;
+  const at::Tensor matrix = at::arange(96, at::kInt).view({8, 12}).add(number);
+  const TensorBox box{{0, begin}, {8, end}};
+  const at::Tensor flat = matrix.narrow(1, begin, end - begin).contiguous().view({-1});
+  share.model.tensors.clear();
+  share.model_slices.tensors.emplace("matrix", slice_of({8, 12}, {12, 1}, 0, flat, box));
+  share.model_slices.metadata = {{"format", "pt"}};
+  share.optimizer.tensors.emplace("matrix.exp_avg", slice_of({8, 12}, {12, 1}, 0, flat, box));
+  if (rank == 0) share.model.tensors = {{"vector", at::full({5}, number, at::kInt)}};
+  return share;
+}
+
+TEST(CheckpointWriter, ADividedModelIsWrittenInSlices) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const TestDirectory dir;
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      write_checkpoint(comm, dir / "c", columns_of(comm.rank(), ranks, 3), {.snapshot = true});
+    });
+    const at::Tensor matrix = at::arange(96, at::kInt).view({8, 12}).add(3);
+    const Checkpoint whole = read_checkpoint(dir / "c");
+    EXPECT_TRUE(whole.model.find("matrix")->equal(matrix));
+    EXPECT_TRUE(whole.model.find("vector")->eq(3).all().item<bool>());
+    EXPECT_EQ(whole.model.metadata.at("format"), "pt");
+    EXPECT_TRUE(whole.optimizer.find("matrix.exp_avg")->whole().equal(matrix));
+    const Checkpoint slices = read_checkpoint(dir / "c", CheckpointParts::kAll, ModelForm::kSlices);
+    EXPECT_TRUE(slices.model.tensors.empty());
+    EXPECT_TRUE(slices.model_slices.find("matrix")->whole().equal(matrix));
+    EXPECT_EQ(slices.model_slices.find("matrix")->slices.size(), static_cast<size_t>(ranks));
+    EXPECT_TRUE(checkpoint_exists(dir / "c"));
+    // One rank has all: the ordinary file.
+    EXPECT_EQ(fs::exists(dir / "c/model.slices.json"), ranks > 1);
+    EXPECT_EQ(fs::exists(dir / "c/model.safetensors"), ranks == 1);
+    EXPECT_FALSE(fs::exists(dir / "c/model.safetensors.index.json"));
+    for (const auto& [file, verdict] : verify_checkpoint(dir / "c"))
+      EXPECT_EQ(verdict, FileVerdict::kGood) << file;
+    EXPECT_TRUE(read_tensor_file(dir / "c").contents.find("matrix")->equal(matrix));
+    // Whole files again, and files of whole tensors.
+    for (const int files : {1, 2}) {
+      reshard_checkpoint(dir / "c", dir / "to", files);
+      EXPECT_EQ(fs::exists(dir / "to/model.safetensors"), files == 1);
+      EXPECT_FALSE(fs::exists(dir / "to/model.slices.json"));
+      const Checkpoint again = read_checkpoint(dir / "to");
+      EXPECT_TRUE(again.model.find("matrix")->equal(matrix));
+      EXPECT_TRUE(again.optimizer.find("matrix.exp_avg")->whole().equal(matrix));
+    }
+  }
+}
+
+// As of a pipeline's stages: transformers opens it as it is.
+TEST(CheckpointWriter, SlicesThatAreWholeTensorsHaveTheCommonIndex) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    Checkpoint share = share_of(comm.rank(), 2, 4);
+    share.model_slices = share.model;
+    share.model = {};
+    write_checkpoint(comm, dir / "c", share);
+  });
+  EXPECT_EQ(number_of(dir / "c", 2), 4);
+  EXPECT_FALSE(fs::exists(dir / "c/model.slices.json"));
+  const auto index = nlohmann::json::parse(dir.read("c/model.safetensors.index.json"));
+  EXPECT_EQ(index["weight_map"]["layer1.weight"], "model-00002-of-00002.safetensors");
+  EXPECT_EQ(index["metadata"]["total_size"], 120);
+  EXPECT_EQ(read_checkpoint(dir / "c", CheckpointParts::kAll, ModelForm::kSlices)
+                .model_slices.find("layer1.weight")
+                ->sizes,
+            (std::vector<int64_t>{3, 5}));
+}
+
+TEST(CheckpointWriter, SlicesThatDoNotFitAreNamed) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto refusal = [&](const std::function<void(Checkpoint&)>& change) {
+      Checkpoint share = columns_of(comm.rank(), 2, 1);
+      if (comm.rank() == 1) change(share);
+      return message_of<Error>([&] { write_checkpoint(comm, dir / "c", share); });
+    };
+    EXPECT_THAT(refusal([](Checkpoint& share) {
+                  TensorBox& box = share.model_slices.tensors.at("matrix").slices[0].box;
+                  box = {{0, 5}, {8, 11}};
+                }),
+                HasSubstr("the slices of 'matrix' do not make it up: indices of dim 1 from 5 on"));
+    EXPECT_THAT(refusal([](Checkpoint& share) {
+                  share.model_slices.tensors.at("matrix").slices[0].box = {{0, 7}, {8, 13}};
+                }),
+                HasSubstr("'matrix' is of a box that is none of it"));
+    EXPECT_THAT(refusal([](Checkpoint& share) {
+                  share.model.tensors = {{"matrix", at::zeros({8, 12}, at::kInt)}};
+                }),
+                HasSubstr("'matrix' is given whole and in slices"));
+    EXPECT_THAT(refusal([](Checkpoint& share) {
+                  share.model.tensors = {{"vector", at::zeros({5}, at::kInt)}};
+                }),
+                HasSubstr("the slices of 'vector' do not make it up"));
+    EXPECT_FALSE(checkpoint_exists(dir / "c"));
+  });
+  Checkpoint alone = columns_of(0, 2, 1);
+  alone.optimizer = {};
+  EXPECT_THAT(message_of<InvalidArgument>([&] { write_checkpoint(dir / "c", alone); }),
+              HasSubstr("of 'matrix' only a part is there"));
+  EXPECT_TRUE(dir.names().empty());
 }
 
 TEST(CheckpointWriter, WhatOneRankHasIsOneFile) {

@@ -3,56 +3,19 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/stream_copy.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 namespace lockstep {
 namespace {
 
-constexpr size_t kLine = 64;
 // What Checksum::copy() takes at once: it stays in the first-level cache between sum and copy.
 constexpr size_t kCopyPiece = 4096;
-
-// Streaming stores: ordinary ones read their destination first, which takes half as long again. The last store is
-// to be followed by fence().
-void stream(char* to, const char* from, size_t size) {
-#if defined(__SSE2__)
-  const size_t head = std::min(size, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
-  std::memcpy(to, from, head);
-  size_t at = head;
-  for (; at + kLine <= size; at += kLine) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
-  }
-  std::memcpy(to + at, from + at, size - at);
-#else
-  std::memcpy(to, from, size);
-#endif
-}
-
-// Streaming stores are not ordered by what hands the memory to another thread.
-void fence() {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
-}
 
 }  // namespace
 
@@ -81,18 +44,18 @@ void Checksum::copy(void* to, const void* data, size_t size) {
     const size_t room = kCopyPiece - reinterpret_cast<uintptr_t>(target) % kCopyPiece;
     const size_t piece = std::min(size, room);
     update(source, piece);
-    stream(target, source, piece);
+    stream_copy(target, source, piece);
     target += piece;
     source += piece;
     size -= piece;
   }
-  fence();
+  stream_fence();
 }
 
 void copy_past_caches(void* to, const void* from, size_t size) {
   if (size == 0) return;
-  stream(static_cast<char*>(to), static_cast<const char*>(from), size);
-  fence();
+  stream_copy(to, from, size);
+  stream_fence();
 }
 
 FileSum Checksum::sum() const {

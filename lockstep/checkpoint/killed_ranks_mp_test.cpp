@@ -32,6 +32,14 @@ Checkpoint share_of(int rank, int number) {
   Checkpoint share;
   share.model.tensors = {
       {"weight" + std::to_string(rank), at::full({kElements}, number, at::kInt)}};
+  // Every third checkpoint is of a divided model: of a matrix each rank has columns.
+  if (number % 3 == 0) {
+    const int64_t columns = kElements / 100 / kRanks;
+    const TensorBox box{{0, rank * columns}, {100, (rank + 1) * columns}};
+    share.model_slices.tensors.emplace("matrix",
+                                       slice_of({100, columns * kRanks}, {columns * kRanks, 1}, 0,
+                                                at::full({100 * columns}, number, at::kInt), box));
+  }
   share.optimizer.metadata = {{"number", std::to_string(number)}};
   const int64_t part = kElements / kRanks;
   share.optimizer.tensors["0.exp_avg"] =
@@ -48,7 +56,8 @@ int number_of(const fs::path& path) {
   const Checkpoint checkpoint = read_checkpoint(path);
   const int number = std::stoi(checkpoint.trainer_json);
   EXPECT_EQ(checkpoint.optimizer.metadata.at("number"), checkpoint.trainer_json);
-  EXPECT_EQ(checkpoint.model.tensors.size(), static_cast<size_t>(kRanks));
+  EXPECT_EQ(checkpoint.model.tensors.size(),
+            static_cast<size_t>(kRanks + (number % 3 == 0 ? 1 : 0)));
   for (const Safetensors& part : {checkpoint.model, checkpoint.optimizer.whole()}) {
     for (const auto& [name, tensor] : part.tensors)
       EXPECT_TRUE(tensor.eq(number).all().item<bool>()) << name;

@@ -197,4 +197,78 @@ SlicedTensors by_position(SlicedTensors state, const ParameterNames& names,
   return result;
 }
 
+SlicedTensors of_parameters(SlicedTensors state, const ParameterNames& names,
+                            const std::string& source) {
+  if (!is_by_name(state.metadata))
+    throw CheckpointError(source +
+                          ": has the optimizer's state by position, of which no part can be told; "
+                          "load it whole and save it again");
+  std::set<std::string, std::less<>> wanted;
+  for (const auto& group : names) wanted.insert(group.begin(), group.end());
+  std::vector<Group> groups = groups_of(state.metadata, source);
+  for (size_t g = 0; g < groups.size(); ++g) state.metadata.erase(key_of_group(g));
+  size_t kept = groups.size(), next = 0;
+  for (Group& group : groups) {
+    const bool had_some = !group.names.empty();
+    std::erase_if(group.names, [&](const std::string& name) { return !wanted.contains(name); });
+    if (had_some && group.names.empty() && kept > names.size()) {
+      --kept;
+      continue;
+    }
+    group.options[kParameters] = group.names;
+    state.metadata[key_of_group(next++)] = group.options.dump();
+  }
+  std::erase_if(state.tensors,
+                [&](const auto& entry) { return !wanted.contains(divided(entry.first).first); });
+  return state;
+}
+
+Metadata joined_groups(const std::vector<Metadata>& of_ranks) {
+  constexpr const char* kKind = "optimizer";
+  const auto who = [](size_t rank) { return "the optimizer of rank " + std::to_string(rank); };
+  Metadata result;
+  std::vector<Group> all;
+  std::map<std::string, size_t> group_of;
+  size_t first = 0;
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (of_ranks[rank].empty()) continue;
+    std::vector<Group> groups = groups_of(of_ranks[rank], who(rank));
+    if (result.empty()) {
+      first = rank;
+      result = of_ranks[rank];
+      for (const Group& group : groups) all.push_back({group.options, {}});
+    }
+    if (result.count(kKind) != of_ranks[rank].count(kKind) ||
+        (result.count(kKind) != 0 && result.at(kKind) != of_ranks[rank].at(kKind)))
+      throw InvalidArgument(who(rank) + " is of another kind than rank " + std::to_string(first) +
+                            "'s; one checkpoint has one kind");
+    if (groups.size() != all.size())
+      throw InvalidArgument(who(rank) + " has " + std::to_string(groups.size()) +
+                            " parameter groups, and rank " + std::to_string(first) + "'s " +
+                            std::to_string(all.size()) +
+                            "; make the same groups on all ranks, those without parameters too");
+    for (size_t g = 0; g < groups.size(); ++g) {
+      json own = groups[g].options, other = all[g].options;
+      own.erase(kParameters);
+      other.erase(kParameters);
+      if (own != other)
+        throw InvalidArgument(who(rank) + " has other options in parameter group " +
+                              std::to_string(g) + " than rank " + std::to_string(first) + "'s");
+      for (std::string& name : groups[g].names) {
+        const auto [former, fresh] = group_of.emplace(name, g);
+        if (former->second != g)
+          throw InvalidArgument(who(rank) + " has " + shown(name) + " in parameter group " +
+                                std::to_string(g) + ", another rank's in " +
+                                std::to_string(former->second));
+        if (fresh) all[g].names.push_back(std::move(name));
+      }
+    }
+  }
+  for (size_t g = 0; g < all.size(); ++g) {
+    all[g].options[kParameters] = all[g].names;
+    result[key_of_group(g)] = all[g].options.dump();
+  }
+  return result;
+}
+
 }  // namespace lockstep

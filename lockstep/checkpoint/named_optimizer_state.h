@@ -45,4 +45,15 @@ SlicedTensors by_name(SlicedTensors state, const ParameterNames& names);
 SlicedTensors by_position(SlicedTensors state, const ParameterNames& names,
                           const std::string& source);
 
+// Of a state by names what is of these parameters, for an optimizer of a part of the model: others are left out, and
+// groups that had nothing else, as far as there are more groups than the optimizer's. Throws CheckpointError that
+// begins with `source`: a state by position.
+SlicedTensors of_parameters(SlicedTensors state, const ParameterNames& names,
+                            const std::string& source);
+
+// The metadata of states by names, of ranks whose optimizers have different parameters, or some the same ones, as that
+// of one optimizer of them all; ranks with none are left out. Throws InvalidArgument that names the rank: another kind
+// of optimizer, number of groups or options than the first, or a parameter in another group.
+Metadata joined_groups(const std::vector<Metadata>& of_ranks);
+
 }  // namespace lockstep

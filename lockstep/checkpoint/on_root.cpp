@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/exception_text.h"
 
 namespace lockstep {
 namespace {
@@ -49,12 +50,9 @@ void on_root(Communicator& comm, const std::function<void()>& fn, int root,
     } catch (const SystemError& error) {
       thrown = std::current_exception();
       failure = {error.what(), error.errnum()};
-    } catch (const std::exception& error) {
-      thrown = std::current_exception();
-      failure.message = *error.what() ? error.what() : "an exception without a message";
     } catch (...) {
       thrown = std::current_exception();
-      failure.message = "an unknown exception";
+      failure.message = exception_text(thrown);
     }
   }
   failure = share(comm, std::move(failure), root, site);

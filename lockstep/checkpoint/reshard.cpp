@@ -20,7 +20,7 @@ constexpr int kMostFiles = 99999;  // five digits
 // Elements of a tensor, mapped where one slice has them.
 at::Tensor elements(const SlicedTensor& tensor, int64_t begin, int64_t end) {
   for (const TensorSlice& slice : tensor.slices) {
-    if (slice.begin <= begin && end <= slice.end())
+    if (slice.box.whole() && slice.begin <= begin && end <= slice.end())
       return slice.values.narrow(0, begin - slice.begin, end - begin);
   }
   at::Tensor values = at::empty({end - begin}, tensor.dtype);
@@ -43,17 +43,22 @@ SlicedTensors part_of(const SlicedTensors& whole, int index, int count) {
   return part;
 }
 
-// Whole tensors, each where there is least so far.
-std::vector<Safetensors> dealt(const Safetensors& whole, int count) {
-  std::vector<Safetensors> parts(static_cast<size_t>(count),
-                                 Safetensors{.tensors = {}, .metadata = whole.metadata});
-  std::vector<size_t> bytes(parts.size(), 0);
-  for (const auto& entry : whole.tensors) {
+// Whole tensors by name, each where there is least so far.
+std::vector<std::vector<std::string>> dealt(const SlicedTensors& whole, int count) {
+  std::vector<std::vector<std::string>> parts(static_cast<size_t>(count));
+  std::vector<int64_t> bytes(parts.size(), 0);
+  for (const auto& [name, tensor] : whole.tensors) {
     const auto least = std::min_element(bytes.begin(), bytes.end());
-    *least += entry.second.nbytes();
-    parts[static_cast<size_t>(least - bytes.begin())].tensors.push_back(entry);
+    *least += tensor.numel() * static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    parts[static_cast<size_t>(least - bytes.begin())].push_back(name);
   }
   return parts;
+}
+
+Safetensors chosen(const SlicedTensors& from, const std::vector<std::string>& names) {
+  Safetensors result{.tensors = {}, .metadata = from.metadata};
+  for (const std::string& name : names) result.tensors.emplace_back(name, from.find(name)->whole());
+  return result;
 }
 
 }  // namespace
@@ -64,20 +69,20 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
     throw InvalidArgument("reshard_checkpoint: " + std::to_string(files) +
                           " files cannot be; give 1 to " + std::to_string(kMostFiles));
   const at::NoGradGuard no_grad;
-  const Checkpoint whole = read_checkpoint(from);
+  const Checkpoint whole = read_checkpoint(from, CheckpointParts::kAll, ModelForm::kSlices);
   internal::PartialDirectory fresh(to, internal::new_attempt());
   if (files == 1) {
     internal::write_alone(fresh.directory(), whole);
     fresh.publish();
     return;
   }
-  std::vector<Safetensors> models = dealt(whole.model, files);
+  const auto models = dealt(whole.model_slices, files);
   std::vector<bool> has_model, has_state;
   const bool divided =
       std::any_of(whole.optimizer.tensors.begin(), whole.optimizer.tensors.end(),
                   [&](const auto& entry) { return entry.second.numel() >= files; });
   for (int i = 0; i < files; ++i) {
-    has_model.push_back(!models[static_cast<size_t>(i)].tensors.empty());
+    has_model.push_back(!models[static_cast<size_t>(i)].empty());
     has_state.push_back(divided || (i == 0 && !whole.optimizer.tensors.empty()));
   }
   const auto model_turns = internal::turns_of(has_model), turns = internal::turns_of(has_state);
@@ -86,10 +91,10 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
   for (int i = 0; i < files; ++i) {
     const auto n = static_cast<size_t>(i);
     Checkpoint share;
-    share.model = std::move(models[n]);
+    share.model = chosen(whole.model_slices, models[n]);
     share.optimizer = part_of(whole.optimizer, i, files);
     written.push_back(internal::write_share(
-        under_way, internal::share_to_write(share, model_turns[n], turns[n])));
+        under_way, internal::share_to_write(share, model_turns[n], turns[n], /*in_slices=*/false)));
     under_way.commit();  // or there would be too many open ones
   }
   internal::write_rest(under_way, internal::rest_to_write(whole), written);

@@ -15,8 +15,15 @@
 
 namespace lockstep {
 
-// kShardedPt: at least one of the index's files is of torch.save.
-enum class TensorFileKind { kSafetensors, kShardedSafetensors, kPt, kShardedPt };
+// kShardedPt: at least one of the index's files is of torch.save. kSlicedSafetensors: tensors in slices
+// (slice_index.h), put together.
+enum class TensorFileKind {
+  kSafetensors,
+  kShardedSafetensors,
+  kSlicedSafetensors,
+  kPt,
+  kShardedPt
+};
 
 struct TensorFile {
   TensorFileKind kind = TensorFileKind::kSafetensors;

@@ -71,9 +71,9 @@ IndexedTensor parse_tensor(const json& from, const std::string& where) {
   tensor.strides = row_strides(tensor.shape);
   if (from.contains("strides")) {
     std::vector<int64_t> strides = whole_numbers(from.at("strides"));
-    const bool fits =
+    const bool dense =
         *numel > 0 ? without_holes(tensor.shape, strides) : strides.size() == tensor.shape.size();
-    if (!fits) throw CheckpointError(where + " has strides that leave holes");
+    if (!dense) throw CheckpointError(where + " has strides that leave holes");
     if (*numel > 0) tensor.strides = std::move(strides);
   }
   for (const json& each : from.at("slices")) {
@@ -82,7 +82,14 @@ IndexedTensor parse_tensor(const json& from, const std::string& where) {
                        .end = whole_number(each.at("end"))};
     if (!is_plain_file_name(slice.file))
       throw CheckpointError(where + " names a file outside its directory");
-    if (slice.begin < 0 || slice.end < slice.begin || slice.end > *numel)
+    if (each.contains("box")) {
+      auto box = parse_box(each.at("box").get_ref<const std::string&>());
+      if (!box || box->whole() || !fits(*box, tensor.shape))
+        throw CheckpointError(where + " has a slice of a box that is none of it");
+      slice.box = in_one_form(std::move(*box), tensor.shape);
+    }
+    const int64_t most = slice.box.whole() ? *numel : numel_of(slice.box, tensor.shape);
+    if (slice.begin < 0 || slice.end < slice.begin || slice.end > most)
       throw CheckpointError(where + " has a slice beyond its ends");
     tensor.slices.push_back(std::move(slice));
   }
@@ -90,19 +97,13 @@ IndexedTensor parse_tensor(const json& from, const std::string& where) {
 }
 
 void sort_slices(std::vector<IndexedSlice>& slices) {
-  std::sort(slices.begin(), slices.end(), [](const IndexedSlice& a, const IndexedSlice& b) {
+  std::stable_sort(slices.begin(), slices.end(), [](const IndexedSlice& a, const IndexedSlice& b) {
+    if (a.box != b.box) return a.box < b.box;
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   });
 }
 
 }  // namespace
-
-std::vector<int64_t> row_strides(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t i = shape.size(); i-- > 1;)
-    strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
-  return strides;
-}
 
 void add_slices(SliceIndex& index, const SliceIndex& part, const std::string& source) {
   for (const auto& [name, tensor] : part.tensors) {
@@ -119,17 +120,13 @@ void add_slices(SliceIndex& index, const SliceIndex& part, const std::string& so
 
 void check_whole(const SliceIndex& index, const std::string& source) {
   for (const auto& [name, tensor] : index.tensors) {
-    int64_t next = 0;
-    bool fits = !tensor.slices.empty();
-    for (const IndexedSlice& slice : tensor.slices) {
-      if (slice.begin != next) fits = false;
-      if (!fits) break;
-      next = slice.end;
-    }
-    if (fits && next == count(tensor.shape)) continue;
-    throw CheckpointError(source + ": the slices of " + shown(name) +
-                          " do not make it up: elements from " + std::to_string(next) +
-                          " on are missing or there twice");
+    std::vector<BoxRange> ranges;
+    for (const IndexedSlice& slice : tensor.slices)
+      ranges.push_back({slice.box, slice.begin, slice.end});
+    const std::string wrong = why_not_whole(tensor.shape, std::move(ranges));
+    if (!wrong.empty())
+      throw CheckpointError(source + ": the slices of " + shown(name) +
+                            " do not make it up: " + wrong);
   }
 }
 
@@ -141,8 +138,10 @@ std::string format_slice_index(const SliceIndex& index) {
     into["shape"] = tensor.shape;
     if (tensor.strides != row_strides(tensor.shape)) into["strides"] = tensor.strides;
     json& slices = into["slices"] = json::array();
-    for (const IndexedSlice& slice : tensor.slices)
+    for (const IndexedSlice& slice : tensor.slices) {
       slices.push_back({{"file", slice.file}, {"begin", slice.begin}, {"end", slice.end}});
+      if (!slice.box.whole()) slices.back()["box"] = to_string(slice.box);
+    }
   }
   return json{{"metadata", index.metadata}, {"tensors", tensors}}.dump(1) + "\n";
 }

@@ -6,7 +6,9 @@
 //                                          "begin": 0, "end": 294912}, ...]}, ...}}
 //
 // A slice is a range of the tensor's elements as they lie in memory: row by row, or, where there are
-// "strides" (in elements, without holes), in their order. The file has it under the tensor's name.
+// "strides" (in elements, without holes), in their order. Of a tensor that is divided along its dims it is a range of
+// a box's elements, in the same order (tensor_box.h), and says which: "box": "0:768,0:384". The file has it under the
+// tensor's name.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +17,15 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/checkpoint/tensor_box.h"
+
 namespace lockstep {
 
 struct IndexedSlice {
   std::string file;  // in the index's own directory
   int64_t begin = 0;
   int64_t end = 0;
+  TensorBox box = {};  // whole: the range is one of the tensor
   friend bool operator==(const IndexedSlice&, const IndexedSlice&) = default;
 };
 
@@ -28,7 +33,7 @@ struct IndexedTensor {
   std::string dtype;  // safetensors' word
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;      // as many
-  std::vector<IndexedSlice> slices;  // by `begin`
+  std::vector<IndexedSlice> slices;  // by `box` and `begin`
   friend bool operator==(const IndexedTensor&, const IndexedTensor&) = default;
 };
 
@@ -38,22 +43,19 @@ struct SliceIndex {
   friend bool operator==(const SliceIndex&, const SliceIndex&) = default;
 };
 
-// Of a tensor that lies row by row.
-std::vector<int64_t> row_strides(const std::vector<int64_t>& shape);
-
 // Adds the slices of `part`. Throws CheckpointError that begins with `source` where both have a
 // tensor, but of another shape, dtype or order.
 void add_slices(SliceIndex& index, const SliceIndex& part, const std::string& source);
 
 // Throws CheckpointError of one line that begins with `source` and names the tensor, unless the
-// slices of each make it up: every element once.
+// slices of each make it up: every element once, in boxes that are a grid.
 void check_whole(const SliceIndex& index, const std::string& source);
 
 // Equal input gives equal text.
 std::string format_slice_index(const SliceIndex& index);
 // Takes memory in proportion to `json`. Throws CheckpointError of one line that begins with
-// `source`, also for a shape that cannot be, strides with holes and a file outside the directory.
-// Does not check_whole().
+// `source`, also for a shape that cannot be, strides with holes, a box or a range beyond it, and a
+// file outside the directory. Does not check_whole().
 SliceIndex parse_slice_index(std::string_view json, const std::string& source);
 
 }  // namespace lockstep

@@ -29,6 +29,101 @@ TEST(SliceIndex, ComesBackFromItsText) {
   check_whole(index, "test");
 }
 
+// Of a matrix of 3 x 4 two halves of its columns, of which the second is in two files.
+SliceIndex in_boxes() {
+  SliceIndex index;
+  const TensorBox left{{0, 0}, {3, 2}}, right{{0, 2}, {3, 4}};
+  index.tensors["w"] = {.dtype = "F32",
+                        .shape = {3, 4},
+                        .strides = {4, 1},
+                        .slices = {{"a", 0, 6, left}, {"b", 0, 2, right}, {"c", 2, 6, right}}};
+  return index;
+}
+
+TEST(SliceIndex, RangesAreOfBoxes) {
+  const SliceIndex index = in_boxes();
+  const std::string text = format_slice_index(index);
+  EXPECT_THAT(text, HasSubstr("\"box\": \"0:3,2:4\""));
+  EXPECT_EQ(parse_slice_index(text, "test"), index);
+  check_whole(index, "test");
+  // Ranks' slices come in any order.
+  SliceIndex together, second = index;
+  second.tensors["w"].slices.erase(second.tensors["w"].slices.begin());
+  SliceIndex first = index;
+  first.tensors["w"].slices.resize(1);
+  add_slices(together, second, "test");
+  add_slices(together, first, "test");
+  EXPECT_EQ(together, index);
+  EXPECT_THAT(message_of<CheckpointError>([&] { check_whole(second, "test"); }),
+              HasSubstr("do not make it up: indices of dim 1 from 0 on are missing"));
+  // All of a tensor is no box.
+  const std::string all = R"({"metadata": {}, "tensors": {"w": {"dtype": "F32", "shape": [3, 4],
+      "slices": [{"file": "a", "begin": 0, "end": 12, "box": "0:3,0:4"}]}}})";
+  EXPECT_TRUE(parse_slice_index(all, "test").tensors["w"].slices[0].box.whole());
+}
+
+// What the former version wrote, to the byte.
+TEST(SliceIndex, WithoutBoxesItIsAsItWas) {
+  const std::string text = R"({
+ "metadata": {
+  "optimizer": "AdamW"
+ },
+ "tensors": {
+  "0.exp_avg": {
+   "dtype": "F32",
+   "shape": [
+    3,
+    4
+   ],
+   "slices": [
+    {
+     "begin": 0,
+     "end": 7,
+     "file": "a"
+    },
+    {
+     "begin": 7,
+     "end": 12,
+     "file": "b"
+    }
+   ]
+  },
+  "0.step": {
+   "dtype": "I64",
+   "shape": [],
+   "slices": [
+    {
+     "begin": 0,
+     "end": 1,
+     "file": "a"
+    }
+   ]
+  },
+  "1.exp_avg": {
+   "dtype": "F32",
+   "shape": [
+    2,
+    3
+   ],
+   "slices": [
+    {
+     "begin": 0,
+     "end": 6,
+     "file": "b"
+    }
+   ],
+   "strides": [
+    1,
+    2
+   ]
+  }
+ }
+}
+)";
+  EXPECT_EQ(format_slice_index(example()), text);
+  EXPECT_EQ(parse_slice_index(text, "test"), example());
+}
+
 TEST(SliceIndex, SlicesOfRanksComeTogether) {
   SliceIndex index;
   SliceIndex first = example(), second = example();
@@ -102,6 +197,24 @@ TEST(SliceIndex, WhatCannotBeIsRefusedInOneLine) {
       {tensor(R"("dtype": "F32", "shape": [2],
                  "slices": [{"file": "x", "begin": -1, "end": 2}])"),
        "beyond its ends"},
+      {tensor(R"("dtype": "F32", "shape": [2, 4],
+                 "slices": [{"file": "x", "begin": 0, "end": 5, "box": "0:2,1:3"}])"),
+       "beyond its ends"},
+      {tensor(R"("dtype": "F32", "shape": [2, 4],
+                 "slices": [{"file": "x", "begin": 0, "end": 4, "box": "0:2,3:5"}])"),
+       "a box that is none of it"},
+      {tensor(R"("dtype": "F32", "shape": [2, 4],
+                 "slices": [{"file": "x", "begin": 0, "end": 0, "box": "0:2,3:3"}])"),
+       "a box that is none of it"},
+      {tensor(R"("dtype": "F32", "shape": [2, 4],
+                 "slices": [{"file": "x", "begin": 0, "end": 2, "box": "0:2"}])"),
+       "a box that is none of it"},
+      {tensor(R"("dtype": "F32", "shape": [2, 4],
+                 "slices": [{"file": "x", "begin": 0, "end": 2, "box": "two"}])"),
+       "a box that is none of it"},
+      {tensor(R"("dtype": "F32", "shape": [2, 4],
+                 "slices": [{"file": "x", "begin": 0, "end": 2, "box": [0, 2, 0, 1]}])"),
+       "is not an index of slices"},
   };
   for (const auto& [text, expected] : wrong) {
     const std::string message =

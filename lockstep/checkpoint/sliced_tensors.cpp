@@ -1,11 +1,14 @@
 #include "lockstep/checkpoint/sliced_tensors.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/mapped_tensor.h"
 #include "lockstep/checkpoint/slice_index.h"
@@ -22,6 +25,39 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
+// From here on libtorch copies with several threads.
+constexpr size_t kLongRun = 1 << 20;
+
+void copy_run(const at::Tensor& to, int64_t to_begin, const at::Tensor& from, int64_t from_begin,
+              int64_t length) {
+  const auto size = static_cast<size_t>(from.element_size());
+  const size_t bytes = static_cast<size_t>(length) * size;
+  const bool same = to.scalar_type() == from.scalar_type() && to.is_cpu() && from.is_cpu();
+  if (!same || bytes >= kLongRun) {
+    to.narrow(0, to_begin, length).copy_(from.narrow(0, from_begin, length));
+    return;
+  }
+  std::memcpy(
+      static_cast<char*>(to.mutable_data_ptr()) + static_cast<size_t>(to_begin) * size,
+      static_cast<const char*>(from.const_data_ptr()) + static_cast<size_t>(from_begin) * size,
+      bytes);
+}
+
+// `inner`, of what has the shape of `outer`, as a box of what `outer` is of.
+TensorBox within(const TensorBox& outer, const TensorBox& inner) {
+  if (inner.whole()) return outer;
+  TensorBox box = inner;
+  for (size_t i = 0; i < outer.begin.size(); ++i) {
+    box.begin[i] += outer.begin[i];
+    box.end[i] += outer.begin[i];
+  }
+  return box;
+}
+
+BoxRange range_of(const TensorSlice& slice) {
+  return {slice.box, slice.begin, slice.end()};
+}
+
 }  // namespace
 
 int64_t SlicedTensor::numel() const {
@@ -29,35 +65,50 @@ int64_t SlicedTensor::numel() const {
 }
 
 bool SlicedTensor::complete() const {
-  int64_t next = 0;
-  for (const TensorSlice& slice : slices) {
-    if (slice.begin != next) return false;
-    next = slice.end();
-  }
-  return next == numel();
+  std::vector<BoxRange> ranges;
+  for (const TensorSlice& slice : slices) ranges.push_back(range_of(slice));
+  return why_not_whole(larger ? larger->sizes : sizes, std::move(ranges)).empty();
 }
 
-void SlicedTensor::read(int64_t begin, const at::Tensor& out) const {
+void SlicedTensor::read(const TensorBox& box, int64_t begin, const at::Tensor& out) const {
   const int64_t end = begin + out.numel();
-  int64_t next = begin;
-  for (const TensorSlice& slice : slices) {
-    if (next == end) break;
-    if (slice.end() <= next) continue;
-    if (slice.begin > next) break;
-    const int64_t length = std::min(slice.end(), end) - next;
-    out.narrow(0, next - begin, length).copy_(slice.values.narrow(0, next - slice.begin, length));
-    next += length;
-  }
-  if (next != end)
+  const auto refuse = [&](int64_t from) {
     throw InvalidArgument("a slice of elements " + std::to_string(begin) + " to " +
-                          std::to_string(end) + " is not there from " + std::to_string(next) +
+                          std::to_string(end) + " is not there from " + std::to_string(from) +
                           " on");
+  };
+  if (!fits(box, sizes)) throw InvalidArgument("the box [" + to_string(box) + "] is none of it");
+  const int64_t numel = numel_of(box, sizes);
+  if (begin < 0 || end > numel) refuse(begin < 0 ? begin : std::max(begin, numel));
+  if (begin == end) return;
+  const std::vector<int64_t>& shape = larger ? larger->sizes : sizes;
+  const std::vector<int64_t>& order = larger ? larger->strides : strides;
+  const BoxRange wanted{in_one_form(within(larger ? larger->box : TensorBox{}, box), shape), begin,
+                        end};
+  int64_t found = 0;
+  for (const TensorSlice& slice : slices) {
+    for_each_run(shape, order, wanted, range_of(slice), [&](int64_t to, int64_t from, int64_t n) {
+      copy_run(out, to, slice.values, from, n);
+      found += n;
+    });
+    if (found == out.numel()) return;
+  }
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  for (const TensorSlice& slice : slices)
+    for_each_run(shape, order, wanted, range_of(slice),
+                 [&](int64_t to, int64_t, int64_t n) { runs.emplace_back(to, to + n); });
+  std::sort(runs.begin(), runs.end());
+  int64_t next = 0;
+  for (const auto& [from, to] : runs)
+    if (from <= next) next = std::max(next, to);
+  refuse(begin + next);
 }
 
 at::Tensor SlicedTensor::whole() const {
-  if (slices.size() == 1 && slices[0].values.numel() == numel()) {
-    const at::Tensor& values = slices[0].values;
-    return values.as_strided(sizes, strides, values.storage_offset());
+  for (const TensorSlice& slice : slices) {
+    const bool all = larger ? slice.box == larger->box : slice.box.whole();
+    if (all && slice.values.numel() == numel())
+      return slice.values.as_strided(sizes, strides, slice.values.storage_offset());
   }
   at::Tensor tensor = at::empty_strided(sizes, strides, dtype);
   read(0, in_memory_order(tensor));
@@ -95,11 +146,23 @@ std::function<void(const std::string& name, int64_t begin, const at::Tensor& par
 }
 
 SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,
-                      const at::Tensor& values) {
+                      const at::Tensor& values, TensorBox box) {
   return {.dtype = values.scalar_type(),
           .sizes = sizes.vec(),
           .strides = strides.vec(),
-          .slices = {{begin, values}}};
+          .slices = {{begin, values, std::move(box)}}};
+}
+
+SlicedTensor box_of(SlicedTensor tensor, const TensorBox& box) {
+  if (tensor.larger || !fits(box, tensor.sizes))
+    throw InvalidArgument("the box [" + to_string(box) + "] is none of a tensor of [" +
+                          joined(tensor.sizes) + "]");
+  const TensorBox part = in_one_form(box, tensor.sizes);
+  if (part.whole()) return tensor;
+  tensor.larger = {std::move(tensor.sizes), std::move(tensor.strides), part};
+  tensor.sizes = shape_of(part, tensor.larger->sizes);
+  tensor.strides = dense_strides(tensor.sizes, tensor.larger->strides);
+  return tensor;
 }
 
 SlicedTensors::SlicedTensors(const Safetensors& given) : metadata(given.metadata) {
@@ -148,6 +211,11 @@ SlicedTensors read_sliced(const fs::path& directory, const std::string& stem,
       throw CheckpointError((directory / index_name).string() + ": is missing");
     return read_safetensors(directory / whole, find_sum(sums, whole));  // names what is missing
   }
+  return read_slices(directory, index_name, sums);
+}
+
+SlicedTensors read_slices(const fs::path& directory, const std::string& index_name,
+                          const FileSums& sums) {
   const std::string source = (directory / index_name).string();
   const std::string text = read_small_file(directory / index_name);
   if (const auto sum = find_sum(sums, index_name))
@@ -175,7 +243,7 @@ SlicedTensors read_sliced(const fs::path& directory, const std::string& stem,
           values->scalar_type() != *dtype)
         throw CheckpointError((directory / slice.file).string() + ": lacks the slice of '" + name +
                               "' that " + index_name + " promises");
-      into.slices.push_back({slice.begin, values->view({-1})});
+      into.slices.push_back({slice.begin, values->view({-1}), slice.box});
     }
   }
   return result;

@@ -69,6 +69,95 @@ TEST(SlicedTensors, OrderInMemoryIsKept) {
   EXPECT_EQ(expanded.bytes(), 16);
 }
 
+// 5 x 6 x 4, as memory has it; in four boxes, each cut into two ranges.
+SlicedTensor in_boxes(const at::Tensor& tensor) {
+  SlicedTensor sliced =
+      slice_of(tensor.sizes(), tensor.strides(), 0, at::empty({0}, tensor.options()));
+  sliced.slices.clear();
+  for (const auto& [r, s] : {std::pair<int64_t, int64_t>{0, 3}, {3, 5}}) {
+    for (const auto& [c, d] : {std::pair<int64_t, int64_t>{0, 2}, {2, 6}}) {
+      // The part's own memory, in the whole's order.
+      const at::Tensor view = tensor.narrow(0, r, s - r).narrow(1, c, d - c);
+      const at::Tensor part =
+          at::empty_strided(view.sizes(), dense_strides(view.sizes().vec(), tensor.strides().vec()),
+                            tensor.options())
+              .copy_(view);
+      const at::Tensor flat = part.as_strided({part.numel()}, {1});
+      const TensorBox box{{r, c, 0}, {s, d, 4}};
+      const int64_t half = flat.numel() / 2;
+      sliced.slices.push_back({half, flat.narrow(0, half, flat.numel() - half), box});
+      sliced.slices.push_back({0, flat.narrow(0, 0, half), box});
+    }
+  }
+  return sliced;
+}
+
+TEST(SlicedTensors, RangesAreReadFromBoxes) {
+  for (const bool transposed : {false, true}) {
+    const at::Tensor rows = at::arange(120, at::kDouble).view({5, 6, 4});
+    const at::Tensor tensor =
+        transposed ? at::empty_strided({5, 6, 4}, {6, 1, 30}, at::kDouble).copy_(rows) : rows;
+    const SlicedTensor sliced = in_boxes(tensor);
+    EXPECT_TRUE(sliced.complete());
+    EXPECT_TRUE(sliced.whole().equal(rows));
+    EXPECT_EQ(sliced.whole().strides(), tensor.strides());
+    const at::Tensor flat = tensor.as_strided({120}, {1});
+    for (int64_t begin = 0; begin <= 120; begin += 7) {
+      for (int64_t end = begin; end <= 120; end += 11) {
+        const at::Tensor out = at::full({end - begin}, -1.0, at::kDouble);
+        sliced.read(begin, out);
+        EXPECT_TRUE(out.equal(flat.narrow(0, begin, end - begin))) << begin << " to " << end;
+      }
+    }
+    // Of any other box, too, also as a tensor of its own.
+    const TensorBox box{{1, 1, 1}, {4, 5, 3}};
+    const at::Tensor view = tensor.narrow(0, 1, 3).narrow(1, 1, 4).narrow(2, 1, 2);
+    const SlicedTensor part = box_of(sliced, box);
+    EXPECT_TRUE(part.whole().equal(view));
+    EXPECT_EQ(part.sizes, view.sizes());
+    EXPECT_TRUE(part.complete());
+    const at::Tensor own = part.whole().as_strided({24}, {1});
+    for (int64_t begin = 0; begin < 24; ++begin) {
+      const at::Tensor a = at::empty({24 - begin}, at::kDouble), b = at::empty_like(a);
+      part.read(begin, a);
+      sliced.read(box, begin, b);
+      EXPECT_TRUE(a.equal(own.narrow(0, begin, 24 - begin)));
+      EXPECT_TRUE(a.equal(b));
+    }
+    const at::Tensor inner = at::empty({4}, at::kDouble);
+    part.read({{1, 1, 0}, {2, 3, 2}}, 0, inner);
+    const at::Tensor expected = view.narrow(0, 1, 1).narrow(1, 1, 2);
+    EXPECT_TRUE(inner.sum().equal(expected.sum()));
+    EXPECT_THROW(part.read({{0, 0, 0}, {4, 1, 1}}, 0, inner), InvalidArgument);
+    EXPECT_THROW(box_of(part, box), InvalidArgument);
+    EXPECT_THROW(box_of(sliced, {{0, 0, 0}, {5, 6, 5}}), InvalidArgument);
+    EXPECT_FALSE(box_of(sliced, {{0, 0, 0}, {5, 6, 4}}).larger) << "all of it";
+  }
+}
+
+TEST(SlicedTensors, ABoxThatLiesInOnePieceIsNotCopied) {
+  const at::Tensor values = at::arange(12, at::kFloat);
+  const TensorBox left{{0, 0}, {3, 2}}, right{{0, 2}, {3, 4}};
+  SlicedTensor tensor = slice_of({3, 4}, {4, 1}, 0, values.narrow(0, 0, 6), left);
+  tensor.slices.push_back({0, values.narrow(0, 6, 6), right});
+  const at::Tensor part = box_of(tensor, right).whole();
+  EXPECT_EQ(part.const_data_ptr(), values.const_data_ptr<float>() + 6);
+  EXPECT_TRUE(part.equal(values.narrow(0, 6, 6).view({3, 2})));
+  EXPECT_TRUE(tensor.whole().narrow(1, 2, 2).equal(part));
+}
+
+TEST(SlicedTensors, WhatABoxLacksIsNamed) {
+  SlicedTensor tensor = in_boxes(at::arange(120, at::kDouble).view({5, 6, 4}));
+  tensor.slices.erase(tensor.slices.begin() + 2);  // rows 0 to 3, the second half of columns 2 to 6
+  EXPECT_FALSE(tensor.complete());
+  const at::Tensor out = at::empty({120}, at::kDouble);
+  // Row 1 has its last two columns in the other half.
+  EXPECT_THAT(message_of<InvalidArgument>([&] { tensor.read(0, out); }),
+              HasSubstr("elements 0 to 120 is not there from 40 on"));
+  tensor.read(0, out.narrow(0, 0, 40));
+  EXPECT_THROW(tensor.whole(), InvalidArgument);
+}
+
 // Two files and their index, as two ranks write them.
 class SlicedFiles : public ::testing::Test {
  protected:

@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/tensor_file.h"
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
@@ -8,9 +9,18 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kNames[] = {"model.safetensors", "model.safetensors.index.json",
-                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
+                                  "model.slices.json", "pytorch_model.bin",
+                                  "pytorch_model.bin.index.json"};
 
 TensorFile read_file(const fs::path& path, const FileSums& sums) {
+  const std::string name = path.filename();
+  if (name.ends_with(".slices.json")) {
+    return {.kind = TensorFileKind::kSlicedSafetensors,
+            .path = path,
+            .contents = read_slices(path.parent_path(), name, sums).whole(),
+            .left_out = {},
+            .found_in = {}};
+  }
   if (path.extension() == ".json") return read_sharded(path, sums);
   return read_unsharded(path, find_sum(sums, path.filename()));
 }

@@ -23,6 +23,7 @@
 #include "lockstep/comm/vector_maths.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/exception_text.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/text.h"
@@ -82,16 +83,6 @@ void fold_bits(const at::Tensor& sum, const at::Tensor& more, ReduceOp op) {
     sum.bitwise_or_(more);
   else
     sum.bitwise_xor_(more);
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an unknown exception";
-  }
 }
 
 // Whether all_gather's input is this rank's own part of its output, so that nothing is to be
@@ -576,7 +567,7 @@ void Communicator::Impl::set_broken() noexcept {
   const std::exception_ptr error = std::current_exception();
   const bool first = broken_.set(error);  // else abort() was: this rank's own doing
   note_flights();
-  const std::string text = text_of(error);
+  const std::string text = exception_text(error);
   // Whoever waits for the device, on whatever stream, does not wait for ever.
   if (ordered_) backend_->abort(text);
   if (std::exchange(told_, true)) return;

@@ -14,6 +14,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/exception_text.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/subprocess.h"
@@ -162,6 +163,16 @@ TEST(NearestName, IsFoundAcrossTyposAndNotInvented) {
   EXPECT_EQ(nearest_name("x", names), "");
   EXPECT_EQ(nearest_name("momentum", names), "");
   EXPECT_EQ(nearest_name(std::string(1 << 20, 'a'), names), "");
+}
+
+TEST(ExceptionText, IsNeverEmpty) {
+  const auto of = [](const auto& thrown) {
+    return exception_text(std::make_exception_ptr(thrown));
+  };
+  EXPECT_EQ(of(InvalidArgument("no such rank")), "no such rank");
+  EXPECT_EQ(of(std::runtime_error("")), "an exception without a message");
+  EXPECT_EQ(of(7), "an unknown exception");
+  EXPECT_EQ(exception_text(nullptr), "");
 }
 
 }  // namespace core_test

@@ -22,12 +22,13 @@ LmConfig read_lm_config(const fs::path& directory) {
   }
 }
 
+constexpr std::string_view kBlock = ".mlp.";
+
 // transformers 5 has a layer's experts as two tensors, [experts, 2 inner, width] and [experts, width, inner], and
 // writes one file's matrices an expert; with save_original_format=False it writes those two, and Mixtral's block
 // under the name "mlp". Of such a tensor the experts' matrices, in the names of the model; of others itself.
 void add_named_as_here(const std::string& name, const at::Tensor& tensor, const LmConfig& config,
                        NamedTensors& kept) {
-  constexpr std::string_view kBlock = ".mlp.";
   const size_t at = name.find(kBlock);
   if (!config.has_experts() || at == std::string::npos) {
     kept.emplace_back(name, tensor);
@@ -57,13 +58,23 @@ void add_named_as_here(const std::string& name, const at::Tensor& tensor, const 
 
 // In the names of the transformers' classes, of the type they were written in. Old files have the rotation's
 // frequencies as a buffer; a tied head is the embeddings, whether it is written or not.
-NamedTensors read_lm_parameters(const fs::path& directory, const LmConfig& config) {
-  NamedTensors kept;
-  for (const auto& [name, tensor] : internal::read_model_tensors(directory)) {
-    if (name.ends_with("rotary_emb.inv_freq")) continue;
-    if (config.tie_word_embeddings && name == "lm_head.weight") continue;
-    add_named_as_here(name, tensor, config, kept);
+SlicedTensors read_lm_parameters(const fs::path& directory, const LmConfig& config) {
+  SlicedTensors stored = internal::read_model_parts(directory);
+  std::erase_if(stored.tensors, [&](const auto& entry) {
+    return entry.first.ends_with("rotary_emb.inv_freq") ||
+           (config.tie_word_embeddings && entry.first == "lm_head.weight");
+  });
+  if (!config.has_experts()) return stored;
+  SlicedTensors kept;
+  kept.metadata = stored.metadata;
+  Safetensors renamed;
+  for (auto& [name, tensor] : stored.tensors) {
+    if (name.find(kBlock) != std::string::npos && tensor.complete() && tensor.slices.size() == 1)
+      add_named_as_here(name, tensor.whole(), config, renamed.tensors);
+    else
+      kept.tensors.emplace(name, std::move(tensor));
   }
+  kept.tensors.merge(SlicedTensors(renamed).tensors);
   return kept;
 }
 
@@ -97,15 +108,12 @@ TransformerLm lm_without_values(const fs::path& directory) {
 
 std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_stored_parts(
     const fs::path& directory, const TransformerLm& model) {
-  Safetensors stored;
+  SlicedTensors stored = read_lm_parameters(directory, model->config());
   NamedTensors shapes;
-  for (auto& [name, tensor] : read_lm_parameters(directory, model->config())) {
-    shapes.emplace_back(name, at::empty(tensor.sizes(), at::device(at::kMeta).dtype(at::kFloat)));
-    // torch.save keeps a transposed view as such.
-    stored.tensors.emplace_back(name, tensor.contiguous());
-  }
+  for (const auto& [name, tensor] : stored.tensors)
+    shapes.emplace_back(name, at::empty(tensor.sizes, at::device(at::kMeta).dtype(at::kFloat)));
   check_module_state(*model, shapes, directory.string());
-  return stored_parts(SlicedTensors(stored), module_state(*model), directory.string());
+  return stored_parts(std::move(stored), module_state(*model), directory.string());
 }
 
 TransformerLm load_lm(const fs::path& directory) {

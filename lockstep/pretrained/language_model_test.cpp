@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/slice_index.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/model/sampling.h"
@@ -151,6 +152,39 @@ TEST(LanguageModel, ValuesComeAPartAtATime) {
     EXPECT_TRUE(at::equal(part, values.flatten().slice(0, 2, values.numel() - 1).to(at::kFloat)))
         << name;
   }
+  check_language_model(dir.path());
+}
+
+// As ranks leave it that divided the model, with the columns of a matrix in two files.
+TEST(LanguageModel, SlicesOfADividedModel) {
+  const TestDirectory dir;
+  const TransformerLm model = write_model(dir, false);
+  std::filesystem::remove(dir / "model.safetensors");
+  const std::string divided = "model.layers.0.mlp.down_proj.weight";
+  SliceIndex index;
+  NamedTensors first, second;
+  for (const auto& [name, tensor] : module_state(*model)) {
+    IndexedTensor& entry = index.tensors[name];
+    entry = {.dtype = "F32",
+             .shape = tensor.sizes().vec(),
+             .strides = row_strides(tensor.sizes().vec()),
+             .slices = {{"1", 0, tensor.numel()}}};
+    if (name != divided) {
+      first.emplace_back(name, tensor);
+      continue;
+    }
+    const int64_t rows = tensor.size(0), half = tensor.size(1) / 2;
+    first.emplace_back(name, tensor.narrow(1, 0, half));
+    second.emplace_back(name, tensor.narrow(1, half, half));
+    entry.slices = {{"1", 0, rows * half, {{0, 0}, {rows, half}}},
+                    {"2", 0, rows * half, {{0, half}, {rows, 2 * half}}}};
+  }
+  write_safetensors(dir / "1", first);
+  write_safetensors(dir / "2", second);
+  dir.write("model.slices.json", format_slice_index(index));
+  const TransformerLm loaded = load_lm(dir.path());
+  for (const auto& item : model->named_parameters())
+    EXPECT_TRUE(at::equal(loaded->named_parameters()[item.key()], item.value())) << item.key();
   check_language_model(dir.path());
 }
 

@@ -15,8 +15,8 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
-#include "lockstep/products/internal/state.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+#include "lockstep/products/internal/state.h"
 
 namespace lockstep {
 namespace {

@@ -30,9 +30,9 @@
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
-#include "lockstep/products/lm_parallelism.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
+#include "lockstep/products/lm_parallelism.h"
 
 namespace lockstep {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/checkpoint/mapped_tensor.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/aside_file.h"
@@ -35,17 +36,21 @@ std::string file_name(const char* stem, FileTurn turn) {
 }
 
 // The slices of a rank as tensors of a file: each under its tensor's name, and in its shape where it
-// is the whole of it, row by row.
+// is the whole of it, or of its box, row by row.
 Safetensors as_file(const SlicedTensors& share) {
   Safetensors file{.tensors = {}, .metadata = share.metadata};
   for (const auto& [name, tensor] : share.tensors) {
     if (tensor.slices.size() != 1)
       throw InvalidArgument("write_checkpoint: a rank writes one slice of " + shown(name) +
                             ", not " + std::to_string(tensor.slices.size()));
-    const at::Tensor& values = tensor.slices[0].values;
-    const bool whole =
-        values.numel() == tensor.numel() && tensor.strides == row_strides(tensor.sizes);
-    file.tensors.emplace_back(name, whole ? values.view(tensor.sizes) : values);
+    const auto& [begin, values, box] = tensor.slices[0];
+    if (tensor.larger || !fits(box, tensor.sizes))
+      throw InvalidArgument("write_checkpoint: the slice of " + shown(name) +
+                            " is of a box that is none of it");
+    const std::vector<int64_t> shape = shape_of(box, tensor.sizes);
+    const bool all = values.numel() == c10::multiply_integers(shape) &&
+                     tensor.strides == row_strides(tensor.sizes);
+    file.tensors.emplace_back(name, all ? values.view(shape) : values);
   }
   return file;
 }
@@ -61,9 +66,68 @@ SliceIndex index_of(const SlicedTensors& share, const std::string& file) {
     index.tensors[name] = {.dtype = dtype,
                            .shape = tensor.sizes,
                            .strides = tensor.strides,
-                           .slices = {{file, tensor.slices[0].begin, tensor.slices[0].end()}}};
+                           .slices = {{.file = file,
+                                       .begin = tensor.slices[0].begin,
+                                       .end = tensor.slices[0].end(),
+                                       .box = tensor.slices[0].box}}};
   }
   return index;
+}
+
+// What a rank writes of a kind: slices, or, in the only file, whole tensors, made one after the other.
+void add_slices_to_write(const SlicedTensors& share, const char* stem, FileTurn turn,
+                         std::vector<NamedFile>& files, SliceIndex& index) {
+  const std::string file = file_name(stem, turn);
+  if (turn.count == 1) {
+    std::vector<TensorToCome> tensors;
+    for (const auto& [name, tensor] : share.tensors) {
+      if (!tensor.complete())
+        throw InvalidArgument("write_checkpoint: of " + shown(name) +
+                              " only a part is there, and one rank writes all of it");
+      tensors.push_back(
+          {.name = name, .dtype = tensor.dtype, .sizes = tensor.sizes, .make = [tensor = tensor] {
+             return tensor.whole();
+           }});
+    }
+    files.push_back({file, FileToWrite(std::move(tensors), share.metadata)});
+  } else if (turn.count > 1) {
+    const Safetensors slices = as_file(share);
+    files.push_back({file, FileToWrite(slices.tensors, slices.metadata)});
+    index = index_of(share, file);
+  }
+}
+
+// A rank's slices of the model, and what it has whole.
+SlicedTensors all_in_slices(const Checkpoint& share) {
+  SlicedTensors all(share.model);
+  for (const auto& [name, tensor] : share.model_slices.tensors) {
+    if (!all.tensors.emplace(name, tensor).second)
+      throw InvalidArgument("write_checkpoint: the tensor " + shown(name) +
+                            " is given whole and in slices");
+  }
+  all.metadata.insert(share.model_slices.metadata.begin(), share.model_slices.metadata.end());
+  return all;
+}
+
+// Of slices that are whole tensors, as of stages of a pipeline, which file has each: then the index is Hugging Face's.
+// Nothing where one is divided.
+std::map<std::string, std::string> files_of_whole(const SliceIndex& index) {
+  std::map<std::string, std::string> files;
+  for (const auto& [name, tensor] : index.tensors) {
+    if (tensor.slices.size() != 1 || !tensor.slices[0].box.whole() ||
+        tensor.strides != row_strides(tensor.shape))
+      return {};
+    files[name] = tensor.slices[0].file;
+  }
+  return files;
+}
+
+int64_t bytes_of(const SliceIndex& index) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : index.tensors)
+    bytes +=
+        numel_of({}, tensor.shape) * static_cast<int64_t>(safetensors_element_size(tensor.dtype));
+  return bytes;
 }
 
 void check_further_name(const std::string& file) {
@@ -74,7 +138,7 @@ void check_further_name(const std::string& file) {
 }  // namespace
 
 bool is_own_file(std::string_view name) {
-  for (const char* file : {kRanksFile, kTrainerFile, kConfigFile, kChecksumsFile}) {
+  for (const char* file : {kModelSlices, kRanksFile, kTrainerFile, kConfigFile, kChecksumsFile}) {
     if (name == file) return true;
   }
   for (const char* stem : {kModelStem, kOptimizerStem}) {
@@ -99,6 +163,7 @@ std::string to_json(const WrittenShare& written) {
   return json{{"sums", format_checksums(written.sums)},
               {"model_files", written.model_files},
               {"model_bytes", written.model_bytes},
+              {"model", format_slice_index(written.model)},
               {"optimizer", format_slice_index(written.optimizer)}}
       .dump();
 }
@@ -116,18 +181,22 @@ WrittenShare written_from_json(const std::string& text, const std::string& sourc
     written.sums = parse_checksums(parsed.at("sums").get_ref<const std::string&>(), source);
     parsed.at("model_files").get_to(written.model_files);
     parsed.at("model_bytes").get_to(written.model_bytes);
-    written.optimizer =
-        parse_slice_index(parsed.at("optimizer").get_ref<const std::string&>(), source);
+    for (const auto& [key, index] :
+         {std::pair{"model", &written.model}, std::pair{"optimizer", &written.optimizer}})
+      *index = parse_slice_index(parsed.at(key).get_ref<const std::string&>(), source);
     return written;
   } catch (const json::exception&) {
     throw CheckpointError(source + ": is not what a rank says of its share");
   }
 }
 
-ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer) {
+ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer,
+                            bool in_slices) {
   ShareToWrite result;
   WrittenShare& written = result.written;
-  if (model.count > 0) {
+  if (in_slices) {
+    add_slices_to_write(all_in_slices(share), kModelStem, model, result.files, written.model);
+  } else if (model.count > 0) {
     const std::string file = file_name(kModelStem, model);
     // Refuses what cannot be written, before anybody counts it.
     result.files.push_back({file, FileToWrite(share.model.tensors, share.model.metadata)});
@@ -136,21 +205,7 @@ ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn op
       written.model_bytes += static_cast<int64_t>(tensor.nbytes());
     }
   }
-  if (optimizer.count == 1) {
-    std::vector<TensorToCome> tensors;
-    for (const auto& [name, tensor] : share.optimizer.tensors)
-      tensors.push_back(
-          {.name = name, .dtype = tensor.dtype, .sizes = tensor.sizes, .make = [tensor = tensor] {
-             return tensor.whole();
-           }});
-    result.files.push_back(
-        {whole_name(kOptimizerStem), FileToWrite(std::move(tensors), share.optimizer.metadata)});
-  } else if (optimizer.count > 1) {
-    const std::string file = file_name(kOptimizerStem, optimizer);
-    const Safetensors slices = as_file(share.optimizer);
-    result.files.push_back({file, FileToWrite(slices.tensors, slices.metadata)});
-    written.optimizer = index_of(share.optimizer, file);
-  }
+  add_slices_to_write(share.optimizer, kOptimizerStem, optimizer, result.files, written.optimizer);
   return result;
 }
 
@@ -202,6 +257,9 @@ RestToWrite rest_to_write(const Checkpoint& checkpoint) {
   rest.texts = checkpoint.files;
   rest.texts[kTrainerFile] = checkpoint.trainer_json;
   rest.texts[kConfigFile] = checkpoint.config_json;
+  rest.model = checkpoint.model.metadata;
+  rest.model.insert(checkpoint.model_slices.metadata.begin(),
+                    checkpoint.model_slices.metadata.end());
   rest.optimizer = checkpoint.optimizer.metadata;
   return rest;
 }
@@ -210,7 +268,8 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
                 const std::vector<WrittenShare>& written) {
   const std::string source = "write_checkpoint";
   FileSums sums;
-  SliceIndex optimizer;
+  SliceIndex model, optimizer;
+  model.metadata = rest.model;
   optimizer.metadata = rest.optimizer;
   std::map<std::string, std::string> model_files;
   int64_t model_bytes = 0;
@@ -221,9 +280,16 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
         throw CheckpointError(source + ": two ranks write the tensor " + shown(name));
     }
     model_bytes += share.model_bytes;
+    add_slices(model, share.model, source);
     add_slices(optimizer, share.optimizer, source);
   }
+  check_whole(model, source);
   check_whole(optimizer, source);
+  if (const auto files_of = files_of_whole(model); !files_of.empty()) {
+    model_files = files_of;
+    model_bytes = bytes_of(model);
+    model.tensors.clear();
+  }
   sums.merge(files.write(rest.files));
   const auto add = [&](const std::string& name, const std::string& text) {
     sums[name] = files.write(name, text);
@@ -233,20 +299,23 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
     const json index{{"metadata", {{"total_size", model_bytes}}}, {"weight_map", model_files}};
     add(index_name(kModelStem), index.dump(2) + "\n");
   }
-  if (!optimizer.tensors.empty()) {
-    const std::string index = format_slice_index(optimizer);
-    if (index.size() > kLargestSmallFile)
+  for (const auto& [index, name] : {std::pair{&model, std::string(kModelSlices)},
+                                    std::pair{&optimizer, index_name(kOptimizerStem)}}) {
+    if (index->tensors.empty()) continue;
+    const std::string text = format_slice_index(*index);
+    if (text.size() > kLargestSmallFile)
       throw CheckpointError(source +
                             ": so many files and tensors have an index that nobody would "
                             "read; write fewer files");
-    add(index_name(kOptimizerStem), index);
+    add(name, text);
   }
   files.write(kChecksumsFile, format_checksums(sums));
 }
 
 void write_alone(const fs::path& directory, const Checkpoint& checkpoint) {
   FilesUnderWay files(directory);
-  const WrittenShare written = write_share(files, share_to_write(checkpoint, {}, {}));
+  const WrittenShare written = write_share(
+      files, share_to_write(checkpoint, {}, {}, !checkpoint.model_slices.tensors.empty()));
   write_rest(files, rest_to_write(checkpoint), {written});
   files.commit();
 }

@@ -21,6 +21,7 @@ namespace lockstep::internal {
 inline constexpr const char* kModelStem = "model";
 inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kModelSlices = "model.slices.json";
 inline constexpr const char* kRanksFile = "ranks.safetensors";
 inline constexpr const char* kTrainerFile = "trainer.json";
 inline constexpr const char* kConfigFile = "config.json";
@@ -42,7 +43,7 @@ std::vector<FileTurn> turns_of(const std::vector<bool>& writes);
 struct WrittenShare {
   FileSums sums;
   std::map<std::string, std::string> model_files;  // by tensor; where the model has several files
-  SliceIndex optimizer;                            // likewise
+  SliceIndex model, optimizer;                     // where they are in slices, in several files
   int64_t model_bytes = 0;
 };
 std::string to_json(const WrittenShare& written);
@@ -62,8 +63,9 @@ struct ShareToWrite {
   std::vector<NamedFile> files;
   WrittenShare written;  // but for the sums
 };
-// Throws InvalidArgument for what cannot be written.
-ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer);
+// `in_slices`: so some rank's model is. Throws InvalidArgument for what cannot be written.
+ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer,
+                            bool in_slices);
 
 // Files of one directory that are written, and synced together afterwards. Throws SystemError.
 class FilesUnderWay {
@@ -93,7 +95,7 @@ void check_further_names(const Checkpoint& checkpoint);
 struct RestToWrite {
   std::vector<NamedFile> files;
   std::map<std::string, std::string> texts;
-  Metadata optimizer;
+  Metadata model, optimizer;
 };
 RestToWrite rest_to_write(const Checkpoint& checkpoint);
 // With the indices of what the ranks have written, and the checksums. Does not commit.

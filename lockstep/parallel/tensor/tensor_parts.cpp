@@ -56,6 +56,20 @@ PartSlice TensorParts::slice(const std::string& name) const {
   return own(place_of(name));
 }
 
+PlacedParameters TensorParts::places() const {
+  PlacedParameters places;
+  for (const auto& [name, place] : places_) {
+    const PartSlice& slice = own(place);
+    PlacedParameter& placed = places[name];
+    placed = {.shape = place.shape, .box = {}, .writes = !slice.whole() || comm_.rank() == 0};
+    if (slice.whole()) continue;
+    placed.box = {std::vector<int64_t>(place.shape.size(), 0), place.shape};
+    placed.box.begin[static_cast<size_t>(slice.dim)] = slice.begin;
+    placed.box.end[static_cast<size_t>(slice.dim)] = slice.end;
+  }
+  return places;
+}
+
 void TensorParts::check(const NamedTensors& mine) const {
   for (const auto& [name, tensor] : mine) {
     const Place& place = place_of(name);

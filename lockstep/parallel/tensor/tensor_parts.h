@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/divided_state.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/parameter_parts.h"
@@ -32,6 +33,9 @@ class TensorParts {
   const TensorPlan& plan() const { return plan_; }
   // Of this rank. Throws InvalidArgument for a name that is none.
   PartSlice slice(const std::string& name) const;
+  // Where this rank's slices are in a checkpoint (divided_state.h). What every part has whole, part 0 writes. Along
+  // further axes, such as a pipeline's stages or experts, a rank takes those of its own parameters.
+  PlacedParameters places() const;
 
   // This rank's slices, row by row where columns are divided. Local.
   void fill(const NamedTensors& mine, const ParameterParts& values) const;

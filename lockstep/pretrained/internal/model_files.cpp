@@ -37,4 +37,24 @@ NamedTensors read_model_tensors(const fs::path& directory) {
   return all;
 }
 
+SlicedTensors read_model_parts(const fs::path& directory) {
+  SlicedTensors all;
+  if (checkpoint_exists(directory)) {
+    all = read_checkpoint(directory, CheckpointParts::kModelAndConfig, ModelForm::kSlices)
+              .model_slices;
+  } else {
+    Safetensors stored = read_tensor_file(directory).contents;
+    // torch.save keeps a transposed view as such.
+    for (auto& entry : stored.tensors) entry.second = entry.second.contiguous();
+    all = stored;
+  }
+  NamedTensors names;
+  for (const auto& [name, tensor] : all.tensors) names.emplace_back(name, at::Tensor());
+  strip_module_prefix(&names);
+  SlicedTensors result;
+  auto name = names.begin();
+  for (auto& entry : all.tensors) result.tensors.emplace((name++)->first, std::move(entry.second));
+  return result;
+}
+
 }  // namespace lockstep::internal

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/flat/named_tensors.h"
 
 namespace lockstep::internal {
@@ -18,5 +19,7 @@ std::string model_type(const std::filesystem::path& directory);
 // All tensors, by the names of the files, "module." left out: of the file that find_tensor_file()
 // names, compared with its checksum if there is one. Throws CheckpointError.
 NamedTensors read_model_tensors(const std::filesystem::path& directory);
+// The same as it lies in the files, mapped, row by row: of a model in slices nothing is put together.
+SlicedTensors read_model_parts(const std::filesystem::path& directory);
 
 }  // namespace lockstep::internal

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/products/parallel_lm.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/products/parallel_lm.h"
 
 namespace lockstep {
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/slice_index.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -68,6 +69,48 @@ Checkpoint example() {
   checkpoint.trainer_json = R"({"step": 7, "epoch": 1})";
   checkpoint.config_json = "{}";
   return checkpoint;
+}
+
+// As two ranks leave it, each with columns of the matrix.
+void write_divided(const TestDirectory& dir, const std::string& name) {
+  const fs::path path = dir / name;
+  write_checkpoint(path, example());
+  fs::remove(path / "model.safetensors");
+  fs::remove(path / "checksums.json");
+  SliceIndex index;
+  index.metadata = {{"format", "pt"}};
+  index.tensors["fc.bias"] = {
+      .dtype = "I64", .shape = {3}, .strides = {1}, .slices = {{"model-1.safetensors", 0, 3}}};
+  index.tensors["fc.weight"] = {.dtype = "F32", .shape = {3, 2}, .strides = {2, 1}, .slices = {}};
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const std::string file = "model-" + std::to_string(rank + 1) + ".safetensors";
+    NamedTensors tensors{{"fc.weight", at::full({3, 1}, static_cast<float>(rank))}};
+    if (rank == 0) tensors.emplace_back("fc.bias", at::zeros({3}, at::kLong));
+    write_safetensors(path / file, tensors);
+    index.tensors["fc.weight"].slices.push_back({file, 0, 3, {{0, rank}, {3, rank + 1}}});
+  }
+  dir.write(name + "/model.slices.json", format_slice_index(index));
+}
+
+TEST(CheckpointCommand, ADividedModelIsInspectedAndPutTogether) {
+  const TestDirectory dir;
+  write_divided(dir, "c");
+  const Ended ended = run(dir, {"checkpoint", "inspect", dir / "c", "--json", dir / "c.json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("fc.weight"), HasSubstr("[3, 2]"), HasSubstr("step 7"),
+                               HasSubstr("2 tensors, 9 parameters, 48 bytes")));
+  EXPECT_EQ(json_of(dir / "c.json")["file"], (dir / "c/model.slices.json").string());
+  const Ended file = run(dir, {"checkpoint", "inspect", dir / "c/model.slices.json"});
+  EXPECT_THAT(file.out, HasSubstr("sliced safetensors"));
+  const at::Tensor weight = at::arange(2, at::kFloat).expand({3, 2});
+  ASSERT_EQ(run(dir, {"checkpoint", "convert", dir / "c", dir / "m.safetensors"}).exit_code, 0);
+  EXPECT_TRUE(read_safetensors(dir / "m.safetensors").find("fc.weight")->equal(weight));
+  ASSERT_EQ(run(dir, {"checkpoint", "consolidate", dir / "c", dir / "whole"}).exit_code, 0);
+  EXPECT_TRUE(read_safetensors(dir / "whole/model.safetensors").find("fc.weight")->equal(weight));
+  EXPECT_FALSE(fs::exists(dir / "whole/model.slices.json"));
+  EXPECT_EQ(run(dir, {"diff", dir / "c", dir / "whole"}).exit_code, 0);
+  fs::remove(dir / "c/model-2.safetensors");
+  expect_line(dir, {"checkpoint", "inspect", dir / "c"}, "model-2.safetensors");
 }
 
 TEST(CheckpointCommand, InspectsACheckpoint) {

@@ -1,3 +1,5 @@
+#include <ATen/ops/empty.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -6,6 +8,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/mapped_tensor.h"
+#include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
@@ -94,6 +97,8 @@ std::string kind_of(const TensorFile& file) {
       return "safetensors";
     case TensorFileKind::kShardedSafetensors:
       return "sharded safetensors";
+    case TensorFileKind::kSlicedSafetensors:
+      return "sliced safetensors";
     case TensorFileKind::kShardedPt:
       return "sharded pt";
     default:
@@ -189,6 +194,27 @@ std::vector<std::string> damaged_files(const Inspected& inspected) {
   return bad;
 }
 
+// Of tensors in slices, which may be more than one process can have, what they are, without values.
+TensorFile outline_of_slices(const fs::path& index) {
+  const fs::path directory = index.parent_path();
+  const SlicedTensors slices = read_slices(directory, index.filename(), read_checksums(directory));
+  TensorFile file{.kind = TensorFileKind::kSlicedSafetensors,
+                  .path = index,
+                  .contents = {.tensors = {}, .metadata = slices.metadata},
+                  .left_out = {},
+                  .found_in = {}};
+  for (const auto& [name, tensor] : slices.tensors)
+    file.contents.tensors.emplace_back(
+        name, at::empty(tensor.sizes, at::device(at::kMeta).dtype(tensor.dtype)));
+  return file;
+}
+
+TensorFile model_of(const fs::path& path) {
+  const fs::path file = fs::is_directory(path) ? find_tensor_file(path).value_or(path) : path;
+  if (file.filename().string().ends_with(".slices.json")) return outline_of_slices(file);
+  return read_tensor_file(path);
+}
+
 Inspected inspect(const fs::path& given) {
   Inspected inspected{.path = given, .kind = {}, .files = {}, .model = {}};
   if (fs::is_directory(given)) {
@@ -198,7 +224,7 @@ Inspected inspect(const fs::path& given) {
     inspected.files = inspect_files(inspected.path);
   }
   if (!damaged_files(inspected).empty()) return inspected;
-  inspected.model = read_tensor_file(inspected.path);
+  inspected.model = model_of(inspected.path);
   if (inspected.kind.empty()) inspected.kind = kind_of(inspected.model);
   for (const auto& [name, tensor] : inspected.model.contents.tensors) {
     inspected.parameters += tensor.numel();

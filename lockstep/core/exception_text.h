@@ -1,0 +1,21 @@
+// What an exception says, for whoever passes it on to other ranks or threads as text.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace lockstep {
+
+// Never empty but for no exception at all.
+inline std::string exception_text(const std::exception_ptr& error) {
+  if (!error) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return *known.what() != 0 ? known.what() : "an exception without a message";
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+}  // namespace lockstep
