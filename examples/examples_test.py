@@ -185,6 +185,15 @@ def pipeline(job):
             expect(f"the loss falls from {first} to {last}", float(last) < 0.7 * float(first), True)
             expect(f"{held} activations are held", int(held) <= ranks, True)
     expect("the loss of both schedules", runs["zb-h1"], runs["1f1b"])
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "step.json")
+        job.output("pipeline", "2", "1f1b", file)
+        table = subprocess.run([os.path.join(job.options.bin, "lockstep"), "plan", "--measured", file, "--svg", file + ".2.svg"], stdout=subprocess.PIPE,
+                               text=True, check=True).stdout
+        expect("lines of formula, plan and measurement", [re.match(r"(formula|planned|measured) ", line) is not None
+                                                          for line in table.split("\n")[4:7]], [True] * 3)
+        with open(file + ".svg") as ours, open(file + ".2.svg") as again:
+            expect("the picture of the same step", again.read(), ours.read())
 
 
 def tensor_parallel(job):

@@ -1,17 +1,21 @@
 // A pipeline: a language model cut along its depth, a stage a rank; eight micro-batches go through by a
 // zero-bubble schedule. Each rank draws, holds and optimizes its own part alone. Runs on 2 ranks of its own
 // when started by hand.
-//   pipeline [STEPS [SCHEDULE]]
+//   pipeline [STEPS [SCHEDULE [FILE.json]]]
+// FILE.json: what the last step took, beside FILE.json.svg, its picture; `lockstep plan --measured FILE.json` says more.
 #include <lockstep/model/transformer_lm.h>
 #include <lockstep/optim/adam.h>
 #include <lockstep/parallel/pipeline/lm_chunks.h>
 #include <lockstep/parallel/pipeline/pipeline.h>
 #include <lockstep/plan/pipeline_cut.h>
 #include <lockstep/plan/pipeline_schedule.h>
+#include <lockstep/report/pipeline_picture.h>
 #include <torch/utils.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -41,7 +45,16 @@ at::Tensor counting(int64_t sequences) {
   return (from + by * torch::arange(kTokens + 1)).remainder(kNumbers);
 }
 
-void example(lockstep::Communicator& comm, int steps, const std::string& name) {
+// What the last step took, planned above and measured below.
+void write_timeline(lockstep::Pipeline& pipeline, const std::string& file) {
+  const auto measured = pipeline.measured();  // all ranks; on rank 0
+  if (!measured) return;
+  std::ofstream(file) << lockstep::pipeline_json(*measured).dump(2) << "\n";
+  std::ofstream(file + ".svg") << lockstep::pipeline_svg(*measured);
+}
+
+void example(lockstep::Communicator& comm, int steps, const std::string& name,
+             const std::string& file) {
   using namespace lockstep;
   const auto schedule =
       make_schedule(name, {.stages = comm.size(), .micro_batches = kMicroBatches});
@@ -80,6 +93,7 @@ void example(lockstep::Communicator& comm, int steps, const std::string& name) {
     optimizer.step();
     if (step == 0) first = last;
   }
+  if (!file.empty()) write_timeline(pipeline, file);
   int64_t numel = 0;
   for (const at::Tensor& parameter : own) numel += parameter.numel();
   std::printf(
@@ -93,5 +107,6 @@ void example(lockstep::Communicator& comm, int steps, const std::string& name) {
 int main(int argc, char** argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 60;
   const std::string schedule = argc > 2 ? argv[2] : "zb-h1";
-  return on_ranks(2, [&](lockstep::Communicator& comm) { example(comm, steps, schedule); });
+  const std::string file = argc > 3 ? argv[3] : "";
+  return on_ranks(2, [&](lockstep::Communicator& comm) { example(comm, steps, schedule, file); });
 }

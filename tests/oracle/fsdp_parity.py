@@ -22,26 +22,18 @@ PARAMETER_TOLERANCE = {"float64": 1e-8}
 try:
     import torch
     import torch.distributed as dist
+    import two_ranks
     from safetensors.torch import load_file, save_file
     from torch.distributed.fsdp import fully_shard
     from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
 except (ImportError, OSError) as missing:
     print(f"skipped: {sys.executable} cannot import what the oracle needs: {missing}")
     sys.exit(SKIPPED)
 
 
-def norm_as_is(self, x):
-    """transformers computes it in float32, whatever the type."""
-    return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
-
-
 def theirs(folder, rank):
     """One rank of PyTorch's job."""
-    LlamaRMSNorm.forward = norm_as_is
-    torch.set_num_threads(1)
-    # Through a file: a port that was free a moment ago may be another test's now.
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
+    two_ranks.begin(rank, os.path.join(folder, "rendezvous"))
     model = LlamaForCausalLM.from_pretrained(folder, dtype="auto").train()
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     for layer in model.model.layers:
@@ -65,15 +57,7 @@ def theirs(folder, rank):
     if rank == 0:
         save_file({"losses": losses / RANKS}, os.path.join(folder, "their_losses.safetensors"))
         save_file(trained, os.path.join(folder, "their_trained.safetensors"))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def run_theirs(folder):
-    environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo")
-    ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), folder], env=environment) for rank in range(RANKS)]
-    if any([rank.wait(timeout=240) for rank in ranks]):
-        sys.exit("FSDP2's job failed")
+    two_ranks.end()
 
 
 def distance(found, expected):
@@ -89,7 +73,7 @@ def compare(program, dtype):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         save_file({"ids": ids, "targets": ids.roll(-1, -1)}, os.path.join(folder, "batches.safetensors"))
-        run_theirs(folder)
+        two_ranks.run(os.path.abspath(__file__), folder)
         losses = load_file(os.path.join(folder, "their_losses.safetensors"))["losses"]
         trained = load_file(os.path.join(folder, "their_trained.safetensors"))
         if not losses[-5:].mean() < losses[:5].mean():

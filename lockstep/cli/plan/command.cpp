@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/option_parsing.h"
@@ -13,6 +15,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
+#include "lockstep/report/pipeline_picture.h"
 
 namespace lockstep::cli {
 namespace {
@@ -22,6 +25,7 @@ struct PlanFlags {
   PipelineSize size{.stages = 0, .micro_batches = 0};
   std::string times = "1,1,1";
   double communication = 0;
+  std::string measured;
   std::string svg, json;
   bool help = false;
 };
@@ -36,17 +40,16 @@ class PlanParser {
     app_.set_help_flag();
     app_.footer(
         "Without --schedule: all schedules of this size, a line each.\n"
+        "With --measured: what a pipeline has done, beside its plan, instead.\n"
         "Exit code: 0, or 2 for a wrong flag.");
     app_.add_option("--schedule", flags.schedule, "One of " + joined(schedule_names()))
         ->type_name("NAME");
     app_.add_option("--stages", flags.size.stages, "Ranks along the pipeline")
         ->type_name("P")
-        ->check(CLI::Range(1, 512))
-        ->required();
+        ->check(CLI::Range(1, 512));
     app_.add_option("--micro-batches", flags.size.micro_batches, "Micro-batches of a step")
         ->type_name("M")
-        ->check(CLI::Range(1, 4096))
-        ->required();
+        ->check(CLI::Range(1, 4096));
     app_.add_option("--chunks", flags.size.chunks,
                     "Chunks of the model a stage has; interleaved takes any number")
         ->type_name("V")
@@ -59,6 +62,14 @@ class PlanParser {
                     "What a message takes from one stage to another")
         ->type_name("TIME")
         ->check(CLI::Range(0.0, 1e12));
+    auto* const measured =
+        app_.add_option("--measured", flags.measured,
+                        "What a pipeline has written of a step (pipeline_json()); drawn below what "
+                        "was planned");
+    measured->type_name("FILE");
+    for (const char* other :
+         {"--schedule", "--stages", "--micro-batches", "--chunks", "--times", "--communication"})
+      measured->excludes(app_.get_option(other));
     app_.add_option("--svg", flags.svg, "Draw the schedule there")->type_name("FILE");
     app_.add_option("--json", flags.json, "Write the schedule and its times there")
         ->type_name("FILE");
@@ -122,6 +133,26 @@ void compare(const PlanFlags& flags, const PipelineTimes& times) {
                comparison_of(plans) + refused + (refused.empty() ? "" : "\n"));
 }
 
+// What --measured does without.
+void check_required(const PlanFlags& flags) {
+  if (flags.size.stages == 0) throw UsageError("--stages is required");
+  if (flags.size.micro_batches == 0) throw UsageError("--micro-batches is required");
+}
+
+void show_measured(const PlanFlags& flags) {
+  check_output_file(flags.svg);
+  check_output_file(flags.json);
+  std::ifstream file(flags.measured, std::ios::binary);
+  if (!file)
+    throw UsageError("--measured: cannot read " + flags.measured +
+                     "; give a file that a pipeline's program wrote");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const MeasuredPipeline measured = parse_measured_pipeline(text, flags.measured);
+  write_stdout(text_of(measured));
+  if (!flags.svg.empty()) write_file_aside(flags.svg, pipeline_svg(measured));
+  if (!flags.json.empty()) write_file_aside(flags.json, pipeline_json(measured).dump(2) + "\n");
+}
+
 }  // namespace
 
 int plan_command(const std::vector<std::string>& arguments) {
@@ -134,6 +165,11 @@ int plan_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   parser.parse(arguments);
+  if (!flags.measured.empty()) {
+    show_measured(flags);
+    return 0;
+  }
+  check_required(flags);
   const PipelineTimes times = times_of(flags);
   check_size(flags.size);
   if (flags.schedule.empty()) {
@@ -147,8 +183,8 @@ int plan_command(const std::vector<std::string>& arguments) {
   check_output_file(flags.json);
   const PlannedPipeline plan = plan_pipeline(flags.schedule, flags.size, times);
   write_stdout(text_of(plan));
-  if (!flags.svg.empty()) write_file_aside(flags.svg, svg_of(plan));
-  if (!flags.json.empty()) write_file_aside(flags.json, json_of(plan).dump(2) + "\n");
+  if (!flags.svg.empty()) write_file_aside(flags.svg, pipeline_svg(plan));
+  if (!flags.json.empty()) write_file_aside(flags.json, pipeline_json(plan).dump(2) + "\n");
   return 0;
 }
 

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/plan/pipeline_check.h"
-#include "lockstep/report/svg.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::cli {
@@ -121,10 +119,10 @@ std::string micro_batches_text(int activations, int chunks) {
   return short_number(static_cast<double>(activations) / chunks);
 }
 
-double waiting_of(const PlannedPipeline& plan, size_t stage) {
+double waiting_of(const PipelineTiming& timing, size_t stage) {
   double busy = 0;
-  for (const TimedAction& timed : plan.timing.actions[stage]) busy += timed.end - timed.start;
-  return (plan.timing.makespan - busy) / plan.timing.makespan;
+  for (const TimedAction& timed : timing.actions[stage]) busy += timed.end - timed.start;
+  return (timing.makespan - busy) / timing.makespan;
 }
 
 std::string bubble_text(const PlannedPipeline& plan) {
@@ -147,67 +145,14 @@ std::string stage_table(const PlannedPipeline& plan) {
       chunks += (chunks.empty() ? "" : ", ") + std::to_string(chunk);
     const auto theory = expected_peak(plan.schedule, stage);
     table.add({std::to_string(stage), chunks,
-               percent(waiting_of(plan, static_cast<size_t>(stage)), 1),
+               percent(waiting_of(plan.timing, static_cast<size_t>(stage)), 1),
                micro_batches_text(peaks[static_cast<size_t>(stage)], plan.schedule.chunks),
                theory ? micro_batches_text(*theory, plan.schedule.chunks) : "-"});
   }
   return table.str();
 }
 
-// ---- the picture ----
-
-struct Paint {
-  const char* name;
-  PipelineWork work;
-  size_t colour;  // of series_colour()
-};
-constexpr Paint kPaints[] = {{"forward", kForward, 5},
-                             {"backward", kBackward, 1},
-                             {"backward of inputs", kBackwardInput, 1},
-                             {"backward of weights", kBackwardWeight, 2}};
-constexpr double kRow = 30, kBox = 24, kTop = 64, kSide = 14;
-
-std::string box(const Paint& paint, double x, double y, double width, double height, bool later) {
-  // Chunks behind the first are fainter.
-  return "<rect x=\"" + svg_number(x) + "\" y=\"" + svg_number(y) + "\" width=\"" +
-         svg_number(width) + "\" height=\"" + svg_number(height) + "\" fill=\"" +
-         series_colour(paint.colour) + "\" fill-opacity=\"" + (later ? "0.4" : "0.85") +
-         "\" stroke=\"white\" stroke-width=\"0.6\"/>\n";
-}
-
-double picture_scale(const PlannedPipeline& plan) {
-  const double shortest = shortest_action(plan.timing);
-  // A box has room for its number, and the picture is of a width that a page shows.
-  return std::clamp(20 / shortest, 500 / plan.timing.makespan, 1600 / plan.timing.makespan);
-}
-
-std::string draw_stage(const PlannedPipeline& plan, int stage, double left, double scale) {
-  std::string out;
-  const double y = kTop + kRow * stage + (kRow - kBox) / 2;
-  for (const TimedAction& timed : plan.timing.actions[static_cast<size_t>(stage)]) {
-    const auto paint = std::find_if(std::begin(kPaints), std::end(kPaints), [&](const Paint& one) {
-      return one.work == timed.action.work;
-    });
-    const double x = left + timed.start * scale, width = (timed.end - timed.start) * scale;
-    const bool later = timed.action.chunk != plan.schedule.chunks_of(stage).front();
-    out += box(*paint, x, y, width, kBox, later);
-    const std::string number = std::to_string(timed.action.micro_batch);
-    if (svg_text_width(number) <= width - 2)
-      out += svg_text(x + width / 2, y + kBox / 2 + 4, Anchor::kMiddle, number,
-                      " font-size=\"11\" fill=\"#102030\"");
-  }
-  return out;
-}
-
 }  // namespace
-
-PlannedPipeline plan_pipeline(const std::string& schedule, const PipelineSize& size,
-                              const PipelineTimes& times) {
-  PlannedPipeline plan{make_schedule(schedule, size), times, {}};
-  check_schedule(plan.schedule);
-  plan.timing = time_of(plan.schedule, times);
-  return plan;
-}
 
 std::string text_of(const PlannedPipeline& plan, size_t columns) {
   std::string text = headline(plan) + "; " + times_text(plan.times) + "\n\n";
@@ -215,6 +160,35 @@ std::string text_of(const PlannedPipeline& plan, size_t columns) {
   text += "time " + short_number(plan.timing.makespan) + ", of which " +
           short_number(plan.timing.ideal) + " are work; " + bubble_text(plan) + "\n\n";
   return text + stage_table(plan) + "\nA stage holds activations, counted in micro-batches.\n";
+}
+
+std::string text_of(const MeasuredPipeline& measured) {
+  const PlannedPipeline& plan = measured.planned;
+  const PipelineSchedule& s = plan.schedule;
+  const auto theory = expected_bubble(s, plan.times);
+  const auto milliseconds = [](double seconds) { return fixed(seconds * 1e3, 3); };
+  Table times({{"", Align::kLeft}, {"ms"}, {"bubble"}, {"inner bubble"}});
+  times.add({"formula", "", theory && s.name != "zb-v" ? percent(*theory, 1) : "-",
+             theory && s.name == "zb-v" ? percent(*theory, 1) : "-"});
+  const auto add = [&](const char* name, const PipelineTiming& timing) {
+    times.add({name, milliseconds(timing.makespan), percent(timing.bubble, 1),
+               percent(timing.inner_bubble, 1)});
+  };
+  add("planned", plan.timing);
+  add("measured", measured.timing);
+  Table stages({{"stage"}, {"waits"}, {"planned"}, {"held at most"}, {"planned"}});
+  const std::vector<int> peaks = peak_activations(s);
+  for (size_t stage = 0; stage < peaks.size(); ++stage)
+    stages.add({std::to_string(stage), percent(waiting_of(measured.timing, stage), 1),
+                percent(waiting_of(plan.timing, stage), 1),
+                micro_batches_text(measured.most_held[stage], s.chunks),
+                micro_batches_text(peaks[stage], s.chunks)});
+  return headline(plan) + "; in the mean forward " + milliseconds(plan.times.forward) +
+         " ms, backward " + milliseconds(plan.times.backward_input) + " for inputs and " +
+         milliseconds(plan.times.backward_weight) + " for weights\n\n" + times.str() + "\n" +
+         stages.str() +
+         "\nPlanned is with the mean times. A stage holds activations, counted in "
+         "micro-batches.\n";
 }
 
 std::string comparison_of(const std::vector<PlannedPipeline>& plans) {
@@ -233,79 +207,6 @@ std::string comparison_of(const std::vector<PlannedPipeline>& plans) {
          micro_batches_text(*std::max_element(peaks.begin(), peaks.end()), plan.schedule.chunks)});
   }
   return table.str();
-}
-
-std::string svg_of(const PlannedPipeline& plan) {
-  const double scale = picture_scale(plan);
-  const double left = kSide + svg_text_width("stage " + std::to_string(plan.schedule.stages)) + 8;
-  const double right = left + plan.timing.makespan * scale;
-  const double bottom = kTop + kRow * plan.schedule.stages;
-  std::vector<LegendEntry> entries;
-  for (const Paint& paint : kPaints)
-    if (used(plan.schedule, paint.work))
-      entries.push_back({paint.name, box(paint, 4, 0, 18, 12, false)});
-  if (plan.schedule.chunks > 1)
-    entries.push_back({"fainter: the stage's later chunks", box(kPaints[0], 4, 0, 18, 12, true)});
-  std::string out =
-      svg_open(static_cast<int>(std::ceil(right + kSide)), static_cast<int>(bottom + 44)) +
-      svg_text(kSide, 20, Anchor::kStart,
-               headline(plan) + "; bubble " + percent(plan.timing.bubble, 1),
-               " font-weight=\"bold\"") +
-      svg_legend(entries, kSide, 34, right - kSide).svg;
-  const int count = std::max(2, static_cast<int>((right - left) / 80));
-  const std::vector<double> ticks = axis_ticks(0, plan.timing.makespan, count);
-  for (const double tick : ticks) {
-    if (tick > plan.timing.makespan) break;
-    const double x = left + tick * scale;
-    out += svg_grid_line(x, kTop, x, bottom);
-    out += svg_text(x, bottom + 18, Anchor::kMiddle, tick_text(tick, ticks[1] - ticks[0]));
-  }
-  for (int stage = 0; stage < plan.schedule.stages; ++stage) {
-    out += svg_text(left - 8, kTop + kRow * stage + kRow / 2 + 4, Anchor::kEnd,
-                    "stage " + std::to_string(stage));
-    out += draw_stage(plan, stage, left, scale);
-  }
-  out += svg_axis_line(left, kTop, left, bottom) + svg_axis_line(left, bottom, right, bottom);
-  out += svg_text((left + right) / 2, bottom + 36, Anchor::kMiddle, "time");
-  return out + "</svg>\n";
-}
-
-nlohmann::ordered_json json_of(const PlannedPipeline& plan) {
-  using Json = nlohmann::ordered_json;
-  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
-  const PipelineSchedule& s = plan.schedule;
-  Json json{{"schedule", s.name},
-            {"stages", s.stages},
-            {"micro_batches", s.micro_batches},
-            {"chunks_a_stage", s.chunks},
-            {"stage_of_chunk", s.stage_of},
-            {"times",
-             {{"forward", plan.times.forward},
-              {"backward_input", plan.times.backward_input},
-              {"backward_weight", plan.times.backward_weight},
-              {"communication", plan.times.communication}}},
-            {"makespan", plan.timing.makespan},
-            {"ideal", plan.timing.ideal},
-            {"bubble", plan.timing.bubble},
-            {"inner_bubble", plan.timing.inner_bubble},
-            {"expected_bubble", or_null(expected_bubble(s, plan.times))},
-            {"peak_activations", peak_activations(s)}};
-  Json expected = Json::array(), stages = Json::array();
-  for (int stage = 0; stage < s.stages; ++stage) {
-    expected.push_back(or_null(expected_peak(s, stage)));
-    Json actions = Json::array();
-    for (const TimedAction& timed : plan.timing.actions[static_cast<size_t>(stage)]) {
-      actions.push_back({{"work", std::string(1, letter_of(timed.action.work))},
-                         {"chunk", timed.action.chunk},
-                         {"micro_batch", timed.action.micro_batch},
-                         {"start", timed.start},
-                         {"end", timed.end}});
-    }
-    stages.push_back(std::move(actions));
-  }
-  json["expected_peak_activations"] = std::move(expected);
-  json["actions"] = std::move(stages);
-  return json;
 }
 
 }  // namespace lockstep::cli

@@ -8,6 +8,7 @@
 #include "lockstep/cli/plan/pictures.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/report/pipeline_picture.h"
 
 namespace lockstep::cli {
 namespace plan_test {
@@ -83,7 +84,40 @@ TEST(PlanCommand, WritesAPictureAndJson) {
   EXPECT_EQ(json["peak_activations"], json["expected_peak_activations"]);
 }
 
+// A plan taken for what was measured, in seconds, one stage late.
+MeasuredPipeline measured_step() {
+  const PlannedPipeline plan = plan_pipeline("zb-h1", {2, 4}, {1e-3, 1e-3, 1e-3, 0});
+  auto actions = plan.timing.actions;
+  actions[0].back().end += 2e-3;
+  return measured_pipeline(plan.schedule, actions, {2, 1});
+}
+
+TEST(PlanCommand, DrawsWhatWasMeasuredBelowThePlan) {
+  const TestDirectory directory;
+  directory.write("step.json", pipeline_json(measured_step()).dump());
+  EXPECT_EQ(plan_command({"--measured", (directory / "step.json").string(), "--svg",
+                          (directory / "step.svg").string(), "--json",
+                          (directory / "again.json").string()}),
+            0);
+  const std::string svg = directory.read("step.svg");
+  EXPECT_THAT(svg, HasSubstr("planned with the mean times"));
+  EXPECT_THAT(svg, HasSubstr("measured: "));
+  size_t boxes = 0;
+  for (size_t at = 0; (at = svg.find("fill-opacity", at)) != std::string::npos; ++at) ++boxes;
+  EXPECT_EQ(boxes, 2u * 2 * 4 * 3 + 3) << "each action twice, and the legend's";
+  EXPECT_EQ(nlohmann::json::parse(directory.read("again.json")),
+            nlohmann::json::parse(directory.read("step.json")));
+  const std::string text = text_of(measured_step());
+  EXPECT_THAT(text, HasSubstr("zb-h1: 2 stages, 4 micro-batches; in the mean forward 1.000 ms"));
+  EXPECT_THAT(text, HasSubstr("measured  15.000"));
+  EXPECT_THAT(text, HasSubstr("formula"));
+}
+
 TEST(PlanCommand, MistakesAreOneLine) {
+  EXPECT_THAT(refusal_of({"--measured", "/nowhere/step.json"}),
+              HasSubstr("--measured: cannot read /nowhere/step.json"));
+  EXPECT_THAT(refusal_of({"--measured", "step.json", "--stages", "4"}), HasSubstr("--stages"));
+  EXPECT_THAT(refusal_of({"--schedule", "1f1b"}), HasSubstr("--stages is required"));
   EXPECT_THAT(refusal_of({"--stages", "4", "--micro-batches", "8", "--schedule", "zb-h2"}),
               HasSubstr("no pipeline schedule 'zb-h2' (did you mean zb-h1?)"));
   EXPECT_THAT(refusal_of({"--stages", "4", "--micro-bathes", "8"}),

@@ -16,18 +16,20 @@ struct MessageHeader {
   int64_t count;
   int32_t dtype;
   int32_t tag;
-  char text[168];
+  uint64_t address;  // of the payload in the sender's memory; 0: it follows
+  char text[160];
 };
 static_assert(sizeof(MessageHeader) == 192);
 
 namespace {
 
-MessageHeader make_header(const Message& message) {
+MessageHeader make_header(const Message& message, bool shown) {
   MessageHeader header{};
   header.bytes = static_cast<uint64_t>(message.bytes);
   header.count = message.call.count;
   header.dtype = static_cast<int32_t>(message.call.dtype);
   header.tag = message.call.tag;
+  if (shown) header.address = reinterpret_cast<uint64_t>(message.call.input);
   const std::string text = describe(message.call);
   text.copy(header.text, sizeof header.text - 1);
   return header;
@@ -39,11 +41,15 @@ struct Ring {
   std::byte* bytes;
   uint64_t capacity;
 
+  int64_t room() const {
+    return static_cast<int64_t>(capacity - (state.written.load(std::memory_order_relaxed) -
+                                            state.read.load(std::memory_order_acquire)));
+  }
+
   // Puts in as much as fits; returns how much.
   int64_t put(const std::byte* from, int64_t size) {
     const uint64_t written = state.written.load(std::memory_order_relaxed);
-    const uint64_t room = capacity - (written - state.read.load(std::memory_order_acquire));
-    const auto n = static_cast<int64_t>(std::min<uint64_t>(room, static_cast<uint64_t>(size)));
+    const int64_t n = std::min(room(), size);
     if (n == 0) return 0;
     const uint64_t at = written % capacity;
     const int64_t first = std::min<int64_t>(n, static_cast<int64_t>(capacity - at));
@@ -108,9 +114,11 @@ struct Channels::Incoming {
   }
 };
 
-Channels::Channels(Region region, int rank)
+Channels::Channels(Region region, int rank, Pull pull, int64_t pulls_from)
     : region_(region),
       rank_(rank),
+      pull_(std::move(pull)),
+      pulls_from_(pulls_from),
       outgoing_(region.shape().size),
       incoming_(region.shape().size) {}
 
@@ -132,8 +140,26 @@ bool Channels::progress() {
   if (busy_ == 0) return false;
   bool moved = false;
   for (int peer = 0; peer < region_.shape().size; ++peer) {
+    if (!outgoing_[peer].exposed.empty()) moved |= settle_pulled(peer);
     if (!outgoing_[peer].queue.empty()) moved |= progress_sends(peer);
     moved |= progress_receives(peer);
+  }
+  return moved;
+}
+
+bool Channels::exposes() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
+                     [](const Outgoing& out) { return out.shown || !out.exposed.empty(); });
+}
+
+bool Channels::settle_pulled(int dst) {
+  Outgoing& out = outgoing_[dst];
+  const uint64_t pulled = region_.channel(rank_, dst).pulled.load(std::memory_order_acquire);
+  const bool moved = out.pulled < pulled;
+  for (; out.pulled < pulled; ++out.pulled) {
+    out.exposed.front()->done = true;
+    out.exposed.pop_front();
+    --busy_;
   }
   return moved;
 }
@@ -146,13 +172,22 @@ bool Channels::progress_sends(int dst) {
   bool moved = false;
   while (!out.queue.empty()) {
     Message& message = *out.queue.front();
+    if (out.sent == 0)
+      out.shown = pull_ && message.bytes >= pulls_from_ && message.bytes + kHeader > ring.room();
     if (out.sent < kHeader) {
-      const MessageHeader header = make_header(message);
+      const MessageHeader header = make_header(message, out.shown);
       const int64_t n =
           ring.put(reinterpret_cast<const std::byte*>(&header) + out.sent, kHeader - out.sent);
       out.sent += n;
       moved |= n > 0;
       if (out.sent < kHeader) return moved;
+    }
+    if (out.shown) {
+      out.exposed.push_back(out.queue.front());
+      out.queue.pop_front();
+      out.sent = 0;
+      out.shown = false;
+      continue;
     }
     if (const int64_t left = kHeader + message.bytes - out.sent; left > 0) {
       const int64_t n = ring.put(message.call.input + (out.sent - kHeader), left);
@@ -224,6 +259,23 @@ bool Channels::read_header(int src) {
   return in.header_bytes == kHeader;
 }
 
+// Moves what is there of the open message's payload. True if anything was.
+bool Channels::take_payload(int src) {
+  Incoming& in = incoming_[src];
+  ChannelState& state = region_.channel(src, rank_);
+  if (in.header.address != 0) {
+    if (!pull_(src, in.header.address, in.target, in.left)) return false;
+    in.left = 0;
+    state.pulled.store(state.pulled.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+    return true;
+  }
+  Ring ring{state, region_.channel_ring(src, rank_), region_.shape().channel_bytes};
+  const int64_t n = ring.take(in.target, in.left);
+  in.target += n;
+  in.left -= n;
+  return n > 0;
+}
+
 bool Channels::progress_receives(int src) {
   Incoming& in = incoming_[src];
   bool moved = false;
@@ -245,8 +297,6 @@ bool Channels::progress_receives(int src) {
     moved = true;
     parked = in.parked.erase(parked);
   }
-  Ring ring{region_.channel(src, rank_), region_.channel_ring(src, rank_),
-            region_.shape().channel_bytes};
   while (!in.waiting.empty() || in.open) {
     const int64_t header_bytes = in.header_bytes;
     const bool whole = read_header(src);
@@ -254,10 +304,7 @@ bool Channels::progress_receives(int src) {
     if (!whole) return moved;
     if (!in.open && !open_message(src)) return moved;
     if (in.left > 0) {
-      const int64_t n = ring.take(in.target, in.left);
-      in.target += n;
-      in.left -= n;
-      moved |= n > 0;
+      moved |= take_payload(src);
       if (in.left > 0) return moved;
     }
     in.header_bytes = 0;

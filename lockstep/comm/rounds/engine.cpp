@@ -51,7 +51,7 @@ Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuni
       is_dead_(std::move(is_dead)),
       tuning_(tuning),
       spins_(region.size() <= usable_cpu_count() ? 2000 : 0),
-      channels_(region, rank),
+      channels_(make_channels()),
       lines_(region, rank),
       doorbell_(region, rank),
       offers_(static_cast<size_t>(region.size())),
@@ -59,6 +59,15 @@ Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuni
       addresses_(static_cast<size_t>(region.size())),
       targets_(static_cast<size_t>(region.size())) {
   LOCKSTEP_CHECK(tuning.lines_up_to <= kLineCapacity, "lines hold what goes through them");
+}
+
+Channels Engine::make_channels() {
+  if (reach_ == nullptr || !reach_->copies()) return {region_, rank_};
+  return {region_, rank_,
+          [this](int rank, uint64_t address, std::byte* to, int64_t bytes) {
+            return pull(rank, address, to, bytes);
+          },
+          tuning_.copies_from};
 }
 
 Engine::~Engine() {
@@ -81,7 +90,7 @@ bool Engine::close() noexcept {
   }
   own_.departed.store(1, std::memory_order_seq_cst);
   doorbell_.ring();
-  if (pending) quiesce();
+  if (pending || channels_.exposes()) quiesce();
   return !inside();
 }
 
@@ -240,6 +249,8 @@ bool Engine::advance() {
       moved = channels_.progress();
     } catch (const Mismatch& error) {
       fail(Failure::kMismatch, -1, error.what());
+    } catch (const SystemError& error) {  // of memory that must be there
+      fail(Failure::kPeerLost, -1, error.what());
     }
     if (moved) doorbell_.ring();
   }

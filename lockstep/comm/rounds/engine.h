@@ -11,9 +11,10 @@
 //   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory;
 //            all_reduce never
 //   staged   in rounds through the slots (program.h), for everything else
+// Messages go through rings (channels.h), or are pulled from the sender's memory by the receiver.
 // A large broadcast is moved from both sides, by the root and the takers; a large copied all_gather
 // or all_to_all by whoever has the data, which is in its cache.
-// Mapped and copied calls touch a peer's memory without its help, so a rank that gives up waits
+// Mapped and copied calls, and pulled messages, touch a peer's memory without its help, so a rank that gives up waits
 // until nobody is inside before it lets go of its memory; for a rank that is stopped inside, no
 // longer than Tuning::quiesce_at_most. When that rank goes on, it finishes the transfer at hand (at
 // most kTransfer bytes; of a mapped call the rest of its share) and no more, into memory that
@@ -92,6 +93,7 @@ class Engine {
   // engine.cpp: what happens in a call.
   void enroll(Operation& op);
   bool may_copy(Op op, int64_t bytes) const;
+  Channels make_channels();
   bool may_post(uint64_t number);
   bool post(Operation& op);
   bool advance();  // moves data; true if anything moved
@@ -115,6 +117,7 @@ class Engine {
   // engine_execute.cpp: calls in which ranks touch each other's memory.
   bool meet(Operation& op);
   bool execute(Operation& op);
+  bool pull(int rank, uint64_t address, std::byte* to, int64_t bytes);
   void execute_mapped(Operation& op);
   void execute_copied(Operation& op);
   bool leave(Operation& op);

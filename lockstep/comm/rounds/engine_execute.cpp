@@ -54,6 +54,30 @@ class Engine::WatchedReach final : public Reach {
   const FailureBoard& failure_;
 };
 
+// For messages. The sender's memory is its own again once it has left, or the group is broken: either this rank sees
+// that, or who leaves or breaks it sees that this rank is inside.
+bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
+  const auto leave = [this](bool good) {
+    own_.inside.store(0, std::memory_order_release);
+    return good;
+  };
+  own_.inside.store(1, std::memory_order_seq_cst);
+  if (region_.header().failure.any() ||
+      region_.rank(rank).departed.load(std::memory_order_seq_cst) != 0)
+    return leave(false);
+  try {
+    WatchedReach(*reach_, region_.header().failure).read(rank, address, to, bytes);
+    return leave(true);
+  } catch (const GroupBroke&) {
+    return leave(false);
+  } catch (const PeerLost&) {
+    return leave(false);  // check_lost() says so, with the call
+  } catch (...) {
+    leave(false);
+    throw;
+  }
+}
+
 // What this rank lets its peers map: what it offers, or where it takes a broadcast.
 const std::byte* Engine::shown_memory(const Operation& op) const {
   return op.call.op == Op::kBroadcast ? op.call.output : op.pieces.own();
@@ -196,8 +220,8 @@ bool Engine::touched(int rank) const noexcept {
 // After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
 // not waited for longer than Tuning::quiesce_at_most; close() tells of it.
 void Engine::quiesce() noexcept {
-  exposed_ |=
-      std::any_of(queue_.begin(), queue_.end(), [](const auto& op) { return exposes(*op); });
+  exposed_ |= channels_.exposes() || std::any_of(queue_.begin(), queue_.end(),
+                                                 [](const auto& op) { return exposes(*op); });
   if (std::exchange(quiesced_, true)) return;
   const Deadline deadline = Deadline::after(tuning_.quiesce_at_most);
   for (int r = 0; r < region_.size(); ++r) {

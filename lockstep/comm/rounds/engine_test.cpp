@@ -357,6 +357,51 @@ TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   });
 }
 
+// As a pipeline's stage that computes: the message is larger than the ring, and its sender is in no call.
+TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
+  std::atomic<bool> received = false;
+  run(2, {}, [&](Communicator& comm) {
+    constexpr int64_t kCount = 1'000'000;
+    if (comm.rank() == 0) {
+      // The second fits into no ring either; the third, of another tag, is asked for first.
+      Work first = comm.isend(at::full({kCount}, 1.0f), 1, 0);
+      Work second = comm.isend(at::full({kCount}, 2.0f), 1, 0);
+      Work third = comm.isend(at::full({kCount}, 3.0f), 1, 7);
+      while (!received) std::this_thread::yield();
+      first.wait();
+      second.wait();
+      third.wait();
+    } else {
+      const at::Tensor tensor = at::zeros({kCount});
+      for (const auto& [tag, value] : {std::pair(7, 3.0f), {0, 1.0f}, {0, 2.0f}}) {
+        Work work = comm.irecv(tensor, 0, tag);
+        EXPECT_NO_THROW(work.wait(Deadline::after(std::chrono::seconds(20))));
+        EXPECT_TRUE(tensor.eq(value).all().item<bool>());
+      }
+      received = true;
+    }
+  });
+}
+
+// What was not yet pulled when its sender left never comes, and nobody reads where it was.
+TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
+  std::atomic<bool> left = false;
+  run(2, {}, [&](Communicator& comm) {
+    if (comm.rank() == 0) {
+      {
+        Communicator mine = std::move(comm);
+        const Work work = mine.isend(at::full({1'000'000}, 1.0f), 1);
+      }
+      left = true;
+    } else {
+      while (!left) std::this_thread::yield();
+      const at::Tensor tensor = at::zeros({1'000'000});
+      EXPECT_THROW(comm.recv(tensor, 0), PeerLost);
+      EXPECT_TRUE(tensor.eq(0).all().item<bool>());
+    }
+  });
+}
+
 // Where a rank stops, as a process does by SIGSTOP, until it is to go on.
 struct Gate {
   std::atomic<bool> inside{false};

@@ -90,6 +90,7 @@ struct RankState {
 struct ChannelState {
   alignas(kLine) std::atomic<uint64_t> written;  // bytes put in by the sender
   alignas(kLine) std::atomic<uint64_t> read;     // bytes taken out by the receiver
+  std::atomic<uint64_t> pulled;  // messages that it has taken from the sender's memory
 };
 
 struct RegionShape {

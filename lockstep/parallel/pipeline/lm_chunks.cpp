@@ -1,10 +1,13 @@
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <map>
 #include <numeric>
 #include <utility>
 
+#include "lockstep/comm/types.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/plan/pipeline_cut.h"
 
@@ -72,6 +75,18 @@ std::vector<PipelineChunk> LmChunks::chunks_of(const PipelineSchedule& schedule,
   const PipelineRows rows{{state_->lm->config().hidden_size},
                           state_->lm->parameters().front().scalar_type(),
                           split.divides_rows ? split.parts : 1};
+  // Chunks of two models, or of two cuts, may have the same rows between them.
+  const std::vector<int>& first = state_->first;
+  std::string sizes;
+  for (int chunk = 0; chunk < cut; ++chunk) {
+    const auto at = static_cast<size_t>(chunk);
+    sizes += (chunk > 0 ? ", " : "") + std::to_string(first[at + 1] - first[at]);
+  }
+  std::array<char, 24> model{};
+  std::snprintf(model.data(), model.size(), " (%08x)",
+                static_cast<uint32_t>(fingerprint(to_json(state_->lm->config()))));
+  const std::string origin = "a TransformerLm of " + std::to_string(first.back()) + " units" +
+                             model.data() + " cut into " + sizes;
   std::vector<PipelineChunk> chunks;
   for (const int chunk : schedule.chunks_of(stage)) {
     const auto state = state_;
@@ -82,7 +97,8 @@ std::vector<PipelineChunk> LmChunks::chunks_of(const PipelineSchedule& schedule,
          .backward_weight =
              [state, chunk](const MicroBatch& micro) { state->backward_weight(chunk, micro); },
          .takes = rows,
-         .gives = rows});
+         .gives = rows,
+         .origin = origin});
   }
   return chunks;
 }

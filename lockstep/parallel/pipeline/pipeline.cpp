@@ -12,6 +12,8 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/backward_watch.h"
 #include "lockstep/parallel/pipeline/internal/agreement.h"
+#include "lockstep/parallel/pipeline/internal/measured.h"
+#include "lockstep/parallel/pipeline/internal/place.h"
 #include "lockstep/parallel/pipeline/internal/step.h"
 #include "lockstep/parallel/pipeline/internal/ties.h"
 
@@ -120,8 +122,9 @@ struct Pipeline::State {
   PipelineSchedule schedule;
   std::map<int, PipelineChunk> chunks;
   internal::Ties ties;
-  std::vector<PipelineAction> executed;
+  std::vector<TimedAction> executed;
   int most_held = 0;
+  bool has_step = false;  // executed is a step's
 };
 
 double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
@@ -129,6 +132,7 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
   internal::agree_on_step(comm, schedule, backward, batch.rows);
   executed.clear();
   most_held = 0;
+  has_step = false;
   internal::PipelineStep step(comm, schedule, chunks, discipline, batch, backward);
   try {
     double own = 0;
@@ -140,9 +144,12 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
       own = step.run();
     }
     const at::Tensor loss = at::full({1}, own, at::kDouble);
-    comm.broadcast(loss, schedule.stage_of.back());
+    internal::at_place(
+        [&] { return stage_text(comm) + ", behind its last action, awaits the loss"; },
+        [&] { comm.broadcast(loss, schedule.stage_of.back()); });
     executed = step.executed();
     most_held = step.most_held();
+    has_step = backward;
     return loss.item<double>();
   } catch (const std::exception& error) {
     // The others wait for what will not come. Where the communicator is broken already, its own reason stays.
@@ -175,11 +182,17 @@ double Pipeline::evaluate(const PipelineBatch& batch) {
 const PipelineSchedule& Pipeline::schedule() const {
   return state_->schedule;
 }
-const std::vector<PipelineAction>& Pipeline::executed() const {
+const std::vector<TimedAction>& Pipeline::executed() const {
   return state_->executed;
 }
 int Pipeline::most_held() const {
   return state_->most_held;
+}
+std::optional<MeasuredPipeline> Pipeline::measured() {
+  if (!state_->has_step)
+    throw InvalidArgument(stage_text(state_->comm) + ": nothing is measured yet; run a step()");
+  return internal::gather_measured(state_->comm, state_->schedule, state_->executed,
+                                   state_->most_held);
 }
 
 }  // namespace lockstep

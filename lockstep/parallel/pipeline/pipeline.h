@@ -28,11 +28,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/plan/pipeline_check.h"
+#include "lockstep/plan/pipeline_plan.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep {
@@ -69,6 +71,9 @@ struct PipelineChunk {
   std::function<void(const MicroBatch& micro_batch)> backward_weight = nullptr;
   // Declared, and compared among the ranks before the first step. Those of the model's ends are ignored.
   PipelineRows takes, gives;
+  // What it is cut from and how, in words such as "a model of 6 units (1a2b3c4d) cut into 3, 3"; compared
+  // among the ranks that say it.
+  std::string origin = {};
 };
 
 // One parameter that two chunks use, such as an embedding that the head multiplies by: each has its own
@@ -105,7 +110,8 @@ class Pipeline {
   // last chunks get the first ones' values. Collective. Throws InvalidArgument before anything is sent: a
   // schedule that does not go with the communicator or the discipline, another number of chunks, a chunk
   // without forward, a tie that does not fit; Mismatch on all ranks alike that names two stages: other
-  // schedules or numbers of micro-batches, other ties, and of neighbouring chunks rows that differ.
+  // schedules or numbers of micro-batches, other ties, chunks of other models or cuts, and of neighbouring
+  // chunks rows that differ.
   Pipeline(Communicator comm, PipelineSchedule schedule, std::vector<PipelineChunk> chunks,
            PipelineOptions options = {});
   Pipeline(Pipeline&&) noexcept;
@@ -117,16 +123,23 @@ class Pipeline {
   // this rank; Mismatch on all ranks alike that names two stages whose numbers of micro-batches or rows
   // differ. What a function of a chunk throws, step() throws, and a chunk that gives other rows than it
   // declared is InvalidArgument: then the communicator is broken, so that the other stages' waits end with
-  // PeerLost that says why, and gradients are unspecified.
+  // PeerLost that says why, and gradients are unspecified. Timeout, PeerLost and Mismatch of the communicator
+  // say which action of this stage awaited what from which.
   double step(const PipelineBatch& batch);
   // The forwards alone, in the schedule's order. Otherwise as step().
   double evaluate(const PipelineBatch& batch);
 
   const PipelineSchedule& schedule() const;
-  // What the last step() or evaluate() of this rank has run, in order.
-  const std::vector<PipelineAction>& executed() const;
+  // What the last step() or evaluate() of this rank has run, in order, each with when it began to compute and when
+  // it had: seconds of the steady clock since the step began. What it waits for comes before, what it sends
+  // behind.
+  const std::vector<TimedAction>& executed() const;
   // The most activations, a chunk's of a micro-batch, that it held at once.
   int most_held() const;
+  // Of all stages' last step(), on rank 0; nothing on the others. For pictures beside the plan
+  // (report/pipeline_picture.h). Collective. Throws InvalidArgument before anything is sent where none was
+  // run, or an evaluate() since.
+  std::optional<MeasuredPipeline> measured();
 
  private:
   struct State;

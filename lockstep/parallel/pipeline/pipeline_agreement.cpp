@@ -9,10 +9,15 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/parallel/pipeline/internal/agreement.h"
+#include "lockstep/parallel/pipeline/internal/place.h"
 
 namespace lockstep {
 namespace internal {
 namespace {
+
+std::string stage_text(const Communicator& comm) {
+  return "pipeline stage " + std::to_string(comm.rank());
+}
 
 std::string actions_text(const PipelineSchedule& schedule) {
   std::string text = joined(schedule.stage_of);
@@ -81,6 +86,23 @@ void compare_tied(const std::vector<nlohmann::json>& all, const std::vector<Pipe
   }
 }
 
+// What the chunks are cut from, and how. Those that do not say it go with all.
+void compare_origins(const std::vector<nlohmann::json>& all) {
+  std::optional<size_t> first;
+  for (size_t stage = 0; stage < all.size(); ++stage) {
+    for (const auto& told : all[stage]["origins"]) {
+      const auto own = told.get<std::string>();
+      if (own.empty()) continue;
+      if (!first) first = stage;
+      const auto others = all[*first]["origins"][0].get<std::string>();
+      if (own != others)
+        throw Mismatch("pipeline: stage " + std::to_string(stage) + " has chunks of " + own +
+                       ", stage " + std::to_string(*first) + " of " + others +
+                       "; every rank must cut the same model alike");
+    }
+  }
+}
+
 void compare_boundaries(const PipelineSchedule& schedule, const std::vector<nlohmann::json>& all) {
   std::map<int, std::pair<std::string, std::string>> rows;  // of each chunk: taken, given
   for (int stage = 0; stage < schedule.stages; ++stage) {
@@ -117,14 +139,20 @@ void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
       {"actions", fingerprint(actions_text(schedule))},
       {"ties", ties_text(ties)},
       {"tied", nlohmann::json::array()},
-      {"rows", nlohmann::json::array()}};
+      {"rows", nlohmann::json::array()},
+      {"origins", nlohmann::json::array()}};
   for (const PipelineTie& tie : ties) mine["tied"].push_back(tied_text(tie.parameter));
-  for (const PipelineChunk& chunk : chunks)
+  for (const PipelineChunk& chunk : chunks) {
     mine["rows"].push_back({to_string(chunk.takes), to_string(chunk.gives)});
-  const std::vector<nlohmann::json> all = all_gather_object(comm, mine);
+    mine["origins"].push_back(chunk.origin);
+  }
+  std::vector<nlohmann::json> all;
+  at_place([&] { return stage_text(comm) + " compares its schedule with the other stages"; },
+           [&] { all = all_gather_object(comm, mine); });
   compare(all);
   compare_tied(all, ties);
   compare_boundaries(schedule, all);
+  compare_origins(all);
 }
 
 void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool backward,
@@ -135,7 +163,9 @@ void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool ba
   own[0] = backward ? 1 : 0;
   own[1] = static_cast<int64_t>(rows.size());
   std::copy(rows.begin(), rows.end(), own + 2);
-  const at::Tensor all = comm.all_gather(mine);
+  at::Tensor all;
+  at_place([&] { return stage_text(comm) + ", before its first action"; },
+           [&] { all = comm.all_gather(mine); });
   const auto* const first = all.const_data_ptr<int64_t>();
   for (int stage = 1; stage < comm.size(); ++stage) {
     const int64_t* const other = first + stage * width;

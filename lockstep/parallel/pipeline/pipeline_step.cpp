@@ -7,6 +7,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/parallel/pipeline/internal/place.h"
 #include "lockstep/parallel/pipeline/internal/step.h"
 
 namespace lockstep::internal {
@@ -75,7 +76,10 @@ void PipelineStep::post(size_t at) {
     const at::Tensor memory =
         at::empty(shape, at::TensorOptions().dtype(rows.dtype).device(comm_.device()));
     const int from = schedule_.stage_of[static_cast<size_t>(message.from)];
-    posted_.push_back({action, message, memory, comm_.irecv(memory, from, tag_of(message))});
+    Work work;
+    at_place([&] { return "pipeline " + place(); },
+             [&] { work = comm_.irecv(memory, from, tag_of(message)); });
+    posted_.push_back({action, message, memory, std::move(work)});
   }
 }
 
@@ -91,7 +95,13 @@ at::Tensor PipelineStep::received(const PipelineMessage& message) {
                  "receives are posted in the order of the actions");
   Receive receive = std::move(posted_.front());
   posted_.pop_front();
-  receive.work.wait();
+  at_place(
+      [&] {
+        const int from = schedule_.stage_of[static_cast<size_t>(message.from)];
+        return "pipeline " + place() + " awaits " + name_of(message) + " from stage " +
+               std::to_string(from);
+      },
+      [&] { receive.work.wait(); });
   return receive.rows;
 }
 
@@ -101,23 +111,45 @@ void PipelineStep::send(const PipelineMessage& message, const at::Tensor& rows) 
     return;
   }
   const int to = schedule_.stage_of[static_cast<size_t>(message.to)];
-  sends_.push_back(comm_.isend(rows.contiguous(), to, tag_of(message)));
+  Work work;
+  at_place([&] { return "pipeline " + place(); },
+           [&] { work = comm_.isend(rows.contiguous(), to, tag_of(message)); });
+  sends_.push_back({message, std::move(work)});
 }
 
 void PipelineStep::settle_sends(size_t most) {
-  while (!sends_.empty() && (sends_.size() > most || sends_.front().test())) {
-    sends_.front().wait();
-    sends_.pop_front();
+  const auto waits = [&] {
+    const PipelineMessage& message = sends_.front().message;
+    return "pipeline stage " + std::to_string(comm_.rank()) + " waits until stage " +
+           std::to_string(schedule_.stage_of[static_cast<size_t>(message.to)]) + " takes " +
+           name_of(message);
+  };
+  bool over = true;
+  while (!sends_.empty() && over) {
+    at_place(waits, [&] {
+      if (sends_.size() > most)
+        sends_.front().work.wait();
+      else
+        over = sends_.front().work.test();
+    });
+    if (over) sends_.pop_front();
   }
 }
 
+double PipelineStep::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
+}
+
 double PipelineStep::run() {
+  origin_ = std::chrono::steady_clock::now();
   const size_t most =
       discipline_.most_sends == 0 ? actions_.size() : static_cast<size_t>(discipline_.most_sends);
   for (size_t i = 0; i < actions_.size(); ++i) {
     post(i);
+    begun_ = now();
+    ended_ = -1;
     run(actions_[i]);
-    executed_.push_back(actions_[i]);
+    executed_.push_back({actions_[i], begun_, ended_ < 0 ? now() : ended_});
     settle_sends(most);
   }
   settle_sends(0);
@@ -172,7 +204,9 @@ void PipelineStep::forward(const PipelineAction& action) {
   const at::AutoGradMode gradients(backward_);
   Kept kept;
   const auto message = received_by(schedule_, action);
-  kept.input = message ? received(*message) : batch_.input(micro_batch);
+  if (message) kept.input = received(*message);
+  begun_ = now();
+  if (!message) kept.input = batch_.input(micro_batch);
   if (!message && kept.input.defined() &&
       (kept.input.dim() == 0 || kept.input.size(0) != micro_batch.rows))
     throw InvalidArgument("pipeline: the input of micro-batch " +
@@ -182,6 +216,7 @@ void PipelineStep::forward(const PipelineAction& action) {
   kept.output = chunk.forward(kept.input, micro_batch);
   if (const auto next = sent_by(schedule_, action)) {
     check_rows(action, kept.output);
+    ended_ = now();  // what the others do with it comes behind
     send(*next, kept.output.detach());
   } else {
     kept.output = batch_.loss(kept.output, micro_batch);
@@ -202,6 +237,7 @@ void PipelineStep::backward(const PipelineAction& action) {
   kept_.erase(found);
   at::Tensor gradient;
   if (const auto message = received_by(schedule_, action)) gradient = received(*message);
+  begun_ = now();
   // Where everything up to here is frozen, there is nothing to compute. Autocast is for forwards: who has it
   // around step() means these alone.
   if (kept.output.requires_grad()) {
@@ -211,6 +247,7 @@ void PipelineStep::backward(const PipelineAction& action) {
   kept.output.reset();
   if (const auto next = sent_by(schedule_, action)) {
     const at::Tensor& given = kept.input.grad();
+    ended_ = now();
     send(*next, given.defined() ? given : at::zeros_like(kept.input).detach());
   }
 }

@@ -13,7 +13,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -125,6 +127,12 @@ std::vector<Job> jobs() {
   return jobs;
 }
 
+std::vector<PipelineAction> actions_of(const std::vector<TimedAction>& executed) {
+  std::vector<PipelineAction> actions;
+  for (const TimedAction& timed : executed) actions.push_back(timed.action);
+  return actions;
+}
+
 // Runs steps on threads; gradients of all stages together.
 Result run(const Job& job, const std::vector<int64_t>& rows, PipelineOptions options = {},
            testing::ThreadOptions threads = {}) {
@@ -149,7 +157,7 @@ Result run(const Job& job, const std::vector<int64_t>& rows, PipelineOptions opt
         std::erase_if(expected, [&](const PipelineAction& action) {
           return action.micro_batch >= static_cast<int>(rows.size());
         });
-        EXPECT_EQ(pipeline.executed(), expected) << shown(job);
+        EXPECT_EQ(actions_of(pipeline.executed()), expected) << shown(job);
         if (static_cast<int>(rows.size()) == job.size.micro_batches) {
           EXPECT_EQ(pipeline.most_held(),
                     peak_activations(schedule)[static_cast<size_t>(comm.rank())]);
@@ -254,6 +262,53 @@ TEST(Pipeline, GradientsAddUpOverSteps) {
     }
     EXPECT_EQ(found, 8);
   });
+}
+
+// Drawn and done are one, event by event: what is measured is the schedule's, no stage does two things at once, and
+// nothing begins before what it waits for was sent.
+TEST(Pipeline, WhatIsMeasuredIsTheSchedule) {
+  for (const Job& job : jobs()) {
+    testing::run_threads(job.size.stages, [&](Communicator& comm) {
+      torch::nn::Sequential model = made();
+      const PipelineSchedule schedule = make_schedule(job.schedule, job.size);
+      const int chunks = schedule.all_chunks();
+      Pipeline pipeline(
+          comm, schedule,
+          sequential_chunks(model, even_cut(chunks), rows_between(chunks), schedule, comm.rank()));
+      EXPECT_THAT(message_of<InvalidArgument>([&] { pipeline.measured(); }),
+                  HasSubstr("nothing is measured yet"));
+      pipeline.step(batch_for(some_rows(job.size.micro_batches)));
+      const auto measured = pipeline.measured();
+      ASSERT_EQ(measured.has_value(), comm.rank() == 0);
+      if (measured) {
+        EXPECT_EQ(measured->most_held, peak_activations(schedule)) << shown(job);
+        EXPECT_GT(measured->timing.makespan, 0);
+        EXPECT_GE(measured->timing.bubble, -1e-9);
+        std::map<std::tuple<int, int, int>, double> sent;
+        for (size_t stage = 0; stage < schedule.actions.size(); ++stage) {
+          const auto& ran = measured->timing.actions[stage];
+          EXPECT_EQ(actions_of(ran), schedule.actions[stage]) << shown(job);
+          EXPECT_EQ(actions_of(measured->planned.timing.actions[stage]), schedule.actions[stage]);
+          for (size_t i = 1; i < ran.size(); ++i) EXPECT_GE(ran[i].start, ran[i - 1].end);
+          for (const TimedAction& timed : ran)
+            if (const auto message = sent_by(schedule, timed.action))
+              sent[{message->from, message->to, message->micro_batch}] = timed.end;
+        }
+        for (const auto& ran : measured->timing.actions) {
+          for (const TimedAction& timed : ran) {
+            const auto message = received_by(schedule, timed.action);
+            if (!message) continue;
+            EXPECT_GE(timed.start - sent.at({message->from, message->to, message->micro_batch}),
+                      -1e-9)
+                << shown(job);
+          }
+        }
+      }
+      pipeline.evaluate(batch_for(some_rows(job.size.micro_batches)));
+      EXPECT_THAT(message_of<InvalidArgument>([&] { pipeline.measured(); }),
+                  HasSubstr("run a step()"));
+    });
+  }
 }
 
 // Two pipelines side by side, each with half of the data.

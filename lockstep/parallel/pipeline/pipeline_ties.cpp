@@ -2,12 +2,22 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <string>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/parallel/pipeline/internal/place.h"
 #include "lockstep/parallel/pipeline/internal/ties.h"
 
 namespace lockstep::internal {
+namespace {
+
+std::string tied_place(const Communicator& comm, int peer, const char* what) {
+  return "pipeline stage " + std::to_string(comm.rank()) + " meets stage " + std::to_string(peer) +
+         " for a tied parameter's " + what;
+}
+
+}  // namespace
 
 Ties::Ties(const PipelineSchedule& schedule, int stage, std::vector<PipelineTie> ties)
     : ties_(std::move(ties)) {
@@ -39,11 +49,12 @@ Ties::Ties(const PipelineSchedule& schedule, int stage, std::vector<PipelineTie>
 void Ties::spread(Communicator& comm) {
   const at::NoGradGuard no_grad;
   for (const Own& own : own_) {
+    const auto place = [&] { return tied_place(comm, own.peer, "values"); };
     if (own.first) {
-      comm.send(own.parameter.detach(), own.peer, own.tag);
+      at_place(place, [&] { comm.send(own.parameter.detach(), own.peer, own.tag); });
     } else {
       const at::Tensor values = at::empty_like(own.parameter, at::MemoryFormat::Contiguous);
-      comm.recv(values, own.peer, own.tag);
+      at_place(place, [&] { comm.recv(values, own.peer, own.tag); });
       own.parameter.detach().copy_(values);
     }
   }
@@ -67,10 +78,13 @@ void Ties::end(Communicator& comm) {
     if (!grad.defined()) grad = at::zeros_like(own.parameter);
     const at::Tensor mine = grad.clone(at::MemoryFormat::Contiguous);
     const at::Tensor theirs = at::empty_like(mine);
-    Work received = comm.irecv(theirs, own.peer, own.tag);
-    Work sent = comm.isend(mine, own.peer, own.tag);
-    received.wait();
-    sent.wait();
+    at_place([&] { return tied_place(comm, own.peer, "gradient"); },
+             [&] {
+               Work received = comm.irecv(theirs, own.peer, own.tag);
+               Work sent = comm.isend(mine, own.peer, own.tag);
+               received.wait();
+               sent.wait();
+             });
     // In one order on both, so that both have the same bits.
     grad.copy_(own.first ? mine + theirs : theirs + mine);
     if (own.before.defined()) grad.add_(own.before);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <utility>
@@ -23,7 +24,9 @@ class PipelineStep {
   // The stage's part of the loss: all of it on the last chunk's stage, 0 elsewhere.
   double run();
 
-  const std::vector<PipelineAction>& executed() const { return executed_; }
+  // In the order in which they ran; seconds since run() began, what it waited for an action's rows before it
+  // begins.
+  const std::vector<TimedAction>& executed() const { return executed_; }
   int most_held() const { return most_held_; }
   // What it is at, for messages: "stage 2, F3".
   std::string place() const;
@@ -39,6 +42,10 @@ class PipelineStep {
     at::Tensor rows;
     Work work;
   };
+  struct Sent {
+    PipelineMessage message;
+    Work work;
+  };
 
   bool crosses(const PipelineMessage& message) const;
   int tag_of(const PipelineMessage& message) const;
@@ -48,6 +55,7 @@ class PipelineStep {
   at::Tensor received(const PipelineMessage& message);
   void send(const PipelineMessage& message, const at::Tensor& rows);
   void settle_sends(size_t most);
+  double now() const;
 
   void run(const PipelineAction& action);
   void forward(const PipelineAction& action);
@@ -68,10 +76,12 @@ class PipelineStep {
   size_t next_awaited_ = 0;                                  // the first that is not posted
   std::deque<Receive> posted_;
   std::map<std::pair<int, Place>, at::Tensor> handed_;  // between chunks of this stage
-  std::deque<Work> sends_;
+  std::deque<Sent> sends_;
   std::map<Place, Kept> kept_;
   std::vector<at::Tensor> losses_;
-  std::vector<PipelineAction> executed_;
+  std::vector<TimedAction> executed_;
+  std::chrono::steady_clock::time_point origin_;
+  double begun_ = 0, ended_ = 0;  // the action that it is at
   int held_ = 0, most_held_ = 0;
 };
 

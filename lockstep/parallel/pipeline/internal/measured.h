@@ -1,0 +1,18 @@
+// What a step took, of all stages together.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/plan/pipeline_plan.h"
+
+namespace lockstep::internal {
+
+// On rank 0. Collective.
+std::optional<MeasuredPipeline> gather_measured(Communicator& comm,
+                                                const PipelineSchedule& schedule,
+                                                const std::vector<TimedAction>& executed,
+                                                int most_held);
+
+}  // namespace lockstep::internal
