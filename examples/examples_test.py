@@ -230,6 +230,19 @@ def divided_checkpoint(job):
     expect("the model is in slices", "model.slices.json" in files, int(ranks) % 2 == 0)
 
 
+def context_parallel(job):
+    ranks = job.ranks or 2
+    for way in ("ring", "heads"):
+        first, last, data, context, own, everything, found, names = re.search(
+            r"loss (\S+) to (\S+) on (\d+) x (\d+) ranks, of which one has (\d+) of (\d+) tokens\n"
+            r"(\d+) of (\d+) names are found", job.output("context_parallel", way)).groups()
+        expect("ranks", (int(data), int(context)), (1, 2) if ranks == 2 else (ranks, 1))
+        expect("tokens", (int(own), int(everything)), (64 if ranks == 2 else 128, 128))
+        expect(f"{found} of {names} names are found", int(found) * 8 >= int(names) * 7, True)
+        if not float(last) < 0.5 * float(first):
+            sys.exit(f"the loss goes from {first} to {last}")
+
+
 def checkpoint(job):
     ranks = job.ranks or 2
     expect_lines("checkpoint", job.output("checkpoint", "model.safetensors"),
@@ -357,7 +370,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, divided_checkpoint)}
+                                        expert_parallel, context_parallel, divided_checkpoint)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")

@@ -40,6 +40,8 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/context/context_attention.h"
+#include "lockstep/parallel/context/context_parallel_lm.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/average_parameters.h"

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -23,6 +24,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/kernels/normal.h"
+#include "lockstep/model/internal/lm_context.h"
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/internal/undrawn.h"
 
@@ -145,6 +147,22 @@ std::vector<std::string> whole_matrices(
   return names;
 }
 
+void check_targets(const at::Tensor& targets, const at::Tensor& ids) {
+  if (!targets.defined() || targets.scalar_type() != at::kLong || targets.sizes() != ids.sizes())
+    throw InvalidArgument("TransformerLm: targets must be int64, of the shape of ids");
+}
+
+// Where only one of several ranks would find out.
+void check_values(const at::Tensor& targets, int64_t vocabulary) {
+  const at::Tensor wrong =
+      targets.ne(-100).logical_and_(targets.lt(0).logical_or_(targets.ge(vocabulary)));
+  if (wrong.any().item<bool>())
+    throw InvalidArgument("TransformerLm: the target " +
+                          std::to_string(targets.masked_select(wrong)[0].item<int64_t>()) +
+                          " is outside the vocabulary of " + std::to_string(vocabulary) +
+                          "; -100 is for none");
+}
+
 // Those that drawing would take, which others may take now.
 std::vector<uint64_t> seeds_to_come(size_t count) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -163,7 +181,13 @@ TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
     : torch::nn::Module("TransformerLm"),
       config_(checked(config, options.split, options.experts)),
       split_(std::move(options.split)),
-      experts_(std::move(options.experts)) {
+      experts_(std::move(options.experts)),
+      context_(internal::checked_context(std::move(options.context), config_, split_)) {
+  if (context_ && config_.has_experts() && !experts_.combine &&
+      (config_.router_aux_loss_coef > 0 || config_.router_z_loss_coef > 0))
+    throw InvalidArgument(
+        "TransformerLm: the routers' losses are of all tokens, which a context divides; give "
+        "LmExperts::combine over its ranks");
   if ((split_.parts > 1 || experts_.parts > 1) && options.initial == InitialParameters::kDrawn)
     throw InvalidArgument(
         "TransformerLm: a part of a model is not drawn, since the parts would not fit together; "
@@ -236,43 +260,63 @@ void TransformerLmImpl::add_unit(const std::string& name, std::shared_ptr<LmUnit
   unit_names_.push_back(name);
 }
 
+at::Tensor TransformerLmImpl::own_rows(const std::vector<int64_t>& lengths) const {
+  if (context_) return internal::context_layout(*context_, lengths, 0).rows;
+  return at::arange(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), at::kLong);
+}
+
+at::Tensor TransformerLmImpl::own_of(const at::Tensor& flat, const LmPass& pass) const {
+  return context_ ? flat.index_select(0, pass->own_rows.to(flat.device())) : flat;
+}
+
 LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPassOptions& options) {
+  return pass_of(lengths, {}, options);
+}
+
+LmPass TransformerLmImpl::pass_of(const std::vector<int64_t>& lengths, const at::Tensor& ids,
+                                  const LmPassOptions& options) {
   int64_t longest = 0;
-  std::vector<at::Tensor> positions;
   for (const int64_t length : lengths) {
     if (length < 1 || length > config_.max_position_embeddings)
       throw InvalidArgument("TransformerLm: a sequence of " + std::to_string(length) +
                             " tokens; give 1 to " +
                             std::to_string(config_.max_position_embeddings));
     longest = std::max(longest, length);
-    positions.push_back(at::arange(length, at::kLong));
   }
   if (lengths.empty()) throw InvalidArgument("TransformerLm: a batch without sequences");
-  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  auto pass = std::make_shared<internal::LmPass>();
+  if (context_) {
+    auto own = internal::context_layout(*context_, lengths, options.first_row);
+    pass->layout = std::make_shared<internal::CausalLayout>(std::move(own.layout));
+    pass->own_rows = std::move(own.rows);
+    pass->context = context_;
+  } else {
+    std::vector<at::Tensor> positions;
+    for (const int64_t length : lengths) positions.push_back(at::arange(length, at::kLong));
+    auto layout = std::make_shared<internal::CausalLayout>();
+    layout->lengths = lengths;
+    layout->positions = positions.size() == 1 ? positions[0] : at::cat(positions);
+    layout->first_row = options.first_row;
+    pass->layout = std::move(layout);
+  }
+  const int64_t tokens = pass->layout->positions.size(0);
   if (split_.divides_rows && tokens % split_.parts != 0)
     throw InvalidArgument("TransformerLm: " + std::to_string(tokens) +
                           " tokens do not divide among " + std::to_string(split_.parts) +
                           " parts; with divided rows a batch's number of tokens is a multiple");
-  auto layout = std::make_shared<internal::CausalLayout>();
-  layout->lengths = lengths;
-  layout->positions = positions.size() == 1 ? positions[0] : at::cat(positions);
-  layout->first_row = options.first_row;
-  auto pass = std::make_shared<internal::LmPass>();
-  pass->layout = std::move(layout);
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
   if (config_.has_experts())
     pass->routers = counted_ = std::make_shared<internal::RouterRecord>(config_, experts_);
   const bool drops = is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
-  if (!drops) return pass;
-  if (options.dropout_seed != 0) {
-    pass->dropout_seed = options.dropout_seed;
-    return pass;
+  pass->dropout_seed = drops ? options.dropout_seed : 0;
+  if (drops && pass->dropout_seed == 0) {
+    if (split_.parts > 1 && !split_.agree)
+      throw InvalidArgument("TransformerLm: the parts of a model drop alike; give dropout_seed");
+    const uint64_t drawn = internal::draw_seeds(1)[0] | 1;
+    pass->dropout_seed = split_.agree ? split_.agree(drawn) : drawn;
   }
-  if (split_.parts > 1 && !split_.agree)
-    throw InvalidArgument("TransformerLm: the parts of a model drop alike; give dropout_seed");
-  const uint64_t drawn = internal::draw_seeds(1)[0] | 1;
-  pass->dropout_seed = split_.agree ? split_.agree(drawn) : drawn;
+  if (context_) pass->dropout_seed = context_->agree(lengths, ids, pass->dropout_seed);
   return pass;
 }
 
@@ -296,21 +340,24 @@ at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& l
     throw InvalidArgument(
         "TransformerLm: this model is divided among ranks, which give losses and scores; put it "
         "together for its logits");
-  const LmPass all = pass(lengths_of(ids, lengths));
+  const std::vector<int64_t> sequences = lengths_of(ids, lengths);
   check_ids(ids, config_.vocab_size);
-  at::Tensor x = ids.reshape({ids.numel()});
+  const LmPass all = pass_of(sequences, ids, {});
+  at::Tensor x = own_of(ids.reshape({ids.numel()}), all);
   for (const auto& unit : units_) x = unit->forward(x, all);
+  if (context_) x = internal::gathered(*all, x);
   return ids.dim() == 2 ? x.view({ids.size(0), ids.size(1), x.size(1)}) : x;
 }
 
 std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const at::Tensor& ids,
                                                              const at::Tensor& targets,
                                                              const at::Tensor& lengths) {
-  const LmPass all = pass(lengths_of(ids, lengths));
+  const std::vector<int64_t> sequences = lengths_of(ids, lengths);
   check_ids(ids, config_.vocab_size);
-  if (!targets.defined() || targets.scalar_type() != at::kLong || targets.sizes() != ids.sizes())
-    throw InvalidArgument("TransformerLm: targets must be int64, of the shape of ids");
-  at::Tensor x = ids.reshape({ids.numel()});
+  check_targets(targets, ids);
+  if (context_) check_values(targets, config_.vocab_size);
+  const LmPass all = pass_of(sequences, ids, {});
+  at::Tensor x = own_of(ids.reshape({ids.numel()}), all);
   for (size_t i = 0; i + 1 < units_.size(); ++i) x = units_[i]->forward(x, all);
   return {x, all};
 }
@@ -319,7 +366,7 @@ at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targ
                                    const at::Tensor& lengths) {
   if (runner_.loss) return runner_.loss(ids, targets, lengths);
   const auto [rows, all] = before_head(ids, targets, lengths);
-  const at::Tensor flat = targets.reshape({targets.numel()});
+  const at::Tensor flat = own_of(targets.reshape({targets.numel()}), all);
   if (!is_training() || !config_.has_experts()) return head_loss(*units_.back(), rows, flat, all);
   const WithRouterLosses routed = router_losses(rows, all);
   const at::Tensor loss = head_loss(*units_.back(), routed.rows, flat, all);
@@ -335,7 +382,12 @@ TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& t
   const at::NoGradGuard no_grad;
   if (runner_.scores) return runner_.scores(ids, targets, lengths);
   const auto [rows, all] = before_head(ids, targets, lengths);
-  return head_scores(*units_.back(), rows, targets.reshape({targets.numel()}), all);
+  const TokenScores own =
+      head_scores(*units_.back(), rows, own_of(targets.reshape({targets.numel()}), all), all);
+  if (!context_) return own;
+  const at::Tensor both =
+      internal::gathered(*all, at::stack({own.losses, own.likeliest.to(at::kDouble)}, 1));
+  return {both.select(1, 0).contiguous(), both.select(1, 1).ne(0)};
 }
 
 void TransformerLmImpl::run_by(LmRunner runner) {
@@ -352,6 +404,10 @@ at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
   if (runner_.loss)
     throw InvalidArgument(
         "TransformerLm: this model is divided among ranks; put it together to go on with texts");
+  if (context_)
+    throw InvalidArgument(
+        "TransformerLm: next() is for a model that has whole sequences; copy the parameters of "
+        "this one, whose tokens are divided among ranks, into one without a context");
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0 ||
       ids.size(0) != cache.sequences ||
       cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || split_.parts > 1 ||
@@ -405,8 +461,12 @@ at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& tar
   auto* const plain = dynamic_cast<internal::LmHead*>(&head);
   if (plain == nullptr)
     throw InvalidArgument("head_loss: give the model's last unit, which gives logits");
-  if (!head.forward_hooks().empty()) return next_token_loss(head.forward(rows, pass), targets);
-  return plain->loss(rows, targets, *pass);
+  const auto share = [&](double divide_by) {
+    if (!head.forward_hooks().empty())
+      return divided_loss(head.forward(rows, pass), targets, divide_by);
+    return plain->loss(rows, targets, *pass, divide_by);
+  };
+  return pass && pass->context ? internal::whole_loss(*pass->context, targets, share) : share(0);
 }
 
 TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,

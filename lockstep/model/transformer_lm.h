@@ -95,10 +95,41 @@ struct LmRunner {
       scores;
 };
 
+// The rows of a batch that one of several ranks has, where the tokens of its sequences are divided among them (context
+// parallelism). The ranks have equal models, or equal parts of one, and are given the same batches. The functions
+// are called on all of them in one order, with the lengths of the whole batch's sequences.
+//
+// loss() and head_loss() then have the value of the whole batch's loss on every rank, and `parts` times the
+// gradient of this rank's share: the average over the ranks, as DistributedDataParallel makes it, is the whole batch's.
+struct LmContext {
+  int64_t parts = 1;
+  // This rank's rows, ascending; perhaps none. Sends nothing.
+  std::function<std::vector<int64_t>(const std::vector<int64_t>& lengths)> rows = {};
+  // Attention of this rank's rows to all rows of their sequences that are not behind them: queries [rows, heads,
+  // width], keys and values [rows, key_value_heads, width], whose positions are in them -> [rows, heads, width].
+  // Differentiable.
+  std::function<at::Tensor(const at::Tensor& queries, const at::Tensor& keys,
+                           const at::Tensor& values, const std::vector<int64_t>& lengths)>
+      attend = {};
+  // All ranks' rows, in the batch's order, of this rank's [rows, columns]. Without gradients.
+  std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& lengths)> gather =
+      {};
+  // float64 numbers, added up over the ranks in place.
+  std::function<void(const at::Tensor& numbers)> sum = {};
+  // At the begin of every pass: throws where the ranks' lengths or ids (undefined in pass()) differ. Gives what the
+  // first rank has drawn as dropout_seed.
+  std::function<uint64_t(const std::vector<int64_t>& lengths, const at::Tensor& ids,
+                         uint64_t drawn)>
+      agree = {};
+  // Throws InvalidArgument for heads (those of a part of the model) that attend() does not take. May be empty.
+  std::function<void(int64_t heads, int64_t key_value_heads)> check_heads = {};
+};
+
 struct LmOptions {
   InitialParameters initial = InitialParameters::kDrawn;
   LmSplit split = {};
   LmExperts experts = {};
+  LmContext context = {};
 };
 
 struct LmPassOptions {
@@ -118,13 +149,17 @@ struct LmPassOptions {
 class TransformerLmImpl : public torch::nn::Module {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
-  // InvalidArgument (check(config); a part that is to be drawn; what does not divide among the parts).
+  // InvalidArgument (check(config); a part that is to be drawn; what does not divide among the parts; a context with
+  // attention_dropout; one with experts whose routers' losses are not combined).
   explicit TransformerLmImpl(const LmConfig& config = {}, LmOptions options = {});
 
   // ids int64 [B, T] -> logits [B, T, vocab_size]; or packed: ids int64 [N], sequences end to end, with
   // their lengths int64 [sequences] on the CPU, which sum to N -> [N, vocab_size]. A token sees itself and
   // those before it in its sequence. Throws InvalidArgument: other shapes, an id outside the vocabulary
   // (on the CPU), a sequence that is empty or longer than max_position_embeddings.
+  //
+  // With LmOptions::context every rank gives the whole batch and computes its rows. All logits are then gathered
+  // on every rank; a loss that all compute of them alike has head_loss()'s gradients.
   //
   // With targets, of the shape of ids: loss(), for who calls forward() only, as strategies do.
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& lengths = {},
@@ -138,8 +173,12 @@ class TransformerLmImpl : public torch::nn::Module {
   TokenScores scores(const at::Tensor& ids, const at::Tensor& targets,
                      const at::Tensor& lengths = {});
 
-  // The same step by step: pass(), then the units in order, each with what the one before gave.
+  // The same step by step: pass(), then the units in order, each with what the one before gave. With
+  // LmOptions::context the units take and give the rows own_rows(lengths), and pass() is collective.
   LmPass pass(const std::vector<int64_t>& lengths, const LmPassOptions& options = {});
+  // Which rows of a batch of such sequences, end to end, units compute here: int64, ascending. All of them without
+  // LmOptions::context. Sends nothing.
+  at::Tensor own_rows(const std::vector<int64_t>& lengths) const;
   const std::vector<std::shared_ptr<LmUnit>>& units() const { return units_; }
   // Their names in named_modules(), in the same order.
   const std::vector<std::string>& unit_names() const { return unit_names_; }
@@ -148,7 +187,8 @@ class TransformerLmImpl : public torch::nn::Module {
   std::vector<RouterStatistics> routers() const;
 
   // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,
-  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes.
+  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes, or with
+  // LmOptions::context.
   at::Tensor next(const at::Tensor& ids, LmCache& cache);
 
   // Of a model made with kNone: the values that kDrawn would have given it, a part at a time: of the parameter
@@ -172,12 +212,17 @@ class TransformerLmImpl : public torch::nn::Module {
   std::pair<at::Tensor, LmPass> before_head(const at::Tensor& ids, const at::Tensor& targets,
                                             const at::Tensor& lengths);
   internal::RotaryTable rotary(int64_t positions);  // of at least so many
+  LmPass pass_of(const std::vector<int64_t>& lengths, const at::Tensor& ids,
+                 const LmPassOptions& options);
+  // This rank's of a batch's ids or targets.
+  at::Tensor own_of(const at::Tensor& flat, const LmPass& pass) const;
 
   LmConfig config_;
   LmSplit split_;
   LmExperts experts_;
   std::shared_ptr<internal::RouterRecord> counted_;  // in the last pass
   LmRunner runner_;                                  // empty: the units run here
+  std::shared_ptr<const LmContext> context_;         // none: all rows are here
   std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;
@@ -194,7 +239,8 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 // next_token_loss() of what a model's last unit gives for `rows`, by vocabulary_loss() (vocabulary_loss.h), which
 // never has all logits: for a pipeline's last stage. targets int64 [tokens]. Where the unit is hooked, its logits
 // are computed, and its hooks see them. Deferred gradients are computed in forward, and added by
-// run_deferred(). Throws InvalidArgument: a unit that is not the last one, otherwise as vocabulary_loss().
+// run_deferred(). Of a context's rows it is the whole batch's loss (LmContext), targets are those of own_rows(), and
+// 16 bytes are added up over the ranks; it is collective. Throws InvalidArgument: a unit that is not the last one, otherwise as vocabulary_loss().
 at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
                      const LmPass& pass);
 

@@ -67,6 +67,8 @@ void check_shapes(const at::Tensor& rows, const at::Tensor& weight, const at::Te
                 std::to_string(all) + "; a part lies within it and has a combine()");
   if (options.rows_at_a_time < 0)
     refuse_loss("rows_at_a_time is " + std::to_string(options.rows_at_a_time));
+  if (!(options.divide_by >= 0))
+    refuse_loss("divide_by is " + std::to_string(options.divide_by) + "; give 0 or more");
 }
 
 int64_t count_targets(const int64_t* targets, int64_t count, int64_t vocabulary) {
@@ -189,7 +191,8 @@ class ChunkSums {
 };
 
 // Chunk after chunk. Gradients into `work`. The losses in float64.
-TokenScores score(const at::Tensor& rows, const at::Tensor& weight, LossWork& work, int64_t known) {
+TokenScores score(const at::Tensor& rows, const at::Tensor& weight, LossWork& work,
+                  double divisor) {
   const VocabularyPart& part = work.options.part;
   const int64_t count = rows.size(0), vocabulary = weight.size(0);
   const bool differentiates = work.wanted.rows || work.wanted.weight;
@@ -202,8 +205,7 @@ TokenScores score(const at::Tensor& rows, const at::Tensor& weight, LossWork& wo
   const at::Tensor memory =
       at::empty({chunk, internal::logits_pitch(vocabulary, work.arithmetic)}, type);
   const at::Tensor columns = part.first == 0 ? work.targets : work.targets - part.first;
-  const at::Tensor scales =
-      work.targets.ne(kNothing).to(type).div_(static_cast<double>(std::max<int64_t>(known, 1)));
+  const at::Tensor scales = work.targets.ne(kNothing).to(type).div_(divisor == 0 ? 1.0 : divisor);
   TokenScores scores{at::empty({count}, at::kDouble), at::empty({count}, at::kBool)};
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t size = std::min(chunk, count - begin);
@@ -246,16 +248,16 @@ int64_t count_targets(const at::Tensor& weight, const LossWork& work) {
 at::Tensor mean_loss(const at::Tensor& rows, const at::Tensor& weight, LossWork& work) {
   const auto guard = internal::without_autocast();
   const at::NoGradGuard no_grad;
-  const int64_t known = count_targets(weight, work);
+  const auto known = static_cast<double>(count_targets(weight, work));
+  const double divisor = work.options.divide_by > 0 ? work.options.divide_by : known;
   double sum = 0;
   if (rows.size(0) > 0) {
-    sum = score(rows, weight, work, known).losses.sum().item<double>();
+    sum = score(rows, weight, work, divisor).losses.sum().item<double>();
   } else {
     if (work.wanted.rows) work.drows = at::zeros_like(rows);
     if (work.wanted.weight) work.dweight = at::zeros_like(weight);
   }
-  const double mean =
-      known == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(known);
+  const double mean = divisor == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / divisor;
   return at::scalar_tensor(mean, weight.scalar_type());
 }
 
@@ -332,10 +334,18 @@ Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Te
 
 }  // namespace
 
+at::Tensor divided_loss(const at::Tensor& logits, const at::Tensor& targets, double divide_by) {
+  if (divide_by == 0) return next_token_loss(logits, targets);
+  const bool is_short = at::isReducedFloatingType(logits.scalar_type());
+  return at::cross_entropy_loss(is_short ? logits.to(at::kFloat) : logits, targets, {},
+                                at::Reduction::Sum, kNothing) /
+         divide_by;
+}
+
 at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& targets, const VocabularyLossOptions& options) {
   const auto [work, x, w] = prepared(rows, weight, targets, options);
-  if (!work) return next_token_loss(at::linear(rows, weight), targets);
+  if (!work) return divided_loss(at::linear(rows, weight), targets, options.divide_by);
   if (!at::GradMode::is_enabled() || !(x.requires_grad() || w.requires_grad()))
     return mean_loss(x, w, *work);
   work->wanted = {x.requires_grad(), w.requires_grad()};
@@ -362,7 +372,7 @@ TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
   const int64_t known = count_targets(w, *work);
   if (x.size(0) == 0) return {at::empty({0}, at::kDouble), at::empty({0}, at::kBool)};
   const auto guard = internal::without_autocast();
-  return score(x, w, *work, known);
+  return score(x, w, *work, static_cast<double>(known));
 }
 
 void combine_statistics(const at::Tensor& statistics, const ReduceInPlace& all_max,

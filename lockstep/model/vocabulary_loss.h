@@ -42,6 +42,8 @@ struct VocabularyLossOptions {
   // As LmPassOptions::deferred: the weight's gradient is added to grad() by run_deferred(). It has been computed
   // in forward all the same.
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
+  // What the sum over the targets is divided by; 0: their number. For who has some of a batch's tokens.
+  double divide_by = 0;
 };
 
 // rows [N, width], weight [vocabulary's rows here, width], targets int64 [N], -100 where there is nothing to
@@ -60,6 +62,9 @@ struct VocabularyLossOptions {
 // vocabulary. In backward: create_graph; a second backward if the first one did not retain the graph.
 at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& targets, const VocabularyLossOptions& options = {});
+
+// The same of logits [N, vocabulary] that are there: next_token_loss(), or the sum divided by `divide_by`.
+at::Tensor divided_loss(const at::Tensor& logits, const at::Tensor& targets, double divide_by);
 
 // What each token loses, without gradients: for evaluation.
 struct TokenScores {

@@ -109,6 +109,27 @@ TEST(VocabularyLoss, IsThatOfTheLogits) {
   expect_close(by_chunks(large), by_logits(large), 1e-12);
 }
 
+// Of rows that are cut somewhere, each part divided by what all of them have: a part may have no target, or no row.
+TEST(VocabularyLoss, SharesThatAreDividedByAllTargetsAddUp) {
+  for (const at::ScalarType type : {at::kDouble, at::kHalf}) {  // the second is composed
+    const Case c = made(40, 53, 20, type);
+    c.targets.narrow(0, 10, 10).fill_(-100);
+    const auto count = c.targets.ne(-100).sum().item<double>();
+    const Results expected = by_logits(c);
+    Results sum;
+    std::vector<at::Tensor> drows;
+    for (const auto& [first, many] : {std::pair{0, 10}, {10, 10}, {20, 0}, {20, 20}}) {
+      const Case part{c.rows.narrow(0, first, many), c.weight, c.targets.narrow(0, first, many)};
+      const Results found = by_chunks(part, {.divide_by = count});
+      sum.loss = drows.empty() ? found.loss : sum.loss + found.loss;
+      sum.dweight = drows.empty() ? found.dweight : sum.dweight + found.dweight;
+      drows.push_back(found.drows);
+    }
+    sum.drows = at::cat(drows);
+    expect_close(sum, expected, type == at::kDouble ? 1e-12 : 0.01);
+  }
+}
+
 TEST(VocabularyLoss, TwoBackwardsAddUp) {
   const Case c = made(33, 40, 12, at::kDouble);
   expect_close(by_chunks(c, {}, 2), by_logits(c, 2), 1e-12);
@@ -435,6 +456,7 @@ TEST(VocabularyLoss, BadInputIsOneLine) {
               HasSubstr("a part from 10 of 40 rows, of a vocabulary of 45"));
   EXPECT_THAT(line(c, {.part = {.first = 0, .all = 45, .combine = {}}}), HasSubstr("combine()"));
   EXPECT_THAT(line(c, {.rows_at_a_time = -1}), HasSubstr("rows_at_a_time is -1"));
+  EXPECT_THAT(line(c, {.divide_by = -1}), HasSubstr("give 0 or more"));
   TransformerLm lm(small(false));
   const at::Tensor ids = torch::randint(0, 50, {2, 9}, at::kLong);
   EXPECT_THAT(message_of<InvalidArgument>([&] { lm->loss(ids, ids.view({18})); }),

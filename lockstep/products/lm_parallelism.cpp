@@ -90,14 +90,18 @@ LmParallelism parse_parallelism(std::string_view mesh) {
   return how;
 }
 
-LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks) {
-  std::vector<MeshAxis> axes;
+std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks) {
+  std::vector<MeshAxis> all;
   for (const std::string& name : parallel_axes()) {
     const auto named = [&](const MeshAxis& axis) { return axis.name == name; };
-    if (std::none_of(how.axes.begin(), how.axes.end(), named)) axes.push_back({name, 1});
+    if (std::none_of(axes.begin(), axes.end(), named)) all.push_back({name, 1});
   }
-  axes.insert(axes.end(), how.axes.begin(), how.axes.end());
-  how.axes = MeshLayout(axes, ranks).axes();
+  all.insert(all.end(), axes.begin(), axes.end());
+  return MeshLayout(all, ranks).axes();
+}
+
+LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks) {
+  how.axes = with_all_axes(how.axes, ranks);
   const int stages = how.size_of("pipe");
   if (how.micro_batches == 0) how.micro_batches = stages > 1 ? 2 * stages : 1;
   check(how, config, ranks);

@@ -20,6 +20,7 @@
 
 #include "lockstep/mesh/mesh_layout.h"
 #include "lockstep/model/lm_config.h"
+#include "lockstep/parallel/context/context_layout.h"
 
 namespace lockstep {
 
@@ -37,6 +38,8 @@ struct LmParallelism {
   std::vector<int> cut = {};
   // Sequence parallelism: the rows between divided products are divided along tensor, too.
   bool divides_rows = false;
+  // How the tokens that context divides attend to each other: blocks go round, or heads are exchanged.
+  ContextWay context_way = ContextWay::kRing;
 
   int size_of(std::string_view axis) const;  // 1 where it is not named
   bool operator==(const LmParallelism&) const = default;
@@ -47,6 +50,10 @@ LmParallelism parse_parallelism(std::string_view mesh);
 // As it is run: all axes of parallel_axes(), those that were not named first, in one rank; one open size (0) filled
 // from `ranks`; micro_batches and cut set. Throws InvalidArgument in one line (check()).
 LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks);
+
+// All of parallel_axes(), those that are not among `axes` first, in one rank; an open size is filled. Throws
+// InvalidArgument for sizes whose product is not `ranks`.
+std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks);
 
 // "data", "pipe", "context", "expert", "tensor"
 const std::vector<std::string>& parallel_axes();

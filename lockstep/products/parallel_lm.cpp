@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/parallel/context/context_parallel_lm.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/products/internal/state.h"
@@ -48,6 +50,7 @@ void meet(Communicator& comm, const LmConfig& config, const LmParallelism& how,
       {"cut", how.cut},
       {"zero", how.zero},
       {"divided rows", how.divides_rows},
+      {"way of the context", static_cast<int>(how.context_way)},
       {"type", static_cast<int>(options.dtype)},
       {"dropout seed", options.dropout_seed},
       {"values", probe_of(options.values, config)}};
@@ -91,10 +94,13 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
       schedule(make_schedule(how.schedule,
                              {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches})),
       parts(mesh["tensor"], lm_tensor_plan(config), lm_parameter_shapes(config)) {
-  LmOptions mine{.initial = InitialParameters::kNone,
-                 .split = lm_split(config, mesh["tensor"], {.divides_rows = how.divides_rows})};
+  LmOptions mine;
+  mine.initial = InitialParameters::kNone;
+  mine.split = lm_split(config, mesh["tensor"], {.divides_rows = how.divides_rows});
   if (config.has_experts())
     mine.experts = experts_over(mesh["expert"], mesh.over({"data", "context", "expert"}));
+  if (how.size_of("context") > 1)
+    mine.context = lm_context(mesh["context"], {.way = how.context_way});
   lm = TransformerLm(config, mine);
   const int stage = mesh.place("pipe");
   chunks.emplace(lm, how.cut, LmEnd::kRows);
@@ -112,6 +118,7 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
     filled.emplace_back(name, tensor);
   }
   parts.fill(filled, options.values);
+  places = parts.places();
   if (options.dtype != at::kFloat) lm->to(options.dtype);
   for (const auto& [name, tensor] : parameters_of(lm)) {
     if (!here.contains(name)) continue;
@@ -149,8 +156,9 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
   if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) != ids.numel() ||
       std::any_of(lengths.begin(), lengths.end(), [](int64_t length) { return length < 1; }))
     refuse("lengths are 1 or more and sum to the " + std::to_string(ids.numel()) + " ids");
-  Row row{
-      .ids = ids.reshape({-1}), .targets = targets.reshape({-1}), .lengths = {}, .targets_in = {}};
+  Row row;
+  row.tokens = ids.numel();
+  const at::Tensor flat_ids = ids.reshape({-1}), flat_targets = targets.reshape({-1});
   const auto sequences = lengths.size();
   const size_t count = std::min(sequences, static_cast<size_t>(how.micro_batches));
   int64_t token = 0;
@@ -159,8 +167,20 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
                end = lengths.begin() + static_cast<std::ptrdiff_t>(sequences * (i + 1) / count);
     row.lengths.emplace_back(begin, end);
     const int64_t tokens = std::accumulate(begin, end, int64_t{0});
-    row.targets_in.push_back(row.targets.narrow(0, token, tokens).ne(-100).sum().item<int64_t>());
+    at::Tensor own_ids = flat_ids.narrow(0, token, tokens);
+    at::Tensor own_targets = flat_targets.narrow(0, token, tokens);
+    row.targets_in.push_back(own_targets.ne(-100).sum().item<int64_t>());
     row.all_targets += row.targets_in.back();
+    at::Tensor places;
+    if (how.size_of("context") > 1) {
+      const at::Tensor own = lm->own_rows(row.lengths.back());
+      own_ids = own_ids.index_select(0, own);
+      own_targets = own_targets.index_select(0, own);
+      places = own + token;
+    }
+    row.ids.push_back(own_ids);
+    row.targets.push_back(own_targets);
+    row.places.push_back(places);
     token += tokens;
   }
   if (row.all_targets == 0) refuse("a batch without a target; give at least one that is not -100");
@@ -174,14 +194,14 @@ PipelineBatch ParallelLm::State::pipeline_batch(const Row& row, double scale) {
   PipelineBatch batch;
   batch.rows = chunks->begin(row.lengths, seed | 1);
   batch.input = [row](const MicroBatch& micro) {
-    return row.ids.narrow(0, micro.first_row, micro.rows);
+    return row.ids[static_cast<size_t>(micro.index)];
   };
   batch.loss = [this, row, scale](const at::Tensor& rows, const MicroBatch& micro) {
-    const int64_t targets = row.targets_in[static_cast<size_t>(micro.index)];
-    if (targets == 0) return rows.sum() * 0;
-    const double share = static_cast<double>(targets) / static_cast<double>(row.all_targets);
-    return chunks->loss(rows, micro, row.targets.narrow(0, micro.first_row, micro.rows)) *
-           (share * scale);
+    const auto index = static_cast<size_t>(micro.index);
+    if (row.targets_in[index] == 0) return rows.sum() * 0;
+    const double share =
+        static_cast<double>(row.targets_in[index]) / static_cast<double>(row.all_targets);
+    return chunks->loss(rows, micro, row.targets[index]) * (share * scale);
   };
   return batch;
 }
@@ -215,18 +235,23 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   const bool training = state.lm->is_training();
   state.lm->eval();
   PipelineBatch of = state.pipeline_batch(row, 1);
-  const at::Tensor both = at::zeros({2, row.ids.numel()}, at::kDouble);
+  const at::Tensor both = at::zeros({row.tokens, 2}, at::kDouble);
   of.loss = [&](const at::Tensor& rows, const MicroBatch& micro) {
-    const TokenScores scores =
-        state.chunks->scores(rows, micro, row.targets.narrow(0, micro.first_row, micro.rows));
-    both[0].narrow(0, micro.first_row, micro.rows).copy_(scores.losses);
-    both[1].narrow(0, micro.first_row, micro.rows).copy_(scores.likeliest);
+    const auto index = static_cast<size_t>(micro.index);
+    const TokenScores scores = state.chunks->scores(rows, micro, row.targets[index]);
+    const at::Tensor mine = at::stack({scores.losses, scores.likeliest.to(at::kDouble)}, 1);
+    const at::Tensor& places = row.places[index];
+    if (places.defined())
+      both.index_copy_(0, places, mine);
+    else
+      both.narrow(0, micro.first_row, micro.rows).copy_(mine);
     return scores.losses.sum();
   };
   state.pipeline->evaluate(of);
+  if (state.how.size_of("context") > 1) state.mesh["context"].all_reduce(both);
   state.mesh["pipe"].broadcast(both, state.schedule.stage_of.back());
   state.lm->train(training);
-  return {both[0], both[1].ne(0)};
+  return {both.select(1, 0).contiguous(), both.select(1, 1).ne(0)};
 }
 
 void ParallelLm::scale_gradients(double factor) {

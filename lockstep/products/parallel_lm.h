@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/mesh/mesh.h"
@@ -119,6 +120,13 @@ class ParallelLm {
   // update() will see. amp::GradScaler is to be made with the job's communicator.
   std::vector<at::Tensor> synchronize();
   void leave_out();  // an update() that is skipped: the gradients are dropped
+
+  // What this rank writes into a checkpoint of the job (checkpoint_writer.h): its share of the model and, after
+  // make_optimizer(), of the optimizer's state, under the whole model's names (divided_state.h).
+  Checkpoint share();
+  // Takes them over from a checkpoint that was read with ModelForm::kSlices, whatever division wrote it. Throws
+  // CheckpointError that begins with `source`.
+  void load(const Checkpoint& checkpoint, const std::string& source);
 
   // The whole model's parameters on rank 0 of `comm`, new tensors, in the model's order; nothing on the others.
   NamedTensors gather();

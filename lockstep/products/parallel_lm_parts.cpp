@@ -48,7 +48,7 @@ NamedTensors ParallelLm::gather() {
   NamedTensors mine;
   std::vector<std::shared_ptr<void>> kept;
   for (const LmParameterClass& one : state.classes)
-    kept.push_back(one.optimizer->whole_parameters());
+    if (one.optimizer) kept.push_back(one.optimizer->whole_parameters());
   for (const LmParameterPart& part : state.own)
     if (!part.copy && is_sent_here(part.name)) mine.emplace_back(part.name, part.tensor);
   NamedTensors whole;

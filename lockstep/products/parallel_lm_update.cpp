@@ -30,58 +30,66 @@ std::unique_ptr<torch::optim::OptimizerOptions> options_of(const optim::Algorith
 
 }  // namespace
 
-// Biases and norms are the parameters of one dimension.
-void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
-  State& state = *state_;
-  if (!state.classes.empty())
-    throw InvalidArgument("ParallelLm: it has an optimizer; make_optimizer() is called once");
-  const bool first_part = state.mesh.place("tensor") == 0;
-  // Experts have gradients of tokens of every rank along expert already. What other ranks count as well, ties'
-  // second places and what is whole on all parts, is counted there.
+// Experts have gradients of tokens of every rank along expert already. What other ranks count as well, ties' second
+// places and what is whole on all parts, is counted there.
+std::vector<LmParameterClass> ParallelLm::State::make_classes() const {
   enum class Kind : uint8_t { kDivided, kWhole, kCopy };
-  std::vector<LmParameterClass> classes;
+  const bool first_part = mesh.place("tensor") == 0;
+  std::vector<LmParameterClass> all;
   for (const bool experts : {false, true}) {
     for (const Kind kind : {Kind::kDivided, Kind::kWhole, Kind::kCopy}) {
+      std::vector<std::string> axes{"data", "context"};
+      if (!experts) axes.emplace_back("expert");
       LmParameterClass one{
           .parts = {},
-          .averaged =
-              state.mesh.over(experts ? std::vector<std::string>{"data", "context"}
-                                      : std::vector<std::string>{"data", "context", "expert"}),
+          .averaged = mesh.over(axes),
           .counts = kind == Kind::kDivided || (kind == Kind::kWhole && first_part)};
-      for (const LmParameterPart& part : state.own) {
+      // Each rank of the averaging has all gradients, or its own part of them.
+      if (how.zero == 0) one.counts = one.counts && one.averaged.rank() == 0;
+      for (const LmParameterPart& part : own) {
         const Kind is = part.copy            ? Kind::kCopy
                         : part.slice.whole() ? Kind::kWhole
                                              : Kind::kDivided;
         if (is == kind && is_expert_parameter(part.name) == experts && part.tensor.requires_grad())
           one.parts.push_back(&part);
       }
-      if (!one.parts.empty()) classes.push_back(std::move(one));
+      if (!one.parts.empty()) all.push_back(std::move(one));
     }
   }
-  const int stage = state.how.zero;
-  for (LmParameterClass& one : classes) {
-    // Each rank of the averaging has all gradients, or its own part of them.
-    if (stage == 0) one.counts = one.counts && one.averaged.rank() == 0;
+  return all;
+}
+
+// Biases and norms are the parameters of one dimension.
+void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
+  State& state = *state_;
+  if (state.has_optimizer)
+    throw InvalidArgument("ParallelLm: it has an optimizer; make_optimizer() is called once");
+  for (LmParameterClass& one : state.classes) {
     std::vector<std::string> names;
     Groups groups;
     for (const bool decays : {true, false}) {
       std::vector<at::Tensor> tensors;
+      std::vector<std::string> of_group;
       for (const LmParameterPart* part : one.parts) {
         if ((part->shape.size() > 1) != decays) continue;
         tensors.push_back(part->tensor);
-        names.push_back(part->name);
+        of_group.push_back(part->name);
       }
-      if (!tensors.empty()) groups.emplace_back(std::move(tensors), options_of(algorithm, decays));
+      names.insert(names.end(), of_group.begin(), of_group.end());
+      one.names.push_back(std::move(of_group));
+      // Empty ones, too: groups have the same numbers on all stages.
+      groups.emplace_back(std::move(tensors), options_of(algorithm, decays));
     }
-    one.optimizer = std::make_unique<ZeroOptimizer>(one.averaged, groups, names, algorithm,
-                                                    ZeroOptions{.stage = stage, .overlap = false});
+    one.optimizer =
+        std::make_unique<ZeroOptimizer>(one.averaged, groups, names, algorithm,
+                                        ZeroOptions{.stage = state.how.zero, .overlap = false});
   }
-  state.classes = std::move(classes);
+  state.has_optimizer = true;
 }
 
 optim::StepResult ParallelLm::update(const UpdateOptions& options) {
   State& state = *state_;
-  if (state.classes.empty())
+  if (!state.has_optimizer)
     throw InvalidArgument("ParallelLm: make_optimizer() comes before update()");
   if (options.max_norm && !(*options.max_norm > 0))
     throw InvalidArgument("ParallelLm: max_norm is " + std::to_string(*options.max_norm) +
@@ -123,11 +131,14 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
 
 void ParallelLm::set_learning_rate(double rate) {
   for (LmParameterClass& one : state_->classes) {
+    if (!one.optimizer) continue;
     for (auto& group : one.optimizer->param_groups()) group.options().set_lr(rate);
   }
 }
 
 std::vector<at::Tensor> ParallelLm::synchronize() {
+  if (!state_->has_optimizer)
+    throw InvalidArgument("ParallelLm: make_optimizer() comes before synchronize()");
   std::vector<at::Tensor> own;
   for (LmParameterClass& one : state_->classes) {
     one.optimizer->synchronize();
@@ -138,6 +149,7 @@ std::vector<at::Tensor> ParallelLm::synchronize() {
 }
 
 void ParallelLm::leave_out() {
+  if (!state_->has_optimizer) return;
   for (LmParameterClass& one : state_->classes) one.optimizer->leave_out();
 }
 
@@ -154,14 +166,18 @@ void add(ParallelLm::Memory& memory, const ZeroMemory& of) {
 
 ParallelLm::Memory ParallelLm::planned_memory() const {
   Memory memory;
+  if (!state_->has_optimizer)
+    throw InvalidArgument("ParallelLm: make_optimizer() comes before planned_memory()");
   for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->planned_memory());
   return memory;
 }
 
 ParallelLm::Memory ParallelLm::memory() const {
   Memory memory;
-  for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->memory());
-  if (!state_->classes.empty()) return memory;
+  if (state_->has_optimizer) {
+    for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->memory());
+    return memory;
+  }
   for (const LmParameterPart& part : state_->own) {
     memory.parameters += static_cast<int64_t>(part.tensor.nbytes());
     if (part.tensor.grad().defined())

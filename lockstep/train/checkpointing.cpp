@@ -63,7 +63,9 @@ void save_training(const TrainingRun& run, const std::filesystem::path& path) {
 }
 
 void restore_training(const TrainingRun& run, const std::filesystem::path& path) {
-  const Checkpoint checkpoint = read_checkpoint(path);
+  const Checkpoint checkpoint =
+      read_checkpoint(path, CheckpointParts::kAll,
+                      run.strategy.divides_model() ? ModelForm::kSlices : ModelForm::kWhole);
   const std::string source = path.string();
   auto state = trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json");
   const auto& sums = of_all_ranks(checkpoint.ranks, kSums, source);

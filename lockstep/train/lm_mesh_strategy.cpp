@@ -87,8 +87,7 @@ class LmMeshStrategy final : public Strategy {
   }
 
   Communicator data_ranks(const Communicator& comm) const override {
-    const std::vector<MeshAxis> axes = with_all_axes(how_.axes);
-    return Mesh(comm, MeshLayout(axes, comm.size()).axes()).over({"data", "expert"});
+    return Mesh(comm, with_all_axes(how_.axes, comm.size())).over({"data", "expert"});
   }
   void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm) override {
     Strategy::set_up(model, comm);

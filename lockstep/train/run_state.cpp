@@ -72,14 +72,18 @@ Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model
                               const amp::GradScaler* scaler, const CheckpointFiles& files) {
   const at::Tensor generators = comm.gather(strategy.random_states(), 0);
   Checkpoint checkpoint;
-  checkpoint.optimizer = strategy.optimizer_state(optimizer);
-  if (const auto names = parameter_names(model, optimizer))
-    checkpoint.optimizer = by_name(std::move(checkpoint.optimizer), *names);
-  checkpoint.model = weights_of(model);
-  const bool divided =
-      strategy.divides_state() && bytes_of(checkpoint.model.tensors) >= kDividedModelBytes;
-  checkpoint.model =
-      dealt(std::move(checkpoint.model), model, comm.rank(), divided ? comm.size() : 1);
+  if (strategy.divides_model()) {
+    checkpoint = strategy.divided_state();
+  } else {
+    checkpoint.optimizer = strategy.optimizer_state(optimizer);
+    if (const auto names = parameter_names(model, optimizer))
+      checkpoint.optimizer = by_name(std::move(checkpoint.optimizer), *names);
+    checkpoint.model = weights_of(model);
+    const bool divided =
+        strategy.divides_state() && bytes_of(checkpoint.model.tensors) >= kDividedModelBytes;
+    checkpoint.model =
+        dealt(std::move(checkpoint.model), model, comm.rank(), divided ? comm.size() : 1);
+  }
   if (comm.rank() != 0) return checkpoint;
   checkpoint.ranks.tensors = {{kGenerators, generators}};
   checkpoint.config_json = files.config_json;
@@ -92,14 +96,18 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
                        const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler) {
   const auto& generators = of_all_ranks(checkpoint.ranks, kGenerators, source);
-  // Another rank may still compute with the parameters, which may be one memory.
-  Communicator(comm).barrier();
-  set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
-  const std::string optimizer_source = source + "/optimizer.safetensors";
-  SlicedTensors state = checkpoint.optimizer;
-  if (const auto names = parameter_names(model, optimizer))
-    state = by_position(std::move(state), *names, optimizer_source);
-  strategy.load_optimizer_state(optimizer, state, optimizer_source);
+  if (strategy.divides_model()) {
+    strategy.load_divided_state(checkpoint, source);
+  } else {
+    // Another rank may still compute with the parameters, which may be one memory.
+    Communicator(comm).barrier();
+    set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
+    const std::string optimizer_source = source + "/optimizer.safetensors";
+    SlicedTensors state = checkpoint.optimizer;
+    if (const auto names = parameter_names(model, optimizer))
+      state = by_position(std::move(state), *names, optimizer_source);
+    strategy.load_optimizer_state(optimizer, state, optimizer_source);
+  }
   if (scaler != nullptr) {
     const auto state = checkpoint.files.find(kScaler);
     if (state == checkpoint.files.end()) throw CheckpointError(source + ": has no " + kScaler);

@@ -105,6 +105,13 @@ StepMemory Strategy::memory(torch::optim::Optimizer& optimizer) {
   return memory;
 }
 
+Checkpoint Strategy::divided_state() {
+  throw InvalidArgument("strategy " + name() + " does not divide the model");
+}
+void Strategy::load_divided_state(const Checkpoint& /*checkpoint*/, const std::string& /*source*/) {
+  throw InvalidArgument("strategy " + name() + " does not divide the model");
+}
+
 at::Tensor Strategy::random_states() const {
   return cpu_rng_state().unsqueeze(0);
 }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/sampler.h"
@@ -126,6 +127,13 @@ class Strategy {
   // Whether the optimizer's state is divided among the ranks: then so is the work of writing a
   // large model.
   virtual bool divides_state() const { return false; }
+
+  // Whether the model itself is divided, and its parameters here are names without values. Then a checkpoint is what
+  // divided_state() of all ranks gives, Checkpoint::model_slices and optimizer; load_divided_state() takes that over
+  // from one that was read with ModelForm::kSlices. The others of these functions are not called then.
+  virtual bool divides_model() const { return false; }
+  virtual Checkpoint divided_state();
+  virtual void load_divided_state(const Checkpoint& checkpoint, const std::string& source);
 
   // The streams that this rank's forwards draw from, uint8 [streams, bytes], for a checkpoint; and all
   // ranks', in rank order, put back. The default: the process's one; another number of ranks than

@@ -228,7 +228,7 @@ at::Tensor repeated(const at::Tensor& x, int64_t group) {
 
 at::Tensor rotated(const at::Tensor& rows, int64_t heads, const at::Tensor& positions,
                    const RotaryTable& rotary) {
-  const at::Tensor x = rows.view({rows.size(0), heads, -1});
+  const at::Tensor x = rows.view({rows.size(0), heads, rows.size(1) / heads});
   const int64_t half = x.size(2) / 2;
   const auto of = [&](const at::Tensor& table) {
     return table.index_select(0, positions).unsqueeze(1).to(x.options());

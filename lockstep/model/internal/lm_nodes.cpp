@@ -260,15 +260,14 @@ class SwiGluNode : public torch::autograd::Function<SwiGluNode> {
 };
 
 // 0, or the scale, for each element; float32.
-at::Tensor kept_elements(const kernels::Dropout& dropout, int64_t first_row, int64_t first_column,
-                         int64_t rows, int64_t columns) {
-  const at::Tensor mask = at::empty({rows, columns}, at::kFloat);
-  float* const to = mask.mutable_data_ptr<float>();
+void kept_elements(const kernels::Dropout& dropout, int64_t first_row, int64_t first_column,
+                   const at::Tensor& mask) {
+  const int64_t rows = mask.size(0), columns = mask.size(1);
+  auto* const to = mask.mutable_data_ptr<float>();
   kernels::in_parallel(rows, kRowsAtATime, at::get_num_threads(), [&](int64_t begin, int64_t end) {
     kernels::kernels().kept(dropout, {first_row + begin, first_column, end - begin, columns},
                             to + begin * columns);
   });
-  return mask;
 }
 
 }  // namespace
@@ -329,7 +328,24 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, Arithmetic arith
 at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout, int64_t first_row,
                      int64_t first_column) {
   if (dropout.threshold == 0) return x;
-  return x * kept_elements(dropout, first_row, first_column, x.size(0), x.size(1)).to(x.options());
+  const at::Tensor mask = at::empty({x.size(0), x.size(1)}, at::kFloat);
+  kept_elements(dropout, first_row, first_column, mask);
+  return x * mask.to(x.options());
+}
+
+at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout,
+                     const std::vector<RowPiece>& pieces, int64_t first) {
+  if (dropout.threshold == 0) return x;
+  const at::Tensor mask = at::empty({x.size(0), x.size(1)}, at::kFloat);
+  int64_t done = 0, skipped = 0;  // rows of x; of the pieces before them
+  for (const RowPiece& piece : pieces) {
+    const int64_t skips = std::min(first - skipped, piece.count);
+    const int64_t count = std::min(piece.count - skips, x.size(0) - done);
+    kept_elements(dropout, piece.first + skips, 0, mask.narrow(0, done, count));
+    skipped += skips;
+    done += count;
+  }
+  return x * mask.to(x.options());
 }
 
 }  // namespace lockstep::internal

@@ -61,6 +61,14 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, Arithmetic arith
 // matrix drops what the whole does. `first_column` is a multiple of 32.
 at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout, int64_t first_row,
                      int64_t first_column = 0);
+// Rows that lie side by side in the batch that dropout is drawn for.
+struct RowPiece {
+  int64_t first = 0;  // of them, in that batch
+  int64_t count = 0;
+};
+// The same of rows that are several pieces, one after another, from the `first` of those on.
+at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout,
+                     const std::vector<RowPiece>& pieces, int64_t first);
 
 // The angles of positions 0 .. count-1, as transformers computes them, in float32.
 struct RotaryTable {
@@ -72,6 +80,8 @@ struct CausalLayout {
   std::vector<int64_t> lengths;  // of the sequences, end to end
   at::Tensor positions;          // int64 [rows], on the CPU
   int64_t first_row = 0;         // of these in the batch that dropout is drawn for
+  // Where only some of the sequences' rows are here: which. `positions` are of these then.
+  std::vector<RowPiece> pieces;
 };
 struct CausalHeads {
   int64_t heads = 1;

@@ -15,6 +15,7 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/random_word.h"
 #include "lockstep/model/internal/follow.h"
+#include "lockstep/model/internal/lm_context.h"
 #include "lockstep/model/internal/undrawn.h"
 
 namespace lockstep::internal {
@@ -29,7 +30,9 @@ at::Tensor dropped(const at::Tensor& x, const LmSplit& split, const internal::Lm
                    int64_t unit, LmPlace place, double probability) {
   if (pass.dropout_seed == 0 || probability == 0) return x;
   const int64_t before = split.divides_rows ? split.part * x.size(0) : 0;
-  return drop_rows(x, dropout_at(pass, unit, place, probability), pass.layout->first_row + before);
+  const kernels::Dropout dropout = dropout_at(pass, unit, place, probability);
+  if (pass.context) return drop_rows(x, dropout, pass.layout->pieces, before);
+  return drop_rows(x, dropout, pass.layout->first_row + before);
 }
 
 // A parameter that all parts have, for rows of which each has its own or all.
@@ -129,8 +132,9 @@ at::Tensor LmAttention::attend(const at::Tensor& rows, const internal::LmPass& p
       products(entered(rows, split_), {product_of(query_), product_of(key_), product_of(value_)},
                arithmetic, pass.deferred);
   const at::Tensor mixed =
-      pass.cache != nullptr
-          ? with_cache(qkv[0], qkv[1], qkv[2], pass)
+      pass.cache != nullptr ? with_cache(qkv[0], qkv[1], qkv[2], pass)
+      : pass.context
+          ? context_attention(qkv[0], qkv[1], qkv[2], heads_, pass, arithmetic)
           : causal_attention(qkv[0], qkv[1], qkv[2], heads_, pass.layout, pass.rotary,
                              dropout_at(pass, index_ + 1, LmPlace::kWeights, dropout_), arithmetic);
   return divided_product(mixed, out_, split_, pass, arithmetic);
@@ -262,9 +266,9 @@ TokenScores LmHead::scores(const at::Tensor& rows, const at::Tensor& targets) {
                            {.part = part_});
 }
 at::Tensor LmHead::loss(const at::Tensor& rows, const at::Tensor& targets,
-                        const internal::LmPass& pass) {
+                        const internal::LmPass& pass, double divide_by) {
   return vocabulary_loss(split_.combine ? entered(rows, split_) : rows, weight(), targets,
-                         {.part = part_, .deferred = pass.deferred});
+                         {.part = part_, .deferred = pass.deferred, .divide_by = divide_by});
 }
 
 }  // namespace lockstep::internal

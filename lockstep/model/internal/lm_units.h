@@ -26,6 +26,9 @@ struct LmPass {
   std::shared_ptr<DeferredGradients> deferred;
   std::shared_ptr<RouterRecord> routers;  // null: no experts, or nobody counts
   LmCache* cache = nullptr;               // of sequences of equal length
+  // Where only some of the batch's rows are here (lm_context.h), with which these are.
+  std::shared_ptr<const LmContext> context;
+  at::Tensor own_rows;
 };
 
 // Where dropout is, within a unit.
@@ -119,8 +122,9 @@ class LmLastNorm final : public LmUnit {
 class LmHead final : public LmUnit {
  public:
   LmHead(const LmConfig& config, const LmSplit& split, std::shared_ptr<LmEmbedding> tied);
-  // next_token_loss() of the logits, without all of them.
-  at::Tensor loss(const at::Tensor& rows, const at::Tensor& targets, const internal::LmPass& pass);
+  // next_token_loss() of the logits, without all of them; or their sum divided by `divide_by`.
+  at::Tensor loss(const at::Tensor& rows, const at::Tensor& targets, const internal::LmPass& pass,
+                  double divide_by = 0);
   // token_scores() of them, likewise.
   TokenScores scores(const at::Tensor& rows, const at::Tensor& targets);
 

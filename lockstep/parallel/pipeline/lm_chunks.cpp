@@ -17,6 +17,8 @@ struct LmChunks::State {
   TransformerLm lm{nullptr};
   std::vector<int> first;  // units, one past the last
   std::vector<std::vector<int64_t>> lengths;
+  std::vector<int64_t> rows;        // of each micro-batch here
+  std::vector<int64_t> first_rows;  // of each in the whole batch
   uint64_t dropout_seed = 0;
   LmEnd end = LmEnd::kLogits;
   LmPass last_pass;  // of the last chunk's forward, until its loss
@@ -25,12 +27,11 @@ struct LmChunks::State {
 
   at::Tensor forward(int chunk, const at::Tensor& rows, const MicroBatch& micro_batch) {
     const auto index = static_cast<size_t>(micro_batch.index);
-    if (index >= lengths.size() || std::accumulate(lengths[index].begin(), lengths[index].end(),
-                                                   int64_t{0}) != micro_batch.rows)
+    if (index >= lengths.size() || this->rows[index] != micro_batch.rows)
       throw InvalidArgument("LmChunks: micro-batch " + std::to_string(micro_batch.index) + " of " +
                             std::to_string(micro_batch.rows) +
                             " tokens is not what begin() was told; call it before each step");
-    LmPassOptions options{.first_row = micro_batch.first_row, .dropout_seed = dropout_seed};
+    LmPassOptions options{.first_row = first_rows[index], .dropout_seed = dropout_seed};
     if (micro_batch.defer_weights)
       options.deferred = deferred[{chunk, micro_batch.index}] = make_deferred();
     const LmPass pass = lm->pass(lengths[index], options);
@@ -46,8 +47,9 @@ struct LmChunks::State {
     // The share that this micro-batch has of the batch.
     int64_t all = 0;
     for (const auto& of : lengths) all += std::accumulate(of.begin(), of.end(), int64_t{0});
-    return attach_router_losses(x, pass,
-                                static_cast<double>(micro_batch.rows) / static_cast<double>(all));
+    const int64_t of_this =
+        std::accumulate(lengths[index].begin(), lengths[index].end(), int64_t{0});
+    return attach_router_losses(x, pass, static_cast<double>(of_this) / static_cast<double>(all));
   }
 
   void backward_weight(int chunk, const MicroBatch& micro_batch) {
@@ -133,8 +135,15 @@ std::vector<std::string> LmChunks::parameters_of(const PipelineSchedule& schedul
 
 std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
                                      uint64_t dropout_seed) {
-  std::vector<int64_t> rows;
-  for (const auto& of : lengths) rows.push_back(std::accumulate(of.begin(), of.end(), int64_t{0}));
+  std::vector<int64_t> rows, first_rows;
+  int64_t first = 0;
+  for (const auto& of : lengths) {
+    rows.push_back(state_->lm->own_rows(of).numel());
+    first_rows.push_back(first);
+    first += std::accumulate(of.begin(), of.end(), int64_t{0});
+  }
+  state_->rows = rows;
+  state_->first_rows = std::move(first_rows);
   state_->lengths = std::move(lengths);
   state_->dropout_seed = dropout_seed;
   state_->deferred.clear();

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/model/vocabulary_loss.h"
@@ -37,8 +38,11 @@ void meet(Communicator comm, const LmConfig& config, uint64_t random,
 
 TransformerLm part_without_values(const LmConfig& config, const Communicator& comm,
                                   const TensorParallelOptions& options) {
-  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
-                                         .split = lm_split(config, comm, options)});
+  LmOptions part;
+  part.initial = InitialParameters::kNone;
+  part.split = lm_split(config, comm, options);
+  part.context = options.context;
+  return TransformerLm(config, std::move(part));
 }
 
 }  // namespace
@@ -88,8 +92,8 @@ TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& com
                                  const ParameterParts& values,
                                  const TensorParallelOptions& options) {
   const TensorParts parts = lm_tensor_parts(config, comm);
-  meet(comm, config, values ? 0 : random_state(), options);
   TransformerLm lm = part_without_values(config, comm, options);
+  meet(comm, config, values ? 0 : random_state(), options);
   // Elements count in the whole model there too.
   parts.fill(parameters_of(lm), values ? values : lm->drawn_parts());
   return lm;
@@ -99,8 +103,8 @@ TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator&
                                  const TensorParallelOptions& options) {
   const LmConfig& config = whole->config();
   const TensorParts parts = lm_tensor_parts(config, comm);
-  meet(comm, config, 0, options);
   TransformerLm lm = part_without_values(config, comm, options);
+  meet(comm, config, 0, options);
   const auto sources = whole->named_parameters();
   lm->to(sources.begin()->value().scalar_type());
   NamedTensors mine = parameters_of(lm);

@@ -38,6 +38,9 @@ namespace lockstep {
 
 struct TensorParallelOptions {
   bool divides_rows = false;  // sequence parallelism, where comm is more than one rank
+  // Of lm_context() (parallel/context) over another axis of the mesh: the parts' tokens are divided as well. Each of
+  // its ranks makes the same part, with the same values.
+  LmContext context = {};
 };
 
 // This rank's part, on the CPU in float32, with its slices of `values`, or without any, of those that

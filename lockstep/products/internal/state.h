@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/divided_state.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/products/parallel_lm.h"
@@ -16,8 +17,9 @@ namespace lockstep {
 // Parameters whose gradients are averaged by the same ranks, and of which the same ranks count in the model's norm.
 struct LmParameterClass {
   std::vector<const LmParameterPart*> parts;
-  Communicator averaged;  // over
-  bool counts = true;     // in the norm of the whole model, on this rank
+  Communicator averaged;      // over
+  bool counts = true;         // in the norm of the whole model, on this rank
+  ParameterNames names = {};  // of the optimizer's groups: with weight decay, and without
   std::unique_ptr<ZeroOptimizer> optimizer = nullptr;
 };
 
@@ -25,16 +27,18 @@ struct ParallelLm::State {
   State(const LmConfig& config, Communicator given, const LmParallelism& how,
         const ParallelLmOptions& options);
 
-  // Which sequences a micro-batch has, and their tokens.
+  // A row's batch, micro-batch by micro-batch.
   struct Row {
-    at::Tensor ids, targets;  // [tokens]
     std::vector<std::vector<int64_t>> lengths;
-    std::vector<int64_t> targets_in;  // targets that count, of each micro-batch
-    int64_t all_targets = 0;
+    std::vector<at::Tensor> ids, targets;  // this rank's tokens of each
+    std::vector<at::Tensor> places;       // of them in the batch; undefined: they follow each other
+    std::vector<int64_t> targets_in;      // that count, of all tokens of each
+    int64_t all_targets = 0, tokens = 0;  // of the batch
   };
   Row row_of(const LmRowBatch& batch) const;
   // Of the whole model's parameters: which stage has them, a tied one's first place.
   std::map<std::string, int> stages_of_parameters() const;
+  std::vector<LmParameterClass> make_classes() const;
   PipelineBatch pipeline_batch(const Row& row, double scale);
 
   Communicator comm;
@@ -45,10 +49,12 @@ struct ParallelLm::State {
   PipelineSchedule schedule;
   TransformerLm lm{nullptr};
   TensorParts parts;
+  PlacedParameters places;
   std::vector<LmParameterPart> own;
   std::optional<LmChunks> chunks;
   std::optional<Pipeline> pipeline;
   std::vector<LmParameterClass> classes;
+  bool has_optimizer = false;
   uint64_t steps = 0;  // that have drawn
 };
 
