@@ -125,6 +125,8 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
     own.push_back({name, tensor, parts.slice(name), shapes.at(name),
                    config.tie_word_embeddings && name == kEmbeddings && !is_first});
   }
+  classes = make_classes();
+  if (options.prepare) options.prepare(lm);
   pipeline.emplace(
       mesh["pipe"], schedule, chunks->chunks_of(schedule, stage),
       PipelineOptions{.discipline = options.discipline, .ties = chunks->ties_of(schedule, stage)});
