@@ -7,9 +7,12 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <tuple>
 
+#include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
@@ -192,6 +195,63 @@ TEST(ParallelLm, SaysWhoHasWhat) {
                     [&] { model.make_optimizer(torch::optim::AdamWOptions(1e-2)); }),
                 HasSubstr("make_optimizer() is called once"));
   });
+}
+
+// What a job of 2 x 2 x 2 ranks has saved, any other goes on from, with the losses that it would have had.
+TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
+  ParallelLmOptions wide = options();
+  wide.dtype = at::kDouble;
+  for (const bool experts : {false, true}) {
+    LmConfig config = small();
+    config.tie_word_embeddings = !experts;
+    config.num_local_experts = experts ? 4 : 0;
+    config.router_z_loss_coef = 0.01;
+    config.router_aux_loss_coef = 0;
+    const TestDirectory directory;
+    const std::filesystem::path path = directory / "saved";
+    const auto train = [&](ParallelLm& model, int steps) {
+      std::vector<double> losses;
+      for (int step = 0; step < steps; ++step) {
+        losses.push_back(model.step(batch_of(4)));  // rows have one batch
+        model.update({.max_norm = 1.0});
+      }
+      return losses;
+    };
+    std::vector<double> expected;
+    testing::run_threads(8, [&](Communicator& comm) {
+      ParallelLm model(config, comm,
+                       by(experts ? "expert=2,pipe=2,tensor=2" : "data=2,pipe=2,tensor=2", 1),
+                       wide);
+      model.make_optimizer(torch::optim::AdamWOptions(1e-2));
+      train(model, 3);
+      write_checkpoint(comm, path, model.share());
+      const auto losses = train(model, 3);
+      if (comm.rank() == 0) expected = losses;
+    });
+    const std::vector<std::tuple<std::string, int, int>> others{
+        {"data=1", 1, 0},
+        {"data=4", 4, experts ? 1 : 3},
+        {"pipe=4,tensor=2", 8, 0},
+        {"data=2,pipe=2,tensor=2", 8, 1},
+        {experts ? "expert=4" : "tensor=4", 4, 0},
+        {"context=2,pipe=2", 4, 1}};
+    for (const auto& [mesh, ranks, zero] : others) {
+      testing::run_threads(ranks, [&, mesh = mesh, zero = zero](Communicator& comm) {
+        ParallelLmOptions elsewhere = wide;  // values that are not those that were saved
+        elsewhere.values = [&](const std::string& name, int64_t begin, const at::Tensor& part) {
+          wide.values(name, begin, part);
+          part.mul_(1.5);
+        };
+        ParallelLm model(config, comm, by(mesh, zero), elsewhere);
+        model.make_optimizer(torch::optim::AdamWOptions(1e-3));
+        model.load(read_checkpoint(path, CheckpointParts::kAll, ModelForm::kSlices), "saved");
+        model.set_learning_rate(1e-2);
+        const auto losses = train(model, 3);
+        for (size_t i = 0; i < losses.size(); ++i)
+          EXPECT_NEAR(losses[i], expected[i], 1e-10) << mesh << " " << i;
+      });
+    }
+  }
 }
 
 TEST(ParallelLm, DropoutIsOneMaskOnAllPartsOfARow) {

@@ -28,6 +28,11 @@ LmParallelism product(const char* mesh, int zero, const char* schedule = "1f1b",
   return how;
 }
 
+LmParallelism by_heads(LmParallelism how) {
+  how.context_way = ContextWay::kHeads;
+  return how;
+}
+
 }  // namespace
 
 const std::vector<EqualityModel>& equality_models() {
@@ -56,6 +61,7 @@ std::string to_string(const EqualityProduct& product) {
   if (how.size_of("pipe") > 1) text += ", " + how.schedule;
   if (how.micro_batches > 0) text += ", " + std::to_string(how.micro_batches) + " micro-batches";
   if (how.divides_rows) text += ", divided rows";
+  if (how.context_way == ContextWay::kHeads) text += ", by heads";
   return text;
 }
 
@@ -80,7 +86,13 @@ std::vector<EqualityProduct> equality_products(int most_ranks) {
                                        product("expert=2", 0),
                                        product("data=2,expert=2", 1),
                                        product("data=2,expert=2,tensor=2", 2),
-                                       product("pipe=2,expert=2,tensor=2", 1, "zb-h1", 4, true)};
+                                       product("pipe=2,expert=2,tensor=2", 1, "zb-h1", 4, true),
+                                       product("context=2", 0),
+                                       by_heads(product("context=2", 0, "1f1b", 2)),
+                                       product("context=4", 1),
+                                       product("data=2,context=2,tensor=2", 1),
+                                       product("pipe=2,context=2,tensor=2", 0, "zb-h1", 4, true),
+                                       product("pipe=2,context=2,expert=2", 1)};
   std::vector<EqualityProduct> products;
   for (const LmParallelism& how : all) {
     int ranks = 1;

@@ -8,15 +8,18 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // All there is, in float64.
 TEST(EqualityMatrix, EveryProductIsOneProcess) {
   size_t compared = 0;
-  const auto cells = run_matrix(equality_models(), equality_products(), {});
+  // lockstep verify --matrix takes 20 steps.
+  const auto cells = run_matrix(equality_models(), equality_products(), {.training = {.steps = 4}});
   for (const EqualityCell& cell : cells) {
     if (!cell.refused.empty()) {
-      EXPECT_THAT(cell.refused, HasSubstr("do not go together"));
+      EXPECT_THAT(cell.refused,
+                  AnyOf(HasSubstr("do not go together"), HasSubstr("the model has no experts")));
       continue;
     }
     ++compared;
