@@ -91,13 +91,16 @@ LmParallelism parse_parallelism(std::string_view mesh) {
 }
 
 std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks) {
+  // Of what was given alone, for what it says.
+  const std::vector<MeshAxis> given =
+      axes.empty() ? std::vector<MeshAxis>{{"data", ranks}} : MeshLayout(axes, ranks).axes();
   std::vector<MeshAxis> all;
   for (const std::string& name : parallel_axes()) {
     const auto named = [&](const MeshAxis& axis) { return axis.name == name; };
-    if (std::none_of(axes.begin(), axes.end(), named)) all.push_back({name, 1});
+    if (std::none_of(given.begin(), given.end(), named)) all.push_back({name, 1});
   }
-  all.insert(all.end(), axes.begin(), axes.end());
-  return MeshLayout(all, ranks).axes();
+  all.insert(all.end(), given.begin(), given.end());
+  return all;
 }
 
 LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks) {

@@ -1,8 +1,12 @@
 #include "lockstep/products/parallel_lm.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -132,6 +136,32 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
       PipelineOptions{.discipline = options.discipline, .ties = chunks->ties_of(schedule, stage)});
 }
 
+namespace {
+
+// Tokens of a sequence without targets that a micro-batch takes besides, so that each rank along context has some of
+// its rows, and rows divide along tensor, where they must. Every rank finds the same.
+int64_t padding_of(const LmParallelism& how, std::vector<int64_t> lengths) {
+  const int64_t ranks = how.size_of("context"),
+                parts = how.divides_rows ? how.size_of("tensor") : 1;
+  if (ranks == 1 && parts == 1) return 0;
+  const auto fits = [&] {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const auto rows = static_cast<int64_t>(context_rows(lengths, rank, ranks).size());
+      if (rows == 0 || rows % parts != 0) return false;
+    }
+    return true;
+  };
+  if (fits()) return 0;
+  lengths.push_back(0);
+  for (int64_t more = 1; more <= 4 * ranks * parts; ++more) {
+    lengths.back() = more;
+    if (fits()) return more;
+  }
+  return 0;  // the model says what does not divide
+}
+
+}  // namespace
+
 ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const {
   const auto refuse = [](const std::string& what) { throw InvalidArgument("ParallelLm: " + what); };
   const at::Tensor &ids = batch.ids, &targets = batch.targets;
@@ -171,18 +201,26 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
     const int64_t tokens = std::accumulate(begin, end, int64_t{0});
     at::Tensor own_ids = flat_ids.narrow(0, token, tokens);
     at::Tensor own_targets = flat_targets.narrow(0, token, tokens);
+    at::Tensor places;
     row.targets_in.push_back(own_targets.ne(-100).sum().item<int64_t>());
     row.all_targets += row.targets_in.back();
-    at::Tensor places;
-    if (how.size_of("context") > 1) {
-      const at::Tensor own = lm->own_rows(row.lengths.back());
-      own_ids = own_ids.index_select(0, own);
-      own_targets = own_targets.index_select(0, own);
-      places = own + token;
+    if (const int64_t more = padding_of(how, row.lengths.back()); more > 0) {
+      row.lengths.back().push_back(more);
+      own_ids = at::cat({own_ids, at::zeros({more}, at::kLong)});
+      own_targets = at::cat({own_targets, at::full({more}, -100, at::kLong)});
+      places = at::arange(tokens + more);
     }
+    if (how.size_of("context") > 1) {
+      places = lm->own_rows(row.lengths.back());
+      own_ids = own_ids.index_select(0, places);
+      own_targets = own_targets.index_select(0, places);
+    }
+    // What was added has its place behind the batch.
+    if (places.defined()) places = at::where(places.lt(tokens), places + token, row.tokens);
     row.ids.push_back(own_ids);
     row.targets.push_back(own_targets);
     row.places.push_back(places);
+    row.tokens_of.push_back(tokens);
     token += tokens;
   }
   if (row.all_targets == 0) refuse("a batch without a target; give at least one that is not -100");
@@ -237,16 +275,20 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   const bool training = state.lm->is_training();
   state.lm->eval();
   PipelineBatch of = state.pipeline_batch(row, 1);
-  const at::Tensor both = at::zeros({row.tokens, 2}, at::kDouble);
+  const at::Tensor all = at::zeros({row.tokens + 1, 2}, at::kDouble);
+  const at::Tensor both = all.narrow(0, 0, row.tokens);
+  int64_t token = 0;  // without what was added
   of.loss = [&](const at::Tensor& rows, const MicroBatch& micro) {
     const auto index = static_cast<size_t>(micro.index);
     const TokenScores scores = state.chunks->scores(rows, micro, row.targets[index]);
     const at::Tensor mine = at::stack({scores.losses, scores.likeliest.to(at::kDouble)}, 1);
     const at::Tensor& places = row.places[index];
+    const int64_t tokens = row.tokens_of[index];
     if (places.defined())
-      both.index_copy_(0, places, mine);
+      all.index_copy_(0, places, mine);
     else
-      both.narrow(0, micro.first_row, micro.rows).copy_(mine);
+      both.narrow(0, token, tokens).copy_(mine);
+    token += tokens;
     return scores.losses.sum();
   };
   state.pipeline->evaluate(of);

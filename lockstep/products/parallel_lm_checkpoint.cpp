@@ -31,12 +31,14 @@ Checkpoint ParallelLm::share() {
       place.writes = place.writes && !part->copy;
       places.emplace(part->name, std::move(place));
     }
-    // Ranks that average a parameter's gradient have it, and, undivided, its state.
+    // Ranks that average a parameter's gradient have it. Of an undivided state the first of them says how many steps
+    // there were (ZeroOptimizer::own_state()), so it writes all.
     const PlacedParameters own = dealt(places, one.averaged.rank(), one.averaged.size());
     merge(share.model_slices, slices_of_parameters(tensors_of(one), own));
     if (!one.optimizer) continue;
-    SlicedTensors of =
-        slices_of_state(one.optimizer->own_state(), one.names, state.how.zero == 0 ? own : places);
+    if (state.how.zero == 0 && one.averaged.rank() > 0)
+      for (auto& [name, place] : places) place.writes = false;
+    SlicedTensors of = slices_of_state(one.optimizer->own_state(), one.names, places);
     metadata.push_back(std::move(of.metadata));
     merge(share.optimizer, std::move(of));
   }

@@ -201,7 +201,7 @@ TEST(ParallelLm, SaysWhoHasWhat) {
 TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   ParallelLmOptions wide = options();
   wide.dtype = at::kDouble;
-  for (const bool experts : {false, true}) {
+  for (const auto& [experts, zero_of_saved] : {std::pair{false, 1}, {false, 0}, {true, 1}}) {
     LmConfig config = small();
     config.tie_word_embeddings = !experts;
     config.num_local_experts = experts ? 4 : 0;
@@ -219,9 +219,9 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
     };
     std::vector<double> expected;
     testing::run_threads(8, [&](Communicator& comm) {
-      ParallelLm model(config, comm,
-                       by(experts ? "expert=2,pipe=2,tensor=2" : "data=2,pipe=2,tensor=2", 1),
-                       wide);
+      ParallelLm model(
+          config, comm,
+          by(experts ? "expert=2,pipe=2,tensor=2" : "data=2,pipe=2,tensor=2", zero_of_saved), wide);
       model.make_optimizer(torch::optim::AdamWOptions(1e-2));
       train(model, 3);
       write_checkpoint(comm, path, model.share());

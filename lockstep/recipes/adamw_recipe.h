@@ -30,7 +30,8 @@ struct AdamWRecipe {
   InitialOf initial = {};
   Loss loss = {};                       // as SupervisedTask calls it
   std::optional<double> max_norm = {};  // the gradients' global one, at most
-  std::function<Evaluation(M&, const Autocast&)> evaluate;
+  // `ranks`: those that evaluate samples of their own (Strategy::evaluation_ranks()).
+  std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files;
   std::function<Metrics(const M&)> figures = {};  // TrainTask's
   std::vector<std::string> labels = {};           // RecipeParts'
@@ -60,6 +61,7 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
       strategy->make_optimizer(optim::decay_groups(*model.module(), adamw), adamw);
   const auto autocast =
       config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
+  Communicator judges = strategy->evaluation_ranks(comm);
   SupervisedTask<M, D, Loss> task(
       {.model = model,
        .optimizer = *optimizer,
@@ -71,7 +73,7 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
        .autocast = autocast,
        .max_norm = recipe.max_norm},
       comm);
-  TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), autocast); });
+  TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), judges, autocast); });
   if (recipe.figures) steps.figures = [&] { return recipe.figures(model.module()); };
   return run_recipe(comm, config, options,
                     {.model = *model.module(),

@@ -32,10 +32,23 @@ void visit_fields(Config& config, Visit&& visit) {
       "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, "
       "fsdp, or logical8: the same bits on 1, 2, 4 or 8 ranks",
       config.strategy);
-  visit("mesh",
-        "ranks along axes, such as data=2,shard=2: those of a shard share a copy of the parameters "
-        "(zero3, fsdp); empty: those of a host do",
-        config.mesh);
+  visit(
+      "mesh",
+      std::string("ranks along axes, such as data=2,shard=2: those of a shard share a copy of the "
+                  "parameters (zero3, fsdp); empty: those of a host do") +
+          (language
+               ? "; or data, pipe, context, expert and tensor, such as data=2,pipe=2,tensor=2, "
+                 "with strategy ddp, zero1, zero2 or zero3"
+               : ""),
+      config.mesh);
+  if (language) {
+    visit("pipe_schedule", "with pipe in the mesh: gpipe, 1f1b, interleaved, zb-h1 or zb-v",
+          config.pipe_schedule);
+    visit("micro_batches", "with such a mesh: parts of a batch; 0: 2 a stage",
+          config.micro_batches);
+    visit("divided_rows", "with tensor in the mesh: rows are divided between its products, too",
+          config.divided_rows);
+  }
   if (images)
     visit("sampler",
           "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",

@@ -73,7 +73,7 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
       .make =
           [&] {
             TransformerLm model = make_lm(lm_input(config), texts);
-            if (config.gradient_checkpointing)
+            if (config.gradient_checkpointing && !divides_model(config))
               checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
             return model;
           },
@@ -81,8 +81,8 @@ TrainResult train_lm(Communicator comm, const TrainConfig& config, const TrainRu
       .loss = {.targets_a_token = targets_a_token},
       .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =
-          [&](TransformerLm& model, const auto& autocast) {
-            return evaluate_lm(model, texts.dev, comm,
+          [&](TransformerLm& model, Communicator& ranks, const auto& autocast) {
+            return evaluate_lm(model, texts.dev, ranks,
                                {.batch_size = config.batch_size, .autocast = autocast});
           },
       .files = [&](const TransformerLm& model) { return lm_checkpoint_files(model, texts); },

@@ -164,6 +164,56 @@ TEST(LmTraining, ShardsOfAMeshShareTheirCopy) {
   }
 }
 
+// Divided in whatever way, a run of two rows is a run of two ranks; a checkpoint of one goes on as another.
+TEST(LmTraining, AMeshMayDivideTheModel) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir);
+  TrainConfig plain = small(dir, "plain", 2);
+  plain.max_steps = 6;
+  plain.save_every = 3;
+  const TrainResult expected = train(plain);
+  const auto losses = metrics_of(plain, "train");
+  struct Way {
+    std::string mesh, strategy;
+    int64_t ranks;
+    bool divided_rows = false, again = false;
+  };
+  for (const Way& way : {Way{"data=2,pipe=2", "zero1", 4},
+                         {"data=2,tensor=2", "zero3", 4, true},
+                         {"context=2,data=2", "ddp", 4, false, true},
+                         {"data=2,pipe=2,tensor=2", "zero1", 8}}) {
+    TrainConfig config = small(dir, way.mesh, way.ranks);
+    config.batch_size = 4;
+    config.max_steps = 3;
+    config.save_every = 3;
+    config.mesh = way.mesh;
+    config.strategy = way.strategy;
+    config.divided_rows = way.divided_rows;
+    config.gradient_checkpointing = way.again;
+    config = resolved(config);
+    train(config);
+    EXPECT_EQ(load_lm(dir / way.mesh / "checkpoints/last")->config().hidden_size, 16);
+    config.max_steps = 6;
+    const TrainResult result = train(config, true);
+    const auto found = metrics_of(config, "train");
+    ASSERT_EQ(found.size(), losses.size()) << way.mesh;
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i].at("loss"), losses[i].at("loss"), 1e-5) << way.mesh << " " << i;
+    EXPECT_NEAR(result.evaluation.loss, expected.evaluation.loss, 1e-5) << way.mesh;
+    EXPECT_NEAR(result.evaluation.accuracy, expected.evaluation.accuracy, 1e-5) << way.mesh;
+    EXPECT_EQ(result.evaluation.samples, expected.evaluation.samples) << way.mesh;
+    EXPECT_EQ(result.state.samples, expected.state.samples) << way.mesh;
+  }
+  // And without a mesh.
+  TrainConfig config = small(dir, "data=2,pipe=2", 2);
+  config.max_steps = 9;
+  config.save_every = 3;
+  plain.max_steps = 9;
+  const TrainResult alone = train(config, true), whole = train(plain, true);
+  EXPECT_NEAR(alone.evaluation.loss, whole.evaluation.loss, 1e-5);
+}
+
 TEST(LmTraining, AnEvaluationCountsEveryTargetOnce) {
   const TestDirectory dir;
   write_rows(dir);

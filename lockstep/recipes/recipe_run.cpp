@@ -144,6 +144,9 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
   std::optional<int64_t> activations;
   if (parts.strategy.has_whole_parameters()) activations = parts.plan_activations();
   std::shared_ptr<MemoryCallback> memory;
+  if (const std::string layout = parts.strategy.layout();
+      comm.rank() == 0 && options.progress && !layout.empty())
+    write_all(STDERR_FILENO, layout + "\n");
   if (comm.rank() == 0) {
     // Its lines come before the bar.
     const auto say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };

@@ -9,6 +9,7 @@
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/model/lm_config.h"
+#include "lockstep/products/lm_parallelism.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
@@ -34,8 +35,39 @@ void check_warmup_ratio(const TrainConfig& config) {
     refuse("warmup_ratio", number_text(config.warmup_ratio), "0 to 1");
 }
 
+// Of a mesh that divides the model: what can be said before the data are read, of a model whose vocabulary is.
+void resolve_divided(TrainConfig& config) {
+  if (recipe_of(config.recipe).kind != RecipeKind::kLanguage)
+    refuse("mesh", "'" + config.mesh + "'", "axes data and shard: lm alone has models that divide");
+  const std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3"};
+  if (config.strategy == "zero") config.strategy = "zero1";
+  check_choice("strategy", config.strategy, strategies);
+  at_least("micro_batches", config.micro_batches, 0);
+  const LmParallelism how = parse_parallelism(config.mesh);
+  if (config.nproc == 1) {
+    for (const MeshAxis& axis : how.axes) config.nproc *= std::max(axis.size, 1);
+  }
+  LmConfig model;
+  const auto& presets = lm_preset_names();
+  if (std::find(presets.begin(), presets.end(), config.model) != presets.end()) {
+    model = lm_preset(config.model);
+    model.hidden_dropout = config.dropout;
+    check(parallelism_of(config), model, static_cast<int>(config.nproc));
+  } else {
+    (void)MeshLayout(how.axes, static_cast<int>(config.nproc));  // throws
+  }
+}
+
 // Axes that recipes have, and ranks for them.
 void resolve_mesh(TrainConfig& config) {
+  if (divides_model(config)) {
+    resolve_divided(config);
+    return;
+  }
+  if (config.pipe_schedule != "1f1b" || config.micro_batches != 0 || config.divided_rows)
+    refuse("mesh", "'" + config.mesh + "'",
+           "one with pipe or tensor, such as pipe=2,tensor=2, for pipe_schedule, micro_batches and "
+           "divided_rows");
   if (config.mesh.empty()) return;
   if (config.nproc == 1) config.nproc = ranks_of(config.mesh);
   (void)shared_copies(config.mesh, static_cast<int>(config.nproc));  // throws

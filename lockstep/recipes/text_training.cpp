@@ -35,8 +35,8 @@ TrainResult train_texts(Communicator comm, const TrainConfig& config,
             return model;
           },
       .evaluate =
-          [&](BertClassifier& model, const auto& autocast) {
-            return evaluate_texts(model, texts.dev, comm, {.autocast = autocast});
+          [&](BertClassifier& model, Communicator& ranks, const auto& autocast) {
+            return evaluate_texts(model, texts.dev, ranks, {.autocast = autocast});
           },
       .files = [&](const BertClassifier& model) { return text_checkpoint_files(model, texts); },
       .labels = texts.labels,

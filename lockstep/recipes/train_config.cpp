@@ -4,9 +4,11 @@
 #include <set>
 #include <type_traits>
 
+#include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/config_fields.h"
+#include "lockstep/train/lm_mesh_strategy.h"
 #include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
 
@@ -33,6 +35,9 @@ bool changeable(const TrainConfig& config, std::string_view name) {
                                                         "init_from",
                                                         "gradient_checkpointing",
                                                         "mesh",
+                                                        "pipe_schedule",
+                                                        "micro_batches",
+                                                        "divided_rows",
                                                         "strategy"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
@@ -116,7 +121,34 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
   return config;
 }
 
+bool divides_model(const TrainConfig& config) {
+  if (config.mesh.empty()) return false;
+  const auto axes = parse_axes(config.mesh);
+  return std::any_of(axes.begin(), axes.end(), [](const MeshAxis& axis) {
+    const auto& ways = parallel_axes();
+    return axis.name != "data" && std::find(ways.begin(), ways.end(), axis.name) != ways.end();
+  });
+}
+
+LmParallelism parallelism_of(const TrainConfig& config) {
+  LmParallelism how = parse_parallelism(config.mesh);
+  how.axes = with_all_axes(how.axes, static_cast<int>(config.nproc));
+  how.zero = config.strategy == "ddp" ? 0 : config.strategy.back() - '0';
+  how.schedule = config.pipe_schedule;
+  how.micro_batches = static_cast<int>(config.micro_batches);
+  how.divides_rows = config.divided_rows;
+  return how;
+}
+
 std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
+  if (divides_model(config)) {
+    LmMeshOptions options{.dropout_seed = static_cast<uint64_t>(config.seed) | 1};
+    if (config.gradient_checkpointing)
+      options.prepare = [](TransformerLm& part) {
+        checkpoint_layers<LmUnit::Signature>(*part, {.names = {"model.layers.*"}});
+      };
+    return make_lm_mesh_strategy(parallelism_of(config), options);
+  }
   StrategyOptions options;
   if (!config.mesh.empty() && divides_parameters(config.strategy))
     options.copies = shared_copies(config.mesh, static_cast<int>(config.nproc));
@@ -124,6 +156,10 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
 }
 
 int64_t batches_of_step(const TrainConfig& config) {
+  if (divides_model(config)) {
+    const LmParallelism how = parallelism_of(config);
+    return how.size_of("data") * how.size_of("expert");
+  }
   const int64_t logical = make_strategy(config.strategy)->logical_ranks();
   return logical > 0 ? logical : config.nproc;
 }

@@ -10,6 +10,7 @@
 namespace lockstep {
 
 class Strategy;
+struct LmParallelism;
 
 // The defaults are those of tutorial 000; default_config() has each recipe's. A field that is for
 // some recipes only keeps its default in the others.
@@ -22,8 +23,13 @@ struct TrainConfig {
   std::string device = "cpu";
   std::string strategy = "ddp";  // strategy_names()
   // Axes data and shard, as parse_axes() takes them; "": one copy of the parameters a host under zero3 and
-  // fsdp. nproc 1 becomes the product of their sizes.
+  // fsdp. Language also: data, pipe, context, expert and tensor (LmParallelism); then the strategy is ddp, or zero1 to
+  // zero3 over the ranks that average gradients. nproc 1 becomes the product of their sizes.
   std::string mesh;
+  // The next three: language on such a mesh only. LmParallelism's.
+  std::string pipe_schedule = "1f1b";
+  int64_t micro_batches = 0;
+  bool divided_rows = false;
   // "distributed": a new deal every epoch; "partition": the tutorial's fixed parts.
   std::string sampler = "distributed";
   // Images: image_model_names(), cifar only. Texts: "mini", "base", or a directory of Hugging Face's
@@ -104,6 +110,11 @@ void check_against_data(const TrainConfig& config, int64_t train_samples, int64_
 
 // The strategy that a resolved configuration names, on its mesh.
 std::shared_ptr<Strategy> strategy_of(const TrainConfig& config);
+
+// Whether the mesh divides the model: it has an axis pipe, context, expert or tensor.
+bool divides_model(const TrainConfig& config);
+// Of a resolved configuration whose mesh does.
+LmParallelism parallelism_of(const TrainConfig& config);
 
 // How many batches of batch_size a step has, over all ranks.
 int64_t batches_of_step(const TrainConfig& config);

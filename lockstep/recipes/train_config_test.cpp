@@ -170,13 +170,44 @@ TEST(TrainConfig, AMeshIsOfRanksThatThereAre) {
   EXPECT_EQ(error("data=4", "ddp"), "no error");
   EXPECT_EQ(error("data=4,shard", "ddp"), "no error");
   EXPECT_THAT(error("data=2,shard=3"), HasSubstr("data 2 x shard 3 = 6"));
-  EXPECT_THAT(error("data=2,pipe=2"), HasSubstr("mesh is 'data=2,pipe=2'; give axes named data "));
+  EXPECT_THAT(error("data=2,rows=2"), HasSubstr("mesh is 'data=2,rows=2'; give axes named data "));
+  EXPECT_THAT(error("data=2,pipe=2"),
+              HasSubstr("mesh is 'data=2,pipe=2'; give axes data and shard: lm alone"));
   EXPECT_THAT(error("shard=2,data=2"), HasSubstr("give shard as the last axis"));
   EXPECT_THAT(error("data=2,shard=2", "zero2"),
               HasSubstr("ranks of strategy zero2 share no parameters"));
   EXPECT_THAT(
       error("data=99999,shard=99999,x=99999", "zero3", 1),
       HasSubstr("data 99999 x shard 99999 x x 99999 = 1000000000 or more, but there are 1"));
+}
+
+TEST(TrainConfig, AMeshDividesALanguageModel) {
+  const auto with = [](const char* mesh, const char* strategy, int64_t nproc) {
+    TrainConfig config = default_config("lm");
+    config.data = "sentences";
+    config.mesh = mesh;
+    config.strategy = strategy;
+    config.nproc = nproc;
+    return config;
+  };
+  const auto error = [&](const char* mesh, const char* strategy = "ddp", int64_t nproc = 1) {
+    return error_of([&] { resolved(with(mesh, strategy, nproc)); });
+  };
+  const TrainConfig whole = resolved(with("data=2,pipe=2,tensor=2", "zero1", 1));
+  EXPECT_EQ(whole.nproc, 8);
+  EXPECT_EQ(batches_of_step(whole), 2);
+  EXPECT_TRUE(divides_model(whole));
+  EXPECT_FALSE(divides_model(resolved(with("data=2", "ddp", 1))));
+  EXPECT_THAT(error("data=2,pipe=2", "horovod"), HasSubstr("ddp, zero1, zero2"));
+  EXPECT_THAT(error("data=2,tensor=2", "ddp", 3),
+              HasSubstr("data 2 x tensor 2 = 4, but there are 3"));
+  EXPECT_THAT(error("tensor=3"), HasSubstr("4 heads, which do not divide among 3 parts"));
+  EXPECT_THAT(error("pipe=8"), HasSubstr("a pipeline of 8 chunks, and the model has 7 units"));
+  EXPECT_THAT(error("expert=2"), HasSubstr("the model has no experts"));
+  EXPECT_THAT(error("tensor=2,shard=2"), HasSubstr("there is no axis 'shard'"));
+  TrainConfig flat = with("data=2", "ddp", 2);
+  flat.micro_batches = 4;
+  EXPECT_THAT(error_of([&] { resolved(flat); }), HasSubstr("one with pipe or tensor"));
 }
 
 TEST(TrainConfig, MoreRanksThanSamples) {

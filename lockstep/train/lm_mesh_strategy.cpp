@@ -80,11 +80,9 @@ class LmMeshStrategy final : public Strategy {
       : how_(std::move(how)), options_(std::move(options)) {}
 
   std::string name() const override {
-    std::string text;
-    for (const MeshAxis& axis : how_.axes)
-      text += (text.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
-    return text + (how_.zero > 0 ? " zero" + std::to_string(how_.zero) : "");
+    return how_.zero > 0 ? "zero" + std::to_string(how_.zero) : "ddp";
   }
+  std::string layout() const override { return made().str(); }
 
   Communicator data_ranks(const Communicator& comm) const override {
     return Mesh(comm, with_all_axes(how_.axes, comm.size())).over({"data", "expert"});
@@ -159,6 +157,13 @@ class LmMeshStrategy final : public Strategy {
       throw InvalidArgument("strategy " + name() +
                             " takes a step's batch in micro-batches; give more of these, or larger "
                             "batches, instead of accumulating");
+  }
+  Communicator evaluation_ranks(const Communicator& /*comm*/) const override {
+    return made().mesh()["data"];
+  }
+  bool counts_batches() const override {
+    const Mesh& mesh = made().mesh();
+    return mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;
   }
   bool has_whole_gradients() const override { return false; }
   bool has_whole_parameters() const override { return false; }

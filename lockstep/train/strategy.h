@@ -57,6 +57,10 @@ class Strategy {
   // For messages and records: "ddp".
   virtual std::string name() const = 0;
 
+  // Who has what, in lines for people, after set_up(): of those that divide a model over a mesh; "" of others. Does not
+  // communicate.
+  virtual std::string layout() const { return ""; }
+
   // With logical ranks (parallel/logical/logical_ranks.h): how many. A step of this rank is then of
   // several batches, one for each of its own (batches_per_step()), each through forward() and
   // backward() by itself; the loss is not divided. 0: there are none.
@@ -66,6 +70,12 @@ class Strategy {
   // `comm` unless ranks work on one batch together. Evaluation divides its samples over all of
   // `comm`, and calls the model by itself: every rank has a whole one.
   virtual Communicator data_ranks(const Communicator& comm) const { return comm; }
+
+  // The ranks that evaluate samples of their own; others evaluate what a rank of these does, together with it.
+  // After set_up().
+  virtual Communicator evaluation_ranks(const Communicator& comm) const { return comm; }
+  // Whether this rank's batches are not counted by another rank that has the same.
+  virtual bool counts_batches() const { return true; }
 
   // Once, before anything that follows. The default: the ranks' models must agree in names, shapes
   // and dtypes (Mismatch names the first difference), and rank 0's parameters and buffers go to all.

@@ -102,7 +102,7 @@ class SupervisedTask {
       const LossOutput output =
           clock.forward([&] { return compute_loss(parts_.model, **batches_); });
       clock.backward([&] { strategy().backward(output.loss); });
-      const auto samples = output.labels.numel();
+      const int64_t samples = strategy().counts_batches() ? output.labels.numel() : 0;
       loss.add(output.loss.template item<double>(), samples);
       result.loss = output.loss.template item<double>();
       result.samples += samples;

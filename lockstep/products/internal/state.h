@@ -31,8 +31,10 @@ struct ParallelLm::State {
   struct Row {
     std::vector<std::vector<int64_t>> lengths;
     std::vector<at::Tensor> ids, targets;  // this rank's tokens of each
-    std::vector<at::Tensor> places;       // of them in the batch; undefined: they follow each other
+    // Of them in the batch, `tokens` for those that were added; undefined: they follow each other.
+    std::vector<at::Tensor> places;
     std::vector<int64_t> targets_in;      // that count, of all tokens of each
+    std::vector<int64_t> tokens_of;       // each, without what was added
     int64_t all_targets = 0, tokens = 0;  // of the batch
   };
   Row row_of(const LmRowBatch& batch) const;
