@@ -1,7 +1,7 @@
 // What context parallelism gains on one host: a step (forward and backward) of a stack of layers on one long
 // sequence, by one rank alone and by all of them, who divide its tokens.
 //
-//   lockstep run --nproc 2 build/release/bin/bench/context_parallel [TOKENS]
+//   lockstep run --nproc-per-node 2 build/release/bin/bench/context_parallel [TOKENS]
 //
 // In rounds, each of all of these, one line a quantity with median and range:
 //   alone      seconds that rank 0 takes for the whole sequence, with a rank's threads, while the others wait

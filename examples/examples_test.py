@@ -220,6 +220,18 @@ def expert_parallel(job):
         sys.exit(f"the busiest expert has {share} %")
 
 
+def products(job):
+    ranks = job.ranks or 4
+    output = job.output("products")
+    own, everything, first, last, counted = re.search(
+        r"rank 0 has (\d+) of (\d+) parameters\nloss (\S+) to (\S+)\n(.*)", output).groups()
+    mesh, share = {2: ("tensor=2 of 2 ranks", 0.52), 3: ("data=3 of 3 ranks", 1), 4: ("pipe=2, tensor=2 of 4 ranks", 0.27)}[ranks]
+    expect("the mesh", mesh in output, True)
+    expect("the number", counted, "10 11 12 13 14 15 16")
+    if not float(last) < 0.3 * float(first) or not int(own) <= share * int(everything):
+        sys.exit(f"the loss goes from {first} to {last}, with {own} of {everything} parameters")
+
+
 def divided_checkpoint(job):
     divided, ranks, alone = re.search(r"loss (\S+) on (\d+) ranks, (\S+) alone",
                                       job.output("divided_checkpoint", "divided")).groups()
@@ -370,7 +382,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint)}
+                                        expert_parallel, context_parallel, divided_checkpoint, products)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")
