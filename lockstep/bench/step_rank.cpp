@@ -10,7 +10,6 @@
 #include <torch/utils.h>
 
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/memory_use.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
@@ -43,17 +43,6 @@ constexpr int kSeed = 123;
 
 double ms_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
-}
-
-// This process's proportional set size; 0 where the kernel does not tell.
-double pss_bytes() {
-  std::ifstream file("/proc/self/smaps_rollup");
-  std::string word;
-  double kilobytes = 0;
-  while (file >> word) {
-    if (word == "Pss:" && file >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
@@ -272,7 +261,7 @@ void run_step_rank(const StepWork& work) {
     StepTurn turn;
     (void)contest->step(number++);  // caches are another's
     for (int i = 0; i < steps; ++i) turn.steps.push_back(contest->step(number++));
-    turn.pss_bytes = pss_bytes();
+    turn.pss_bytes = proportional_memory_bytes();
     turns.answer(to_line(turn));
   }
 }

@@ -138,6 +138,13 @@ class ParallelLm {
   Memory memory() const;
   // The same after a step, from shapes alone. After make_optimizer().
   Memory planned_memory() const;
+  // What this rank has called to average gradients and to share parameters, of each group of ranks that does; those
+  // are not among mesh()'s own. After make_optimizer(), else nothing. Does not communicate.
+  struct Averaging {
+    int ranks = 1;
+    CommunicatorStats stats = {};
+  };
+  std::vector<Averaging> averaging() const;
   // The pipeline's last step. Does not communicate.
   const Pipeline& pipeline() const;
 

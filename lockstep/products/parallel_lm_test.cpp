@@ -62,6 +62,28 @@ std::string mismatch(int ranks, const std::function<void(Communicator&)>& fn) {
   return message_of<Mismatch>([&] { testing::run_threads(ranks, fn); });
 }
 
+// An average of all gradients is as many bytes as the parameters have.
+TEST(ParallelLm, AveragingIsCounted) {
+  testing::run_threads(2, [](Communicator& comm) {
+    ParallelLm model(small(), comm, by("data=2"), options());
+    EXPECT_TRUE(model.averaging().empty());
+    model.make_optimizer(torch::optim::AdamWOptions(1e-3));
+    const auto bytes = [&] {
+      uint64_t sum = 0;
+      for (const ParallelLm::Averaging& group : model.averaging()) {
+        EXPECT_EQ(group.ranks, 2);
+        sum += group.stats.of(Op::kAllReduce).bytes + group.stats.of(Op::kReduceScatter).bytes;
+      }
+      return static_cast<double>(sum);
+    };
+    const double before = bytes();
+    model.step(batch_of());
+    model.update({});
+    const double all = 4.0 * static_cast<double>(parameter_count(small()));
+    EXPECT_NEAR(bytes() - before, all, 0.05 * all);
+  });
+}
+
 TEST(ParallelLm, RanksThatDifferAreToldInWhat) {
   EXPECT_THAT(mismatch(2,
                        [](Communicator& comm) {

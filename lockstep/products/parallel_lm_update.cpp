@@ -186,4 +186,11 @@ ParallelLm::Memory ParallelLm::memory() const {
   return memory;
 }
 
+std::vector<ParallelLm::Averaging> ParallelLm::averaging() const {
+  std::vector<Averaging> all;
+  for (const LmParameterClass& one : state_->classes)
+    if (one.optimizer) all.push_back({one.averaged.size(), one.optimizer->stats()});
+  return all;
+}
+
 }  // namespace lockstep

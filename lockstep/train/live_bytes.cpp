@@ -12,13 +12,18 @@ class LiveBytes::Counter final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
                          c10::Device device) override {
-    if (device.is_cpu()) live_.fetch_add(bytes, std::memory_order_relaxed);
+    if (!device.is_cpu()) return;
+    const int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    int64_t most = most_.load(std::memory_order_relaxed);
+    while (live > most && !most_.compare_exchange_weak(most, live, std::memory_order_relaxed)) {
+    }
   }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t live() const { return live_.load(std::memory_order_relaxed); }
+  int64_t most() const { return most_.load(std::memory_order_relaxed); }
 
  private:
-  std::atomic<int64_t> live_{0};
+  std::atomic<int64_t> live_{0}, most_{0};
 };
 
 LiveBytes::LiveBytes() {
@@ -32,6 +37,10 @@ LiveBytes::~LiveBytes() = default;
 
 int64_t LiveBytes::now() const {
   return counter_ ? counter_->live() : 0;
+}
+
+int64_t LiveBytes::most() const {
+  return counter_ ? counter_->most() : 0;
 }
 
 }  // namespace lockstep

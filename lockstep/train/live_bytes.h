@@ -21,7 +21,8 @@ class LiveBytes {
   LiveBytes(const LiveBytes&) = delete;
   LiveBytes& operator=(const LiveBytes&) = delete;
 
-  int64_t now() const;  // allocated since the beginning, and not freed
+  int64_t now() const;   // allocated since the beginning, and not freed
+  int64_t most() const;  // that this has been
 
  private:
   class Counter;

@@ -39,6 +39,7 @@ TEST(LiveBytes, CountsWhatIsLeft) {
     EXPECT_GE(live.now(), 24'000);
     gone.reset();
     left = live.now();
+    EXPECT_GE(live.most(), 24'000);
   }
   EXPECT_GE(left, 4000);
   EXPECT_LT(left, 4200);  // the allocator rounds up

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/cli/engine/compare/parallelism.h"
 #include "lockstep/cli/engine/compare/programs.h"
 #include "lockstep/cli/engine/compare/scaling.h"
 #include "lockstep/cli/engine/compare/strategies.h"
@@ -16,6 +17,7 @@ int compare_command(const Arguments& arguments) {
     });
   };
   if (gives("--programs") || gives("--methods")) return compare_programs(arguments);
+  if (gives("--parallelism")) return compare_parallelism(arguments);
   const bool names_recipe = !arguments.empty() && !arguments[0].starts_with("-");
   if (gives("--scaling") && !gives("--strategies") && !names_recipe)
     return compare_scaling(arguments);

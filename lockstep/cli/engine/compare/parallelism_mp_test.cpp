@@ -1,0 +1,103 @@
+// `lockstep compare --parallelism` with a tiny model.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/subprocess.h"
+
+namespace lockstep::engine::parallelism_mp_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct ParallelismEnd {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+ParallelismEnd compare(const TestDirectory& dir, const Arguments& words) {
+  const UniqueFd out(::creat((dir / "stdout").c_str(), 0600)),
+      err(::creat((dir / "stderr").c_str(), 0600));
+  SubprocessOptions options;
+  options.command = {"lockstep", "compare", "--parallelism", "--output", dir / "out"};
+  options.command.insert(options.command.end(), words.begin(), words.end());
+  options.program = LOCKSTEP_ENGINE;
+  options.stdout_fd = out.get();
+  options.stderr_fd = err.get();
+  const int code = Subprocess(options).wait(Deadline::seconds(400)).exit_code;
+  return {code, dir.read("stdout"), dir.read("stderr")};
+}
+
+TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
+  const TestDirectory dir;
+  const ParallelismEnd end =
+      compare(dir, {"--steps", "2", "--layers", "2", "--hidden", "32", "--heads", "4",
+                    "--vocabulary", "64", "--length", "32", "--json", dir / "copy.json"});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
+  EXPECT_EQ(json, nlohmann::json::parse(dir.read("copy.json")));
+  const auto& ways = json.at("ways");
+  ASSERT_EQ(ways.size(), 11u);
+  const double first = ways[0].at("runs")[0].at("first_loss"),
+               last = ways[0].at("runs")[0].at("last_loss");
+  EXPECT_LT(last, first);
+  for (const auto& way : ways) {
+    ASSERT_EQ(way.at("runs").size(), 2u);
+    ASSERT_EQ(way.at("runs")[0].at("by_rank").size(), 4u);
+    if (!way.at("experts").get<bool>()) {
+      EXPECT_NEAR(way.at("runs")[0].at("first_loss"), first, 1e-5) << way.at("way");
+      EXPECT_NEAR(way.at("runs")[1].at("last_loss"), last, 1e-4) << way.at("way");
+    }
+    const auto& measured = way.at("measured");
+    EXPECT_GT(measured.at("activations"), 0) << way;
+    EXPECT_GT(measured.at("pss"), 1e6) << way;
+    EXPECT_GT(measured.at("step_ms"), 0) << way;
+    EXPECT_EQ(way.at("theory").contains("bubble"), measured.contains("bubble"));
+  }
+  // What theory says to the byte: nothing is divided unevenly here.
+  const auto holds = [&](size_t i, const char* what, double within) {
+    const double measured = ways[i].at("measured").at(what), theory = ways[i].at("theory").at(what);
+    EXPECT_NEAR(measured, theory, within * theory) << ways[i].at("way") << " " << what;
+  };
+  holds(0, "parameters", 0);
+  holds(0, "gradients", 0);
+  holds(0, "state", 0.01);
+  holds(0, "sent", 0.05);
+  holds(1, "state", 0.02);
+  holds(2, "parameters", 0.02);
+  holds(4, "sent", 0.05);
+  holds(3, "sent", 0.05);
+  EXPECT_THAT(end.out, AllOf(HasSubstr("pipe=2,tensor=2"), HasSubstr("out/parallelism.html")));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("[1/22] data=4: started"), HasSubstr("[22/22] ")));
+  EXPECT_THAT(dir.read("out/memory.svg"), HasSubstr("activations"));
+  EXPECT_THAT(dir.read("out/parallelism.html"), HasSubstr("每个 rank 的内存"));
+}
+
+TEST(CompareParallelism, ARunThatFailsIsNamedAndTheRestGoOn) {
+  const TestDirectory dir;
+  const ParallelismEnd end = compare(dir, {"--nproc", "2", "--timeout", "0.01"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("pipe=2: failed: no end within"),
+                             HasSubstr("lockstep compare: data=2 failed: no end within")));
+  const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
+  EXPECT_EQ(json.at("left_out").size(), 3u);
+  for (const auto& way : json.at("ways"))
+    EXPECT_THAT(way.at("failure").get<std::string>(), HasSubstr("no end within"));
+}
+
+TEST(CompareParallelism, BadInputIsOneLineBeforeAnythingStarts) {
+  const TestDirectory dir;
+  const ParallelismEnd end = compare(dir, {"--nproc", "1"});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.err, HasSubstr("lockstep compare: --nproc is 1"));
+  EXPECT_EQ(std::count(end.err.begin(), end.err.end(), '\n'), 1);
+  EXPECT_FALSE(std::filesystem::exists(dir / "out"));
+}
+
+}  // namespace lockstep::engine::parallelism_mp_test

@@ -1,0 +1,274 @@
+#include "lockstep/cli/engine/compare/parallelism_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/report/bar_chart.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr double kMiB = 1024 * 1024;
+
+std::string in_mib(double bytes) {
+  const double mib = bytes / kMiB;
+  return fixed(mib, mib < 10 ? 2 : 1);
+}
+
+// "3.52 / 3.50": measured / in theory.
+std::string beside(double measured, double theory) {
+  return in_mib(measured) + " / " + in_mib(theory);
+}
+
+double as_bytes(int64_t bytes) {
+  return static_cast<double>(bytes);
+}
+
+std::vector<std::string> cells_of(const DividedComparison& comparison, const DividedRow& row) {
+  if (row.runs.empty()) return {row.way.name, "failed", "", "", "", "", "", "", ""};
+  const DividedRank most = row.most();
+  const double activations = activations_in_theory(comparison, row);
+  return {
+      row.way.name,
+      beside(as_bytes(most.parameters), row.theory.parameters),
+      beside(as_bytes(most.gradients), row.theory.gradients),
+      beside(as_bytes(most.state), row.theory.state),
+      activations > 0 ? beside(as_bytes(most.activations), activations)
+                      : in_mib(as_bytes(most.activations)),
+      in_mib(most.pss),
+      beside(row.sent(), row.theory.sent),
+      row.theory.bubble ? percent(row.bubble(), 0) + " / " + percent(*row.theory.bubble, 0) : "",
+      fixed(row.step_ms(), 1) + " (" + percent(row.spread(), 0) + ")"};
+}
+
+const std::vector<PageColumn>& columns() {
+  static const std::vector<PageColumn> all{
+      {{"way", "方式"}, Align::kLeft}, {{"parameters", "参数"}},    {{"gradients", "梯度"}},
+      {{"state", "优化器状态"}},       {{"activations", "激活值"}}, {{"PSS", "PSS"}},
+      {{"sent a step", "每步发送"}},   {{"bubble", "气泡"}},        {{"ms a step", "毫秒/步"}},
+  };
+  return all;
+}
+
+nlohmann::ordered_json row_json(const DividedComparison& comparison, const DividedRow& row) {
+  nlohmann::ordered_json theory{{"parameters", row.theory.parameters},
+                                {"gradients", row.theory.gradients},
+                                {"state", row.theory.state},
+                                {"activations", activations_in_theory(comparison, row)},
+                                {"activations_share", row.theory.activations},
+                                {"sent", row.theory.sent}};
+  if (row.theory.bubble) theory["bubble"] = *row.theory.bubble;
+  nlohmann::ordered_json json{{"way", row.way.name},
+                              {"zero", row.way.how.zero},
+                              {"micro_batches", row.way.how.micro_batches},
+                              {"experts", row.way.experts},
+                              {"theory", theory}};
+  if (row.runs.empty()) {
+    json["failure"] = row.failure;
+    return json;
+  }
+  const DividedRank most = row.most();
+  json["measured"] = {{"parameters", most.parameters},
+                      {"gradients", most.gradients},
+                      {"state", most.state},
+                      {"buffers", most.buffers},
+                      {"activations", most.activations},
+                      {"pss", most.pss},
+                      {"sent", row.sent()},
+                      {"step_ms", row.step_ms()},
+                      {"spread", row.spread()}};
+  if (row.theory.bubble) json["measured"]["bubble"] = row.bubble();
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const DividedRecord& run : row.runs) json["runs"].push_back(to_json(run));
+  return json;
+}
+
+std::string drawn(BarChart chart, const DividedComparison& comparison,
+                  void (*fill)(const DividedRow& row, Bar& bar)) {
+  for (const DividedRow& row : comparison.rows) {
+    if (row.runs.empty()) continue;
+    Bar bar{.label = row.way.name, .parts = {}, .note = {}};
+    fill(row, bar);
+    chart.bars.push_back(std::move(bar));
+  }
+  return svg_bar_chart(chart);
+}
+
+void fill_memory(const DividedRow& row, Bar& bar) {
+  const DividedRank most = row.most();
+  double sum = 0;
+  for (const int64_t bytes :
+       {most.parameters, most.gradients, most.state, most.buffers, most.activations}) {
+    bar.parts.push_back(as_bytes(bytes) / kMiB);
+    sum += bar.parts.back();
+  }
+  bar.note = fixed(sum, 1);
+}
+
+void fill_time(const DividedRow& row, Bar& bar) {
+  bar.parts = {row.step_ms()};
+  bar.note = fixed(row.step_ms(), 1);
+}
+
+std::string settings_text(const DividedComparison& comparison) {
+  const DividedSettings& of = comparison.settings;
+  const LmConfig config = divided_model(of, false);
+  return of.model + " (" + std::to_string(config.num_hidden_layers) + " x " +
+         std::to_string(config.hidden_size) + "), " + std::to_string(of.nproc) + " ranks x " +
+         std::to_string(of.threads) + ", batch " + std::to_string(of.batch) + " x " +
+         std::to_string(of.length) + ", " + std::to_string(of.steps) + " steps, " +
+         comparison.processor + " (" + std::to_string(comparison.processors) + "), " +
+         comparison.date;
+}
+
+}  // namespace
+
+double DividedRow::step_ms() const {
+  double sum = 0;
+  for (const DividedRecord& run : runs) {
+    double slowest = 0;
+    for (const DividedRank& rank : run.ranks) slowest = std::max(slowest, rank.step_ms);
+    sum += slowest;
+  }
+  return runs.empty() ? 0 : sum / static_cast<double>(runs.size());
+}
+
+double DividedRow::spread() const {
+  double shortest = 0, longest = 0;
+  for (const DividedRecord& run : runs) {
+    double slowest = 0;
+    for (const DividedRank& rank : run.ranks) slowest = std::max(slowest, rank.step_ms);
+    shortest = &run == &runs.front() ? slowest : std::min(shortest, slowest);
+    longest = std::max(longest, slowest);
+  }
+  return longest > 0 ? (longest - shortest) / step_ms() : 0;
+}
+
+double DividedRow::bubble() const {
+  if (runs.empty() || !theory.bubble) return 0;
+  double span = 0, busy = 0;
+  for (const DividedRank& rank : runs.back().ranks) {
+    span = std::max(span, rank.span);
+    busy += rank.busy / static_cast<double>(runs.back().ranks.size());
+  }
+  return busy > 0 ? span / busy - 1 : 0;
+}
+
+DividedRank DividedRow::most() const {
+  DividedRank most;
+  if (runs.empty()) return most;
+  for (const DividedRank& rank : runs.back().ranks) {
+    most.parameters = std::max(most.parameters, rank.parameters);
+    most.gradients = std::max(most.gradients, rank.gradients);
+    most.state = std::max(most.state, rank.state);
+    most.buffers = std::max(most.buffers, rank.buffers);
+    most.activations = std::max(most.activations, rank.activations);
+    most.pss = std::max(most.pss, rank.pss);
+  }
+  return most;
+}
+
+double DividedRow::sent() const {
+  double most = 0;
+  if (runs.empty()) return most;
+  for (const DividedRank& rank : runs.back().ranks) most = std::max(most, rank.sent_in_all());
+  return most;
+}
+
+double activations_in_theory(const DividedComparison& comparison, const DividedRow& row) {
+  const auto found =
+      std::find_if(comparison.rows.begin(), comparison.rows.end(), [](const DividedRow& other) {
+        return other.way.how.size_of("data") > 1 && other.way.how.zero == 0 &&
+               other.theory.activations * other.way.how.size_of("data") > 0.999 &&
+               !other.runs.empty();
+      });
+  if (found == comparison.rows.end()) return 0;
+  return row.theory.activations / found->theory.activations * as_bytes(found->most().activations);
+}
+
+std::string divided_table(const DividedComparison& comparison) {
+  std::vector<Column> heads;
+  for (const PageColumn& column : columns()) heads.push_back({column.title.en, column.align});
+  Table table(heads);
+  for (const DividedRow& row : comparison.rows) table.add(cells_of(comparison, row));
+  std::string text = table.str();
+  text +=
+      "\nMiB of the rank that has most, measured / in theory. In brackets: how far the runs are "
+      "apart.\n";
+  for (const LeftOutWay& left : comparison.left_out)
+    text += "Left out: " + left.name + ": " + left.why + "\n";
+  return text;
+}
+
+nlohmann::ordered_json to_json(const DividedComparison& comparison) {
+  const DividedSettings& of = comparison.settings;
+  nlohmann::ordered_json json{{"model", of.model},
+                              {"parameters", parameter_count(divided_model(of, false))},
+                              {"layers", divided_model(of, false).num_hidden_layers},
+                              {"hidden", divided_model(of, false).hidden_size},
+                              {"vocabulary", of.vocabulary},
+                              {"nproc", of.nproc},
+                              {"threads_per_rank", of.threads},
+                              {"batch", of.batch},
+                              {"length", of.length},
+                              {"steps", of.steps},
+                              {"processor", comparison.processor},
+                              {"processors", comparison.processors},
+                              {"date", comparison.date}};
+  json["ways"] = nlohmann::ordered_json::array();
+  for (const DividedRow& row : comparison.rows) json["ways"].push_back(row_json(comparison, row));
+  json["left_out"] = nlohmann::ordered_json::array();
+  for (const LeftOutWay& left : comparison.left_out)
+    json["left_out"].push_back({{"way", left.name}, {"why", left.why}});
+  return json;
+}
+
+Words divided_memory_picture(const DividedComparison& comparison) {
+  return {drawn({.title = "Memory of a rank",
+                 .x_label = "MiB",
+                 .parts = {"parameters", "gradients", "state", "buffers", "activations"},
+                 .bars = {}},
+                comparison, fill_memory),
+          drawn({.title = "每个 rank 的内存",
+                 .x_label = "MiB",
+                 .parts = {"参数", "梯度", "优化器状态", "缓冲区", "激活值"},
+                 .bars = {}},
+                comparison, fill_memory)};
+}
+
+Words divided_time_picture(const DividedComparison& comparison) {
+  return {drawn({.title = "Time of a step", .x_label = "ms", .parts = {"step"}, .bars = {}},
+                comparison, fill_time),
+          drawn({.title = "一步的时间", .x_label = "毫秒", .parts = {"一步"}, .bars = {}},
+                comparison, fill_time)};
+}
+
+std::string divided_page(const DividedComparison& comparison) {
+  HtmlPage page({"One language model, divided in every way", "以各种方式划分同一个语言模型"});
+  page.paragraph(same_words(settings_text(comparison)));
+  page.paragraph(
+      {"Every way trains on the same batch. Memory and bytes are of the rank that has most, in "
+       "MiB, "
+       "measured / in theory, where everything divides evenly. Activations in theory follow from "
+       "those of data parallelism. The expert way trains a model with experts, which is larger.",
+       "所有方式都用同一个批次训练。内存和字节数取最多的那个 rank，单位 MiB，写作“实测 / "
+       "理论”；理论假设一切都均匀划分。激活值的理论值由数据并行的实测值推出。"
+       "expert 一行训练的是带专家的模型，参数更多。"});
+  PageTable table{.columns = columns(), .rows = {}};
+  for (const DividedRow& row : comparison.rows) table.rows.push_back(cells_of(comparison, row));
+  page.table(table);
+  page.pictures({divided_memory_picture(comparison), divided_time_picture(comparison)});
+  std::vector<std::pair<Words, Words>> left;
+  for (const LeftOutWay& one : comparison.left_out)
+    left.emplace_back(same_words(one.name), same_words(one.why));
+  for (const DividedRow& row : comparison.rows)
+    if (row.runs.empty()) left.emplace_back(same_words(row.way.name), same_words(row.failure));
+  if (!left.empty()) {
+    page.heading({"Left out", "未运行"});
+    page.terms(left);
+  }
+  return page.str();
+}
+
+}  // namespace lockstep::engine

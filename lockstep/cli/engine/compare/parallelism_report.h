@@ -1,0 +1,47 @@
+// What `lockstep compare --parallelism` shows: a table, JSON, pictures, a page. Pure.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/engine/compare/parallelism_rank.h"
+#include "lockstep/cli/engine/compare/parallelism_ways.h"
+#include "lockstep/report/html_page.h"
+
+namespace lockstep::engine {
+
+// A way and its runs.
+struct DividedRow {
+  DividedWay way;
+  DividedTheory theory;
+  std::vector<DividedRecord> runs;  // none where it failed
+  std::string failure = {};
+
+  double step_ms() const;  // mean over the runs of the slowest rank's median
+  double spread() const;   // (longest - shortest) / step_ms()
+  double bubble()
+      const;  // of the last run: longest span / mean computation - 1; 0 without a pipeline
+  DividedRank most() const;  // of the last run: each figure of the rank that has most of it
+  double sent() const;       // of the rank that sends most
+};
+
+struct DividedComparison {
+  DividedSettings settings;
+  std::vector<DividedRow> rows;
+  std::vector<LeftOutWay> left_out;
+  std::string processor, date;
+  int64_t processors = 0;
+};
+
+// What theory says of a row's activations in bytes, from what one process would have: that is read from the first row
+// with data alone, which must have run; 0 without it.
+double activations_in_theory(const DividedComparison& comparison, const DividedRow& row);
+
+std::string divided_table(const DividedComparison& comparison);
+nlohmann::ordered_json to_json(const DividedComparison& comparison);
+Words divided_memory_picture(const DividedComparison& comparison);
+Words divided_time_picture(const DividedComparison& comparison);
+std::string divided_page(const DividedComparison& comparison);
+
+}  // namespace lockstep::engine

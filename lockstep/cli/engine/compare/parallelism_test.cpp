@@ -1,0 +1,178 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/engine/compare/parallelism.h"
+#include "lockstep/cli/engine/compare/parallelism_rank.h"
+#include "lockstep/cli/engine/compare/parallelism_report.h"
+#include "lockstep/cli/engine/compare/parallelism_ways.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::engine::parallelism_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+DividedWay way_of(const DividedSettings& settings, const std::string& name) {
+  for (const DividedWay& way : plan_divided(settings).ways)
+    if (way.name == name) return way;
+  throw InvalidArgument("no way " + name);
+}
+
+TEST(ParallelismPlan, EveryWayAndThreeProducts) {
+  const DividedPlan plan = plan_divided({});
+  std::vector<std::string> names;
+  for (const DividedWay& way : plan.ways) names.push_back(way.name);
+  EXPECT_THAT(names,
+              testing::ElementsAre("data=4", "data=4 zero 1", "data=4 zero 3", "pipe=4", "tensor=4",
+                                   "tensor=4 rows", "context=4", "expert=4", "data=2,pipe=2",
+                                   "data=2,tensor=2 zero 1", "pipe=2,tensor=2"));
+  EXPECT_TRUE(plan.left_out.empty());
+  EXPECT_TRUE(plan.ways[7].experts);
+  EXPECT_TRUE(plan.ways[5].how.divides_rows);
+  EXPECT_EQ(plan.ways[9].how.zero, 1);
+}
+
+TEST(ParallelismPlan, WhatDoesNotFitIsLeftOutWithItsReason) {
+  const DividedPlan plan = plan_divided({.nproc = 3, .batch = 9});  // 4 heads, 128 tokens
+  std::map<std::string, std::string> why;
+  for (const LeftOutWay& left : plan.left_out) why[left.name] = left.why;
+  EXPECT_EQ(why.size(), 6u);
+  EXPECT_THAT(why.at("tensor=3"), HasSubstr("3"));
+  EXPECT_THAT(why.at("context=3"), HasSubstr("do not divide into 6 blocks; give --length"));
+  EXPECT_THAT(why.at("data x pipe"), HasSubstr("give --nproc an even number from 4"));
+  EXPECT_EQ(plan.ways.size(), 5u);
+  const DividedPlan odd = plan_divided({.batch = 6});
+  ASSERT_FALSE(odd.left_out.empty());
+  EXPECT_EQ(odd.left_out[0].name, "data=4");
+  EXPECT_THAT(odd.left_out[0].why, HasSubstr("a batch of 6 does not divide among 4 rows"));
+}
+
+TEST(ParallelismPlan, BadInputIsOneLine) {
+  const auto says = [](Arguments words) {
+    words.insert(words.begin(), "--parallelism");
+    return message_of<InvalidArgument>([&] { parse_parallelism_arguments(words); });
+  };
+  EXPECT_THAT(says({"--nproc", "1"}), HasSubstr("--nproc is 1; give 2 to 64"));
+  EXPECT_THAT(says({"--steps", "0"}), HasSubstr("--steps is 0"));
+  EXPECT_THAT(says({"--model", "tinny"}), HasSubstr("tiny"));
+  EXPECT_THAT(says({"--hidden", "30", "--heads", "4"}), HasSubstr("head"));
+  EXPECT_THAT(says({"--timeout", "0"}), HasSubstr("--timeout"));
+  EXPECT_EQ(parse_parallelism_arguments({"--parallelism", "--layers", "2"}).settings.layers, 2);
+}
+
+TEST(ParallelismTheory, ParametersGradientsAndState) {
+  const DividedSettings settings;
+  const double whole = 4.0 * static_cast<double>(parameter_count(divided_model(settings, false)));
+  const auto theory = [&](const std::string& name) {
+    return theory_of(way_of(settings, name), settings);
+  };
+  EXPECT_DOUBLE_EQ(theory("data=4").parameters, whole);
+  EXPECT_DOUBLE_EQ(theory("data=4").state, 2 * whole);
+  EXPECT_DOUBLE_EQ(theory("data=4 zero 1").parameters, whole);
+  EXPECT_DOUBLE_EQ(theory("data=4 zero 1").gradients, whole);
+  EXPECT_DOUBLE_EQ(theory("data=4 zero 1").state, whole / 2);
+  EXPECT_DOUBLE_EQ(theory("data=4 zero 3").gradients, whole / 4);
+  EXPECT_DOUBLE_EQ(theory("pipe=2,tensor=2").parameters, whole / 4);
+  EXPECT_DOUBLE_EQ(theory("data=2,tensor=2 zero 1").state, whole / 2);
+  EXPECT_DOUBLE_EQ(theory("context=4").parameters, whole);
+  // A fourth of the experts, and all of the rest.
+  const LmConfig experts = divided_model(settings, true);
+  const double of_experts =
+      4.0 * static_cast<double>(4 * experts.num_hidden_layers * 3 * experts.hidden_size *
+                                experts.intermediate_size);
+  EXPECT_DOUBLE_EQ(theory("expert=4").parameters,
+                   4.0 * static_cast<double>(parameter_count(experts)) - of_experts * 3 / 4);
+}
+
+TEST(ParallelismTheory, BytesActivationsAndBubble) {
+  const DividedSettings settings;  // 4 layers of 128, 8 x 128 tokens
+  const double whole = 4.0 * static_cast<double>(parameter_count(divided_model(settings, false)));
+  const double rows = 8.0 * 128 * 128 * 4;
+  const auto theory = [&](const std::string& name) {
+    return theory_of(way_of(settings, name), settings);
+  };
+  EXPECT_DOUBLE_EQ(theory("data=4").sent, 1.5 * whole);
+  EXPECT_DOUBLE_EQ(theory("data=4 zero 3").sent, 2.25 * whole);
+  EXPECT_DOUBLE_EQ(theory("tensor=4").sent, 18 * 1.5 * rows);
+  EXPECT_DOUBLE_EQ(theory("pipe=4").sent, 2 * rows);
+  // Ten blocks of a rank's keys and values a layer, and the average.
+  EXPECT_DOUBLE_EQ(theory("context=4").sent, 4 * 10 * 2 * rows / 4 + 1.5 * whole);
+  EXPECT_DOUBLE_EQ(theory("data=4").activations, 0.25);
+  EXPECT_DOUBLE_EQ(theory("context=4").activations, 0.25);
+  EXPECT_DOUBLE_EQ(theory("tensor=4 rows").activations, 0.25);
+  EXPECT_DOUBLE_EQ(theory("tensor=4").activations, 16.0 / 34);
+  EXPECT_DOUBLE_EQ(theory("pipe=4").activations, 1.0 / 8);  // 4 of 8 micro-batches, of a fourth
+  EXPECT_DOUBLE_EQ(theory("pipe=4").bubble.value(), 3.0 / 8);
+  EXPECT_DOUBLE_EQ(theory("pipe=2,tensor=2").bubble.value(), 1.0 / 4);
+  EXPECT_FALSE(theory("tensor=4").bubble.has_value());
+}
+
+DividedRecord record_of(double step_ms, int64_t scale = 1) {
+  const int64_t mib = scale * 1024 * 1024;
+  DividedRank one{.parameters = 4 * mib,
+                  .gradients = 4 * mib,
+                  .state = 8 * mib,
+                  .activations = 2 * mib,
+                  .pss = 1e6,
+                  .sent = {{"pipe", 500.0}, {"data+pipe", 12.0}},
+                  .step_ms = step_ms,
+                  .span = 2,
+                  .busy = 1};
+  DividedRank other = one;
+  other.parameters = 3 * mib;
+  other.step_ms = step_ms / 2;
+  return {.first_loss = 7.5, .last_loss = 7.25, .ranks = {other, one}};
+}
+
+TEST(ParallelismRecord, ComesBackAsItWent) {
+  const DividedRecord record = record_of(10);
+  const std::string text = to_json(record).dump();
+  const DividedRecord again = parse_divided_record(text, "x.json");
+  EXPECT_EQ(to_json(again).dump(), text);
+  EXPECT_EQ(again.ranks[0].sent_in_all(), 512);
+  EXPECT_THAT(message_of<DataError>([] { parse_divided_record("{}", "x.json"); }),
+              HasSubstr("x.json: "));
+  EXPECT_THAT(message_of<DataError>([] {
+                parse_divided_record(R"({"first_loss": 1, "last_loss": 1, "by_rank": []})",
+                                     "x.json");
+              }),
+              HasSubstr("x.json has no rank"));
+}
+
+TEST(ParallelismReport, TableJsonAndPage) {
+  DividedComparison comparison;
+  for (const char* name : {"data=4", "pipe=4", "tensor=4"}) {
+    const DividedWay way = way_of({}, name);
+    comparison.rows.push_back({.way = way, .theory = theory_of(way, {}), .runs = {}});
+  }
+  comparison.rows[0].runs = {record_of(8), record_of(12)};
+  comparison.rows[1].runs = {record_of(20)};
+  comparison.rows[2].failure = "exit code 3: <it> broke";
+  comparison.left_out = {{"context=4", "too short"}};
+  EXPECT_DOUBLE_EQ(comparison.rows[0].step_ms(), 10);
+  EXPECT_DOUBLE_EQ(comparison.rows[0].spread(), 0.4);
+  EXPECT_DOUBLE_EQ(comparison.rows[0].bubble(), 0);
+  EXPECT_DOUBLE_EQ(comparison.rows[1].bubble(), 1);
+  // A pipeline of 4 has an eighth of one process's activations where data has a fourth.
+  EXPECT_DOUBLE_EQ(activations_in_theory(comparison, comparison.rows[1]), 1024 * 1024);
+  const std::string table = divided_table(comparison);
+  EXPECT_THAT(table, AllOf(HasSubstr("4.00 / "), HasSubstr("2.00 / 1.00"),
+                           HasSubstr("100 % / 38 %"), HasSubstr("10.0 (40 %)"), HasSubstr("failed"),
+                           HasSubstr("Left out: context=4: too short\n")));
+  const auto json = to_json(comparison);
+  EXPECT_EQ(json.at("ways")[0].at("runs").size(), 2u);
+  EXPECT_EQ(json.at("ways")[1].at("measured").at("sent"), 512);
+  EXPECT_EQ(json.at("ways")[1].at("theory").at("bubble"), 0.375);
+  EXPECT_EQ(json.at("ways")[2].at("failure"), "exit code 3: <it> broke");
+  EXPECT_THAT(divided_page(comparison),
+              AllOf(HasSubstr("以各种方式划分"), HasSubstr("Memory of a rank"),
+                    HasSubstr("&lt;it&gt; broke"), Not(HasSubstr("<it>"))));
+}
+
+}  // namespace
+}  // namespace lockstep::engine::parallelism_test
