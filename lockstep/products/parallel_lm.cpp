@@ -10,6 +10,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -122,6 +124,7 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
     filled.emplace_back(name, tensor);
   }
   parts.fill(filled, options.values);
+  options.values = nullptr;  // which may hold a whole model
   places = parts.places();
   if (options.dtype != at::kFloat) lm->to(options.dtype);
   for (const auto& [name, tensor] : parameters_of(lm)) {
@@ -138,31 +141,61 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
 
 namespace {
 
-// Tokens of a sequence without targets that a micro-batch takes besides, so that each rank along context has some of
-// its rows, and rows divide along tensor, where they must. Every rank finds the same.
-int64_t padding_of(const LmParallelism& how, std::vector<int64_t> lengths) {
+// Lengths of sequences without targets that a micro-batch takes besides, so that each rank along context has some of
+// its rows, and rows divide along tensor, where they must. The fewest that do, found breadth first over what
+// remains of the ranks' rows; every rank of a row finds the same. Throws InvalidArgument where there are none.
+std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int64_t>& lengths,
+                                int64_t longest) {
   const int64_t ranks = how.size_of("context"),
                 parts = how.divides_rows ? how.size_of("tensor") : 1;
-  if (ranks == 1 && parts == 1) return 0;
-  const auto fits = [&] {
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      const auto rows = static_cast<int64_t>(context_rows(lengths, rank, ranks).size());
-      if (rows == 0 || rows % parts != 0) return false;
-    }
-    return true;
+  if (ranks == 1 && parts == 1) return {};
+  const auto rows_of = [&](const std::vector<int64_t>& of) {
+    std::vector<int64_t> rows;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      rows.push_back(static_cast<int64_t>(context_rows(of, rank, ranks).size()));
+    return rows;
   };
-  if (fits()) return 0;
-  lengths.push_back(0);
-  for (int64_t more = 1; more <= 4 * ranks * parts; ++more) {
-    lengths.back() = more;
-    if (fits()) return more;
+  // Rows beyond 2 * parts count as so many fewer: what matters is whether there are any, and what remains.
+  const auto reduced = [&](std::vector<int64_t> rows) {
+    for (int64_t& count : rows)
+      if (count > parts) count = parts + count % parts;
+    return rows;
+  };
+  const auto fits = [&](const std::vector<int64_t>& rows) {
+    return std::all_of(rows.begin(), rows.end(),
+                       [&](int64_t count) { return count > 0 && count % parts == 0; });
+  };
+  const std::vector<int64_t> start = rows_of(lengths);
+  if (fits(start)) return {};
+  std::vector<std::vector<int64_t>> added;
+  for (int64_t more = 1; more <= std::min(longest, 2 * ranks * parts); ++more)
+    added.push_back(rows_of({more}));
+  std::map<std::vector<int64_t>, std::vector<int64_t>> seen{{reduced(start), {}}};
+  std::vector<std::vector<int64_t>> border{reduced(start)};
+  while (!border.empty() && seen.size() < 4096) {
+    std::vector<std::vector<int64_t>> next;
+    for (const auto& rows : border) {
+      for (size_t i = 0; i < added.size(); ++i) {
+        std::vector<int64_t> sum = rows, path = seen.at(rows);
+        for (size_t rank = 0; rank < sum.size(); ++rank) sum[rank] += added[i][rank];
+        sum = reduced(std::move(sum));
+        path.push_back(static_cast<int64_t>(i) + 1);
+        if (fits(sum)) return path;
+        if (seen.emplace(sum, std::move(path)).second) next.push_back(sum);
+      }
+    }
+    border = std::move(next);
   }
-  return 0;  // the model says what does not divide
+  throw InvalidArgument("ParallelLm: rows of these sequences do not divide among " +
+                        std::to_string(ranks) + " ranks along context and " +
+                        std::to_string(parts) +
+                        " along tensor; give sequences whose lengths are multiples of " +
+                        std::to_string(2 * ranks * parts) + ", or leave divided rows out");
 }
 
 }  // namespace
 
-ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const {
+ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, Use use) {
   const auto refuse = [](const std::string& what) { throw InvalidArgument("ParallelLm: " + what); };
   const at::Tensor &ids = batch.ids, &targets = batch.targets;
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.numel() == 0 || ids.dim() < 1 ||
@@ -174,6 +207,12 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
   if (least < 0 || most >= config.vocab_size)
     refuse("the id " + std::to_string(least < 0 ? least : most) + " is outside the vocabulary of " +
            std::to_string(config.vocab_size));
+  const at::Tensor wrong =
+      targets.ne(-100).logical_and_(targets.lt(0).logical_or_(targets.ge(config.vocab_size)));
+  if (wrong.any().item<bool>())
+    refuse("the target " + std::to_string(targets.masked_select(wrong)[0].item<int64_t>()) +
+           " is outside the vocabulary of " + std::to_string(config.vocab_size) +
+           "; -100 is for none");
   std::vector<int64_t> lengths;
   if (ids.dim() == 2) {
     if (batch.lengths.defined()) refuse("lengths go with packed ids [N], not with [B, T]");
@@ -188,11 +227,18 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
   if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) != ids.numel() ||
       std::any_of(lengths.begin(), lengths.end(), [](int64_t length) { return length < 1; }))
     refuse("lengths are 1 or more and sum to the " + std::to_string(ids.numel()) + " ids");
+  for (const int64_t length : lengths)
+    if (length > config.max_position_embeddings)
+      refuse("a sequence of " + std::to_string(length) + " tokens; give 1 to " +
+             std::to_string(config.max_position_embeddings));
   Row row;
   row.tokens = ids.numel();
   const at::Tensor flat_ids = ids.reshape({-1}), flat_targets = targets.reshape({-1});
   const auto sequences = lengths.size();
-  const size_t count = std::min(sequences, static_cast<size_t>(how.micro_batches));
+  if (use != Use::kScores && !flat_targets.ne(-100).any().item<bool>())
+    refuse("a batch without a target; give at least one that is not -100");
+  agree_on_row(flat_ids, flat_targets, lengths);
+  const size_t count = micro_batches_of(sequences, use == Use::kStep);
   int64_t token = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto begin = lengths.begin() + static_cast<std::ptrdiff_t>(sequences * i / count),
@@ -204,8 +250,11 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
     at::Tensor places;
     row.targets_in.push_back(own_targets.ne(-100).sum().item<int64_t>());
     row.all_targets += row.targets_in.back();
-    if (const int64_t more = padding_of(how, row.lengths.back()); more > 0) {
-      row.lengths.back().push_back(more);
+    const std::vector<int64_t> padding =
+        padding_of(how, row.lengths.back(), config.max_position_embeddings);
+    if (!padding.empty()) {
+      const int64_t more = std::accumulate(padding.begin(), padding.end(), int64_t{0});
+      row.lengths.back().insert(row.lengths.back().end(), padding.begin(), padding.end());
       own_ids = at::cat({own_ids, at::zeros({more}, at::kLong)});
       own_targets = at::cat({own_targets, at::full({more}, -100, at::kLong)});
       places = at::arange(tokens + more);
@@ -223,16 +272,45 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch) const 
     row.tokens_of.push_back(tokens);
     token += tokens;
   }
-  if (row.all_targets == 0) refuse("a batch without a target; give at least one that is not -100");
   return row;
+}
+
+// Ranks of a row whose batches differ would train on what none of them was given.
+void ParallelLm::State::agree_on_row(const at::Tensor& ids, const at::Tensor& targets,
+                                     const std::vector<int64_t>& lengths) {
+  Communicator row = mesh.over({"pipe", "context", "tensor"});
+  if (row.size() == 1) return;
+  const auto mark = [](const void* data, size_t bytes) {
+    return static_cast<uint32_t>(
+        fingerprint(std::string_view(static_cast<const char*>(data), bytes)));
+  };
+  const at::Tensor a = ids.contiguous(), b = targets.contiguous();
+  std::array<char, 56> text{};
+  std::snprintf(text.data(), text.size(), "row: ids %08x targets %08x lengths %08x",
+                mark(a.const_data_ptr(), a.nbytes()), mark(b.const_data_ptr(), b.nbytes()),
+                mark(lengths.data(), lengths.size() * sizeof(int64_t)));
+  row.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(text.data())).wait();
+}
+
+// Tokens go to other rows' experts in every micro-batch, so these rows run as many; in evaluation those along expert
+// alone, which have the same batches.
+size_t ParallelLm::State::micro_batches_of(size_t sequences, bool training) {
+  const size_t count = std::min(sequences, static_cast<size_t>(how.micro_batches));
+  if (!config.has_experts()) return count;
+  Communicator rows = mesh.over(training ? std::vector<std::string>{"data", "expert"}
+                                         : std::vector<std::string>{"expert"});
+  if (rows.size() == 1) return count;
+  const at::Tensor least = at::full({1}, static_cast<int64_t>(count), at::kLong);
+  rows.iall_reduce(least, ReduceOp::kMin, call_note("ParallelLm: micro-batches")).wait();
+  return static_cast<size_t>(least.item<int64_t>());
 }
 
 PipelineBatch ParallelLm::State::pipeline_batch(const Row& row, double scale) {
   const uint64_t seed = options.dropout_seed * 0x9E3779B97F4A7C15ull +
-                        (steps++ << 20) * 0xBF58476D1CE4E5B9ull +
-                        static_cast<uint64_t>(mesh.over({"data", "expert"}).rank());
+                        (steps << 20) * 0xBF58476D1CE4E5B9ull +
+                        2 * static_cast<uint64_t>(mesh.over({"data", "expert"}).rank());
   PipelineBatch batch;
-  batch.rows = chunks->begin(row.lengths, seed | 1);
+  batch.rows = chunks->begin(row.lengths, seed | 1, scale);
   batch.input = [row](const MicroBatch& micro) {
     return row.ids[static_cast<size_t>(micro.index)];
   };
@@ -254,14 +332,15 @@ ParallelLm& ParallelLm::operator=(ParallelLm&&) noexcept = default;
 ParallelLm::~ParallelLm() = default;
 
 double ParallelLm::step(const LmRowBatch& batch, double scale) {
-  const State::Row row = state_->row_of(batch);
+  const State::Row row = state_->row_of(batch, State::Use::kStep);
   state_->lm->train();
   const double loss = state_->pipeline->step(state_->pipeline_batch(row, scale));
+  ++state_->steps;
   return loss / scale;
 }
 
 double ParallelLm::evaluate(const LmRowBatch& batch) {
-  const State::Row row = state_->row_of(batch);
+  const State::Row row = state_->row_of(batch, State::Use::kEvaluation);
   const bool training = state_->lm->is_training();
   state_->lm->eval();
   const double loss = state_->pipeline->evaluate(state_->pipeline_batch(row, 1));
@@ -271,7 +350,7 @@ double ParallelLm::evaluate(const LmRowBatch& batch) {
 
 TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   State& state = *state_;
-  const State::Row row = state.row_of(batch);
+  const State::Row row = state.row_of(batch, State::Use::kScores);
   const bool training = state.lm->is_training();
   state.lm->eval();
   PipelineBatch of = state.pipeline_batch(row, 1);
@@ -303,6 +382,10 @@ void ParallelLm::scale_gradients(double factor) {
   const at::NoGradGuard no_grad;
   for (const LmParameterPart& part : state_->own)
     if (part.tensor.grad().defined()) part.tensor.mutable_grad().mul_(factor);
+}
+
+void ParallelLm::set_steps(uint64_t steps) {
+  state_->steps = steps;
 }
 
 const LmConfig& ParallelLm::config() const {

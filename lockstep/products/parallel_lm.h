@@ -94,8 +94,11 @@ class ParallelLm {
   // Forward and backward of this row's batch -> its loss, the mean over its targets (without the routers' losses, which
   // it learns from), the same on all ranks of the row; gradients are this row's times `scale`, and are averaged over the rows by update(). Sequences go into
   // micro-batches in order, as evenly as they can; fewer sequences make fewer. Autocast around it is for the
-  // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is sent.
+  // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is
+  // sent; Mismatch where the ranks of a row were given different ones.
   double step(const LmRowBatch& batch, double scale = 1);
+  // The number of steps that dropout's masks are drawn for next: after load(), where it is to go on as it would have.
+  void set_steps(uint64_t steps);
   // The loss alone, in evaluation mode and without gradients.
   double evaluate(const LmRowBatch& batch);
   // What each token loses (TransformerLmImpl::scores()), likewise, in the order of ids, on all ranks of the row.

@@ -49,6 +49,13 @@ Checkpoint ParallelLm::share() {
 
 void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source) {
   State& state = *state_;
+  // Of all stages, so that all ranks throw alike.
+  for (const auto& [name, shape] : lm_parameter_shapes(state.config)) {
+    const SlicedTensor* found = checkpoint.model_slices.find(name);
+    if (found == nullptr) throw CheckpointError(source + ": has no tensor '" + name + "'");
+    if (found->sizes != shape)
+      throw CheckpointError(source + ": the tensor '" + name + "' has another shape");
+  }
   // Another rank may still compute with the parameters, which may be one memory.
   state.comm.barrier();
   for (const LmParameterClass& one : state.classes)

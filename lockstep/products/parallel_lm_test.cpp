@@ -276,6 +276,53 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   }
 }
 
+// Texts whose rows do not divide are padded, without a change of numbers; rows with different batches are told.
+TEST(ParallelLm, AnyLengthsDivide) {
+  for (const auto& lengths : std::vector<std::vector<int64_t>>{{5, 6}, {1, 2}, {9, 8, 4}, {3}}) {
+    int64_t all = 0;
+    for (const int64_t length : lengths) all += length;
+    const LmRowBatch packed{torch::arange(all, at::kLong), torch::arange(all, at::kLong) + 1,
+                            torch::tensor(lengths)};
+    double whole = 0;
+    at::Tensor losses;
+    for (const char* mesh : {"data=1", "context=2,tensor=2", "tensor=4", "context=4"}) {
+      LmParallelism how = by(mesh);
+      how.divides_rows = true;
+      testing::run_threads(mesh == std::string("data=1") ? 1 : 4, [&](Communicator& comm) {
+        ParallelLm model(small(), comm, how, options());
+        const double loss = model.step(packed);
+        const TokenScores scores = model.scores(packed);
+        if (comm.size() == 1) {
+          whole = loss;
+          losses = scores.losses;
+          return;
+        }
+        EXPECT_NEAR(loss, whole, 1e-5) << mesh;
+        EXPECT_TRUE(at::allclose(scores.losses, losses, 1e-4, 1e-5)) << mesh;
+      });
+    }
+  }
+  EXPECT_THAT(mismatch(2,
+                       [](Communicator& comm) {
+                         ParallelLm model(small(), comm, by("tensor=2"), options());
+                         const LmRowBatch batch = batch_of();
+                         model.step({batch.ids, batch.targets.add(comm.rank()).remainder(50)});
+                       }),
+              HasSubstr("row: ids"));
+}
+
+// Where one row has fewer sequences than the other, both run as many micro-batches.
+TEST(ParallelLm, RowsWithExpertsRunAsManyMicroBatches) {
+  LmConfig config = small();
+  config.num_local_experts = 4;
+  config.router_aux_loss_coef = 0.01;
+  testing::run_threads(2, [&](Communicator& comm) {
+    ParallelLm model(config, comm, by("expert=2", 0, 4), options());
+    EXPECT_GT(model.step(batch_of(comm.rank() == 0 ? 3 : 2)), 0);
+    EXPECT_GT(model.evaluate(batch_of(2)), 0);
+  });
+}
+
 TEST(ParallelLm, DropoutIsOneMaskOnAllPartsOfARow) {
   LmConfig config = small();
   config.hidden_dropout = 0.3;

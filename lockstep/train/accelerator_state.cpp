@@ -25,6 +25,10 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
       strategy(way ? std::move(way) : make_strategy("ddp")),
       data_ranks(strategy->data_ranks(comm)),
       accumulation_(accumulation) {
+  if (strategy->divides_model())
+    throw InvalidArgument(
+        "Accelerator: it saves whole models, and the strategy divides the model over a mesh; take "
+        "lockstep train lm, or a loop of your own");
   if (strategy->logical_ranks() > 0)
     throw InvalidArgument(
         "Accelerator: strategy " + strategy->name() +

@@ -12,6 +12,7 @@
 #include "lockstep/flat/pending_gradients.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/products/parallel_lm.h"
+#include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
 namespace {
@@ -178,6 +179,9 @@ class LmMeshStrategy final : public Strategy {
   Checkpoint divided_state() override { return made().share(); }
   void load_divided_state(const Checkpoint& checkpoint, const std::string& source) override {
     made().load(checkpoint, source);
+    if (!checkpoint.trainer_json.empty())
+      made().set_steps(static_cast<uint64_t>(
+          trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json").step));
   }
 
  private:

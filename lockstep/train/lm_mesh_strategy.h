@@ -20,7 +20,9 @@ struct LmMeshOptions {
 // its loss(), forward() with targets and scores() are computed by the ranks of a row together, with the same batch.
 // Its loss has been differentiated when it is there; backward() multiplies the gradients by what the loss was
 // multiplied with. So there is one forward and one backward a step: more micro-batches take the place of accumulation,
-// which is InvalidArgument. Evaluation goes through data_ranks(): ranks of a row evaluate together.
+// which is InvalidArgument. Evaluation goes through evaluation_ranks(): others evaluate
+// the same batches together with one of those. For the recipes and loops of one's own: Trainer and Accelerator, which
+// evaluate and save whole models, refuse it.
 // Checkpoints are in slices (checkpoint/divided_state.h), and open whichever way the next run divides the model.
 std::shared_ptr<Strategy> make_lm_mesh_strategy(LmParallelism how, LmMeshOptions options = {});
 

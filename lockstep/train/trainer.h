@@ -143,6 +143,10 @@ class Trainer {
   static Parts checked(Parts parts) {
     check(parts.args);
     if (!parts.strategy) parts.strategy = make_strategy("ddp");
+    if (parts.strategy->divides_model())
+      throw InvalidArgument(
+          "Trainer: it evaluates and saves whole models, and the strategy divides the model over a "
+          "mesh; take lockstep train lm, or a loop of your own");
     if (parts.strategy->logical_ranks() > 0 &&
         (parts.args.gradient_accumulation_steps > 1 || parts.args.group_by_length))
       throw InvalidArgument("Trainer: strategy " + parts.strategy->name() +

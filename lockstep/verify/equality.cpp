@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -75,8 +76,10 @@ void keep(EqualityCourse& course, const NamedTensors& parameters) {
   for (const auto& [name, tensor] : parameters) course.parameters[name] = tensor.detach().clone();
 }
 
+// What is no number is not equal to anything.
 double difference(double a, double b) {
-  return std::abs(a - b) / std::max(std::abs(b), 1e-30);
+  const double relative = std::abs(a - b) / std::max(std::abs(b), 1e-30);
+  return std::isnan(relative) ? INFINITY : relative;
 }
 
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -129,6 +132,10 @@ EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, i
     Communicator rows = model.rows();
     const auto row_of = [&](int64_t step) {
       const auto [ids, targets] = batch_of(config, step);
+      if (kSequences % rows.size() != 0)
+        throw InvalidArgument("verify: " + std::to_string(kSequences) +
+                              " sequences do not divide among " + std::to_string(rows.size()) +
+                              " ranks along data and expert; give 1, 2, 4 or 8");
       const int64_t share = kSequences / rows.size(), first = rows.rank() * share;
       return LmRowBatch{ids.narrow(0, first, share), targets.narrow(0, first, share)};
     };
@@ -165,6 +172,7 @@ EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expec
     if (found != course.parameters.end() && found->second.sizes() == value.sizes())
       most = (found->second - value).abs().max().item<double>() /
              std::max(value.abs().max().item<double>(), 1e-30);
+    if (std::isnan(most)) most = INFINITY;
     if (most >= result.parameters) {
       result.parameters = most;
       result.worst = name;

@@ -420,7 +420,7 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
     EXPECT_EQ(ended.out, "");
   };
-  expect_line({}, "choose train, eval, predict, compare, diff, checkpoint or bench");
+  expect_line({}, "choose train, eval, predict, compare, diff, checkpoint, bench or verify");
   expect_line({"train"}, "recipe is required");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(

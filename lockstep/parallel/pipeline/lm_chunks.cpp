@@ -20,6 +20,7 @@ struct LmChunks::State {
   std::vector<int64_t> rows;        // of each micro-batch here
   std::vector<int64_t> first_rows;  // of each in the whole batch
   uint64_t dropout_seed = 0;
+  double scale = 1;
   LmEnd end = LmEnd::kLogits;
   LmPass last_pass;  // of the last chunk's forward, until its loss
   LmPass take_pass(const char* what, const MicroBatch& micro_batch);
@@ -49,7 +50,8 @@ struct LmChunks::State {
     for (const auto& of : lengths) all += std::accumulate(of.begin(), of.end(), int64_t{0});
     const int64_t of_this =
         std::accumulate(lengths[index].begin(), lengths[index].end(), int64_t{0});
-    return attach_router_losses(x, pass, static_cast<double>(of_this) / static_cast<double>(all));
+    return attach_router_losses(x, pass,
+                                scale * static_cast<double>(of_this) / static_cast<double>(all));
   }
 
   void backward_weight(int chunk, const MicroBatch& micro_batch) {
@@ -134,7 +136,7 @@ std::vector<std::string> LmChunks::parameters_of(const PipelineSchedule& schedul
 }
 
 std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
-                                     uint64_t dropout_seed) {
+                                     uint64_t dropout_seed, double scale) {
   std::vector<int64_t> rows, first_rows;
   int64_t first = 0;
   for (const auto& of : lengths) {
@@ -146,6 +148,7 @@ std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
   state_->first_rows = std::move(first_rows);
   state_->lengths = std::move(lengths);
   state_->dropout_seed = dropout_seed;
+  state_->scale = scale;
   state_->deferred.clear();
   return rows;
 }

@@ -41,7 +41,9 @@ class LmChunks {
   // Before each step or evaluation: the lengths of the sequences in each micro-batch, end to end; and for
   // dropout a seed, the same on all ranks (LmPassOptions::dropout_seed). -> PipelineBatch::rows: tokens of each; with
   // LmOptions::context those that own_rows() of its lengths says, of which this rank gives ids and targets.
-  std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0);
+  // `scale`: what the loss is multiplied with, for the routers' losses.
+  std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0,
+                             double scale = 1);
 
   // For PipelineBatch::loss with kRows: head_loss() of the micro-batch's rows and its targets, int64 [tokens].
   at::Tensor loss(const at::Tensor& rows, const MicroBatch& micro_batch, const at::Tensor& targets);

@@ -37,7 +37,11 @@ struct ParallelLm::State {
     std::vector<int64_t> tokens_of;       // each, without what was added
     int64_t all_targets = 0, tokens = 0;  // of the batch
   };
-  Row row_of(const LmRowBatch& batch) const;
+  enum class Use : uint8_t { kStep, kEvaluation, kScores };
+  Row row_of(const LmRowBatch& batch, Use use);
+  void agree_on_row(const at::Tensor& ids, const at::Tensor& targets,
+                    const std::vector<int64_t>& lengths);
+  size_t micro_batches_of(size_t sequences, bool training);
   // Of the whole model's parameters: which stage has them, a tied one's first place.
   std::map<std::string, int> stages_of_parameters() const;
   std::vector<LmParameterClass> make_classes() const;
