@@ -235,9 +235,10 @@ BoardRecord CallBoard::read(int local_rank) const {
   if (result.gave_up) result.late = static_cast<int>(gave_up - 2);
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
   CallRecord record;
-  // The last one may be half written.
-  for (uint64_t i = calls; i > 0 && i + 4 > calls; --i) {
-    if (!read_entry(*slot, i - 1, record)) continue;
+  // The last one may be half written; remote calls are told by the trace, not here.
+  constexpr uint64_t kLookedAt = 64;
+  for (uint64_t i = calls; i > 0 && i + kLookedAt > calls; --i) {
+    if (!read_entry(*slot, i - 1, record) || is_remote(record)) continue;
     result.sequence = record.sequence;
     result.state = record.ended == 0 ? 1 : 2;
     result.call = describe(record);

@@ -16,6 +16,7 @@ std::string field(const char (&text)[kSize]) {
 
 std::string describe(const CallRecord& record) {
   std::string text = field(record.op);
+  if (is_remote(record)) return text + " " + field(record.note);
   if (record.reduce[0] != '\0') text += " " + field(record.reduce);
   if (record.dtype[0] != '\0')
     text += " " + field(record.dtype) + " x " + std::to_string(record.elements);

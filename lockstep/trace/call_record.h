@@ -8,7 +8,8 @@
 namespace lockstep::trace {
 
 struct CallRecord {
-  uint64_t sequence = 0;     // on its communicator, from 1; sends and receives count apart
+  uint64_t sequence =
+      0;  // on its communicator, from 1; sends and receives count apart; 0: a remote call
   uint64_t fingerprint = 0;  // equal on all ranks that make the same call
   uint64_t begun = 0;        // ticks() (core/ticks.h)
   uint64_t ended = 0;        // ticks(); 0: still inside
@@ -16,10 +17,11 @@ struct CallRecord {
   int32_t root = -1;
   int32_t peer = -1;
   int32_t tag = 0;
-  uint32_t line = 0;    // of `file`
-  uint32_t group = 0;   // which communicator: the same number on all of its ranks
-  uint32_t moving = 0;  // 1: a send, 2: a receive, 0: a collective
-  char op[16] = {};     // texts are NUL-terminated
+  uint32_t line = 0;   // of `file`
+  uint32_t group = 0;  // which communicator: the same number on all of its ranks
+  uint32_t moving =
+      0;  // 0: a collective, 1: a send, 2: a receive, 3: a remote call, 4: one that is served
+  char op[16] = {};  // texts are NUL-terminated
   char reduce[8] = {};
   char dtype[12] = {};
   char file[44] = {};  // the last part of the path
@@ -27,7 +29,12 @@ struct CallRecord {
 };
 static_assert(sizeof(CallRecord) == 192);
 
-// "all_reduce sum float32 x 421642 at trainer.cpp:120".
+// Whether it is a call of rpc, of no communicator: recorded once it takes long, in `note` its function and peer.
+inline bool is_remote(const CallRecord& record) {
+  return record.moving == 3 || record.moving == 4;
+}
+
+// "all_reduce sum float32 x 421642 at trainer.cpp:120"; "rpc 'pull' on 'ps'".
 std::string describe(const CallRecord& record);
 
 }  // namespace lockstep::trace

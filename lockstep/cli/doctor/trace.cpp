@@ -84,6 +84,7 @@ std::vector<std::pair<uint32_t, GroupCalls>> by_group(const std::vector<const Tr
   std::map<uint32_t, int64_t> first;
   for (const TraceFile* trace : traces) {
     for (const CallRecord& call : trace->calls) {
+      if (trace::is_remote(call)) continue;
       RankCalls& calls = groups[call.group][trace->rank];
       calls.trace = trace;
       const int64_t begun = trace->unix_ns(call.begun);
@@ -150,6 +151,17 @@ void compare(const GroupCalls& ranks, GroupReport& report) {
   for (size_t i = 0; i < kLastRows && row != rows.begin(); ++i) --row;
   for (; row != rows.end(); ++row)
     report.last.push_back(row_of(row->first, row->second, what_and_where));
+}
+
+std::vector<PendingRemote> remote_of(const std::vector<const TraceFile*>& traces) {
+  std::vector<PendingRemote> all;
+  for (const TraceFile* trace : traces)
+    for (const CallRecord& call : trace->calls)
+      if (trace::is_remote(call) && call.ended == 0)
+        all.push_back({trace->rank, trace::describe(call), seconds_since(*trace, call.begun)});
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return all;
 }
 
 RankState state_of(int rank, const RankCalls& calls) {
@@ -327,6 +339,13 @@ std::string last_table(const GroupReport& group) {
   return table.str();
 }
 
+std::string remote_table(const std::vector<PendingRemote>& remote) {
+  Table table({{"rank", Align::kRight}, {"for", Align::kRight}, {"call", Align::kLeft}});
+  for (const PendingRemote& call : remote)
+    table.add({std::to_string(call.rank), seconds_text(call.seconds), call.call});
+  return table.str();
+}
+
 nlohmann::ordered_json json_of_row(const TracedRow& row) {
   nlohmann::ordered_json calls = nlohmann::ordered_json::array();
   for (const TracedCall& call : row.calls)
@@ -362,7 +381,9 @@ TraceReport merge_traces(const std::vector<TraceFile>& traces) {
   if (groups.empty()) groups.emplace_back(0, GroupCalls{});
   // Who has called nothing at all is missed where the job begins.
   for (const TraceFile* trace : used)
-    if (trace->calls.empty()) groups.front().second[trace->rank].trace = trace;
+    if (std::all_of(trace->calls.begin(), trace->calls.end(), trace::is_remote))
+      groups.front().second[trace->rank].trace = trace;
+  report.remote = remote_of(used);
   for (const auto& [group, ranks] : groups) report.groups.push_back(report_of(group, ranks));
   for (size_t i = 0; i < report.groups.size(); ++i) judge(i, report);
   if (!report.missing.empty()) {
@@ -376,6 +397,12 @@ TraceReport merge_traces(const std::vector<TraceFile>& traces) {
   if (!report.stale.empty())
     report.verdict.push_back("The trace of " + ranks_text(report.stale) +
                              " is of an earlier job and was left out.");
+  if (!report.remote.empty()) {
+    const PendingRemote& oldest = report.remote.front();
+    report.verdict.push_back("Remote calls are pending; the oldest is rank " +
+                             std::to_string(oldest.rank) + "'s " + oldest.call + ", for " +
+                             seconds_text(oldest.seconds) + ".");
+  }
   if (report.verdict.empty())
     report.verdict.emplace_back("All ranks made the same calls, and none is inside one.");
   return report;
@@ -394,6 +421,9 @@ std::string format_report(const TraceReport& report) {
     if (group.last.empty()) continue;
     text += "\nLast calls" + (name.empty() ? "" : ", " + name) + ":\n" + last_table(group);
   }
+  if (!report.remote.empty())
+    text +=
+        "\nRemote calls that are pending for a second or longer:\n" + remote_table(report.remote);
   return text;
 }
 
@@ -424,6 +454,9 @@ nlohmann::ordered_json json_of(const TraceReport& report) {
     entry["last_calls"] = last;
     groups.push_back(entry);
   }
+  nlohmann::ordered_json remote = nlohmann::ordered_json::array();
+  for (const PendingRemote& call : report.remote)
+    remote.push_back({{"rank", call.rank}, {"call", call.call}, {"seconds", call.seconds}});
   return {{"world_size", report.world_size},
           {"ranks", report.ranks},
           {"missing", report.missing},
@@ -432,7 +465,8 @@ nlohmann::ordered_json json_of(const TraceReport& report) {
           {"written_unix_ns", report.unix_ns},
           {"wrong", report.wrong},
           {"verdict", report.verdict},
-          {"groups", groups}};
+          {"groups", groups},
+          {"remote", remote}};
 }
 
 }  // namespace lockstep::cli

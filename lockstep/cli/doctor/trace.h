@@ -47,14 +47,23 @@ struct GroupReport {
   std::vector<TracedRow> last;               // the last calls, oldest first
 };
 
+// A call of rpc that a rank waits for, or serves.
+struct PendingRemote {
+  int rank = 0;
+  std::string call;  // "rpc 'pull' on 'ps'"
+  double seconds = 0;
+};
+
 struct TraceReport {
   int world_size = 0;
-  std::vector<int> ranks;            // whose traces were used
-  std::vector<int> missing;          // that have none
-  std::vector<int> stale;            // whose files are of an earlier job; left out
-  std::string reason;                // why they were written
-  int64_t unix_ns = 0;               // when, the latest
-  std::vector<GroupReport> groups;   // in the order of their first calls
+  std::vector<int> ranks;           // whose traces were used
+  std::vector<int> missing;         // that have none
+  std::vector<int> stale;           // whose files are of an earlier job; left out
+  std::string reason;               // why they were written
+  int64_t unix_ns = 0;              // when, the latest
+  std::vector<GroupReport> groups;  // in the order of their first calls
+  std::vector<PendingRemote>
+      remote;  // pending, the oldest first; those younger than a second are not recorded
   std::vector<std::string> verdict;  // what is wrong and what to do, a line each
   bool wrong = false;                // out of step, behind, or a trace is missing
 };

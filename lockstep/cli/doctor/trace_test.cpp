@@ -238,6 +238,31 @@ TEST(MergeTraces, NothingToMergeIsAnError) {
   EXPECT_FALSE(merge_traces({trace_of_rank(0, 1)}).wrong) << "one rank, no call";
 }
 
+TEST(MergeTraces, PendingRemoteCallsAreListedTheOldestFirst) {
+  auto traces = in_step(2, 1);
+  const auto remote = [](const std::string& op, const std::string& note, uint64_t begun) {
+    CallRecord record;
+    record.moving = op == "rpc" ? 3 : 4;
+    record.begun = 1 + begun * kSecond;
+    op.copy(record.op, sizeof record.op - 1);
+    note.copy(record.note, sizeof record.note - 1);
+    return record;
+  };
+  traces[1].calls.push_back(remote("rpc", "'pull' on 'ps'", 80));
+  traces[0].calls.push_back(remote("serves", "'push' of 't1'", 40));
+  auto over = remote("rpc", "'done' on 'ps'", 10);
+  over.ended = over.begun + 1;
+  traces[1].calls.push_back(over);
+  const TraceReport report = merge_traces(traces);
+  EXPECT_FALSE(report.wrong);
+  EXPECT_THAT(all(report.verdict),
+              HasSubstr("the oldest is rank 0's serves 'push' of 't1', for 60"));
+  EXPECT_THAT(format_report(report),
+              AllOf(HasSubstr("pending for a second"), HasSubstr("rpc 'pull' on 'ps'"),
+                    Not(HasSubstr("'done'"))));
+  EXPECT_EQ(json_of(report).at("remote").size(), 2u);
+}
+
 TEST(MergeTraces, TheReportIsJsonToo) {
   auto traces = in_step(2, 1);
   traces[0].calls.push_back(inside(call(2, "all_reduce", 34)));

@@ -1,0 +1,264 @@
+#include "lockstep/rpc/agent.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/rpc/internal/core.h"
+#include "lockstep/rpc/internal/served.h"
+#include "lockstep/store/prefix_store.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep::rpc {
+namespace internal {
+
+Writer& scratch_writer(const std::shared_ptr<Core>& core) {
+  thread_local Writer writer;
+  writer.clear(core.get());
+  return writer;
+}
+Writer& scratch_head() {
+  thread_local Writer writer;
+  return writer;
+}
+
+bool receive_for(Pending& call, Deadline deadline) {
+  if (!call.link || deadline.expired()) return false;
+  return call.link->receive_until([&] { return call.state().done(); }, deadline);
+}
+void cancel_call(Pending& call) {
+  if (const auto core = call.core.lock()) return core->cancel(call);
+  call.state().fail(std::make_exception_ptr(Cancelled("a call was cancelled")));
+}
+void run_after(Pending& call, Task task) {
+  const auto core = call.core.lock();
+  if (core && !core->stopped())
+    core->reactor().post(std::move(task));
+  else
+    task->run();
+}
+
+void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::string_view function,
+                uint64_t types_hash, const std::string& types, Writer& arguments,
+                const CallOptions& options, How how, const PendingPtr& call) {
+  core->call(to, function, types_hash, &types, arguments, options, how, call);
+}
+ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
+                          std::string_view function, uint64_t types_hash, const std::string& types,
+                          Writer& arguments, const CallOptions& options) {
+  return core->remote(to, function, types_hash, types, arguments, options);
+}
+ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object) {
+  return core->own(std::move(object));
+}
+
+// Everybody says that he has come, and waits for the others.
+void Core::meet_all(Deadline deadline) {
+  if (!store_ || options_.world.size() < 2) return;
+  const auto key = [](const std::string& name) { return "rpc-left/" + name; };
+  store_->set(key(options_.name), "1");
+  std::vector<std::string> late;
+  for (const std::string& name : options_.world) {
+    try {
+      store_->get(key(name), deadline);
+    } catch (const Timeout&) {
+      late.push_back("'" + name + "'");
+    }
+  }
+  if (late.empty()) return;
+  std::string names;
+  for (const std::string& name : late) names += (names.empty() ? "" : ", ") + name;
+  throw Timeout("shutdown() of rpc: " + names + (late.size() == 1 ? " has" : " have") +
+                " not come to it within " + std::to_string(deadline.timeout_seconds()) +
+                " s: ended, or stuck in a call");
+}
+
+void Core::stop(const std::string& why, Deadline deadline) noexcept {
+  if (stopped_.exchange(true)) return;
+  for (const PendingPtr& call : calls_.take_all())
+    finish(call, std::make_exception_ptr(
+                     Cancelled("'" + call->function + "' on '" + call->peer + "': " + why)));
+  {
+    const MutexLock lock(mutex_);
+    for (Served* one : serving_) one->cancel();
+  }
+  try {
+    if (transport_) transport_->close(why);
+  } catch (const std::exception& error) {
+    log_warning(std::string("rpc: ") + error.what());
+  }
+  reactor_->stop(deadline.time());
+}
+
+std::vector<Agent::PendingCall> Core::pending_calls() const {
+  const auto now = Deadline::Clock::now();
+  const auto age = [&](Deadline::Clock::time_point begun) {
+    return std::chrono::duration<double>(now - begun).count();
+  };
+  std::vector<Agent::PendingCall> all;
+  for (const PendingPtr& call : calls_.list())
+    all.push_back({false, call->peer, call->function, age(call->begun)});
+  {
+    const MutexLock lock(mutex_);
+    for (const Served* one : serving_)
+      all.push_back({true, one->link()->peer().name, one->function().name, age(one->begun())});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return all;
+}
+
+}  // namespace internal
+
+Agent Agent::current() {
+  const auto& core = internal::this_context().core;
+  if (!core)
+    throw InvalidArgument(
+        "rpc::Agent::current() is for functions that serve a call; this thread serves none");
+  return Agent(core);
+}
+
+const std::string& Agent::name() const {
+  return core_->options().name;
+}
+const std::vector<std::string>& Agent::world() const {
+  return core_->options().world;
+}
+
+void Agent::shutdown(std::chrono::nanoseconds timeout) {
+  if (core_->stopped()) return;
+  if (core_->reactor().is_own_thread())
+    throw InvalidArgument(
+        "shutdown() of rpc from a function that is being served would wait for itself");
+  const Deadline deadline = Deadline::after(timeout);
+  const auto end = [&] {
+    core_->stop("the agent was shut down",
+                Deadline::seconds(std::max(0.5, std::min(5.0, timeout.count() / 1e9))));
+  };
+  try {
+    if (!core_->wait_idle(deadline))
+      throw Timeout("shutdown() of rpc: calls of '" + name() + "' are pending after " +
+                    std::to_string(deadline.timeout_seconds()) + " s");
+    core_->meet_all(deadline);
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
+void Agent::stop() {
+  core_->stop("the agent was stopped", Deadline::seconds(5));
+}
+
+std::vector<Agent::PendingCall> Agent::pending_calls() const {
+  return core_->pending_calls();
+}
+size_t Agent::kept_objects() const {
+  return core_->objects().size();
+}
+size_t Agent::held_references() const {
+  return core_->held_references();
+}
+
+Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
+           AgentOptions options) {
+  if (!store) throw InvalidArgument("rpc::init() needs a store by which the others are found");
+  options.name = name;
+  std::optional<Secret> secret = options.secret;
+  if (!secret) secret = Secret::from_env(process_env());
+  if (!secret)
+    throw InvalidArgument(
+        "rpc::init() needs the job's secret: AgentOptions::secret, or LOCKSTEP_SECRET_FILE in the "
+        "environment");
+  auto core = std::make_shared<internal::Core>(std::move(registry), std::move(store), *secret,
+                                               std::move(options));
+  core->start();
+  return Agent(std::move(core));
+}
+
+namespace {
+
+// A store with what it stands on.
+struct KeptStore {
+  std::shared_ptr<TcpStoreServer> server;
+  PrefixStore store;
+};
+
+}  // namespace
+
+Agent init(Communicator& comm, Registry registry, AgentOptions options) {
+  const Deadline deadline = Deadline::after(options.timeout);
+  if (options.name.empty()) options.name = "worker" + std::to_string(comm.rank());
+  nlohmann::json mine{{"name", options.name}, {"node", comm.node_rank()}};
+  std::vector<std::string> names;
+  bool one_host = true;
+  for (const nlohmann::json& one : all_gather_object(comm, mine)) {
+    names.push_back(one.at("name").get<std::string>());
+    one_host = one_host && one.at("node") == comm.node_rank();
+  }
+  for (size_t i = 0; i < names.size(); ++i)
+    if (std::count(names.begin(), names.end(), names[i]) > 1)
+      throw InvalidArgument("rpc::init(): several ranks have the name '" + names[i] + "'");
+  options.world = names;
+
+  std::shared_ptr<TcpStoreServer> server;
+  nlohmann::json where;
+  if (comm.rank() == 0) {
+    const Offer offer = make_offer(interface_addresses(),
+                                   process_env()("LOCKSTEP_INTERFACE").value_or(""), one_host);
+    const Secret secret = options.secret ? *options.secret : Secret::generate();
+    server = std::make_shared<TcpStoreServer>(HostPort{offer.listen, 0}, secret);
+    where = {{"secret", secret.text()},
+             {"port", server->address().port},
+             {"addresses", offer.addresses}};
+  }
+  where = broadcast_object(comm, where, 0);
+  const Secret secret = Secret::from_text(where.at("secret").get<std::string>());
+  const auto port = where.at("port").get<uint16_t>();
+  std::shared_ptr<Store> store;
+  std::string last;
+  for (const auto& address : where.at("addresses")) {
+    const std::string host =
+        comm.rank() == 0 && one_host ? "127.0.0.1" : address.get<std::string>();
+    try {
+      const Deadline one = Deadline::after(
+          std::min<Deadline::Duration>(deadline.remaining(), std::chrono::seconds(5)));
+      store = std::make_shared<TcpStore>(HostPort{host, port}, secret, one);
+      break;
+    } catch (const Error& error) {
+      last = error.what();
+    }
+  }
+  if (!store) throw StoreError("rpc::init(): rank 0's store cannot be reached: " + last);
+  if (!one_host && options.listen == "127.0.0.1")
+    options.listen =
+        candidate_addresses(interface_addresses(), process_env()("LOCKSTEP_INTERFACE").value_or(""))
+            .at(0);
+  options.secret = secret;
+  const std::string name = options.name;
+  const auto kept = std::make_shared<KeptStore>(
+      KeptStore{std::move(server), PrefixStore("rpc", std::move(store))});
+  Agent agent = init(name, std::shared_ptr<Store>(kept, &kept->store), std::move(registry),
+                     std::move(options));
+  comm.barrier();  // everybody can be called
+  return agent;
+}
+
+bool cancelled() {
+  const auto& flag = internal::this_context().cancelled;
+  return flag && flag->load(std::memory_order_relaxed);
+}
+std::string caller() {
+  const auto& from = internal::this_context().from;
+  return from ? from->peer().name : "";
+}
+std::optional<Deadline> call_deadline() {
+  return internal::this_context().deadline;
+}
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,228 @@
+#include "lockstep/rpc/agent.h"
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "lockstep/rpc/rpc_test_support.h"
+
+namespace lockstep::rpc {
+namespace {
+
+struct Point {
+  double x = 0, y = 0;
+  template <typename Visit>
+  void reflect(Visit&& visit) {
+    visit("x", x);
+    visit("y", y);
+  }
+};
+
+Future<int> later(int x) {
+  const int twice = co_await Agent::current().rpc_async<int>("b", "twice", x);
+  co_return twice + 1;
+}
+
+Registry functions() {
+  Registry registry;
+  registry.add("matmul", [](const at::Tensor& a, const at::Tensor& b) { return a.matmul(b); });
+  registry.add("twice", [](int x) { return 2 * x; }, {.quick = true});
+  registry.add("norm", [](const Point& p) { return std::hypot(p.x, p.y); });
+  registry.add("nothing", [] {});
+  registry.add("fails", [](const std::string& text) { throw DataError(text); });
+  registry.add("torch_fails", [](const at::Tensor& a) { return a.view({7}); });
+  registry.add("sleep", [](double seconds) {
+    const auto end = Deadline::seconds(seconds);
+    while (!end.expired() && !cancelled())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return cancelled();
+  });
+  registry.add("who", [] { return caller(); });
+  registry.add("left", [] { return call_deadline()->remaining().count() / 1e9; });
+  registry.add("nested", [](const std::string& name, double seconds) {
+    return Agent::current().rpc_sync<bool>(name, "sleep", seconds);
+  });
+  registry.add("later", later);
+  return registry;
+}
+
+class AgentTest : public ::testing::Test {
+ protected:
+  Town town_;
+  Agent a_ = town_.agent("a", functions());
+  Agent b_ = town_.agent("b", functions());
+};
+
+TEST_F(AgentTest, CallsWithEveryKindOfArgument) {
+  const at::Tensor x = at::arange(6, at::kDouble).view({2, 3});
+  EXPECT_TRUE(a_.rpc_sync<at::Tensor>("b", "matmul", x, x.t()).equal(x.matmul(x.t())));
+  EXPECT_EQ(a_.rpc_sync<int64_t>("b", "twice", 21), 42);
+  EXPECT_EQ(a_.rpc_sync<double>("b", "norm", Point{3, 4}), 5);
+  a_.rpc_sync("b", "nothing");
+  EXPECT_EQ(a_.rpc_sync<std::string>("b", "who"), "a");
+  EXPECT_EQ(a_.rpc_sync<std::string>("a", "who"), "a");  // oneself
+  EXPECT_EQ(a_.rpc_sync<int>("b", "later", 5), 11);
+}
+
+TEST_F(AgentTest, LargeTensorsArrive) {
+  for (const int64_t size : {1 << 10, 1 << 16, (1 << 16) + 1, 1 << 22}) {
+    const at::Tensor x = at::rand({size / 64, 64});
+    EXPECT_TRUE(a_.rpc_sync<at::Tensor>("b", "matmul", x, at::eye(64)).equal(x)) << size;
+  }
+}
+
+TEST_F(AgentTest, ErrorsSayWhoWhatAndWhere) {
+  EXPECT_THAT(
+      message_of([&] { a_.rpc_sync("b", "fails", "no data"); }),
+      ::testing::AllOf(::testing::HasSubstr("'fails' on 'b'"),
+                       ::testing::HasSubstr("lockstep::DataError"), ::testing::HasSubstr("no data"),
+                       ::testing::HasSubstr("agent_test.cpp:")));
+  EXPECT_THAT(
+      message_of([&] { a_.rpc_sync<at::Tensor>("b", "torch_fails", at::ones({3})); }),
+      ::testing::AllOf(::testing::HasSubstr("c10::Error"), ::testing::HasSubstr("shape '[7]'")));
+  EXPECT_THAT(message_of([&] { a_.rpc_sync("b", "unknown"); }),
+              ::testing::HasSubstr("'unknown' on 'b' is not registered there"));
+  EXPECT_THAT(message_of([&] { a_.rpc_sync<at::Tensor>("b", "matmul", at::ones({1}), 1); }),
+              ::testing::AllOf(::testing::HasSubstr("is (tensor, tensor) -> tensor"),
+                               ::testing::HasSubstr("called as (tensor, int) -> tensor")));
+  EXPECT_THROW(a_.rpc_sync<int>("b", "twice", at::ones({1})), RemoteError);
+  EXPECT_EQ(a_.rpc_sync<int>("b", "twice", 1), 2);  // the link is as it was
+}
+
+TEST_F(AgentTest, FuturesThenAndErrors) {
+  auto f = a_.rpc_async<int>("b", "twice", 4).then([](int x) { return x + 1; });
+  EXPECT_EQ(f.get(), 9);
+  auto chained = a_.rpc_async<int>("b", "twice", 4).then([this](int x) {
+    return a_.rpc_async<int>("b", "twice", x);
+  });
+  static_assert(std::is_same_v<decltype(chained), Future<int>>);
+  EXPECT_EQ(chained.get(), 16);
+  auto bad = a_.rpc_async("b", "fails", "x").then([] { return 1; });
+  EXPECT_THROW(bad.get(), RemoteError);
+  auto thrown =
+      a_.rpc_async<int>("b", "twice", 4).then([](int) -> int { throw DataError("here"); });
+  EXPECT_THROW(thrown.get(), DataError);
+}
+
+TEST_F(AgentTest, DeadlinesFireInTimeAndAreInherited) {
+  for (const double seconds : {0.05, 0.3}) {
+    const auto begin = Deadline::seconds(0);
+    EXPECT_THAT(message_of([&] {
+                  a_.to("b", {.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                  std::chrono::duration<double>(seconds))})
+                      .rpc_sync<bool>("sleep", 5.0);
+                }),
+                ::testing::AllOf(::testing::HasSubstr("'sleep' on 'b'"),
+                                 ::testing::HasSubstr("has not returned within")));
+    EXPECT_GE(begin.elapsed_seconds(), seconds);
+    EXPECT_LT(begin.elapsed_seconds(), seconds + 0.2);
+  }
+  using std::chrono::seconds;
+  EXPECT_LT(a_.to("b", {.timeout = seconds(3)}).rpc_sync<double>("left"), 3);
+  const auto begin = Deadline::seconds(0);
+  EXPECT_THROW(
+      a_.to("b", {.timeout = std::chrono::milliseconds(200)}).rpc_sync<bool>("nested", "a", 5.0),
+      Timeout);
+  EXPECT_LT(begin.elapsed_seconds(), 1);
+  for (int i = 0; i < 200 && !(a_.pending_calls().empty() && b_.pending_calls().empty()); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(b_.pending_calls().empty()) << "the nested call ended with its caller's";
+}
+
+TEST_F(AgentTest, CancelTellsTheOtherEnd) {
+  auto f = a_.rpc_async<bool>("b", "sleep", 30.0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_EQ(b_.pending_calls().size(), 1u);
+  EXPECT_EQ(b_.pending_calls()[0].function, "sleep");
+  f.cancel();
+  EXPECT_THROW(f.get(), Cancelled);
+  for (int i = 0; i < 200 && !b_.pending_calls().empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(b_.pending_calls().empty());
+}
+
+TEST(Agent, CallsOfOneOrderRunInOrderOneByOne) {
+  const Town town;
+  std::vector<int> seen;
+  std::atomic<int> inside{0}, most{0};
+  Registry registry;
+  registry.add("note", [&](int x) {
+    most = std::max(most.load(), ++inside);
+    seen.push_back(x);
+    --inside;
+  });
+  Agent a = town.agent("a"), b = town.agent("b", std::move(registry));
+  std::vector<Future<void>> all;
+  for (int i = 0; i < 2000; ++i) all.push_back(a.to("b", {.order = 7}).rpc_async("note", i));
+  wait_all(all);
+  std::vector<int> wanted(2000);
+  std::iota(wanted.begin(), wanted.end(), 0);
+  EXPECT_EQ(seen, wanted);
+  EXPECT_EQ(most, 1);
+}
+
+TEST(Agent, ManyThreadsAndPeersLoseNothing) {
+  const Town town;
+  std::vector<Agent> agents;
+  for (int i = 0; i < 4; ++i) agents.push_back(town.agent("p" + std::to_string(i), functions()));
+  constexpr int kThreads = 8, kCalls = 2000;
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      std::vector<Future<int>> all;
+      for (int i = 0; i < kCalls; ++i)
+        all.push_back(agents[t % 4].rpc_async<int>("p" + std::to_string((t + i) % 4), "twice", i));
+      for (auto& one : all) sum += one.get();
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(sum, int64_t{kThreads} * kCalls * (kCalls - 1));
+}
+
+TEST(Agent, APeerThatStopsFailsItsCallsAtOnceAndComesBack) {
+  const Town town;
+  Agent a = town.agent("a");
+  {
+    Agent b = town.agent("b", functions());
+    auto f = a.rpc_async<bool>("b", "sleep", 30.0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    b.stop();
+    const auto begin = Deadline::seconds(0);
+    EXPECT_THROW(f.get(), PeerLost);
+    EXPECT_LT(begin.elapsed_seconds(), 1);
+  }
+  EXPECT_THROW(a.to("b", {.timeout = std::chrono::milliseconds(300)}).rpc_sync<int>("twice", 1),
+               Error);
+  Agent b = town.agent("b", functions());
+  EXPECT_EQ(a.rpc_sync<int>("b", "twice", 1), 2);
+}
+
+TEST(Agent, BackPressureIsSaidInTheError) {
+  const Town town;
+  Agent b = town.agent("b", functions());
+  Agent a = town.agent("a", {}, {.calls_in_flight = 2});
+  auto one = a.rpc_async<bool>("b", "sleep", 1.0), two = a.rpc_async<bool>("b", "sleep", 1.0);
+  EXPECT_THAT(message_of([&] {
+                a.to("b", {.timeout = std::chrono::milliseconds(100)}).rpc_sync<int>("twice", 1);
+              }),
+              ::testing::AllOf(::testing::HasSubstr("2 calls to it are in flight"),
+                               ::testing::HasSubstr("calls_in_flight")));
+  EXPECT_EQ(a.rpc_sync<int>("b", "twice", 1), 2) << "there is room again";
+}
+
+TEST(Agent, RegistryRefusesWhatIsThere) {
+  Registry registry = functions();
+  EXPECT_THAT(message_of([&] { registry.add("twice", [] {}); }),
+              ::testing::AllOf(::testing::HasSubstr("'twice' is registered already"),
+                               ::testing::HasSubstr("agent_test.cpp")));
+  EXPECT_THROW(registry.add("", [] {}), InvalidArgument);
+  EXPECT_THROW(registry.add("rpc.x", [] {}), InvalidArgument);
+  EXPECT_EQ(registry.list().at("matmul"), "(tensor, tensor) -> tensor");
+}
+
+}  // namespace
+}  // namespace lockstep::rpc

@@ -1,0 +1,109 @@
+#include "lockstep/rpc/autograd.h"
+
+#include <ATen/ops/ones_like.h>
+
+#include <algorithm>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/rpc/internal/contexts.h"
+#include "lockstep/rpc/internal/core.h"
+
+namespace lockstep::rpc {
+namespace internal {
+namespace {
+
+std::shared_ptr<ContextState> context_of(Core& core, ContextId id) {
+  auto state = core.contexts().find(id);
+  if (!state) throw InvalidArgument("the autograd context is not here: it has ended");
+  return state;
+}
+
+}  // namespace
+
+void register_autograd(Core& core, Registry& registry) {
+  const auto add = [&](const char* name, auto body) {
+    using Typed = typename decltype(callable_of(body))::template Function<decltype(body)>;
+    Core::insert_own(registry, name, std::make_shared<Typed>(std::move(body)));
+  };
+  add("rpc.backward", [&core](ContextId id, uint64_t token, bool retain_graph,
+                              std::vector<at::Tensor> gradients) {
+    return context_of(core, id)->run_record(token, caller(), std::move(gradients), retain_graph);
+  });
+  add("rpc.late", [&core](ContextId id, uint64_t token, int64_t place, at::Tensor gradient) {
+    context_of(core, id)->late(token, place, std::move(gradient));
+    return PassResult{};
+  });
+  // Late gradients of this process, and of those that it called, but for those who have been asked.
+  add("rpc.run_late", [&core](ContextId id, bool retain_graph, std::vector<std::string> asked) {
+    return run_late_everywhere(core, *context_of(core, id), retain_graph, asked);
+  });
+}
+
+// -> how many gradients went back late meanwhile, and who has been asked.
+LateResult run_late_everywhere(Core& core, ContextState& state, bool retain_graph,
+                               std::vector<std::string> asked) {
+  asked.push_back(core.self().name);
+  LateResult result;
+  result.late = state.run_late(retain_graph).get().late;
+  for (const std::string& peer : state.peers()) {
+    if (std::find(asked.begin(), asked.end(), peer) != asked.end()) continue;
+    Writer& arguments = scratch_writer(core.shared_from_this());
+    write_all(arguments, state.id, retain_graph, asked);
+    auto call = std::make_shared<TypedCall<LateResult>>();
+    core.call(peer, "rpc.run_late", 0, nullptr, arguments, {}, How::kSync, call);
+    const LateResult answer = Future<LateResult>(std::move(call)).get();
+    result.late += answer.late;
+    asked = answer.asked;
+  }
+  result.asked = asked;
+  return result;
+}
+
+}  // namespace internal
+
+AutogradContext::AutogradContext(Agent agent) : agent_(std::move(agent)) {
+  auto& current = internal::this_context();
+  if (current.autograd) throw InvalidArgument("this thread is in an rpc::AutogradContext already");
+  internal::Core& core = *agent_.core();
+  state_ =
+      core.contexts().find_or_make({core.self().incarnation, core.next_number()}, agent_.core());
+  current.autograd = state_;
+}
+
+AutogradContext::~AutogradContext() {
+  internal::this_context().autograd = nullptr;
+  agent_.core()->forget(state_->id);
+}
+
+void AutogradContext::backward(const std::vector<at::Tensor>& losses, bool retain_graph) {
+  if (losses.empty()) throw InvalidArgument("backward() needs a loss");
+  std::vector<at::Tensor> gradients;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const std::string which = "loss " + std::to_string(i) + " of backward() ";
+    if (!losses[i].defined() || losses[i].numel() != 1)
+      throw InvalidArgument(which + "is no scalar");
+    if (!losses[i].requires_grad())
+      throw InvalidArgument(which + "needs no gradient: it depends on no parameter");
+    gradients.push_back(at::ones_like(losses[i]));
+  }
+  const internal::ContextScope outside(
+      internal::CallContext(internal::this_context()).without_autograd());
+  int64_t late = state_->run(losses, std::move(gradients), retain_graph, 0, "").get().late;
+  while (late > 0)
+    late = internal::run_late_everywhere(*agent_.core(), *state_, retain_graph, {}).late;
+}
+
+std::vector<std::pair<at::Tensor, at::Tensor>> AutogradContext::gradients() const {
+  return state_->gradients();
+}
+
+at::Tensor AutogradContext::gradient_of(const at::Tensor& parameter) const {
+  return state_->gradient_of(parameter);
+}
+
+std::vector<std::pair<at::Tensor, at::Tensor>> context_gradients() {
+  const auto& state = internal::this_context().autograd;
+  return state ? state->gradients() : std::vector<std::pair<at::Tensor, at::Tensor>>();
+}
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,386 @@
+// Codec: how arguments and results travel: by their C++ types, which both ends must agree on.
+//
+// Types: bool, integers, floating-point numbers, std::string, at::Tensor, std::vector, std::array, std::map and
+// std::unordered_map, std::optional, std::pair and std::tuple, RRef (rref.h), and structs that list their fields:
+//
+//   struct Observation {
+//     at::Tensor state;
+//     double reward = 0;
+//     bool last = false;
+//     template <typename Visit>
+//     void reflect(Visit&& visit) {
+//       visit("state", state);
+//       visit("reward", reward);
+//       visit("last", last);
+//     }
+//   };
+//
+// All integers travel as 64 bits and are checked where they arrive, so that int and int64_t meet; so do float and
+// double. Nothing that arrives is executed or trusted: what does not fit is DataError.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/rpc/message.h"
+
+namespace lockstep::rpc {
+
+namespace internal {
+class References;
+}
+
+// A message under way. Tensors keep their place in `tensors`; the rest is bytes.
+class Writer {
+ public:
+  // `references`: what RRefs are written with; null where there is no agent.
+  explicit Writer(internal::References* references = nullptr) : references_(references) {}
+
+  void byte(uint8_t value) { body_.push_back(static_cast<char>(value)); }
+  void word(uint64_t value);    // 8 bytes
+  void length(uint64_t value);  // 1 byte for less than 128, and so on
+  void text(std::string_view value);
+  void raw(std::string_view bytes) { body_.append(bytes); }
+  // Undefined, dense or sparse (COO). On another device than the CPU: by the device map, or InvalidArgument.
+  void tensor(const at::Tensor& value);
+
+  const std::string& body() const { return body_; }
+  internal::Tensors& tensors() { return tensors_; }
+  internal::References* references() const { return references_; }
+  // References that were written, which are held until they have arrived; by References.
+  std::vector<uint64_t>& holds() { return holds_; }
+  // Empty again; keeps its memory.
+  void clear(internal::References* references);
+
+ private:
+  internal::References* references_;
+  std::string body_;
+  internal::Tensors tensors_;
+  std::vector<uint64_t> holds_;
+};
+
+// A message that has arrived; the bytes outlive it. Throws DataError for what is not there or does not fit.
+class Reader {
+ public:
+  Reader(std::string_view body, internal::Tensors tensors,
+         internal::References* references = nullptr)
+      : rest_(body), tensors_(std::move(tensors)), references_(references) {}
+
+  uint8_t byte();
+  uint64_t word();
+  uint64_t length();
+  // The number of elements that follow, each of a byte at least.
+  size_t count();
+  std::string_view text();
+  at::Tensor tensor();
+  std::string_view rest() const { return rest_; }
+  // Nothing may be left.
+  void end() const;
+
+  internal::Tensors& tensors() { return tensors_; }
+  internal::References* references() const { return references_; }
+  // What nests itself (a struct with a vector of itself) may do so only so deep.
+  struct Level {
+    explicit Level(Reader& reader);
+    ~Level() { --reader.depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+    Reader& reader;
+  };
+
+ private:
+  at::Tensor next_tensor();
+
+  std::string_view rest_;
+  internal::Tensors tensors_;
+  size_t next_ = 0;
+  int depth_ = 0;
+  internal::References* references_;
+};
+
+// Types in words: "(tensor, int) -> [float]"; equal words, equal bytes.
+class TypeText {
+ public:
+  TypeText& operator+=(std::string_view words) {
+    text_ += words;
+    return *this;
+  }
+  // A struct that is being described: its name alone when it comes again inside itself. False: that is so.
+  bool enter(const std::type_info& type);
+  void leave() { open_.pop_back(); }
+  const std::string& str() const { return text_; }
+
+ private:
+  std::string text_;
+  std::vector<const std::type_info*> open_;
+};
+std::string type_name(const std::type_info& type);  // demangled
+
+template <typename T>
+struct Codec;  // describe(TypeText&), write(Writer&, const T&), read(Reader&) -> T
+
+template <typename T>
+concept Travels = requires(TypeText& text, Writer& writer, Reader& reader, const T& value) {
+  Codec<T>::describe(text);
+  Codec<T>::write(writer, value);
+  { Codec<T>::read(reader) } -> std::convertible_to<T>;
+};
+
+// What has no value: results of functions that return void.
+struct Nothing {};
+
+namespace internal {
+
+// Finds out whether T has reflect(visit).
+struct AnyVisitor {
+  template <typename F>
+  void operator()(std::string_view, F&) {}
+};
+template <typename T>
+concept Reflects = std::is_class_v<T> && std::is_default_constructible_v<T> &&
+                   requires(T& value, AnyVisitor visitor) { value.reflect(visitor); };
+
+[[noreturn]] void does_not_fit(const char* type, int64_t value);
+
+}  // namespace internal
+
+template <>
+struct Codec<Nothing> {
+  static void describe(TypeText& text) { text += "nothing"; }
+  static void write(Writer&, const Nothing&) {}
+  static Nothing read(Reader&) { return {}; }
+};
+
+template <>
+struct Codec<bool> {
+  static void describe(TypeText& text) { text += "bool"; }
+  static void write(Writer& writer, bool value) { writer.byte(value ? 1 : 0); }
+  static bool read(Reader& reader) { return reader.byte() != 0; }
+};
+
+template <std::integral T>
+  requires(!std::same_as<T, bool>)
+struct Codec<T> {
+  static void describe(TypeText& text) { text += "int"; }
+  static void write(Writer& writer, T value) {
+    if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
+      if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+        internal::does_not_fit("a signed integer of 64 bits", static_cast<int64_t>(value));
+    writer.word(static_cast<uint64_t>(static_cast<int64_t>(value)));
+  }
+  static T read(Reader& reader) {
+    const auto value = static_cast<int64_t>(reader.word());
+    if (!std::in_range<T>(value)) internal::does_not_fit(typeid(T).name(), value);
+    return static_cast<T>(value);
+  }
+};
+
+template <std::floating_point T>
+struct Codec<T> {
+  static void describe(TypeText& text) { text += "float"; }
+  static void write(Writer& writer, T given) {
+    const auto value = static_cast<double>(given);
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    writer.word(bits);
+  }
+  static T read(Reader& reader) {
+    const uint64_t bits = reader.word();
+    double value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return static_cast<T>(value);
+  }
+};
+
+template <typename T>
+  requires std::is_enum_v<T>
+struct Codec<T> {
+  using Under = std::underlying_type_t<T>;
+  static void describe(TypeText& text) { text += "int"; }
+  static void write(Writer& writer, T value) {
+    Codec<Under>::write(writer, static_cast<Under>(value));
+  }
+  static T read(Reader& reader) { return static_cast<T>(Codec<Under>::read(reader)); }
+};
+
+template <>
+struct Codec<std::string> {
+  static void describe(TypeText& text) { text += "string"; }
+  static void write(Writer& writer, std::string_view value) { writer.text(value); }
+  static std::string read(Reader& reader) { return std::string(reader.text()); }
+};
+
+template <>
+struct Codec<at::Tensor> {
+  static void describe(TypeText& text) { text += "tensor"; }
+  static void write(Writer& writer, const at::Tensor& value) { writer.tensor(value); }
+  static at::Tensor read(Reader& reader) { return reader.tensor(); }
+};
+
+template <Travels T>
+struct Codec<std::vector<T>> {
+  static void describe(TypeText& text) {
+    text += "[";
+    Codec<T>::describe(text);
+    text += "]";
+  }
+  static void write(Writer& writer, const std::vector<T>& values) {
+    writer.length(values.size());
+    for (const auto& value : values) Codec<T>::write(writer, value);
+  }
+  static std::vector<T> read(Reader& reader) {
+    const size_t count = reader.count();
+    std::vector<T> values;
+    values.reserve(count);
+    for (size_t i = 0; i < count; ++i) values.push_back(Codec<T>::read(reader));
+    return values;
+  }
+};
+
+template <Travels T, size_t N>
+struct Codec<std::array<T, N>> {
+  static void describe(TypeText& text) {
+    Codec<T>::describe(text);
+    text += "[" + std::to_string(N) + "]";
+  }
+  static void write(Writer& writer, const std::array<T, N>& values) {
+    for (const auto& value : values) Codec<T>::write(writer, value);
+  }
+  static std::array<T, N> read(Reader& reader) {
+    std::array<T, N> values;
+    for (auto& value : values) value = Codec<T>::read(reader);
+    return values;
+  }
+};
+
+template <Travels T>
+struct Codec<std::optional<T>> {
+  static void describe(TypeText& text) {
+    Codec<T>::describe(text);
+    text += "?";
+  }
+  static void write(Writer& writer, const std::optional<T>& value) {
+    writer.byte(value ? 1 : 0);
+    if (value) Codec<T>::write(writer, *value);
+  }
+  static std::optional<T> read(Reader& reader) {
+    if (reader.byte() == 0) return std::nullopt;
+    return Codec<T>::read(reader);
+  }
+};
+
+namespace internal {
+template <typename Map>
+struct MapCodec {
+  using Key = typename Map::key_type;
+  using Value = typename Map::mapped_type;
+  static void describe(TypeText& text) {
+    text += "{";
+    Codec<Key>::describe(text);
+    text += ": ";
+    Codec<Value>::describe(text);
+    text += "}";
+  }
+  static void write(Writer& writer, const Map& map) {
+    writer.length(map.size());
+    for (const auto& [key, value] : map) {
+      Codec<Key>::write(writer, key);
+      Codec<Value>::write(writer, value);
+    }
+  }
+  static Map read(Reader& reader) {
+    const size_t count = reader.count();
+    Map map;
+    for (size_t i = 0; i < count; ++i) {
+      auto key = Codec<Key>::read(reader);
+      map.insert_or_assign(std::move(key), Codec<Value>::read(reader));
+    }
+    return map;
+  }
+};
+}  // namespace internal
+template <Travels Key, Travels Value>
+struct Codec<std::map<Key, Value>> : internal::MapCodec<std::map<Key, Value>> {};
+template <Travels Key, Travels Value>
+struct Codec<std::unordered_map<Key, Value>> : internal::MapCodec<std::unordered_map<Key, Value>> {
+};
+
+template <Travels... T>
+struct Codec<std::tuple<T...>> {
+  static void describe(TypeText& text) {
+    text += "(";
+    bool first = true;
+    ((text += first ? "" : ", ", first = false, Codec<T>::describe(text)), ...);
+    text += ")";
+  }
+  static void write(Writer& writer, const std::tuple<T...>& values) {
+    std::apply([&](const auto&... value) { (Codec<T>::write(writer, value), ...); }, values);
+  }
+  static std::tuple<T...> read(Reader& reader) {
+    return std::tuple<T...>{Codec<T>::read(reader)...};  // braces: in order
+  }
+};
+template <Travels A, Travels B>
+struct Codec<std::pair<A, B>> {
+  static void describe(TypeText& text) { Codec<std::tuple<A, B>>::describe(text); }
+  static void write(Writer& writer, const std::pair<A, B>& value) {
+    Codec<A>::write(writer, value.first);
+    Codec<B>::write(writer, value.second);
+  }
+  static std::pair<A, B> read(Reader& reader) {
+    auto first = Codec<A>::read(reader);
+    return {std::move(first), Codec<B>::read(reader)};
+  }
+};
+
+template <internal::Reflects T>
+struct Codec<T> {
+  static void describe(TypeText& text) {
+    const std::string name = type_name(typeid(T));
+    text += name;
+    if (!text.enter(typeid(T))) return;
+    text += "{";
+    T value{};
+    bool first = true;
+    value.reflect([&]<typename F>(std::string_view field, F&) {
+      text += first ? "" : ", ";
+      first = false;
+      text += field;
+      text += ": ";
+      Codec<F>::describe(text);
+    });
+    text += "}";
+    text.leave();
+  }
+  // reflect() takes fields to read and to write alike; nothing is written here.
+  static void write(Writer& writer, const T& value) {
+    writer.byte(1);
+    const_cast<T&>(value).reflect(
+        [&]<typename F>(std::string_view, F& field) { Codec<F>::write(writer, field); });
+  }
+  static T read(Reader& reader) {
+    const Reader::Level level(reader);
+    reader.byte();
+    T value{};
+    value.reflect([&]<typename F>(std::string_view, F& field) { field = Codec<F>::read(reader); });
+    return value;
+  }
+};
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,40 @@
+// What a remote call throws besides the errors of core/errors.h.
+//
+// Timeout: the call's deadline passed; it may have run, or may still run, at the other end. PeerLost: the process is gone,
+// with all its pending calls; a later call finds whoever has come back under its name. InvalidArgument: found before
+// anything was sent. The agent goes on after each of them.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::rpc {
+
+// The function threw, or could not be called: unknown, or registered with other types. The message has the peer, the
+// function, the exception's type and text, and where the function was registered.
+class RemoteError : public Error {
+ public:
+  RemoteError(const std::string& what, std::string peer, std::string function, std::string type)
+      : Error(what),
+        peer_(std::move(peer)),
+        function_(std::move(function)),
+        type_(std::move(type)) {}
+  const std::string& peer() const noexcept { return peer_; }
+  const std::string& function() const noexcept { return function_; }
+  const std::string& type() const noexcept {
+    return type_;
+  }  // "lockstep::InvalidArgument", "c10::Error"
+
+ private:
+  std::string peer_, function_, type_;
+};
+
+// The call was cancelled here, or the agent was shut down.
+class Cancelled : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace lockstep::rpc

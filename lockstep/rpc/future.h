@@ -1,0 +1,262 @@
+// Future: what a remote call will return.
+//
+//   rpc::Future<at::Tensor> f = agent.rpc_async<at::Tensor>("ps", "pull", step);
+//   rpc::Future<double> norm = f.then([](const at::Tensor& t) { return t.norm().item<double>(); });
+//   double n = norm.get();
+//
+// or in a coroutine, which returns a Future itself, and may be registered as a function:
+//
+//   rpc::Future<at::Tensor> twice(at::Tensor x) {
+//     at::Tensor y = co_await rpc::Agent::current().rpc_async<at::Tensor>("b", "double", x);
+//     co_return y;
+//   }
+//
+// A copy is a handle of the same result. Every member may be called by any thread.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <coroutine>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/rpc/call_context.h"
+#include "lockstep/rpc/errors.h"
+#include "lockstep/rpc/future_state.h"
+
+namespace lockstep::rpc {
+
+template <typename T>
+class Future;
+template <typename T>
+class Promise;
+
+namespace internal {
+[[noreturn]] void throw_empty_future();
+[[noreturn]] void throw_not_done(Deadline deadline);
+template <typename T>
+struct CoroutinePromise;
+template <typename T>
+struct FutureOf {
+  using type = Future<T>;
+};
+template <typename T>
+struct FutureOf<Future<T>> {
+  using type = Future<T>;
+};
+}  // namespace internal
+
+// How long get() and wait() wait for a result whose maker has set no deadline, outside of a call.
+inline constexpr std::chrono::minutes kLongestWait{10};
+
+template <typename T>
+class Future {
+ public:
+  using value_type = T;
+  using promise_type = internal::CoroutinePromise<T>;
+  using Value =
+      std::conditional_t<std::is_void_v<T>, void, std::add_lvalue_reference_t<std::add_const_t<T>>>;
+
+  Future() = default;  // of nothing: its members throw InvalidArgument
+  explicit Future(std::shared_ptr<internal::ValueState<T>> state) : state_(std::move(state)) {}
+
+  bool valid() const { return state_ != nullptr; }
+  bool done() const { return state().done(); }
+  // Waits, for a call at most until its deadline; then the value, which lives as long as the state, or throws what went
+  // wrong: RemoteError, Timeout, PeerLost, Cancelled, whatever a continuation threw. While it waits this thread receives for others.
+  Value get() const& {
+    wait();
+    if (state().error()) std::rethrow_exception(state().error());
+    if constexpr (!std::is_void_v<T>) return state().value();
+  }
+  // The value itself, of the last handle moved, of others copied.
+  T get() && {
+    static_cast<const Future&>(*this).get();
+    if constexpr (!std::is_void_v<T>) {
+      if (state_.use_count() == 1) return std::move(state_->value());
+      return state_->value();
+    }
+  }
+  // Throws Timeout where nothing has come; not what went wrong.
+  void wait() const {
+    const Deadline deadline = internal::waiting_deadline(kLongestWait);
+    if (!state().wait_until(deadline)) internal::throw_not_done(deadline);
+  }
+  bool wait_for(std::chrono::nanoseconds time) const {
+    return state().wait_until(Deadline::after(time));
+  }
+  // What went wrong, once done(), or null.
+  std::exception_ptr error() const { return state().error(); }
+
+  // Calls f with the value once it is there, on a worker of the agent where this is a call's future, else where the promise is
+  // fulfilled; -> what f returns (or what the future that it returns will have). Errors pass f by.
+  template <typename F>
+  auto then(F f) const {
+    using Result = decltype(invoke(f));
+    using Out = typename internal::FutureOf<Result>::type;
+    return then_into<Out, Result>(std::move(f));
+  }
+  // Calls f with this future, value or error.
+  template <typename F>
+  void when_done(F f) const {
+    state().on_done(internal::task_of([f = std::move(f), self = *this]() mutable { f(self); }));
+  }
+
+  // The result is not wanted any more: it is Cancelled, unless it is there; the other end drops the call if it has not
+  // begun, and tells a running function (rpc::cancelled()).
+  void cancel() const { state().cancel(); }
+
+  // co_await gives the value, or throws.
+  bool await_ready() const { return done(); }
+  void await_suspend(std::coroutine_handle<> waiting) const {
+    state().on_done(internal::task_of([waiting, context = internal::this_context()]() mutable {
+      const internal::ContextScope scope(std::move(context));
+      waiting.resume();
+    }));
+  }
+  std::conditional_t<std::is_void_v<T>, void, T> await_resume() const {
+    if (state().error()) std::rethrow_exception(state().error());
+    if constexpr (!std::is_void_v<T>) return state().value();
+  }
+
+ private:
+  internal::ValueState<T>& state() const {
+    if (!state_) internal::throw_empty_future();
+    return *state_;
+  }
+  template <typename F>
+  auto invoke(F& f) const {
+    if constexpr (std::is_void_v<T>)
+      return f();
+    else
+      return f(std::as_const(state().value()));
+  }
+  template <typename Out, typename Result, typename F>
+  Out then_into(F f) const;
+
+  std::shared_ptr<internal::ValueState<T>> state_;
+};
+
+// The other end: fulfilled once. A promise that goes away unfulfilled gives its futures Cancelled. Movable.
+template <typename T>
+class Promise {
+ public:
+  Promise() : state_(std::make_shared<internal::ValueState<T>>()) {}
+  ~Promise() {
+    if (state_)
+      state_->fail(std::make_exception_ptr(Cancelled("whoever was to give the result is gone")));
+  }
+  Promise(Promise&&) noexcept = default;
+  Promise& operator=(Promise&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  Promise(const Promise&) = delete;
+  Promise& operator=(const Promise&) = delete;
+
+  Future<T> future() const { return Future<T>(state_); }
+  // False: it had been fulfilled, or cancelled.
+  template <typename... Value>
+    requires(sizeof...(Value) == (std::is_void_v<T> ? 0 : 1))
+  bool set_value(Value&&... value) {
+    if (!state_->claim()) return false;
+    if constexpr (!std::is_void_v<T>) state_->store(T(std::forward<Value>(value)...));
+    state_->finish(nullptr);
+    return true;
+  }
+  bool set_error(std::exception_ptr error) {
+    if (!state_->claim()) return false;
+    state_->finish(std::move(error));
+    return true;
+  }
+  template <typename E>
+    requires std::derived_from<E, std::exception>
+  bool set_error(E error) {
+    return set_error(std::make_exception_ptr(std::move(error)));
+  }
+
+ private:
+  std::shared_ptr<internal::ValueState<T>> state_;
+};
+
+template <typename T>
+template <typename Out, typename Result, typename F>
+Out Future<T>::then_into(F f) const {
+  using Kind = typename Out::value_type;
+  auto promise = std::make_shared<Promise<Kind>>();
+  Out out = promise->future();
+  state().on_done(internal::task_of(
+      [f = std::move(f), self = *this, promise, context = internal::this_context()]() mutable {
+        if (self.error()) {
+          promise->set_error(self.error());
+          return;
+        }
+        const internal::ContextScope scope(std::move(context));
+        try {
+          if constexpr (std::is_same_v<Result, Out>) {
+            self.invoke(f).when_done([promise](const Out& inner) {
+              if (inner.error())
+                promise->set_error(inner.error());
+              else if constexpr (std::is_void_v<Kind>)
+                promise->set_value();
+              else
+                promise->set_value(inner.get());
+            });
+          } else if constexpr (std::is_void_v<Result>) {
+            self.invoke(f);
+            promise->set_value();
+          } else {
+            promise->set_value(self.invoke(f));
+          }
+        } catch (...) {
+          promise->set_error(std::current_exception());
+        }
+      }));
+  return out;
+}
+
+namespace internal {
+
+template <typename T>
+struct CoroutineBase {
+  Promise<T> result;
+  Future<T> get_return_object() { return result.future(); }
+  std::suspend_never initial_suspend() noexcept { return {}; }
+  std::suspend_never final_suspend() noexcept { return {}; }
+  void unhandled_exception() { result.set_error(std::current_exception()); }
+};
+template <typename T>
+struct CoroutinePromise : CoroutineBase<T> {
+  template <typename V>
+  void return_value(V&& value) {
+    this->result.set_value(std::forward<V>(value));
+  }
+};
+template <>
+struct CoroutinePromise<void> : CoroutineBase<void> {
+  void return_void() { result.set_value(); }
+};
+
+}  // namespace internal
+
+// A future that has its value already.
+template <typename T>
+Future<std::decay_t<T>> ready_future(T&& value) {
+  Promise<std::decay_t<T>> promise;
+  promise.set_value(std::forward<T>(value));
+  return promise.future();
+}
+
+// Waits for all of them; then throws the first error in order, if any.
+template <typename T>
+void wait_all(const std::vector<Future<T>>& futures) {
+  for (const auto& one : futures) one.wait();
+  for (const auto& one : futures)
+    if (one.error()) std::rethrow_exception(one.error());
+}
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,177 @@
+// What distributed autograd remembers of each context in this process. Not a public header.
+//
+// A call inside a context is recorded at both ends under one token. The caller's end is a node of its graph, RemoteBackward: its
+// inputs are the tensors that were sent, its outputs those that came back. The other end computes on leaves of its own,
+// and keeps them and the outputs. In backward the node sends the outputs' gradients there; that end runs its own part of the graph
+// from the outputs to its leaves, keeps what parameters get, and answers with the gradients of what was sent.
+//
+// A node whose call sent nothing that wants gradients need not wait for the answer: the pass waits at its end for all of them, so the
+// parts of a pipeline's micro-batches run side by side. What reaches a leaf of another call (an object that stayed here and
+// was used again) goes back to its sender by itself, "late", and is run there afterwards.
+//
+// Source of the idea: PyTorch's "Distributed Autograd Design" (docs), FAST mode; here there is no global bookkeeping of dependencies,
+// each process runs its part as autograd does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/mutex.h"
+#include "lockstep/rpc/future.h"
+#include "lockstep/rpc/message.h"
+#include "lockstep/rpc/pending.h"
+#include "lockstep/rpc/registry.h"
+
+namespace lockstep::rpc::internal {
+
+class Core;
+
+struct ContextId {
+  uint64_t maker = 0, number = 0;
+  friend auto operator<=>(const ContextId&, const ContextId&) = default;
+};
+
+}  // namespace lockstep::rpc::internal
+
+template <>
+struct lockstep::rpc::Codec<lockstep::rpc::internal::ContextId> {
+  using Id = internal::ContextId;
+  static void describe(TypeText& text) { text += "context"; }
+  static void write(Writer& writer, const Id& id) {
+    writer.word(id.maker);
+    writer.word(id.number);
+  }
+  static Id read(Reader& reader) {
+    const uint64_t maker = reader.word();
+    return {maker, reader.word()};
+  }
+};
+
+namespace lockstep::rpc::internal {
+
+// What a request says of its recording.
+struct Recording {
+  ContextId context;
+  uint64_t token = 0;               // of the call; unique among those of the caller's process
+  std::vector<uint32_t> gradients;  // which of its tensors want gradients
+};
+
+// The caller's end of a recorded call, until it has its answer.
+class SentTensors {
+ public:
+  std::shared_ptr<ContextState> context;
+  Recording recording;
+  std::vector<at::Tensor> tensors;  // those that want gradients
+  std::string peer;
+};
+
+// What a pass answers: gradients of what was sent (undefined where there is none), and how many went back late.
+struct PassResult {
+  std::vector<at::Tensor> gradients;
+  int64_t late = 0;
+  template <typename Visit>
+  void reflect(Visit&& visit) {
+    visit("gradients", gradients);
+    visit("late", late);
+  }
+};
+
+// What a round of late gradients has done.
+struct LateResult {
+  int64_t late = 0;
+  std::vector<std::string> asked;
+  template <typename Visit>
+  void reflect(Visit&& visit) {
+    visit("late", late);
+    visit("asked", asked);
+  }
+};
+
+class ContextState : public std::enable_shared_from_this<ContextState> {
+ public:
+  ContextState(ContextId id, std::weak_ptr<Core> core);
+
+  const ContextId id;
+
+  // Caller: what is to be recorded of a call's tensors; null outside of a context or where gradients are not computed.
+  std::shared_ptr<SentTensors> sent(const Tensors& tensors, const std::string& peer);
+  // Caller: the tensors that came back, those of `places` as outputs of a RemoteBackward.
+  static void attach(const std::shared_ptr<SentTensors>& sent, Tensors& received,
+                     const std::vector<uint32_t>& places);
+
+  // The other end: makes leaves of the tensors that want gradients.
+  void received(const Recording& recording, Tensors& tensors, const std::string& from);
+  // Keeps the call's results that want gradients; -> their places.
+  std::vector<uint32_t> returned(const Recording& recording, const Tensors& results);
+
+  // Runs the graph from `outputs` with their `gradients`; waits for nobody but nodes that need answers. `own`: the record whose
+  // leaves are answered for.
+  Future<PassResult> run(std::vector<at::Tensor> outputs, std::vector<at::Tensor> gradients,
+                         bool retain_graph, uint64_t own_token, const std::string& from);
+  Future<PassResult> run_record(uint64_t token, const std::string& from,
+                                std::vector<at::Tensor> gradients, bool retain_graph);
+  // A gradient that came back late for a tensor that this process sent; runs with the next run_late().
+  void late(uint64_t token, int64_t place, at::Tensor gradient);
+  Future<PassResult> run_late(bool retain_graph);
+
+  // The parameter's gradient in this context; undefined: none.
+  at::Tensor gradient_of(const at::Tensor& parameter) const;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;  // of all parameters
+
+  std::set<std::string> peers() const;  // whom calls in this context went to
+  void wait_for(
+      Future<PassResult> answer);  // for RemoteBackward: of the pass that runs in this thread
+
+ private:
+  using RecordId = std::pair<std::string, uint64_t>;  // the caller, its token
+  struct Record {
+    std::vector<at::Tensor> leaves, outputs;
+  };
+  struct Origin {
+    RecordId record;
+    size_t place = 0;
+  };
+
+  const std::weak_ptr<Core> core_;
+  const at::Tensor
+      root_;  // a leaf that every RemoteBackward leads to: autograd runs what leads to a leaf
+  mutable Mutex mutex_;
+  std::map<RecordId, Record> records_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<const c10::TensorImpl*, Origin> origins_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<SentTensors>> sent_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<const c10::TensorImpl*, std::pair<at::Tensor, at::Tensor>> gradients_
+      LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::pair<at::Tensor, at::Tensor>> late_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<std::string> peers_ LOCKSTEP_GUARDED_BY(mutex_);
+
+  friend class RemoteBackward;
+};
+
+// The functions of the agent's own that backward needs.
+void register_autograd(Core& core, Registry& registry);
+// Runs this process's late gradients and those of everybody whom it called, but for `asked`.
+LateResult run_late_everywhere(Core& core, ContextState& state, bool retain_graph,
+                               std::vector<std::string> asked);
+
+// The contexts that this process has a part in.
+class Contexts {
+ public:
+  std::shared_ptr<ContextState> find_or_make(ContextId id, const std::weak_ptr<Core>& core);
+  std::shared_ptr<ContextState> find(ContextId id) const;  // null: not here
+  void release(ContextId id);
+  void release_of(uint64_t maker);  // whose process is gone
+  size_t size() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<ContextId, std::shared_ptr<ContextState>> contexts_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::rpc::internal

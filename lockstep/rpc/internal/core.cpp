@@ -1,0 +1,505 @@
+#include "lockstep/rpc/internal/core.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/ticks.h"
+#include "lockstep/rpc/internal/served.h"
+
+namespace lockstep::rpc::internal {
+namespace {
+
+enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4 };
+constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
+constexpr auto kDoubt = std::chrono::seconds(1);
+constexpr auto kShownAfter = std::chrono::seconds(1);
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
+
+std::string words(const Pending& call) {
+  return "'" + call.function + "' on '" + call.peer + "'";
+}
+
+}  // namespace
+
+void RequestHead::write(Writer& writer) const {
+  writer.byte(
+      static_cast<uint8_t>((order ? kOrdered : 0) | (keep ? kKept : 0) | (record ? kRecorded : 0)));
+  writer.word(types_hash);
+  writer.text(function);
+  writer.word(ends_in_ns);
+  if (order) writer.word(order);
+  if (keep) {
+    writer.word(keep->maker);
+    writer.word(keep->number);
+  }
+  if (!record) return;
+  writer.word(record->context.maker);
+  writer.word(record->context.number);
+  writer.word(record->token);
+  writer.length(record->gradients.size());
+  for (const uint32_t place : record->gradients) writer.length(place);
+}
+
+RequestHead RequestHead::read(Reader& reader) {
+  RequestHead head;
+  const uint8_t flags = reader.byte();
+  head.types_hash = reader.word();
+  head.function = reader.text();
+  head.ends_in_ns = reader.word();
+  if (flags & kOrdered) head.order = reader.word();
+  if (flags & kKept) {
+    const uint64_t maker = reader.word();
+    head.keep = {maker, reader.word()};
+  }
+  if (flags & kRecorded) {
+    Recording& record = head.record.emplace();
+    record.context.maker = reader.word();
+    record.context.number = reader.word();
+    record.token = reader.word();
+    record.gradients.resize(reader.count());
+    for (uint32_t& place : record.gradients) place = static_cast<uint32_t>(reader.length());
+    for (const uint32_t place : record.gradients)
+      if (place >= reader.tensors().size())
+        throw DataError("a message of rpc names a tensor that it lacks");
+  }
+  return head;
+}
+
+Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret,
+           AgentOptions options)
+    : options_(std::move(options)),
+      registry_(std::move(registry)),
+      store_(std::move(store)),
+      secret_(secret) {
+  if (options_.workers < 1 || options_.workers > 1024)
+    throw InvalidArgument("AgentOptions::workers is " + std::to_string(options_.workers) +
+                          "; use 1 to 1024");
+  if (options_.timeout <= std::chrono::nanoseconds::zero() ||
+      options_.lease <= std::chrono::nanoseconds::zero())
+    throw InvalidArgument("AgentOptions::timeout and lease are positive times");
+  if (options_.calls_in_flight < 1 || options_.queued_bytes < 1)
+    throw InvalidArgument("AgentOptions::calls_in_flight and queued_bytes are 1 or more");
+  register_own_functions();
+  reactor_ = std::make_unique<Reactor>(options_.workers);
+}
+
+Core::~Core() {
+  stop("its agent was destroyed", Deadline::seconds(5));
+}
+
+void Core::start() {
+  // A link may outlive nothing of the core's: handlers hold it weakly.
+  const std::weak_ptr<Core> weak = weak_from_this();
+  TransportOptions options{.name = options_.name, .listen = options_.listen};
+  options.limits.queued_bytes = options_.queued_bytes;
+  transport_ = std::make_unique<Transport>(
+      *reactor_, store_, secret_, std::move(options),
+      Transport::Handlers{.received =
+                              [weak](const std::shared_ptr<Link>& link, Incoming& message) {
+                                if (const auto core = weak.lock()) core->received(link, message);
+                              },
+                          .lost =
+                              [weak](const std::shared_ptr<Link>& link, const std::string& why) {
+                                if (const auto core = weak.lock()) core->lost(link, why);
+                              }},
+      Deadline::after(options_.timeout));
+  keep_leases();
+  board_ = trace::CallBoard::inherit(process_env());
+  if (!board_) return;
+  board_rank_ = static_cast<int>(env_int(process_env(), "LOCAL_RANK", 0, INT32_MAX).value_or(0));
+  show_pending();
+}
+
+std::shared_ptr<Link> Core::link_of(const std::string& to, Deadline deadline) {
+  if (stopped()) throw Cancelled("this agent, '" + options_.name + "', was shut down");
+  if (auto link = transport_->living_link_to(to)) return link;
+  return transport_->link_to(to, deadline);
+}
+
+// ---- calls of this process ----
+
+void Core::call(const std::string& to, std::string_view function, uint64_t types_hash,
+                const std::string* types, Writer& arguments, const CallOptions& options, How how,
+                const PendingPtr& call, std::optional<ObjectId> keep) {
+  const CallContext& context = this_context();
+  call->core = weak_from_this();
+  call->peer = to;
+  call->function = function;
+  call->types = types;
+  const Deadline own = Deadline::after(options.timeout.value_or(options_.timeout));
+  call->ends =
+      context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
+  if (context.autograd) call->sent = context.autograd->sent(arguments.tensors(), to);
+  try {
+    call->link = link_of(to, *call->ends);
+    Link& link = *call->link;
+    if (link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call->ends))
+      throw Timeout(words(*call) + ": " + std::to_string(link.queued_bytes()) +
+                    " bytes wait to be sent to it, and no room came within " +
+                    seconds_text(call->ends->timeout_seconds()) +
+                    " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
+                    ")");
+    const auto most = static_cast<int64_t>(options_.calls_in_flight);
+    while (link.calls.load(std::memory_order_relaxed) >= most) {
+      if (call->ends->expired())
+        throw Timeout(words(*call) + ": " + std::to_string(most) +
+                      " calls to it are in flight, the most "
+                      "(AgentOptions::calls_in_flight), and none returned within " +
+                      seconds_text(call->ends->timeout_seconds()));
+      const Deadline slice = Deadline::after(
+          std::min<Deadline::Duration>(call->ends->remaining(), std::chrono::milliseconds(5)));
+      if (!link.receive_until([&] { return link.calls.load(std::memory_order_relaxed) < most; },
+                              slice))
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  } catch (const Error& error) {
+    drop_holds(arguments.holds());
+    return call->state().fail(std::current_exception());
+  }
+  RequestHead head{.types_hash = types_hash,
+                   .function = function,
+                   .ends_in_ns = static_cast<uint64_t>(call->ends->remaining().count()),
+                   .order = options.order,
+                   .keep = keep,
+                   .record = {}};
+  if (call->sent) head.record = call->sent->recording;
+  Writer& front = scratch_head();
+  front.clear(nullptr);
+  head.write(front);
+
+  const std::shared_ptr<Link> link = call->link;
+  call->begun = Deadline::Clock::now();
+  held_by(arguments.holds(), link);
+  const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
+  if (calls_.insert(call)) keep_time();
+  const bool together = how == How::kAsync && in_flight >= kCallsSentAtOnce;
+  bool sent = false;
+  try {
+    sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
+                      arguments.tensors(),
+                      together            ? Link::When::kSoon
+                      : how == How::kSync ? Link::When::kMine
+                                          : Link::When::kNow);
+  } catch (...) {
+    if (const PendingPtr taken = calls_.take(call->number)) finish(taken, nullptr);
+    drop_holds(arguments.holds());
+    throw;
+  }
+  arguments.tensors().clear();
+  if (sent) return;
+  drop_holds(arguments.holds());
+  if (const PendingPtr taken = calls_.take(call->number))
+    finish(taken, std::make_exception_ptr(
+                      PeerLost(words(*call) + ": " + link->peer().str() + " is gone", -1)));
+}
+
+void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
+  if (board_) {
+    const MutexLock lock(mutex_);
+    if (call->shown) board_->end(board_rank_, call->board_call, ticks());
+  }
+  if (call->link) call->link->calls.fetch_sub(1, std::memory_order_relaxed);
+  if (error) call->state().fail(std::move(error));
+}
+
+void Core::call_owner(const Peer& owner, std::string_view function, Writer& arguments,
+                      const CallOptions& options, How how, const PendingPtr& call) {
+  call->peer = owner.name;
+  call->function = function;
+  try {
+    check_owner(owner);
+  } catch (const Error&) {
+    drop_holds(arguments.holds());
+    return call->state().fail(std::current_exception());
+  }
+  this->call(owner.name, function, 0, nullptr, arguments, options, how, call);
+}
+
+void Core::check_owner(const Peer& owner) const {
+  if (stopped()) throw Cancelled("this agent, '" + options_.name + "', was shut down");
+  const auto link = transport_->living_link_to(owner.name);
+  bool gone = link && link->peer().incarnation != owner.incarnation;
+  if (!gone) {
+    const MutexLock lock(mutex_);
+    gone = gone_.contains(owner.incarnation);
+  }
+  if (gone)
+    throw PeerLost("the owner of a reference, " + owner.str() +
+                       ", is gone, and its object with it" +
+                       (link ? "; who has its name now does not own it" : ""),
+                   -1);
+}
+
+void Core::cancel(Pending& call) {
+  const PendingPtr taken = calls_.take(call.number);
+  if (!taken)
+    return call.state().fail(std::make_exception_ptr(Cancelled(words(call) + " was cancelled")));
+  finish(taken, std::make_exception_ptr(Cancelled(words(call) + " was cancelled after " +
+                                                  seconds_text(call.ends->elapsed_seconds()))));
+  taken->link->send({MessageKind::kCancel, taken->number}, {}, {}, {}, Link::When::kNow);
+}
+
+void Core::keep_time() {
+  const auto next = calls_.next_end();
+  if (!next) return;
+  const MutexLock lock(mutex_);
+  if (clock_timer_) reactor_->cancel(clock_timer_);
+  clock_timer_ = reactor_->at(*next, task_of([weak = weak_from_this()] {
+    const auto core = weak.lock();
+    if (!core) return;
+    for (const PendingPtr& late : core->calls_.take_late(Deadline::Clock::now())) {
+      core->finish(late,
+                   std::make_exception_ptr(Timeout(words(*late) + " (" + late->link->peer().str() +
+                                                   ") has not returned within " +
+                                                   seconds_text(late->ends->timeout_seconds()))));
+      late->link->send({MessageKind::kCancel, late->number}, {}, {}, {}, Link::When::kNow);
+    }
+    core->keep_time();
+  }));
+}
+
+uint64_t Core::show(bool incoming, const std::string& function, const std::string& peer,
+                    Deadline::Clock::time_point begun) noexcept {
+  trace::CallRecord record;
+  record.moving = incoming ? 4 : 3;
+  const std::string_view op = incoming ? "serves" : "rpc";
+  op.copy(record.op, sizeof record.op - 1);
+  std::snprintf(record.note, sizeof record.note, incoming ? "'%s' of '%s'" : "'%s' on '%s'",
+                function.c_str(), peer.c_str());
+  // Ticks have a rate of their own, known by what has passed since the beginning.
+  const auto now = Deadline::Clock::now();
+  const double ago =
+      std::chrono::duration<double>(now - begun) / std::chrono::duration<double>(now - started_);
+  record.begun =
+      ticks() - static_cast<uint64_t>(ago * static_cast<double>(ticks() - started_ticks_));
+  return board_->begin(board_rank_, record);
+}
+
+void Core::show_pending() {
+  if (stopped()) return;
+  const auto now = Deadline::Clock::now();
+  const auto old = now - kShownAfter;
+  for (const PendingPtr& call : calls_.list()) {
+    const MutexLock lock(mutex_);
+    if (call->begun > old || call->shown || call->state().done()) continue;
+    call->board_call = show(false, call->function, call->peer, call->begun);
+    call->shown = true;
+  }
+  {
+    const MutexLock lock(mutex_);
+    for (Served* one : serving_) {
+      if (one->begun() > old || one->shown) continue;
+      one->board_call = show(true, one->function().name, one->link()->peer().name, one->begun());
+      one->shown = true;
+    }
+  }
+  reactor_->at(now + kShownAfter, task_of([weak = weak_from_this()] {
+                 if (const auto core = weak.lock()) core->show_pending();
+               }));
+}
+
+// ---- what arrives ----
+
+void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
+  try {
+    switch (message.head.kind) {
+      case MessageKind::kRequest:
+        return received_request(link, message);
+      case MessageKind::kResponse:
+      case MessageKind::kError:
+        return received_answer(link, message);
+      case MessageKind::kCancel: {
+        const MutexLock lock(mutex_);
+        for (Served* one : serving_)
+          if (one->number() == message.head.call && one->link() == link) one->cancel();
+        return;
+      }
+      case MessageKind::kNotice: {
+        Reader reader(message.body, std::move(message.tensors));
+        return received_notice(link, reader);
+      }
+      default:
+        throw DataError("a message of rpc of an unknown kind");
+    }
+  } catch (const Error& error) {
+    link->close(std::string("what it sent makes no sense: ") + error.what());
+  }
+}
+
+void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message) {
+  const std::string_view body = message.body;
+  // The head alone is read here; its tensors stay with the message.
+  Reader reader(body, message.tensors);
+  RequestHead head = RequestHead::read(reader);
+  const std::string_view arguments = reader.rest();
+  const Function* function = registry_.find(head.function);
+  const auto refuse = [&](const std::string& type, const std::string& text,
+                          const std::string& place) {
+    if (head.keep) {
+      objects_.expect(*head.keep, link->peer().incarnation);
+      objects_.made(
+          *head.keep, nullptr,
+          std::make_exception_ptr(InvalidArgument("'" + std::string(head.function) + "' " + text)));
+    }
+    if (message.pending) link->drop(message.pending);
+    Writer writer;
+    writer.text(type);
+    writer.text(text);
+    writer.text(place);
+    link->send({MessageKind::kError, message.head.call}, writer.body(), {}, {}, Link::When::kNow);
+  };
+  if (!function) return refuse("unknown function", "is not registered there", "");
+  if (head.types_hash && head.types_hash != function->types_hash)
+    return refuse(
+        "types", function->types,
+        std::string(function->site.file_name()) + ":" + std::to_string(function->site.line()));
+  if (head.keep) objects_.expect(*head.keep, link->peer().incarnation);
+  const uint64_t order = head.order;
+  auto served = std::make_shared<Served>(shared_from_this(), link, *function, std::move(head),
+                                         message, arguments);
+  bool now = true;
+  {
+    const MutexLock lock(mutex_);
+    serving_.push_back(served.get());
+    if (order) {
+      Line& line = lines_[{link.get(), order}];
+      now = !std::exchange(line.busy, true);
+      if (!now) line.waiting.push_back(served);
+    }
+  }
+  if (!now) return;
+  if (function->options.quick && !served->pending())
+    served->run();
+  else
+    reactor_->post_here(task_of([served] { served->run(); }));
+}
+
+void Core::served(const Served& call) noexcept {
+  std::shared_ptr<Served> next;
+  {
+    const MutexLock lock(mutex_);
+    const auto at = std::find(serving_.begin(), serving_.end(), &call);
+    if (at != serving_.end()) {
+      *at = serving_.back();
+      serving_.pop_back();
+    }
+    if (call.shown) board_->end(board_rank_, call.board_call, ticks());
+    if (call.order()) {
+      const auto found = lines_.find({call.link().get(), call.order()});
+      if (found != lines_.end()) {
+        if (found->second.waiting.empty()) {
+          lines_.erase(found);
+        } else {
+          next = std::move(found->second.waiting.front());
+          found->second.waiting.pop_front();
+        }
+      }
+    }
+  }
+  if (next) reactor_->post(task_of([next] { next->run(); }));
+}
+
+void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message) {
+  PendingPtr call = calls_.take(message.head.call);
+  if (!call || call->link != link) {  // it was cancelled, or was late
+    if (message.pending) link->drop(message.pending);
+    return;
+  }
+  if (message.head.kind == MessageKind::kError) {
+    Reader reader(message.body, {});
+    return finish(call, error_of(*call, reader));
+  }
+  const auto take = [core = shared_from_this()](const PendingPtr& call, Incoming& message) {
+    std::exception_ptr error;
+    if (!call->state().claim()) {
+      if (message.pending) call->link->drop(message.pending);
+      return core->finish(call, nullptr);
+    }
+    try {
+      if (message.pending) call->link->fetch(message);
+      LinkReferences references(*core, call->link);
+      Reader reader(message.body, {}, &references);
+      std::vector<uint32_t> places(reader.count());
+      for (uint32_t& place : places) place = static_cast<uint32_t>(reader.length());
+      if (call->sent) ContextState::attach(call->sent, message.tensors, places);
+      reader.tensors() = std::move(message.tensors);
+      call->take(reader);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    core->finish(call, nullptr);
+    call->state().finish(std::move(error));
+  };
+  if (!message.pending || !reactor_->is_own_thread()) return take(call, message);
+  // Large tensors are read by a worker.
+  struct Kept {
+    Incoming message;
+    std::string body;
+  };
+  auto kept = std::make_shared<Kept>(Kept{message, std::string(message.body)});
+  kept->message.body = kept->body;
+  message.pending = 0;
+  reactor_->post(task_of([take, call, kept] { take(call, kept->message); }));
+}
+
+std::exception_ptr Core::error_of(const Pending& call, Reader& error) const {
+  const std::string type(error.text()), text(error.text()), place(error.text());
+  std::string what = words(call);
+  if (type == "types")
+    what += ", registered at " + place + ", is " + text + ", but was called as " +
+            (call.types ? *call.types : "?");
+  else if (type == "unknown function")
+    what += " " + text;
+  else
+    what += " threw " + type + ": " + text + " (registered at " + place + ")";
+  return std::make_exception_ptr(RemoteError(what, call.peer, call.function, type));
+}
+
+void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
+  for (const PendingPtr& call : calls_.take_of(*link))
+    finish(call, std::make_exception_ptr(
+                     PeerLost(words(*call) + ": " + link->peer().str() + " is lost: " + why, -1)));
+  std::vector<ReferencePtr> freed;
+  std::vector<std::shared_ptr<Served>> dropped;
+  {
+    const MutexLock lock(mutex_);
+    gone_.insert(link->peer().incarnation);
+    for (Served* one : serving_)
+      if (one->link() == link) one->cancel();
+    for (auto at = lines_.begin(); at != lines_.end();) {
+      const bool gone = at->first.first == link.get();
+      if (gone) dropped.insert(dropped.end(), at->second.waiting.begin(), at->second.waiting.end());
+      at = gone ? lines_.erase(at) : std::next(at);
+    }
+    for (auto at = holds_.begin(); at != holds_.end();) {
+      const bool gone = at->second.link == link;
+      if (gone) freed.push_back(std::move(at->second.reference));
+      at = gone ? holds_.erase(at) : std::next(at);
+    }
+  }
+  // A link may be lost while its process lives: only silence from now on ends its references.
+  const auto now = Deadline::Clock::now();
+  objects_.doubt(link->peer().incarnation, now - options_.lease + kDoubt);
+  if (stopped()) return;
+  reactor_->at(now + 2 * kDoubt,
+               task_of([weak = weak_from_this(), maker = link->peer().incarnation, link] {
+                 const auto core = weak.lock();
+                 if (!core) return;
+                 core->expire();
+                 const auto living = core->transport_->living_link_to(link->peer().name);
+                 if (!living || living->peer().incarnation != maker)
+                   core->contexts_.release_of(maker);
+               }));
+}
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,169 @@
+// Core: what all handles of an agent share. Not a public header.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/mutex.h"
+#include "lockstep/core/ticks.h"
+#include "lockstep/rpc/agent.h"
+#include "lockstep/rpc/call_context.h"
+#include "lockstep/rpc/internal/call_table.h"
+#include "lockstep/rpc/internal/contexts.h"
+#include "lockstep/rpc/internal/object_table.h"
+#include "lockstep/rpc/internal/reactor.h"
+#include "lockstep/rpc/internal/transport.h"
+#include "lockstep/trace/call_board.h"
+
+namespace lockstep::rpc::internal {
+
+class Served;
+
+// What a call is for, besides its function: written before the arguments.
+struct RequestHead {
+  uint64_t types_hash = 0;  // 0: not compared
+  std::string_view function;
+  uint64_t ends_in_ns = 0;
+  uint64_t order = 0;
+  std::optional<ObjectId> keep;     // what it returns stays there under this number
+  std::optional<Recording> record;  // of distributed autograd
+
+  void write(Writer& writer) const;
+  static RequestHead read(Reader& reader);
+};
+
+// References of what comes over, or goes over, a link.
+class LinkReferences final : public References {
+ public:
+  LinkReferences(Core& core, std::shared_ptr<Link> link) : core_(core), link_(std::move(link)) {}
+  void write_reference(Writer& writer, const ReferencePtr& reference) override;
+  ReferencePtr read_reference(Reader& reader) override;
+
+ private:
+  Core& core_;
+  std::shared_ptr<Link> link_;
+};
+
+// This thread's writer for a request's head.
+Writer& scratch_head();
+
+class Core : public std::enable_shared_from_this<Core>, public References {
+ public:
+  Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret, AgentOptions options);
+  ~Core();
+  // After the constructor: who is called needs shared_from_this().
+  void start();
+
+  // A call of this process. `keep`: RequestHead's.
+  void call(const std::string& to, std::string_view function, uint64_t types_hash,
+            const std::string* types, Writer& arguments, const CallOptions& options, How how,
+            const PendingPtr& call, std::optional<ObjectId> keep = std::nullopt);
+  // The same for a known process; PeerLost if it is gone and another has its name.
+  void call_owner(const Peer& owner, std::string_view function, Writer& arguments,
+                  const CallOptions& options, How how, const PendingPtr& call);
+  void cancel(Pending& call);
+  // Throws PeerLost where the owner of a reference is known to be gone, or another has its name.
+  void check_owner(const Peer& owner) const;
+
+  // References of this process.
+  ReferencePtr own(std::shared_ptr<Object> object);
+  ReferencePtr remote(const std::string& to, std::string_view function, uint64_t types_hash,
+                      const std::string& types, Writer& arguments, const CallOptions& options);
+  void write_reference(Writer& writer, const ReferencePtr& reference) override;
+  ReferencePtr read_reference(Reader& reader) override;  // throws: messages are read with a link
+  ReferencePtr read_reference(Reader& reader, const std::shared_ptr<Link>& link);
+  void reference_gone(Reference& reference) noexcept;
+
+  bool wait_idle(Deadline deadline) { return calls_.wait_empty(deadline); }
+  void meet_all(Deadline deadline);  // shutdown()'s second half
+  // No call is served or made any more. Not from an own thread.
+  void stop(const std::string& why, Deadline deadline) noexcept;
+
+  std::vector<Agent::PendingCall> pending_calls() const;
+  size_t held_references() const;
+  const AgentOptions& options() const { return options_; }
+  const Peer& self() const { return transport_->self(); }
+  ObjectTable& objects() { return objects_; }
+  Contexts& contexts() { return contexts_; }
+  Reactor& reactor() { return *reactor_; }
+  uint64_t next_number() { return ++numbers_; }
+  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+
+  // A function of the agent's own.
+  static void insert_own(Registry& registry, const std::string& name,
+                         std::shared_ptr<Function> function, FunctionOptions options = {});
+  // Nobody needs the context any more; those who were called in it are told.
+  void forget(ContextId id);
+  void served(const Served& call) noexcept;  // it has ended
+  // What was written with references goes over this link; null: it was not sent.
+  void held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link) noexcept;
+
+ private:
+  struct Line {  // calls of one peer with one order number
+    bool busy = false;
+    std::deque<std::shared_ptr<Served>> waiting;
+  };
+  using LineKey = std::pair<const Link*, uint64_t>;
+
+  void register_own_functions();
+  void received(const std::shared_ptr<Link>& link, Incoming& message);
+  void received_request(const std::shared_ptr<Link>& link, Incoming& message);
+  void received_answer(const std::shared_ptr<Link>& link, Incoming& message);
+  void received_notice(const std::shared_ptr<Link>& link, Reader& notice);
+  void lost(const std::shared_ptr<Link>& link, const std::string& why);
+  void finish(const PendingPtr& call, std::exception_ptr error) noexcept;
+  void keep_time();
+  void keep_leases();
+  // What is pending for long goes to the flight recorder.
+  void show_pending();
+  uint64_t show(bool incoming, const std::string& function, const std::string& peer,
+                Deadline::Clock::time_point begun) noexcept;
+  void expire();
+  void send_notice(const std::shared_ptr<Link>& link, const Writer& notice);
+  // Through the living link, else by a worker that connects.
+  void tell(const Peer& peer, Writer notice);
+  void drop_holds(const std::vector<uint64_t>& holds) noexcept { held_by(holds, nullptr); }
+  std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline);
+  std::exception_ptr error_of(const Pending& call, Reader& error) const;
+
+  const AgentOptions options_;
+  Registry registry_;
+  std::shared_ptr<Store> store_;
+  const Secret secret_;
+  std::unique_ptr<Reactor> reactor_;
+  CallTable calls_;
+  ObjectTable objects_;
+  Contexts contexts_;
+  std::atomic<uint64_t> numbers_{0};
+  std::atomic<bool> stopped_{false};
+
+  mutable Mutex mutex_;
+  uint64_t clock_timer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::map<LineKey, Line> lines_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Served*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<uint64_t> gone_
+      LOCKSTEP_GUARDED_BY(mutex_);  // incarnations that this process had called
+  struct Hold {
+    ReferencePtr reference;
+    std::shared_ptr<Link> link;
+  };
+  std::map<uint64_t, Hold> holds_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::pair<uint64_t, ObjectId>, std::weak_ptr<Reference>> references_
+      LOCKSTEP_GUARDED_BY(mutex_);
+
+  std::optional<trace::CallBoard> board_;  // the agent's that started this process; of which it is:
+  int board_rank_ = 0;
+  const Deadline::Clock::time_point started_ = Deadline::Clock::now();
+  const uint64_t started_ticks_ = ticks();
+  std::unique_ptr<Transport> transport_;  // last made, first gone
+};
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,405 @@
+// Core's half for references: who has which, and until when.
+//
+// Whoever sends a reference holds it until the receiver has told the owner that he has it, too, and said so (kArrived).
+// So the owner's count never comes to nothing while a reference is under way.
+#include <algorithm>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/rpc/internal/core.h"
+#include "lockstep/rpc/internal/served.h"
+
+namespace lockstep::rpc::internal {
+namespace {
+
+enum Notice : uint8_t { kAlive = 1, kArrived, kReleased, kForget };
+
+void write_id(Writer& writer, ObjectId id) {
+  writer.word(id.maker);
+  writer.word(id.number);
+}
+ObjectId read_id(Reader& reader) {
+  const uint64_t maker = reader.word();
+  return {maker, reader.word()};
+}
+
+// An object's value, once it has been made, for to_here(): arguments are its number and the type that is wanted; or nothing, for wait().
+class FetchFunction final : public Function {
+ public:
+  FetchFunction(Core& core, bool value) : core_(core), value_(value) {}
+  void call(Reader& arguments, const ResultPtr& result) const override {
+    const ObjectId id = read_id(arguments);
+    arguments.end();
+    const bool known = core_.objects().when_made(
+        id,
+        [result, value = value_](const std::shared_ptr<Object>& object, std::exception_ptr error) {
+          if (error) return result->error(error);
+          if (!value) return give_nothing(*result);
+          result->value([&](Writer& writer) { object->write(writer); }, nullptr);
+        });
+    if (!known)
+      throw InvalidArgument(
+          "the object is not there any more: its last reference went, or its user was silent for "
+          "longer than its lease");
+  }
+
+ private:
+  Core& core_;
+  bool value_;
+};
+
+// A user more for an object.
+class AddFunction final : public Function {
+ public:
+  explicit AddFunction(Core& core) : core_(core) {}
+  void call(Reader& arguments, const ResultPtr& result) const override {
+    const ObjectId id = read_id(arguments);
+    const uint64_t user = arguments.word();
+    arguments.end();
+    if (!core_.objects().add(id, user))
+      throw InvalidArgument("the object of a reference that was passed on is not there any more");
+    give_nothing(*result);
+  }
+
+ private:
+  Core& core_;
+};
+
+}  // namespace
+
+void LinkReferences::write_reference(Writer& writer, const ReferencePtr& reference) {
+  core_.write_reference(writer, reference);
+}
+ReferencePtr LinkReferences::read_reference(Reader& reader) {
+  return core_.read_reference(reader, link_);
+}
+
+void Core::register_own_functions() {
+  insert_own(registry_, "rpc.fetch", std::make_shared<FetchFunction>(*this, true), {.quick = true});
+  insert_own(registry_, "rpc.wait", std::make_shared<FetchFunction>(*this, false), {.quick = true});
+  insert_own(registry_, "rpc.add", std::make_shared<AddFunction>(*this), {.quick = true});
+  register_autograd(*this, registry_);
+}
+
+void Core::insert_own(Registry& registry, const std::string& name,
+                      std::shared_ptr<Function> function, FunctionOptions options) {
+  registry.insert(name, std::move(function), options, std::source_location::current(), true);
+}
+
+ReferencePtr Core::own(std::shared_ptr<Object> object) {
+  const ObjectId id{self().incarnation, next_number()};
+  objects_.expect(id, self().incarnation);
+  objects_.made(id, std::move(object), nullptr);
+  auto reference = std::make_shared<Reference>(weak_from_this(), self(), id);
+  reference->adds = 1;
+  const MutexLock lock(mutex_);
+  references_[{self().incarnation, id}] = reference;
+  return reference;
+}
+
+ReferencePtr Core::remote(const std::string& to, std::string_view function, uint64_t types_hash,
+                          const std::string& types, Writer& arguments, const CallOptions& options) {
+  const ObjectId id{self().incarnation, next_number()};
+  auto call = std::make_shared<TypedCall<void>>();
+  this->call(to, function, types_hash, &types, arguments, options, How::kAsync, call, id);
+  if (!call->link) std::rethrow_exception(call->error());
+  auto reference = std::make_shared<Reference>(weak_from_this(), call->link->peer(), id);
+  reference->adds = 1;
+  const MutexLock lock(mutex_);
+  references_[{reference->owner.incarnation, id}] = reference;
+  return reference;
+}
+
+// A reference in a message: 0; or 1, the owner (name, incarnation, pid, host), the object, the hold.
+void Core::write_reference(Writer& writer, const ReferencePtr& reference) {
+  if (!reference) return writer.byte(0);
+  if (reference->core.lock().get() != this)
+    throw InvalidArgument("a reference of another agent cannot be sent by this one");
+  const uint64_t hold = next_number();
+  writer.byte(1);
+  writer.text(reference->owner.name);
+  writer.word(reference->owner.incarnation);
+  writer.word(static_cast<uint64_t>(reference->owner.pid));
+  writer.text(reference->owner.host);
+  write_id(writer, reference->id);
+  writer.word(hold);
+  writer.holds().push_back(hold);
+  const MutexLock lock(mutex_);
+  holds_[hold] = {reference, nullptr};
+}
+
+ReferencePtr Core::read_reference(Reader&) {
+  throw InvalidArgument("a reference is read from a message of a link");
+}
+
+ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& link) {
+  if (reader.byte() == 0) return nullptr;
+  Peer owner;
+  owner.name = reader.text();
+  owner.incarnation = reader.word();
+  owner.pid = static_cast<int64_t>(reader.word());
+  owner.host = reader.text();
+  const ObjectId id = read_id(reader);
+  const uint64_t hold = reader.word();
+
+  ReferencePtr reference;
+  {
+    const MutexLock lock(mutex_);
+    auto& known = references_[{owner.incarnation, id}];
+    reference = known.lock();
+    if (!reference) known = reference = std::make_shared<Reference>(weak_from_this(), owner, id);
+  }
+  const auto arrived = [weak = weak_from_this(), link, hold] {
+    const auto core = weak.lock();
+    if (!core) return;
+    Writer notice;
+    notice.byte(kArrived);
+    notice.word(hold);
+    core->send_notice(link, notice);
+  };
+  if (owner.incarnation == self().incarnation) {
+    if (objects_.add(id, self().incarnation)) {
+      const MutexLock lock(mutex_);
+      ++reference->adds;
+    }
+    arrived();
+    return reference;
+  }
+  auto call = std::make_shared<TypedCall<void>>();
+  Future<void>(call).when_done(
+      [weak = weak_from_this(), reference, arrived](const Future<void>& done) {
+        const auto core = weak.lock();
+        if (core && !done.error()) {
+          const MutexLock lock(core->mutex_);
+          ++reference->adds;
+        }
+        arrived();
+      });
+  const auto add = [weak = weak_from_this(), owner, id, call] {
+    const auto core = weak.lock();
+    if (!core) return;
+    Writer arguments(core.get());
+    write_id(arguments, id);
+    arguments.word(core->self().incarnation);
+    const ContextScope scope({});  // it is not part of the call that brought it
+    core->call_owner(owner, "rpc.add", arguments, {}, How::kSync, call);
+  };
+  if (transport_->living_link_to(owner.name))
+    add();
+  else
+    reactor_->post(task_of(add));
+  return reference;
+}
+
+void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link) noexcept {
+  if (holds.empty()) return;
+  std::vector<ReferencePtr> freed;
+  const MutexLock lock(mutex_);
+  for (const uint64_t hold : holds) {
+    const auto found = holds_.find(hold);
+    if (found == holds_.end()) continue;
+    if (link) {
+      found->second.link = link;
+    } else {
+      freed.push_back(std::move(found->second.reference));
+      holds_.erase(found);
+    }
+  }
+}
+
+void Core::reference_gone(Reference& reference) noexcept {
+  uint64_t adds = 0;
+  {
+    const MutexLock lock(mutex_);
+    adds = reference.adds;
+    const auto found = references_.find({reference.owner.incarnation, reference.id});
+    if (found != references_.end() && found->second.expired()) references_.erase(found);
+  }
+  if (adds == 0 || stopped()) return;
+  if (reference.owner.incarnation == self().incarnation)
+    return objects_.release(reference.id, self().incarnation, adds);
+  try {
+    Writer notice;
+    notice.byte(kReleased);
+    write_id(notice, reference.id);
+    notice.word(self().incarnation);
+    notice.word(adds);
+    tell(reference.owner, std::move(notice));
+  } catch (const std::exception& error) {
+    log_warning("rpc: a reference of " + reference.owner.str() +
+                " could not be given back: " + error.what());
+  }
+}
+
+Reference::~Reference() {
+  if (const auto alive = core.lock()) alive->reference_gone(*this);
+}
+
+void Core::send_notice(const std::shared_ptr<Link>& link, const Writer& notice) {
+  // Back over a link that the other end made: it has a sender's half like any.
+  link->send({MessageKind::kNotice, 0}, notice.body(), {}, {}, Link::When::kNow);
+}
+
+void Core::tell(const Peer& peer, Writer notice) {
+  if (const auto link = transport_->living_link_to(peer.name)) {
+    if (link->peer().incarnation == peer.incarnation) send_notice(link, notice);
+    return;
+  }
+  reactor_->post(task_of([weak = weak_from_this(), peer, notice] {
+    const auto core = weak.lock();
+    if (!core || core->stopped()) return;
+    try {
+      const auto link = core->link_of(peer.name, Deadline::seconds(2));
+      if (link->peer().incarnation == peer.incarnation) core->send_notice(link, notice);
+    } catch (const Error&) {  // it is gone, and its objects with it
+    }
+  }));
+}
+
+void Core::received_notice(const std::shared_ptr<Link>& link, Reader& notice) {
+  switch (notice.byte()) {
+    case kAlive:
+      return objects_.heard(link->peer().incarnation, Deadline::Clock::now());
+    case kArrived:
+      return drop_holds({notice.word()});
+    case kReleased: {
+      const ObjectId id = read_id(notice);
+      const uint64_t user = notice.word();
+      return objects_.release(id, user, notice.word());
+    }
+    case kForget: {
+      const uint64_t maker = notice.word();
+      return forget({maker, notice.word()});
+    }
+    default:
+      throw DataError("a notice of rpc of an unknown kind");
+  }
+}
+
+// Those who have a part in a context tell those whom they called.
+void Core::forget(ContextId id) {
+  const auto state = contexts_.find(id);
+  if (!state) return;
+  contexts_.release(id);
+  Writer notice;
+  notice.byte(kForget);
+  notice.word(id.maker);
+  notice.word(id.number);
+  for (const std::string& peer : state->peers())
+    if (const auto link = transport_->living_link_to(peer)) send_notice(link, notice);
+}
+
+void Core::keep_leases() {
+  if (stopped()) return;
+  const auto now = Deadline::Clock::now();
+  std::map<uint64_t, Peer> owners;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [key, weak] : references_)
+      if (const auto reference = weak.lock(); reference && key.first != self().incarnation)
+        owners.try_emplace(key.first, reference->owner);
+  }
+  Writer notice;
+  notice.byte(kAlive);
+  for (const auto& [incarnation, owner] : owners) tell(owner, notice);
+  expire();
+  reactor_->at(now + options_.lease / 3, task_of([weak = weak_from_this()] {
+                 if (const auto core = weak.lock()) core->keep_leases();
+               }));
+}
+
+void Core::expire() {
+  // An object's destructor is the user's code, and may wait: not here, on the leader.
+  reactor_->post(task_of([weak = weak_from_this()] {
+    const auto core = weak.lock();
+    if (!core) return;
+    for (const uint64_t user : core->objects_.drop_silent(
+             Deadline::Clock::now() - core->options_.lease, core->self().incarnation))
+      log_info("rpc: the references of a process that ended or was silent count no longer (" +
+               std::to_string(user) + ")");
+  }));
+}
+
+size_t Core::held_references() const {
+  const MutexLock lock(mutex_);
+  size_t count = 0;
+  for (const auto& [key, weak] : references_)
+    if (!weak.expired() && key.first != self().incarnation) ++count;
+  return count;
+}
+
+// ---- what the headers' templates call ----
+
+References& references_of(Writer& writer) {
+  if (!writer.references())
+    throw InvalidArgument("a reference cannot be written outside of a call");
+  return *writer.references();
+}
+References& references_of(Reader& reader) {
+  if (!reader.references()) throw InvalidArgument("a reference cannot be read outside of a call");
+  return *reader.references();
+}
+
+bool is_here(const ReferencePtr& reference) {
+  const auto core = reference->core.lock();
+  return core && core->self().incarnation == reference->owner.incarnation;
+}
+
+void throw_empty_reference() {
+  throw InvalidArgument("this rpc::RRef refers to nothing");
+}
+
+std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::type_info& type) {
+  if (!reference) throw_empty_reference();
+  const auto core = reference->core.lock();
+  if (!core) throw Cancelled("the agent of a reference was shut down");
+  if (core->self().incarnation != reference->owner.incarnation)
+    throw InvalidArgument("the object of this reference lives in " + reference->owner.str() +
+                          ", not in '" + core->self().name +
+                          "': to_here() copies it, rpc_sync() calls functions there");
+  Promise<std::shared_ptr<Object>> promise;
+  const auto future = promise.future();
+  auto shared = std::make_shared<Promise<std::shared_ptr<Object>>>(std::move(promise));
+  if (!core->objects().when_made(
+          reference->id, [shared](const std::shared_ptr<Object>& object, std::exception_ptr error) {
+            if (error)
+              shared->set_error(error);
+            else
+              shared->set_value(object);
+          }))
+    throw InvalidArgument("the object of this reference is not there any more");
+  std::shared_ptr<Object> object = future.get();
+  if (object->type() != type)
+    throw InvalidArgument("the object of this reference is a " + type_name(object->type()) +
+                          ", not a " + type_name(type));
+  return object;
+}
+
+void start_fetch(const ReferencePtr& reference, const PendingPtr& call) {
+  const auto core = reference->core.lock();
+  if (!core)
+    return call->state().fail(
+        std::make_exception_ptr(Cancelled("the agent of a reference was shut down")));
+  Writer& arguments = scratch_writer(core);
+  write_id(arguments, reference->id);
+  core->call_owner(reference->owner, "rpc.fetch", arguments, {}, How::kSync, call);
+}
+
+void start_wait(const ReferencePtr& reference, const PendingPtr& call) {
+  const auto core = reference->core.lock();
+  if (!core)
+    return call->state().fail(
+        std::make_exception_ptr(Cancelled("the agent of a reference was shut down")));
+  Writer& arguments = scratch_writer(core);
+  write_id(arguments, reference->id);
+  core->call_owner(reference->owner, "rpc.wait", arguments, {}, How::kSync, call);
+}
+
+Destination destination_of(const ReferencePtr& reference) {
+  const auto core = reference->core.lock();
+  if (!core) throw Cancelled("the agent of a reference was shut down");
+  core->check_owner(reference->owner);
+  return Destination(core, reference->owner.name, {});
+}
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,52 @@
+// Where processes of an rpc are: their entries in the store, "rpc/NAME". Not a public header.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/rpc/internal/transport.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep::rpc::internal {
+
+struct Entry {
+  Peer peer;
+  std::string host_identity;
+  std::string local;             // name of the abstract Unix socket
+  std::vector<std::string> tcp;  // "address:port", the likeliest first
+
+  std::string encode() const;
+  // nullopt for "": it has gone. Throws StoreError.
+  static std::optional<Entry> decode(const std::string& text);
+};
+
+std::string entry_key(const std::string& name);
+
+// Listens on an abstract Unix socket of a new name, which `name` is set to. Throws SystemError.
+UniqueFd listen_local(std::string& name);
+
+// One attempt to connect: over the Unix socket where both are on one host, else over TCP. An empty descriptor: nobody
+// listens there (any more), or, `silent`, the host does not answer.
+struct Attempt {
+  UniqueFd fd;
+  bool local = false;
+  bool silent = false;
+  std::string error;
+};
+Attempt try_connect(const Entry& entry, const std::string& own_host_identity, Deadline deadline);
+
+// For a socket of a link between hosts: small messages at once, and a host that vanished is noticed within seconds.
+void prepare_tcp(int fd);
+
+// Puts the entry into the store. Throws InvalidArgument: another process that lives has the name; StoreError; Timeout.
+void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline deadline);
+// Takes it out if it is still there.
+void give_up_name(Store& store, const Entry& entry) noexcept;
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,155 @@
+// StreamLink: a Link over a stream socket. Not a public header.
+//
+// Sending (link_send.cpp): who sends puts its frame into `filling_`; who finds nobody writing swaps that with `writing_`
+// and writes it, and whatever others have put in meanwhile (flat combining; Hendler et al., 2010). What the socket does not
+// take the leader writes once it does.
+//
+// Receiving (link_receive.cpp): one thread at a time, the leader or one in receive_until(). While the latter reads, and
+// for a short time afterwards, the leader does not look at the socket: a caller that makes one call after the other
+// does not tell the system so twice for each.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/core/mutex.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/rpc/internal/hello.h"
+#include "lockstep/rpc/internal/outbox.h"
+#include "lockstep/rpc/internal/receive_memory.h"
+#include "lockstep/rpc/internal/receiver.h"
+#include "lockstep/rpc/internal/transport.h"
+
+namespace lockstep::rpc::internal {
+
+class StreamLink;
+
+// What the links of a transport share; outlives them.
+struct Surroundings {
+  Reactor& reactor;
+  LinkLimits limits;
+  std::string host_identity;
+  std::shared_ptr<ReceiveMemory> memory;
+  Transport::Handlers handlers;
+  // It has something to write that the leader is to write soon. Any thread.
+  std::function<void(std::shared_ptr<StreamLink>)> write_soon;
+  // It is lost: forget it. Before `lost`.
+  std::function<void(const std::shared_ptr<StreamLink>&)> gone;
+  // It sent what is no message.
+  std::function<void(const std::string&)> refused;
+};
+
+class StreamLink final : public Link, public std::enable_shared_from_this<StreamLink> {
+ public:
+  // `fd`: introduced. `ready`: the frame that has to go first; may be empty.
+  StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introduction introduction,
+             const std::string& ready);
+  ~StreamLink() override;
+
+  // The leader looks at the socket from now on.
+  void start();
+  // Writes what waits, if nobody is doing so.
+  void flush();
+
+  const Peer& peer() const override { return introduction_.other.peer; }
+  bool send(const MessageHead& head, std::string_view body, std::string_view body_end,
+            const Tensors& tensors, When when) override;
+  size_t queued_bytes() const override { return queued_.load(std::memory_order_relaxed); }
+  bool wait_for_room(Deadline deadline) override;
+  void fetch(Incoming& message) override;
+  void drop(uint64_t pending) noexcept override;
+  bool receive_until(const std::function<bool()>& done, Deadline deadline) override;
+  void close(const std::string& why) override;
+
+  bool lost() const { return closed_.load(std::memory_order_acquire); }
+  // Waits until no thread is in a handler of this link any more; after close(), and not from a handler.
+  void wait_until_quiet() const;
+
+  // Guards Surroundings::write_soon against asking twice.
+  std::atomic<bool> written_soon{false};
+
+ private:
+  struct Named {  // a tensor in the sender's memory
+    size_t place;
+    TensorPlace row;
+  };
+  struct Kept {
+    Tensors tensors;
+    size_t bytes = 0;
+  };
+
+  // ---- sending ----
+  void write();  // by who has set being_written_
+  void leave_to_leader();
+  void write_failed();
+  void no_longer_queued(size_t bytes);
+  void taken(uint64_t ticket);
+  void send_taken(uint64_t ticket);
+  void forget_what_waits();
+
+  // ---- receiving ----
+  bool begin_reading(const std::function<bool()>& done);
+  void ready(uint32_t events);
+  void read_as_leader(bool to_the_end);
+  enum class Got { kNothing, kSome, kAll, kEnd };  // kAll: most likely all that is there
+  Got read_once(const std::shared_ptr<Link>& self);
+  void hand_out(const std::shared_ptr<Link>& self, Receiver::Message& message);
+  void end(const std::string& why);
+  bool ended() const;
+  void stop_reading();
+  void hand_back();
+  void say_lost();
+  std::string why_it_ended() const;
+
+  // ---- what the leader looks at ----
+  void look(bool in);
+  void look_for_room(bool out);
+
+  const std::shared_ptr<Surroundings> around_;
+  const UniqueFd fd_;
+  const Introduction introduction_;
+  std::atomic<bool> other_reads_;  // the other end reads this process's memory
+
+  mutable Mutex look_mutex_;
+  bool looks_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;  // the leader, for what comes
+  bool looks_for_room_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;
+  std::atomic<bool> looked_at_{false};     // looks_
+  std::atomic<bool> handing_back_{false};  // a timer will
+
+  Mutex send_mutex_;
+  Outbox filling_ LOCKSTEP_GUARDED_BY(send_mutex_);
+  std::unordered_map<uint64_t, Kept> kept_
+      LOCKSTEP_GUARDED_BY(send_mutex_);  // by ticket, until taken
+  uint64_t last_ticket_ LOCKSTEP_GUARDED_BY(send_mutex_) = 0;
+  bool being_written_ LOCKSTEP_GUARDED_BY(send_mutex_) =
+      false;  // by some thread, which has writing_
+  bool blocked_ LOCKSTEP_GUARDED_BY(send_mutex_) =
+      false;  // the socket takes no more; the leader goes on
+  bool broken_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;  // it never will
+  ConditionVariable room_;
+  std::atomic<int> waiting_for_room_{0};
+  std::atomic<size_t> queued_{0};
+  Outbox writing_;  // of who has set being_written_
+
+  std::atomic<bool> reading_{false};       // some thread has what follows
+  std::atomic<bool> leader_reads_{false};  // it is the leader
+  Receiver receiver_;
+  std::atomic<std::thread::id> handing_out_{};  // who is in handlers
+  bool answered_ = false;                       // it has sent something meanwhile; of that thread
+  std::atomic<bool> others_wait_{false};        // for reading_, in vain
+  std::atomic<bool> lost_is_said_{false};
+
+  Mutex pending_mutex_;
+  std::unordered_map<uint64_t, std::vector<Named>> pending_ LOCKSTEP_GUARDED_BY(pending_mutex_);
+
+  mutable Mutex why_mutex_;
+  std::string why_ LOCKSTEP_GUARDED_BY(why_mutex_);
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,44 @@
+// ReceiveMemory: storage for the tensors that come over links. Not a public header.
+//
+// Pages that were never written cost a fault each, more than the copy into them: large storages that their tensors have
+// given back are kept, and the next tensor of about that size finds its pages warm.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <list>
+#include <memory>
+
+#include "lockstep/core/mutex.h"
+#include "lockstep/core/pages.h"
+
+namespace lockstep::rpc::internal {
+
+// Any thread. Tensors may outlive whoever asked for them; the memory lives as long as they do.
+class ReceiveMemory : public std::enable_shared_from_this<ReceiveMemory> {
+ public:
+  // From so many bytes on a storage is kept.
+  static constexpr size_t kLarge = size_t{256} << 10;
+
+  // Keeps at most `kept_bytes` of what nobody uses; the oldest goes first.
+  static std::shared_ptr<ReceiveMemory> make(size_t kept_bytes);
+
+  // A contiguous tensor of `bytes` bytes, not initialised. Throws what the system throws where there is no memory.
+  at::Tensor tensor(at::ScalarType dtype, at::IntArrayRef sizes, size_t bytes);
+  // Bytes that are kept now.
+  size_t kept() const;
+
+ private:
+  explicit ReceiveMemory(size_t kept_bytes) : most_(kept_bytes) {}
+  struct Loan;
+  std::unique_ptr<PageMemory> take(size_t bytes);
+  void give_back(std::unique_ptr<PageMemory> memory) noexcept;
+
+  const size_t most_;
+  mutable Mutex mutex_;
+  std::list<std::unique_ptr<PageMemory>> free_ LOCKSTEP_GUARDED_BY(mutex_);  // the newest first
+  size_t kept_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,127 @@
+#include "lockstep/rpc/internal/served.h"
+
+#include <c10/util/Exception.h>
+
+#include "lockstep/core/exception_text.h"
+
+namespace lockstep::rpc::internal {
+
+Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Function& function,
+               RequestHead head, Incoming& message, std::string_view arguments)
+    : core_(std::move(core)),
+      link_(std::move(link)),
+      function_(function),
+      number_(message.head.call),
+      order_(head.order),
+      deadline_(Deadline::after(std::chrono::nanoseconds(
+          static_cast<int64_t>(std::min<uint64_t>(head.ends_in_ns, INT64_MAX))))),
+      keep_(head.keep),
+      record_(std::move(head.record)),
+      message_{message.head, {}, std::move(message.tensors), std::exchange(message.pending, 0)},
+      arguments_(arguments.begin(), arguments.end()) {}
+
+Served::~Served() {
+  if (message_.pending) link_->drop(message_.pending);
+  if (end()) core_->served(*this);
+}
+
+void Served::run() {
+  if (cancelled_ || deadline_.expired()) {
+    if (end()) ended();
+    return;
+  }
+  try {
+    if (message_.pending) {
+      link_->fetch(message_);
+      message_.pending = 0;
+    }
+    if (record_) {
+      context_ = core_->contexts().find_or_make(record_->context, core_);
+      context_->received(*record_, message_.tensors, link_->peer().name);
+    }
+    const ContextScope scope({.deadline = deadline_,
+                              .autograd = context_,
+                              .core = core_,
+                              .cancelled = {shared_from_this(), &cancelled_},
+                              .from = link_});
+    LinkReferences references(*core_, link_);
+    Reader reader({arguments_.data(), arguments_.size()}, std::move(message_.tensors), &references);
+    function_.call(reader, shared_from_this());
+  } catch (...) {
+    error(std::current_exception());
+  }
+}
+
+void Served::value(const std::function<void(Writer&)>& write,
+                   const std::function<std::shared_ptr<Object>()>& object) {
+  if (!end()) return;
+  try {
+    LinkReferences references(*core_, link_);
+    Writer writer(&references);
+    if (keep_) {
+      core_->objects().made(*keep_, object(), nullptr);
+      writer.byte(0);
+    } else if (!write) {
+      throw InvalidArgument(
+          "what it returns does not travel: it stays with its process; call it by remote<T>()");
+    } else {
+      Writer result(&references);
+      write(result);
+      const auto places =
+          context_ ? context_->returned(*record_, result.tensors()) : std::vector<uint32_t>();
+      writer.length(places.size());
+      for (const uint32_t place : places) writer.length(place);
+      writer.raw(result.body());
+      writer.tensors() = std::move(result.tensors());
+      writer.holds() = std::move(result.holds());
+    }
+    answer(MessageKind::kResponse, writer);
+  } catch (...) {
+    Writer writer;
+    write_error(writer, std::current_exception(), function_);
+    answer(MessageKind::kError, writer);
+  }
+  ended();
+}
+
+void Served::error(std::exception_ptr error) {
+  if (!end()) return;
+  if (keep_) core_->objects().made(*keep_, nullptr, error);
+  Writer writer;
+  write_error(writer, error, function_);
+  answer(MessageKind::kError, writer);
+  ended();
+}
+
+void Served::answer(MessageKind kind, Writer& writer) {
+  const bool sent =
+      link_->send({kind, number_}, writer.body(), {}, writer.tensors(), Link::When::kNow);
+  core_->held_by(writer.holds(), sent ? link_ : nullptr);
+}
+
+void Served::ended() {
+  core_->served(*this);
+}
+
+void write_error(Writer& writer, std::exception_ptr error, const Function& function) {
+  std::string type = "an unknown exception", text = "no text";
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& caught) {
+    type = "c10::Error";
+    text = caught.what_without_backtrace();
+  } catch (const std::exception& caught) {
+    type = type_name(typeid(caught));
+    text = caught.what();
+  } catch (...) {
+  }
+  constexpr size_t kMostText = 64 << 10;
+  if (text.size() > kMostText) text.resize(kMostText);
+  std::string_view file = function.site.file_name();
+  writer.text(type);
+  writer.text(text);
+  writer.text(std::string(file.substr(file.rfind('/') + 1)) + ":" +
+              std::to_string(function.site.line()));
+}
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,63 @@
+// Served: a call of another process while it is served here. Not a public header.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "lockstep/rpc/internal/core.h"
+
+namespace lockstep::rpc::internal {
+
+class Served final : public Function::Result, public std::enable_shared_from_this<Served> {
+ public:
+  // Keeps copies of the message's bytes, from `head` on what follows it.
+  Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Function& function,
+         RequestHead head, Incoming& message, std::string_view arguments);
+  ~Served() override;
+
+  void run();
+  void cancel() noexcept { cancelled_.store(true, std::memory_order_relaxed); }
+
+  void value(const std::function<void(Writer&)>& write,
+             const std::function<std::shared_ptr<Object>()>& object) override;
+  void error(std::exception_ptr error) override;
+
+  const Function& function() const { return function_; }
+  const std::shared_ptr<Link>& link() const { return link_; }
+  uint64_t order() const { return order_; }
+  uint64_t number() const { return number_; }
+  bool pending() const { return message_.pending != 0; }  // its tensors have yet to be fetched
+  Deadline::Clock::time_point begun() const { return begun_; }
+
+  // On the call board; guarded by the core.
+  bool shown = false;
+  uint64_t board_call = 0;
+
+ private:
+  bool end() noexcept { return !ended_.exchange(true, std::memory_order_acq_rel); }
+  void answer(MessageKind kind, Writer& writer);
+  void ended();
+
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<Link> link_;
+  const Function& function_;
+  const uint64_t number_;
+  const uint64_t order_;
+  const Deadline deadline_;
+  const std::optional<ObjectId> keep_;
+  std::optional<Recording> record_;
+  std::shared_ptr<ContextState> context_;
+  Incoming message_;  // without its body
+  c10::SmallVector<char, 256> arguments_;
+  std::atomic<bool> cancelled_{false}, ended_{false};
+  const Deadline::Clock::time_point begun_ = Deadline::Clock::now();
+};
+
+// An exception as an error's body: type, text, place.
+void write_error(Writer& writer, std::exception_ptr error, const Function& function);
+
+}  // namespace lockstep::rpc::internal

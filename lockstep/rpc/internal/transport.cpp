@@ -1,0 +1,479 @@
+#include "lockstep/rpc/internal/transport.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <map>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/interfaces.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
+#include "lockstep/core/net.h"
+#include "lockstep/rpc/internal/directory.h"
+#include "lockstep/rpc/internal/hello.h"
+#include "lockstep/rpc/internal/link.h"
+
+namespace lockstep::rpc::internal {
+namespace {
+
+constexpr size_t kMostStrangers = 256;
+constexpr auto kStrangersTime = std::chrono::seconds(5);
+constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
+constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
+constexpr auto kAcceptedAgain = std::chrono::milliseconds(100);  // after there were no descriptors
+
+uint64_t random_word() {
+  const std::string bytes = random_bytes(sizeof(uint64_t));
+  uint64_t word;
+  std::memcpy(&word, bytes.data(), sizeof word);
+  return word;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+void check_name(const std::string& name) {
+  const bool printable =
+      std::all_of(name.begin(), name.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (name.empty() || name.size() > 200 || !printable)
+    throw InvalidArgument("rpc: a process's name has 1 to 200 printable ASCII characters; '" +
+                          name.substr(0, 200) + "' has not");
+}
+
+// By which addresses others reach a socket that listens on `listen`.
+std::vector<std::string> addresses_of(const std::string& listen, uint16_t port) {
+  std::vector<std::string> addresses;
+  if (listen == "0.0.0.0" || listen == "::") {
+    const auto all = interface_addresses();
+    for (const std::string& address : candidate_addresses(all)) {
+      if (listen == "0.0.0.0" && address.find(':') != std::string::npos) continue;
+      addresses.push_back(HostPort{address, port}.to_string());
+    }
+    addresses.push_back(HostPort{listen == "::" ? "::1" : "127.0.0.1", port}.to_string());
+  } else {
+    addresses.push_back(HostPort{listen, port}.to_string());
+  }
+  return addresses;
+}
+
+}  // namespace
+
+std::string Peer::str() const {
+  return "'" + name + "' (process " + std::to_string(pid) + " on host " + host + ")";
+}
+
+struct Transport::State : std::enable_shared_from_this<Transport::State> {
+  State(Reactor& given, std::shared_ptr<Store> its_store, const Secret& its_secret,
+        TransportOptions its_options)
+      : reactor(given),
+        store(std::move(its_store)),
+        secret(its_secret),
+        options(std::move(its_options)) {}
+
+  void listen();
+  void start(Handlers handlers);
+  void accept(int listener, bool local);
+  void meet(const std::shared_ptr<Stranger>& stranger, bool local);
+  void refuse(const std::shared_ptr<Stranger>& stranger, const std::string& why, bool counts);
+  void count_refused(const std::string& why);
+  std::shared_ptr<StreamLink> make_link(UniqueFd fd, Introduction introduction, bool local,
+                                        const std::string& ready, const std::string& name);
+  std::shared_ptr<StreamLink> attempt(const std::string& name, Deadline deadline);
+  void write_what_waits();
+  void close(const std::string& why);
+
+  Reactor& reactor;
+  const std::shared_ptr<Store> store;
+  const Secret secret;
+  const TransportOptions options;
+  const ProofWord word;
+  Hello self;
+  Entry entry;
+  UniqueFd local_listener, tcp_listener, wake;
+  std::shared_ptr<Surroundings> around;
+  std::atomic<uint64_t> refused{0};
+
+  struct Known {
+    std::shared_ptr<StreamLink> link;
+    bool attempting = false;
+    uint64_t lost_incarnation = 0;  // of the last link
+  };
+  struct Meeting {
+    std::shared_ptr<Stranger> stranger;
+    uint64_t timer = 0;
+  };
+  mutable Mutex mutex;
+  ConditionVariable changed;
+  bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
+  std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
+  std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // all, both ways
+  std::list<Meeting> strangers LOCKSTEP_GUARDED_BY(mutex);                 // the oldest first
+
+  Mutex write_mutex;
+  std::vector<std::shared_ptr<StreamLink>> to_write LOCKSTEP_GUARDED_BY(write_mutex);
+};
+
+// ---- coming up ----
+
+void Transport::State::listen() {
+  local_listener = listen_local(entry.local);
+  tcp_listener = listen_tcp({options.listen, 0});
+  entry.tcp = addresses_of(options.listen, local_address(tcp_listener.get()).port);
+  wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) throw system_error("eventfd", errno);
+}
+
+void Transport::State::start(Handlers handlers) {
+  const std::weak_ptr<State> weak = weak_from_this();
+  around = std::make_shared<Surroundings>(Surroundings{
+      .reactor = reactor,
+      .limits = options.limits,
+      .host_identity = entry.host_identity,
+      .memory = ReceiveMemory::make(options.kept_bytes),
+      .handlers = std::move(handlers),
+      .write_soon =
+          [weak](std::shared_ptr<StreamLink> link) {
+            const auto state = weak.lock();
+            if (!state) return;
+            bool first = false;
+            {
+              MutexLock lock(state->write_mutex);
+              first = state->to_write.empty();
+              state->to_write.push_back(std::move(link));
+            }
+            if (!first) return;
+            const uint64_t one = 1;
+            [[maybe_unused]] const auto written = ::write(state->wake.get(), &one, sizeof one);
+          },
+      .gone =
+          [weak](const std::shared_ptr<StreamLink>& link) {
+            const auto state = weak.lock();
+            if (!state) return;
+            MutexLock lock(state->mutex);
+            state->links.erase(link);
+            const auto found = state->known.find(link->peer().name);
+            if (found == state->known.end() || found->second.link != link) return;
+            found->second.link = nullptr;
+            found->second.lost_incarnation = link->peer().incarnation;
+          },
+      .refused =
+          [weak](const std::string& what) {
+            if (const auto state = weak.lock()) state->count_refused(what);
+          }});
+  reactor.watch(wake.get(), EPOLLIN, [weak](uint32_t) {
+    if (const auto state = weak.lock()) state->write_what_waits();
+  });
+  reactor.watch(local_listener.get(), EPOLLIN, [weak](uint32_t) {
+    if (const auto state = weak.lock()) state->accept(state->local_listener.get(), true);
+  });
+  reactor.watch(tcp_listener.get(), EPOLLIN, [weak](uint32_t) {
+    if (const auto state = weak.lock()) state->accept(state->tcp_listener.get(), false);
+  });
+}
+
+void Transport::State::write_what_waits() {
+  std::vector<std::shared_ptr<StreamLink>> links;
+  {
+    MutexLock lock(write_mutex);
+    links.swap(to_write);
+  }
+  for (const auto& link : links) {
+    link->written_soon = false;
+    link->flush();
+  }
+}
+
+// ---- who connects ----
+
+void Transport::State::accept(int listener, bool local) {
+  const std::weak_ptr<State> weak = weak_from_this();
+  while (true) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (!fd && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (!fd) {
+      // No descriptors, say; nobody tells us when there are some again.
+      log_warning("rpc: a connection cannot be accepted: " + std::string(std::strerror(errno)));
+      reactor.at(Reactor::Clock::now() + kAcceptedAgain, task_of([weak, listener, local] {
+                   if (const auto state = weak.lock()) state->accept(listener, local);
+                 }));
+      return;
+    }
+    if (!local) prepare_tcp(fd.get());
+    const auto stranger = std::make_shared<Stranger>(std::move(fd), secret, self);
+    std::shared_ptr<Stranger> oldest;
+    {
+      MutexLock lock(mutex);
+      if (closed) return;
+      if (strangers.size() >= kMostStrangers) oldest = strangers.front().stranger;
+      const uint64_t timer =
+          reactor.at(Reactor::Clock::now() + kStrangersTime,
+                     task_of([weak, late = std::weak_ptr<Stranger>(stranger)] {
+                       const auto state = weak.lock();
+                       const auto who = late.lock();
+                       if (state && who)
+                         state->refuse(who, "a stranger did not say who it is in time", false);
+                     }));
+      strangers.push_back({stranger, timer});
+      reactor.watch(stranger->fd(), EPOLLIN | EPOLLRDHUP, [weak, stranger, local](uint32_t) {
+        if (const auto state = weak.lock()) state->meet(stranger, local);
+      });
+    }
+    if (oldest) refuse(oldest, "too many strangers at a time", false);
+  }
+}
+
+void Transport::State::meet(const std::shared_ptr<Stranger>& stranger, bool local) {
+  try {
+    if (!stranger->advance()) return;
+  } catch (const PeerLost&) {
+    return refuse(stranger, "",
+                  false);  // a port scanner, or one who looked whether this process lives
+  } catch (const Error& error) {
+    return refuse(stranger, error.what(), true);
+  }
+  reactor.forget(stranger->fd());
+  uint64_t timer = 0;
+  {
+    MutexLock lock(mutex);
+    const auto found =
+        std::find_if(strangers.begin(), strangers.end(),
+                     [&](const Meeting& meeting) { return meeting.stranger == stranger; });
+    if (found == strangers.end()) return;
+    timer = found->timer;
+    strangers.erase(found);
+  }
+  reactor.cancel(timer);
+  make_link(stranger->release(), stranger->introduction(), local, "", "");
+}
+
+void Transport::State::refuse(const std::shared_ptr<Stranger>& stranger, const std::string& why,
+                              bool counts) {
+  uint64_t timer = 0;
+  {
+    MutexLock lock(mutex);
+    const auto found =
+        std::find_if(strangers.begin(), strangers.end(),
+                     [&](const Meeting& meeting) { return meeting.stranger == stranger; });
+    if (found == strangers.end()) return;
+    timer = found->timer;
+    strangers.erase(found);
+  }
+  reactor.cancel(timer);
+  if (counts)
+    count_refused(why);
+  else if (!why.empty())
+    log_info("rpc: a connection was closed: " + why);
+  reactor.forget(stranger->fd());  // and with it the last owner
+}
+
+// The first is said aloud, and then ten times as many each time: whoever knocks shall not fill the log.
+void Transport::State::count_refused(const std::string& why) {
+  const uint64_t count = ++refused;
+  uint64_t said = 1;
+  while (said < count) said *= 10;
+  if (said == count)
+    log_warning("rpc: a connection was refused: " + why + " (number " + std::to_string(count) +
+                ")");
+}
+
+// `name`: of a link that this end has made; "": the other end has.
+std::shared_ptr<StreamLink> Transport::State::make_link(UniqueFd fd, Introduction introduction,
+                                                        bool local, const std::string& ready,
+                                                        const std::string& name) {
+  if (local) {
+    const int room = 1 << 20;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+  }
+  auto link = std::make_shared<StreamLink>(around, std::move(fd), std::move(introduction), ready);
+  {
+    MutexLock lock(mutex);
+    if (closed) return nullptr;
+    links.insert(link);
+    if (!name.empty()) known[name].link = link;
+  }
+  link->start();
+  return link;
+}
+
+// ---- who is called ----
+
+std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, Deadline deadline) {
+  auto pause = kLookedUpAgain;
+  uint64_t lost_incarnation = 0;
+  {
+    MutexLock lock(mutex);
+    lost_incarnation = known[name].lost_incarnation;
+  }
+  std::optional<Entry> gone;  // who was there, and does not answer
+  bool silent = false;
+  while (true) {
+    const auto found = Entry::decode(store->try_get(entry_key(name)).value_or(""));
+    if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
+      Attempt attempt = try_connect(*found, entry.host_identity, deadline);
+      gone = found;
+      silent = attempt.silent;
+      if (attempt.fd) {
+        try {
+          prove(attempt.fd.get(), secret, deadline);
+          Introduction introduction = introduce(attempt.fd.get(), self, deadline);
+          // The port may have gone to another process of the job.
+          if (introduction.other.peer.name == name &&
+              introduction.other.peer.incarnation == found->peer.incarnation) {
+            const std::string ready = ready_frame(introduction.this_end_reads);
+            return make_link(std::move(attempt.fd), std::move(introduction), attempt.local, ready,
+                             name);
+          }
+        } catch (const PeerLost&) {
+          // It went away in the middle: perhaps it comes back.
+          silent = !process_is_gone(found->peer.pid) || found->host_identity != entry.host_identity;
+        } catch (const Timeout&) {
+          silent = true;
+        } catch (const BadFrame& error) {
+          throw StoreError("rpc: who answers for '" + name + "': " + error.what());
+        }
+      }
+    }
+    {
+      MutexLock lock(mutex);
+      if (closed) return nullptr;
+    }
+    if (deadline.expired()) {
+      const std::string within = " within " + std::to_string(deadline.timeout_seconds()) + " s";
+      if (gone && silent) throw Timeout("rpc: " + gone->peer.str() + " did not answer" + within);
+      if (gone)
+        throw Timeout("rpc: " + gone->peer.str() + " is gone and has not come back" + within);
+      throw Timeout("rpc: '" + name + "' has not come" + within +
+                    (lost_incarnation ? ", since it ended" : "") +
+                    "; is its process running, and is this its name?");
+    }
+    std::this_thread::sleep_for(std::min<Deadline::Duration>(pause, deadline.remaining()));
+    pause = std::min(pause * 2, kLookedUpAtLeast);
+  }
+}
+
+// ---- the end ----
+
+void Transport::State::close(const std::string& why) {
+  std::set<std::shared_ptr<StreamLink>> all;
+  std::list<Meeting> met;
+  {
+    MutexLock lock(mutex);
+    if (closed) return;
+    closed = true;
+    all = links;
+    met.swap(strangers);
+    changed.notify_all();
+  }
+  for (const UniqueFd* fd : {&local_listener, &tcp_listener, &wake}) reactor.forget(fd->get());
+  for (const Meeting& meeting : met) {
+    reactor.cancel(meeting.timer);
+    reactor.forget(meeting.stranger->fd());
+  }
+  for (const auto& link : all) link->close(why);
+  for (const auto& link : all) link->wait_until_quiet();
+  local_listener.reset();
+  tcp_listener.reset();
+  give_up_name(*store, entry);
+}
+
+Transport::Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secret& secret,
+                     TransportOptions options, Handlers handlers, Deadline deadline) {
+  check_name(options.name);
+  state_ = std::make_shared<State>(reactor, std::move(store), secret, std::move(options));
+  State& state = *state_;
+  Hello& self = state.self;
+  self.peer = {state.options.name, random_word() | 1, ::getpid(), host_name()};
+  self.host_identity = host_identity();
+  if (state.options.alone) self.host_identity += "/" + std::to_string(self.peer.incarnation);
+  self.proof = state.word.proof();
+  state.entry.peer = self.peer;
+  state.entry.host_identity = self.host_identity;
+  state.listen();
+  claim_name(*state.store, state.entry, secret, deadline);
+  try {
+    state.start(std::move(handlers));
+  } catch (...) {
+    give_up_name(*state.store, state.entry);
+    throw;
+  }
+}
+
+Transport::~Transport() {
+  if (state_) state_->close("its agent has ended");
+}
+
+const Peer& Transport::self() const {
+  return state_->self.peer;
+}
+
+std::shared_ptr<Link> Transport::link_to(const std::string& name, Deadline deadline) {
+  check_name(name);
+  State& state = *state_;
+  const auto ended = [] { return PeerLost("rpc: this process's end was closed", -1); };
+  MutexLock lock(state.mutex);
+  while (true) {
+    if (state.closed) throw ended();
+    State::Known& known = state.known[name];
+    if (known.link && !known.link->lost()) return known.link;
+    if (known.attempting) {
+      if (!state.changed.wait_until(lock, deadline.time()) && deadline.expired())
+        throw Timeout("rpc: '" + name + "' has not answered within " +
+                      std::to_string(deadline.timeout_seconds()) + " s");
+      continue;
+    }
+    known.attempting = true;
+    lock.unlock();
+    std::shared_ptr<Link> link;
+    std::exception_ptr error;
+    try {
+      link = state.attempt(name, deadline);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    state.known[name].attempting = false;
+    state.changed.notify_all();
+    if (error) {
+      lock.unlock();
+      std::rethrow_exception(error);
+    }
+    if (!link) throw ended();
+    return link;
+  }
+}
+
+std::shared_ptr<Link> Transport::living_link_to(const std::string& name) const {
+  MutexLock lock(state_->mutex);
+  const auto found = state_->known.find(name);
+  if (found == state_->known.end() || !found->second.link || found->second.link->lost())
+    return nullptr;
+  return found->second.link;
+}
+
+uint64_t Transport::refused() const {
+  return state_->refused.load();
+}
+
+void Transport::close(const std::string& why) {
+  state_->close(why);
+}
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,18 @@
+// Peer: a process that has an agent. Not for programs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep::rpc::internal {
+
+// Who a process is.
+struct Peer {
+  std::string name;
+  uint64_t incarnation = 0;  // random; another one after a restart
+  int64_t pid = 0;
+  std::string host;         // for messages: "host a, process 123"
+  std::string str() const;  // "'ps' (process 123 on host a)"
+};
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,187 @@
+// RRef: a reference to an object that a process owns: a model, an optimizer, a tensor, anything. The owner keeps the
+// object as long as a reference to it lives anywhere.
+//
+//   rpc::RRef<Net> net = agent.remote<Net>("ps", "make_net", 128);     // Net is made there, and stays there
+//   at::Tensor y = net.rpc_sync<at::Tensor>("forward", x);             // registered with a first parameter Net&
+//   at::Tensor bias = agent.remote<at::Tensor>("ps", "bias").to_here();
+//
+// A reference may be an argument, a result, or part of one: who receives it is a user of the object, too. Users are counted
+// by the owner with leases: each process that has references says from time to time that it lives; the references of a process that
+// ended, or was silent for AgentOptions::lease, count no longer, so a killed user leaks nothing. When the owner is gone, what is done
+// with the reference throws PeerLost that names it; a process that comes back under the owner's name does not own it.
+// A copy is a handle of the same reference, for any thread; the last one may go anywhere, and going never waits.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+
+#include "lockstep/rpc/codec.h"
+#include "lockstep/rpc/future.h"
+#include "lockstep/rpc/peer.h"
+
+namespace lockstep::rpc {
+
+class Agent;
+struct CallOptions;
+
+namespace internal {
+
+class Core;
+
+// Which object: made by whom, and which of his.
+struct ObjectId {
+  uint64_t maker = 0;  // incarnation of the process that asked for it
+  uint64_t number = 0;
+  friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
+};
+
+// This process's share in an object: one for all its handles.
+class Reference {
+ public:
+  Reference(std::weak_ptr<Core> core, Peer owner, ObjectId id)
+      : core(std::move(core)), owner(std::move(owner)), id(id) {}
+  ~Reference();  // tells the owner, without waiting
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
+
+  const std::weak_ptr<Core> core;
+  const Peer owner;
+  const ObjectId id;
+  uint64_t adds = 0;  // how often the owner has counted this process; guarded by the core's table
+};
+using ReferencePtr = std::shared_ptr<Reference>;
+
+// How references travel.
+class References {
+ public:
+  virtual ~References() = default;
+  virtual void write_reference(Writer& writer, const ReferencePtr& reference) = 0;
+  virtual ReferencePtr read_reference(Reader& reader) = 0;
+};
+References& references_of(Writer& writer);
+References& references_of(Reader& reader);
+
+template <typename T>
+concept Travelling = Travels<T>;
+
+// An object that an owner keeps.
+class Object {
+ public:
+  virtual ~Object() = default;
+  virtual const std::type_info& type() const = 0;
+  // Writes the value; false: values of the type do not travel.
+  virtual bool write(Writer& writer) const = 0;
+};
+template <typename T>
+class TypedObject final : public Object {
+ public:
+  explicit TypedObject(std::shared_ptr<T> value) : value_(std::move(value)) {}
+  const std::type_info& type() const override { return typeid(T); }
+  bool write([[maybe_unused]] Writer& writer) const override {
+    if constexpr (Travels<T>) {
+      Codec<T>::write(writer, *value_);
+      return true;
+    } else {
+      return false;
+    }
+  }
+  const std::shared_ptr<T>& value() const { return value_; }
+
+ private:
+  std::shared_ptr<T> value_;
+};
+// The owner's object; waits until it has been made, with the call's deadline. Throws what making it threw, InvalidArgument
+// where this process is not the owner or the type is another one.
+std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::type_info& type);
+template <typename T>
+std::shared_ptr<T> owned(const ReferencePtr& reference) {
+  return static_cast<const TypedObject<T>&>(*owned_object(reference, typeid(T))).value();
+}
+// Words for T: as what travels, or by its name.
+template <typename T>
+void describe_type(TypeText& text) {
+  if constexpr (Travels<T>)
+    Codec<T>::describe(text);
+  else
+    text += type_name(typeid(T));
+}
+
+}  // namespace internal
+
+template <typename T>
+class RRef {
+ public:
+  RRef() = default;
+  explicit RRef(internal::ReferencePtr reference) : reference_(std::move(reference)) {}
+
+  bool valid() const { return reference_ != nullptr; }
+  // The owner's name. Of an empty one: throws InvalidArgument, as everything below.
+  const std::string& owner() const { return get().owner.name; }
+  bool is_owner() const;
+
+  // The object itself, on its owner; waits until it has been made. Throws InvalidArgument elsewhere.
+  std::shared_ptr<T> local_value() const { return internal::owned<T>(checked()); }
+  // A copy of the value, from its owner, once it has been made. Throws what making it threw (RemoteError), PeerLost, Timeout.
+  // With an autograd context, gradients flow back through it.
+  T to_here() const
+    requires internal::Travelling<T>;
+  Future<T> to_here_async() const
+    requires internal::Travelling<T>;
+  // Until it has been made.
+  void wait() const;
+
+  // Calls a function of the owner's whose first parameter is T& or std::shared_ptr<T>. See agent.h.
+  template <typename R = void, typename... Args>
+  R rpc_sync(std::string_view function, Args&&... args) const;
+  template <typename R = void, typename... Args>
+  Future<R> rpc_async(std::string_view function, Args&&... args) const;
+  template <typename R, typename... Args>
+  RRef<R> remote(std::string_view function, Args&&... args) const;
+
+  const internal::ReferencePtr& reference() const { return reference_; }
+
+ private:
+  const internal::ReferencePtr& checked() const;
+  const internal::Reference& get() const { return *checked(); }
+
+  internal::ReferencePtr reference_;
+};
+
+namespace internal {
+[[noreturn]] void throw_empty_reference();
+bool is_here(const ReferencePtr& reference);
+}  // namespace internal
+
+template <typename T>
+const internal::ReferencePtr& RRef<T>::checked() const {
+  if (!reference_) internal::throw_empty_reference();
+  return reference_;
+}
+template <typename T>
+bool RRef<T>::is_owner() const {
+  return internal::is_here(checked());
+}
+
+template <typename T>
+struct Codec<RRef<T>> {
+  static void describe(TypeText& text) {
+    text += "rref<";
+    internal::describe_type<T>(text);
+    text += ">";
+  }
+  static void write(Writer& writer, const RRef<T>& value) {
+    internal::references_of(writer).write_reference(writer, value.reference());
+  }
+  static RRef<T> read(Reader& reader) {
+    return RRef<T>(internal::references_of(reader).read_reference(reader));
+  }
+};
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,132 @@
+#include "lockstep/rpc/rref.h"
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "lockstep/rpc/agent.h"
+#include "lockstep/rpc/rpc_test_support.h"
+
+namespace lockstep::rpc {
+namespace {
+
+struct Counter {
+  explicit Counter(int start) : value(start) {}
+  int add(int x) { return value += x; }
+  int value;
+};
+
+Registry rref_functions() {
+  Registry registry;
+  registry.add("make", [](int start) { return std::make_shared<Counter>(start); });
+  registry.add("make_late", [](int start) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return Counter(start);
+  });
+  registry.add("make_fails", [](int) -> std::shared_ptr<Counter> { throw DataError("cannot"); });
+  registry.add("add", &Counter::add);
+  registry.add("value", [](const Counter& counter) { return counter.value; });
+  registry.add("ones", [](int64_t n) { return at::ones({n}); });
+  registry.add("sum", [](const RRef<at::Tensor>& t) { return t.to_here().sum().item<double>(); });
+  registry.add("pass", [](RRef<Counter> counter, const std::string& to, int x) {
+    return Agent::current().rpc_sync<int>(to, "use", counter, x);
+  });
+  registry.add("use", [](RRef<Counter> counter, int x) { return counter.rpc_sync<int>("add", x); });
+  registry.add("keep", [kept = std::make_shared<std::vector<RRef<Counter>>>()](
+                           RRef<Counter> counter) { kept->push_back(counter); });
+  registry.add("give", [](RRef<Counter> counter) { return counter; });
+  return registry;
+}
+
+// Objects go within a while: releases travel by themselves.
+size_t kept_within(const Agent& agent, size_t wanted) {
+  for (int i = 0; i < 300 && agent.kept_objects() != wanted; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return agent.kept_objects();
+}
+
+class RRefTest : public ::testing::Test {
+ protected:
+  Town town_;
+  Agent a_ = town_.agent("a", rref_functions()), b_ = town_.agent("b", rref_functions()),
+        c_ = town_.agent("c", rref_functions());
+};
+
+TEST_F(RRefTest, ObjectsStayWithTheirOwner) {
+  {
+    auto counter = a_.remote<Counter>("b", "make", 5);
+    EXPECT_EQ(counter.owner(), "b");
+    EXPECT_FALSE(counter.is_owner());
+    EXPECT_EQ(counter.rpc_sync<int>("add", 2), 7);
+    EXPECT_EQ(counter.rpc_sync<int>("value"), 7);
+    EXPECT_EQ(a_.remote<Counter>("b", "make_late", 1).rpc_sync<int>("value"), 1)
+        << "a call waits for its object";
+    EXPECT_THAT(message_of([&] { counter.local_value(); }), ::testing::HasSubstr("lives in 'b'"));
+    EXPECT_TRUE(a_.remote<at::Tensor>("b", "ones", 3).to_here().equal(at::ones({3})));
+    EXPECT_EQ(a_.held_references(), 1u);
+  }
+  EXPECT_EQ(kept_within(b_, 0), 0u);
+  EXPECT_EQ(a_.held_references(), 0u);
+}
+
+TEST_F(RRefTest, WhatMakingThrewShowsWhenItIsUsed) {
+  auto bad = a_.remote<Counter>("b", "make_fails", 1);
+  EXPECT_THAT(message_of([&] { bad.wait(); }),
+              ::testing::AllOf(::testing::HasSubstr("DataError"), ::testing::HasSubstr("cannot")));
+  EXPECT_THAT(message_of([&] { bad.rpc_sync<int>("value"); }), ::testing::HasSubstr("cannot"));
+  EXPECT_THAT(message_of([&] { a_.remote<Counter>("b", "not_there", 1).wait(); }),
+              ::testing::HasSubstr("not registered"));
+  EXPECT_THROW(a_.rpc_sync<int>("b", "value", a_.remote<at::Tensor>("b", "ones", 3)), RemoteError);
+  EXPECT_THAT(message_of([&] { a_.rpc_sync("b", "make", 1); }),
+              ::testing::HasSubstr("called as (int) -> nothing"));
+}
+
+TEST_F(RRefTest, PassedOnAndGivenBack) {
+  {
+    auto counter = a_.remote<Counter>("b", "make", 0);
+    EXPECT_EQ(a_.rpc_sync<int>("c", "use", counter, 3), 3);        // a -> c, owned by b
+    EXPECT_EQ(a_.rpc_sync<int>("c", "pass", counter, "b", 4), 7);  // a -> c -> b, its owner
+    EXPECT_EQ(a_.rpc_sync<RRef<Counter>>("c", "give", counter).rpc_sync<int>("value"), 7);
+    EXPECT_EQ(a_.rpc_sync<double>("c", "sum", a_.own(std::make_shared<at::Tensor>(at::ones({4})))),
+              4);
+    a_.rpc_sync("c", "keep", counter);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(b_.kept_objects(), 1u) << "c has it still";
+  EXPECT_EQ(kept_within(a_, 0), 0u);
+  c_.stop();
+  EXPECT_EQ(kept_within(b_, 0), 0u) << "c is gone, and what it had with it";
+}
+
+TEST_F(RRefTest, ADeadOwnerIsNamed) {
+  auto counter = a_.remote<Counter>("b", "make", 0);
+  counter.wait();
+  b_.stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Agent again = town_.agent("b", rref_functions());
+  EXPECT_THAT(message_of([&] { counter.wait(); }),
+              ::testing::AllOf(::testing::HasSubstr("owner"), ::testing::HasSubstr("'b'"),
+                               ::testing::HasSubstr("gone")));
+  EXPECT_THAT(message_of([&] { counter.rpc_sync<int>("value"); }), ::testing::HasSubstr("'b'"));
+}
+
+TEST(RRef, ASilentUserIsForgottenAfterItsLease) {
+  const Town town;
+  Agent b = town.agent("b", rref_functions(), {.lease = std::chrono::milliseconds(300)});
+  Agent a = town.agent("a", rref_functions(),
+                       {.lease = std::chrono::hours(1)});  // says too rarely that it lives
+  auto counter = a.remote<Counter>("b", "make", 0);
+  counter.wait();
+  EXPECT_EQ(b.kept_objects(), 1u);
+  EXPECT_EQ(kept_within(b, 0), 0u);
+  EXPECT_THAT(message_of([&] { counter.wait(); }), ::testing::HasSubstr("lease"));
+  Agent c = town.agent("c", rref_functions(), {.lease = std::chrono::milliseconds(300)});
+  auto other = c.remote<Counter>("b", "make", 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  EXPECT_EQ(other.rpc_sync<int>("value"), 0) << "who says that it lives keeps it";
+}
+
+}  // namespace
+}  // namespace lockstep::rpc

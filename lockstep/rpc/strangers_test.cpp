@@ -1,0 +1,305 @@
+// Who connects to a transport without being one of the job: nothing is believed, little is kept, and the others notice
+// nothing.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/net.h"
+#include "lockstep/rpc/internal/directory.h"
+#include "lockstep/rpc/internal/hello.h"
+#include "lockstep/rpc/internal/transport.h"
+#include "lockstep/store/hash_store.h"
+
+namespace lockstep::rpc::internal {
+namespace strangers_test {
+
+using namespace std::chrono_literals;
+
+Deadline soon() {
+  return Deadline::seconds(60);
+}
+Secret secret() {
+  return Secret::from_text("a job's");
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+class Strangers : public testing::Test {
+ protected:
+  Transport::Handlers handlers() {
+    return {.received =
+                [this](const std::shared_ptr<Link>& link, Incoming& message) {
+                  ++received_;
+                  if (message.head.kind == MessageKind::kRequest)
+                    link->send({MessageKind::kResponse, message.head.call}, message.body, {}, {},
+                               Link::When::kNow);
+                },
+            .lost = [this](const std::shared_ptr<Link>&, const std::string&) { ++lost_; }};
+  }
+  Entry entry() { return *Entry::decode(*store_->try_get(entry_key("server"))); }
+  // Alternately over both sockets.
+  UniqueFd connect(bool tcp = false) {
+    Entry where = entry();
+    Attempt attempt = try_connect(where, tcp ? "elsewhere" : where.host_identity, soon());
+    EXPECT_TRUE(attempt.fd) << attempt.error;
+    return std::move(attempt.fd);
+  }
+  Hello hello(const std::string& name) {
+    Hello hello;
+    hello.peer = {name, 7, 1, "nowhere"};
+    hello.host_identity = "nowhere";
+    return hello;
+  }
+  // One who knows the secret.
+  UniqueFd introduced(bool tcp = false) {
+    UniqueFd fd = connect(tcp);
+    prove(fd.get(), secret(), soon());
+    const Introduction introduction = introduce(fd.get(), hello("odd"), soon());
+    EXPECT_EQ(introduction.other.peer.name, "server");
+    EXPECT_FALSE(introduction.other_end_reads);
+    return fd;
+  }
+  static void send(const UniqueFd& fd, std::string_view bytes) {
+    write_exact(fd.get(), bytes.data(), bytes.size(), soon());
+  }
+  // Everything until the other end hangs up.
+  static std::string until_closed(const UniqueFd& fd) {
+    std::string all;
+    char bytes[4096];
+    while (true) {
+      try {
+        wait_ready(fd.get(), POLLIN, soon(), "the end");
+      } catch (const Timeout&) {
+        ADD_FAILURE() << "the connection stays open";
+        return all;
+      }
+      const ssize_t n = ::recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      if (n == 0 || (n < 0 && errno == ECONNRESET)) return all;
+      if (n > 0) all.append(bytes, static_cast<size_t>(n));
+    }
+  }
+  // The server is as it was.
+  void expect_served(int round) {
+    std::atomic<bool> done{false};
+    Transport client(reactor_, store_, secret(), {.name = "client" + std::to_string(round)},
+                     {.received = [&](const auto&, Incoming&) { done = true; },
+                      .lost = [](const auto&, const auto&) {}},
+                     soon());
+    const auto link = client.link_to("server", soon());
+    EXPECT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {}, Link::When::kMine));
+    for (const Deadline deadline = soon(); !done && !deadline.expired(); std::this_thread::yield())
+      link->receive_until([&] { return done.load(); }, deadline);
+    EXPECT_TRUE(done);
+  }
+
+  Reactor reactor_{2};
+  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+  std::atomic<int> received_{0}, lost_{0};
+  Transport server_{reactor_, store_, secret(), {.name = "server"}, handlers(), soon()};
+};
+
+TEST_F(Strangers, AnotherSecretIsRefused) {
+  for (const bool tcp : {false, true}) {
+    const UniqueFd fd = connect(tcp);
+    EXPECT_THROW(prove(fd.get(), Secret::from_text("another job's"), soon()), StoreError);
+  }
+  EXPECT_EQ(server_.refused(), 2U);
+  Reactor reactor(1);
+  Transport other(reactor, store_, Secret::from_text("another job's"), {.name = "other"},
+                  handlers(), soon());
+  EXPECT_THROW(other.link_to("server", soon()), StoreError);
+  EXPECT_EQ(received_, 0);
+  expect_served(0);
+}
+
+TEST_F(Strangers, NonsenseIsRefusedAtOnce) {
+  const UniqueFd http = connect(true);
+  send(http, "GET / HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(until_closed(http), "");
+  const UniqueFd long_one = connect();
+  send(long_one, std::string(100000, 'x'));
+  EXPECT_EQ(until_closed(long_one), "");
+  EXPECT_EQ(server_.refused(), 2U);
+  expect_served(0);
+}
+
+// What was heard when another proved itself is worth nothing.
+TEST_F(Strangers, AHandshakeThatIsReplayedIsRefused) {
+  wire::ClientChallenge challenge(secret(), kPurpose);
+  const std::string first = challenge.hello();
+  std::string proof;
+  {
+    const UniqueFd fd = connect();
+    send(fd, first);
+    std::string bytes(challenge.wanted(), '\0');
+    read_exact(fd.get(), bytes.data(), bytes.size(), soon());
+    proof = challenge.feed(bytes);
+    send(fd, proof);
+    bytes.assign(challenge.wanted(), '\0');
+    read_exact(fd.get(), bytes.data(), bytes.size(), soon());
+    challenge.feed(bytes);
+    EXPECT_TRUE(challenge.done());
+  }
+  const UniqueFd fd = connect();
+  send(fd, first);
+  send(fd, proof);
+  EXPECT_EQ(until_closed(fd).size(), first.size());  // the server's nonce, no proof
+  EXPECT_EQ(server_.refused(), 1U);
+  expect_served(0);
+}
+
+TEST_F(Strangers, WhoDoesNotSayWhoItIsIsRefused) {
+  {
+    const UniqueFd fd = connect();
+    prove(fd.get(), secret(), soon());
+    FrameHead head;
+    head.call = 1;
+    send(fd, {reinterpret_cast<const char*>(&head), sizeof head});
+    until_closed(fd);
+  }
+  {
+    const UniqueFd fd = connect(true);
+    prove(fd.get(), secret(), soon());
+    FrameHead head;
+    head.kind = kHello;
+    head.body = 3;
+    send(fd, std::string(reinterpret_cast<const char*>(&head), sizeof head) + "{}?");
+    until_closed(fd);
+  }
+  {
+    const UniqueFd fd = connect();
+    prove(fd.get(), secret(), soon());
+    FrameHead head;
+    head.kind = kHello;
+    head.body = kMostHello + 1;
+    send(fd, {reinterpret_cast<const char*>(&head), sizeof head});
+    until_closed(fd);
+  }
+  EXPECT_EQ(server_.refused(), 3U);
+  EXPECT_EQ(received_, 0);
+  EXPECT_EQ(lost_, 0);
+  expect_served(0);
+}
+
+// One that proved itself, and then sends what is no message.
+TEST_F(Strangers, ABadFrameEndsTheLink) {
+  std::vector<std::string> all;
+  FrameHead head;
+  head.call = 1;
+  const auto bytes = [](const FrameHead& what) {
+    return std::string(reinterpret_cast<const char*>(&what), sizeof what);
+  };
+  all.push_back(std::string(100, 'x'));
+  head.body = kMostBody + 1;
+  all.push_back(bytes(head));
+  head.body = 0;
+  head.kind = MessageKind::kTaken;
+  all.push_back(bytes(head));  // nothing was offered
+  head.kind = kHello;
+  all.push_back(bytes(head));
+  head.kind = MessageKind::kRequest;
+  head.tensors = 1;
+  std::string table;
+  append_row(table, at::kByte, {int64_t{1} << 60}, 0);
+  head.table = static_cast<uint32_t>(table.size());
+  all.push_back(bytes(head) + table);
+  // Memory that the server cannot read.
+  table.clear();
+  append_row(table, at::kByte, {100}, 4096);
+  head.ticket = 1;
+  all.push_back(bytes(head) + table);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const UniqueFd fd = introduced(i % 2 == 1);
+    send(fd, ready_frame(false) + all[i]);
+    until_closed(fd);
+    EXPECT_EQ(server_.refused(), i + 1);
+  }
+  for (int i = 0; i < 60000 && lost_ < static_cast<int>(all.size()); ++i)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(lost_, static_cast<int>(all.size()));
+  EXPECT_EQ(received_, 0);
+  expect_served(0);
+}
+
+TEST_F(Strangers, AFrameThatEndsInTheMiddleIsNoMessage) {
+  FrameHead head;
+  head.call = 1;
+  head.tensors = 1;
+  std::string table;
+  append_row(table, at::kByte, {1 << 20}, 0);
+  head.table = static_cast<uint32_t>(table.size());
+  head.body = 10;
+  const std::string whole = std::string(reinterpret_cast<const char*>(&head), sizeof head) +
+                            "0123456789" + table + std::string(1 << 20, 'x');
+  int links = 0;
+  for (const size_t bytes : {1UL, 39UL, 40UL, 45UL, 60UL, 80UL, 5000UL, (1UL << 20) + 60}) {
+    {
+      const UniqueFd fd = introduced(++links % 2 == 0);
+      send(fd, ready_frame(false) + whole.substr(0, bytes));
+    }
+    for (int i = 0; i < 60000 && lost_ < links; ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(lost_, links);
+  }
+  EXPECT_EQ(received_, 0);
+  // Whole, but a byte at a time.
+  const UniqueFd fd = introduced();
+  const std::string small = ready_frame(false) + whole.substr(0, 2000);
+  for (const char c : small) send(fd, {&c, 1});
+  send(fd, std::string_view(whole).substr(2000));
+  for (int i = 0; i < 60000 && received_ == 0; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(received_, 1);
+}
+
+TEST_F(Strangers, ManyWhoSayNothingAreClosed) {
+  const auto began = Deadline::Clock::now();
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(connect(i % 2 == 0));
+  // The oldest had to make room.
+  EXPECT_EQ(until_closed(silent[0]), "");
+  expect_served(0);
+  // The others were given their time.
+  EXPECT_EQ(until_closed(silent.back()), "");
+  EXPECT_GE(Deadline::Clock::now() - began, 4s);
+}
+
+TEST_F(Strangers, ConnectionsLeaveNothingBehind) {
+  {
+    const UniqueFd warm = introduced();
+  }
+  expect_served(0);
+  for (int i = 0; i < 60000 && lost_ < 2; ++i) std::this_thread::sleep_for(1ms);
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 1000; ++i) {
+    const bool tcp = i % 2 == 0;
+    if (i % 4 == 0)
+      const UniqueFd fd = connect(tcp);
+    else if (i % 4 == 1)
+      send(connect(tcp), "nonsense of some length");
+    else
+      const UniqueFd fd = introduced(tcp);
+  }
+  for (int i = 0; i < 60000 && (lost_ < 502 || open_descriptors() > before); ++i)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(lost_, 502);
+  EXPECT_EQ(open_descriptors(), before);
+  expect_served(1);
+}
+
+}  // namespace strangers_test
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,28 @@
+// Agents of all ranks of a communicator.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/rpc/agent.h"
+#include "lockstep/rpc/rpc_test_support.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::rpc {
+namespace {
+
+TEST(World, ShutdownWaitsForEverybodyAndNamesWhoDoesNotCome) {
+  lockstep::testing::run_threads(3, [](Communicator& comm) {
+    Agent agent = init(comm, Registry().add("who", [] { return caller(); }));
+    EXPECT_EQ(agent.world(), (std::vector<std::string>{"worker0", "worker1", "worker2"}));
+    const std::string next = "worker" + std::to_string((comm.rank() + 1) % 3);
+    EXPECT_EQ(agent.rpc_sync<std::string>(next, "who"), agent.name());
+    agent.shutdown();
+    EXPECT_THROW(agent.rpc_sync<std::string>(next, "who"), Cancelled);
+  });
+  const Town town;
+  Agent a = town.agent("a", {}, {.world = {"a", "b"}});
+  EXPECT_THAT(message_of([&] { a.shutdown(std::chrono::milliseconds(200)); }),
+              ::testing::HasSubstr("'b' has not come to it"));
+}
+
+}  // namespace
+}  // namespace lockstep::rpc
