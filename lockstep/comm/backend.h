@@ -32,6 +32,8 @@ class Request {
   virtual bool poll() = 0;
   // Blocks until over. Throws Timeout, PeerLost, Mismatch.
   virtual void wait(Deadline deadline) = 0;
+  // Of a message: whether a wait() that times out leaves it as it was, so that it may be waited for again.
+  virtual bool waits_again() const { return false; }
   // In place of wait(), where capabilities() say `stream_ordered`: blocks only until the device has
   // the operation, and has whatever this thread's current stream is given from now on come after
   // it. poll() goes on to say when it is over and what it failed with. Null: it is over. Throws as

@@ -90,9 +90,9 @@ TEST_P(Faults, EverySurvivorGetsTheRightErrorInTimeAndLeaksNothing) {
 INSTANTIATE_TEST_SUITE_P(Backends, Faults, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name(); });
 
-// On shm the others take large messages from memory that is gone then. gloo says so at its deadline only.
+// On shm the others take large messages from memory that is gone then.
 TEST(LargeMessages, ARankThatDiesWithLargeMessagesUnderWay) {
-  for (const char* backend : {"shm", "tcp"}) {
+  for (const char* backend : {"shm", "tcp", "gloo"}) {
     testing::expect_lone_ranks(
         3,
         [backend] {
@@ -105,6 +105,31 @@ TEST(LargeMessages, ARankThatDiesWithLargeMessagesUnderWay) {
           const auto start = std::chrono::steady_clock::now();
           try {
             for (int i = 0; i < 2; ++i) comm.recv(tensor, 1);  // the first may have come
+            ADD_FAILURE() << "no error";
+          } catch (const PeerLost& error) {
+            EXPECT_EQ(error.rank(), 1) << error.what();
+          }
+          EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+        },
+        {{1, SIGKILL}}, {}, backend);
+  }
+}
+
+TEST(LargeMessages, ARankThatDiesWhileOthersSendToIt) {
+  for (const char* backend : {"shm", "tcp", "gloo"}) {
+    testing::expect_lone_ranks(
+        3,
+        [backend] {
+          Communicator comm = init({.backend = backend, .timeout = std::chrono::seconds(30)});
+          if (comm.rank() == 1) {
+            const at::Tensor first = at::zeros({1});
+            for (const int sender : {0, 2}) comm.recv(first, sender);  // the large ones follow
+            ::kill(::getpid(), SIGKILL);
+          }
+          comm.send(at::zeros({1}), 1);
+          const auto start = std::chrono::steady_clock::now();
+          try {
+            comm.send(at::zeros({8'000'000}), 1);
             ADD_FAILURE() << "no error";
           } catch (const PeerLost& error) {
             EXPECT_EQ(error.rank(), 1) << error.what();

@@ -59,7 +59,7 @@ struct RouterStatistics {
   std::vector<int64_t> choices;  // of each expert, those that were left out among them
   int64_t left_out = 0;          // choices beyond an expert's capacity
   double entropy =
-      0;  // of the shares, the mean over tokens, in nats: log(experts) where all are equal
+      0;  // of the shares, the mean over tokens, in nats: log(experts) where all are equal; 0 without tokens
 };
 // Of the layers that a pass has gone through so far, in order; empty for a model without experts.
 std::vector<RouterStatistics> router_statistics(const LmPass& pass);

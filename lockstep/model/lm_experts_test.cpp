@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/errors.h"
@@ -195,6 +196,42 @@ TEST(LmExperts, TheSameBitsEveryTime) {
     lm->loss(ids, targets).backward();
     for (const auto& [name, gradient] : gradients_of(lm))
       EXPECT_TRUE(at::equal(gradient, first.at(name))) << name;
+  }
+}
+
+// As a rank of a context has them, whose batch's sequences are shorter than the ranks are many.
+TEST(LmExperts, ARankWithoutTokensHasGradientsOfZeros) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    std::optional<amp::Autocast> autocast;
+    if (type == at::kBFloat16) autocast.emplace(at::kCPU, type);
+    for (const int64_t shared : {0, 16}) {
+      LmConfig config = small(2, shared);
+      config.router_aux_loss_coef = 0.1;
+      config.router_z_loss_coef = 0.1;
+      LmOptions options;
+      options.experts.combine = [](const at::Tensor& sums) { sums.add_(1); };  // another rank's
+      options.context = {
+          .parts = 2,
+          .rows = [](const std::vector<int64_t>&) { return std::vector<int64_t>(); },
+          .attend = [](const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                       const std::vector<int64_t>&) { return queries * (keys + values).sum(); },
+          .gather = [](const at::Tensor&,
+                       const std::vector<int64_t>&) { return torch::ones({1, 50}); },
+          .sum = [](const at::Tensor& numbers) { numbers.add_(1); },
+          .agree = [](const std::vector<int64_t>&, const at::Tensor&,
+                      uint64_t drawn) { return drawn; }};
+      torch::manual_seed(3);
+      TransformerLm lm(config, options);
+      if (!autocast) lm->to(type);
+      const at::Tensor loss = lm->loss(ids_of(1, 1), ids_of(1, 1));
+      EXPECT_TRUE(std::isfinite(loss.item<double>()));
+      loss.backward();
+      for (const auto& [name, gradient] : gradients_of(lm))
+        EXPECT_TRUE(gradient.eq(0).all().item<bool>()) << name;
+      lm->eval();  // where nothing is added up over the ranks
+      lm->loss(ids_of(1, 1), ids_of(1, 1));
+      for (const RouterStatistics& layer : lm->routers()) EXPECT_EQ(layer.entropy, 0);
+    }
   }
 }
 

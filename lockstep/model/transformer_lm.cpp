@@ -299,11 +299,16 @@ LmPass TransformerLmImpl::pass_of(const std::vector<int64_t>& lengths, const at:
     layout->first_row = options.first_row;
     pass->layout = std::move(layout);
   }
-  const int64_t tokens = pass->layout->positions.size(0);
-  if (split_.divides_rows && tokens % split_.parts != 0)
+  // Of all ranks, so that all throw alike.
+  const std::vector<int64_t> counts = context_ && context_->counts
+                                          ? context_->counts(lengths)
+                                          : std::vector<int64_t>{pass->layout->positions.size(0)};
+  for (const int64_t tokens : counts) {
+    if (!split_.divides_rows || tokens % split_.parts == 0) continue;
     throw InvalidArgument("TransformerLm: " + std::to_string(tokens) +
                           " tokens do not divide among " + std::to_string(split_.parts) +
                           " parts; with divided rows a batch's number of tokens is a multiple");
+  }
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
   if (config_.has_experts())

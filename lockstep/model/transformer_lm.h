@@ -105,6 +105,8 @@ struct LmContext {
   int64_t parts = 1;
   // This rank's rows, ascending; perhaps none. Sends nothing.
   std::function<std::vector<int64_t>(const std::vector<int64_t>& lengths)> rows = {};
+  // How many rows each rank has. For LmSplit::divides_rows: without it each rank looks at its own alone.
+  std::function<std::vector<int64_t>(const std::vector<int64_t>& lengths)> counts = {};
   // Attention of this rank's rows to all rows of their sequences that are not behind them: queries [rows, heads,
   // width], keys and values [rows, key_value_heads, width], whose positions are in them -> [rows, heads, width].
   // Differentiable.

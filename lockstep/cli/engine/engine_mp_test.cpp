@@ -438,6 +438,9 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({"train", "minst", "--data", digits}, "did you mean mnist?");
   expect_line({"checkpoint", "inpsect"}, "did you mean inspect?");
   expect_line({"bench", "colectives"}, "did you mean collectives?");
+  expect_line({"verify"}, "give --matrix for all products, or --mesh for one");
+  expect_line({"verify", "--matrix", "--zero", "1"}, "are of one product: give --mesh");
+  expect_line({"verify", "--matrix", "--tolerance", "inf"}, "--tolerance: give a number from 0 on");
   expect_line({"bench", "collectives", "--backends", "nosuch"}, "'nosuch' is not known");
   const std::string pt = LOCKSTEP_SOURCE_DIR "/tests/fuzz/seeds/pt_fuzz/linear.pt";
   expect_line({"train", "mnist", "--data", digits, "--init-from", pt, "--output", dir / "fresh"},

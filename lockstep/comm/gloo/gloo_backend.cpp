@@ -19,6 +19,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
 
 namespace lockstep {
 namespace {
@@ -76,22 +77,25 @@ at::Tensor own_memory(int64_t count, at::ScalarType dtype) {
   return at::empty({std::max<int64_t>(count, 1)}, at::TensorOptions(dtype)).narrow(0, 0, count);
 }
 
+// gloo does not tell of a peer that dies with half of a message under way. From here on a message may be cut so, and
+// the thread that waits for it, which lets others look after the peer, takes little beside the transfer.
+constexpr int64_t kGlooLargeMessage = 64 * 1024;
+
 class GlooRequest final : public Request {
  public:
+  enum class Kind : uint8_t { kCollective, kMessage, kLargeMessage };
+
   // `finish` runs once the work is over. It alone may touch the call's memory.
-  GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, bool message,
+  GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, Kind kind,
               std::function<void()> finish)
-      : work_(std::move(work)),
-        call_(std::move(call)),
-        message_(message),
-        finish_(std::move(finish)) {}
+      : work_(std::move(work)), call_(std::move(call)), kind_(kind), finish_(std::move(finish)) {}
   ~GlooRequest() override {
     if (waiter_.joinable()) waiter_.detach();
   }
 
   bool poll() override {
     try {
-      if (!message_) {
+      if (kind_ == Kind::kCollective) {
         if (!work_->isCompleted()) return false;
         work_->wait();
         finish();
@@ -109,18 +113,18 @@ class GlooRequest final : public Request {
     }
   }
 
+  bool waits_again() const override { return kind_ == Kind::kLargeMessage; }
+
   void wait(Deadline deadline) override {
     try {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+      if (kind_ == Kind::kLargeMessage && !outcome_) start_waiter();
       if (!outcome_) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
         work_->wait(std::max(left, std::chrono::milliseconds(1)));
         finish();
         return;
       }
-      while (!outcome_->done.load(std::memory_order_acquire)) {
-        if (deadline.expired()) throw std::runtime_error("timed out");
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      }
+      outcome_->wait(deadline);
       if (outcome_->error) std::rethrow_exception(outcome_->error);
       finish();
     } catch (const std::exception& error) {
@@ -132,6 +136,21 @@ class GlooRequest final : public Request {
   struct Outcome {
     std::atomic<bool> done{false};
     std::exception_ptr error;  // before done
+    Mutex mutex;
+    ConditionVariable changed;
+
+    void set_done() {
+      const MutexLock lock(mutex);
+      done.store(true, std::memory_order_release);
+      changed.notify_all();
+    }
+    void wait(Deadline deadline) {
+      MutexLock lock(mutex);
+      while (!done.load(std::memory_order_acquire)) {
+        if (deadline.expired()) throw std::runtime_error("timed out");
+        changed.wait_until(lock, deadline.time());
+      }
+    }
   };
   void finish() {
     if (finish_) std::exchange(finish_, nullptr)();
@@ -144,13 +163,13 @@ class GlooRequest final : public Request {
       } catch (...) {
         outcome->error = std::current_exception();
       }
-      outcome->done.store(true, std::memory_order_release);
+      outcome->set_done();
     });
   }
 
   c10::intrusive_ptr<c10d::Work> work_;
   std::string call_;
-  bool message_;
+  Kind kind_;
   std::function<void()> finish_;
   std::shared_ptr<Outcome> outcome_;
   std::thread waiter_;
@@ -169,8 +188,7 @@ class GlooBackend final : public Backend {
     try {
       std::function<void()> finish;
       auto work = submit(call, finish);
-      return std::make_unique<GlooRequest>(
-          std::move(work), text, call.op == Op::kSend || call.op == Op::kRecv, std::move(finish));
+      return std::make_unique<GlooRequest>(std::move(work), text, kind_of(call), std::move(finish));
     } catch (const std::exception& error) {
       rethrow(error, text);
     }
@@ -183,6 +201,13 @@ class GlooBackend final : public Backend {
   void abort(const std::string&) noexcept override {}
 
  private:
+  static GlooRequest::Kind kind_of(const Call& call) {
+    if (call.op != Op::kSend && call.op != Op::kRecv) return GlooRequest::Kind::kCollective;
+    const int64_t bytes = call.count * static_cast<int64_t>(c10::elementSize(call.dtype));
+    return bytes < kGlooLargeMessage ? GlooRequest::Kind::kMessage
+                                     : GlooRequest::Kind::kLargeMessage;
+  }
+
   c10::intrusive_ptr<c10d::Work> submit(const Call& call, std::function<void()>& finish) {
     const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
     const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv &&

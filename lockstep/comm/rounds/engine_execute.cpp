@@ -17,12 +17,16 @@ struct GroupBroke {};
 
 }  // namespace
 
-// The peers' memory as long as the group is whole. A rank that was stopped in the middle may go on
-// when its peers have given up and use their memory for something else.
+// The peers' memory as long as the group is whole and, where it is one rank's, that rank has not left. A rank that was
+// stopped in the middle may go on when its peers have given up and use their memory for something else.
 class Engine::WatchedReach final : public Reach {
  public:
-  WatchedReach(const Reach& reach, const FailureBoard& failure)
-      : reach_(reach), failure_(failure) {}
+  WatchedReach(const Reach& reach, const FailureBoard& failure, const RankState* of = nullptr)
+      : reach_(reach), failure_(failure), of_(of) {}
+
+  bool is_over() const {
+    return failure_.any() || (of_ != nullptr && of_->departed.load(std::memory_order_seq_cst) != 0);
+  }
 
   std::optional<Window> find(const std::byte* memory, int64_t bytes) const override {
     return reach_.find(memory, bytes);
@@ -45,13 +49,14 @@ class Engine::WatchedReach final : public Reach {
   template <typename Transfer>
   void in_steps(int64_t bytes, const Transfer& transfer) const {
     for (int64_t at = 0; at < bytes; at += kTransfer) {
-      if (failure_.any()) throw GroupBroke();
+      if (is_over()) throw GroupBroke();
       transfer(at, std::min(kTransfer, bytes - at));
     }
   }
 
   const Reach& reach_;
   const FailureBoard& failure_;
+  const RankState* of_;
 };
 
 // For messages. The sender's memory is its own again once it has left, or the group is broken: either this rank sees
@@ -62,12 +67,11 @@ bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
     return good;
   };
   own_.inside.store(1, std::memory_order_seq_cst);
-  if (region_.header().failure.any() ||
-      region_.rank(rank).departed.load(std::memory_order_seq_cst) != 0)
-    return leave(false);
+  const WatchedReach reach(*reach_, region_.header().failure, &region_.rank(rank));
   try {
-    WatchedReach(*reach_, region_.header().failure).read(rank, address, to, bytes);
-    return leave(true);
+    reach.read(rank, address, to, bytes);
+    // The last transfer may have lasted longer than the sender waits for it.
+    return leave(!reach.is_over());
   } catch (const GroupBroke&) {
     return leave(false);
   } catch (const PeerLost&) {

@@ -406,7 +406,7 @@ TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
 struct Gate {
   std::atomic<bool> inside{false};
   std::atomic<bool> open{false};
-  std::atomic<int> writes{0};
+  std::atomic<int> transfers{0};
 };
 
 class GatedReach final : public rounds::Reach {
@@ -417,18 +417,22 @@ class GatedReach final : public rounds::Reach {
   SymmetricMemory allocate(int64_t) override { return {}; }
   bool copies() const override { return true; }
   void read(int, uint64_t address, std::byte* to, int64_t bytes) const override {
+    stop();
     std::memcpy(to, reinterpret_cast<const void*>(address), static_cast<size_t>(bytes));
   }
   void write(int, uint64_t address, const std::byte* from, int64_t bytes) const override {
-    if (gate_ != nullptr) {
-      gate_->inside = true;
-      while (!gate_->open) std::this_thread::yield();
-      ++gate_->writes;
-    }
+    stop();
     std::memcpy(reinterpret_cast<void*>(address), from, static_cast<size_t>(bytes));
   }
 
  private:
+  void stop() const {
+    if (gate_ == nullptr) return;
+    gate_->inside = true;
+    while (!gate_->open) std::this_thread::yield();
+    ++gate_->transfers;
+  }
+
   Gate* gate_;  // null: it does not stop
 };
 
@@ -471,7 +475,45 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
   EXPECT_FALSE(given_back) << "while a peer may still write to it";
   gate.open = true;
   stopped.join();
-  EXPECT_EQ(gate.writes, 1) << "of those that it would have made";
+  EXPECT_EQ(gate.transfers, 1) << "of those that it would have made";
+}
+
+// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory becomes something else. Then rank 1
+// goes on.
+TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
+  const rounds::Tuning tuning = {.lines_up_to = kNever,
+                                 .mapped = false,
+                                 .copies_from = 1,
+                                 .quiesce_at_most = std::chrono::milliseconds(20)};
+  const rounds::RegionShape shape = rounds::default_shape(2);
+  for (const int64_t count :
+       {int64_t{1'000'000}, int64_t{100'000}}) {  // of several transfers, and of one
+    const std::shared_ptr<void> memory = rounds::fresh_memory(shape);
+    const rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
+    rounds::Region(region).initialise();
+    Gate gate;
+    const auto make = [&](int rank) {
+      return Communicator(
+          std::make_unique<rounds::RoundsBackend>(
+              rounds::engine_capabilities(), memory, region, rank,
+              std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
+          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
+    };
+    std::vector<float> input(static_cast<size_t>(count), 1.0f);
+    std::thread stopped([&] {
+      Communicator comm = make(1);
+      EXPECT_THROW(comm.recv(at::zeros({count}), 0), PeerLost) << count;
+    });
+    {
+      Communicator comm = make(0);
+      const Work work = comm.isend(at::from_blob(input.data(), {count}, at::kFloat), 1);
+      while (!gate.inside) std::this_thread::yield();
+    }
+    std::fill(input.begin(), input.end(), 2.0f);
+    gate.open = true;
+    stopped.join();
+    EXPECT_EQ(gate.transfers, 1) << "of those that it would have made";
+  }
 }
 
 }  // namespace

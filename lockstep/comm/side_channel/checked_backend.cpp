@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -30,6 +31,8 @@ constexpr auto kSideLongestSleep = std::chrono::microseconds(1000);
 constexpr auto kSideSlice = std::chrono::milliseconds(50);  // between looks at the peers
 // How long the side channel is asked who is gone when the engine lost somebody.
 constexpr auto kSideBlame = std::chrono::milliseconds(500);
+// How long after its peer went a message may still come that it had sent before: it lies in the system's buffers.
+constexpr auto kSideLastWords = std::chrono::milliseconds(1500);
 constexpr double kSideWarnAfterSeconds = 10;
 
 bool is_message(const Call& call) {
@@ -251,20 +254,45 @@ class CheckedBackend final : public Backend {
   void wait(Operation& op, Deadline deadline) {
     if (op.done) return;
     throw_if_broken();
-    if (op.number == 0) {
-      // The engine's own wait would move nothing else.
-      while (!op.done && move_elsewhere(elsewhere_) && !deadline.expired()) {
-        if (!poll(op)) std::this_thread::sleep_for(kElsewhereNap);
-      }
-      if (!op.done) guarded(op, [&] { op.request->wait(deadline); });
-      op.done = true;
-      return;
-    }
+    if (op.number == 0) return wait_message(op, deadline);
     // The collectives before it come first, in the engine as here.
     while (!op.done) {
       const std::shared_ptr<Operation> front = queue_.front();
       if (!front->request) wait_agreed(*front, op, deadline);
       wait_engine(*front, op, deadline);
+    }
+  }
+
+  // Where the engine can wait in slices, the channel is looked at between them: who is gone, what others report.
+  void wait_message(Operation& op, Deadline deadline) {
+    const bool looks = op.request->waits_again();
+    Deadline next_look = Deadline::after(kSideSlice);
+    std::optional<Deadline> last_words;
+    while (!op.done) {
+      if (!deadline.expired() && move_elsewhere(elsewhere_)) {
+        // The engine's own wait would move nothing else.
+        if (!poll(op)) std::this_thread::sleep_for(kElsewhereNap);
+      } else if (!looks || deadline.expired()) {
+        guarded(op, [&] { op.request->wait(deadline); });
+        op.done = true;
+      } else {
+        const Deadline slice =
+            Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
+        guarded(op, [&] {
+          try {
+            op.request->wait(slice);
+            op.done = true;
+          } catch (const Timeout&) {
+            if (!slice.expired()) throw;  // the engine's own, which is final
+          }
+        });
+      }
+      if (op.done || !looks || !next_look.expired()) continue;
+      next_look = Deadline::after(kSideSlice);
+      check_failed();
+      if (!channel_->lost(op.call.peer)) continue;
+      if (!last_words) last_words = Deadline::after(kSideLastWords);
+      if (last_words->expired()) fail_lost(op, op.call.peer);
     }
   }
 

@@ -108,6 +108,7 @@ at::Tensor added_choices(const at::Tensor& rows, const float* weights, const Rou
                          int64_t tokens) {
   const int64_t width = rows.size(1);
   const at::Tensor out = empty_rows(tokens, width, rows.scalar_type());
+  if (tokens == 0) return out;
   const int64_t chosen = static_cast<int64_t>(routed.places.size()) / tokens;
   by_type(rows.scalar_type(), [&](auto of) {
     using T = decltype(of);

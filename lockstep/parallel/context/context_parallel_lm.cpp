@@ -80,6 +80,12 @@ LmContext lm_context(const Communicator& comm, const ContextOptions& options) {
   context.rows = [rank = comm.rank(), size = comm.size()](const std::vector<int64_t>& lengths) {
     return context_rows(lengths, rank, size);
   };
+  context.counts = [size = comm.size()](const std::vector<int64_t>& lengths) {
+    std::vector<int64_t> counts;
+    for (int64_t rank = 0; rank < size; ++rank)
+      counts.push_back(context_count(lengths, rank, size));
+    return counts;
+  };
   context.attend = [comm, way](const at::Tensor& queries, const at::Tensor& keys,
                                const at::Tensor& values, const std::vector<int64_t>& lengths) {
     return way == ContextWay::kRing ? ring_attention(comm, queries, keys, values, lengths)

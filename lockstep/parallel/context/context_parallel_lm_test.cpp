@@ -383,6 +383,20 @@ TEST(ContextParallelLm, WithRowsThatTensorPartsDivideItIsTheWhole) {
   }
 }
 
+// Of 5 tokens one rank has 3 and the other 2, which would divide among its parts: neither goes on alone.
+TEST(ContextParallelLm, RowsThatDoNotDivideOnOneRankAreRefusedOnAll) {
+  TransformerLm whole = made(small(4));
+  testing::run_threads(4, [&](Communicator& comm) {
+    const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
+    TransformerLm lm = tensor_parallel_lm(
+        whole, mesh["tensor"], {.divides_rows = true, .context = lm_context(mesh["context"])});
+    const uint64_t before = mesh["context"].stats().collectives;
+    EXPECT_THAT(message_of<InvalidArgument>([&] { lm->pass({5}); }),
+                HasSubstr("3 tokens do not divide among 2 parts"));
+    EXPECT_EQ(mesh["context"].stats().collectives, before);
+  });
+}
+
 // Each stage's ranks along "context" have the same micro-batches, and their rows of them. Dropout included.
 TEST(ContextParallelLm, StagesOfAPipelineAreTheWhole) {
   LmConfig config = small(4);

@@ -130,11 +130,17 @@ void add_options(CLI::App& app, VerifyArguments& arguments) {
 void check_arguments(const VerifyArguments& arguments) {
   if (arguments.matrix != arguments.mesh.empty())
     throw InvalidArgument("give --matrix for all products, or --mesh for one");
+  if (arguments.matrix && (arguments.zero != 0 || arguments.schedule != "1f1b" ||
+                           arguments.micro_batches != 0 || arguments.divided_rows))
+    throw InvalidArgument(
+        "--zero, --schedule, --micro-batches and --divided-rows are of one product: give --mesh "
+        "in the place of --matrix");
   if (arguments.dtype != "float64" && arguments.dtype != "float32")
     throw InvalidArgument("--dtype " + arguments.dtype + ": give float64 or float32");
   if (arguments.ranks < 1 || arguments.ranks > 64) throw InvalidArgument("--ranks: give 1 to 64");
   if (arguments.steps < 1) throw InvalidArgument("--steps: give 1 or more");
-  if (!(arguments.tolerance >= 0)) throw InvalidArgument("--tolerance: give 0 or more");
+  if (!(arguments.tolerance >= 0 && std::isfinite(arguments.tolerance)))
+    throw InvalidArgument("--tolerance: give a number from 0 on");
   check_output_file(arguments.json);
   check_output_file(arguments.markdown);
 }
