@@ -271,6 +271,10 @@ class Communicator final {
   // subgroup: one group of the ranks listed, in that order; the same list on all ranks. A rank that
   // is not listed gets nullopt.
   std::optional<Communicator> subgroup(const std::vector<int>& ranks, Site site = Site::current());
+  // How each of its ranks is called in errors, beside its number in the job: "data 1, tensor 0". Of this handle's group
+  // and of those that are made of it later; each rank for itself, sends nothing. Throws InvalidArgument for another
+  // number of titles than ranks. Without effect where it cannot make groups.
+  void name_ranks(std::vector<std::string> titles);
   // duplicate: a second group of all ranks, for a library that must not get between its caller's
   // calls.
   Communicator duplicate(Site site = Site::current());

@@ -95,6 +95,13 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
   return Communicator(std::move(backend), topology, std::move(options));
 }
 
+void Communicator::name_ranks(std::vector<std::string> titles) {
+  if (titles.size() != static_cast<size_t>(size()))
+    throw InvalidArgument("name_ranks: " + std::to_string(titles.size()) + " titles for " +
+                          std::to_string(size()) + " ranks; give one for each");
+  if (impl_->options().origin) impl_->options().origin->titles = std::move(titles);
+}
+
 std::optional<Communicator> Communicator::split(int color, int key, Site site) {
   return make_group(kSplit, 0, std::max(color, -1), key, site);
 }

@@ -415,8 +415,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   try {
     flight->request = backend_->start(call);
   } catch (...) {
-    set_broken();
-    throw;
+    std::rethrow_exception(set_broken());
   }
   inflight_.push_back(flight);
   note_flights();
@@ -486,11 +485,11 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
   try {
     backend_->run(call, options_.timeout);
   } catch (...) {
-    set_broken();
+    const std::exception_ptr error = set_broken();
     // Some engines still touch the tensors until they are gone.
     inflight_.push_back(std::make_shared<Flight>());
     for (const at::Tensor* tensor : tensors) inflight_.back()->keep.push_back(*tensor);
-    throw;
+    std::rethrow_exception(error);
   }
   if (options_.board) options_.board->end(options_.board_rank, place, ticks());
 }
@@ -505,8 +504,7 @@ void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
         flight.request->wait(deadline);
       }
     } catch (...) {
-      set_broken();
-      throw;
+      std::rethrow_exception(set_broken());
     }
     complete(flight);
   }
@@ -522,8 +520,7 @@ bool Communicator::Impl::test(Flight& flight) {
         return false;
       }
     } catch (...) {
-      set_broken();
-      throw;
+      std::rethrow_exception(set_broken());
     }
     complete(flight);
   }
@@ -554,8 +551,7 @@ bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
     // The engine's own words for who is late.
     if (!over && operation.deadline.expired()) operation.request->wait(operation.deadline);
   } catch (...) {
-    error = std::current_exception();
-    set_broken();
+    error = set_broken();
   }
   inside_.store(kNobody, std::memory_order_release);
   if (error) std::rethrow_exception(error);
@@ -563,19 +559,23 @@ bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
   return over;
 }
 
-void Communicator::Impl::set_broken() noexcept {
-  const std::exception_ptr error = std::current_exception();
+std::exception_ptr Communicator::Impl::set_broken() noexcept {
+  const std::exception_ptr found = std::current_exception();
+  const std::exception_ptr error =
+      options_.origin ? named_in_job(found, options_.origin->members, options_.origin->titles)
+                      : found;
   const bool first = broken_.set(error);  // else abort() was: this rank's own doing
   note_flights();
   const std::string text = exception_text(error);
   // Whoever waits for the device, on whatever stream, does not wait for ever.
   if (ordered_) backend_->abort(text);
-  if (std::exchange(told_, true)) return;
+  if (std::exchange(told_, true)) return error;
   if (first && options_.board) {
     show_giving_up(*options_.board, options_.board_rank, error,
                    options_.origin ? options_.origin->members : std::vector<int>());
   }
   if (options_.on_broken) options_.on_broken(text);
+  return error;
 }
 
 void Communicator::Impl::complete(Flight& flight) {

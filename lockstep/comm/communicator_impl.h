@@ -113,7 +113,8 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   bool look(DeviceWatch::Operation& operation);  // at what trails, on the watch's thread
   void complete(Flight& flight);
   void finish(Flight& flight);
-  void set_broken() noexcept;  // by the exception that is being handled
+  // By the exception that is being handled -> what to throw for it (named_in_job()).
+  std::exception_ptr set_broken() noexcept;
   void throw_if_broken() const {
     if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
   }

@@ -96,6 +96,35 @@ TEST(GivingUp, IsShownForThoseThatWaitedAndByTheirRanksInTheJob) {
   EXPECT_EQ(late(Mismatch("x")), std::nullopt);
 }
 
+TEST(GivingUp, NamesTheRankOfTheJob) {
+  const std::vector<int> members{4, 7}, job{0, 1};
+  const std::vector<std::string> titles{"data 0", "data 1"};
+  const auto text = [](const std::exception_ptr& error, int rank) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const LateRank& late) {
+      EXPECT_EQ(late.rank(), rank);
+      return std::string("late: ") + late.what();
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.rank(), rank);
+      return std::string("lost: ") + lost.what();
+    } catch (const Error& other) {
+      return std::string(other.what());
+    }
+  };
+  const auto lost = [](int rank) { return std::make_exception_ptr(PeerLost("x", rank)); };
+  const auto late = std::make_exception_ptr(LateRank("x", 0));
+  EXPECT_EQ(text(named_in_job(lost(1), members, {}), 1),
+            "lost: x; rank 1 of this group is rank 7 of the job");
+  EXPECT_EQ(text(named_in_job(late, members, titles), 0),
+            "late: x; rank 0 of this group is rank 4 of the job (data 0)");
+  EXPECT_EQ(text(named_in_job(lost(1), job, titles), 1),
+            "lost: x; rank 1 of this group is rank 1 of the job (data 1)");
+  EXPECT_EQ(text(named_in_job(lost(1), job, {}), 1), "lost: x");
+  EXPECT_EQ(text(named_in_job(lost(-1), members, titles), -1), "lost: x");
+  EXPECT_EQ(text(named_in_job(std::make_exception_ptr(Mismatch("x")), members, titles), -1), "x");
+}
+
 TEST(FailureBoard, OneOfManyIsFirst) {
   const auto board = std::make_unique<FailureBoard>();
   std::atomic<int> first = 0;

@@ -1,5 +1,7 @@
 #include "lockstep/comm/giving_up.h"
 
+#include <string>
+
 #include "lockstep/comm/failure.h"
 #include "lockstep/core/errors.h"
 
@@ -20,6 +22,31 @@ void show_giving_up(trace::CallBoard& board, int board_rank, const std::exceptio
   } catch (const PeerLost& lost) {
     give_up(lost.rank());
   } catch (...) {  // its own doing, or everybody's
+  }
+}
+
+std::exception_ptr named_in_job(const std::exception_ptr& error, const std::vector<int>& members,
+                                const std::vector<std::string>& titles) noexcept {
+  const auto addition = [&](int rank) -> std::string {
+    if (rank < 0 || static_cast<size_t>(rank) >= members.size()) return "";
+    const auto at = static_cast<size_t>(rank);
+    if (titles.empty() && members[at] == rank) return "";
+    return "; rank " + std::to_string(rank) + " of this group is rank " +
+           std::to_string(members[at]) + " of the job" +
+           (titles.empty() ? "" : " (" + titles[at] + ")");
+  };
+  try {
+    try {
+      std::rethrow_exception(error);
+    } catch (const LateRank& late) {
+      return std::make_exception_ptr(LateRank(late.what() + addition(late.rank()), late.rank()));
+    } catch (const PeerLost& lost) {
+      return std::make_exception_ptr(PeerLost(lost.what() + addition(lost.rank()), lost.rank()));
+    } catch (...) {
+      return error;
+    }
+  } catch (...) {  // no memory for more words
+    return error;
   }
 }
 

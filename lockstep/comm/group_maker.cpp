@@ -151,10 +151,13 @@ std::vector<int> in_job(const GroupOrigin& origin, const std::vector<int>& ranks
 
 std::shared_ptr<GroupOrigin> origin_of_group(const GroupOrigin& parent, std::string name,
                                              const std::vector<int>& members) {
-  return std::make_shared<GroupOrigin>(GroupOrigin{.maker = parent.maker,
-                                                   .name = std::move(name),
-                                                   .members = in_job(parent, members),
-                                                   .progress = parent.progress});
+  auto origin = std::make_shared<GroupOrigin>(GroupOrigin{.maker = parent.maker,
+                                                          .name = std::move(name),
+                                                          .members = in_job(parent, members),
+                                                          .progress = parent.progress});
+  if (parent.titles.empty()) return origin;
+  for (const int rank : members) origin->titles.push_back(parent.titles[static_cast<size_t>(rank)]);
+  return origin;
 }
 
 std::shared_ptr<GroupMaker> make_process_groups(EngineRequest job, std::shared_ptr<Store> store,

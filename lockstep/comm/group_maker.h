@@ -45,6 +45,7 @@ struct GroupOrigin {
   std::shared_ptr<JobProgress> progress = nullptr;  // of this rank; null: none yet
   uint64_t groups = 0;                              // made so far by split, subgroup and duplicate
   uint64_t shrinks = 0;                             // calls of shrink so far
+  std::vector<std::string> titles = {};             // of the same (Communicator::name_ranks())
 };
 
 // Ranks of the communicator by their ranks in the job.

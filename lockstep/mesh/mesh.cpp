@@ -31,6 +31,20 @@ std::vector<std::string> names_in(const MeshLayout& layout, AxisSet set) {
   return names;
 }
 
+// "data 1, tensor 0" of each of the ranks; axes with one place say nothing.
+std::vector<std::string> titles_of(const MeshLayout& layout, const std::vector<int>& ranks) {
+  std::vector<std::string> titles;
+  for (const int rank : ranks) {
+    const std::vector<int> places = layout.coordinates_of(rank);
+    std::vector<std::string> where;
+    for (size_t i = 0; i < places.size(); ++i)
+      if (layout.axes()[i].size > 1)
+        where.push_back(layout.axes()[i].name + " " + std::to_string(places[i]));
+    titles.push_back(where.empty() ? "alone" : joined(where));
+  }
+  return titles;
+}
+
 MeshLayout checked_layout(std::vector<MeshAxis> axes, int ranks) {
   if (axes.size() > Mesh::kMostAxes)
     throw InvalidArgument("Mesh: has " + std::to_string(axes.size()) + " axes; give at most " +
@@ -54,8 +68,10 @@ Mesh::Mesh(Communicator comm, std::vector<MeshAxis> axes) {
       State{.layout = layout, .coordinates = layout.coordinates_of(comm.rank()), .groups = {}});
   for (AxisSet set = 0; set <= all_axes(layout); ++set) {
     if (without_lone(layout, set) != set) continue;
-    state_->groups.emplace(
-        set, *comm.split(layout.color_of(comm.rank(), names_in(layout, set)), comm.rank()));
+    const std::vector<std::string> names = names_in(layout, set);
+    Communicator group = *comm.split(layout.color_of(comm.rank(), names), comm.rank());
+    group.name_ranks(titles_of(layout, layout.group_of(comm.rank(), names)));
+    state_->groups.emplace(set, std::move(group));
   }
 }
 

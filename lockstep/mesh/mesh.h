@@ -22,7 +22,8 @@ class Mesh {
  public:
   // Makes the communicators of all sets of axes, in one order on all ranks; `comm` itself is used for
   // that alone. A group takes memory and sockets when it is first used, so those that nobody uses cost
-  // little (communicator.h, "Further groups"). Collective. Throws InvalidArgument before anything is sent:
+  // little (communicator.h, "Further groups"). Their errors name a rank by its number in the job and its places:
+  // "rank 3 of the job (data 1, tensor 1)". Collective. Throws InvalidArgument before anything is sent:
   // what MeshLayout refuses, more than kMostAxes axes; and what Communicator::split throws.
   Mesh(Communicator comm, std::vector<MeshAxis> axes);
 

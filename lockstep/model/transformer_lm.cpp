@@ -52,12 +52,20 @@ void check_parts(const LmConfig& config, const LmSplit& split, const LmExperts& 
 LmConfig checked(const LmConfig& config, const LmSplit& split, const LmExperts& experts) {
   check(config);
   if (split.parts < 1 || split.part < 0 || split.part >= split.parts ||
-      config.key_value_heads() % split.parts != 0 || config.intermediate_size % split.parts != 0) {
-    throw InvalidArgument("TransformerLm: " + std::to_string(config.key_value_heads()) +
+      config.num_attention_heads % split.parts != 0 ||
+      (config.key_value_heads() % split.parts != 0 &&
+       split.parts % config.key_value_heads() != 0) ||
+      config.intermediate_size % split.parts != 0) {
+    throw InvalidArgument("TransformerLm: " + std::to_string(config.num_attention_heads) +
+                          " heads, " + std::to_string(config.key_value_heads()) +
                           " key heads and " + std::to_string(config.intermediate_size) +
                           " inner columns do not divide into part " + std::to_string(split.part) +
                           " of " + std::to_string(split.parts));
   }
+  if (config.key_value_heads() < split.parts && !split.share_head)
+    throw InvalidArgument("TransformerLm: " + std::to_string(split.parts) + " parts share " +
+                          std::to_string(config.key_value_heads()) +
+                          " heads of keys; give LmSplit::share_head");
   if (split.combine &&
       (config.vocab_size < split.parts || !split.enter || !split.leave || !split.gather))
     throw InvalidArgument("TransformerLm: a vocabulary of " + std::to_string(config.vocab_size) +
@@ -311,6 +319,14 @@ LmPass TransformerLmImpl::pass_of(const std::vector<int64_t>& lengths, const at:
   }
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
+  if (options.padding < 0 || options.padding >= static_cast<int64_t>(lengths.size()))
+    throw InvalidArgument("TransformerLm: " + std::to_string(options.padding) + " of " +
+                          std::to_string(lengths.size()) +
+                          " sequences are padding; leave one that is none");
+  const int64_t real =
+      std::accumulate(lengths.begin(), lengths.end() - options.padding, int64_t{0});
+  // Rows ascend, and padding is behind all others.
+  pass->counted = pass->own_rows.defined() ? pass->own_rows.lt(real).sum().item<int64_t>() : real;
   if (config_.has_experts())
     pass->routers = counted_ = std::make_shared<internal::RouterRecord>(config_, experts_);
   const bool drops = is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);

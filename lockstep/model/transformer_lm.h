@@ -56,7 +56,8 @@ class LmUnit : public torch::nn::Module,
 // combine() is given. The functions are called on every rank in one order.
 struct LmSplit {
   int64_t part = 0;
-  int64_t parts = 1;  // divides key_value_heads and intermediate_size
+  // Divides num_attention_heads and intermediate_size; and key_value_heads, or is a multiple of those.
+  int64_t parts = 1;
   // Before a divided product: rows as they are; in backward their gradients are added up over the parts.
   std::function<at::Tensor(const at::Tensor& rows)> enter = {};
   // After one: rows added up over the parts; in backward as they are.
@@ -70,6 +71,9 @@ struct LmSplit {
   bool divides_rows = false;
   // With it: a parameter that each part has whole and uses for its own rows; its gradient is added up over the parts.
   std::function<at::Tensor(const at::Tensor& parameter)> share = {};
+  // Where parts are more than key_value_heads, so that neighbours have the same head: its parameter as it is; in
+  // backward its gradient is added up over the parts that have it. At any time of backward, whatever is deferred.
+  std::function<at::Tensor(const at::Tensor& parameter)> share_head = {};
   // Logits [tokens, this part's rows] -> [tokens, vocab_size]; in backward this part's columns of the gradient.
   std::function<at::Tensor(const at::Tensor& logits)> gather = {};
   // What part 0 has drawn as a pass's dropout_seed, on every part. Without it, passes that drop are given one.
@@ -78,6 +82,10 @@ struct LmSplit {
   // Sizes differ by one at most.
   int64_t vocabulary_begin(int64_t vocab_size, int64_t of_part) const {
     return combine ? vocab_size * of_part / parts : (of_part > part ? vocab_size : 0);
+  }
+  // How many heads of keys and values this part has, of a model's.
+  int64_t own_key_heads(int64_t key_value_heads) const {
+    return key_value_heads < parts ? 1 : key_value_heads / parts;
   }
   // How many of a pass's tokens are rows between the units here.
   int64_t own_rows(int64_t tokens) const { return divides_rows ? tokens / parts : tokens; }
@@ -140,6 +148,9 @@ struct LmPassOptions {
   int64_t first_row = 0;
   // Drawn from the default generator where it is 0 and the model drops anything; parts need one.
   uint64_t dropout_seed = 0;
+  // So many of the last sequences are there to fill rows up, without targets: no expert gets their tokens, and routers
+  // neither count them nor learn from them.
+  int64_t padding = 0;
   // The products' gradients of weights are not computed in backward but by run_deferred(), into grad();
   // nullptr: in backward. Not where a layer is computed in the composed form (another device or type, a
   // Linear with hooks). run_deferred() is a backward of its own, in which they arrive for whoever watches

@@ -11,23 +11,45 @@
 namespace lockstep {
 namespace {
 
-// Chunks that cost at most `most` each, taken as long as they may be from the front, but so that a unit is
-// left for each of the others. Empty: there are more than `chunks`.
-std::vector<int> greedy(std::span<const double> costs, int chunks, double most) {
-  std::vector<int> cut;
-  size_t next = 0;
-  for (int left = chunks; left > 0; --left) {
-    double sum = 0;
-    int taken = 0;
-    while (next < costs.size() && costs.size() - next >= static_cast<size_t>(left) &&
-           (taken == 0 || sum + costs[next] <= most)) {
-      sum += costs[next++];
-      ++taken;
-    }
-    if (sum > most) return {};
-    cut.push_back(taken);
+// Whether chunks that cost at most `most` each are enough, taken as long as they may be from the front.
+bool suffices(std::span<const double> costs, int chunks, double most) {
+  int needed = 1;
+  double sum = 0;
+  for (const double cost : costs) {
+    if (cost > most) return false;
+    sum += cost;
+    if (sum <= most) continue;
+    sum = cost;
+    ++needed;
   }
-  return next == costs.size() ? cut : std::vector<int>();
+  return needed <= chunks;
+}
+
+// Of the cuts into `chunks` of at most `most` each the one with the least sum of squares.
+std::vector<int> evenest(std::span<const double> costs, int chunks, double most) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const size_t units = costs.size(), all = static_cast<size_t>(chunks);
+  // Of the units from i on, in n chunks: the least sum, and how many units its first chunk has.
+  std::vector<std::vector<double>> least(all + 1, std::vector<double>(units + 1, kNone));
+  std::vector<std::vector<size_t>> taken(all + 1, std::vector<size_t>(units + 1, 0));
+  least[0][units] = 0;
+  for (size_t n = 1; n <= all; ++n) {
+    for (size_t i = 0; i + n <= units; ++i) {
+      double sum = 0;
+      for (size_t end = i + 1; end + n - 1 <= units; ++end) {
+        sum += costs[end - 1];
+        if (sum > most) break;
+        const double squares = sum * sum + least[n - 1][end];
+        if (squares > least[n][i] || squares == kNone) continue;  // of equals the longest
+        least[n][i] = squares;
+        taken[n][i] = end - i;
+      }
+    }
+  }
+  std::vector<int> cut;
+  for (size_t n = all, next = 0; n > 0; next += taken[n--][next])
+    cut.push_back(static_cast<int>(taken[n][next]));
+  return cut;
 }
 
 }  // namespace
@@ -72,7 +94,8 @@ std::vector<int> cut_by_costs(std::span<const double> costs, int chunks) {
   if (std::any_of(costs.begin(), costs.end(),
                   [](double cost) { return !std::isfinite(cost) || cost < 0; }))
     throw InvalidArgument("pipeline cut: give costs that are finite and not negative");
-  // The dearest chunk is one of the sums of neighbours; added up as greedy() does.
+  // The dearest chunk is one of the sums of neighbours; added up as suffices() does. A cut into fewer chunks can be cut
+  // further.
   std::vector<double> sums;
   for (size_t begin = 0; begin < costs.size(); ++begin) {
     double sum = 0;
@@ -80,8 +103,8 @@ std::vector<int> cut_by_costs(std::span<const double> costs, int chunks) {
   }
   std::sort(sums.begin(), sums.end());
   const auto least = std::partition_point(
-      sums.begin(), sums.end(), [&](double most) { return greedy(costs, chunks, most).empty(); });
-  return greedy(costs, chunks, *least);
+      sums.begin(), sums.end(), [&](double most) { return !suffices(costs, chunks, most); });
+  return evenest(costs, chunks, *least);
 }
 
 std::vector<int> first_units(const std::vector<int>& cut) {

@@ -41,6 +41,50 @@ double least_of_all(const std::vector<double>& costs, size_t begin, int chunks) 
   return best;
 }
 
+double squares_of(const std::vector<double>& costs, const std::vector<int>& cut) {
+  double all = 0;
+  size_t next = 0;
+  for (const int count : cut) {
+    double sum = 0;
+    for (int i = 0; i < count; ++i) sum += costs[next++];
+    all += sum * sum;
+  }
+  return all;
+}
+
+// By trying every cut: the least sum of squares of those whose chunks cost at most `most`.
+double least_squares(const std::vector<double>& costs, size_t begin, int chunks, double most) {
+  double best = 1e300, sum = 0;
+  for (size_t end = begin + 1; end + static_cast<size_t>(chunks) - 1 <= costs.size(); ++end) {
+    sum += costs[end - 1];
+    if (sum > most || (chunks == 1 && end < costs.size())) continue;
+    best =
+        std::min(best, sum * sum + (chunks == 1 ? 0 : least_squares(costs, end, chunks - 1, most)));
+  }
+  return best;
+}
+
+// Where one unit is dearer than all the others together, those are divided evenly, and no chunk is left over with what
+// costs nothing.
+TEST(PipelineCut, ChunksBesideTheDearestAreAlike) {
+  // Embeddings, four layers, the last norm, the head.
+  EXPECT_THAT(cut_by_costs(std::vector<double>{0, 1, 1, 1, 1, 0, 9}, 4), ElementsAre(3, 1, 2, 1));
+  EXPECT_THAT(cut_by_costs(std::vector<double>{9, 1, 1, 1, 1, 1, 1}, 4), ElementsAre(1, 2, 2, 2));
+  EXPECT_THAT(cut_by_costs(std::vector<double>{1, 1, 1, 1, 1, 1, 1}, 3), ElementsAre(3, 2, 2));
+  std::mt19937 random(11);
+  for (int i = 0; i < 300; ++i) {
+    std::vector<double> costs(1 + random() % 9);
+    for (double& cost : costs) cost = static_cast<double>(random() % 5);
+    const int chunks = 1 + static_cast<int>(random() % costs.size());
+    const std::vector<int> cut = cut_by_costs(costs, chunks);
+    EXPECT_EQ(squares_of(costs, cut), least_squares(costs, 0, chunks, dearest(costs, cut)));
+  }
+  // Costs whose sums are rounded.
+  std::vector<double> thirds(24, 1.0 / 3);
+  thirds.insert(thirds.begin(), 0.1);
+  EXPECT_THAT(cut_by_costs(thirds, 4), ElementsAre(7, 6, 6, 6));
+}
+
 TEST(PipelineCut, ByCosts) {
   EXPECT_THAT(cut_by_costs(std::vector<double>{1, 1, 1, 1, 1, 1}, 3), ElementsAre(2, 2, 2));
   EXPECT_THAT(cut_by_costs(std::vector<double>{1, 1, 1, 1, 1}, 2), ElementsAre(3, 2));

@@ -130,18 +130,22 @@ const std::vector<RefusedProduct>& refused_products() {
   return products;
 }
 
-void check(const LmParallelism& how, const LmConfig& config, int ranks) {
+void check(const LmParallelism& given, const LmConfig& config, int ranks) {
   check(config);
   const auto& known = parallel_axes();
-  for (const MeshAxis& axis : how.axes) {
+  for (const MeshAxis& axis : given.axes) {
     if (std::find(known.begin(), known.end(), axis.name) == known.end())
       refuse("there is no axis '" + axis.name + "'; give sizes of " + joined(known));
   }
-  if (!how.axes.empty() || ranks != 1) MeshLayout(how.axes, ranks);
+  LmParallelism how = given;
+  how.axes = with_all_axes(given.axes, ranks);
   if (how.zero < 0 || how.zero > 3)
     refuse("zero is " + std::to_string(how.zero) + "; give a stage from 0 to 3");
   if (how.micro_batches < 0)
     refuse(std::to_string(how.micro_batches) + " micro-batches; give 1 or more");
+  if (how.micro_batches > LmParallelism::kMostMicroBatches)
+    refuse(std::to_string(how.micro_batches) + " micro-batches; give " +
+           std::to_string(LmParallelism::kMostMicroBatches) + " at most");
   const int stages = how.size_of("pipe"), parts = how.size_of("tensor");
   const auto units = static_cast<int>(config.num_hidden_layers) + 3;
   LmParallelism whole = how;
@@ -166,6 +170,13 @@ void check(const LmParallelism& how, const LmConfig& config, int ranks) {
     refuse(std::to_string(config.num_local_experts) + " experts do not divide among " +
            std::to_string(experts) + " ranks along expert; give a divisor");
   if (parts > 1) lm_tensor_plan(config).check(lm_parameter_shapes(config), parts);
+  const int64_t heads = config.num_attention_heads / parts;
+  if (const int context = how.size_of("context");
+      how.context_way == ContextWay::kHeads && heads % context != 0)
+    refuse(std::to_string(heads) + " heads" + (parts > 1 ? " of each part" : "") +
+           " do not divide among " + std::to_string(context) +
+           " ranks along context, which exchange them; give a divisor, or let blocks go round "
+           "(ring)");
   if (const bool tied_apart = config.tie_word_embeddings && stages > 1; !tied_apart) {
     LmConfig apart = config;
     apart.tie_word_embeddings = false;

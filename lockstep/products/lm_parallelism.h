@@ -31,15 +31,19 @@ struct LmParallelism {
   // ZeRO over the ranks that average a parameter's gradient: ZeroOptions::stage.
   int zero = 0;
   std::string schedule = "1f1b";  // of the pipeline (schedule_names())
-  // A step's batch goes in so many parts; also without a pipeline, where their gradients add up. 0: with a
-  // pipeline twice its stages, else 1.
+  // A step's batch goes in so many parts, kMostMicroBatches at most; also without a pipeline, where their gradients add
+  // up. 0: with a pipeline twice its stages, else 1. The loss that balances experts' load (router_aux_loss_coef) is then
+  // a mean over the parts: each balances by itself, which is another number than the whole batch's.
   int micro_batches = 0;
-  // How many units each chunk of the pipeline has (pipeline_cut.h). Empty: balanced by parameters' bytes.
+  // How many units each chunk of the pipeline has (pipeline_cut.h). Empty: balanced by the multiplications that a token
+  // takes, which are a layer's parameters, and the head's; embeddings and the last norm count nothing.
   std::vector<int> cut = {};
   // Sequence parallelism: the rows between divided products are divided along tensor, too.
   bool divides_rows = false;
   // How the tokens that context divides attend to each other: blocks go round, or heads are exchanged.
   ContextWay context_way = ContextWay::kRing;
+
+  static constexpr int kMostMicroBatches = 65536;
 
   int size_of(std::string_view axis) const;  // 1 where it is not named
   bool operator==(const LmParallelism&) const = default;
@@ -66,9 +70,10 @@ struct RefusedProduct {
 };
 const std::vector<RefusedProduct>& refused_products();
 
-// Throws InvalidArgument in one line that says what to do, before anybody sends anything: sizes whose product is not
-// `ranks`; more chunks than units; heads, inner columns or experts that do not divide; fewer words than
-// parts; a schedule that is none, or does not take so many micro-batches; a refused product.
+// An open size (0) counts as what `ranks` leave for it, and no axes as all ranks along data. Throws InvalidArgument in
+// one line that says what to do, before anybody sends anything: sizes whose product is not
+// `ranks`; more chunks than units; heads (of a part, among the ranks of a context by heads, too), inner columns or
+// experts that do not divide; fewer words than parts; too many micro-batches; a schedule that is none, or does not take so many micro-batches; a refused product.
 void check(const LmParallelism& how, const LmConfig& config, int ranks);
 
 // A table of the ranks, for people, in the order of the axes; every rank has one place:

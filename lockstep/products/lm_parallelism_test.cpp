@@ -62,9 +62,33 @@ TEST(LmParallelism, WhatCannotBeIsOneLineThatSaysWhatToDo) {
               HasSubstr("zero is 4; give a stage from 0 to 3"));
   EXPECT_THAT(refusal("data=2", 2, [](auto& how, auto&) { how.micro_batches = -1; }),
               HasSubstr("-1 micro-batches"));
+  EXPECT_THAT(refusal("data=2", 2, [](auto& how, auto&) { how.micro_batches = 65537; }),
+              HasSubstr("65537 micro-batches; give 65536 at most"));
+  const auto by_heads = [](auto& how, auto&) { how.context_way = ContextWay::kHeads; };
+  EXPECT_THAT(refusal("context=8", 8, by_heads),
+              HasSubstr("4 heads do not divide among 8 ranks along context"));
+  EXPECT_THAT(refusal("context=4,tensor=2", 8, by_heads),
+              HasSubstr("2 heads of each part do not divide among 4 ranks along context"));
   EXPECT_THAT(refusal("pipe=2", 2, [](auto& how, auto&) { how.cut = {3, 3}; }), HasSubstr("7"));
   EXPECT_THAT(refusal("pipe=2", 2, [](auto& how, auto&) { how.cut = {3, 2, 2}; }),
               HasSubstr("the cut has 3 chunks, and the pipeline 2"));
+}
+
+// What is checked is what will be run.
+TEST(LmParallelism, AnOpenSizeIsCheckedAsItWillBe) {
+  EXPECT_THAT(refusal("data=2,tensor", 6), HasSubstr("4 heads, which do not divide among 3 parts"));
+  EXPECT_THAT(refusal("pipe", 8), HasSubstr("a pipeline of 8 chunks, and the model has 7 units"));
+  EXPECT_THAT(refusal("expert,data=2", 4), HasSubstr("expert is 2, and the model has no experts"));
+  EXPECT_THAT(refusal("data=4,tensor", 6), HasSubstr("6 ranks"));
+  check(parse_parallelism("data=2,tensor"), small(), 8);
+  check({}, small(), 3);  // all along data
+}
+
+// A head of many words is a stage, and the others have a layer each.
+TEST(LmParallelism, NoStageHasTheNormAlone) {
+  LmConfig config = small();
+  config.vocab_size = 32000;
+  EXPECT_EQ(resolved(parse_parallelism("pipe=4"), config, 4).cut, (std::vector<int>{3, 1, 2, 1}));
 }
 
 TEST(LmParallelism, ExpertsNeedAModelThatHasThem) {

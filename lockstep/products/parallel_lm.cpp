@@ -252,6 +252,7 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, Use us
     row.all_targets += row.targets_in.back();
     const std::vector<int64_t> padding =
         padding_of(how, row.lengths.back(), config.max_position_embeddings);
+    row.padding.push_back(static_cast<int64_t>(padding.size()));
     if (!padding.empty()) {
       const int64_t more = std::accumulate(padding.begin(), padding.end(), int64_t{0});
       row.lengths.back().insert(row.lengths.back().end(), padding.begin(), padding.end());
@@ -310,7 +311,7 @@ PipelineBatch ParallelLm::State::pipeline_batch(const Row& row, double scale) {
                         (steps << 20) * 0xBF58476D1CE4E5B9ull +
                         2 * static_cast<uint64_t>(mesh.over({"data", "expert"}).rank());
   PipelineBatch batch;
-  batch.rows = chunks->begin(row.lengths, seed | 1, scale);
+  batch.rows = chunks->begin(row.lengths, seed | 1, scale, row.padding);
   batch.input = [row](const MicroBatch& micro) {
     return row.ids[static_cast<size_t>(micro.index)];
   };

@@ -4,12 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <string>
 #include <tuple>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
@@ -226,6 +229,9 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   for (const auto& [experts, zero_of_saved] : {std::pair{false, 1}, {false, 0}, {true, 1}}) {
     LmConfig config = small();
     config.tie_word_embeddings = !experts;
+    // One head of keys, which all parts have, or two, each of which two parts share.
+    const bool shares = !experts && zero_of_saved == 0;
+    config.num_key_value_heads = experts ? 4 : shares ? 2 : 1;
     config.num_local_experts = experts ? 4 : 0;
     config.router_z_loss_coef = 0.01;
     config.router_aux_loss_coef = 0;
@@ -241,9 +247,10 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
     };
     std::vector<double> expected;
     testing::run_threads(8, [&](Communicator& comm) {
-      ParallelLm model(
-          config, comm,
-          by(experts ? "expert=2,pipe=2,tensor=2" : "data=2,pipe=2,tensor=2", zero_of_saved), wide);
+      const char* const mesh = experts  ? "expert=2,pipe=2,tensor=2"
+                               : shares ? "pipe=2,tensor=4"
+                                        : "data=2,pipe=2,tensor=2";
+      ParallelLm model(config, comm, by(mesh, zero_of_saved), wide);
       model.make_optimizer(torch::optim::AdamWOptions(1e-2));
       train(model, 3);
       write_checkpoint(comm, path, model.share());
@@ -309,6 +316,82 @@ TEST(ParallelLm, AnyLengthsDivide) {
                          model.step({batch.ids, batch.targets.add(comm.rank()).remainder(50)});
                        }),
               HasSubstr("row: ids"));
+}
+
+// What fills rows up is nothing to routers: losses, gradients, capacities and figures are those of the batch alone.
+TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
+  ParallelLmOptions wide = options();
+  wide.dtype = at::kDouble;
+  const LmRowBatch packed{torch::arange(14, at::kLong) * 3 % 50, torch::arange(14, at::kLong) + 1,
+                          torch::tensor({5, 6, 3})};
+  for (const bool limited : {false, true}) {
+    LmConfig config = small();
+    config.num_local_experts = 4;
+    config.router_aux_loss_coef = 0.5;
+    config.router_aux_loss_by_layer = true;
+    config.router_z_loss_coef = 0.1;
+    config.capacity_factor = limited ? 0.7 : 0;  // of a rank's own tokens, so context has others
+    NamedTensors expected;
+    std::vector<RouterStatistics> figures;
+    for (const char* mesh :
+         {"data=1", "tensor=4", "pipe=2,tensor=2", "context=2,tensor=2", "context=4"}) {
+      if (limited && std::string(mesh).starts_with("context")) continue;
+      LmParallelism how = by(mesh, 0, 1);
+      how.divides_rows = how.size_of("tensor") > 1;
+      testing::run_threads(mesh == std::string("data=1") ? 1 : 4, [&](Communicator& comm) {
+        ParallelLm model(config, comm, how, wide);
+        model.make_optimizer(torch::optim::SGDOptions(0.5));
+        for (int step = 0; step < 2; ++step) {
+          model.step(packed);
+          model.update({});
+        }
+        const NamedTensors whole = model.gather();
+        const auto routers = model.module()->routers();
+        if (comm.size() == 1) {
+          expected = whole;
+          figures = routers;
+          for (const RouterStatistics& layer : figures)
+            EXPECT_EQ(std::accumulate(layer.choices.begin(), layer.choices.end(), int64_t{0}), 28);
+          EXPECT_EQ(figures[0].left_out > 0, limited);
+          return;
+        }
+        for (const RouterStatistics& layer : routers) {
+          EXPECT_EQ(layer.choices, figures[static_cast<size_t>(layer.layer)].choices) << mesh;
+          EXPECT_EQ(layer.left_out, figures[static_cast<size_t>(layer.layer)].left_out) << mesh;
+        }
+        for (size_t i = 0; i < whole.size(); ++i)
+          EXPECT_TRUE(at::allclose(whole[i].second, expected[i].second, 1e-9, 1e-10))
+              << mesh << " " << whole[i].first;
+      });
+    }
+  }
+}
+
+// Also where a rank has nothing else, and by the fused nodes.
+TEST(ParallelLm, RanksMayHaveNothingButPadding) {
+  LmConfig config = small();
+  config.num_local_experts = 4;
+  config.router_aux_loss_coef = 0.5;
+  config.router_aux_loss_by_layer = true;
+  const LmRowBatch few{torch::arange(2, at::kLong), torch::arange(2, at::kLong) + 1};
+  NamedTensors expected;
+  for (const int ranks : {1, 4}) {
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      ParallelLm model(config, comm, by("context=" + std::to_string(ranks), 0, 1), options());
+      model.make_optimizer(torch::optim::SGDOptions(0.1));
+      for (int step = 0; step < 2; ++step) {
+        model.step({few.ids, few.targets, torch::tensor({2})});
+        model.update({});
+      }
+      for (const RouterStatistics& layer : model.module()->routers())
+        EXPECT_EQ(std::accumulate(layer.choices.begin(), layer.choices.end(), int64_t{0}), 4);
+      const NamedTensors whole = model.gather();
+      if (ranks == 1) expected = whole;
+      for (size_t i = 0; i < whole.size(); ++i)
+        EXPECT_TRUE(at::allclose(whole[i].second, expected[i].second, 1e-4, 1e-5))
+            << whole[i].first;
+    });
+  }
 }
 
 // Where one row has fewer sequences than the other, both run as many micro-batches.

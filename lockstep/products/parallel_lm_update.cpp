@@ -31,7 +31,7 @@ std::unique_ptr<torch::optim::OptimizerOptions> options_of(const optim::Algorith
 }  // namespace
 
 // Experts have gradients of tokens of every rank along expert already. What other ranks count as well, ties' second
-// places and what is whole on all parts, is counted there.
+// places, heads that parts share and what is whole on all parts, is counted there.
 std::vector<LmParameterClass> ParallelLm::State::make_classes() const {
   enum class Kind : uint8_t { kDivided, kWhole, kCopy };
   const bool first_part = mesh.place("tensor") == 0;
@@ -47,9 +47,9 @@ std::vector<LmParameterClass> ParallelLm::State::make_classes() const {
       // Each rank of the averaging has all gradients, or its own part of them.
       if (how.zero == 0) one.counts = one.counts && one.averaged.rank() == 0;
       for (const LmParameterPart& part : own) {
-        const Kind is = part.copy            ? Kind::kCopy
-                        : part.slice.whole() ? Kind::kWhole
-                                             : Kind::kDivided;
+        const Kind is = part.copy || part.slice.repeated ? Kind::kCopy
+                        : part.slice.whole()             ? Kind::kWhole
+                                                         : Kind::kDivided;
         if (is == kind && is_expert_parameter(part.name) == experts && part.tensor.requires_grad())
           one.parts.push_back(&part);
       }

@@ -154,8 +154,8 @@ void train_until_killed(Communicator& comm, const Division& division) {
   }
 }
 
-// Groups number their members by themselves; who shares one with the killed rank names its process. Rank 2 does not:
-// it is told of one who was told.
+// Groups number their members by themselves; who shares one with the killed rank names its process, and its number and
+// place in the job. Rank 2 does not: it is told of one who was told.
 TEST_P(ParallelLmProcesses, WhoIsNextToAKilledRankNamesItsProcess) {
   testing::expect_lone_ranks(
       kRanks,
@@ -170,10 +170,14 @@ TEST_P(ParallelLmProcesses, WhoIsNextToAKilledRankNamesItsProcess) {
         }
         ASSERT_TRUE(told) << "nobody is lost";
         const std::string killed = "(pid " + pids[kKilled].dump() + ")";
+        EXPECT_THAT(*told,
+                    ContainsRegex("is rank [013] of the job \\((data|pipe) [01], tensor [01]\\)"));
         if (comm.rank() == 2)
           EXPECT_THAT(*told, ContainsRegex("left the group|process is dead"));
         else
-          EXPECT_THAT(*told, AllOf(HasSubstr(killed), HasSubstr("its process is dead")));
+          EXPECT_THAT(*told,
+                      AllOf(HasSubstr(killed), HasSubstr("its process is dead"),
+                            ContainsRegex("rank 1 of the job \\((data|pipe) 0, tensor 1\\)")));
         EXPECT_EQ(told->find('\n'), std::string::npos) << *told;
       },
       {{kKilled, SIGKILL}});

@@ -43,6 +43,9 @@ void resolve_divided(TrainConfig& config) {
   if (config.strategy == "zero") config.strategy = "zero1";
   check_choice("strategy", config.strategy, strategies);
   at_least("micro_batches", config.micro_batches, 0);
+  if (config.micro_batches > LmParallelism::kMostMicroBatches)
+    refuse("micro_batches", std::to_string(config.micro_batches),
+           std::to_string(LmParallelism::kMostMicroBatches) + " at most");
   const LmParallelism how = parse_parallelism(config.mesh);
   if (config.nproc == 1) {
     for (const MeshAxis& axis : how.axes) config.nproc *= std::max(axis.size, 1);

@@ -205,6 +205,9 @@ TEST(TrainConfig, AMeshDividesALanguageModel) {
   EXPECT_THAT(error("pipe=8"), HasSubstr("a pipeline of 8 chunks, and the model has 7 units"));
   EXPECT_THAT(error("expert=2"), HasSubstr("the model has no experts"));
   EXPECT_THAT(error("tensor=2,shard=2"), HasSubstr("there is no axis 'shard'"));
+  TrainConfig many = with("pipe=2,tensor=2", "ddp", 4);
+  many.micro_batches = (int64_t{1} << 32) + 1;  // which an int has as 1
+  EXPECT_THAT(error_of([&] { resolved(many); }), HasSubstr("65536 at most"));
   TrainConfig flat = with("data=2", "ddp", 2);
   flat.micro_batches = 4;
   EXPECT_THAT(error_of([&] { resolved(flat); }), HasSubstr("one with pipe or tensor"));

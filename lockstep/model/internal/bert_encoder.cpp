@@ -18,6 +18,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/kernels/dropout.h"
+#include "lockstep/model/internal/bert_split.h"
 #include "lockstep/model/internal/embedding_node.h"
 #include "lockstep/model/internal/follow.h"
 #include "lockstep/model/internal/products.h"
@@ -31,8 +32,8 @@ torch::nn::LayerNorm norm_of(const BertConfig& config) {
       torch::nn::LayerNormOptions({config.hidden_size}).eps(config.layer_norm_eps));
 }
 
-torch::nn::Linear square(const BertConfig& config) {
-  return undrawn_linear(config.hidden_size, config.hidden_size);
+torch::nn::Linear square(const BertConfig& config, int64_t parts = 1) {
+  return undrawn_linear(config.hidden_size, config.hidden_size / parts);
 }
 
 at::Tensor activate(const at::Tensor& x, const std::string& name) {
@@ -86,17 +87,18 @@ at::Tensor BertOutput::forward(const at::Tensor& x, const at::Tensor& residual) 
   return norm_(at::dropout(dense_(x), dropout_, is_training()) + residual);
 }
 
-BertLayer::BertLayer(const BertConfig& config, bool first_only)
+BertLayer::BertLayer(const BertConfig& config, const BertSplit& split, bool first_only)
     : config_(config),
+      split_(split),
       first_only_(first_only),
       self_(std::make_shared<torch::nn::Module>()),
       inner_(std::make_shared<torch::nn::Module>()),
-      query_(square(config)),
-      key_(square(config)),
-      value_(square(config)),
-      intermediate_(undrawn_linear(config.hidden_size, config.intermediate_size)),
-      attention_output_(std::make_shared<BertOutput>(config, config.hidden_size)),
-      output_(std::make_shared<BertOutput>(config, config.intermediate_size)) {
+      query_(square(config, split.parts)),
+      key_(square(config, split.parts)),
+      value_(square(config, split.parts)),
+      intermediate_(undrawn_linear(config.hidden_size, config.intermediate_size / split.parts)),
+      attention_output_(std::make_shared<BertOutput>(config, config.hidden_size / split.parts)),
+      output_(std::make_shared<BertOutput>(config, config.intermediate_size / split.parts)) {
   self_->register_module("query", query_);
   self_->register_module("key", key_);
   self_->register_module("value", value_);
@@ -145,12 +147,27 @@ LayerRows BertLayer::rows(const LayerRows& x, const BertPass& pass) {
   Arithmetic arithmetic = pass.arithmetic;
   follow_children();
   const LayerParameters parameters = layer_parameters();
-  if (is_hooked(parameters)) arithmetic = Arithmetic::kComposed;
+  const bool hooked = is_hooked(parameters);
+  if (hooked && split_.parts > 1)
+    throw InvalidArgument(
+        "BertClassifier: a Linear or LayerNorm of a divided layer has a hook; hook the layer");
+  if (hooked) arithmetic = Arithmetic::kComposed;
   AttentionLayout layout = batch.layout;
   if (first_only_) layout.spans.resize(static_cast<size_t>(batch.sequences));
   for (int64_t s = 0; first_only_ && s < batch.sequences; ++s) {
     layout.spans[static_cast<size_t>(s)].query_begin = s;
     layout.spans[static_cast<size_t>(s)].queries = 1;
+  }
+  if (split_.parts > 1) {
+    const at::Tensor rows = arithmetic == Arithmetic::kComposed ? x.exact : x.exact.to(at::kFloat);
+    return {divided_layer(rows, parameters,
+                          {.config = &config_,
+                           .split = &split_,
+                           .layout = &layout,
+                           .first = first_only_ ? batch.first : at::Tensor(),
+                           .arithmetic = arithmetic,
+                           .training = is_training()}),
+            {}};
   }
   if (arithmetic == Arithmetic::kComposed) {
     const at::Tensor asking = first_only_ ? x.exact.index_select(0, batch.first) : x.exact;
@@ -178,17 +195,21 @@ LayerRows BertLayer::rows(const LayerRows& x, const BertPass& pass) {
   return layer(rows, parameters, plan);
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& config)
-    : dropout_(config.hidden_dropout_prob),
+BertEmbeddings::BertEmbeddings(const BertConfig& config, const BertSplit& split)
+    : config_(config),
+      split_(split),
+      dropout_(config.hidden_dropout_prob),
       words_(register_module("word_embeddings",
-                             undrawn_embedding(config.vocab_size, config.hidden_size))),
+                             undrawn_embedding(words_begin(config, split, split.part + 1) -
+                                                   words_begin(config, split, split.part),
+                                               config.hidden_size))),
       positions_(
           register_module("position_embeddings",
                           undrawn_embedding(config.max_position_embeddings, config.hidden_size))),
       types_(register_module("token_type_embeddings",
                              undrawn_embedding(config.type_vocab_size, config.hidden_size))),
       norm_(register_module("LayerNorm", norm_of(config))) {
-  words_->options.padding_idx(config.pad_token_id);
+  if (split.parts == 1) words_->options.padding_idx(config.pad_token_id);
 }
 
 void BertEmbeddings::follow_children() {
@@ -201,16 +222,17 @@ Arithmetic BertEmbeddings::arithmetic() const {
   return registered.empty() ? Arithmetic::kComposed : arithmetic_for(registered.front());
 }
 
-at::Tensor BertEmbeddings::composed(const at::Tensor& ids, const BertBatch& batch) {
+at::Tensor BertEmbeddings::sum(const at::Tensor& words, const at::Tensor& ids,
+                               const BertBatch& batch) {
   const at::Tensor types = batch.types.defined() ? batch.types : at::zeros_like(ids);
-  at::Tensor x = words_(ids) + types_(types);
-  if (batch.positions.defined()) {
-    x = x + positions_(batch.positions);
-  } else {
-    const at::Tensor rows = positions_(at::arange(batch.length, ids.options()));
-    x = (x.view({batch.sequences, batch.length, -1}) + rows).view_as(x);
-  }
-  return at::dropout(norm_(x), dropout_, is_training());
+  const at::Tensor x = words + types_(types);
+  if (batch.positions.defined()) return x + positions_(batch.positions);
+  const at::Tensor rows = positions_(at::arange(batch.length, ids.options()));
+  return (x.view({batch.sequences, batch.length, -1}) + rows).view_as(x);
+}
+
+at::Tensor BertEmbeddings::composed(const at::Tensor& ids, const BertBatch& batch) {
+  return at::dropout(norm_(sum(words_(ids), ids, batch)), dropout_, is_training());
 }
 
 at::Tensor BertEmbeddings::compute(const at::Tensor& ids, const lockstep::BertPass& pass) {
@@ -222,9 +244,18 @@ LayerRows BertEmbeddings::rows(const at::Tensor& ids, const BertPass& pass) {
   check_rows(ids, batch.ids.sizes());
   follow_children();
   const Arithmetic arithmetic = pass.arithmetic;
-  if (arithmetic == Arithmetic::kComposed ||
-      any_hooked({words_->weight, positions_->weight, types_->weight, norm_->weight}))
-    return {composed(ids, batch), {}};
+  const bool hooked =
+      any_hooked({words_->weight, positions_->weight, types_->weight, norm_->weight});
+  if (split_.parts > 1) {
+    if (hooked)
+      throw InvalidArgument(
+          "BertClassifier: an Embedding or LayerNorm of divided embeddings has a hook; hook "
+          "bert.embeddings");
+    const at::Tensor words = divided_words(ids, words_->weight, config_, split_);
+    const PartMasks masks(split_, arithmetic, {is_training() ? dropout_ : 0, 0, 0});
+    return {masks.rows(norm_(sum(words, ids, batch)), 0), {}};
+  }
+  if (arithmetic == Arithmetic::kComposed || hooked) return {composed(ids, batch), {}};
   const auto plan = std::make_shared<EmbeddingPlan>();
   plan->words = ids.contiguous();
   plan->types =
@@ -247,11 +278,11 @@ at::Tensor BertPooler::compute(const at::Tensor& x, const lockstep::BertPass& /*
   return dense_(x).tanh();
 }
 
-BertEncoder::BertEncoder(const BertConfig& config)
-    : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))) {
+BertEncoder::BertEncoder(const BertConfig& config, const BertSplit& split)
+    : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config, split))) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-    layers_->push_back(
-        std::make_shared<BertLayer>(config, /*first_only=*/i + 1 == config.num_hidden_layers));
+    layers_->push_back(std::make_shared<BertLayer>(
+        config, split, /*first_only=*/i + 1 == config.num_hidden_layers));
   const auto encoder = std::make_shared<torch::nn::Module>();
   encoder->register_module("layer", layers_);
   register_module("encoder", encoder);

@@ -66,7 +66,7 @@ class BertOutput : public torch::nn::Module {
 class BertLayer final : public BertUnit {
  public:
   // `first_only`: for the sequences' first rows alone.
-  BertLayer(const BertConfig& config, bool first_only);
+  BertLayer(const BertConfig& config, const BertSplit& split, bool first_only);
   // compute(), with the rounded rows as well.
   LayerRows rows(const LayerRows& x, const BertPass& pass);
 
@@ -77,6 +77,7 @@ class BertLayer final : public BertUnit {
   void follow_children();
 
   BertConfig config_;
+  BertSplit split_;
   bool first_only_;
   // Modules that only give their parameters the names that transformers has.
   std::shared_ptr<torch::nn::Module> self_, inner_;
@@ -86,7 +87,7 @@ class BertLayer final : public BertUnit {
 
 class BertEmbeddings final : public BertUnit {
  public:
-  explicit BertEmbeddings(const BertConfig& config);
+  BertEmbeddings(const BertConfig& config, const BertSplit& split);
   LayerRows rows(const at::Tensor& ids, const BertPass& pass);
   // For all units: by the device and type of the parameters, and autocast.
   Arithmetic arithmetic() const;
@@ -94,8 +95,12 @@ class BertEmbeddings final : public BertUnit {
  private:
   at::Tensor compute(const at::Tensor& ids, const lockstep::BertPass& pass) override;
   at::Tensor composed(const at::Tensor& ids, const BertBatch& batch);
+  // Words, types and positions, before the norm; the words' rows as they were found.
+  at::Tensor sum(const at::Tensor& words, const at::Tensor& ids, const BertBatch& batch);
   void follow_children();
 
+  BertConfig config_;
+  BertSplit split_;
   double dropout_;
   torch::nn::Embedding words_, positions_, types_;
   torch::nn::LayerNorm norm_;
@@ -114,7 +119,7 @@ class BertPooler final : public BertUnit {
 // Embeddings, layers, pooler -> [sequences, hidden_size].
 class BertEncoder : public torch::nn::Module {
  public:
-  explicit BertEncoder(const BertConfig& config);
+  BertEncoder(const BertConfig& config, const BertSplit& split);
   lockstep::BertPass pass(const BertBatch& given) const;
   at::Tensor forward(const lockstep::BertPass& pass);
 

@@ -294,9 +294,10 @@ at::Tensor weighted_rows(const at::Tensor& rows, const at::Tensor& weights,
     return WeightedRowsNode::apply(rows, weights, c10::make_intrusive<RoutedHandle>(routed));
   const at::Tensor places = index_tensor(routed->places).to(rows.device());
   const at::Tensor out = places.lt(0);
-  // What was left out reads a row of zeros behind the others.
-  const at::Tensor with_zeros =
-      routed->left_out == 0 ? rows : at::cat({rows, at::zeros({1, rows.size(1)}, rows.options())});
+  // What was left out, or is padding, reads a row of zeros behind the others.
+  const at::Tensor with_zeros = rows.size(0) == places.numel()
+                                    ? rows
+                                    : at::cat({rows, at::zeros({1, rows.size(1)}, rows.options())});
   const at::Tensor picked = with_zeros.index_select(0, places.masked_fill(out, rows.size(0)))
                                 .view({weights.size(0), weights.size(1), rows.size(1)});
   return (picked * weights.to(rows.scalar_type()).unsqueeze(2)).sum(1);

@@ -132,7 +132,7 @@ std::shared_ptr<const LmContext> checked_context(LmContext context, const LmConf
         "hidden_dropout is possible");
   if (context.check_heads)
     context.check_heads(config.num_attention_heads / split.parts,
-                        config.key_value_heads() / split.parts);
+                        split.own_key_heads(config.key_value_heads()));
   return std::make_shared<const LmContext>(std::move(context));
 }
 

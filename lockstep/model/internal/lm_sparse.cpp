@@ -1,6 +1,7 @@
 #include "lockstep/model/internal/lm_sparse.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
@@ -152,13 +153,24 @@ at::Tensor LmSparseMlp::work(const at::Tensor& rows, const internal::LmPass& pas
   at::Tensor logits = router_logits(asked, pass, arithmetic);
   // Every part's gradient of the losses is the whole one.
   const double part_of_losses = split_.divides_rows ? 1.0 / static_cast<double>(split_.parts) : 1;
-  if (pass.routers) logits = watched_logits(logits, pass.routers, layer_, part_of_losses);
-  const at::Tensor shares = exact_softmax(logits);
-  const std::vector<int64_t> choices = choices_of(shares, chosen_);
-  const int64_t tokens = asked.size(0);
-  const auto routed = std::make_shared<const RoutedRows>(
-      route(choices, all_, chosen_, expert_capacity(capacity_factor_, tokens, all_, chosen_)));
-  if (pass.routers) pass.routers->count(layer_, choices, routed->left_out, logits, shares);
+  const int64_t tokens = asked.size(0), counted = pass.counted.value_or(tokens);
+  if (pass.routers && counted == tokens)
+    logits = watched_logits(logits, pass.routers, layer_, part_of_losses);
+  else if (pass.routers)
+    logits = at::cat(
+        {watched_logits(logits.narrow(0, 0, counted).clone(), pass.routers, layer_, part_of_losses),
+         logits.narrow(0, counted, tokens - counted)});
+  const at::Tensor shares = exact_softmax(logits), own_shares = shares.narrow(0, 0, counted);
+  std::vector<int64_t> choices = choices_of(own_shares, chosen_);
+  RoutedRows rows_of =
+      route(choices, all_, chosen_, expert_capacity(capacity_factor_, counted, all_, chosen_));
+  if (pass.routers)
+    pass.routers->count(layer_, choices, rows_of.left_out, logits.narrow(0, 0, counted),
+                        own_shares);
+  // Padding goes to no expert.
+  choices.resize(static_cast<size_t>(tokens * chosen_), 0);
+  rows_of.places.resize(choices.size(), -1);
+  const auto routed = std::make_shared<const RoutedRows>(std::move(rows_of));
   const at::Tensor chosen =
       shares.gather(1, at::tensor(choices, at::kLong).view({tokens, chosen_}).to(shares.device()));
   const at::Tensor weights = weight_in_split(chosen / chosen.sum(1, /*keepdim=*/true), split_);

@@ -104,10 +104,11 @@ at::Tensor LmEmbedding::own_rows(const at::Tensor& ids) const {
 LmAttention::LmAttention(const LmConfig& config, const LmSplit& split, int64_t index)
     : index_(index),
       heads_{.heads = config.num_attention_heads / split.parts,
-             .key_value_heads = config.key_value_heads() / split.parts,
+             .key_value_heads = split.own_key_heads(config.key_value_heads()),
              .width = config.head_width(),
              .first = split.part * (config.num_attention_heads / split.parts),
              .all = config.num_attention_heads},
+      shares_head_(config.key_value_heads() < split.parts),
       dropout_(config.attention_dropout),
       split_(split) {
   const int64_t width = config.hidden_size, queries = heads_.heads * heads_.width,
@@ -126,11 +127,29 @@ bool LmAttention::is_hooked() {
   return false;
 }
 
+// A head that several parts have gets gradients from all of them. They are not deferred: the parts add them up, each at
+// the same place of its backward.
+std::vector<at::Tensor> LmAttention::project(const at::Tensor& rows, const internal::LmPass& pass,
+                                             Arithmetic arithmetic) const {
+  if (!shares_head_)
+    return products(rows, {product_of(query_), product_of(key_), product_of(value_)}, arithmetic,
+                    pass.deferred);
+  if (hooks::is_hooked(key_->weight) || hooks::is_hooked(value_->weight))
+    throw InvalidArgument(
+        "TransformerLm: k_proj or v_proj has a hook, and this part shares its head with others; "
+        "hook the layer, or take no more parts than heads of keys");
+  const auto shared = [this](const torch::nn::Linear& linear) {
+    return Product{split_.share_head(linear->weight),
+                   linear->bias.defined() ? split_.share_head(linear->bias) : at::Tensor()};
+  };
+  const auto queries = products(rows, {product_of(query_)}, arithmetic, pass.deferred);
+  const auto others = products(rows, {shared(key_), shared(value_)}, arithmetic);
+  return {queries[0], others[0], others[1]};
+}
+
 at::Tensor LmAttention::attend(const at::Tensor& rows, const internal::LmPass& pass,
                                Arithmetic arithmetic) {
-  const auto qkv =
-      products(entered(rows, split_), {product_of(query_), product_of(key_), product_of(value_)},
-               arithmetic, pass.deferred);
+  const auto qkv = project(entered(rows, split_), pass, arithmetic);
   const at::Tensor mixed =
       pass.cache != nullptr ? with_cache(qkv[0], qkv[1], qkv[2], pass)
       : pass.context

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/model/internal/lm_nodes.h"
 #include "lockstep/model/internal/lm_sparse.h"
@@ -24,6 +26,8 @@ struct LmPass {
   RotaryTable rotary;
   uint64_t dropout_seed = 0;  // 0: nothing is dropped
   std::shared_ptr<DeferredGradients> deferred;
+  std::optional<int64_t>
+      counted;  // of this rank's rows the first so many are none of padding; or all
   std::shared_ptr<RouterRecord> routers;  // null: no experts, or nobody counts
   LmCache* cache = nullptr;               // of sequences of equal length
   // Where only some of the batch's rows are here (lm_context.h), with which these are.
@@ -66,11 +70,15 @@ class LmAttention : public torch::nn::Module {
   bool is_hooked();
 
  private:
+  // Queries, keys and values of rows that entered.
+  std::vector<at::Tensor> project(const at::Tensor& rows, const internal::LmPass& pass,
+                                  Arithmetic arithmetic) const;
   at::Tensor with_cache(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                         const internal::LmPass& pass) const;
 
   int64_t index_;
   CausalHeads heads_;
+  bool shares_head_;  // of keys and values, with other parts
   double dropout_;
   LmSplit split_;
   torch::nn::Linear query_ = nullptr, key_ = nullptr, value_ = nullptr, out_ = nullptr;

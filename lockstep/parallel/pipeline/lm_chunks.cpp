@@ -17,6 +17,7 @@ struct LmChunks::State {
   TransformerLm lm{nullptr};
   std::vector<int> first;  // units, one past the last
   std::vector<std::vector<int64_t>> lengths;
+  std::vector<int64_t> padding;     // of each micro-batch's sequences
   std::vector<int64_t> rows;        // of each micro-batch here
   std::vector<int64_t> first_rows;  // of each in the whole batch
   uint64_t dropout_seed = 0;
@@ -26,13 +27,20 @@ struct LmChunks::State {
   LmPass take_pass(const char* what, const MicroBatch& micro_batch);
   std::map<std::pair<int, int>, std::shared_ptr<internal::DeferredGradients>> deferred;
 
+  // Tokens of a micro-batch that are none of padding.
+  int64_t tokens_of(size_t index) const {
+    return std::accumulate(lengths[index].begin(), lengths[index].end() - padding[index],
+                           int64_t{0});
+  }
+
   at::Tensor forward(int chunk, const at::Tensor& rows, const MicroBatch& micro_batch) {
     const auto index = static_cast<size_t>(micro_batch.index);
     if (index >= lengths.size() || this->rows[index] != micro_batch.rows)
       throw InvalidArgument("LmChunks: micro-batch " + std::to_string(micro_batch.index) + " of " +
                             std::to_string(micro_batch.rows) +
                             " tokens is not what begin() was told; call it before each step");
-    LmPassOptions options{.first_row = first_rows[index], .dropout_seed = dropout_seed};
+    LmPassOptions options{
+        .first_row = first_rows[index], .dropout_seed = dropout_seed, .padding = padding[index]};
     if (micro_batch.defer_weights)
       options.deferred = deferred[{chunk, micro_batch.index}] = make_deferred();
     const LmPass pass = lm->pass(lengths[index], options);
@@ -47,11 +55,9 @@ struct LmChunks::State {
     if (!lm->is_training() || !lm->config().has_experts()) return x;
     // The share that this micro-batch has of the batch.
     int64_t all = 0;
-    for (const auto& of : lengths) all += std::accumulate(of.begin(), of.end(), int64_t{0});
-    const int64_t of_this =
-        std::accumulate(lengths[index].begin(), lengths[index].end(), int64_t{0});
-    return attach_router_losses(x, pass,
-                                scale * static_cast<double>(of_this) / static_cast<double>(all));
+    for (size_t i = 0; i < lengths.size(); ++i) all += tokens_of(i);
+    return attach_router_losses(
+        x, pass, scale * static_cast<double>(tokens_of(index)) / static_cast<double>(all));
   }
 
   void backward_weight(int chunk, const MicroBatch& micro_batch) {
@@ -136,7 +142,9 @@ std::vector<std::string> LmChunks::parameters_of(const PipelineSchedule& schedul
 }
 
 std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
-                                     uint64_t dropout_seed, double scale) {
+                                     uint64_t dropout_seed, double scale,
+                                     std::vector<int64_t> padding) {
+  padding.resize(lengths.size(), 0);
   std::vector<int64_t> rows, first_rows;
   int64_t first = 0;
   for (const auto& of : lengths) {
@@ -145,6 +153,7 @@ std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
     first += std::accumulate(of.begin(), of.end(), int64_t{0});
   }
   state_->rows = rows;
+  state_->padding = std::move(padding);
   state_->first_rows = std::move(first_rows);
   state_->lengths = std::move(lengths);
   state_->dropout_seed = dropout_seed;

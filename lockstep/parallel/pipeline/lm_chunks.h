@@ -41,9 +41,10 @@ class LmChunks {
   // Before each step or evaluation: the lengths of the sequences in each micro-batch, end to end; and for
   // dropout a seed, the same on all ranks (LmPassOptions::dropout_seed). -> PipelineBatch::rows: tokens of each; with
   // LmOptions::context those that own_rows() of its lengths says, of which this rank gives ids and targets.
-  // `scale`: what the loss is multiplied with, for the routers' losses.
+  // `scale`: what the loss is multiplied with, for the routers' losses. `padding`: how many of each micro-batch's last
+  // sequences are padding (LmPassOptions::padding); empty: none.
   std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0,
-                             double scale = 1);
+                             double scale = 1, std::vector<int64_t> padding = {});
 
   // For PipelineBatch::loss with kRows: head_loss() of the micro-batch's rows and its targets, int64 [tokens].
   at::Tensor loss(const at::Tensor& rows, const MicroBatch& micro_batch, const at::Tensor& targets);

@@ -45,6 +45,7 @@ LmConfig config_of(bool tied) {
   config.intermediate_size = 44;
   config.num_hidden_layers = 3;
   config.num_attention_heads = 4;
+  config.num_key_value_heads = tied ? 4 : 2;  // of which 4 parts share each
   config.max_position_embeddings = 64;
   config.tie_word_embeddings = tied;
   config.attention_bias = config.mlp_bias = tied;
@@ -446,6 +447,26 @@ TEST(DividedCheckpointFiles, RanksWriteTheirParts) {
   // The part that was saved is a view of the file.
   const SlicedTensor part = box_of(columns, {{0, 22}, {32, 44}});
   EXPECT_EQ(part.whole().const_data_ptr(), columns.slices[1].values.const_data_ptr());
+}
+
+TEST(DividedCheckpointFiles, AHeadThatPartsShareIsWrittenOnce) {
+  const TestDirectory dir;
+  testing::run_threads(4, [&](Communicator& comm) {
+    at::set_num_threads(1);
+    TensorAlone divided(comm, made(false, false));
+    divided.step(0);
+    write_checkpoint(comm, dir / "c", divided.share(comm));
+  });
+  const Checkpoint stored = read_checkpoint(dir / "c", CheckpointParts::kAll, ModelForm::kSlices);
+  const SlicedTensor& keys = *stored.model_slices.find("model.layers.1.self_attn.k_proj.weight");
+  ASSERT_EQ(keys.slices.size(), 2u);
+  EXPECT_EQ(to_string(keys.slices[1].box), "8:16,0:32");
+  EXPECT_EQ(stored.model_slices.find("model.layers.1.self_attn.q_proj.weight")->slices.size(), 4u);
+  EXPECT_EQ(stored.model_slices.bytes(), [] {
+    size_t bytes = 0;
+    for (const at::Tensor& p : made(false, true)->parameters()) bytes += p.nbytes();
+    return static_cast<int64_t>(bytes);
+  }());
 }
 
 }  // namespace

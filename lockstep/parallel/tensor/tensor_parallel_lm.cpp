@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/tensor/tensor_regions.h"
 
@@ -69,6 +70,20 @@ LmSplit lm_split(const LmConfig& config, const Communicator& comm,
     combine_statistics(statistics, reduce(ReduceOp::kMax, "tensor: largest logits"),
                        reduce(ReduceOp::kSum, "tensor: sums of exponentials"));
   };
+  if (config.key_value_heads() < split.parts) {
+    if (split.parts % config.key_value_heads() != 0)
+      throw InvalidArgument("lm_split: " + std::to_string(config.key_value_heads()) +
+                            " heads of keys do not divide among " + std::to_string(split.parts) +
+                            " parts; take a number of parts that is a multiple or a divisor");
+    const int64_t head = split.part * config.key_value_heads() / split.parts;
+    const Communicator sharers =
+        config.key_value_heads() == 1
+            ? comm
+            : Communicator(comm).split(static_cast<int>(head)).value();  // each has one
+    split.share_head = [sharers](const at::Tensor& parameter) {
+      return copy_to_parts(sharers, parameter);
+    };
+  }
   std::vector<int64_t> columns;
   for (int64_t part = 0; part < split.parts; ++part)
     columns.push_back(split.vocabulary_begin(config.vocab_size, part + 1) -

@@ -25,9 +25,11 @@
 // by all-reducing them; the gradients of norms and last biases are all-reduced besides. A batch's number of
 // tokens is then a multiple of the parts.
 //
-// Refused, in one line: a number of parts that does not divide the heads (of keys and values too: heads that fewer
-// than parts share are not copied), or the inner columns; fewer words than parts. next() with a cache is for whole
-// models.
+// Heads of keys and values that are fewer than parts are on several of them: a head and what it computes is repeated on
+// the neighbours whose queries look at it, and their gradients of it are added up among those, in a group of their own.
+//
+// Refused, in one line: a number of parts that does not divide the heads, or the inner columns; heads of keys that it
+// neither divides nor is a multiple of; fewer words than parts. next() with a cache is for whole models.
 #pragma once
 
 #include "lockstep/comm/communicator.h"
@@ -55,7 +57,9 @@ TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& com
 TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
                                  const TensorParallelOptions& options = {});
 
-// The split alone, for who makes the model himself (LmOptions::split). Sends nothing; keeps handles of `comm`.
+// The split alone, for who makes the model himself (LmOptions::split). Keeps handles of `comm`. Sends nothing unless
+// parts share heads of keys: then collective, it makes the groups that do. Throws InvalidArgument before, for heads
+// that do not divide.
 LmSplit lm_split(const LmConfig& config, const Communicator& comm,
                  const TensorParallelOptions& options = {});
 

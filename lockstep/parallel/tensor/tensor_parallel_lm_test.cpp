@@ -7,6 +7,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -29,8 +30,8 @@ struct Kind {
   bool tied = false;
   bool divides_rows = false;
 };
-const std::vector<Kind> kKinds{{4, false}, {4, true},       {2, false},
-                               {2, true},  {4, true, true}, {2, false, true}};
+const std::vector<Kind> kKinds{{4, false},      {4, true}, {2, false},       {2, true},
+                               {4, true, true}, {1, true}, {2, false, true}, {1, false, true}};
 
 LmConfig small(const Kind& kind) {
   LmConfig config;
@@ -113,7 +114,6 @@ TEST(TensorParallelLm, LossLogitsAndGradientsAreTheWholes) {
     loss.backward();
     const auto gradients = gradients_of(whole);
     for (const int size : {1, 2, 4}) {
-      if (kind.key_value_heads % size != 0) continue;
       testing::run_threads(size, [&](Communicator& comm) {
         TransformerLm lm = part_of(whole, comm, kind);
         const TensorParts parts = lm_tensor_parts(lm->config(), comm);
@@ -150,7 +150,7 @@ TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
   const torch::optim::AdamWOptions adam(1e-3);
   for (const Kind& kind :
-       {Kind{4, true}, Kind{2, false}, Kind{4, true, true}, Kind{2, false, true}}) {
+       {Kind{4, true}, Kind{2, false}, Kind{4, true, true}, Kind{2, false, true}, Kind{1, true}}) {
     TransformerLm start = made(small(kind)), by_sgd = made(small(kind)),
                   by_adam = made(small(kind));
     train<torch::optim::SGD>(by_sgd, sgd, kSteps);
@@ -159,8 +159,7 @@ TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
     EXPECT_GT(
         difference(end_of_sgd.at("model.norm.weight"), values_of(start).at("model.norm.weight")),
         1e-4);
-    const int size = kind.key_value_heads == 4 ? 4 : 2;
-    testing::run_threads(size, [&](Communicator& comm) {
+    testing::run_threads(4, [&](Communicator& comm) {
       const TensorParts parts = lm_tensor_parts(start->config(), comm);
       TransformerLm first = part_of(start, comm, kind);
       train<torch::optim::SGD>(first, sgd, kSteps);
@@ -174,7 +173,7 @@ TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
 
 // In float32, by the nodes; what every part has whole stays alike on all of them.
 TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
-  for (const Kind& kind : {Kind{4, false}, Kind{4, false, true}}) {
+  for (const Kind& kind : {Kind{4, false}, Kind{4, false, true}, Kind{2, true}}) {
     TransformerLm start = made(small(kind), at::kFloat);
     const torch::optim::SGDOptions sgd(0.05);
     for (const int size : {2, 4}) {
@@ -190,9 +189,12 @@ TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
           const at::Tensor loss = lm->loss(ids, targets).detach().view({1});
           EXPECT_TRUE(at::equal(comm.all_gather(loss), loss.expand({size})));
           for (const auto& item : lm->named_parameters()) {
-            if (!parts.slice(item.key()).whole()) continue;
+            const bool is_shared =
+                item.key().find("k_proj") != std::string::npos && size > kind.key_value_heads;
+            if (!parts.slice(item.key()).whole() && !is_shared) continue;
             for (const at::Tensor& value : {item.value().detach(), item.value().grad()}) {
-              const at::Tensor all = comm.all_gather(value.unsqueeze(0));
+              at::Tensor all = comm.all_gather(value.unsqueeze(0));
+              if (is_shared) all = all.narrow(0, comm.rank() / 2 * 2, 2);
               EXPECT_TRUE(at::equal(all, value.unsqueeze(0).expand_as(all))) << item.key();
             }
           }
@@ -292,18 +294,19 @@ TEST(TensorParallelLm, PartsAreFilledWithoutAWhole) {
 TEST(TensorParallelLm, PartsPutTogetherAreAWholeModel) {
   TransformerLm start = made(small({2, true}), at::kFloat);
   const auto [ids, targets] = batch_of(3);
-  testing::run_threads(2, [&, ids = ids](Communicator& comm) {
-    TransformerLm lm = tensor_parallel_lm(start, comm);
-    TensorParts parts = lm_tensor_parts(lm->config(), comm);
-    const NamedTensors state = parts.gather(parameters_of(lm));
-    if (comm.rank() != 0) return;
-    TransformerLm again(lm->config(), LmOptions{.initial = InitialParameters::kNone});
-    const at::NoGradGuard no_grad;
-    auto parameters = again->named_parameters();
-    ASSERT_EQ(state.size(), parameters.size());
-    for (const auto& [name, value] : state) parameters[name].copy_(value);
-    EXPECT_TRUE(at::equal(again(ids), start(ids)));
-  });
+  for (const int size : {2, 4})
+    testing::run_threads(size, [&, ids = ids](Communicator& comm) {
+      TransformerLm lm = tensor_parallel_lm(start, comm);
+      TensorParts parts = lm_tensor_parts(lm->config(), comm);
+      const NamedTensors state = parts.gather(parameters_of(lm));
+      if (comm.rank() != 0) return;
+      TransformerLm again(lm->config(), LmOptions{.initial = InitialParameters::kNone});
+      const at::NoGradGuard no_grad;
+      auto parameters = again->named_parameters();
+      ASSERT_EQ(state.size(), parameters.size());
+      for (const auto& [name, value] : state) parameters[name].copy_(value);
+      EXPECT_TRUE(at::equal(again(ids), start(ids)));
+    });
 }
 
 // Rows are summed twice a layer each way, once for the embeddings and once before the head; three numbers a token
@@ -327,6 +330,42 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
     EXPECT_EQ(after.bytes - between.bytes, (2 * layers + 1) * rows);
     EXPECT_EQ(comm.stats().collectives, after.calls);
   });
+}
+
+// A head that two parts share: its two matrices' gradients besides, in a group of the two, and no row.
+TEST(TensorParallelLm, WhatPartsShareSendsItsGradientAlone) {
+  for (const int64_t key_heads : {1, 2}) {
+    TransformerLm whole = made(small({key_heads, false}));
+    const auto [ids, targets] = batch_of(0);
+    testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
+      TransformerLm lm = tensor_parallel_lm(whole, comm);
+      const at::Tensor loss = lm->loss(ids, targets);
+      const auto before = comm.stats().of(Op::kAllReduce);
+      loss.backward();
+      const auto after = comm.stats().of(Op::kAllReduce);
+      constexpr uint64_t kLayers = 3, kRows = 36 * 32 * sizeof(double);
+      // Of a single head all parts are the group.
+      const uint64_t shared = key_heads == 1 ? kLayers * 2 * 8 * 32 * sizeof(double) : 0;
+      EXPECT_EQ(after.bytes - before.bytes, (2 * kLayers + 1) * kRows + shared);
+    });
+  }
+}
+
+TEST(TensorParallelLm, TheNormCountsASharedHeadOnce) {
+  for (const int64_t key_heads : {1, 2}) {
+    TransformerLm whole = made(small({key_heads, true}));
+    const auto [ids, targets] = batch_of(0);
+    whole->loss(ids, targets).backward();
+    double squares = 0;
+    for (const at::Tensor& parameter : whole->parameters())
+      squares += parameter.grad().pow(2).sum().item<double>();
+    testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
+      TransformerLm lm = tensor_parallel_lm(whole, comm);
+      lm->loss(ids, targets).backward();
+      EXPECT_NEAR(lm_tensor_parts(lm->config(), comm).gradient_norm(parameters_of(lm)),
+                  std::sqrt(squares), 1e-10 * std::sqrt(squares));
+    });
+  }
 }
 
 // The same rows, gathered and reduce-scattered; and the gradients of norms and last biases.
@@ -360,7 +399,7 @@ TEST(TensorParallelLm, LayersMayBeComputedAgain) {
   loss.backward();
   const auto gradients = gradients_of(whole);
   for (const bool divides_rows : {false, true}) {
-    testing::run_threads(2, [&, ids = ids, targets = targets](Communicator& comm) {
+    testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
       TransformerLm lm = part_of(whole, comm, {2, false, divides_rows});
       checkpoint_layers<LmUnit::Signature>(*lm, {.names = {"model.layers.*"}, .every = 2});
       const at::Tensor mine = lm->loss(ids, targets);
@@ -429,9 +468,15 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
     EXPECT_EQ(text.find('\n'), std::string::npos);
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
-  testing::run_threads(4, [](Communicator& comm) {
-    EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(small({2, false}), comm); }),
-                HasSubstr("k_proj.weight' has 2 heads, which do not divide among 4 parts"));
+  testing::run_threads(6, [](Communicator& comm) {
+    LmConfig config = small({4, false});
+    config.hidden_size = 48;
+    config.num_attention_heads = 12;
+    EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(config, comm); }),
+                HasSubstr("k_proj.weight' has 4 heads, which do not divide among 6 parts"));
+    EXPECT_THAT(message_of<InvalidArgument>([&] { lm_split(config, comm); }),
+                HasSubstr("4 heads of keys do not divide among 6 parts"));
+    EXPECT_EQ(comm.stats().collectives, 0u);
   });
   testing::run_threads(2, [](Communicator& comm) {
     TransformerLm lm = part_of(made(small({4, false})), comm, {4, false, true});

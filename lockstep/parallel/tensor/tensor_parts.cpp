@@ -61,7 +61,9 @@ PlacedParameters TensorParts::places() const {
   for (const auto& [name, place] : places_) {
     const PartSlice& slice = own(place);
     PlacedParameter& placed = places[name];
-    placed = {.shape = place.shape, .box = {}, .writes = !slice.whole() || comm_.rank() == 0};
+    placed = {.shape = place.shape,
+              .box = {},
+              .writes = slice.whole() ? comm_.rank() == 0 : !slice.repeated};
     if (slice.whole()) continue;
     placed.box = {std::vector<int64_t>(place.shape.size(), 0), place.shape};
     placed.box.begin[static_cast<size_t>(slice.dim)] = slice.begin;
@@ -122,8 +124,9 @@ double TensorParts::gradient_norm(const NamedTensors& mine) {
   check(mine);
   std::vector<at::Tensor> divided, whole;
   for (const auto& [name, parameter] : mine) {
-    if (parameter.grad().defined())
-      (own(place_of(name)).whole() ? whole : divided).push_back(parameter.grad());
+    const PartSlice& slice = own(place_of(name));
+    if (parameter.grad().defined() && !slice.repeated)
+      (slice.whole() ? whole : divided).push_back(parameter.grad());
   }
   const at::Tensor sum = at::full({1}, optim::sum_of_squares(divided), at::kDouble);
   comm_.iall_reduce(sum, ReduceOp::kSum, call_note("tensor: gradient norm")).wait();
@@ -161,16 +164,20 @@ NamedTensors TensorParts::gather(const NamedTensors& mine, int root) {
     }
     std::vector<int64_t> counts;
     for (const PartSlice& slice : place.slices)
-      counts.push_back(elements(shape_of(slice, place.shape)));
+      counts.push_back(slice.repeated ? 0 : elements(shape_of(slice, place.shape)));
+    const int64_t sent = counts[static_cast<size_t>(comm_.rank())];
     const at::Tensor flat =
         is_root ? at::empty({elements(place.shape)}, tensor.options()) : at::Tensor();
-    comm_.igatherv(flat, tensor.view({-1}), counts, root).wait();
+    comm_.igatherv(flat, tensor.view({-1}).narrow(0, 0, sent), counts, root).wait();
     if (!is_root) continue;
+    if (own(place).dim == 0) {
+      all.emplace_back(name, flat.view(place.shape));
+      continue;
+    }
     std::vector<at::Tensor> parts = flat.split_with_sizes(counts);
     for (size_t i = 0; i < parts.size(); ++i)
       parts[i] = parts[i].view(shape_of(place.slices[i], place.shape));
-    const bool by_rows = own(place).dim == 0;
-    all.emplace_back(name, by_rows ? flat.view(place.shape) : at::cat(parts, own(place).dim));
+    all.emplace_back(name, at::cat(parts, own(place).dim));
   }
   return all;
 }

@@ -33,7 +33,7 @@ class TensorParts {
   const TensorPlan& plan() const { return plan_; }
   // Of this rank. Throws InvalidArgument for a name that is none.
   PartSlice slice(const std::string& name) const;
-  // Where this rank's slices are in a checkpoint (divided_state.h). What every part has whole, part 0 writes. Along
+  // Where this rank's slices are in a checkpoint (divided_state.h). What several parts have, the first writes. Along
   // further axes, such as a pipeline's stages or experts, a rank takes those of its own parameters.
   PlacedParameters places() const;
 
@@ -42,8 +42,8 @@ class TensorParts {
   // The same from tensors of the whole model. Throws InvalidArgument for one that is missing or of another shape.
   void copy(const NamedTensors& mine, const NamedTensors& whole) const;
 
-  // Of the whole model's gradient, in float64: what is divided is added up over the parts, what every part has counts
-  // once. The same number on all ranks. 8 bytes are sent. Collective.
+  // Of the whole model's gradient, in float64: what is divided is added up over the parts, what several parts have
+  // counts once. The same number on all ranks. 8 bytes are sent. Collective.
   double gradient_norm(const NamedTensors& mine);
   // Multiplies the gradients so that this norm is max_norm at most, as torch::nn::utils::clip_grad_norm_, and returns
   // what it was. Collective. Throws InvalidArgument unless max_norm is above 0.

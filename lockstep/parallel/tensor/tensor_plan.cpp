@@ -35,6 +35,15 @@ PartSlice evenly(const std::string& name, const std::vector<int64_t>& shape, int
   return {dim, size / parts * part, size / parts * (part + 1)};
 }
 
+// Fewer heads than parts: neighbours have the same one.
+PartSlice shared_head(const std::string& name, const std::vector<int64_t>& shape, int64_t heads,
+                      int64_t part, int64_t parts) {
+  if (parts % heads != 0) refuse_division(name, heads, "heads", parts);
+  if (heads == 1) return {};
+  const PartSlice slice = evenly(name, shape, 0, heads, part * heads / parts, heads);
+  return {slice.dim, slice.begin, slice.end, part % (parts / heads) != 0};
+}
+
 }  // namespace
 
 const char* to_string(TensorStyle style) {
@@ -92,6 +101,9 @@ PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>&
     case TensorStyle::kVocabulary:
       if (shape[0] < parts) refuse_division(name, shape[0], "rows", parts);
       return {0, shape[0] * part / parts, shape[0] * (part + 1) / parts};
+    case TensorStyle::kHeads:
+      if (rule->heads < parts) return shared_head(name, shape, rule->heads, part, parts);
+      break;
     default:
       break;
   }

@@ -11,7 +11,7 @@
 //   style       weight           bias             what the module gives
 //   kWhole      all of it        all of it        whole rows of whole inputs
 //   kColumn     rows, evenly     with its rows    this part's columns of the outputs
-//   kHeads      rows, by heads   with its rows    this part's heads
+//   kHeads      rows, by heads   with its rows    this part's heads; of fewer heads than parts one, which it shares
 //   kRow        columns          all of it        a share of the sum; the bias is added once, to the whole sum
 //   kVocabulary rows             with its rows    this part's words; sizes may differ by one
 #pragma once
@@ -42,6 +42,8 @@ struct PartSlice {
   int64_t dim = -1;
   int64_t begin = 0;
   int64_t end = 0;
+  // The part before has the same indices: what the first one of them has counts, is written and gathered.
+  bool repeated = false;
 
   bool whole() const { return dim < 0; }
   bool operator==(const PartSlice&) const = default;
@@ -61,8 +63,9 @@ class TensorPlan {
   const std::vector<TensorRule>& rules() const { return rules_; }
 
   // Of the parameter of that name ("a.b.weight" is module a.b's) and shape, what part `part` of `parts` has.
-  // The parts' slices in order cover it, each element once, or each part has all of it. Throws InvalidArgument that
-  // names the parameter where it does not divide so.
+  // The parts' slices in order cover it, each element once without those that are `repeated`, or each part has all of
+  // it. Of fewer heads than parts, which they divide, neighbours share one; of a single head each part has all. Throws
+  // InvalidArgument that names the parameter where it does not divide so.
   PartSlice slice(const std::string& name, const std::vector<int64_t>& shape, int64_t part,
                   int64_t parts) const;
 
@@ -76,7 +79,7 @@ class TensorPlan {
   std::vector<TensorRule> rules_;
 };
 
-// TransformerLm's: attention by heads (of keys and values by theirs), inner columns (of every expert, too), the
+// TransformerLm's: attention by heads (of keys and values by theirs, which parts may share), inner columns (of every expert, too), the
 // vocabulary of embeddings and head; routers, norms and the biases of the last products whole.
 TensorPlan lm_tensor_plan(const LmConfig& config);
 // The names and shapes that such a whole model has, in its order. Throws InvalidArgument (check(config)).

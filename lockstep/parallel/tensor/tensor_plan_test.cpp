@@ -5,6 +5,7 @@
 
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -72,6 +73,33 @@ TEST(TensorPlan, EveryElementIsOnceOrOnAllParts) {
   }
 }
 
+// Fewer heads of keys than parts: neighbours share one; of those that have it the first counts.
+TEST(TensorPlan, PartsShareHeadsOfKeys) {
+  const std::string keys = "model.layers.1.self_attn.k_proj.";
+  for (const auto& [heads, key_heads, parts] :
+       {std::tuple{8, 2, 4}, {8, 2, 8}, {8, 4, 8}, {4, 1, 2}, {4, 1, 4}}) {
+    const LmConfig config = small(heads, key_heads, 3 * parts, true);
+    const TensorPlan plan = lm_tensor_plan(config);
+    plan.check(lm_parameter_shapes(config), parts);
+    const std::vector<int64_t> shape{4 * key_heads, 4 * heads};
+    for (const int times : covered(plan, keys + "weight", shape, parts))
+      ASSERT_EQ(times, parts / key_heads);
+    for (const int times : covered(plan, keys + "bias", {4 * key_heads}, parts))
+      ASSERT_EQ(times, parts / key_heads);
+    int64_t counted = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const PartSlice slice = plan.slice(keys + "weight", shape, part, parts);
+      EXPECT_EQ(slice.whole(), key_heads == 1);
+      if (slice.whole()) continue;
+      // The head that this part's queries look at.
+      EXPECT_EQ(slice.begin, part * heads / parts / (heads / key_heads) * 4);
+      EXPECT_EQ(slice.end - slice.begin, 4);
+      counted += slice.repeated ? 0 : 1;
+    }
+    EXPECT_EQ(counted, key_heads == 1 ? 0 : key_heads);
+  }
+}
+
 // Slices of heads begin and end between heads, of queries where those of their keys do.
 TEST(TensorPlan, HeadsStayWholeAndWithTheirKeys) {
   const LmConfig config = small(12, 6, 24, false);
@@ -132,9 +160,10 @@ TEST(TensorPlan, WhatDoesNotDivideIsRefusedByName) {
   EXPECT_THAT(says(small(6, 6, 12, false), 4),
               HasSubstr("'model.layers.0.self_attn.q_proj.weight' has 6 heads, which do not divide "
                         "among 4 parts"));
-  // Fewer heads of keys than parts.
-  EXPECT_THAT(says(small(4, 2, 12, false), 4),
-              HasSubstr("'model.layers.0.self_attn.k_proj.weight' has 2 heads"));
+  // Fewer heads of keys than parts, which they do not divide.
+  EXPECT_THAT(says(small(12, 4, 12, false), 6),
+              HasSubstr("'model.layers.0.self_attn.k_proj.weight' has 4 heads, which do not divide "
+                        "among 6 parts"));
   EXPECT_THAT(says(small(4, 4, 13, false), 2),
               HasSubstr("'model.layers.0.mlp.gate_proj.weight' has 13 rows"));
   LmConfig few = small(8, 8, 16, false);

@@ -30,6 +30,7 @@ struct ParallelLm::State {
   // A row's batch, micro-batch by micro-batch.
   struct Row {
     std::vector<std::vector<int64_t>> lengths;
+    std::vector<int64_t> padding;          // of its sequences, the last ones: added to fill rows up
     std::vector<at::Tensor> ids, targets;  // this rank's tokens of each
     // Of them in the batch, `tokens` for those that were added; undefined: they follow each other.
     std::vector<at::Tensor> places;
