@@ -60,6 +60,9 @@ struct RouterStatistics {
   int64_t left_out = 0;          // choices beyond an expert's capacity
   double entropy =
       0;  // of the shares, the mean over tokens, in nats: log(experts) where all are equal; 0 without tokens
+  // The layer's loss of load balancing without its coefficient, counted or not: experts * sum over experts of
+  // (choices / tokens) * (mean share); num_experts_per_tok where all are equal.
+  double balance = 0;
 };
 // Of the layers that a pass has gone through so far, in order; empty for a model without experts.
 std::vector<RouterStatistics> router_statistics(const LmPass& pass);

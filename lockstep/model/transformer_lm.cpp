@@ -395,6 +395,7 @@ at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targ
 }
 
 std::vector<RouterStatistics> TransformerLmImpl::routers() const {
+  if (runner_.loss) return runner_.routers ? runner_.routers() : std::vector<RouterStatistics>();
   return counted_ ? counted_->statistics() : std::vector<RouterStatistics>();
 }
 

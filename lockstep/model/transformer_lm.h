@@ -101,6 +101,8 @@ struct LmRunner {
   std::function<TokenScores(const at::Tensor& ids, const at::Tensor& targets,
                             const at::Tensor& lengths)>
       scores;
+  // Of the last loss in training, for routers(); may be empty: nothing is known.
+  std::function<std::vector<RouterStatistics>()> routers = {};
 };
 
 // The rows of a batch that one of several ranks has, where the tokens of its sequences are divided among them (context
@@ -196,7 +198,8 @@ class TransformerLmImpl : public torch::nn::Module {
   // Their names in named_modules(), in the same order.
   const std::vector<std::string>& unit_names() const { return unit_names_; }
 
-  // What the routers did in the last pass() (lm_experts.h).
+  // What the routers did in the last pass() (lm_experts.h); of a model that run_by() was given to what its runner says,
+  // which may be collective.
   std::vector<RouterStatistics> routers() const;
 
   // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,

@@ -378,6 +378,21 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   return {both.select(1, 0).contiguous(), both.select(1, 1).ne(0)};
 }
 
+std::vector<at::Tensor> ParallelLm::take_gradients() {
+  std::vector<at::Tensor> all;
+  for (const LmParameterPart& part : state_->own)
+    all.push_back(std::exchange(part.tensor.mutable_grad(), at::Tensor()));
+  return all;
+}
+
+void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients, double factor) {
+  if (gradients.size() != state_->own.size())
+    throw InvalidArgument("ParallelLm: " + std::to_string(gradients.size()) + " gradients for " +
+                          std::to_string(state_->own.size()) + " parameters");
+  for (size_t i = 0; i < gradients.size(); ++i) state_->own[i].tensor.mutable_grad() = gradients[i];
+  scale_gradients(factor);
+}
+
 void ParallelLm::scale_gradients(double factor) {
   if (factor == 1) return;
   const at::NoGradGuard no_grad;
@@ -385,8 +400,48 @@ void ParallelLm::scale_gradients(double factor) {
     if (part.tensor.grad().defined()) part.tensor.mutable_grad().mul_(factor);
 }
 
+std::vector<RouterStatistics> ParallelLm::routers() {
+  State& state = *state_;
+  const LmConfig& config = state.config;
+  if (!config.has_experts()) return {};
+  // Of a layer: choices of each expert, left out, entropy, balance, and how many have counted it.
+  const int64_t experts = config.num_local_experts;
+  const at::Tensor all = at::zeros({config.num_hidden_layers, experts + 4}, at::kDouble);
+  for (const RouterStatistics& one : state.chunks->routers()) {
+    auto* const numbers = all.select(0, one.layer).mutable_data_ptr<double>();
+    for (int64_t e = 0; e < experts; ++e)
+      numbers[e] = static_cast<double>(one.choices[static_cast<size_t>(e)]);
+    const std::array<double, 4> rest{static_cast<double>(one.left_out), one.entropy, one.balance,
+                                     1};
+    std::copy(rest.begin(), rest.end(), numbers + experts);
+  }
+  // Where there are losses, a rank has counted the tokens of all already (LmExperts::combine).
+  std::vector<std::string> axes{"pipe"};
+  if (config.router_aux_loss_coef == 0 && config.router_z_loss_coef == 0)
+    axes.insert(axes.end(), {"data", "context", "expert"});
+  state.mesh.over(axes)
+      .iall_reduce(all, ReduceOp::kSum, call_note("ParallelLm: what routers did"))
+      .wait();
+  std::vector<RouterStatistics> layers;
+  for (int64_t layer = 0; layer < all.size(0); ++layer) {
+    const auto* const numbers = all.select(0, layer).const_data_ptr<double>();
+    const double* const rest = numbers + experts;
+    if (rest[3] == 0) continue;
+    RouterStatistics& one = layers.emplace_back();
+    one.layer = layer;
+    for (int64_t e = 0; e < experts; ++e) one.choices.push_back(static_cast<int64_t>(numbers[e]));
+    one.left_out = static_cast<int64_t>(rest[0]);
+    one.entropy = rest[1] / rest[3];
+    one.balance = rest[2] / rest[3];
+  }
+  return layers;
+}
+
 void ParallelLm::set_steps(uint64_t steps) {
   state_->steps = steps;
+}
+uint64_t ParallelLm::steps() const {
+  return state_->steps;
 }
 
 const LmConfig& ParallelLm::config() const {

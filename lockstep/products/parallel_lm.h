@@ -67,6 +67,12 @@ struct LmParameterPart {
   bool copy = false;  // a tied one's second place: it counts, is saved and gathered at the first
 };
 
+// Parameters that an optimizer has under options of their own.
+struct LmParameterGroup {
+  std::vector<std::string> names;                                 // in the whole model
+  std::shared_ptr<const torch::optim::OptimizerOptions> options;  // of the algorithm's class
+};
+
 // Every function is collective over `comm` but where it says that it does not communicate. One thread, the
 // communicator's. On the CPU. Throws what the communicator and Pipeline throw.
 class ParallelLm {
@@ -99,6 +105,7 @@ class ParallelLm {
   double step(const LmRowBatch& batch, double scale = 1);
   // The number of steps that dropout's masks are drawn for next: after load(), where it is to go on as it would have.
   void set_steps(uint64_t steps);
+  uint64_t steps() const;  // does not communicate
   // The loss alone, in evaluation mode and without gradients.
   double evaluate(const LmRowBatch& batch);
   // What each token loses (TransformerLmImpl::scores()), likewise, in the order of ids, on all ranks of the row.
@@ -106,10 +113,20 @@ class ParallelLm {
   // Multiplies the gradients that there are on this rank: for a loss that was multiplied after step(). Before
   // update(); does not communicate.
   void scale_gradients(double factor);
+  // Takes the gradients that there are out of grad(), in the order of parameters(), undefined where there is none; and
+  // puts them there again, times `factor`: for a loss whose backward comes later. Nothing else is done with them in
+  // between but that they may be dropped. Do not communicate.
+  std::vector<at::Tensor> take_gradients();
+  void give_gradients(const std::vector<at::Tensor>& gradients, double factor = 1);
 
   // Once, before the first update(): of all parameters that require a gradient, biases and norms without weight
   // decay; divided as parallelism().zero says.
   void make_optimizer(const optim::Algorithm& algorithm);
+  // The same in these groups, alike on all ranks. A parameter that is in none stays as it is; its gradient is computed,
+  // dropped, and no part of the norm. Throws InvalidArgument before anything is sent: a name that is none or is in two
+  // groups, options of another class.
+  void make_optimizer(const optim::Algorithm& algorithm,
+                      const std::vector<LmParameterGroup>& groups);
   // Averages the gradients, clips them by the norm of the whole model's, and takes the step; all gradients are gone
   // afterwards. `loss_scale`: what step()'s losses were multiplied by. Where gradients are not finite: with a
   // loss_scale the step is left out on all ranks, otherwise Error.
@@ -119,6 +136,11 @@ class ParallelLm {
   };
   optim::StepResult update(const UpdateOptions& options);
   void set_learning_rate(double rate);  // does not communicate
+  // The options of each group as the next update() takes them, after load() the checkpoint's, and others in their
+  // place. The same on all ranks. Empty where no group has parameters of this rank. Do not communicate.
+  using Options = std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>;
+  Options options() const;
+  void set_options(const Options& options);
   // Averages the gradients ahead of update(), for who looks at them: this rank's parts of the averages, which
   // update() will see. amp::GradScaler is to be made with the job's communicator.
   std::vector<at::Tensor> synchronize();
@@ -128,11 +150,17 @@ class ParallelLm {
   // make_optimizer(), of the optimizer's state, under the whole model's names (divided_state.h).
   Checkpoint share();
   // Takes them over from a checkpoint that was read with ModelForm::kSlices, whatever division wrote it. Throws
-  // CheckpointError that begins with `source`.
-  void load(const Checkpoint& checkpoint, const std::string& source);
+  // CheckpointError that begins with `source`. kModelAndConfig: the parameters alone; the optimizer's state stays.
+  void load(const Checkpoint& checkpoint, const std::string& source,
+            CheckpointParts parts = CheckpointParts::kAll);
 
   // The whole model's parameters on rank 0 of `comm`, new tensors, in the model's order; nothing on the others.
   NamedTensors gather();
+
+  // What the routers of all layers did in the last step(), with the tokens of all rows, the same on all ranks; entropy
+  // and balance are means over the micro-batches by their tokens, and over the ranks where the routers' losses have no
+  // coefficient, since these are not added up then. Layers that have not counted yet are left out.
+  std::vector<RouterStatistics> routers();
 
   // Bytes of this rank, activations left out. Do not communicate.
   struct Memory {

@@ -47,7 +47,8 @@ Checkpoint ParallelLm::share() {
   return share;
 }
 
-void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source) {
+void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source,
+                      CheckpointParts parts) {
   State& state = *state_;
   // Of all stages, so that all ranks throw alike.
   for (const auto& [name, shape] : lm_parameter_shapes(state.config)) {
@@ -61,6 +62,7 @@ void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source) {
   for (const LmParameterClass& one : state.classes)
     load_parameters(tensors_of(one), state.places, checkpoint.model_slices, source);
   state.comm.barrier();
+  if (parts == CheckpointParts::kModelAndConfig) return;
   const std::string of_optimizer = source + ", its optimizer";
   for (const LmParameterClass& one : state.classes) {
     if (!one.optimizer) continue;

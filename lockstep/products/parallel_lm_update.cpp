@@ -4,11 +4,16 @@
 
 #include <cmath>
 #include <map>
+#include <set>
+#include <string>
+#include <typeinfo>
 #include <utility>
+#include <variant>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/model/lm_experts.h"
 #include "lockstep/optim/gradient_norm.h"
+#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/products/internal/state.h"
 
 namespace lockstep {
@@ -26,6 +31,32 @@ std::unique_ptr<torch::optim::OptimizerOptions> options_of(const optim::Algorith
         return std::make_unique<decltype(options)>(options);
       },
       algorithm);
+}
+
+// Which group a parameter is in.
+std::map<std::string, size_t> groups_by_name(const optim::Algorithm& algorithm,
+                                             const std::vector<LmParameterGroup>& groups,
+                                             const LmConfig& config) {
+  std::set<std::string> known;
+  for (const auto& [name, shape] : lm_parameter_shapes(config)) known.insert(name);
+  const auto is_of_kind = [&](const torch::optim::OptimizerOptions& options) {
+    return std::visit([&](const auto& own) { return typeid(own) == typeid(options); }, algorithm);
+  };
+  std::map<std::string, size_t> group_of;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const auto& options = groups[group].options;
+    if (!options || !is_of_kind(*options))
+      throw InvalidArgument("ParallelLm: the options of group " + std::to_string(group) +
+                            " are not of the algorithm's class; give all groups options of it");
+    for (const std::string& name : groups[group].names) {
+      if (!known.contains(name))
+        throw InvalidArgument("ParallelLm: group " + std::to_string(group) + " has '" + name +
+                              "', which the model has not; name its parameters");
+      if (!group_of.emplace(name, group).second)
+        throw InvalidArgument("ParallelLm: '" + name + "' is in two groups; leave it in one");
+    }
+  }
+  return group_of;
 }
 
 }  // namespace
@@ -61,29 +92,43 @@ std::vector<LmParameterClass> ParallelLm::State::make_classes() const {
 
 // Biases and norms are the parameters of one dimension.
 void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
+  std::vector<LmParameterGroup> groups{{{}, options_of(algorithm, /*decays=*/true)},
+                                       {{}, options_of(algorithm, /*decays=*/false)}};
+  for (const auto& [name, shape] : lm_parameter_shapes(state_->config))
+    groups[shape.size() > 1 ? 0 : 1].names.push_back(name);
+  make_optimizer(algorithm, groups);
+}
+
+void ParallelLm::make_optimizer(const optim::Algorithm& algorithm,
+                                const std::vector<LmParameterGroup>& groups) {
   State& state = *state_;
   if (state.has_optimizer)
     throw InvalidArgument("ParallelLm: it has an optimizer; make_optimizer() is called once");
+  const std::map<std::string, size_t> group_of = groups_by_name(algorithm, groups, state.config);
   for (LmParameterClass& one : state.classes) {
     std::vector<std::string> names;
-    Groups groups;
-    for (const bool decays : {true, false}) {
+    Groups own;
+    for (size_t group = 0; group < groups.size(); ++group) {
       std::vector<at::Tensor> tensors;
       std::vector<std::string> of_group;
       for (const LmParameterPart* part : one.parts) {
-        if ((part->shape.size() > 1) != decays) continue;
+        const auto found = group_of.find(part->name);
+        if (found == group_of.end() || found->second != group) continue;
         tensors.push_back(part->tensor);
         of_group.push_back(part->name);
       }
       names.insert(names.end(), of_group.begin(), of_group.end());
       one.names.push_back(std::move(of_group));
       // Empty ones, too: groups have the same numbers on all stages.
-      groups.emplace_back(std::move(tensors), options_of(algorithm, decays));
+      own.emplace_back(std::move(tensors), groups[group].options->clone());
     }
+    if (names.empty()) continue;
     one.optimizer =
-        std::make_unique<ZeroOptimizer>(one.averaged, groups, names, algorithm,
+        std::make_unique<ZeroOptimizer>(one.averaged, own, names, algorithm,
                                         ZeroOptions{.stage = state.how.zero, .overlap = false});
   }
+  for (const LmParameterPart& part : state.own)
+    if (!group_of.contains(part.name)) state.untrained.push_back(part.tensor);
   state.has_optimizer = true;
 }
 
@@ -100,7 +145,8 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
     double mine = 0;
     synchronize();
     for (LmParameterClass& one : state.classes) {
-      if (one.counts) mine += optim::sum_of_squares(*one.optimizer->own_gradients());
+      if (one.counts && one.optimizer)
+        mine += optim::sum_of_squares(*one.optimizer->own_gradients());
     }
     const at::Tensor sum = at::full({1}, mine, at::kDouble);
     state.comm.iall_reduce(sum, ReduceOp::kSum, call_note("ParallelLm: gradient norm")).wait();
@@ -117,6 +163,7 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
     if (in_place) {
       const at::NoGradGuard no_grad;
       for (LmParameterClass& one : state.classes) {
+        if (!one.optimizer) continue;
         const auto gradients = one.optimizer->own_gradients();
         for (const at::Tensor& gradient : *gradients) gradient.div_(divisor);
       }
@@ -124,8 +171,11 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
     how.grad_scale = at::full({1}, in_place ? 1.0 : divisor, at::kFloat);
     how.found_inf = at::full({1}, finite ? 0.0 : 1.0, at::kFloat);
     result.grad_norm = norm;
+    result.skipped = !finite;
   }
-  for (LmParameterClass& one : state.classes) result.skipped = one.optimizer->step(how).skipped;
+  for (LmParameterClass& one : state.classes)
+    if (one.optimizer) result.skipped = one.optimizer->step(how).skipped;
+  for (const at::Tensor& parameter : state.untrained) parameter.mutable_grad().reset();
   return result;
 }
 
@@ -141,6 +191,7 @@ std::vector<at::Tensor> ParallelLm::synchronize() {
     throw InvalidArgument("ParallelLm: make_optimizer() comes before synchronize()");
   std::vector<at::Tensor> own;
   for (LmParameterClass& one : state_->classes) {
+    if (!one.optimizer) continue;
     one.optimizer->synchronize();
     const auto gradients = one.optimizer->own_gradients();
     own.insert(own.end(), gradients->begin(), gradients->end());
@@ -150,7 +201,30 @@ std::vector<at::Tensor> ParallelLm::synchronize() {
 
 void ParallelLm::leave_out() {
   if (!state_->has_optimizer) return;
-  for (LmParameterClass& one : state_->classes) one.optimizer->leave_out();
+  for (LmParameterClass& one : state_->classes)
+    if (one.optimizer) one.optimizer->leave_out();
+  for (const at::Tensor& parameter : state_->untrained) parameter.mutable_grad().reset();
+}
+
+ParallelLm::Options ParallelLm::options() const {
+  Options all;
+  for (const LmParameterClass& one : state_->classes) {
+    if (!one.optimizer) continue;
+    for (const auto& group : one.optimizer->param_groups()) all.push_back(group.options().clone());
+    break;
+  }
+  return all;
+}
+
+void ParallelLm::set_options(const Options& options) {
+  for (LmParameterClass& one : state_->classes) {
+    if (!one.optimizer) continue;
+    auto& groups = one.optimizer->param_groups();
+    if (groups.size() != options.size())
+      throw InvalidArgument("ParallelLm: set_options() of " + std::to_string(options.size()) +
+                            " groups; the optimizer has " + std::to_string(groups.size()));
+    for (size_t i = 0; i < groups.size(); ++i) groups[i].set_options(options[i]->clone());
+  }
 }
 
 namespace {
@@ -168,21 +242,25 @@ ParallelLm::Memory ParallelLm::planned_memory() const {
   Memory memory;
   if (!state_->has_optimizer)
     throw InvalidArgument("ParallelLm: make_optimizer() comes before planned_memory()");
-  for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->planned_memory());
+  for (const LmParameterClass& one : state_->classes)
+    if (one.optimizer) add(memory, one.optimizer->planned_memory());
+  for (const at::Tensor& parameter : state_->untrained)
+    memory.parameters += static_cast<int64_t>(parameter.nbytes());
   return memory;
 }
 
 ParallelLm::Memory ParallelLm::memory() const {
   Memory memory;
-  if (state_->has_optimizer) {
-    for (const LmParameterClass& one : state_->classes) add(memory, one.optimizer->memory());
-    return memory;
-  }
-  for (const LmParameterPart& part : state_->own) {
-    memory.parameters += static_cast<int64_t>(part.tensor.nbytes());
-    if (part.tensor.grad().defined())
-      memory.gradients += static_cast<int64_t>(part.tensor.grad().nbytes());
-  }
+  const auto add_plain = [&](const at::Tensor& parameter) {
+    memory.parameters += static_cast<int64_t>(parameter.nbytes());
+    if (parameter.grad().defined())
+      memory.gradients += static_cast<int64_t>(parameter.grad().nbytes());
+  };
+  for (const LmParameterClass& one : state_->classes)
+    if (one.optimizer) add(memory, one.optimizer->memory());
+  if (!state_->has_optimizer)
+    for (const LmParameterPart& part : state_->own) add_plain(part.tensor);
+  for (const at::Tensor& parameter : state_->untrained) add_plain(parameter);
   return memory;
 }
 

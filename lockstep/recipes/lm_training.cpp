@@ -1,6 +1,5 @@
 #include "lockstep/recipes/lm_training.h"
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/recipes/adamw_recipe.h"
 #include "lockstep/recipes/lm_evaluation.h"
+#include "lockstep/train/expert_figures.h"
 
 namespace lockstep {
 namespace {
@@ -30,25 +30,6 @@ struct LmLoss {
     return {.loss = loss, .logits = {}, .labels = batch.targets};
   }
 };
-
-// Of each layer with experts: each one's share of the choices, what part of them was left out, the shares'
-// entropy in nats. Of this rank's last batch.
-Metrics expert_figures(const TransformerLm& model) {
-  Metrics figures;
-  for (const RouterStatistics& layer : model->routers()) {
-    const std::string name = "experts/" + std::to_string(layer.layer) + "/";
-    int64_t all = 0;
-    for (const int64_t count : layer.choices) all += count;
-    const auto share = [all](int64_t count) {
-      return static_cast<double>(count) / static_cast<double>(std::max<int64_t>(all, 1));
-    };
-    for (size_t e = 0; e < layer.choices.size(); ++e)
-      figures.emplace_back(name + "share/" + std::to_string(e), share(layer.choices[e]));
-    figures.emplace_back(name + "left_out", share(layer.left_out));
-    figures.emplace_back(name + "entropy", layer.entropy);
-  }
-  return figures;
-}
 
 }  // namespace
 

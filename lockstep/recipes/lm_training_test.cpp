@@ -90,6 +90,37 @@ TEST(LmTraining, ModelsWithExpertsTrainAndSayWhatTheirRoutersDo) {
   EXPECT_EQ(saved.num_local_experts, 4);
 }
 
+// The tokens of all ranks, as one process has them.
+TEST(LmTraining, RoutersOfAMeshSayWhatThoseOfOneProcessDo) {
+  const TestDirectory dir;
+  write_rows(dir);
+  write_model(dir, 4);
+  TrainConfig one = small(dir, "one", 1);
+  one.max_steps = 4;
+  train(one);
+  TrainConfig mesh = one;
+  mesh.output = dir / "mesh";
+  mesh.nproc = 4;
+  mesh.batch_size = 2;
+  mesh.mesh = "data=2,expert=2";
+  mesh.strategy = "zero1";
+  train(mesh = resolved(mesh));
+  const auto expected = metrics_of(one, "train"), found = metrics_of(mesh, "train");
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    // Without a mesh the routers' losses are in it, 0.01 times some 2.
+    EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 0.03) << i;
+    int figures = 0;
+    for (const auto& [name, value] : expected[i].items()) {
+      if (!name.starts_with("experts/")) continue;
+      ++figures;
+      // Rows weigh their routers' losses as they weigh their targets, of which they have unlike numbers.
+      EXPECT_NEAR(found[i].at(name), value, i == 0 ? 1e-6 : 0.05) << i << " " << name;
+    }
+    EXPECT_EQ(figures, 2 * 8);
+  }
+}
+
 TEST(LmTraining, RanksTrainAsOneProcess) {
   const TestDirectory dir;
   write_rows(dir);

@@ -20,7 +20,8 @@ at::Tensor Accelerator::gather(const at::Tensor& tensor) {
 }
 
 at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) {
-  at::Tensor all = gather(tensor);
+  // Ranks that work on one batch have the same.
+  at::Tensor all = state_->data_ranks.all_gather(tensor.contiguous());
   const LoaderPlace* place = state_->current();
   if (place == nullptr || !place->at_last() || place->last_step_samples >= all.size(0)) return all;
   return all.narrow(0, 0, place->last_step_samples);

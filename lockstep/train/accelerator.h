@@ -40,7 +40,9 @@ namespace lockstep {
 struct AcceleratorOptions {
   std::string mixed_precision = "no";  // "no", "bf16", "fp16"
   int64_t gradient_accumulation_steps = 1;
-  std::shared_ptr<Strategy> strategy = nullptr;  // make_strategy("ddp"); for one model
+  // make_strategy("ddp"); for one model. One that divides the model over a mesh (lm_mesh_strategy.h), pipelines
+  // included, takes neither gradient_accumulation_steps nor fp16; losses are those of the model's forward with targets.
+  std::shared_ptr<Strategy> strategy = nullptr;
 };
 
 // Not copyable. One thread, the communicator's. "Collective": on all ranks.
@@ -79,7 +81,7 @@ class Accelerator {
   bool sync_gradients() const { return state_->synchronizes(); }
 
   // Clips the gradients to a global norm, where they were averaged; gives the norm before (0
-  // elsewhere). Throws InvalidArgument where the strategy divides the gradients (zero1 to zero3):
+  // elsewhere). Throws InvalidArgument where the strategy divides the gradients (zero1 to zero3, a mesh):
   // optimizer.step(max_norm) clips there.
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
     return state_->clip(parameters, max_norm);
@@ -87,10 +89,11 @@ class Accelerator {
 
   // Of tensors of one shape [k, ...] on all ranks: [ranks * k, ...]. Collective.
   at::Tensor gather(const at::Tensor& tensor);
-  // The same for outputs of a prepared loader's batch: what the last step repeats to fill batches
-  // is left out, so that all steps together give every sample once. Collective.
+  // The same for outputs of a prepared loader's batch, of the ranks that have batches of their own: what the last step
+  // repeats to fill batches is left out, so that all steps together give every sample once. Collective.
   at::Tensor gather_for_metrics(const at::Tensor& tensor);
-  // The sum or mean over ranks, a new tensor. `reduction`: "sum", "mean". Collective.
+  // The sum or mean over all ranks, also over those that work on one batch, a new tensor. `reduction`: "sum", "mean".
+  // Collective.
   at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum");
   void wait_for_everyone();
 
@@ -111,7 +114,8 @@ class Accelerator {
   M& unwrap_model(PreparedModel<M>& model) {
     return model.module();
   }
-  // The model as a checkpoint directory. Collective.
+  // The model as a checkpoint directory, whole also where ranks divide it: rank 0 then takes all of it into its memory.
+  // Collective.
   template <typename M>
   void save_model(PreparedModel<M>& model, const std::filesystem::path& path,
                   const CheckpointFiles& files = {}) {

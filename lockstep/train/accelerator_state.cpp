@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
-#include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/train/run_state.h"
 
@@ -25,10 +24,6 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
       strategy(way ? std::move(way) : make_strategy("ddp")),
       data_ranks(strategy->data_ranks(comm)),
       accumulation_(accumulation) {
-  if (strategy->divides_model())
-    throw InvalidArgument(
-        "Accelerator: it saves whole models, and the strategy divides the model over a mesh; take "
-        "lockstep train lm, or a loop of your own");
   if (strategy->logical_ranks() > 0)
     throw InvalidArgument(
         "Accelerator: strategy " + strategy->name() +
@@ -39,6 +34,7 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
   if (mixed_precision != "no" && mixed_precision != "bf16" && mixed_precision != "fp16")
     throw InvalidArgument("Accelerator: mixed_precision is '" + mixed_precision +
                           "'; give no, bf16 or fp16");
+  check_divided(*strategy, "Accelerator", accumulation, mixed_precision == "fp16");
   if (mixed_precision == "no") return;
   autocast_.emplace();
   autocast_->device = comm.device().type();
@@ -133,7 +129,9 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
 
 void AcceleratorState::load(const std::filesystem::path& path) {
   check_complete("load_state");
-  const Checkpoint checkpoint = read_checkpoint(path);
+  const Checkpoint checkpoint =
+      read_checkpoint(path, CheckpointParts::kAll,
+                      strategy->divides_model() ? ModelForm::kSlices : ModelForm::kWhole);
   const std::string source = path.string();
   std::vector<LoaderPlace> places;
   try {
@@ -155,8 +153,7 @@ void AcceleratorState::load(const std::filesystem::path& path) {
 
 void AcceleratorState::save_model(const torch::nn::Module& model, const std::filesystem::path& path,
                                   const CheckpointFiles& files) {
-  const auto whole = strategy->whole_parameters();
-  on_root(comm, [&] { lockstep::save_model(model, files, path); });
+  lockstep::save_model(comm, model, *strategy, files, path);
 }
 
 }  // namespace lockstep

@@ -81,7 +81,7 @@ class AcceleratorState {
 
   Communicator comm;
   const std::shared_ptr<Strategy> strategy;
-  const Communicator data_ranks;  // that have data of their own
+  Communicator data_ranks;  // that have data of their own
 
  private:
   void check_complete(const char* what) const;

@@ -4,8 +4,14 @@
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -20,36 +26,73 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Scaler final : torch::CustomClassHolder {
-  explicit Scaler(std::shared_ptr<ParallelLm> model) : model(std::move(model)) {}
+// The gradients that a forward has computed, until the backward of its loss. Of the latest forward alone: the next one
+// may compute in their memory.
+struct HeldGradients final : torch::CustomClassHolder {
+  explicit HeldGradients(std::shared_ptr<ParallelLm> parallel) : model(std::move(parallel)) {}
   std::shared_ptr<ParallelLm> model;
+  std::vector<at::Tensor> trained;  // parameters that the optimizer has
+  std::vector<at::Tensor> gradients;
+  uint64_t forwards = 0;
+  bool there = false;
+
+  double step(const LmRowBatch& batch) {
+    for (const at::Tensor& parameter : trained)
+      if (parameter.grad().defined())
+        throw InvalidArgument(
+            "TransformerLm: there are gradients of a former backward, and a step of a model that "
+            "is "
+            "divided has one; call the optimizer's step() or zero_grad() before the next forward");
+    there = false;
+    gradients.clear();
+    (void)model->take_gradients();  // of what is not trained
+    const double loss = model->step(batch);
+    gradients = model->take_gradients();
+    there = true;
+    ++forwards;
+    return loss;
+  }
 };
 
-// A loss whose gradients are there already: backward gives them what it was multiplied with since.
+// A loss whose gradients are there already: backward puts them in place, times what it was multiplied with since.
 class DoneNode final : public torch::autograd::Function<DoneNode> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& seed, double value,
-                            const c10::intrusive_ptr<Scaler>& scaler) {
-    context->saved_data["scaler"] = c10::IValue::make_capsule(scaler);
+                            const c10::intrusive_ptr<HeldGradients>& held) {
+    context->saved_data["held"] = c10::IValue::make_capsule(held);
+    context->saved_data["forward"] = static_cast<int64_t>(held->forwards);
     return at::full({}, value, seed.options());
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto scaler =
-        c10::static_intrusive_pointer_cast<Scaler>(context->saved_data["scaler"].toCapsule());
-    scaler->model->scale_gradients(gradients[0].item<double>());
+    const auto held =
+        c10::static_intrusive_pointer_cast<HeldGradients>(context->saved_data["held"].toCapsule());
+    const auto forward = static_cast<uint64_t>(context->saved_data["forward"].toInt());
+    if (!held->there || held->forwards != forward)
+      throw InvalidArgument(
+          "TransformerLm: backward of a loss whose gradients are gone; of a model that is divided "
+          "it comes once, and before the next forward");
+    held->there = false;
+    held->model->give_gradients(std::exchange(held->gradients, {}), gradients[0].item<double>());
     return {at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
-// Of this rank's parts; the learning rate is its only option that counts after it was made.
+// Of this rank's parts, in the groups that the caller gave.
 class LmMeshOptimizer final : public torch::optim::Optimizer,
                               public optim::FusedStep,
                               public PendingGradients {
  public:
+  // `self`: what the strategy knows of it, until it is gone.
   LmMeshOptimizer(std::shared_ptr<ParallelLm> model,
                   std::vector<torch::optim::OptimizerParamGroup> groups,
-                  std::unique_ptr<torch::optim::OptimizerOptions> defaults)
-      : Optimizer(std::move(groups), std::move(defaults)), model_(std::move(model)) {}
+                  std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                  std::shared_ptr<LmMeshOptimizer*> self)
+      : Optimizer(std::move(groups), std::move(defaults)),
+        model_(std::move(model)),
+        self_(std::move(self)) {
+    *self_ = this;
+  }
+  ~LmMeshOptimizer() override { *self_ = nullptr; }
 
   at::Tensor step(LossClosure closure = nullptr) override {
     at::Tensor loss;
@@ -61,7 +104,9 @@ class LmMeshOptimizer final : public torch::optim::Optimizer,
     return loss;
   }
   optim::StepResult step(const optim::StepOptions& options) override {
-    model_->set_learning_rate(param_groups().front().options().get_lr());
+    ParallelLm::Options of_groups;
+    for (const auto& group : param_groups()) of_groups.push_back(group.options().clone());
+    model_->set_options(of_groups);
     ParallelLm::UpdateOptions how{.max_norm = options.max_norm};
     if (options.grad_scale.defined()) how.loss_scale = options.grad_scale.item<double>();
     return model_->update(how);
@@ -70,10 +115,26 @@ class LmMeshOptimizer final : public torch::optim::Optimizer,
   std::optional<std::vector<at::Tensor>> own_gradients() override { return own_; }
   void leave_out() override { model_->leave_out(); }
 
+  void take_options() {
+    const ParallelLm::Options loaded = model_->options();
+    for (size_t i = 0; i < loaded.size(); ++i) param_groups()[i].set_options(loaded[i]->clone());
+  }
+
  private:
   std::shared_ptr<ParallelLm> model_;
+  std::shared_ptr<LmMeshOptimizer*> self_;
   std::vector<at::Tensor> own_;
 };
+
+constexpr const char* kSteps = "dropout.json";  // in checkpoints: how many steps have drawn masks
+
+uint64_t steps_of(const std::string& text, const std::string& source) {
+  try {
+    return nlohmann::json::parse(text).at("steps").get<uint64_t>();
+  } catch (const nlohmann::json::exception&) {
+    throw CheckpointError(source + "/" + kSteps + ": says no number of steps");
+  }
+}
 
 class LmMeshStrategy final : public Strategy {
  public:
@@ -89,63 +150,77 @@ class LmMeshStrategy final : public Strategy {
     return Mesh(comm, with_all_axes(how_.axes, comm.size())).over({"data", "expert"});
   }
   void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm) override {
+    checked(*model, comm);
     Strategy::set_up(model, comm);
     std::map<std::string, at::Tensor> values;
-    for (const auto& [name, tensor] : parameters_of(*model))
-      values[name] = tensor.detach().view(-1);
+    for (const auto& [name, tensor] : parameters_of(*model)) values[name] = tensor.detach();
     set_up_undrawn(std::move(model), std::move(comm),
                    [values](const std::string& name, int64_t begin, const at::Tensor& part) {
-                     part.copy_(values.at(name).narrow(0, begin, part.numel()));
+                     part.copy_(values.at(name).view(-1).narrow(0, begin, part.numel()));
                    });
+    // Those of float64 went through float32.
+    const at::NoGradGuard no_grad;
+    for (const LmParameterPart& part : made().parameters()) {
+      if (part.tensor.scalar_type() != at::kDouble) break;
+      const at::Tensor& whole = values.at(part.name);
+      const PartSlice& slice = part.slice;
+      part.tensor.copy_(
+          slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin));
+    }
   }
   void set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communicator comm,
                       Initial initial) override {
-    auto* const lm = dynamic_cast<TransformerLmImpl*>(model.get());
-    if (lm == nullptr)
-      throw InvalidArgument(
-          "strategy " + name() +
-          " divides a TransformerLm, and the model is another; give it data alone");
+    TransformerLmImpl* const lm = checked(*model, comm);
+    const at::ScalarType dtype = lm->parameters().front().scalar_type();
     keep(std::move(model), comm);
     parallel_ =
         std::make_shared<ParallelLm>(lm->config(), std::move(comm), how_,
                                      ParallelLmOptions{.values = std::move(initial),
+                                                       .dtype = dtype,
                                                        .dropout_seed = options_.dropout_seed,
                                                        .prepare = options_.prepare});
+    held_ = c10::make_intrusive<HeldGradients>(parallel_);
     const std::weak_ptr<ParallelLm> weak = parallel_;
+    const c10::weak_intrusive_ptr<HeldGradients> held(held_);
     lm->run_by(
         {.loss =
-             [weak, lm](const at::Tensor& ids, const at::Tensor& targets,
-                        const at::Tensor& lengths) {
+             [weak, held, lm, dtype](const at::Tensor& ids, const at::Tensor& targets,
+                                     const at::Tensor& lengths) {
                const auto parallel = alive(weak);
                const LmRowBatch batch{ids, targets, lengths};
-               const auto type = at::TensorOptions().dtype(at::kFloat);
+               const auto type = at::TensorOptions().dtype(dtype);
                if (!at::GradMode::is_enabled())
                  return at::full({}, parallel->evaluate(batch), type);
                parallel->module()->train(lm->is_training());
-               const double loss = parallel->step(batch);
+               const auto gradients = held.lock();
+               const double loss = gradients->step(batch);
                const at::Tensor seed = at::full({}, 0, type).requires_grad_();
-               return DoneNode::apply(seed, loss, c10::make_intrusive<Scaler>(parallel));
+               return DoneNode::apply(seed, loss, gradients);
              },
          .scores =
              [weak](const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths) {
                return alive(weak)->scores({ids, targets, lengths});
-             }});
+             },
+         .routers = [weak] { return alive(weak)->routers(); }});
   }
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
-      std::vector<torch::optim::OptimizerParamGroup> /*groups*/,
+      std::vector<torch::optim::OptimizerParamGroup> groups,
       const optim::Algorithm& algorithm) override {
-    made().make_optimizer(algorithm);
-    std::vector<at::Tensor> own;
-    for (const LmParameterPart& part : made().parameters()) own.push_back(part.tensor);
-    return std::visit(
-        [&](const auto& options) -> std::unique_ptr<torch::optim::Optimizer> {
-          using Options = std::decay_t<decltype(options)>;
-          std::vector<torch::optim::OptimizerParamGroup> groups;
-          groups.emplace_back(own, std::make_unique<Options>(options));
-          return std::make_unique<LmMeshOptimizer>(parallel_, std::move(groups),
-                                                   std::make_unique<Options>(options));
-        },
-        algorithm);
+    const std::vector<LmParameterGroup> named = named_groups(groups, algorithm);
+    made().make_optimizer(algorithm, named);
+    std::map<std::string, at::Tensor> parts;
+    for (const LmParameterPart& part : made().parameters()) parts[part.name] = part.tensor;
+    std::vector<torch::optim::OptimizerParamGroup> own;
+    for (const LmParameterGroup& group : named) {
+      std::vector<at::Tensor> tensors;
+      for (const std::string& parameter : group.names)
+        if (const auto found = parts.find(parameter); found != parts.end())
+          tensors.push_back(found->second);
+      held_->trained.insert(held_->trained.end(), tensors.begin(), tensors.end());
+      own.emplace_back(std::move(tensors), group.options->clone());
+    }
+    return std::make_unique<LmMeshOptimizer>(parallel_, std::move(own), defaults_of(algorithm),
+                                             optimizer_);
   }
   void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
     if (dynamic_cast<const LmMeshOptimizer*>(&optimizer) == nullptr)
@@ -176,15 +251,76 @@ class LmMeshStrategy final : public Strategy {
     return as_step(made().memory());
   }
   bool divides_model() const override { return true; }
-  Checkpoint divided_state() override { return made().share(); }
-  void load_divided_state(const Checkpoint& checkpoint, const std::string& source) override {
-    made().load(checkpoint, source);
-    if (!checkpoint.trainer_json.empty())
+  Checkpoint divided_state() override {
+    Checkpoint share = made().share();
+    share.files[kSteps] = nlohmann::json{{"steps", made().steps()}}.dump() + "\n";
+    return share;
+  }
+  void load_divided_state(const Checkpoint& checkpoint, const std::string& source,
+                          CheckpointParts parts) override {
+    made().load(checkpoint, source, parts);
+    if (parts == CheckpointParts::kModelAndConfig) return;
+    if (*optimizer_ != nullptr) (*optimizer_)->take_options();
+    // Of other strategies' checkpoints it is known where training stood.
+    if (const auto steps = checkpoint.files.find(kSteps); steps != checkpoint.files.end())
+      made().set_steps(steps_of(steps->second, source));
+    else if (!checkpoint.trainer_json.empty())
       made().set_steps(static_cast<uint64_t>(
           trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json").step));
   }
+  NamedTensors gathered_parameters() override { return made().gather(); }
 
  private:
+  // The language model that `model` is, of a type and a size that can be divided so. Sends nothing.
+  TransformerLmImpl* checked(torch::nn::Module& model, const Communicator& comm) const {
+    auto* const lm = dynamic_cast<TransformerLmImpl*>(&model);
+    if (lm == nullptr)
+      throw InvalidArgument(
+          "strategy " + name() +
+          " divides a TransformerLm, and the model is another; give it data alone");
+    for (const auto& [parameter, tensor] : parameters_of(model)) {
+      if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble)
+        throw InvalidArgument("strategy " + name() + ": '" + parameter +
+                              "' is neither float32 nor float64; convert the model, and put "
+                              "autocast around its forward for bfloat16 products");
+    }
+    check(how_, lm->config(), comm.size());
+    return lm;
+  }
+
+  static std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(
+      const optim::Algorithm& algorithm) {
+    return std::visit(
+        [](const auto& options) -> std::unique_ptr<torch::optim::OptimizerOptions> {
+          return std::make_unique<std::decay_t<decltype(options)>>(options);
+        },
+        algorithm);
+  }
+
+  // By the names that the model has for their parameters, without those that require no gradient.
+  std::vector<LmParameterGroup> named_groups(
+      const std::vector<torch::optim::OptimizerParamGroup>& groups,
+      const optim::Algorithm& algorithm) const {
+    std::map<const at::TensorImpl*, std::string> names;
+    for (const auto& [parameter, tensor] : parameters_of(model()))
+      names.emplace(tensor.unsafeGetTensorImpl(), parameter);
+    std::vector<LmParameterGroup> named;
+    for (const auto& group : groups) {
+      LmParameterGroup& one = named.emplace_back();
+      one.options = group.has_options() ? group.options().clone() : defaults_of(algorithm);
+      for (const at::Tensor& tensor : group.params()) {
+        const auto found = names.find(tensor.unsafeGetTensorImpl());
+        if (found == names.end())
+          throw InvalidArgument("strategy " + name() + ": group " +
+                                std::to_string(named.size() - 1) +
+                                " has a tensor that is no parameter of the model; make groups of "
+                                "the model that the strategy was set up with");
+        if (tensor.requires_grad()) one.names.push_back(found->second);
+      }
+    }
+    return named;
+  }
+
   static StepMemory as_step(const ParallelLm::Memory& memory) {
     return {.parameters = memory.parameters,
             .gradients = memory.gradients,
@@ -205,6 +341,8 @@ class LmMeshStrategy final : public Strategy {
   LmParallelism how_;
   LmMeshOptions options_;
   std::shared_ptr<ParallelLm> parallel_;
+  c10::intrusive_ptr<HeldGradients> held_;
+  std::shared_ptr<LmMeshOptimizer*> optimizer_ = std::make_shared<LmMeshOptimizer*>(nullptr);
 };
 
 }  // namespace

@@ -55,7 +55,10 @@ EvalPrediction gather_predictions(Communicator& comm, const EvalPrediction& mine
       any && mine.predictions.size(0) > 0 ? mine.predictions.numel() / mine.predictions.size(0) : 0;
   const at::Tensor widest = at::empty({1}, at::TensorOptions().dtype(at::kLong)).fill_(width);
   comm.all_reduce(widest, ReduceOp::kMax);
-  return {.predictions = gather_rows(comm, mine.predictions, widest.item<int64_t>(), at::kFloat),
+  at::Tensor predictions;
+  if (const auto wide = widest.item<int64_t>(); wide > 0)
+    predictions = gather_rows(comm, mine.predictions, wide, at::kFloat);
+  return {.predictions = predictions,
           .label_ids = gather_rows(comm, mine.label_ids, 1, at::kLong).flatten()};
 }
 

@@ -26,7 +26,7 @@ std::string to_text(const Metrics& metrics);
 // A model's outputs on a data set, every sample once and in the data set's order. The same on every
 // rank.
 struct EvalPrediction {
-  at::Tensor predictions;  // [samples, ...]: logits, as a rule
+  at::Tensor predictions;  // [samples, ...]: logits, as a rule; undefined where no rank has any
   at::Tensor label_ids;    // [samples]
 };
 

@@ -10,6 +10,7 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/named_optimizer_state.h"
+#include "lockstep/checkpoint/on_root.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -67,6 +68,35 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
   write_checkpoint(path, checkpoint);
 }
 
+void save_model(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
+                const CheckpointFiles& files, const std::filesystem::path& path) {
+  if (!strategy.divides_model()) {
+    const auto whole = strategy.whole_parameters();
+    on_root(comm, [&] { save_model(model, files, path); });
+    return;
+  }
+  Checkpoint checkpoint;
+  checkpoint.model = {.tensors = strategy.gathered_parameters(), .metadata = {{"format", "pt"}}};
+  checkpoint.config_json = files.config_json;
+  checkpoint.files = files.others;
+  on_root(comm, [&] { write_checkpoint(path, checkpoint); });
+}
+
+void load_model(const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
+                const std::filesystem::path& path) {
+  if (strategy.divides_model()) {
+    strategy.load_divided_state(
+        read_checkpoint(path, CheckpointParts::kModelAndConfig, ModelForm::kSlices), path.string(),
+        CheckpointParts::kModelAndConfig);
+    return;
+  }
+  const Checkpoint checkpoint = read_checkpoint(path, CheckpointParts::kModelAndConfig);
+  const auto whole = strategy.whole_parameters();
+  // Another rank may still compute with the parameters, which may be one memory.
+  Communicator(comm).barrier();
+  set_module_state(model, checkpoint.model.tensors, (path / "model.safetensors").string());
+}
+
 Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model,
                               Strategy& strategy, torch::optim::Optimizer& optimizer,
                               const amp::GradScaler* scaler, const CheckpointFiles& files) {
@@ -87,7 +117,7 @@ Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model
   if (comm.rank() != 0) return checkpoint;
   checkpoint.ranks.tensors = {{kGenerators, generators}};
   checkpoint.config_json = files.config_json;
-  checkpoint.files = files.others;
+  for (const auto& [name, text] : files.others) checkpoint.files[name] = text;
   if (scaler != nullptr) checkpoint.files[kScaler] = to_json(scaler->state());
   return checkpoint;
 }
@@ -97,7 +127,7 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
                        torch::optim::Optimizer& optimizer, amp::GradScaler* scaler) {
   const auto& generators = of_all_ranks(checkpoint.ranks, kGenerators, source);
   if (strategy.divides_model()) {
-    strategy.load_divided_state(checkpoint, source);
+    strategy.load_divided_state(checkpoint, source, CheckpointParts::kAll);
   } else {
     // Another rank may still compute with the parameters, which may be one memory.
     Communicator(comm).barrier();

@@ -2,6 +2,7 @@
 // generators.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -29,6 +30,16 @@ struct CheckpointFiles {
 // A model alone, as a checkpoint directory: for eval, predict and transformers. One rank calls.
 // Throws as write_checkpoint().
 void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
+                const std::filesystem::path& path);
+
+// The same of a model under a strategy: where that divides it, put together on rank 0, which takes the whole model's
+// memory there. Rank 0 writes. Collective; throws on all ranks.
+void save_model(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
+                const CheckpointFiles& files, const std::filesystem::path& path);
+
+// Puts a checkpoint's parameters into the model, on every rank, whatever divided it; the optimizer's state stays.
+// Collective. Throws CheckpointError.
+void load_model(const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                 const std::filesystem::path& path);
 
 // From this size on, ranks that divide the optimizer's state write a model's parameters in turns; a

@@ -108,8 +108,27 @@ StepMemory Strategy::memory(torch::optim::Optimizer& optimizer) {
 Checkpoint Strategy::divided_state() {
   throw InvalidArgument("strategy " + name() + " does not divide the model");
 }
-void Strategy::load_divided_state(const Checkpoint& /*checkpoint*/, const std::string& /*source*/) {
+void Strategy::load_divided_state(const Checkpoint& /*checkpoint*/, const std::string& /*source*/,
+                                  CheckpointParts /*parts*/) {
   throw InvalidArgument("strategy " + name() + " does not divide the model");
+}
+NamedTensors Strategy::gathered_parameters() {
+  throw InvalidArgument("strategy " + name() + " does not divide the model");
+}
+
+void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
+                   bool float16) {
+  if (!strategy.divides_model()) return;
+  if (accumulation_steps > 1)
+    throw InvalidArgument(who + ": gradient_accumulation_steps is " +
+                          std::to_string(accumulation_steps) +
+                          ", and the strategy divides the model, so that a step has one backward; "
+                          "leave it at 1, and give larger batches in more micro_batches");
+  if (float16)
+    throw InvalidArgument(
+        who +
+        ": fp16 scales the loss, and the strategy divides the model, whose gradients are there "
+        "before that; take bf16");
 }
 
 at::Tensor Strategy::random_states() const {

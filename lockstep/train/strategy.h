@@ -27,6 +27,7 @@
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/train/step_memory.h"
@@ -67,12 +68,11 @@ class Strategy {
   virtual int64_t logical_ranks() const { return 0; }
 
   // The ranks that have data of their own: samplers deal to these. Once, before set_up(); all of
-  // `comm` unless ranks work on one batch together. Evaluation divides its samples over all of
-  // `comm`, and calls the model by itself: every rank has a whole one.
+  // `comm` unless ranks work on one batch together.
   virtual Communicator data_ranks(const Communicator& comm) const { return comm; }
 
-  // The ranks that evaluate samples of their own; others evaluate what a rank of these does, together with it.
-  // After set_up().
+  // The ranks that evaluate samples of their own: all of `comm`, each by itself, where every rank has a whole model;
+  // others evaluate what a rank of these does, together with it. After set_up().
   virtual Communicator evaluation_ranks(const Communicator& comm) const { return comm; }
   // Whether this rank's batches are not counted by another rank that has the same.
   virtual bool counts_batches() const { return true; }
@@ -139,11 +139,16 @@ class Strategy {
   virtual bool divides_state() const { return false; }
 
   // Whether the model itself is divided, and its parameters here are names without values. Then a checkpoint is what
-  // divided_state() of all ranks gives, Checkpoint::model_slices and optimizer; load_divided_state() takes that over
-  // from one that was read with ModelForm::kSlices. The others of these functions are not called then.
+  // divided_state() of all ranks gives, Checkpoint::model_slices, optimizer and, of rank 0, files of its own;
+  // load_divided_state() takes that over from one that was read with ModelForm::kSlices, kModelAndConfig: the
+  // parameters alone. gathered_parameters() gives the whole model's on rank 0, new tensors, and nothing on the others.
+  // The others of these functions are not called then. A step is then of one forward and one backward: neither
+  // accumulation nor a GradScaler, which comes too late.
   virtual bool divides_model() const { return false; }
   virtual Checkpoint divided_state();
-  virtual void load_divided_state(const Checkpoint& checkpoint, const std::string& source);
+  virtual void load_divided_state(const Checkpoint& checkpoint, const std::string& source,
+                                  CheckpointParts parts);
+  virtual NamedTensors gathered_parameters();
 
   // The streams that this rank's forwards draw from, uint8 [streams, bytes], for a checkpoint; and all
   // ranks', in rank order, put back. The default: the process's one; another number of ranks than
@@ -202,6 +207,10 @@ struct StrategyOptions {
 };
 std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                         const StrategyOptions& options = {});
+
+// Throws InvalidArgument, in `who`'s name, for what a strategy that divides the model does not take.
+void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
+                   bool float16);
 
 // Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where these
 // cannot be shared equally.

@@ -11,7 +11,7 @@ namespace lockstep {
 // What a compute_loss hook gives for a batch.
 struct LossOutput {
   at::Tensor loss;    // mean over the batch, 0-dim
-  at::Tensor logits;  // [B, ...]: the model's output, for metrics
+  at::Tensor logits;  // [B, ...]: the model's output, for metrics; undefined: there is none
   at::Tensor labels;  // [B]: one a sample
 };
 

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/run_state.h"
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
@@ -59,8 +61,14 @@ class Trainer {
     // the same.
     std::function<Metrics(const EvalPrediction&)> compute_metrics = {};
     std::vector<std::shared_ptr<TrainCallback>> callbacks = {};
-    CheckpointFiles saved = {};                    // what else belongs into checkpoints
-    std::shared_ptr<Strategy> strategy = nullptr;  // make_strategy("ddp")
+    CheckpointFiles saved = {};  // what else belongs into checkpoints
+    // make_strategy("ddp"). One that divides the model over a mesh (lm_mesh_strategy.h) has no logits: compute_loss
+    // gives the model's loss (LossOutput::logits undefined), and predictions are undefined.
+    std::shared_ptr<Strategy> strategy = nullptr;
+    // The model was made without values, and gets them from it (Strategy::set_up_undrawn()).
+    Strategy::Initial initial = nullptr;
+    // What a log says in metrics.jsonl beside the loss, such as expert_figures(); as TrainTask::figures, on all ranks.
+    std::function<Metrics(M&)> figures = {};
   };
 
   // Throws InvalidArgument (check(args)).
@@ -68,7 +76,8 @@ class Trainer {
       : parts_(checked(std::move(parts))),
         data_ranks_(parts_.strategy->data_ranks(parts_.comm)),
         batches_per_step_(batches_per_step(*parts_.strategy, parts_.comm)),
-        model_(parts_.model, parts_.strategy, parts_.comm),
+        model_(parts_.model, parts_.strategy, parts_.comm, std::exchange(parts_.initial, nullptr)),
+        judges_(model_.strategy().evaluation_ranks(parts_.comm)),
         optimizer_(model_.strategy().make_optimizer(
             optim::decay_groups(*parts_.model, adam_options(parts_.args)),
             adam_options(parts_.args))) {
@@ -100,14 +109,18 @@ class Trainer {
     if (const auto from = resumed_checkpoint(args)) restore_training(saved, *from);
     TrainOutput output = run_to_end(loop);
     state_ = loop.state();
-    if (args.load_best_model_at_end) {
-      const auto whole = model_.strategy().whole_parameters();
-      load_best_model(parts_.comm, *parts_.model, args);
-    }
+    if (args.load_best_model_at_end)
+      load_best_model(parts_.comm, *parts_.model, model_.strategy(), args);
     return output;
   }
 
-  // eval_loss, compute_metrics' (without it, eval_accuracy), eval_runtime,
+  // The model alone, whole, as a directory that transformers, eval and load_lm() open, with parts' saved.config_json
+  // and files. Where ranks divide the model, rank 0 takes all of it into its memory.
+  void save_model(const std::filesystem::path& path) {
+    lockstep::save_model(parts_.comm, *parts_.model, model_.strategy(), parts_.saved, path);
+  }
+
+  // eval_loss, compute_metrics' (without it, eval_accuracy, where there are logits), eval_runtime,
   // eval_samples_per_second, eval_steps_per_second, epoch. Throws InvalidArgument without an
   // evaluation set. Rank 0 prints them.
   Metrics evaluate() {
@@ -143,10 +156,8 @@ class Trainer {
   static Parts checked(Parts parts) {
     check(parts.args);
     if (!parts.strategy) parts.strategy = make_strategy("ddp");
-    if (parts.strategy->divides_model())
-      throw InvalidArgument(
-          "Trainer: it evaluates and saves whole models, and the strategy divides the model over a "
-          "mesh; take lockstep train lm, or a loop of your own");
+    check_divided(*parts.strategy, "Trainer", parts.args.gradient_accumulation_steps,
+                  parts.args.fp16);
     if (parts.strategy->logical_ranks() > 0 &&
         (parts.args.gradient_accumulation_steps > 1 || parts.args.group_by_length))
       throw InvalidArgument("Trainer: strategy " + parts.strategy->name() +
@@ -179,6 +190,7 @@ class Trainer {
                                                int64_t first) { begin_epoch(run, epoch, first); },
                    .step = [this, &run] { return step(run); }};
     if (parts_.eval_dataset != nullptr) task.evaluate = [this] { return evaluate_in_training(); };
+    if (parts_.figures) task.figures = [this] { return parts_.figures(parts_.model); };
     return task;
   }
 
@@ -201,6 +213,7 @@ class Trainer {
     const int64_t group =
         std::min(logical ? batches_per_step_ : parts_.args.gradient_accumulation_steps, run.left);
     StepResult result;
+    RunningLoss sum;
     Strategy& strategy = model_.strategy();
     StepClock clock(strategy, !std::exchange(counted_, true));
     optimizer_->zero_grad();
@@ -216,10 +229,11 @@ class Trainer {
         const at::Tensor loss = logical || group == 1 ? output.loss : output.loss.div(group);
         strategy.backward(scaler_ ? scaler_->scale(loss) : loss);
       });
-      result.loss += output.loss.template item<double>() * output.labels.size(0);
-      result.samples += output.labels.size(0);
+      sum.add(output.loss.template item<double>(), output.labels.size(0));
+      // Ranks that work on one batch count it once.
+      if (strategy.counts_batches()) result.samples += output.labels.size(0);
     }
-    result.loss /= static_cast<double>(result.samples);
+    result.loss = sum.loss / sum.samples;
     optim::set_learning_rate(*optimizer_, run.rates(run.step++));
     clock.optimizer([&] {
       StrategyStep options{.max_norm = {}, .scaler = scaler_ ? &*scaler_ : nullptr};
@@ -246,7 +260,7 @@ class Trainer {
     const bool training = parts_.model->is_training();
     parts_.model->eval();
     PredictionSum sum;
-    data::ShardedSequentialSampler sampler(dataset.size(), parts_.comm);
+    data::ShardedSequentialSampler sampler(dataset.size(), judges_);
     if (sampler.size() > 0) {
       data::Loader<D> loader(dataset, sampler,
                              {.batch_size = parts_.args.per_device_eval_batch_size});
@@ -254,8 +268,10 @@ class Trainer {
     }
     parts_.model->train(training);
     Forwarded result;
-    result.prediction = gather_predictions(parts_.comm, sum.rows());
-    result.loss = sum.mean_loss(parts_.comm);
+    result.prediction = gather_predictions(judges_, sum.rows());
+    result.loss = sum.mean_loss(judges_);
+    // Ranks that have evaluated the same together may differ by rounding, and all must decide alike.
+    if (model_.strategy().divides_model()) make_same(parts_.comm, result.prediction, result.loss);
     result.batches = (sampler.size() + parts_.args.per_device_eval_batch_size - 1) /
                      parts_.args.per_device_eval_batch_size;
     result.seconds =
@@ -271,7 +287,7 @@ class Trainer {
     evaluation.metrics = {{"eval_loss", all.loss}};
     if (parts_.compute_metrics)
       add_metrics(evaluation.metrics, parts_.compute_metrics(all.prediction));
-    else
+    else if (all.prediction.predictions.defined())
       evaluation.metrics.emplace_back("eval_accuracy", evaluation.accuracy);
     add_rates(evaluation.metrics, all.seconds, all.prediction.label_ids.size(0), all.batches);
     evaluation.metrics.emplace_back("epoch", epochs_done());
@@ -310,6 +326,7 @@ class Trainer {
   Communicator data_ranks_;   // that have data of their own
   int64_t batches_per_step_;  // of this rank, before accumulation
   StrategyModel<M> model_;
+  Communicator judges_;  // that evaluate samples of their own
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<amp::GradScaler> scaler_;
   TrainingSteps steps_;

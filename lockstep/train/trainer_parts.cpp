@@ -12,7 +12,6 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_series.h"
-#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
@@ -26,6 +25,7 @@
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/memory_report.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/run_state.h"
 
 namespace lockstep {
 namespace {
@@ -135,12 +135,12 @@ std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments&
   return path;
 }
 
-void load_best_model(Communicator& comm, torch::nn::Module& model, const TrainingArguments& args) {
+void load_best_model(Communicator& comm, torch::nn::Module& model, Strategy& strategy,
+                     const TrainingArguments& args) {
   comm.barrier();  // rank 0 has written it
   const std::filesystem::path path = std::filesystem::path(args.output_dir) / "best";
   if (!checkpoint_exists(path)) return;  // never evaluated
-  const Checkpoint best = read_checkpoint(path, CheckpointParts::kModelAndConfig);
-  set_module_state(model, best.model.tensors, (path / "model.safetensors").string());
+  load_model(comm, model, strategy, path);
 }
 
 EarlyStoppingCallback::EarlyStoppingCallback(const TrainingArguments& args, int64_t patience,
@@ -237,15 +237,15 @@ TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingStep
 }
 
 void PredictionSum::add(const LossOutput& output) {
-  logits_.push_back(output.logits.detach().to(at::kFloat).cpu());
+  if (output.logits.defined()) logits_.push_back(output.logits.detach().to(at::kFloat).cpu());
   labels_.push_back(output.labels.cpu());
   loss_ += output.loss.item<double>() * static_cast<double>(output.labels.size(0));
   samples_ += output.labels.size(0);
 }
 
 EvalPrediction PredictionSum::rows() const {
-  if (logits_.empty()) return {};
-  return {at::cat(logits_), at::cat(labels_)};
+  if (labels_.empty()) return {};
+  return {logits_.empty() ? at::Tensor() : at::cat(logits_), at::cat(labels_)};
 }
 
 double PredictionSum::mean_loss(Communicator& comm) const {
@@ -255,8 +255,17 @@ double PredictionSum::mean_loss(Communicator& comm) const {
   return values[1] > 0 ? values[0] / values[1] : 0;
 }
 
+void make_same(Communicator& comm, EvalPrediction& prediction, double& loss) {
+  const at::Tensor number = at::tensor({loss}, at::kDouble);
+  comm.broadcast(number, 0);
+  loss = number.item<double>();
+  for (const at::Tensor& rows : {prediction.predictions, prediction.label_ids})
+    if (rows.defined() && rows.numel() > 0) comm.broadcast(rows, 0);
+}
+
 Evaluation count_if_classes(const EvalPrediction& prediction) {
-  if (prediction.predictions.dim() == 2 && prediction.predictions.size(1) > 1)
+  if (prediction.predictions.defined() && prediction.predictions.dim() == 2 &&
+      prediction.predictions.size(1) > 1)
     return count_classes(prediction);
   Evaluation evaluation;
   evaluation.samples = prediction.label_ids.size(0);

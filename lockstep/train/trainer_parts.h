@@ -59,7 +59,8 @@ std::function<double(const Evaluation&)> score_of(const TrainingArguments& args)
 // Where to go on from; nothing to start anew. Throws CheckpointError if there is no checkpoint.
 std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments& args);
 // Puts the best checkpoint's parameters into the model. Collective.
-void load_best_model(Communicator& comm, torch::nn::Module& model, const TrainingArguments& args);
+void load_best_model(Communicator& comm, torch::nn::Module& model, Strategy& strategy,
+                     const TrainingArguments& args);
 
 // Rank 0's progress bar, its lines {'loss': ..., 'learning_rate': ..., 'epoch': ...} on stdout, and
 // output_dir/metrics.jsonl. Unless the run resumes one, what a former run has left in output_dir
@@ -73,7 +74,7 @@ TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingStep
 // Rank 0's line on stdout.
 void print_metrics(const Communicator& comm, const Metrics& metrics);
 
-// This rank's rows of a forward over a data set.
+// This rank's rows of a forward over a data set. Without logits (LossOutput) predictions are undefined.
 class PredictionSum {
  public:
   void add(const LossOutput& output);
@@ -86,6 +87,9 @@ class PredictionSum {
   double loss_ = 0;
   int64_t samples_ = 0;
 };
+
+// Rank 0's on all ranks, which have as many rows. Collective.
+void make_same(Communicator& comm, EvalPrediction& prediction, double& loss);
 
 // count_classes() where the predictions are logits of classes; otherwise only the samples.
 Evaluation count_if_classes(const EvalPrediction& prediction);

@@ -139,7 +139,11 @@ std::vector<RouterStatistics> RouterRecord::statistics() const {
     for (int64_t i = 0; i < experts_; ++i) one.choices.push_back(static_cast<int64_t>(numbers[i]));
     const double* const rest = numbers + 2 * experts_;
     one.left_out = static_cast<int64_t>(rest[kLeftOut]);
-    if (rest[kTokens] > 0) one.entropy = rest[kEntropy] / rest[kTokens];
+    if (rest[kTokens] == 0) continue;  // a rank without rows
+    one.entropy = rest[kEntropy] / rest[kTokens];
+    for (int64_t i = 0; i < experts_; ++i)
+      one.balance += static_cast<double>(experts_) * (numbers[i] / rest[kTokens]) *
+                     (numbers[experts_ + i] / rest[kTokens]);
   }
   return layers;
 }

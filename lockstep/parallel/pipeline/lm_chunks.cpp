@@ -26,6 +26,25 @@ struct LmChunks::State {
   LmPass last_pass;  // of the last chunk's forward, until its loss
   LmPass take_pass(const char* what, const MicroBatch& micro_batch);
   std::map<std::pair<int, int>, std::shared_ptr<internal::DeferredGradients>> deferred;
+  std::map<int64_t, RouterStatistics> routed;  // by layer, since begin()
+
+  // Tokens have equally many choices, so these weigh as tokens do.
+  static double choices_of(const RouterStatistics& one) {
+    return static_cast<double>(std::accumulate(one.choices.begin(), one.choices.end(), int64_t{0}));
+  }
+  void count(const LmPass& pass) {
+    for (RouterStatistics& one : router_statistics(pass)) {
+      const auto [found, is_new] = routed.try_emplace(one.layer, one);
+      if (is_new) continue;
+      RouterStatistics& all = found->second;
+      const double before = choices_of(all), more = choices_of(one);
+      const double share = before + more > 0 ? more / (before + more) : 0;
+      for (size_t i = 0; i < all.choices.size(); ++i) all.choices[i] += one.choices[i];
+      all.left_out += one.left_out;
+      all.entropy += (one.entropy - all.entropy) * share;
+      all.balance += (one.balance - all.balance) * share;
+    }
+  }
 
   // Tokens of a micro-batch that are none of padding.
   int64_t tokens_of(size_t index) const {
@@ -56,8 +75,10 @@ struct LmChunks::State {
     // The share that this micro-batch has of the batch.
     int64_t all = 0;
     for (size_t i = 0; i < lengths.size(); ++i) all += tokens_of(i);
-    return attach_router_losses(
+    x = attach_router_losses(
         x, pass, scale * static_cast<double>(tokens_of(index)) / static_cast<double>(all));
+    count(pass);
+    return x;
   }
 
   void backward_weight(int chunk, const MicroBatch& micro_batch) {
@@ -159,7 +180,14 @@ std::vector<int64_t> LmChunks::begin(std::vector<std::vector<int64_t>> lengths,
   state_->dropout_seed = dropout_seed;
   state_->scale = scale;
   state_->deferred.clear();
+  if (state_->lm->is_training()) state_->routed.clear();
   return rows;
+}
+
+std::vector<RouterStatistics> LmChunks::routers() const {
+  std::vector<RouterStatistics> all;
+  for (const auto& [layer, one] : state_->routed) all.push_back(one);
+  return all;
 }
 
 LmPass LmChunks::State::take_pass(const char* what, const MicroBatch& micro_batch) {

@@ -46,6 +46,10 @@ class LmChunks {
   std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0,
                              double scale = 1, std::vector<int64_t> padding = {});
 
+  // What the routers of this stage's layers did in the micro-batches of the last step in training, added up; entropy
+  // and balance are means by tokens. By layers, ascending.
+  std::vector<RouterStatistics> routers() const;
+
   // For PipelineBatch::loss with kRows: head_loss() of the micro-batch's rows and its targets, int64 [tokens].
   at::Tensor loss(const at::Tensor& rows, const MicroBatch& micro_batch, const at::Tensor& targets);
   // The same for evaluation: what each token loses.

@@ -19,8 +19,8 @@ struct LmParameterClass {
   std::vector<const LmParameterPart*> parts;
   Communicator averaged;      // over
   bool counts = true;         // in the norm of the whole model, on this rank
-  ParameterNames names = {};  // of the optimizer's groups: with weight decay, and without
-  std::unique_ptr<ZeroOptimizer> optimizer = nullptr;
+  ParameterNames names = {};  // of the optimizer's groups
+  std::unique_ptr<ZeroOptimizer> optimizer = nullptr;  // none: none of them is in a group
 };
 
 struct ParallelLm::State {
@@ -62,7 +62,8 @@ struct ParallelLm::State {
   std::optional<Pipeline> pipeline;
   std::vector<LmParameterClass> classes;
   bool has_optimizer = false;
-  uint64_t steps = 0;  // that have drawn
+  std::vector<at::Tensor> untrained;  // of this rank, in none of the optimizer's groups
+  uint64_t steps = 0;                 // that have drawn
 };
 
 }  // namespace lockstep
