@@ -363,6 +363,21 @@ def tensor_names(path):
     return sorted(name for name in header if name != "__metadata__")
 
 
+def roles(job):
+    def after(trainers):
+        steps = 3 * trainers
+        return f"weight {3 - 3 * 0.5 ** steps:.6g} after {steps} steps\n"
+    expect("roles", job.output("roles"), after((job.ranks or 1) - 1))
+    if job.way != "run":
+        return
+    command = [f"{job.options.bin}/lockstep", "run", "--role", "ps=1,restarts=1", "--role", "trainer=2",
+               f"{job.options.bin}/examples/roles"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    expect("roles with a server that is killed", (done.returncode, done.stdout), (0, after(2)))
+    if "rank 0 (ps 0) killed by SIGKILL" not in done.stderr or "it is started again, 1 of 1" not in done.stderr:
+        sys.exit(done.stderr)
+
+
 def missing(options, way):
     """Why `way` cannot be tried here, or None."""
     if way in MPIRUNS:
@@ -382,7 +397,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint, products)}
+                                        expert_parallel, context_parallel, divided_checkpoint, products, roles)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")

@@ -52,6 +52,10 @@ TEST(LockstepCommand, WrongCommandLinesAreOneLineAndExitCodeTwo) {
       {"lockstep run: --nnodes=2 needs, on every host, --node-rank",
        {"run", "--nnodes=2", "/bin/true"}},
       {"lockstep run: redirects or tee name local rank 5", {"run", "-t", "5:3", "/bin/true"}},
+      {"lockstep run: --role: role 'ps=none': expected a number of ranks",
+       {"run", "--role", "ps=none", "/bin/true"}},
+      {"lockstep run: max-restarts starts all ranks anew, restarts of role 'ps' one alone",
+       {"run", "--role", "ps=1,restarts=2", "--max-restarts", "1", "/bin/true"}},
   };
   for (const auto& [expected, words] : cases) {
     const Ended ended = lockstep(words);
@@ -68,6 +72,16 @@ TEST(LockstepRun, StartsRanksAndPassesTheirExitCode) {
       UnorderedElementsAre("0/2", "1/2"));
   EXPECT_EQ(lockstep({"run", "/bin/sh", "-c", "exit 3"}).code, 1);
   EXPECT_EQ(lockstep({"run", "/bin/sh", "-c", "exit 2"}).code, 2);
+}
+
+TEST(LockstepRun, ARoleOfItsOwnIsStartedAgainAlone) {
+  const Ended ended =
+      lockstep({"run", "--role", "ps=1,restarts=1", "--role", "trainer=2", "/bin/sh", "-c",
+                "[ $ROLE_NAME$LOCKSTEP_RESTART_COUNT = ps0 ] && kill -9 $$; echo "
+                "$ROLE_NAME $ROLE_RANK"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("ps 0", "trainer 0", "trainer 1"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 0 (ps 0) killed by SIGKILL"));
 }
 
 TEST(LockstepRun, NoUseEnvPassesTheLocalRank) {

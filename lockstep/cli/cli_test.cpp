@@ -381,6 +381,35 @@ TEST(Commands, HelpListsEachWithOneLine) {
   EXPECT_EQ(engine_path("/opt/bin/lockstep"), "/opt/libexec/lockstep/lockstep-engine");
 }
 
+TEST(RunPlan, RolesOfTheirOwn) {
+  const auto options = plan("--role ps=1,restarts=3,service --role trainer=4 /bin/true").options;
+  EXPECT_EQ(options.nproc, 5);
+  EXPECT_THAT(options.roles, ElementsAre(launch::Role{.name = "ps", .restarts = 3, .service = true},
+                                         launch::Role{.name = "trainer", .ranks = 4}));
+  EXPECT_EQ(plan("--role=ps=1 --role=trainer=4 -np 5 /bin/true").options.nproc, 5);
+  EXPECT_EQ(plan("--role ps=1 --max-restarts 2 /bin/true").options.max_restarts, 2);
+  // A name alone stays torchrun's.
+  EXPECT_EQ(plan("--role a --role b -np 2 /bin/true").options.role, "b");
+  EXPECT_TRUE(plan("--role b -np 2 /bin/true").options.roles.empty());
+  const auto hosts = plan("-H localhost:2,b:4 --role ps=1,restarts=1 --role trainer=3 /bin/true");
+  EXPECT_EQ(hosts.options.nproc, 2);
+  EXPECT_EQ(hosts.options.nodes->remotes.front().ranks, 2) << "in order, as many as there are";
+  const std::pair<const char*, const char*> wrong[] = {
+      {"--role ps=0", "--role: role 'ps=0': expected a number of ranks"},
+      {"--role =1", "--role: role '=1': expected NAME=COUNT"},
+      {"--role ps=1 --role ps=2", "--role: role 'ps' is given twice"},
+      {"--role ps=1,service", "--role: every role is a service"},
+      {"--role ps,restarts=1", "after ps="},
+      {"--role ps=1 --role trainer", "give all roles a number of ranks"},
+      {"--role ps=1 --role trainer=4 -np 4",
+       "--nproc-per-node=4 contradicts the roles, which have 5 ranks (ps=0-0,trainer=1-4)"},
+      {"--role ps=1 --nnodes 2 --node-rank 0 --master-addr h", "use -H HOST:SLOTS"},
+      {"--role ps=9 -H localhost:2,b:4", "9"},
+      {"--role ps=1 --backend mpi", "--role NAME=COUNT does not go with --backend mpi"}};
+  for (const auto& [flags, expected] : wrong)
+    EXPECT_THAT(error_of(std::string(flags) + " /bin/true"), HasSubstr(expected)) << flags;
+}
+
 TEST(RunPlan, BackendMpiIsLeftToMpirun) {
   const RunPlan mpi = plan("--backend mpi -np 2 --prefix /bin/echo hello");
   EXPECT_TRUE(mpi.by_mpirun);

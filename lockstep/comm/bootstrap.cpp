@@ -39,6 +39,7 @@ Meeting from_launcher(const EnvLookup& env) {
     case Launcher::kLockstep:
       meeting.kind = Meeting::Kind::kAgent;
       meeting.address = *job.store;
+      meeting.own_restarts = job.own_restarts;
       break;
     case Launcher::kTorchrun:
       meeting.kind = job.world_size == 1 ? Meeting::Kind::kAlone : Meeting::Kind::kTorch;
@@ -313,6 +314,17 @@ Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
   topology.node_rank =
       static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
   return topology;
+}
+
+void refuse_to_join_again(Store& store, const Meeting& meeting) {
+  if (!meeting.own_restarts) return;
+  const std::string rank = std::to_string(meeting.topology.rank);
+  const std::string life = std::to_string(*meeting.own_restarts);
+  const std::string first = store.compare_set("init-life/" + rank, "", life);
+  if (first == life) return;
+  throw InvalidArgument("init(): rank " + rank + " was started again (restart " + life +
+                        ") after it had called init(), and cannot join the other ranks a second "
+                        "time; let roles with restarts meet through job_store() instead");
 }
 
 void leave_store(Store& store, int rank, int size, Deadline deadline) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Meeting {
   std::string key_prefix;          // kTorch, kFile: keeps jobs and restarts apart
   Topology topology;
   bool topology_known = true;  // false: local ranks must be found out
+  // How often this rank was started again alone; nullopt: ranks are not.
+  std::optional<int> own_restarts = {};
 };
 // Pure. Throws InvalidArgument.
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);
@@ -73,6 +76,10 @@ std::string host_identity();
 
 // Which ranks share a host, by the hosts' boot ids and names. Collective.
 Topology find_topology(Store& store, int rank, int size, Deadline deadline);
+
+// Throws InvalidArgument where an earlier process of this rank, which was started again alone, has
+// called init() already: nobody waits for it a second time.
+void refuse_to_join_again(Store& store, const Meeting& meeting);
 
 // The last use of a store that rank 0 may serve: rank 0 returns once all others have said that they
 // need it no more. Collective. Throws Timeout, StoreError.

@@ -152,6 +152,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     const Rendezvous rendezvous = open_store(meeting, options, env, deadline);
     std::shared_ptr<Store> store;
     if (rendezvous.store) {
+      refuse_to_join_again(*rendezvous.store, meeting);
       // The k-th init() of a rank meets the k-th of the others.
       const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank), 1);
       store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);

@@ -35,7 +35,9 @@ void check_backend_name(const std::string& name);
 // Joins the job and returns the communicator of all its ranks. Collective over the job: returns
 // once all ranks are connected. A second call joins again only where the method allows it (env://
 // under lockstep run, local). Under lockstep run, stdout becomes line-buffered, so that a rank's
-// lines come when they are printed. Throws InvalidArgument, StoreError, Timeout (names the ranks
+// lines come when they are printed. A rank that was started again alone (lockstep run --role
+// NAME=COUNT,restarts=N) cannot join again what a former process of it has joined, or begun to, and
+// gets InvalidArgument at once. Throws InvalidArgument, StoreError, Timeout (names the ranks
 // that did not arrive), PeerLost.
 Communicator init(const InitOptions& options = {});
 

@@ -33,6 +33,15 @@ void check(const LaunchOptions& options) {
   }
   if (options.nodes && options.max_restarts > 0)
     refuse("ranks can be restarted on one host only; with several, start the job again");
+  check_roles(options.roles);
+  if (!options.roles.empty() && !options.nodes && rank_count(options.roles) != options.nproc)
+    refuse(std::to_string(options.nproc) + " ranks asked for, but the roles have " +
+           std::to_string(rank_count(options.roles)) + " (" + role_ranges(options.roles) + ")");
+  for (const Role& role : options.roles) {
+    if (role.restarts > 0 && options.max_restarts > 0)
+      refuse("max-restarts starts all ranks anew, restarts of role '" + role.name +
+             "' one alone; give one of them");
+  }
   for (const RedirectMap* map : {&options.redirects, &options.tee}) {
     for (const auto& [rank, streams] : *map) {
       if (rank >= options.nproc && !options.nodes) {
@@ -166,6 +175,10 @@ LaunchResult run_on_several_hosts(const AgentContext& context) {
   }
   std::optional<Attempt> ranks;
   try {
+    const int ranks_of_roles = rank_count(options.roles), world = joined.peers->plan()->world_size;
+    if (!options.roles.empty() && ranks_of_roles != world)
+      throw InvalidArgument("the hosts have " + std::to_string(world) +
+                            " ranks, but the roles have " + std::to_string(ranks_of_roles));
     ranks.emplace(context, AttemptJob{.node = *joined.peers->plan(),
                                       .secret = options.nodes->secret,
                                       .peers = joined.peers.get()});

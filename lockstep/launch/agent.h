@@ -11,6 +11,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/log_spec.h"
+#include "lockstep/launch/roles.h"
 
 namespace lockstep::launch {
 
@@ -62,6 +63,9 @@ struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
   int nproc = 1;  // ranks on this host, 1 to kMostRanksOfAHost (0 where it only starts others)
+  // Of the whole job's ranks; on one host nproc of them. Empty: all have the role `role`. A role
+  // with restarts goes without max_restarts.
+  std::vector<Role> roles;
   std::map<std::string, std::string> env;  // added to this process's environment, last word
   std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
   int max_restarts = 0;   // whole-job restarts after a failure (but for exit code 2)
@@ -104,6 +108,8 @@ struct RankSight {
 struct WorkerFailure {
   std::string host;  // "": this one, which is the only one
   int rank = 0;
+  std::string role;  // "ps 0": which of its role it is; "": there are no roles
+  int restarts = 0;  // how often it had been started again, alone
   int local_rank = 0;
   int pid = 0;
   int exit_code = 0;                   // valid when signal == 0
@@ -122,7 +128,7 @@ struct WorkerFailure {
 struct LaunchResult {
   // 0 done; 2 when the first failing rank exited with 2; else 1; 128+n on signal n to this agent.
   int exit_code = 0;
-  int restarts = 0;
+  int restarts = 0;                      // of all ranks
   std::optional<WorkerFailure> failure;  // the first failure of the last attempt, on any host
 };
 
@@ -136,6 +142,11 @@ struct LaunchResult {
 // held for up to 150 ms, so that a complaint which all ranks make in the same words before they
 // exit with 2 is shown once. On a terminal rank 0 gets LOCKSTEP_TTY=1 and LOCKSTEP_COLUMNS, and
 // what it prints up to a "\r" appears at once.
+//
+// A rank whose role has restarts, and that fails otherwise than by exit code 2, is started again
+// alone after a pause (supervisor.h), with what it left running killed; the others go on, and a line
+// on stderr says so. The job is done when all ranks have ended with 0; with services, when all that
+// are none have: services are stopped then, and how they end does not matter.
 //
 // With options.nodes, agents of several hosts run the job together: each calls launch(), and it
 // returns on all of them once the ranks of all have ended, with the same exit code but for signals

@@ -13,15 +13,17 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Two agents of different versions say so instead of misunderstanding each other.
-constexpr int kProtocol = 2;
+constexpr int kProtocol = 3;
 
-constexpr std::array<std::pair<Kind, const char*>, 9> kNames = {{
+constexpr std::array<std::pair<Kind, const char*>, 11> kNames = {{
     {Kind::kJoin, "join"},
     {Kind::kRefused, "refused"},
     {Kind::kPlan, "plan"},
     {Kind::kFailed, "failed"},
     {Kind::kSignal, "signal"},
     {Kind::kStop, "stop"},
+    {Kind::kServed, "served"},
+    {Kind::kStopServices, "stop services"},
     {Kind::kEnded, "ended"},
     {Kind::kOver, "over"},
     {Kind::kBeat, "beat"},
@@ -115,6 +117,8 @@ std::vector<RankSight> sights_of(const json& list) {
 json to_json(const WorkerFailure& failure) {
   return {{"host", failure.host},
           {"rank", failure.rank},
+          {"role", failure.role},
+          {"restarts", failure.restarts},
           {"local_rank", failure.local_rank},
           {"pid", failure.pid},
           {"exit_code", failure.exit_code},
@@ -134,6 +138,8 @@ WorkerFailure failure_of(const json& value) {
   WorkerFailure failure;
   failure.host = value.at("host");
   failure.rank = value.at("rank");
+  failure.role = value.at("role");
+  failure.restarts = value.at("restarts");
   failure.local_rank = value.at("local_rank");
   failure.pid = value.at("pid");
   failure.exit_code = value.at("exit_code");
@@ -183,6 +189,8 @@ std::string encode(const AgentMessage& message) {
       value["sights"] = to_json(message.sights);
       break;
     case Kind::kStop:
+    case Kind::kServed:
+    case Kind::kStopServices:
     case Kind::kBeat:
       break;
   }

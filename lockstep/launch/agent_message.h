@@ -22,9 +22,11 @@ struct AgentMessage {
     kFailed,   // member: failure, the first of its host, or else text and exit_code; stop the job
     kSignal,   // either: number; a signal came, members pass it on to their ranks
     kStop,     // leader: something failed elsewhere; members stop their ranks
-    kEnded,    // member: all its ranks have ended; with failure if one was its first, and sights
-    kOver,     // leader: exit_code, text and failure if any; the job is over, no message follows
-    kBeat,     // either: still there
+    kServed,   // member: only services are left of its ranks
+    kStopServices,  // leader: only they are left anywhere; members stop them
+    kEnded,  // member: all its ranks have ended; with failure if one was its first, and sights
+    kOver,   // leader: exit_code, text and failure if any; the job is over, no message follows
+    kBeat,   // either: still there
   };
   Kind kind = Kind::kBeat;
   NodeIntroduction introduction = {};

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,16 +10,11 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/memory_settings.h"
 #include "lockstep/core/process_state.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
-#include "lockstep/launch/line_prefix.h"
-#include "lockstep/launch/placement.h"
-#include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/verdict.h"
 
 namespace lockstep::launch {
@@ -42,28 +36,14 @@ UniqueFd make_secret_file(const Secret& secret) {
   return file;
 }
 
-int terminal_columns(const Console& out, const Console& err) {
-  if (!out.terminal() || !err.terminal()) return 0;
-  winsize size{};
-  if (::ioctl(err.fd(), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
-
-// Programs that choose processors themselves name them by number: a narrower mask would break them.
-bool user_places_threads(const EnvLookup& env) {
-  return env("GOMP_CPU_AFFINITY").has_value() || env("KMP_AFFINITY").has_value();
-}
-
-std::vector<std::string> command_of(const LaunchOptions& options, int rank) {
-  std::vector<std::string> command = options.command;
-  if (!options.substitute_local_rank) return command;
-  static constexpr std::string_view kMacro = "${local_rank}";
-  for (size_t i = 1; i < command.size(); ++i) {
-    for (size_t at = 0; (at = command[i].find(kMacro, at)) != std::string::npos;) {
-      command[i].replace(at, kMacro.size(), std::to_string(rank));
-    }
+std::vector<RankPolicy> policies(const LaunchOptions& options, const NodePlan& node) {
+  std::vector<RankPolicy> ranks(static_cast<size_t>(node.local_ranks));
+  for (size_t i = 0; i < ranks.size() && !options.roles.empty(); ++i) {
+    const int rank = node.first_rank + static_cast<int>(i);
+    const Role& role = options.roles[place_in_role(options.roles, rank).role];
+    ranks[i] = {.restarts = role.restarts, .service = role.service};
   }
-  return command;
+  return ranks;
 }
 
 }  // namespace
@@ -76,76 +56,14 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       secret_file_(make_secret_file(job.secret)),
       board_(trace::CallBoard::create(std::max(1, ranks_))),
       traces_(options_.env, process_env()),
-      supervisor_(ranks_, options_.grace),
+      supervisor_(policies(options_, job_.node), options_.grace, job_.peers == nullptr),
       sentinel_(ranks_) {
   if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (int rank = 0; rank < ranks_; ++rank) start_rank(rank);
+  for (int rank = 0; rank < ranks_; ++rank) workers_.push_back(start_rank(rank));
   for (int rank = 0; rank < ranks_; ++rank) {
     sights_.push_back({.rank = job_.node.first_rank + rank,
                        .pid = workers_[static_cast<size_t>(rank)]->process().pid()});
   }
-}
-
-void Attempt::start_rank(int rank) {
-  const EnvLookup env = process_env();
-  AttemptPlan plan;
-  plan.node = job_.node;
-  plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
-  plan.restart_count = job_.restart_count;
-  plan.max_restarts = options_.max_restarts;
-  plan.run_id = options_.run_id;
-  plan.role = options_.role;
-  plan.secret_fd = secret_file_.get();
-  plan.board_fd = board_.fd();
-  plan.threads = options_.threads_per_rank;
-  plan.default_threads = threads_per_rank(usable_cpu_count(), ranks_);
-  plan.memory_of_rank = allowed_memory(ranks_);
-  plan.terminal_columns = terminal_columns(context_.out, context_.err);
-
-  const Redirect tee = redirect_of(options_.tee, rank),
-                 redirect = redirect_of(options_.redirects, rank);
-  const bool shown = options_.show_ranks.empty() || options_.show_ranks.contains(rank);
-  std::filesystem::path folder;
-  UniqueFd error_file;
-  std::string error_path;
-  if (context_.logs != nullptr) {
-    folder = context_.logs->rank_folder(job_.restart_count, rank);
-    error_path = folder / "error.json";
-  } else {
-    // Without a name in any folder it cannot be left behind.
-    error_file.reset(::memfd_create("lockstep-error", MFD_CLOEXEC));
-    if (!error_file) throw system_error("memfd_create", errno);
-    error_path = "/proc/self/fd/" + std::to_string(error_file.get());
-  }
-  const auto stream = [&](bool to_tee, bool to_file, Console& console, const char* name) {
-    StreamPlan result;
-    result.file_only = to_file && !to_tee;
-    if (to_file || to_tee) result.file = folder / name;
-    if (shown && !result.file_only) result.console = &console;
-    result.earlier = &console == &context_.err ? &context_.out : &context_.err;
-    result.prefix = line_prefix(
-        options_, {.role = options_.role, .rank = job_.node.first_rank + rank, .local_rank = rank},
-        &console == &context_.err);
-    if (&console == &context_.err && ranks_ > 1) result.hold_first_lines = FirstLines::kCount;
-    result.show_unfinished = job_.node.first_rank + rank == 0 && console.terminal();
-    return result;
-  };
-
-  SubprocessOptions start;
-  start.command = command_of(options_, rank);
-  start.program = options_.program;
-  Variables variables = rank_variables(plan, rank, error_path, env);
-  for (const auto& [name, value] : options_.env) variables[name] = value;
-  start.env = merge_environment(current_environment(), variables);
-  start.stdin_fd = no_input_.get();
-  start.inherit = {secret_file_.get(), board_.fd()};
-  if (options_.pin && !user_places_threads(env))
-    start.cpus = cpu_share(allowed_cpus(), ranks_, rank);
-  workers_.push_back(std::make_unique<Worker>(
-      std::move(start), stream(has_stdout(tee), has_stdout(redirect), context_.out, "stdout.log"),
-      stream(has_stderr(tee), has_stderr(redirect), context_.err, "stderr.log"), rank,
-      std::move(error_file), error_path));
-  sentinel_.watch(rank, workers_.back()->process().pid());
 }
 
 AttemptResult Attempt::run() {
@@ -182,9 +100,11 @@ AttemptResult Attempt::run() {
 
 void Attempt::watch() {
   while (!supervisor_.done()) {
+    say_if_served();
     wait_for_events();
     look_for_exits();
     obey(supervisor_.on_time(Clock::now()));
+    for (const int rank : supervisor_.take_restarts(Clock::now())) start_again(rank);
   }
 }
 
@@ -250,12 +170,24 @@ void Attempt::take_signal(int signal) {
 void Attempt::take_orders() {
   if (job_.peers == nullptr) return;
   while (const auto order = job_.peers->next_order()) {
+    if (order->well) {
+      obey(supervisor_.on_stop(Clock::now()));
+      continue;
+    }
     if (order->signal == 0) {
       look_at_ranks();
       write_last_traces("the job failed on another host");
     }
     obey(order->signal == 0 ? supervisor_.on_stop(Clock::now()) : orders_of_signal(order->signal));
   }
+}
+
+void Attempt::say_if_served() {
+  if (job_.peers == nullptr || said_served_ || !supervisor_.served()) return;
+  said_served_ = true;
+  AgentMessage served;
+  served.kind = AgentMessage::Kind::kServed;
+  job_.peers->tell(served);
 }
 
 std::vector<SignalOrder> Attempt::orders_of_signal(int signal) {
@@ -317,9 +249,22 @@ void Attempt::look_for_exits() {
   if (exits.empty()) return;
   const bool had_failed = supervisor_.failure().has_value();
   for (const RankExit& exit : exits) note_end(exit);
-  if (std::any_of(exits.begin(), exits.end(), [](const RankExit& e) { return !e.status.ok(); }))
-    look_at_ranks();
-  obey(supervisor_.on_exits(exits, Clock::now()));
+  const std::vector<SignalOrder> orders = supervisor_.on_exits(exits, Clock::now());
+  const bool fails_now = !had_failed && supervisor_.failure();
+  bool ends = false;
+  for (const RankExit& exit : exits) {
+    if (exit.status.ok()) continue;
+    const bool waits = supervisor_.waits(exit.local_rank);
+    ends = ends || !waits;
+    // Its children have nobody to serve; the next process shall find their ports free.
+    if (waits) workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
+    const bool restarts_are_left =
+        exit.status.exit_code != 2 &&
+        supervisor_.restarts(exit.local_rank) < supervisor_.most_restarts(exit.local_rank);
+    if (waits || (fails_now && restarts_are_left)) say_restart(exit);
+  }
+  if (ends) look_at_ranks();
+  obey(orders);
   if (had_failed || !supervisor_.failure()) return;
   const RankExit& failure = *supervisor_.failure();
   // Who exits with 2 was not in a call: it found its command line or input wrong.
@@ -355,10 +300,12 @@ void Attempt::show_complaint_once(int complaining_rank) {
 
 bool Attempt::any_group_alive() {
   bool alive = false;
-  for (const auto& worker : workers_) {
-    // This process is the reaper of its descendants (agent.cpp): orphans of the group end up here,
-    // so ask for every group.
-    if (worker->process().group_alive()) alive = true;
+  for (const auto* workers : {&workers_, &former_}) {
+    for (const auto& worker : *workers) {
+      // This process is the reaper of its descendants (agent.cpp): orphans of the group end up
+      // here, so ask for every group.
+      if (worker->process().group_alive()) alive = true;
+    }
   }
   return alive;
 }
@@ -366,8 +313,10 @@ bool Attempt::any_group_alive() {
 void Attempt::end_groups() {
   if (!any_group_alive()) return;
   const auto signal_all = [&](int signal) {
-    for (const auto& worker : workers_) {
-      if (worker->process().group_alive()) worker->process().signal_group(signal);
+    for (const auto* workers : {&workers_, &former_}) {
+      for (const auto& worker : *workers) {
+        if (worker->process().group_alive()) worker->process().signal_group(signal);
+      }
     }
   };
   bool killed = supervisor_.killing();
@@ -456,6 +405,8 @@ WorkerFailure Attempt::describe(const RankExit& exit) const {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   WorkerFailure failure;
   failure.rank = job_.node.first_rank + exit.local_rank;
+  failure.role = name_in_role(options_.roles, failure.rank);
+  failure.restarts = supervisor_.restarts(exit.local_rank);
   failure.local_rank = exit.local_rank;
   failure.pid = worker.process().pid();
   failure.exit_code = exit.status.exit_code;

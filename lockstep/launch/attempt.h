@@ -1,4 +1,5 @@
-// Attempt: the ranks of a job on this host, started once and watched to their end.
+// Attempt: the ranks of a job on this host, started and watched to their end. A rank whose role has
+// restarts may be started again meanwhile, alone.
 #pragma once
 
 #include <memory>
@@ -56,7 +57,9 @@ class Attempt {
  private:
   using Time = Supervisor::Time;
 
-  void start_rank(int rank);
+  std::unique_ptr<Worker> start_rank(int rank);
+  void start_again(int rank);
+  void say_restart(const RankExit& exit);
   void watch();                // until the ranks have ended
   void end_groups();           // until nobody of their process groups is left
   void wait_for_the_others();  // until the job is over on all hosts
@@ -67,6 +70,7 @@ class Attempt {
   void wait_for_events(std::optional<Time> until = {});
   void take_signal(int signal);
   void take_orders();
+  void say_if_served();
   void obey(const std::vector<SignalOrder>& orders);
   std::vector<SignalOrder> orders_of_signal(int signal);
   void write_traces(const std::string& reason);
@@ -90,13 +94,16 @@ class Attempt {
   const trace::TraceWriter traces_;
   bool last_traces_written_ = false;
   Supervisor supervisor_;
-  std::vector<RankExit> exits_;  // so far
+  std::vector<RankExit> exits_;  // so far, of processes that were not started again
   Sentinel sentinel_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // by local rank
+  // Former ones of ranks that were started again, of whose groups somebody still lived.
+  std::vector<std::unique_ptr<Worker>> former_;
   std::vector<RankSight> sights_;   // by local rank
   std::vector<bool> handles_term_;  // by local rank, once looked_: it does not die of SIGTERM
   bool looked_ = false;             // the job has begun to end
   bool reader_lost_ = false;
+  bool said_served_ = false;
   std::optional<int> stop_signal_;  // the one to this agent that ended the job
   int signals_ = 0;                 // how many came
 };

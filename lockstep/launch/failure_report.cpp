@@ -39,6 +39,16 @@ std::string last_collective_line(const std::string& call, const std::string& of 
   return call.empty() ? "" : "  last collective" + of + ": " + call + "\n";
 }
 
+// " (ps 0, after 2 restarts)".
+std::string role_part(const WorkerFailure& failure) {
+  if (failure.role.empty()) return "";
+  std::string text = " (" + failure.role;
+  if (failure.restarts > 0)
+    text += ", after " + std::to_string(failure.restarts) +
+            (failure.restarts == 1 ? " restart" : " restarts");
+  return text + ")";
+}
+
 // "rank 0", "ranks 0, 2".
 std::string names_of(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + joined(ranks);
@@ -80,10 +90,20 @@ std::string describe_cause(const WorkerFailure& failure) {
   return "rank " + std::to_string(cause.rank) + " " + state_of(cause);
 }
 
+std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
+                         int number, int most) {
+  const std::string line = "[lockstep] rank " + std::to_string(rank) + " (" + role + ") " +
+                           describe_end(status) + ", pid " + std::to_string(pid) + "; ";
+  if (number == 0) return line + "it is not started again, since the job ends\n";
+  return line + "it is started again, " + std::to_string(number) + " of " + std::to_string(most) +
+         "\n";
+}
+
 std::string format_failure(const WorkerFailure& failure, int world_size) {
   if (failure.complete) return failure.message + "\n";
   const std::string first = "rank " + std::to_string(failure.rank);
   const std::string of = " of " + std::to_string(world_size);
+  const std::string who = first + of + role_part(failure);
   const std::string end = describe_end(failure) + ", pid " + std::to_string(failure.pid);
   // Of a rank that only waited nobody shall think that it is to blame.
   const bool others_fault = failure.gave_up && !failure.causes.empty();
@@ -97,7 +117,7 @@ std::string format_failure(const WorkerFailure& failure, int world_size) {
     }
     text += "  " + first + on_host(failure.host) + " gave up first: " + end + "\n";
   } else {
-    text = "[lockstep] " + first + of + on_host(failure.host) +
+    text = "[lockstep] " + who + on_host(failure.host) +
            (failure.gave_up ? " gave up waiting for others: " : " failed first: ") + end + "\n";
   }
   text += last_collective_line(failure.last_collective, others_fault ? " of " + first : "");

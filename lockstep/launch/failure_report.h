@@ -24,4 +24,9 @@ std::string describe_end(const ExitStatus& status);
 // by SIGSEGV". For a line about it.
 std::string describe_cause(const WorkerFailure& failure);
 
+// "[lockstep] rank 0 (ps 0) killed by SIGSEGV, pid 42; it is started again, 1 of 3": of a rank that
+// ended, for the `number`-th of `most` restarts; 0: for none, since the job ends.
+std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
+                         int number, int most);
+
 }  // namespace lockstep::launch

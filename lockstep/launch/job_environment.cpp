@@ -1,8 +1,10 @@
 #include "lockstep/launch/job_environment.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/launch/host_list.h"
 #include "lockstep/launch/mpi_family.h"
 
@@ -81,6 +83,7 @@ JobEnvironment read_ranks(const EnvLookup& env, Launcher launcher, std::string_v
 JobEnvironment read_lockstep(const EnvLookup& env, const std::string& store) {
   JobEnvironment job = read_ranks(env, Launcher::kLockstep, "LOCKSTEP_STORE");
   job.store = parse_host_port(store);
+  job.own_restarts = read_int(env, "LOCKSTEP_RESTART_COUNT", 0);
   return job;
 }
 
@@ -186,7 +189,74 @@ bool in_slurm_step(const EnvLookup& env) {
   return read_int(env, "SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
+// "ps=0-0,trainer=1-4", without gaps.
+std::vector<RoleRanks> read_roles(const std::string& text, int world_size) {
+  std::vector<RoleRanks> roles;
+  int next = 0;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view item = std::string_view(text).substr(at, end - at);
+    const size_t equals = item.find('='), dash = item.rfind('-');
+    if (equals == 0 || equals == std::string_view::npos || dash == std::string_view::npos ||
+        dash < equals)
+      break;
+    const auto first = parse_int(item.substr(equals + 1, dash - equals - 1), next, next);
+    const auto last = parse_int(item.substr(dash + 1), next, kMaxInt - 1);
+    if (!first || !last) break;
+    const int count = static_cast<int>(*last) - next + 1;
+    roles.push_back({.name = std::string(item.substr(0, equals)), .first = next, .count = count});
+    next += count;
+    at = end + 1;
+    if (at > text.size() && next == world_size) return roles;
+  }
+  throw InvalidArgument("LOCKSTEP_ROLES=" + text + " does not give the roles of ranks 0 to " +
+                        std::to_string(world_size - 1) + ", such as ps=0-0,trainer=1-4");
+}
+
 }  // namespace
+
+const RoleRanks& JobRole::ranks_of(std::string_view role) const {
+  std::vector<std::string_view> names;
+  for (const RoleRanks& ranks : roles) {
+    if (ranks.name == role) return ranks;
+    names.push_back(ranks.name);
+  }
+  throw InvalidArgument("this job has no role '" + std::string(role) +
+                        "' (its roles: " + joined(names) + "); start it with lockstep run --role " +
+                        std::string(role) + "=COUNT");
+}
+
+JobRole read_job_role(const EnvLookup& env) {
+  const JobEnvironment job = read_job_environment(env);
+  JobRole mine;
+  mine.rank = job.rank;
+  mine.count = job.world_size;
+  if (job.launcher == Launcher::kLockstep || job.launcher == Launcher::kTorchrun)
+    mine.name = env("ROLE_NAME").value_or(mine.name);
+  const auto roles = env("LOCKSTEP_ROLES");
+  if (roles && job.launcher == Launcher::kLockstep) {
+    mine.roles = read_roles(*roles, job.world_size);
+    for (const RoleRanks& role : mine.roles) {
+      if (job.rank < role.first) break;
+      mine.name = role.name;
+      mine.rank = job.rank - role.first;
+      mine.count = role.count;
+    }
+    return mine;
+  }
+  if (job.launcher == Launcher::kTorchrun) {
+    mine.rank = read_int(env, "ROLE_RANK", 0).value_or(mine.rank);
+    mine.count = read_int(env, "ROLE_WORLD_SIZE", 1).value_or(mine.count);
+    check_below("ROLE_RANK", mine.rank, "ROLE_WORLD_SIZE", mine.count);
+  }
+  if (mine.count == job.world_size)
+    mine.roles = {{.name = mine.name, .first = 0, .count = job.world_size}};
+  return mine;
+}
+
+JobRole job_role() {
+  return read_job_role(process_env());
+}
 
 const char* to_string(Launcher launcher) {
   switch (launcher) {

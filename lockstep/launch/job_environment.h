@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/net.h"
@@ -27,7 +29,9 @@ struct JobEnvironment {
   int local_rank = 0;
   int local_world_size = 1;
   int node_rank = 0;
-  int restart_count = 0;
+  int restart_count = 0;  // of all ranks, or of this one alone
+  // LOCKSTEP_RESTART_COUNT: how often this rank was started again alone, where its role has restarts.
+  std::optional<int> own_restarts;
   std::optional<HostPort> store;   // LOCKSTEP_STORE: Lockstep's own store, kept by the agent
   std::optional<HostPort> master;  // MASTER_ADDR, MASTER_PORT
 };
@@ -37,5 +41,34 @@ struct JobEnvironment {
 // several tasks). Pure. Throws InvalidArgument that names the variable when values are missing,
 // malformed or contradict each other (RANK=3 of WORLD_SIZE=2).
 JobEnvironment read_job_environment(const EnvLookup& env);
+
+// A role of a job, as its programs see it: the ranks first to first + count - 1.
+struct RoleRanks {
+  std::string name;
+  int first = 0;
+  int count = 1;
+
+  bool operator==(const RoleRanks&) const = default;
+};
+
+// What this process does in its job, as `lockstep run --role NAME=COUNT` says.
+struct JobRole {
+  std::string name = "default";
+  int rank = 0;  // within the role, from 0
+  int count = 1;
+  // All roles of the job, by rank. One where the launcher gave none; empty where other ranks have
+  // roles that it does not tell (torchrun with another --role on each host).
+  std::vector<RoleRanks> roles;
+
+  // Throws InvalidArgument that names the roles that there are.
+  const RoleRanks& ranks_of(std::string_view role) const;
+};
+
+// Reads ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE, as torchrun sets them too, and LOCKSTEP_ROLES
+// ("ps=0-0,trainer=1-4"). Pure. Throws InvalidArgument as read_job_environment() does.
+JobRole read_job_role(const EnvLookup& env);
+
+// Of this process.
+JobRole job_role();
 
 }  // namespace lockstep::launch

@@ -24,7 +24,7 @@
 namespace lockstep::launch {
 namespace {
 
-// run [options] -- program arguments
+// run [options] -- program arguments; nproc after role counts
 int run(const std::vector<std::string>& words) {
   LaunchOptions options;
   size_t i = 0;
@@ -32,6 +32,9 @@ int run(const std::vector<std::string>& words) {
   for (; i < words.size() && words[i] != "--"; ++i) {
     if (words[i] == "nproc") {
       options.nproc = std::stoi(value());
+    } else if (words[i] == "role") {
+      options.roles.push_back(parse_role(value()));
+      options.nproc = rank_count(options.roles);
     } else if (words[i] == "grace") {
       options.grace = std::chrono::milliseconds(std::stoi(value()));
     } else if (words[i] == "restarts") {
@@ -112,6 +115,24 @@ int rank(const std::string& behaviour) {
   return 0;
 }
 
+// The server of one role dies in its first life, before it has served the others, which wait for it
+// in the store.
+int play_role() {
+  const JobEnvironment job = read_job_environment(process_env());
+  const JobRole role = job_role();
+  TcpStore store(job.store.value(), Secret::from_env(process_env()).value(), Deadline::seconds(10));
+  if (role.name == "ps") {
+    const int64_t life = store.add("lives", 1) - 1;
+    if (life != job.own_restarts) throw std::runtime_error("another life");
+    if (life == 0) ::raise(SIGKILL);
+    store.set("served", std::to_string(life));
+    return 0;
+  }
+  std::printf("%s %d was served by life %s of rank %d\n", role.name.c_str(), role.rank,
+              store.get("served", Deadline::seconds(30)).c_str(), role.ranks_of("ps").first);
+  return 0;
+}
+
 int spawn_as_told(const std::string& behaviour) {
   if (behaviour == "nested") {
     return spawn(2, [] { spawn(2, [] {}); }).exit_code;
@@ -135,6 +156,7 @@ int spawn_as_told(const std::string& behaviour) {
 int main_of_test(const std::vector<std::string>& words) {
   if (words.size() > 1 && words[0] == "run") return run({words.begin() + 1, words.end()});
   if (words.size() == 2 && words[0] == "rank") return rank(words[1]);
+  if (words.size() == 1 && words[0] == "role") return play_role();
   if (words.size() == 2 && words[0] == "spawn") return spawn_as_told(words[1]);
   return 64;
 }

@@ -121,6 +121,9 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       }
       return sends;
     }
+    case Kind::kServed:
+      agent.served = true;
+      return stop_services_if_all_served();
     case Kind::kEnded:
       agent.ended = true;
       // Its last word about its failure has more of the log's tail.
@@ -132,6 +135,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
         sight.host = name_of(agent);
         sights_.push_back(std::move(sight));
       }
+      if (Sends sends = stop_services_if_all_served(); !sends.empty()) return sends;
       return finish_if_all_ended();
     default:
       return {};
@@ -283,6 +287,19 @@ Leader::Sends Leader::finish_if_all_ended() {
     }
   }
   return to_all(over);
+}
+
+// To those that have services; once, since each member says both of its words once.
+Leader::Sends Leader::stop_services_if_all_served() const {
+  const bool all = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+    return entry.second.served || entry.second.ended;
+  });
+  if (!all || phase_ != Phase::kRunning) return {};
+  Sends sends;
+  for (const auto& [member, agent] : agents_) {
+    if (!agent.ended) sends.push_back({member, message_of(Kind::kStopServices)});
+  }
+  return sends;
 }
 
 Leader::Sends Leader::on_time(Time now) {

@@ -1,5 +1,6 @@
 // Leader: what the first agent decides for all agents of a job: when they are complete, which ranks
-// each host has, that a failure anywhere stops the job everywhere, and which failure was the first.
+// each host has, that a failure anywhere stops the job everywhere, when services have nobody left to
+// serve, and which failure was the first.
 // Pure: it is told the time and returns the messages to send.
 #pragma once
 
@@ -63,6 +64,7 @@ class Leader {
     NodeIntroduction introduction;
     uint16_t port = 0;
     Time heard;
+    bool served = false;  // only services are left there
     bool ended = false;
     bool lost = false;
     NodePlan plan;
@@ -82,6 +84,7 @@ class Leader {
   Sends plans(Time now);
   Sends fail(Cause cause, Time now);
   Sends finish_if_all_ended();
+  Sends stop_services_if_all_served() const;
   Sends to_all(const AgentMessage& message, std::optional<Member> but = {}) const;
   std::string name_of(const Agent& agent) const;
   std::string ranks_of(const Agent& agent) const;

@@ -191,6 +191,24 @@ TEST_F(LeaderTest, TheJobIsOverWhenAllHaveEnded) {
   EXPECT_TRUE(leader_.over());
 }
 
+TEST_F(LeaderTest, ServicesStopWhenOnlyTheyAreLeftOnAllHosts) {
+  running();
+  EXPECT_THAT(leader_.on_message(2, of(Kind::kServed), "", start_), IsEmpty());
+  EXPECT_THAT(leader_.on_message(0, of(Kind::kServed), "", start_), IsEmpty());
+  const auto sends = leader_.on_message(1, of(Kind::kEnded), "", start_);
+  EXPECT_THAT(told(sends, Kind::kStopServices), ElementsAre(0, 2));
+  EXPECT_EQ(end({0, 2}, start_).exit_code, 0);
+}
+
+TEST_F(LeaderTest, ServicesAreNotStoppedWellAfterAFailure) {
+  running();
+  for (const int member : {0, 2}) leader_.on_message(member, of(Kind::kServed), "", start_);
+  EXPECT_THAT(told(leader_.on_message(1, failed(2, SIGKILL), "", start_), Kind::kStop),
+              ElementsAre(0, 2));
+  EXPECT_THAT(leader_.on_message(1, of(Kind::kEnded), "", start_), IsEmpty());
+  EXPECT_EQ(end({0, 2}, start_).exit_code, 1);
+}
+
 TEST_F(LeaderTest, AFailureStopsTheOthersAndIsNamedInTheEnd) {
   running();
   EXPECT_THAT(told(leader_.on_message(1, failed(2, SIGKILL), "", start_), Kind::kStop),
@@ -331,6 +349,8 @@ TEST(AgentMessages, SurviveTheWire) {
   message.failure.emplace();
   message.failure->host = "b";
   message.failure->rank = 3;
+  message.failure->role = "ps 1";
+  message.failure->restarts = 2;
   message.failure->signal = 9;
   message.failure->last_collective = "#7 barrier";
   message.failure->tail = {"one", "\xff no UTF-8"};
@@ -351,6 +371,8 @@ TEST(AgentMessages, SurviveTheWire) {
   EXPECT_EQ(back.kind, Kind::kEnded);
   EXPECT_EQ(back.failure->host, "b");
   EXPECT_EQ(back.failure->rank, 3);
+  EXPECT_EQ(back.failure->role, "ps 1");
+  EXPECT_EQ(back.failure->restarts, 2);
   EXPECT_EQ(back.failure->signal, 9);
   EXPECT_EQ(back.failure->last_collective, "#7 barrier");
   EXPECT_EQ(back.failure->tail.size(), 2u);
@@ -383,12 +405,14 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   options.prefix = LinePrefix::kRankAndStream;
   options.prefix_template = "${rank}: ";
   options.tee = {{-1, Redirect::kBoth}};
+  options.roles = {{.name = "ps", .ranks = 2, .restarts = 3, .service = true}, {.name = "trainer"}};
   options.nodes.emplace();
   options.nodes->nodes = 2;
   options.nodes->forward = {"COLOUR"};
-  const RemoteOrder order = decode_remote_order(encode(make_order(
-      options, {"b", 1, 4}, {{"10.0.0.1", 77}}, "/work",
-      {"LOCKSTEP_LOG=debug", "LOCKSTEP_SECRET=x", "LOCKSTEP_STORE=y", "COLOUR=blue", "HOME=/h"})));
+  const RemoteOrder order = decode_remote_order(encode(
+      make_order(options, {"b", 1, 4}, {{"10.0.0.1", 77}}, "/work",
+                 {"LOCKSTEP_LOG=debug", "LOCKSTEP_SECRET=x", "LOCKSTEP_STORE=y",
+                  "LOCKSTEP_ROLES=a=0-0", "LOCKSTEP_RESTART_COUNT=1", "COLOUR=blue", "HOME=/h"})));
   EXPECT_EQ(order.directory, "/work");
   EXPECT_EQ(order.env.size(), 2u);
   EXPECT_EQ(order.env.at("LOCKSTEP_LOG"), "debug");
@@ -399,6 +423,7 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   EXPECT_EQ(order.options.prefix, options.prefix);
   EXPECT_EQ(order.options.prefix_template, options.prefix_template);
   EXPECT_EQ(order.options.tee, options.tee);
+  EXPECT_EQ(order.options.roles, options.roles);
   EXPECT_EQ(order.options.nodes->number, 1);
   EXPECT_EQ(order.options.nodes->secret.text(), options.nodes->secret.text());
   EXPECT_EQ(order.options.nodes->endpoints.front().to_string(), "10.0.0.1:77");

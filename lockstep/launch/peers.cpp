@@ -19,6 +19,9 @@ void Peers::hear(const AgentMessage& message) {
     case AgentMessage::Kind::kStop:
       orders_.push_back({});
       break;
+    case AgentMessage::Kind::kStopServices:
+      orders_.push_back({.well = true});
+      break;
     case AgentMessage::Kind::kSignal:
       orders_.push_back({message.number});
       break;

@@ -15,7 +15,8 @@ namespace lockstep::launch {
 
 // What the job's others want of the ranks here.
 struct PeerOrder {
-  int signal = 0;  // 0: stop, since something failed; else the signal came to another agent
+  int signal = 0;     // 0: stop, since something failed; else the signal came to another agent
+  bool well = false;  // nothing failed: services stop, since only they are left
 };
 
 // Two kinds: LeadingAgent and JoinedAgent. Not thread-safe; nothing here blocks. Messages come in
@@ -31,8 +32,8 @@ class Peers {
 
   // Adds what is to be waited for; does first what is due now.
   virtual void watch(PollSet& polls) = 0;
-  // What this agent has to tell: its first failure; a signal that came to it; that all its ranks
-  // have ended, with that failure as it is known in the end.
+  // What this agent has to tell: its first failure; a signal that came to it; that only services are
+  // left of its ranks; that all its ranks have ended, with that failure as it is known in the end.
   virtual void tell(const AgentMessage& message) = 0;
   // After the end of the job: true once nothing is left to be told or shown.
   virtual bool left() = 0;

@@ -12,27 +12,37 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
   const std::string rank = std::to_string(node.first_rank + local_rank),
                     size = std::to_string(node.world_size),
                     node_rank = std::to_string(node.node_rank);
+  RolePlace place{.role = 0, .rank = node.first_rank + local_rank};
+  Role role{.name = plan.role, .ranks = node.world_size};
+  if (!plan.roles.empty()) {
+    place = place_in_role(plan.roles, node.first_rank + local_rank);
+    role = plan.roles[place.role];
+  }
+  const std::string restart_count = std::to_string(plan.restart_count);
+  const int max_restarts = role.restarts > 0 ? role.restarts : plan.max_restarts;
   Variables variables = {
       {"RANK", rank},
       {"LOCAL_RANK", std::to_string(local_rank)},
-      {"ROLE_RANK", rank},
+      {"ROLE_RANK", std::to_string(place.rank)},
       {"WORLD_SIZE", size},
       {"LOCAL_WORLD_SIZE", std::to_string(node.local_ranks)},
-      {"ROLE_WORLD_SIZE", size},
+      {"ROLE_WORLD_SIZE", std::to_string(role.ranks)},
       {"GROUP_RANK", node_rank},
       {"NODE_RANK", node_rank},
       {"GROUP_WORLD_SIZE", std::to_string(node.nodes)},
-      {"ROLE_NAME", plan.role},
+      {"ROLE_NAME", role.name},
       {"MASTER_ADDR", node.master.host},
       {"MASTER_PORT", std::to_string(node.master.port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.restart_count)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+      {"TORCHELASTIC_RESTART_COUNT", restart_count},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(max_restarts)},
       {"TORCHELASTIC_RUN_ID", plan.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"TORCHELASTIC_ERROR_FILE", error_file},
       {"LOCKSTEP_STORE", node.store.to_string()},
       {"LOCKSTEP_SECRET_FD", std::to_string(plan.secret_fd)},
       {"LOCKSTEP_BOARD_FD", std::to_string(plan.board_fd)},
+      {"LOCKSTEP_ROLES", role_ranges(plan.roles)},
+      {"LOCKSTEP_RESTART_COUNT", role.restarts > 0 ? restart_count : ""},
       // An outer launcher's, if any, do not count inside.
       {"LOCKSTEP_SECRET", ""},
       {"LOCKSTEP_SECRET_FILE", ""},

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/launch/node_plan.h"
+#include "lockstep/launch/roles.h"
 
 namespace lockstep::launch {
 
@@ -16,10 +17,11 @@ namespace lockstep::launch {
 struct AttemptPlan {
   NodePlan node;
   bool interface_chosen = false;  // node.interface is the user's choice, not what was found out
-  int restart_count = 0;
+  int restart_count = 0;          // of all ranks; where a rank's role has restarts, its own
   int max_restarts = 0;
   std::string run_id;
-  std::string role;
+  std::string role;         // where there are no roles
+  std::vector<Role> roles;  // of the whole job's ranks
   int secret_fd = -1;
   int board_fd = -1;
   std::optional<int> threads;  // asked for; else `default_threads` unless OMP_NUM_THREADS is set

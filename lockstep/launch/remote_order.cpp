@@ -14,10 +14,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 // Of this job's agent, or of the launching host.
-constexpr std::array<std::string_view, 9> kNotForwarded = {
-    "LOCKSTEP_SECRET", "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",
-    "LOCKSTEP_STORE",  "LOCKSTEP_BOARD_FD",    "LOCKSTEP_SPAWN_CALL",
-    "LOCKSTEP_TTY",    "LOCKSTEP_COLUMNS",     "LOCKSTEP_INTERFACE"};
+constexpr std::array<std::string_view, 11> kNotForwarded = {
+    "LOCKSTEP_SECRET",    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",    "LOCKSTEP_STORE",
+    "LOCKSTEP_BOARD_FD",  "LOCKSTEP_SPAWN_CALL",  "LOCKSTEP_TTY",          "LOCKSTEP_COLUMNS",
+    "LOCKSTEP_INTERFACE", "LOCKSTEP_ROLES",       "LOCKSTEP_RESTART_COUNT"};
 
 std::map<std::string, std::string> forwarded(const std::vector<std::string>& environment,
                                              const std::vector<std::string>& names) {
@@ -39,6 +39,23 @@ json redirects_json(const RedirectMap& map) {
   json value = json::array();
   for (const auto& [rank, streams] : map) value.push_back({rank, static_cast<int>(streams)});
   return value;
+}
+
+json roles_json(const std::vector<Role>& roles) {
+  json value = json::array();
+  for (const Role& role : roles)
+    value.push_back({role.name, role.ranks, role.restarts, role.service});
+  return value;
+}
+
+std::vector<Role> roles_of(const json& value) {
+  std::vector<Role> roles;
+  for (const json& entry : value)
+    roles.push_back({.name = entry.at(0),
+                     .ranks = entry.at(1),
+                     .restarts = entry.at(2),
+                     .service = entry.at(3)});
+  return roles;
 }
 
 RedirectMap redirects_of(const json& value) {
@@ -89,6 +106,7 @@ std::string encode(const RemoteOrder& order) {
                 {"threads_per_rank", o.threads_per_rank.value_or(0)},
                 {"run_id", o.run_id},
                 {"role", o.role},
+                {"roles", roles_json(o.roles)},
                 {"nodes", nodes.nodes},
                 {"number", nodes.number.value_or(0)},
                 {"endpoints", endpoints},
@@ -122,6 +140,7 @@ RemoteOrder decode_remote_order(std::string_view line) {
     if (const int threads = value.at("threads_per_rank"); threads > 0) o.threads_per_rank = threads;
     o.run_id = value.at("run_id");
     o.role = value.at("role");
+    o.roles = roles_of(value.at("roles"));
     o.quiet = true;  // the launching agent reports
     o.stdin_for_ranks = false;
     NodesOptions& nodes = o.nodes.emplace();

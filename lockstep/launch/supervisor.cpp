@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/core/check.h"
 
@@ -25,8 +26,29 @@ RankExit choose_first_failure(std::span<const RankExit> exits) {
   return *first;
 }
 
+std::chrono::milliseconds restart_pause(int n) {
+  constexpr std::chrono::milliseconds kFirst(100), kMost(5000);
+  std::chrono::milliseconds pause = kFirst;
+  for (int i = 1; i < n && pause < kMost; ++i) pause *= 2;
+  return std::min(pause, kMost);
+}
+
 Supervisor::Supervisor(int ranks, std::chrono::milliseconds grace)
-    : grace_(grace), alive_(static_cast<size_t>(ranks), true), running_(ranks) {}
+    : Supervisor(std::vector<RankPolicy>(static_cast<size_t>(ranks)), grace) {}
+
+Supervisor::Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone)
+    : ranks_(std::move(ranks)),
+      grace_(grace),
+      alone_(alone),
+      alive_(ranks_.size(), true),
+      restarts_(ranks_.size(), 0),
+      restart_at_(ranks_.size()),
+      running_(static_cast<int>(ranks_.size())) {
+  for (const RankPolicy& rank : ranks_) {
+    has_services_ = has_services_ || rank.service;
+    if (!rank.service) ++to_be_served_;
+  }
+}
 
 std::vector<SignalOrder> Supervisor::to_running(int signal, bool group) const {
   std::vector<SignalOrder> orders;
@@ -41,22 +63,50 @@ std::vector<SignalOrder> Supervisor::kill_all() {
   return to_running(SIGKILL, true);
 }
 
+// A wrong option or input fails the same way each time.
+bool Supervisor::comes_back(const RankExit& exit) const {
+  const auto rank = static_cast<size_t>(exit.local_rank);
+  const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
+  return !exit.status.ok() && !hopeless && restarts_[rank] < ranks_[rank].restarts;
+}
+
+std::ptrdiff_t Supervisor::waiting() const {
+  return std::count_if(restart_at_.begin(), restart_at_.end(),
+                       [](const auto& at) { return at.has_value(); });
+}
+
+void Supervisor::begin_to_stop(Time now) {
+  phase_ = Phase::kStopping;
+  kill_at_ = now + grace_;
+  std::fill(restart_at_.begin(), restart_at_.end(), std::nullopt);
+}
+
 std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, Time now) {
-  bool failed = false;
+  std::vector<RankExit> failures;
   for (const RankExit& exit : exits) {
-    alive_[static_cast<size_t>(exit.local_rank)] = false;
+    const auto rank = static_cast<size_t>(exit.local_rank);
+    alive_[rank] = false;
     --running_;
-    failed = failed || !exit.status.ok();
+    if (exit.status.ok() && !ranks_[rank].service) --to_be_served_;
+    if (!exit.status.ok() && !comes_back(exit)) failures.push_back(exit);
   }
-  if (!failed || phase_ != Phase::kRunning) return {};
-  failure_ = choose_first_failure(exits);
-  return on_stop(now);
+  if (phase_ != Phase::kRunning) return {};
+  if (alone_ && served()) return on_stop(now);
+  if (!failures.empty()) {
+    failure_ = choose_first_failure(failures);
+    return on_stop(now);
+  }
+  for (const RankExit& exit : exits) {
+    if (exit.status.ok()) continue;
+    const auto rank = static_cast<size_t>(exit.local_rank);
+    restart_at_[rank] = now + restart_pause(++restarts_[rank]);
+  }
+  return {};
 }
 
 std::vector<SignalOrder> Supervisor::on_stop(Time now) {
   if (phase_ != Phase::kRunning) return {};
-  phase_ = Phase::kStopping;
-  kill_at_ = now + grace_;
+  begin_to_stop(now);
   return to_running(SIGTERM, true);
 }
 
@@ -64,8 +114,7 @@ std::vector<SignalOrder> Supervisor::on_signal(int signal, Time now) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return to_running(signal, false);
   if (phase_ != Phase::kRunning) return kill_all();
   stop_signal_ = signal;
-  phase_ = Phase::kStopping;
-  kill_at_ = now + grace_;
+  begin_to_stop(now);
   // Ranks cannot be asked to stop by a lost reader of the agent's output.
   return to_running(signal == SIGPIPE ? SIGTERM : signal, true);
 }
@@ -75,9 +124,25 @@ std::vector<SignalOrder> Supervisor::on_time(Time now) {
   return kill_all();
 }
 
+std::vector<int> Supervisor::take_restarts(Time now) {
+  std::vector<int> due;
+  for (size_t rank = 0; rank < restart_at_.size(); ++rank) {
+    if (!restart_at_[rank] || *restart_at_[rank] > now) continue;
+    restart_at_[rank].reset();
+    alive_[rank] = true;
+    ++running_;
+    due.push_back(static_cast<int>(rank));
+  }
+  return due;
+}
+
 std::optional<Supervisor::Time> Supervisor::next_time() const {
-  if (phase_ != Phase::kStopping) return std::nullopt;
-  return kill_at_;
+  if (phase_ == Phase::kStopping) return kill_at_;
+  std::optional<Time> next;
+  for (const std::optional<Time>& at : restart_at_) {
+    if (at && (!next || *at < *next)) next = at;
+  }
+  return next;
 }
 
 }  // namespace lockstep::launch

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <vector>
@@ -31,26 +32,53 @@ struct SignalOrder {
 // not, then the lowest rank. `exits` has at least one failure.
 RankExit choose_first_failure(std::span<const RankExit> exits);
 
+// What becomes of a rank that fails, and of the job without it (roles.h).
+struct RankPolicy {
+  int restarts = 0;      // so often it is started again, alone; not when it exited with 2
+  bool service = false;  // it is stopped once all ranks that are no services have ended well
+};
+
+// Before a rank is started again for the n-th time, from 1: 100 ms, twice as long each time, at
+// most 5 s.
+std::chrono::milliseconds restart_pause(int n);
+
 class Supervisor {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   Supervisor(int ranks, std::chrono::milliseconds grace);
+  // `alone`: the job has no ranks on other hosts. Otherwise on_stop() has to say when services end.
+  Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone = true);
 
   // All ends found in one look. A failure makes the others stop: SIGTERM, and SIGKILL after the
-  // grace.
+  // grace; but a rank that has restarts left waits for the next one instead. So do the services
+  // stop when nobody is left to be served; how they end says nothing then.
   std::vector<SignalOrder> on_exits(std::span<const RankExit> exits, Time now);
   // A signal to the agent. SIGUSR1 and SIGUSR2 are passed on; any other stops the job: it is passed
   // on, SIGKILL follows after the grace, or at once when a second one comes.
   std::vector<SignalOrder> on_signal(int signal, Time now);
   // Ranks failed on another host, or its agent did: those here stop, as after a failure of theirs.
+  // Or only services are left on all hosts.
   std::vector<SignalOrder> on_stop(Time now);
   std::vector<SignalOrder> on_time(Time now);
-  // When on_time() has something to do.
+  // The ranks to start again now; they count as running.
+  std::vector<int> take_restarts(Time now);
+  // When on_time() or take_restarts() has something to do.
   std::optional<Time> next_time() const;
 
-  bool done() const { return running_ == 0; }
+  bool done() const { return running_ == 0 && waiting() == 0; }
   bool running(int local_rank) const { return alive_[static_cast<size_t>(local_rank)]; }
+  // It has ended, and will be started again.
+  bool waits(int local_rank) const {
+    return restart_at_[static_cast<size_t>(local_rank)].has_value();
+  }
+  // How often the rank was started again, with the restart that it waits for.
+  int restarts(int local_rank) const { return restarts_[static_cast<size_t>(local_rank)]; }
+  int most_restarts(int local_rank) const {
+    return ranks_[static_cast<size_t>(local_rank)].restarts;
+  }
+  // Only services are left here, if any.
+  bool served() const { return has_services_ && to_be_served_ == 0; }
   bool killing() const { return phase_ == Phase::kKilling; }
   const std::optional<RankExit>& failure() const { return failure_; }
   // The signal that ended the job, when no rank had failed before.
@@ -61,10 +89,19 @@ class Supervisor {
 
   std::vector<SignalOrder> to_running(int signal, bool group) const;
   std::vector<SignalOrder> kill_all();
+  bool comes_back(const RankExit& exit) const;
+  void begin_to_stop(Time now);
+  std::ptrdiff_t waiting() const;
 
+  std::vector<RankPolicy> ranks_;
   std::chrono::milliseconds grace_;
+  bool alone_;
   std::vector<bool> alive_;
+  std::vector<int> restarts_;
+  std::vector<std::optional<Time>> restart_at_;
   int running_;
+  int to_be_served_ = 0;  // ranks that are no services and have not ended well
+  bool has_services_ = false;
   Phase phase_ = Phase::kRunning;
   Time kill_at_;
   std::optional<RankExit> failure_;

@@ -176,6 +176,19 @@ void CallBoard::enter(int local_rank, uint32_t pid) noexcept {
   slot->pid.store(pid, std::memory_order_release);
 }
 
+void CallBoard::leave(int local_rank) noexcept {
+  Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return;
+  slot->pid.store(0, std::memory_order_release);
+  slot->gave_up.store(0, std::memory_order_relaxed);
+  slot->calls.store(0, std::memory_order_release);
+  for (Entry& entry : slot->entries) entry.stamp.store(0, std::memory_order_relaxed);
+  // Killed while it wrote, it has left an odd stamp, which would never be even again.
+  slot->step_stamp.store(slot->step_stamp.load(std::memory_order_relaxed) & ~uint64_t{1},
+                         std::memory_order_release);
+  step(local_rank, "");
+}
+
 void CallBoard::step(int local_rank, std::string_view what) noexcept {
   Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return;

@@ -59,6 +59,8 @@ class CallBoard {
 
   // Says who writes as this rank from now on; before its first begin(). Forgets give_up().
   void enter(int local_rank, uint32_t pid) noexcept;
+  // Forgets all of the rank, whose process has ended: another one may enter. For the agent.
+  void leave(int local_rank) noexcept;
   // Records a call that begins now; returns what end() needs. Any thread of the rank; a few tens of
   // nanoseconds, no system call. Does nothing for a rank that the board does not have.
   uint64_t begin(int local_rank, const CallRecord& record) noexcept;

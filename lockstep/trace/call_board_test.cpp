@@ -44,6 +44,29 @@ TEST(CallBoard, StartsEmptyAndShowsTheLastCall) {
   EXPECT_EQ(board.read(0).sequence, 0u);
 }
 
+TEST(CallBoard, ForgetsWhoHasLeft) {
+  CallBoard board = CallBoard::create(2);
+  for (const int rank : {0, 1}) {
+    board.enter(rank, 42);
+    board.begin(rank, record(7, "barrier"));
+    board.step(rank, "connecting");
+    board.give_up(rank, 0);
+  }
+  board.leave(1);
+  const BoardRecord left = board.read(1);
+  EXPECT_EQ(left.pid, 0u);
+  EXPECT_EQ(left.sequence, 0u);
+  EXPECT_EQ(left.step, "");
+  EXPECT_FALSE(left.gave_up);
+  EXPECT_TRUE(board.records(1).empty());
+  EXPECT_EQ(board.read(0).call, "barrier");
+  board.enter(1, 43);
+  board.begin(1, record(1, "all_reduce"));
+  EXPECT_EQ(board.read(1).call, "all_reduce");
+  EXPECT_EQ(board.records(1).size(), 1u);
+  board.leave(5);  // which the board does not have
+}
+
 TEST(CallBoard, ShowsTheStepOfInitAndWhoWaitedInVain) {
   CallBoard board = CallBoard::create(2);
   EXPECT_EQ(board.read(0).step, "");

@@ -17,6 +17,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/remote_agents.h"
 #include "lockstep/launch/remote_order.h"
+#include "lockstep/launch/roles.h"
 
 namespace lockstep::cli {
 namespace {
@@ -116,6 +117,31 @@ auto with_flag(const char* flag, Parse parse) {
   }
 }
 
+std::vector<launch::Role> roles_of(const RunFlags& flags) {
+  return with_flag("--role", [&] {
+    std::vector<launch::Role> roles;
+    for (const std::string& text : flags.roles) roles.push_back(launch::parse_role(text));
+    launch::check_roles(roles);
+    return roles;
+  });
+}
+
+// How many ranks were asked for; nullopt: nobody said.
+std::optional<int> asked_ranks(const RunFlags& flags, const MachineFacts& machine,
+                               const std::vector<launch::Role>& roles) {
+  const int nproc = nproc_of(flags, machine);
+  if (roles.empty()) return flags.nproc_given ? std::optional(nproc) : std::nullopt;
+  if (flags.hosts.empty() && flags.nnodes != "1")
+    throw UsageError("--role " + flags.roles.front() + " with --nnodes=" + flags.nnodes +
+                     ": roles are given once, for all hosts; use -H HOST:SLOTS,... instead");
+  const int ranks = launch::rank_count(roles);
+  if (flags.nproc_given && nproc != ranks)
+    throw UsageError("--nproc-per-node=" + flags.nproc + " contradicts the roles, which have " +
+                     std::to_string(ranks) + " ranks (" + launch::role_ranges(roles) +
+                     "); leave it out");
+  return ranks;
+}
+
 }  // namespace
 
 MachineFacts machine_facts() {
@@ -144,10 +170,10 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   check_signals(flags.signals);
   RunPlan plan;
   launch::LaunchOptions& options = plan.options;
-  const int nproc = nproc_of(flags, machine);
-  NodesPlan nodes =
-      plan_nodes(flags, machine, flags.nproc_given ? std::optional(nproc) : std::nullopt);
-  options.nproc = nodes.nproc.value_or(nproc);
+  options.roles = roles_of(flags);
+  const std::optional<int> asked = asked_ranks(flags, machine, options.roles);
+  NodesPlan nodes = plan_nodes(flags, machine, asked);
+  options.nproc = nodes.nproc.value_or(asked.value_or(nproc_of(flags, machine)));
   options.nodes = std::move(nodes.nodes);
   plan.notes = std::move(nodes.notes);
   options.command = command_of(flags, machine);

@@ -37,6 +37,11 @@ class RunParser {
     value("--nproc-per-node", "-np", flags.nproc,
           "Ranks on this host, also -np N: a number, auto, cpu or gpu", "N");
     value("--threads", "", flags.threads, "OMP_NUM_THREADS, if not the processors / ranks", "N");
+    list("--role", "", roles_,
+         "Ranks that do different work, numbered in this order (may be repeated): COUNT of them, "
+         "each started again alone N times at most if it fails; a service is stopped after the "
+         "others have ended. NAME alone: ROLE_NAME of all ranks",
+         "NAME=COUNT[,restarts=N][,service]");
     flag("--no-pin", "", flags.no_pin, "Do not give each rank its share of the processors");
     value("--max-restarts", "", flags.max_restarts, "Restart all ranks so often after a failure",
           "N");
@@ -69,7 +74,6 @@ class RunParser {
     flag("--run-path", "", flags.run_path, "The program is a Python script whatever its name");
     flag("--use-env", "", unused_flag_, "The default: ranks learn their number from LOCAL_RANK");
     flag("--no-use-env", "", flags.no_use_env, "Also pass --local-rank=N to the program");
-    value("--role", "", flags.role, "ROLE_NAME", "NAME");
 
     app_.option_defaults()->group("Several hosts, started from here");
     value("--hosts", "-H", flags.hosts,
@@ -134,8 +138,20 @@ class RunParser {
         words.push_back(flag.name + "=" + *value);
     }
     flags.program = split.program;
+    bool name_given = false;
     parse_options(app_, words);
     flags.nproc_given = app_.get_option("--nproc-per-node")->count() > 0;
+    for (const std::string& role : roles_) {
+      if (role.find('=') != std::string::npos || role.find(',') != std::string::npos) {
+        flags.roles.push_back(role);
+      } else {
+        flags.role = role;
+        name_given = true;
+      }
+    }
+    if (name_given && !flags.roles.empty())
+      throw UsageError("--role " + flags.role + " beside --role " + flags.roles.front() +
+                       ": give all roles a number of ranks, NAME=COUNT, or give one name for all");
   }
 
   std::string help() const {
@@ -192,6 +208,7 @@ class RunParser {
 
   CLI::App app_;
   std::vector<Flag> flags_;
+  std::vector<std::string> roles_;
   std::string unused_;
   bool unused_flag_ = false;
 };

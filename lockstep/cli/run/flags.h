@@ -28,7 +28,8 @@ struct RunFlags {
   std::string rdzv_backend;
   std::string rdzv_endpoint;
   std::string rdzv_conf;
-  std::string role = "default";
+  std::string role = "default";    // ROLE_NAME of all ranks
+  std::vector<std::string> roles;  // --role with a number of ranks: NAME=COUNT[,...]
   int max_restarts = 0;
   double grace = 5;
   std::string log_dir;

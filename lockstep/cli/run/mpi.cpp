@@ -13,6 +13,7 @@ void check_mpi_flags(const RunFlags& flags, const RunPlan& plan) {
   }
   const std::pair<bool, const char*> theirs[] = {
       {flags.max_restarts > 0, "--max-restarts"},
+      {!flags.roles.empty(), "--role NAME=COUNT"},
       {!flags.log_dir.empty(), "--log-dir"},
       {flags.redirects != "0", "--redirects"},
       {flags.tee != "0", "--tee"},

@@ -168,6 +168,32 @@ TEST_F(RunNodes, OverSshTheRanksFollowTheHosts) {
   EXPECT_THAT(lines_of(agent.err), UnorderedElementsAre("[0]<stderr>: 0", "[1]<stderr>: 1"));
 }
 
+TEST_F(RunNodes, OverSshRolesFollowTheHostsAndARankIsStartedAgainOnItsOwn) {
+  auto agent =
+      start(0, {"-H", "localhost:2,10.77.0.2:2", "--role", "trainer=3", "--role", "ps=1,restarts=1",
+                "/bin/sh", "-c",
+                "[ $ROLE_NAME$LOCKSTEP_RESTART_COUNT = ps0 ] && kill -9 $$; echo $(hostname) "
+                "$RANK $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE $LOCKSTEP_ROLES"});
+  EXPECT_EQ(agent->finish(), 0) << agent->err;
+  EXPECT_THAT(lines_of(agent->out), UnorderedElementsAre("host0 0 trainer 0/3 trainer=0-2,ps=3-3",
+                                                         "host0 1 trainer 1/3 trainer=0-2,ps=3-3",
+                                                         "host1 2 trainer 2/3 trainer=0-2,ps=3-3",
+                                                         "host1 3 ps 0/1 trainer=0-2,ps=3-3"));
+  EXPECT_THAT(agent->err, HasSubstr("rank 3 (ps 0) killed by SIGKILL"));
+}
+
+TEST_F(RunNodes, OverSshServicesEndAfterTheRanksOfAllHosts) {
+  const std::string ready = folder_.path().string() + "/ready";
+  auto agent =
+      start(0, {"-H", "localhost:2,10.77.0.2:2", "--role", "ps=2,service", "--role", "trainer=2",
+                "/bin/sh", "-c",
+                "[ $ROLE_NAME = trainer ] && { until [ -e " + ready + "0 -a -e " + ready +
+                    "1 ]; do sleep 0.01; done; exit 0; }; trap 'echo bye; exit 9' TERM; touch " +
+                    ready + "$RANK; while :; do sleep 0.01; done"});
+  EXPECT_EQ(agent->finish(), 0) << agent->err;
+  EXPECT_EQ(agent->out, "bye\nbye\n");
+}
+
 TEST_F(RunNodes, OverSshTheSecretIsOnNoCommandLineAndInNoEnvironment) {
   auto agent = start(0, {"-H", "10.77.0.1:1,10.77.0.2:1", test_program(), "rank", "wait"}, false);
   agent->await_output("of rank", 2);

@@ -1,0 +1,40 @@
+#include "lockstep/comm/job_store.h"
+
+#include <utility>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Keys of init() begin otherwise.
+constexpr const char* kProgramKeys = "program";
+
+// The store, and with it what must stay alive.
+std::shared_ptr<Store> kept(Rendezvous rendezvous) {
+  const auto both = std::make_shared<Rendezvous>(std::move(rendezvous));
+  return {both, both->store.get()};
+}
+
+}  // namespace
+
+std::shared_ptr<Store> job_store(Deadline deadline) {
+  const EnvLookup env = process_env();
+  Meeting meeting = decide_meeting({}, env);
+  if (meeting.kind == Meeting::Kind::kAlone) return std::make_shared<HashStore>();
+  // There init()'s rank 0 listens at the one address that all know.
+  const bool one_address = meeting.kind == Meeting::Kind::kRankZero ||
+                           (meeting.kind == Meeting::Kind::kTorch && !meeting.torch_agent_store);
+  if (one_address)
+    throw InvalidArgument(
+        "job_store(): a job that is only told where rank 0 listens (srun, or MASTER_ADDR without "
+        "torchrun's agent) has no store but init()'s; start the program by lockstep run");
+  meeting.key_prefix += "/program";
+  return std::make_shared<PrefixStore>(kProgramKeys, kept(open_store(meeting, {}, env, deadline)));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// Roles: ranks of one job that do different work (parameter servers, trainers), each role with its
+// own restart policy. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::launch {
+
+// Its ranks are numbered one after another, after those of the roles before it.
+struct Role {
+  std::string name;      // of letters, digits, '.', '_' and '-'
+  int ranks = 1;         // at least 1
+  int restarts = 0;      // of each of its ranks: so often one that fails is started again, alone
+  bool service = false;  // they serve the ranks of other roles and are ended after those have ended
+
+  bool operator==(const Role&) const = default;
+};
+
+// From "NAME=COUNT[,restarts=N][,service]". Throws InvalidArgument, one line.
+Role parse_role(const std::string& text);
+
+// Throws InvalidArgument, one line: a name twice, too many ranks, or nothing but services.
+void check_roles(std::span<const Role> roles);
+
+int rank_count(std::span<const Role> roles);
+
+// A rank of the job as one of its role.
+struct RolePlace {
+  size_t role = 0;  // index into the roles
+  int rank = 0;     // within the role, from 0
+};
+// `rank` is one of rank_count(roles).
+RolePlace place_in_role(std::span<const Role> roles, int rank);
+
+// "ps 0", for messages; "" where there are no roles.
+std::string name_in_role(std::span<const Role> roles, int rank);
+
+// Which ranks are which role, as LOCKSTEP_ROLES has it: "ps=0-0,trainer=1-4".
+std::string role_ranges(std::span<const Role> roles);
+
+}  // namespace lockstep::launch
