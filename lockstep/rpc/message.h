@@ -1,4 +1,4 @@
-// Message: what goes over a connection of the rpc. Not for programs.
+// Message: what goes over a connection of the rpc. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -40,7 +40,7 @@ size_t open_descriptors() {
   return count;
 }
 
-class Strangers : public testing::Test {
+class Strangers : public ::testing::Test {
  protected:
   Transport::Handlers handlers() {
     return {.received =

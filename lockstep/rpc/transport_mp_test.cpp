@@ -8,7 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +24,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/store/file_store.h"
+#include "lockstep/testing/network_namespaces.h"
 
 namespace lockstep::rpc::internal {
 namespace transport_mp_test {
@@ -47,10 +50,11 @@ TransportOptions named(const std::string& name) {
   TransportOptions options;
   options.name = name;
   options.alone = alone();
+  if (const char* listen = ::getenv("LOCKSTEP_TEST_LISTEN")) options.listen = listen;
   return options;
 }
 
-class TransportProcesses : public testing::TestWithParam<bool> {
+class TransportProcesses : public ::testing::TestWithParam<bool> {
  protected:
   TransportProcesses() {
     if (GetParam())
@@ -261,7 +265,75 @@ TEST_P(TransportProcesses, ANameOfALivingProcessIsNotGiven) {
   start_transport();
 }
 
-INSTANTIATE_TEST_SUITE_P(, TransportProcesses, testing::Bool(),
+// On two hosts. One that vanishes says nothing: it is missed all the same, whether something is under way to it or not.
+TEST(TransportHosts, OneThatVanishesIsMissed) {
+  const std::string why = testing::NetworkNamespaces::unavailable();
+  if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;
+  testing::NetworkNamespaces hosts(2);
+  const TestDirectory folder;
+  const auto store = store_at(folder / "store");
+  ::unsetenv("LOCKSTEP_TEST_ALONE");
+  ::setenv("LOCKSTEP_TEST_STORE", (folder / "store").c_str(), 1);
+  ::setenv("LOCKSTEP_TEST_LISTEN", hosts.address(1).c_str(), 1);
+  SubprocessOptions options;
+  options.command = hosts.prefix(1);
+  for (const std::string& word : {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                  std::string("--gtest_also_run_disabled_tests"),
+                                  std::string("--gtest_filter=RpcParticipant.DISABLED_Serves")})
+    options.command.push_back(word);
+  Subprocess server(options);
+
+  Reactor reactor(2);
+  std::atomic<int> answers{0}, pending{0};
+  std::promise<std::string> lost;
+  Tensors got;
+  std::optional<Transport> transport;
+  std::shared_ptr<Link> link;
+  const at::Tensor sent = at::randint(0, 256, {10'000'000}, at::kByte);
+  hosts.on(0, [&] {
+    TransportOptions own;
+    own.name = "test";
+    own.listen = hosts.address(0);
+    transport.emplace(
+        reactor, store, secret(), own,
+        Transport::Handlers{
+            .received =
+                [&](const auto&, Incoming& message) {
+                  pending += message.pending != 0;
+                  got = std::move(message.tensors);
+                  ++answers;
+                },
+            .lost = [&](const auto&, const std::string& reason) { lost.set_value(reason); }},
+        soon());
+    link = transport->link_to("server", soon());
+  });
+  EXPECT_EQ(link->peer().host, hosts.name(1));
+  for (int i = 1; i <= 3; ++i) {
+    ASSERT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {sent}, Link::When::kMine));
+    for (const Deadline deadline = soon(); answers < i && !deadline.expired();
+         std::this_thread::yield())
+      link->receive_until([&] { return answers == i; }, deadline);
+    ASSERT_EQ(answers, i);
+    EXPECT_TRUE(at::equal(got[0], sent));
+  }
+  EXPECT_EQ(pending, 0);
+  hosts.cut(1);
+  auto reason = lost.get_future();
+  ASSERT_EQ(reason.wait_for(30s), std::future_status::ready);
+  EXPECT_EQ(reason.get(), "its host does not answer any more");
+  try {
+    hosts.on(0, [&] { transport->link_to("server", Deadline::seconds(1)); });
+    FAIL();
+  } catch (const Timeout& error) {
+    EXPECT_NE(std::string(error.what()).find("did not answer"), std::string::npos) << error.what();
+  }
+  transport.reset();
+  server.signal(SIGKILL);
+  server.wait(soon());
+  ::unsetenv("LOCKSTEP_TEST_LISTEN");
+}
+
+INSTANTIATE_TEST_SUITE_P(, TransportProcesses, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "OverTcp" : "OnOneHost"; });
 
 }  // namespace transport_mp_test

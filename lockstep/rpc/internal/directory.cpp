@@ -103,8 +103,13 @@ std::string Entry::encode() const {
 
 std::optional<Entry> Entry::decode(const std::string& text) {
   if (text.empty()) return std::nullopt;
+  const auto refuse = [] {
+    throw StoreError("rpc: what the store has under a process's name was not written by rpc");
+  };
   try {
     const Json json = Json::parse(text);
+    if (!json.at("incarnation").is_number_unsigned() || !json.at("pid").is_number_unsigned())
+      refuse();
     Entry entry;
     json.at("name").get_to(entry.peer.name);
     json.at("incarnation").get_to(entry.peer.incarnation);
@@ -115,8 +120,9 @@ std::optional<Entry> Entry::decode(const std::string& text) {
     json.at("tcp").get_to(entry.tcp);
     return entry;
   } catch (const Json::exception&) {
-    throw StoreError("rpc: what the store has under a process's name was not written by rpc");
+    refuse();
   }
+  return std::nullopt;
 }
 
 std::string entry_key(const std::string& name) {

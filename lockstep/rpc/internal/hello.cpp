@@ -33,6 +33,13 @@ FrameHead hello_head(const char* bytes) {
   return head;
 }
 
+// The library turns any number into any other, in or out of its range.
+uint64_t whole(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  if (!value.is_number_unsigned()) throw BadFrame("it did not say who it is");
+  return value.get<uint64_t>();
+}
+
 }  // namespace
 
 std::string Hello::encode() const {
@@ -48,12 +55,12 @@ Hello Hello::decode(std::string_view body) {
     const Json json = Json::parse(body);
     Hello hello;
     json.at("name").get_to(hello.peer.name);
-    json.at("incarnation").get_to(hello.peer.incarnation);
-    json.at("pid").get_to(hello.peer.pid);
+    hello.peer.incarnation = whole(json, "incarnation");
+    hello.peer.pid = static_cast<int64_t>(whole(json, "pid"));
     json.at("host").get_to(hello.peer.host);
     json.at("identity").get_to(hello.host_identity);
-    json.at("address").get_to(hello.proof.address);
-    json.at("word").get_to(hello.proof.value);
+    hello.proof.address = whole(json, "address");
+    hello.proof.value = whole(json, "word");
     json.at("reads").get_to(hello.reads);
     return hello;
   } catch (const Json::exception&) {
