@@ -19,6 +19,8 @@ import tempfile
 SKIPPED = 77
 MPIRUNS = {"openmpi": ("Open MPI", "openmpi-bin", "Open MPI|OpenRTE"), "mpich": ("MPICH", "mpich", "HYDRA")}
 EPOCHS = 2
+# Ranks of those that call each other, each with work of its own.
+RPC_RANKS = {"reinforce": [2, 4], "parameter_server": [2, 4], "pipeline_resnet": [3], "ddp_embedding": [3, 4]}
 
 MATRIX = {
     1: ["[0 1 2 3 4 5 6 7]", "[[ 0  1  4  9 16 25 36 49]]"],
@@ -53,6 +55,8 @@ class Job:
             return [f"{self.options.bin}/lockstep", "run", "--nproc-per-node", str(self.ranks)]
         if self.way == "hosts":
             return [f"{self.options.bin}/lockstep", "run", "-np", str(self.ranks), "-H", f"localhost:{self.ranks}"]
+        if self.way == "roles":
+            return [f"{self.options.bin}/lockstep", "run", "--role", "ps=1", "--role", f"trainer={self.ranks - 1}"]
         if self.way == "openmpi":
             root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
             return [self.options.launcher, *root, "--oversubscribe", "-n", str(self.ranks)]
@@ -67,7 +71,7 @@ class Job:
         # One thread a rank, so that two ways to run the same ranks give the same numbers.
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
-        noise = done.stderr if self.way in ("alone", "run", "hosts") else ""
+        noise = done.stderr if self.way in ("alone", "run", "hosts", "roles") else ""
         if done.returncode != 0 or noise:
             sys.exit(f"{' '.join(command)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -357,6 +361,75 @@ def zero(job):
         expect(f"{kept} elements are an N-th", 2696 <= int(kept) * ranks <= 2696 * 1.1, True)
 
 
+def calls(job):
+    expect("calls", job.output("rpc/calls"), "matmul: 12\ntwice: 0\ntwice: 2\ntwice: 4\nmirror: -2\ncounter of worker1: 20\n"
+           "ask_back: 41\n'fail' on 'worker1': lockstep::DataError\n'sleep' was given up after 0.1 s\n")
+
+
+def reinforce(job):
+    rates = {}
+    for way, words in (("", "one forward each"), ("--batched", "one forward for all observers")):
+        first, last, rate, said = re.fullmatch(
+            r"reward (\S+) an episode in the first rounds, (\S+) in the last; (\d+) actions a second, (.*)\n",
+            job.output("rpc/reinforce", *way.split())).groups()
+        expect("the way", said, words)
+        # Who pushes by chance keeps the pole up for some 20 steps.
+        if not 10 < float(first) < 60 or not float(last) > 90:
+            sys.exit(f"{words}: the reward goes from {first} to {last}")
+        rates[words] = rate
+    print("actions a second:", rates)
+
+
+def split_rnn(job):
+    for text in ("", "text"):
+        if text:
+            with open(text, "w", encoding="utf-8") as f:
+                f.write("she sells sea shells by the sea shore; " * 100)
+        first, last, said = re.fullmatch(
+            r"loss (\S+) to (\S+) after 60 steps of 384 characters, split over two processes; (.*)\n",
+            job.output("rpc/split_rnn", *text.split())).groups()
+        expect("the losses", said, "in one process the same, bit for bit")
+        expect(f"the loss falls from {first} to {last}", float(last) < 0.5 * float(first), True)
+
+
+def parameter_server(job):
+    rates = {}
+    for mode in ("hogwild", "batched", "one-call"):
+        got = job.output("rpc/parameter_server", "--mode", mode)
+        trainers, first, last, right, rate, rest = re.fullmatch(
+            mode + r", trainers: (\d); loss (\S+) to (\S+), (\S+) % of 500 digits right; (\d+) gradients a second\n(.*\n)?",
+            got).groups()
+        expect("trainers", int(trainers), (job.ranks or 4) - 1)
+        if not float(last) < 0.4 * float(first) or not float(right) > 60:
+            sys.exit(f"{mode}: the loss goes from {first} to {last}, {right} % are right")
+        expect("beside one process", rest,
+               "the parameters are those of one process, bit for bit\n" if mode == "batched" else None)
+        rates[mode] = rate
+    print("gradients a second:", rates)
+    if job.way == "run" and job.ranks == 4:  # the server is the first role, rank 0
+        parameter_server(Job(job.options, "roles", 3))
+
+
+def pipeline_resnet(job):
+    *lines, last = job.output("rpc/pipeline_resnet").splitlines()
+    shown = [re.fullmatch(r"(\d) x (\d+) images: loss \S+, \S+ s a step; one process \S+ s", line) for line in lines]
+    expect("micro-batches", [(int(one[1]), int(one[2])) for one in shown], [(parts, 8 // parts) for parts in (1, 2, 4, 8)])
+    off = re.fullmatch(r"losses differ by (\S+) at most; drawn in pipeline_resnet.svg", last)[1]
+    expect(f"losses differ by {off}", float(off) < 1e-3, True)
+    with open("pipeline_resnet.svg", encoding="utf-8") as f:
+        expect("the picture", "micro-batches" in f.read(), True)
+
+
+def ddp_embedding(job):
+    trainers, first, last, off, rows = re.fullmatch(
+        r"trainers: (\d); loss (\S+) to (\S+), (\S+) at most from one process's; "
+        r"the table's gradient has (\d+) of 5000 rows\n", job.output("rpc/ddp_embedding")).groups()
+    expect("trainers", int(trainers), (job.ranks or 4) - 2)
+    if not float(off) < 1e-5 or not float(last) < 0.5 * float(first):
+        sys.exit(f"the loss goes from {first} to {last}, {off} from one process's")
+    expect("rows of a batch's ids", 20 < int(rows) <= 32 * 6, True)
+
+
 def tensor_names(path):
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
@@ -397,7 +470,8 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint, products, roles)}
+                                        expert_parallel, context_parallel, divided_checkpoint, products, roles,
+                                        calls, reinforce, split_rnn, parameter_server, pipeline_resnet, ddp_embedding)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")
@@ -408,7 +482,8 @@ def main():
     if reason:
         print(reason)
         return SKIPPED
-    for ranks in {"alone": [None], "run": [2, 3]}.get(options.way, [2]):
+    run = RPC_RANKS.get(options.example, [2, 3])
+    for ranks in {"alone": [None], "run": run}.get(options.way, [2]):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             examples[options.example](Job(options, options.way, ranks))

@@ -77,6 +77,25 @@ void Core::meet_all(Deadline deadline) {
                 " s: ended, or stuck in a call");
 }
 
+void Core::say_left() noexcept {
+  if (!store_ || options_.world.size() < 2) return;
+  try {
+    store_->set("rpc-ended/" + options_.name, "1");
+  } catch (const std::exception&) {  // its server waits for nobody any more
+  }
+}
+
+void Core::wait_left(Deadline deadline) noexcept {
+  for (const std::string& name : options_.world) {
+    if (name == options_.name) continue;
+    try {
+      store_->get("rpc-ended/" + name, deadline);
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+}
+
 void Core::stop(const std::string& why, Deadline deadline) noexcept {
   if (stopped_.exchange(true)) return;
   for (const PendingPtr& call : calls_.take_all())
@@ -148,7 +167,12 @@ void Agent::shutdown(std::chrono::nanoseconds timeout) {
     end();
     throw;
   }
+  // The others ask the store until they have ended: who serves it ends last.
+  if (core_->serves_store())
+    core_->wait_left(Deadline::after(
+        std::min<Deadline::Duration>(deadline.remaining(), std::chrono::seconds(5))));
   end();
+  if (!core_->serves_store()) core_->say_left();
 }
 
 void Agent::stop() {
@@ -245,6 +269,7 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
       KeptStore{std::move(server), PrefixStore("rpc", std::move(store))});
   Agent agent = init(name, std::shared_ptr<Store>(kept, &kept->store), std::move(registry),
                      std::move(options));
+  if (kept->server) agent.core()->serve_store();
   comm.barrier();  // everybody can be called
   return agent;
 }

@@ -47,10 +47,16 @@ Registry autograd_functions() {
   registry.add("forward_after", [](Part& part, RRef<Part> first, const at::Tensor& x) {
     return part.forward(first.rpc_sync<at::Tensor>("forward", x));
   });
+  registry.add("forward_late", [](Part& part, const at::Tensor& x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return part.forward(x);
+  });
   registry.add("forward_of",
                [](Part& part, RRef<at::Tensor> x) { return part.forward(x.to_here()); });
   registry.add("forward_here", [](Part& part, at::Tensor& x) { return part.forward(x); });
   registry.add("both", [](const at::Tensor& x, const at::Tensor& y) { return x * y; });
+  registry.add("leaf", [](int64_t size) { return at::zeros({size}).requires_grad_(true); });
+  registry.add("times", [](at::Tensor& leaf, double x) { return (leaf * x).sum(); });
   registry.add("gradients", [] { return static_cast<int64_t>(context_gradients().size()); });
   add_optimizers(registry);
   return registry;
@@ -136,6 +142,9 @@ TEST_F(AutogradTest, NestedCallsAndReferencesToTensors) {
   check([&] {  // b's result stays there, c fetches it
     return two.rpc_sync<at::Tensor>("forward_of", one.remote<at::Tensor>("forward", x));
   });
+  check([&] {  // c asks before it is there: the thread that makes it answers c, not a
+    return two.rpc_sync<at::Tensor>("forward_of", one.remote<at::Tensor>("forward_late", x));
+  });
 }
 
 TEST_F(AutogradTest, TheSameTensorTwiceAndInputsThatWantGradients) {
@@ -188,6 +197,25 @@ TEST_F(AutogradTest, ContextsOfSeveralThreadsDoNotMeet) {
   for (int i = 0; i < 200 && b_.core()->contexts().size() > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(b_.core()->contexts().size(), 0u) << "contexts that ended are forgotten";
+}
+
+// Hogwild's: each has an optimizer of its own for the same parameter; no gradient is lost, and none counts twice.
+TEST_F(AutogradTest, OptimizersOfOneParameterTakeTurns) {
+  constexpr int kThreads = 4, kSteps = 20, kSize = 1 << 21;
+  auto leaf = a_.remote<at::Tensor>("b", "leaf", kSize);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      DistributedOptimizer optimizer(a_, {leaf}, {.options = {{"lr", 1}}});
+      for (int i = 0; i < kSteps; ++i) {
+        AutogradContext context(a_);
+        context.backward({leaf.rpc_sync<at::Tensor>("times", double(1 << t))});
+        optimizer.step(context);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_TRUE(
+      leaf.to_here().equal(at::full({kSize}, -double(kSteps * ((1 << kThreads) - 1)), at::kFloat)));
 }
 
 TEST_F(AutogradTest, WhatCannotBeIsRefused) {

@@ -104,26 +104,29 @@ std::unique_ptr<torch::optim::Optimizer> make_torch_optimizer(std::vector<at::Te
 }
 
 void add_optimizers(Registry& registry, OptimizerMaker maker) {
-  registry.add(
-      "optimizer.make", [maker = std::move(maker)](const std::vector<RRef<at::Tensor>>& references,
-                                                   const OptimizerRecipe& recipe) {
-        std::vector<at::Tensor> parameters;
-        for (const auto& one : references) parameters.push_back(*one.local_value());
-        auto optimizer = maker(parameters, recipe);
-        return std::make_shared<OwnedOptimizer>(std::move(parameters), std::move(optimizer));
-      });
+  registry.add("optimizer.make", [maker = std::move(maker), turn = std::make_shared<std::mutex>()](
+                                     const std::vector<RRef<at::Tensor>>& references,
+                                     const OptimizerRecipe& recipe) {
+    std::vector<at::Tensor> parameters;
+    for (const auto& one : references) parameters.push_back(*one.local_value());
+    auto optimizer = maker(parameters, recipe);
+    return std::make_shared<OwnedOptimizer>(std::move(parameters), std::move(optimizer), turn);
+  });
   registry.add("optimizer.step", [](OwnedOptimizer& optimizer) { optimizer.step(); });
 }
 
 OwnedOptimizer::OwnedOptimizer(std::vector<at::Tensor> parameters,
-                               std::unique_ptr<torch::optim::Optimizer> optimizer)
-    : parameters_(std::move(parameters)), optimizer_(std::move(optimizer)) {}
+                               std::unique_ptr<torch::optim::Optimizer> optimizer,
+                               std::shared_ptr<std::mutex> turn)
+    : turn_(std::move(turn)),
+      parameters_(std::move(parameters)),
+      optimizer_(std::move(optimizer)) {}
 
 void OwnedOptimizer::step() {
   const auto context = internal::this_context().autograd;
   if (!context) throw InvalidArgument("optimizer.step is for calls inside an rpc::AutogradContext");
   const at::NoGradGuard no_grad;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(*turn_);
   std::vector<at::Tensor> before;
   const auto restore = [&] {
     for (size_t i = 0; i < before.size(); ++i) parameters_[i].mutable_grad() = before[i];

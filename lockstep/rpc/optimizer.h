@@ -55,13 +55,15 @@ void add_optimizers(Registry& registry, OptimizerMaker maker = make_torch_optimi
 // An owner's part; what "optimizer.make" returns.
 class OwnedOptimizer {
  public:
+  // `turn`: of all optimizers of this process, since several may step the same parameters.
   OwnedOptimizer(std::vector<at::Tensor> parameters,
-                 std::unique_ptr<torch::optim::Optimizer> optimizer);
+                 std::unique_ptr<torch::optim::Optimizer> optimizer,
+                 std::shared_ptr<std::mutex> turn);
   // One step by the gradients of the context that the calling thread serves. Parameters without one are left alone.
   void step();
 
  private:
-  std::mutex mutex_;
+  std::shared_ptr<std::mutex> turn_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

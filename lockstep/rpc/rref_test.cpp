@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 
 #include "lockstep/rpc/agent.h"
+#include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
 namespace lockstep::rpc {
@@ -110,6 +112,23 @@ TEST_F(RRefTest, ADeadOwnerIsNamed) {
               ::testing::AllOf(::testing::HasSubstr("owner"), ::testing::HasSubstr("'b'"),
                                ::testing::HasSubstr("gone")));
   EXPECT_THAT(message_of([&] { counter.rpc_sync<int>("value"); }), ::testing::HasSubstr("'b'"));
+}
+
+// Who passes a reference on has another way to the owner than who receives it.
+TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
+  for (const bool fetched : {true, false}) {
+    const internal::ObjectId next{a_.core()->self().incarnation, a_.core()->next_number() + 1};
+    const RRef<Counter> early(
+        std::make_shared<internal::Reference>(c_.core(), b_.core()->self(), next));
+    RRef<Counter> counter;
+    const auto late = std::async(std::launch::async, [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      counter = a_.remote<Counter>("b", "make", 7);
+    });
+    if (fetched) early.wait();
+    EXPECT_EQ(early.rpc_sync<int>("value"), 7);
+    late.wait();
+  }
 }
 
 TEST(RRef, ASilentUserIsForgottenAfterItsLease) {

@@ -9,6 +9,12 @@
 namespace lockstep::rpc {
 namespace {
 
+// Rank 0 serves the store that the others ask while they end.
+TEST(World, WhoServesTheStoreEndsLast) {
+  for (int i = 0; i < 20; ++i)
+    lockstep::testing::run_threads(4, [](Communicator& comm) { init(comm, {}).shutdown(); });
+}
+
 TEST(World, ShutdownWaitsForEverybodyAndNamesWhoDoesNotCome) {
   lockstep::testing::run_threads(3, [](Communicator& comm) {
     Agent agent = init(comm, Registry().add("who", [] { return caller(); }));

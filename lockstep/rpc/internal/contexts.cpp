@@ -138,7 +138,8 @@ void ContextState::received(const Recording& recording, Tensors& tensors, const 
   }
 }
 
-std::vector<uint32_t> ContextState::returned(const Recording& recording, const Tensors& results) {
+std::vector<uint32_t> ContextState::returned(const Recording& recording, const Tensors& results,
+                                             const std::string& from) {
   std::vector<uint32_t> places;
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -146,10 +147,9 @@ std::vector<uint32_t> ContextState::returned(const Recording& recording, const T
     places.push_back(static_cast<uint32_t>(i));
     outputs.push_back(results[i]);
   }
-  const auto& from = this_context().from;
-  if (places.empty() || !from) return places;
+  if (places.empty()) return places;
   const MutexLock lock(mutex_);
-  records_[{from->peer().name, recording.token}].outputs = std::move(outputs);
+  records_[{from, recording.token}].outputs = std::move(outputs);
   return places;
 }
 

@@ -108,8 +108,10 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
 
   // The other end: makes leaves of the tensors that want gradients.
   void received(const Recording& recording, Tensors& tensors, const std::string& from);
-  // Keeps the call's results that want gradients; -> their places.
-  std::vector<uint32_t> returned(const Recording& recording, const Tensors& results);
+  // Keeps the call's results that want gradients; -> their places. `from`: the caller; the thread may serve another call, which
+  // has made what this one waited for.
+  std::vector<uint32_t> returned(const Recording& recording, const Tensors& results,
+                                 const std::string& from);
 
   // Runs the graph from `outputs` with their `gradients`; waits for nobody but nodes that need answers. `own`: the record whose
   // leaves are answered for.

@@ -84,6 +84,11 @@ class Core : public std::enable_shared_from_this<Core>, public References {
 
   bool wait_idle(Deadline deadline) { return calls_.wait_empty(deadline); }
   void meet_all(Deadline deadline);  // shutdown()'s second half
+  // The store goes with this process: it ends after the others, which ask the store to the end.
+  void serve_store() { serves_store_ = true; }
+  bool serves_store() const { return serves_store_; }
+  void wait_left(Deadline deadline) noexcept;
+  void say_left() noexcept;  // after stop()
   // No call is served or made any more. Not from an own thread.
   void stop(const std::string& why, Deadline deadline) noexcept;
 
@@ -144,6 +149,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   Contexts contexts_;
   std::atomic<uint64_t> numbers_{0};
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> serves_store_{false};
 
   mutable Mutex mutex_;
   uint64_t clock_timer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

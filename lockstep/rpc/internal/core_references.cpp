@@ -3,6 +3,9 @@
 // Whoever sends a reference holds it until the receiver has told the owner that he has it, too, and said so (kArrived).
 // So the owner's count never comes to nothing while a reference is under way.
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -23,6 +26,24 @@ ObjectId read_id(Reader& reader) {
   return {maker, reader.word()};
 }
 
+// A reference may come before the request that makes its object: that one has another way, from the process that passed the
+// reference on. So an object that is unknown is looked for again, for a while.
+constexpr std::chrono::seconds kOnItsWay{5};
+constexpr std::chrono::milliseconds kLookedForEvery{5};
+
+// Tries until it succeeds; after kOnItsWay `result` is the error.
+void try_for_a_while(Core& core, const std::function<bool()>& attempt,
+                     const Function::ResultPtr& result, const char* error,
+                     Deadline end = Deadline::after(kOnItsWay)) {
+  if (attempt()) return;
+  if (end.expired()) return result->error(std::make_exception_ptr(InvalidArgument(error)));
+  core.reactor().at(Deadline::Clock::now() + kLookedForEvery,
+                    task_of([weak = core.weak_from_this(), attempt, result, error, end] {
+                      if (const auto alive = weak.lock())
+                        try_for_a_while(*alive, attempt, result, error, end);
+                    }));
+}
+
 // An object's value, once it has been made, for to_here(): arguments are its number and the type that is wanted; or nothing, for wait().
 class FetchFunction final : public Function {
  public:
@@ -30,17 +51,16 @@ class FetchFunction final : public Function {
   void call(Reader& arguments, const ResultPtr& result) const override {
     const ObjectId id = read_id(arguments);
     arguments.end();
-    const bool known = core_.objects().when_made(
-        id,
-        [result, value = value_](const std::shared_ptr<Object>& object, std::exception_ptr error) {
-          if (error) return result->error(error);
-          if (!value) return give_nothing(*result);
-          result->value([&](Writer& writer) { object->write(writer); }, nullptr);
-        });
-    if (!known)
-      throw InvalidArgument(
-          "the object is not there any more: its last reference went, or its user was silent for "
-          "longer than its lease");
+    const auto ready = [result, value = value_](const std::shared_ptr<Object>& object,
+                                                std::exception_ptr error) {
+      if (error) return result->error(error);
+      if (!value) return give_nothing(*result);
+      result->value([&](Writer& writer) { object->write(writer); }, nullptr);
+    };
+    try_for_a_while(
+        core_, [&core = core_, id, ready] { return core.objects().when_made(id, ready); }, result,
+        "the object is not there any more: its last reference went, or its user was silent for "
+        "longer than its lease");
   }
 
  private:
@@ -56,9 +76,13 @@ class AddFunction final : public Function {
     const ObjectId id = read_id(arguments);
     const uint64_t user = arguments.word();
     arguments.end();
-    if (!core_.objects().add(id, user))
-      throw InvalidArgument("the object of a reference that was passed on is not there any more");
-    give_nothing(*result);
+    const auto add = [&core = core_, id, user, result] {
+      if (!core.objects().add(id, user)) return false;
+      give_nothing(*result);
+      return true;
+    };
+    try_for_a_while(core_, add, result,
+                    "the object of a reference that was passed on is not there any more");
   }
 
  private:
@@ -357,17 +381,19 @@ std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::t
     throw InvalidArgument("the object of this reference lives in " + reference->owner.str() +
                           ", not in '" + core->self().name +
                           "': to_here() copies it, rpc_sync() calls functions there");
-  Promise<std::shared_ptr<Object>> promise;
-  const auto future = promise.future();
-  auto shared = std::make_shared<Promise<std::shared_ptr<Object>>>(std::move(promise));
-  if (!core->objects().when_made(
-          reference->id, [shared](const std::shared_ptr<Object>& object, std::exception_ptr error) {
-            if (error)
-              shared->set_error(error);
-            else
-              shared->set_value(object);
-          }))
-    throw InvalidArgument("the object of this reference is not there any more");
+  const auto shared = std::make_shared<Promise<std::shared_ptr<Object>>>();
+  const auto future = shared->future();
+  const auto ready = [shared](const std::shared_ptr<Object>& object, std::exception_ptr error) {
+    if (error)
+      shared->set_error(error);
+    else
+      shared->set_value(object);
+  };
+  const Deadline end = waiting_deadline(kOnItsWay);
+  while (!core->objects().when_made(reference->id, ready)) {
+    if (end.expired()) throw InvalidArgument("the object of this reference is not there any more");
+    std::this_thread::sleep_for(kLookedForEvery);
+  }
   std::shared_ptr<Object> object = future.get();
   if (object->type() != type)
     throw InvalidArgument("the object of this reference is a " + type_name(object->type()) +

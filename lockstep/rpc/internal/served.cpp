@@ -67,8 +67,9 @@ void Served::value(const std::function<void(Writer&)>& write,
     } else {
       Writer result(&references);
       write(result);
-      const auto places =
-          context_ ? context_->returned(*record_, result.tensors()) : std::vector<uint32_t>();
+      const auto places = context_
+                              ? context_->returned(*record_, result.tensors(), link_->peer().name)
+                              : std::vector<uint32_t>();
       writer.length(places.size());
       for (const uint32_t place : places) writer.length(place);
       writer.raw(result.body());
