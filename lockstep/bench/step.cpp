@@ -1,6 +1,5 @@
 #include "lockstep/bench/step.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "lockstep/bench/step_script.h"
+#include "lockstep/bench/python_obstacle.h"
+#include "lockstep/bench/scripts.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -38,20 +38,6 @@ bool is_bert(const std::string& model) {
 }
 bool is_lm(const std::string& model) {
   return model.starts_with("lm-");
-}
-
-// Whether `python` can import these modules; "" or why not.
-std::string import_obstacle(const std::string& python, const std::string& modules) {
-  try {
-    SubprocessOptions options;
-    options.command = {python, "-c", "import " + modules};
-    const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-    options.stdout_fd = options.stderr_fd = null.get();
-    if (Subprocess(options).wait(Deadline::seconds(120)).ok()) return "";
-    return "'" + python + "' cannot import " + modules;
-  } catch (const Error& error) {
-    return error.what();
-  }
 }
 
 std::vector<std::string> process_command(const StepOptions& options, const std::string& program,

@@ -60,16 +60,25 @@ std::string TurnGiver::address() const {
 std::vector<std::string> TurnGiver::give(int steps, Subprocess& job, Deadline deadline) {
   for (const Line& line : lines_) write_line(line.go.write.get(), std::to_string(steps));
   std::vector<std::string> answers;
-  for (const Line& line : lines_) {
-    pollfd ready{line.back.read.get(), POLLIN, 0};
-    while (::poll(&ready, 1, 100) != 1) {
-      if (const auto end = job.poll())
-        throw LaunchError("a contender ended before its turn was over; see above");
-      if (deadline.expired()) throw Timeout("a contender did not end its turn in time");
-    }
-    answers.push_back(read_line(line.back.read.get()));
-  }
+  for (size_t i = 0; i < lines_.size(); ++i) answers.push_back(hear(i, job, deadline));
   return answers;
+}
+
+std::string TurnGiver::ask(size_t process, const std::string& task, Subprocess& job,
+                           Deadline deadline) {
+  write_line(lines_.at(process).go.write.get(), task);
+  return hear(process, job, deadline);
+}
+
+std::string TurnGiver::hear(size_t process, Subprocess& job, Deadline deadline) {
+  const int fd = lines_.at(process).back.read.get();
+  pollfd ready{fd, POLLIN, 0};
+  while (::poll(&ready, 1, 100) != 1) {
+    if (const auto end = job.poll())
+      throw LaunchError("a contender ended before its turn was over; see above");
+    if (deadline.expired()) throw Timeout("a contender did not end its turn in time");
+  }
+  return read_line(fd);
 }
 
 void TurnGiver::end() {
@@ -91,6 +100,11 @@ TurnTaker::TurnTaker(const std::string& address, int rank) {
 
 int TurnTaker::take() {
   return std::atoi(read_line(go_.get()).c_str());
+}
+
+std::string TurnTaker::take_task() {
+  const std::string line = read_line(go_.get());
+  return line == "0" ? "" : line;
 }
 
 void TurnTaker::answer(const std::string& line) {

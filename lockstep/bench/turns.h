@@ -23,6 +23,10 @@ class TurnGiver {
   // One turn of so many steps; returns each process's answer, a line. Throws Timeout, and
   // LaunchError if `job` ends instead.
   std::vector<std::string> give(int steps, Subprocess& job, Deadline deadline);
+  // A turn of one process alone, whatever it is to do; returns its answer. Throws like give().
+  std::string ask(size_t process, const std::string& task, Subprocess& job, Deadline deadline);
+  // The next line of a process that speaks unasked. Throws like give().
+  std::string hear(size_t process, Subprocess& job, Deadline deadline);
   void end();  // no further turn: the processes leave
 
  private:
@@ -39,6 +43,7 @@ class TurnTaker {
  public:
   TurnTaker(const std::string& address, int rank);
   int take();
+  std::string take_task();  // the same for who is asked by ask(): ""
   void answer(const std::string& line);
 
  private:

@@ -81,7 +81,7 @@ const std::vector<Command>& commands() {
       {"compare", "run the same training in several ways, and compare them"},
       {"diff", "find where two runs or two checkpoints part"},
       {"checkpoint", "look into a checkpoint, or convert its tensors"},
-      {"bench", "measure collectives on several backends"},
+      {"bench", "measure collectives, training steps or remote calls"},
       {"verify", "check that every way to divide a model gives one process's numbers"},
       {"plan", "show what a pipeline's schedule will do, before it runs"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},

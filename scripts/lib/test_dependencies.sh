@@ -4,7 +4,7 @@
 
 # Lists like lockstep_packages.
 
-# gdb shows the stacks of ranks that did not end in time.
+# gdb shows the stacks of ranks that did not end in time; gRPC is a contender of `lockstep bench rpc`.
 test_packages() {
   cat <<'END'
 openmpi-bin          command mpirun
@@ -13,6 +13,7 @@ mpich                command mpiexec.hydra
 libmpich-dev         command mpicc.mpich
 iproute2             command ip
 gdb                  command gdb
+libgrpc++-dev        header grpcpp/generic/generic_stub.h
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
   if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi

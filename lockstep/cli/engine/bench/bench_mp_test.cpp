@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -150,6 +151,70 @@ TEST(BenchStep, RefusesWhatItDoesNotKnow) {
            {{"--rounds", "0"}, "must be 1 or more"},
            {{"--json", "/nonexistent/x.json"}, "/nonexistent"}}) {
     const Ended ended = run_step(dir, arguments);
+    EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
+    EXPECT_NE(ended.err.find(text), std::string::npos) << ended.err;
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  }
+}
+
+Ended run_rpc(const TestDirectory& dir, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{"lockstep", "bench", "rpc"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(dir, std::move(command));
+}
+
+// Programs of others take part where they are.
+TEST(BenchRpc, ContendersTakeTurnsAndAnswerRight) {
+  const TestDirectory dir;
+  const Ended ended =
+      run_rpc(dir, {"--rounds", "2", "--turn-ms", "1", "--calls", "200", "--megabytes", "0.4",
+                    "--json", dir / "rows.json", "--svg", dir / "picture.svg"});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
+  std::map<std::string, std::set<std::string>> measured;
+  for (const auto& row : nlohmann::json::parse(dir.read("rows.json"))) {
+    const std::string what = row.at("what");
+    EXPECT_TRUE(measured[row.at("contender")].insert(what).second) << row;
+    EXPECT_GT(row.at("low").get<double>(), 0) << row;
+    EXPECT_LE(row.at("low"), row.at("median")) << row;
+    EXPECT_LE(row.at("median"), row.at("high")) << row;
+    EXPECT_GE(row.at("operations"), what == "flight" ? 2 : what == "small" ? 40 : 6) << row;
+    EXPECT_GT(row.at("first_times").get<double>(), 0) << row;
+  }
+  EXPECT_EQ(measured["unix-socket"], (std::set<std::string>{"small", "tensor"}));
+  EXPECT_EQ(measured["tcp-socket"], (std::set<std::string>{"small", "tensor"}));
+  EXPECT_EQ(measured["memcpy"], (std::set<std::string>{"tensor"}));
+  for (const char* name :
+       {"lockstep", "lockstep-workers", "libtorch", "libtorch-shm", "grpc", "ray"}) {
+    if (ended.err.find(std::string(name) + " is left out: ") != std::string::npos) continue;
+    EXPECT_EQ(measured[name], (std::set<std::string>{"small", "flight", "tensor"})) << ended.err;
+  }
+  EXPECT_NE(ended.out.find("lockstep is so many times as fast"), std::string::npos) << ended.out;
+  EXPECT_NE(dir.read("picture.svg").find("tensor: memcpy"), std::string::npos);
+}
+
+TEST(BenchRpc, WhoIsNotHereIsLeftOutInALine) {
+  const TestDirectory dir;
+  const Ended ended =
+      run_rpc(dir, {"--rounds", "1", "--turn-ms", "1", "--megabytes", "0.4", "--what", "tensor",
+                    "--contenders", "memcpy,ray", "--python", "/nowhere/python"});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
+  EXPECT_NE(ended.err.find("ray is left out: "), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("/nowhere/python"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.out.find("memcpy"), std::string::npos) << ended.out;
+}
+
+TEST(BenchRpc, BadArgumentsAreOneLineAndExitTwo) {
+  const TestDirectory dir;
+  for (const auto& [arguments, text] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--contenders", "telegraph"}, "there is no contender 'telegraph' to measure"},
+           {{"--what", "large"}, "choose from small, flight, tensor"},
+           {{"--calls", "7"}, "--calls no fewer than --threads"},
+           {{"--megabytes", "0"}, "--megabytes must be above 0"},
+           {{"--what", "small", "--contenders", "memcpy"}, "no contender is left to measure"},
+           {{"--json", "/nonexistent/x.json"}, "/nonexistent"},
+           {{"--process", "unix-socket"}, "is started by it, not by hand"}}) {
+    const Ended ended = run_rpc(dir, arguments);
     EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
     EXPECT_NE(ended.err.find(text), std::string::npos) << ended.err;
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "lockstep/cli/engine/bench/collectives_command.h"
+#include "lockstep/cli/engine/bench/rpc_command.h"
 #include "lockstep/cli/engine/bench/step_command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
@@ -13,17 +14,17 @@ int bench_command(const Arguments& arguments) {
   const std::string kind = arguments.empty() ? "" : arguments[0];
   if (kind == "collectives") return bench_collectives({arguments.begin() + 1, arguments.end()});
   if (kind == "step") return bench_step({arguments.begin() + 1, arguments.end()});
+  if (kind == "rpc") return bench_rpc({arguments.begin() + 1, arguments.end()});
   return run_guarded("bench", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
-      std::cout
-          << "Usage: lockstep bench collectives|step [options]\n\nMeasures collectives, or whole "
-             "training steps. 'lockstep bench collectives --help' and 'lockstep bench step "
-             "--help' say more.\n";
+      std::cout << "Usage: lockstep bench collectives|step|rpc [options]\n\nMeasures collectives, "
+                   "whole training steps, or remote calls. 'lockstep bench collectives --help', "
+                   "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n";
       return 0;
     }
     throw InvalidArgument("there is no benchmark '" + kind + "'" +
-                          cli::suggestion(kind, {"collectives", "step"}) +
-                          "; choose collectives or step");
+                          cli::suggestion(kind, {"collectives", "step", "rpc"}) +
+                          "; choose collectives, step or rpc");
   });
 }
 

@@ -5,7 +5,7 @@
 
 namespace lockstep::engine {
 
-// KIND: collectives, step.
+// KIND: collectives, step, rpc.
 int bench_command(const Arguments& arguments);
 
 }  // namespace lockstep::engine

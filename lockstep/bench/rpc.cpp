@@ -1,0 +1,233 @@
+#include "lockstep/bench/rpc.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "lockstep/bench/python_obstacle.h"
+#include "lockstep/bench/rpc_lockstep.h"
+#include "lockstep/bench/rpc_sockets.h"
+#include "lockstep/bench/scripts.h"
+#include "lockstep/bench/turns.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/launch/rank_environment.h"
+#include "lockstep/report/progress_bar.h"
+
+namespace lockstep::bench {
+namespace {
+
+const auto kStartTime = std::chrono::minutes(2);
+const auto kRpcTurnTime = std::chrono::minutes(10);
+
+struct RpcKind {
+  const char* name;
+  const char* peer = "";     // its program beside the command; "": the command itself
+  const char* variant = "";  // what that is told
+  bool flies = true;         // has calls in flight
+  bool small = true;         // has calls, or a ping-pong
+  bool served = true;        // by a process that is started here
+  bool between_hosts = false;
+  bool polls =
+      false;  // also when there is nothing to do, so that it must be stopped between its turns
+};
+constexpr RpcKind kRpcKinds[] = {
+    {.name = "lockstep", .variant = "quick", .between_hosts = true},
+    {.name = "lockstep-workers", .between_hosts = true},
+    {.name = "unix-socket", .variant = "unix", .flies = false},
+    {.name = "tcp-socket", .variant = "tcp", .flies = false, .between_hosts = true},
+    {.name = "memcpy", .flies = false, .small = false, .served = false},
+    {.name = "libtorch", .peer = "rpc_peer_libtorch", .variant = "uv", .between_hosts = true},
+    {.name = "libtorch-shm", .peer = "rpc_peer_libtorch", .variant = "shm", .polls = true},
+    {.name = "grpc", .peer = "rpc_peer_grpc", .between_hosts = true},
+    {.name = "ray", .served = false}};
+
+const RpcKind& rpc_kind(const std::string& name) {
+  const auto* it = std::find_if(std::begin(kRpcKinds), std::end(kRpcKinds),
+                                [&](const RpcKind& kind) { return name == kind.name; });
+  if (it == std::end(kRpcKinds)) throw InvalidArgument("there is no contender '" + name + "'");
+  return *it;
+}
+
+bool is_ray(const RpcKind& kind) {
+  return std::string(kind.name) == "ray";
+}
+
+bool can_do(const RpcKind& kind, RpcWhat what) {
+  return what == RpcWhat::kTensor || (what == RpcWhat::kSmall ? kind.small : kind.flies);
+}
+
+std::string peer_program(const RpcKind& kind, const std::string& program) {
+  return (std::filesystem::path(program).parent_path() / kind.peer).string();
+}
+
+std::string or_dash(const std::string& word) {
+  return word.empty() ? "-" : word;
+}
+
+std::vector<std::string> rpc_command(const RpcKind& kind, const RpcOptions& options,
+                                     const std::string& program, bool server,
+                                     const std::string& turns, const std::string& address) {
+  std::vector<std::string> command;
+  if (options.prefix) command = options.prefix(server);
+  const auto add = [&](std::initializer_list<std::string> words) {
+    command.insert(command.end(), words);
+  };
+  if (is_ray(kind)) {
+    add({options.python, "-c", kRayScript, turns});
+    return command;
+  }
+  if (*kind.peer != '\0')
+    add({peer_program(kind, program)});
+  else
+    add({program, "bench", "rpc", "--process", kind.name});
+  add({server ? "server" : "client", turns, or_dash(options.listen), or_dash(kind.variant),
+       or_dash(address)});
+  return command;
+}
+
+// A contender's two processes, asleep but for its turns.
+class RpcContender {
+ public:
+  RpcContender(const RpcKind& kind, const RpcOptions& options, const std::string& program)
+      : kind_(kind), turns_(2) {
+    const Deadline deadline = Deadline::after(kStartTime);
+    const auto start = [&](bool server, const std::string& address) {
+      SubprocessOptions process;
+      process.command = rpc_command(kind, options, program, server, turns_.address(), address);
+      process.env = launch::merge_environment(launch::current_environment(),
+                                              {{"LOCKSTEP_SECRET", secret_.text()}});
+      return process;
+    };
+    std::string address;
+    if (kind.served) {
+      server_.emplace(start(true, ""));
+      address = turns_.hear(0, *server_, deadline);
+    }
+    client_.emplace(start(false, address));
+    turns_.hear(1, *client_, deadline);
+    if (kind_.polls) signal(SIGSTOP);
+  }
+
+  const RpcKind& kind() const { return kind_; }
+  RpcTurn turn(const RpcTask& task) {
+    if (kind_.polls) signal(SIGCONT);
+    const RpcTurn turn = take(task);
+    if (kind_.polls) signal(SIGSTOP);
+    return turn;
+  }
+  // The client leaves first: a server may wait for it.
+  void end() {
+    if (kind_.polls) signal(SIGCONT);
+    turns_.end();
+    client_->wait(Deadline::seconds(60));
+    if (server_) server_->wait(Deadline::seconds(60));
+  }
+
+ private:
+  RpcTurn take(const RpcTask& task) {
+    return parse_rpc_turn(turns_.ask(1, to_line(task), *client_, Deadline::after(kRpcTurnTime)));
+  }
+  void signal(int number) {
+    client_->signal_group(number);
+    if (server_) server_->signal_group(number);
+  }
+
+  const RpcKind& kind_;
+  Secret secret_ = Secret::generate();
+  TurnGiver turns_;
+  std::optional<Subprocess> server_;
+  std::optional<Subprocess> client_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& rpc_contenders() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const RpcKind& kind : kRpcKinds) names.emplace_back(kind.name);
+    return names;
+  }();
+  return kNames;
+}
+
+void leave_out_absent(RpcOptions& options, const std::string& program) {
+  std::erase_if(options.contenders, [&](const std::string& name) {
+    const RpcKind& kind = rpc_kind(name);
+    std::string why;
+    if (!options.listen.empty() && !kind.between_hosts) {
+      why = "it is not measured between hosts";
+    } else if (is_ray(kind)) {
+      why = import_obstacle(options.python, "ray, numpy");
+      if (!why.empty()) why += "; name a Python that can with --python";
+    } else if (*kind.peer != '\0' && ::access(peer_program(kind, program).c_str(), X_OK) != 0) {
+      why = "there is no " + peer_program(kind, program) +
+            "; a build with tests makes it, where it "
+            "finds what it needs";
+    }
+    if (!why.empty()) log_warning(name + " is left out: " + why);
+    return !why.empty();
+  });
+}
+
+std::vector<RpcRow> measure_rpc(const RpcOptions& options, const std::string& program) {
+  std::vector<const RpcKind*> kinds;
+  for (const std::string& name : options.contenders) {
+    const RpcKind& kind = rpc_kind(name);
+    if (std::any_of(options.tasks.begin(), options.tasks.end(),
+                    [&](const RpcTask& task) { return can_do(kind, task.what); }))
+      kinds.push_back(&kind);
+  }
+  if (kinds.empty()) throw InvalidArgument("no contender is left to measure");
+  ProgressBar bar({.terminal = find_terminal(STDERR_FILENO, process_env())});
+  std::vector<std::unique_ptr<RpcContender>> contenders;
+  for (const RpcKind* kind : kinds) {
+    bar.update({.label = std::string("starting ") + kind->name, .done = 0, .total = 1});
+    contenders.push_back(std::make_unique<RpcContender>(*kind, options, program));
+  }
+  struct Measured {
+    RpcContender* contender;
+    RpcSeries series;
+  };
+  std::vector<Measured> all;
+  for (const RpcTask& task : options.tasks) {
+    for (const auto& contender : contenders) {
+      if (!can_do(contender->kind(), task.what)) continue;
+      all.push_back(
+          {contender.get(), {.task = task, .contender = contender->kind().name, .rounds = {}}});
+    }
+  }
+  int64_t done = 0;
+  for (int round = 0; round < options.rounds; ++round) {
+    for (auto& [contender, series] : all) {
+      bar.update({.label = std::string(to_string(series.task.what)) + " " + series.contender +
+                           " round " + std::to_string(round + 1) + "/" +
+                           std::to_string(options.rounds),
+                  .done = done++,
+                  .total = static_cast<int64_t>(all.size()) * options.rounds});
+      series.rounds.push_back(contender->turn(series.task));
+    }
+  }
+  for (const auto& contender : contenders) contender->end();
+  bar.finish("measured " + std::to_string(contenders.size()) + " ways to call another process");
+  std::vector<RpcSeries> series;
+  for (Measured& one : all) series.push_back(std::move(one.series));
+  return make_rpc_rows(series);
+}
+
+int run_rpc_contender(const std::vector<std::string>& words) {
+  const RpcKind& kind = rpc_kind(words.empty() ? "" : words[0]);
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (std::string(kind.name).starts_with("lockstep"))
+    return run_rpc_process(rest, lockstep_sides());
+  return run_rpc_process(rest, kind.served ? socket_sides() : memcpy_sides());
+}
+
+}  // namespace lockstep::bench

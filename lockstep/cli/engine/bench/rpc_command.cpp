@@ -1,0 +1,85 @@
+#include "lockstep/cli/engine/bench/rpc_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/bench/figures.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/output.h"
+#include "lockstep/core/text.h"
+
+namespace lockstep::engine {
+using namespace bench;
+
+RpcArguments parse_rpc_arguments(const Arguments& arguments) {
+  CLI::App app(
+      "Measures remote calls between two processes of this host: each contender is a server and a "
+      "client of its own, and they take turns in alternating rounds.",
+      "lockstep bench rpc");
+  RpcArguments result;
+  RpcTask task;
+  double megabytes = 100;
+  std::string whats = "small,flight,tensor";
+  std::string contenders =
+      "lockstep,lockstep-workers,unix-socket,tcp-socket,memcpy,libtorch,libtorch-shm,grpc,ray";
+  app.add_option("--what", whats,
+                 "small: synchronous calls of a function that adds two integers; flight: many such "
+                 "calls under way at once; tensor: a large one as an argument [" +
+                     whats + "]");
+  app.add_option("--contenders", contenders,
+                 joined(rpc_contenders()) + " [" + contenders +
+                     "]; times are compared with the first one's. The sockets make no calls, they "
+                     "only move the bytes");
+  app.add_option("--rounds", result.measured.rounds, "how often the contenders take turns [7]");
+  app.add_option("--turn-ms", task.turn_ms, "how long a turn of small or tensor is, about [1000]");
+  app.add_option("--calls", task.calls, "of a flight [100000]");
+  app.add_option("--threads", task.threads, "that make them [8]");
+  app.add_option("--megabytes", megabytes, "of the tensor, 1e6 bytes each [100]");
+  app.add_option("--python", result.measured.python, "for Ray [python3]");
+  app.add_option("--json", result.json, "write the rows to this file");
+  app.add_option("--svg", result.svg, "draw the times to this file");
+  parse(app, arguments);
+  result.measured.contenders = parse_names("--contenders", contenders);
+  for (const std::string& name : result.measured.contenders) {
+    if (std::find(rpc_contenders().begin(), rpc_contenders().end(), name) ==
+        rpc_contenders().end()) {
+      throw InvalidArgument("there is no contender '" + name + "' to measure; choose from " +
+                            joined(rpc_contenders()));
+    }
+  }
+  if (result.measured.rounds < 1 || !(task.turn_ms > 0) || task.threads < 1 ||
+      task.calls < task.threads) {
+    throw InvalidArgument(
+        "--rounds, --turn-ms and --threads must be 1 or more each, --calls no fewer than "
+        "--threads");
+  }
+  if (!(megabytes > 0 && megabytes <= 10'000))
+    throw InvalidArgument("--megabytes must be above 0 and at most 10000");
+  task.bytes = std::max<int64_t>(1, static_cast<int64_t>(megabytes * 1e6) / 4) * 4;
+  for (const RpcWhat what : parse_rpc_whats(whats)) {
+    task.what = what;
+    result.measured.tasks.push_back(task);
+  }
+  return result;
+}
+
+int bench_rpc(const Arguments& arguments) {
+  return run_guarded("bench rpc", [&] {
+    // Inside: "--process CONTENDER ..." is a process of a contender.
+    if (!arguments.empty() && arguments[0] == "--process")
+      return run_rpc_contender({arguments.begin() + 1, arguments.end()});
+    RpcArguments parsed = parse_rpc_arguments(arguments);
+    for (const std::string& path : {parsed.json, parsed.svg}) check_output_file(path);
+    leave_out_absent(parsed.measured, self().string());
+    const std::vector<RpcRow> rows = measure_rpc(parsed.measured, self().string());
+    std::cout << rpc_table(rows) << std::flush;
+    write_json(parsed.json, rpc_json(rows));
+    if (!parsed.svg.empty()) write_file_aside(parsed.svg, rpc_svg(rows));
+    return 0;
+  });
+}
+
+}  // namespace lockstep::engine
