@@ -158,7 +158,8 @@ std::vector<PendingRemote> remote_of(const std::vector<const TraceFile*>& traces
   for (const TraceFile* trace : traces)
     for (const CallRecord& call : trace->calls)
       if (trace::is_remote(call) && call.ended == 0)
-        all.push_back({trace->rank, trace::describe(call), seconds_since(*trace, call.begun).value_or(0)});
+        all.push_back(
+            {trace->rank, trace::describe(call), seconds_since(*trace, call.begun).value_or(0)});
   std::stable_sort(all.begin(), all.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   return all;

@@ -256,7 +256,7 @@ TEST(MergeTraces, PendingRemoteCallsAreListedTheOldestFirst) {
   const TraceReport report = merge_traces(traces);
   EXPECT_FALSE(report.wrong);
   EXPECT_THAT(all(report.verdict),
-              HasSubstr("the oldest is rank 0's serves 'push' of 't1', for 60"));
+              HasSubstr("the oldest is rank 0's serves 'push' of 't1', for 1 min 00 s"));
   EXPECT_THAT(format_report(report),
               AllOf(HasSubstr("pending for a second"), HasSubstr("rpc 'pull' on 'ps'"),
                     Not(HasSubstr("'done'"))));

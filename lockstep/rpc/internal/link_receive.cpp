@@ -234,8 +234,9 @@ void StreamLink::fetch(Incoming& message) {
   int error = named.empty() ? EINVAL : 0;
   for (const Named& one : named) {
     at::Tensor tensor = around_->memory->tensor(one.row.dtype, one.row.sizes, one.row.bytes);
-    if (!read_process(peer().pid, introduction_.other.proof, one.row.address,
-                      tensor.unsafeGetTensorImpl()->mutable_data(), one.row.bytes)) {
+    if (!read_process_by_many(around_->reactor, peer().pid, introduction_.other.proof,
+                              one.row.address, tensor.unsafeGetTensorImpl()->mutable_data(),
+                              one.row.bytes)) {
       error = errno != 0 ? errno : ESRCH;
       break;
     }

@@ -5,12 +5,16 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 
+#include "lockstep/core/mutex.h"
 #include "lockstep/core/secret.h"
 
 namespace lockstep::rpc::internal {
@@ -48,6 +52,73 @@ bool read_process(int64_t pid, Proof proof, uint64_t address, void* to, size_t b
     bytes -= got;
   } while (bytes > 0);
   return true;
+}
+
+namespace {
+
+constexpr size_t kPart = size_t{4} << 20;
+constexpr unsigned kMostHelpers = 3;
+
+// What several threads read together: each takes the next part until none is left.
+struct Reading {
+  int64_t pid;
+  Proof proof;
+  uint64_t address;
+  char* to;
+  size_t bytes;
+  std::atomic<size_t> next{0};
+  std::atomic<int> error{-1};  // errno of the first part that could not be read
+  Mutex mutex;
+  ConditionVariable left;
+  int inside LOCKSTEP_GUARDED_BY(mutex) = 0;
+
+  size_t parts() const { return (bytes + kPart - 1) / kPart; }
+  void read() {
+    for (size_t part = next++; part < parts(); part = next++) {
+      const size_t begin = part * kPart;
+      if (read_process(pid, proof, address + begin, to + begin, std::min(kPart, bytes - begin)))
+        continue;
+      error.store(errno, std::memory_order_relaxed);
+      next = parts();
+    }
+  }
+  // A worker that comes when nothing is left must not touch `to`: it may be somebody else's by now.
+  void help() {
+    {
+      const MutexLock lock(mutex);
+      ++inside;
+    }
+    read();
+    const MutexLock lock(mutex);
+    if (--inside == 0) left.notify_all();
+  }
+  void wait() {
+    MutexLock lock(mutex);
+    while (inside > 0) left.wait(lock);  // for a copy of kPart bytes at most
+  }
+};
+
+}  // namespace
+
+bool read_process_by_many(Reactor& reactor, int64_t pid, Proof proof, uint64_t address, void* to,
+                          size_t bytes) {
+  if (bytes < 2 * kPart) return read_process(pid, proof, address, to, bytes);
+  const auto reading = std::make_shared<Reading>();
+  reading->pid = pid;
+  reading->proof = proof;
+  reading->address = address;
+  reading->to = static_cast<char*>(to);
+  reading->bytes = bytes;
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto helpers = std::min(
+      {static_cast<size_t>(kMostHelpers), static_cast<size_t>(cores - 1), reading->parts() - 1});
+  for (size_t i = 0; i < helpers; ++i) reactor.post(task_of([reading] { reading->help(); }));
+  reading->read();
+  reading->wait();
+  const int error = reading->error.load(std::memory_order_relaxed);
+  if (error < 0) return true;
+  errno = error;
+  return false;
 }
 
 bool can_read_process(int64_t pid, Proof proof) {

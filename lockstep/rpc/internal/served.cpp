@@ -95,9 +95,8 @@ void Served::error(std::exception_ptr error) {
 }
 
 void Served::answer(MessageKind kind, Writer& writer) {
-  const bool sent =
-      link_->send({kind, number_}, writer.body(), {}, writer.tensors(),
-                                 core_->reactor().busy() ? Link::When::kSoon : Link::When::kNow);
+  const bool sent = link_->send({kind, number_}, writer.body(), {}, writer.tensors(),
+                                core_->reactor().busy() ? Link::When::kSoon : Link::When::kNow);
   core_->held_by(writer.holds(), sent ? link_ : nullptr);
 }
 
