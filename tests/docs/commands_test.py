@@ -82,7 +82,7 @@ def shown(text, flag):
 
 def example(word):
     name = os.path.basename(word)
-    for folder in ("examples", "examples/text_classification"):
+    for folder in ("examples", "examples/rpc", "examples/text_classification", "bench"):
         if os.path.exists(os.path.join(ROOT, folder, name + ".cpp")):
             return os.path.join(bin_folder, folder, name)
     return None
