@@ -306,6 +306,25 @@ std::set<std::string> ContextState::peers() const {
   return peers_;
 }
 
+void ContextState::clear() noexcept {
+  // Destroyed without the lock: a graph may hold anything.
+  decltype(records_) records;
+  decltype(origins_) origins;
+  decltype(sent_) sent;
+  decltype(gradients_) gradients;
+  decltype(late_) late;
+  const MutexLock lock(mutex_);
+  records.swap(records_);
+  origins.swap(origins_);
+  sent.swap(sent_);
+  gradients.swap(gradients_);
+  late.swap(late_);
+}
+
+Contexts::~Contexts() {
+  for (auto& [id, state] : contexts_) state->clear();
+}
+
 std::shared_ptr<ContextState> Contexts::find_or_make(ContextId id,
                                                      const std::weak_ptr<Core>& core) {
   const MutexLock lock(mutex_);
@@ -322,21 +341,27 @@ std::shared_ptr<ContextState> Contexts::find(ContextId id) const {
 
 void Contexts::release(ContextId id) {
   std::shared_ptr<ContextState> gone;
-  const MutexLock lock(mutex_);
-  const auto found = contexts_.find(id);
-  if (found == contexts_.end()) return;
-  gone = std::move(found->second);
-  contexts_.erase(found);
+  {
+    const MutexLock lock(mutex_);
+    const auto found = contexts_.find(id);
+    if (found == contexts_.end()) return;
+    gone = std::move(found->second);
+    contexts_.erase(found);
+  }
+  gone->clear();
 }
 
 void Contexts::release_of(uint64_t maker) {
   std::vector<std::shared_ptr<ContextState>> gone;
-  const MutexLock lock(mutex_);
-  for (auto at = contexts_.begin(); at != contexts_.end();) {
-    const bool drop = at->first.maker == maker;
-    if (drop) gone.push_back(std::move(at->second));
-    at = drop ? contexts_.erase(at) : std::next(at);
+  {
+    const MutexLock lock(mutex_);
+    for (auto at = contexts_.begin(); at != contexts_.end();) {
+      const bool drop = at->first.maker == maker;
+      if (drop) gone.push_back(std::move(at->second));
+      at = drop ? contexts_.erase(at) : std::next(at);
+    }
   }
+  for (const auto& state : gone) state->clear();
 }
 
 size_t Contexts::size() const {

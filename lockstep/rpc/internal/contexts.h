@@ -127,6 +127,9 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   at::Tensor gradient_of(const at::Tensor& parameter) const;
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;  // of all parameters
 
+  // It has ended: lets go of all tensors. Its graphs lead back to it, so it would stay for ever otherwise.
+  void clear() noexcept;
+
   std::set<std::string> peers() const;  // whom calls in this context went to
   void wait_for(
       Future<PassResult> answer);  // for RemoteBackward: of the pass that runs in this thread
@@ -165,6 +168,11 @@ LateResult run_late_everywhere(Core& core, ContextState& state, bool retain_grap
 // The contexts that this process has a part in.
 class Contexts {
  public:
+  Contexts() = default;
+  ~Contexts();
+  Contexts(const Contexts&) = delete;
+  Contexts& operator=(const Contexts&) = delete;
+
   std::shared_ptr<ContextState> find_or_make(ContextId id, const std::weak_ptr<Core>& core);
   std::shared_ptr<ContextState> find(ContextId id) const;  // null: not here
   void release(ContextId id);
