@@ -108,27 +108,6 @@ Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secr
   return result;
 }
 
-// The store at the first of the addresses that answers.
-std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
-                                   Deadline deadline) {
-  std::string last;
-  // Nobody may answer at an address that belongs to another network, so none gets all the time.
-  Deadline::Duration patience = std::chrono::milliseconds(500);
-  do {
-    for (const HostPort& address : addresses) {
-      try {
-        return std::make_shared<TcpStore>(
-            address, secret, Deadline::after(std::min(patience, deadline.remaining())));
-      } catch (const Error& error) {
-        last = error.what();
-      }
-    }
-    patience = std::min<Deadline::Duration>(2 * patience, std::chrono::seconds(8));
-  } while (!deadline.expired());
-  throw Timeout("rank 0 is not reached at any of its addresses, the last try: " + last +
-                "; LOCKSTEP_INTERFACE on its host chooses an interface");
-}
-
 // "secret address address".
 Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadline deadline) {
   const bool one_host = place.local_size == place.size;
@@ -164,6 +143,31 @@ Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadlin
 }
 
 }  // namespace
+
+std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
+                                   Deadline deadline) {
+  std::string last;
+  // Nobody may answer at an address that belongs to another network, so none gets all the time.
+  Deadline::Duration patience = std::chrono::milliseconds(500);
+  do {
+    for (const HostPort& address : addresses) {
+      try {
+        return std::make_shared<TcpStore>(
+            address, secret, Deadline::after(std::min(patience, deadline.remaining())));
+      } catch (const Error& error) {
+        last = error.what();
+      }
+    }
+    patience = std::min<Deadline::Duration>(2 * patience, std::chrono::seconds(8));
+  } while (!deadline.expired());
+  throw Timeout("rank 0 is not reached at any of its addresses, the last try: " + last +
+                "; LOCKSTEP_INTERFACE on its host chooses an interface");
+}
+
+std::shared_ptr<Store> kept_store(Rendezvous rendezvous) {
+  const auto both = std::make_shared<Rendezvous>(std::move(rendezvous));
+  return {both, both->store.get()};
+}
 
 std::string host_identity() {
   char name[256] = {};

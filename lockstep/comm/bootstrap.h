@@ -13,6 +13,8 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/interfaces.h"
+#include "lockstep/core/net.h"
+#include "lockstep/core/secret.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/store/store.h"
 
@@ -56,6 +58,11 @@ struct Rendezvous {
   std::shared_ptr<Store> store;  // null when alone
   std::shared_ptr<void> keep;
 };
+// The store, and with it what must stay alive.
+std::shared_ptr<Store> kept_store(Rendezvous rendezvous);
+// The store at the first of the addresses that answers; tries them again and again, with more patience each time. Throws Timeout.
+std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
+                                   Deadline deadline);
 // Collective. Throws InvalidArgument (no secret), Timeout, StoreError.
 Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env,
                       Deadline deadline);

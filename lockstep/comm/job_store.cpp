@@ -1,7 +1,5 @@
 #include "lockstep/comm/job_store.h"
 
-#include <utility>
-
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -13,12 +11,6 @@ namespace {
 
 // Keys of init() begin otherwise.
 constexpr const char* kProgramKeys = "program";
-
-// The store, and with it what must stay alive.
-std::shared_ptr<Store> kept(Rendezvous rendezvous) {
-  const auto both = std::make_shared<Rendezvous>(std::move(rendezvous));
-  return {both, both->store.get()};
-}
 
 }  // namespace
 
@@ -34,7 +26,8 @@ std::shared_ptr<Store> job_store(Deadline deadline) {
         "job_store(): a job that is only told where rank 0 listens (srun, or MASTER_ADDR without "
         "torchrun's agent) has no store but init()'s; start the program by lockstep run");
   meeting.key_prefix += "/program";
-  return std::make_shared<PrefixStore>(kProgramKeys, kept(open_store(meeting, {}, env, deadline)));
+  return std::make_shared<PrefixStore>(kProgramKeys,
+                                       kept_store(open_store(meeting, {}, env, deadline)));
 }
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -91,6 +92,13 @@ std::string random_bytes(size_t count) {
     throw Error("the system's random generator failed; a job's secret cannot be made");
   }
   return bytes;
+}
+
+uint64_t random_word() {
+  const std::string bytes = random_bytes(sizeof(uint64_t));
+  uint64_t word = 0;
+  std::memcpy(&word, bytes.data(), sizeof word);
+  return word;
 }
 
 std::string to_hex(std::string_view bytes) {

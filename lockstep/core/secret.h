@@ -41,6 +41,7 @@ Digest hmac_sha256(std::string_view key, std::string_view data);
 bool equal(const Digest& a, const Digest& b);
 // `count` bytes from the system's random generator.
 std::string random_bytes(size_t count);
+uint64_t random_word();  // 8 of them
 std::string to_hex(std::string_view bytes);
 
 }  // namespace lockstep

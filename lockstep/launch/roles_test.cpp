@@ -11,7 +11,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/launch/rank_environment.h"
-#include "lockstep/launch/supervisor.h"
+#include "lockstep/launch/supervisor_test_support.h"
 
 namespace lockstep::launch {
 namespace roles_test {
@@ -167,19 +167,8 @@ TEST(Roles, AreInTheReport) {
 
 // What the agent does, told the time.
 
-const Supervisor::Time kStart = Supervisor::Time() + std::chrono::hours(1);
 constexpr milliseconds kGrace(1000);
 constexpr milliseconds kPause(100);  // before the first restart
-
-RankExit exited(int rank, int code) {
-  return {rank, {code, 0}};
-}
-RankExit killed(int rank, int signal) {
-  return {rank, {0, signal}};
-}
-SignalOrder group(int rank, int signal) {
-  return {rank, signal, true};
-}
 
 class RolesSupervisor : public ::testing::Test {
  protected:

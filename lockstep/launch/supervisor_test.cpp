@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "lockstep/launch/supervisor_test_support.h"
+
 namespace lockstep::launch {
 namespace supervisor_test {
 
@@ -11,18 +13,7 @@ using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-const Supervisor::Time kStart = Supervisor::Time() + std::chrono::hours(1);
 constexpr milliseconds kGrace(100);
-
-RankExit exited(int rank, int code) {
-  return {rank, {code, 0}};
-}
-RankExit killed(int rank, int signal) {
-  return {rank, {0, signal}};
-}
-SignalOrder group(int rank, int signal) {
-  return {rank, signal, true};
-}
 
 std::vector<SignalOrder> exits(Supervisor& supervisor, std::vector<RankExit> list,
                                milliseconds at = {}) {

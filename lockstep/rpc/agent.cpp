@@ -8,6 +8,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/served.h"
 #include "lockstep/store/prefix_store.h"
@@ -70,9 +71,7 @@ void Core::meet_all(Deadline deadline) {
     }
   }
   if (late.empty()) return;
-  std::string names;
-  for (const std::string& name : late) names += (names.empty() ? "" : ", ") + name;
-  throw Timeout("shutdown() of rpc: " + names + (late.size() == 1 ? " has" : " have") +
+  throw Timeout("shutdown() of rpc: " + joined(late) + (late.size() == 1 ? " has" : " have") +
                 " not come to it within " + std::to_string(deadline.timeout_seconds()) +
                 " s: ended, or stuck in a call");
 }
@@ -205,16 +204,6 @@ Agent init(const std::string& name, std::shared_ptr<Store> store, Registry regis
   return Agent(std::move(core));
 }
 
-namespace {
-
-// A store with what it stands on.
-struct KeptStore {
-  std::shared_ptr<TcpStoreServer> server;
-  PrefixStore store;
-};
-
-}  // namespace
-
 Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   const Deadline deadline = Deadline::after(options.timeout);
   if (options.name.empty()) options.name = "worker" + std::to_string(comm.rank());
@@ -230,46 +219,33 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
       throw InvalidArgument("rpc::init(): several ranks have the name '" + names[i] + "'");
   options.world = names;
 
-  std::shared_ptr<TcpStoreServer> server;
+  const std::string interface = process_env()("LOCKSTEP_INTERFACE").value_or("");
+  Rendezvous rendezvous;
   nlohmann::json where;
   if (comm.rank() == 0) {
-    const Offer offer = make_offer(interface_addresses(),
-                                   process_env()("LOCKSTEP_INTERFACE").value_or(""), one_host);
+    const Offer offer = make_offer(interface_addresses(), interface, one_host);
     const Secret secret = options.secret ? *options.secret : Secret::generate();
-    server = std::make_shared<TcpStoreServer>(HostPort{offer.listen, 0}, secret);
-    where = {{"secret", secret.text()},
-             {"port", server->address().port},
-             {"addresses", offer.addresses}};
+    const auto server = std::make_shared<TcpStoreServer>(HostPort{offer.listen, 0}, secret);
+    rendezvous.keep = server;
+    std::vector<std::string> addresses;
+    for (const std::string& host : offer.addresses)
+      addresses.push_back(HostPort{host, server->address().port}.to_string());
+    where = {{"secret", secret.text()}, {"addresses", addresses}};
   }
   where = broadcast_object(comm, where, 0);
-  const Secret secret = Secret::from_text(where.at("secret").get<std::string>());
-  const auto port = where.at("port").get<uint16_t>();
-  std::shared_ptr<Store> store;
-  std::string last;
-  for (const auto& address : where.at("addresses")) {
-    const std::string host =
-        comm.rank() == 0 && one_host ? "127.0.0.1" : address.get<std::string>();
-    try {
-      const Deadline one = Deadline::after(
-          std::min<Deadline::Duration>(deadline.remaining(), std::chrono::seconds(5)));
-      store = std::make_shared<TcpStore>(HostPort{host, port}, secret, one);
-      break;
-    } catch (const Error& error) {
-      last = error.what();
-    }
-  }
-  if (!store) throw StoreError("rpc::init(): rank 0's store cannot be reached: " + last);
+  options.secret = Secret::from_text(where.at("secret").get<std::string>());
+  std::vector<HostPort> addresses;
+  for (const auto& address : where.at("addresses"))
+    addresses.push_back(parse_host_port(address.get<std::string>()));
+  rendezvous.store =
+      std::make_shared<PrefixStore>("rpc", reach_store(addresses, *options.secret, deadline));
   if (!one_host && options.listen == "127.0.0.1")
-    options.listen =
-        candidate_addresses(interface_addresses(), process_env()("LOCKSTEP_INTERFACE").value_or(""))
-            .at(0);
-  options.secret = secret;
+    options.listen = candidate_addresses(interface_addresses(), interface).at(0);
+  const bool serves = rendezvous.keep != nullptr;
   const std::string name = options.name;
-  const auto kept = std::make_shared<KeptStore>(
-      KeptStore{std::move(server), PrefixStore("rpc", std::move(store))});
-  Agent agent = init(name, std::shared_ptr<Store>(kept, &kept->store), std::move(registry),
-                     std::move(options));
-  if (kept->server) agent.core()->serve_store();
+  Agent agent =
+      init(name, kept_store(std::move(rendezvous)), std::move(registry), std::move(options));
+  if (serves) agent.core()->serve_store();
   comm.barrier();  // everybody can be called
   return agent;
 }

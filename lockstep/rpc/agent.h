@@ -36,7 +36,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/communicator.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future.h"
@@ -44,6 +43,10 @@
 #include "lockstep/rpc/registry.h"
 #include "lockstep/rpc/rref.h"
 #include "lockstep/store/store.h"
+
+namespace lockstep {
+class Communicator;
+}
 
 namespace lockstep::rpc {
 
@@ -229,13 +232,13 @@ std::optional<Deadline> call_deadline();
 
 template <typename T>
 T RRef<T>::to_here() const
-  requires internal::Travelling<T>
+  requires Travels<T>
 {
   return to_here_async().get();
 }
 template <typename T>
 Future<T> RRef<T>::to_here_async() const
-  requires internal::Travelling<T>
+  requires Travels<T>
 {
   auto call = std::make_shared<internal::TypedCall<T>>();
   internal::start_fetch(checked(), call);

@@ -47,11 +47,9 @@ LateResult run_late_everywhere(Core& core, ContextState& state, bool retain_grap
   result.late = state.run_late(retain_graph).get().late;
   for (const std::string& peer : state.peers()) {
     if (std::find(asked.begin(), asked.end(), peer) != asked.end()) continue;
-    Writer& arguments = scratch_writer(core.shared_from_this());
-    write_all(arguments, state.id, retain_graph, asked);
-    auto call = std::make_shared<TypedCall<LateResult>>();
-    core.call(peer, "rpc.run_late", 0, nullptr, arguments, {}, How::kSync, call);
-    const LateResult answer = Future<LateResult>(std::move(call)).get();
+    const LateResult answer = call_agent<LateResult>(core, peer, "rpc.run_late", How::kSync,
+                                                     state.id, retain_graph, asked)
+                                  .get();
     result.late += answer.late;
     asked = answer.asked;
   }
@@ -86,8 +84,7 @@ void AutogradContext::backward(const std::vector<at::Tensor>& losses, bool retai
       throw InvalidArgument(which + "needs no gradient: it depends on no parameter");
     gradients.push_back(at::ones_like(losses[i]));
   }
-  const internal::ContextScope outside(
-      internal::CallContext(internal::this_context()).without_autograd());
+  const internal::ContextScope outside(internal::this_context().without_autograd());
   int64_t late = state_->run(losses, std::move(gradients), retain_graph, 0, "").get().late;
   while (late > 0)
     late = internal::run_late_everywhere(*agent_.core(), *state_, retain_graph, {}).late;

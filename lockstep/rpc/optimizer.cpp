@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/rpc/internal/contexts.h"
 
 namespace lockstep::rpc {
@@ -29,10 +30,8 @@ class Options {
   void end() const {
     for (const auto& [name, value] : recipe_.options) {
       if (known_.contains(name)) continue;
-      std::string list;
-      for (const std::string& one : known_) list += (list.empty() ? "" : ", ") + one;
       throw InvalidArgument("the optimizer '" + recipe_.name + "' has no option '" + name +
-                            "'; it has " + list);
+                            "'; it has " + joined(known_));
     }
   }
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/rpc/internal/timers.h"
+#include "lockstep/rpc/internal/timed_slots.h"
 
 namespace lockstep::rpc::internal {
 namespace reactor_test {
@@ -276,7 +276,7 @@ TEST(Reactor, AThreadThatIsStuckIsLeftBehind) {
 }
 
 TEST(Timers, ManyThatAreCancelledTakeNoRoom) {
-  Timers timers;
+  TimedSlots<Task> timers;
   const auto now = Reactor::Clock::now();
   int ran = 0;
   std::set<uint64_t> names;
@@ -285,7 +285,7 @@ TEST(Timers, ManyThatAreCancelledTakeNoRoom) {
         timers.add(now + std::chrono::seconds(i % 1000), task_of([&] { ++ran; }));
     EXPECT_TRUE(names.insert(timer).second);
     if (i % 1000 != 7) {
-      EXPECT_TRUE(timers.cancel(timer));
+      EXPECT_TRUE(timers.take(timer));
     }
   }
   EXPECT_EQ(timers.next(), now + std::chrono::seconds(7));

@@ -68,9 +68,6 @@ class References {
 References& references_of(Writer& writer);
 References& references_of(Reader& reader);
 
-template <typename T>
-concept Travelling = Travels<T>;
-
 // An object that an owner keeps.
 class Object {
  public:
@@ -131,9 +128,9 @@ class RRef {
   // A copy of the value, from its owner, once it has been made. Throws what making it threw (RemoteError), PeerLost, Timeout.
   // With an autograd context, gradients flow back through it.
   T to_here() const
-    requires internal::Travelling<T>;
+    requires Travels<T>;
   Future<T> to_here_async() const
-    requires internal::Travelling<T>;
+    requires Travels<T>;
   // Until it has been made.
   void wait() const;
 

@@ -19,19 +19,13 @@
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/transport.h"
+#include "lockstep/rpc/transport_test_support.h"
 #include "lockstep/store/hash_store.h"
 
 namespace lockstep::rpc::internal {
 namespace strangers_test {
 
 using namespace std::chrono_literals;
-
-Deadline soon() {
-  return Deadline::seconds(60);
-}
-Secret secret() {
-  return Secret::from_text("a job's");
-}
 
 size_t open_descriptors() {
   size_t count = 0;

@@ -23,6 +23,7 @@
 #include "lockstep/core/process_state.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/rpc/internal/transport.h"
+#include "lockstep/rpc/transport_test_support.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/testing/network_namespaces.h"
 
@@ -33,12 +34,6 @@ using namespace std::chrono_literals;
 
 constexpr int64_t kLarge = 100'000'000;
 
-Deadline soon() {
-  return Deadline::seconds(60);
-}
-Secret secret() {
-  return Secret::from_text("a job's");
-}
 std::shared_ptr<Store> store_at(const std::string& path) {
   return std::make_shared<FileStore>(path);
 }
@@ -71,12 +66,8 @@ class TransportProcesses : public ::testing::TestWithParam<bool> {
                                 [this](const std::shared_ptr<Link>& link, Incoming& message) {
                                   if (received_) received_(link, message);
                                 },
-                            .lost =
-                                [this](const std::shared_ptr<Link>&, const std::string& why) {
-                                  const std::lock_guard lock(mutex_);
-                                  lost_.push_back(why);
-                                  changed_.notify_all();
-                                }},
+                            .lost = [this](const std::shared_ptr<Link>&,
+                                           const std::string& why) { losses_.add(why); }},
         soon());
   }
   static Subprocess participant(const std::string& name) {
@@ -86,17 +77,11 @@ class TransportProcesses : public ::testing::TestWithParam<bool> {
     options.program = "/proc/self/exe";
     return Subprocess(options);
   }
-  std::vector<std::string> lost(size_t count) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, 60s, [&] { return lost_.size() >= count; }));
-    return lost_;
-  }
+  std::vector<std::string> lost(size_t count) { return losses_.wait(count); }
 
   TestDirectory folder_;
   std::shared_ptr<Store> store_ = store_at(folder_ / "store");
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> lost_;
+  Losses losses_;
   std::function<void(const std::shared_ptr<Link>&, Incoming&)> received_;
   Reactor reactor_{2};
   std::optional<Transport> transport_;

@@ -14,19 +14,13 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/internal/transport.h"
+#include "lockstep/rpc/transport_test_support.h"
 #include "lockstep/store/hash_store.h"
 
 namespace lockstep::rpc::internal {
 namespace transport_test {
 
 using namespace std::chrono_literals;
-
-Deadline soon() {
-  return Deadline::seconds(60);
-}
-Secret secret() {
-  return Secret::from_text("a job's");
-}
 
 // A transport that hands what it receives to a function, and keeps what was lost.
 class End {
@@ -42,12 +36,8 @@ class End {
                                 [received](const std::shared_ptr<Link>& link, Incoming& message) {
                                   if (received) received(link, message);
                                 },
-                            .lost =
-                                [this](const std::shared_ptr<Link>&, const std::string& why) {
-                                  const std::lock_guard lock(mutex_);
-                                  lost_.push_back(why);
-                                  changed_.notify_all();
-                                }},
+                            .lost = [this](const std::shared_ptr<Link>&,
+                                           const std::string& why) { losses_.add(why); }},
         soon());
   }
   ~End() { transport_.reset(); }
@@ -56,17 +46,11 @@ class End {
   Reactor& reactor() { return reactor_; }
   void end() { transport_.reset(); }
   // The reasons of `count` links that were lost.
-  std::vector<std::string> lost(size_t count) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, 60s, [&] { return lost_.size() >= count; }));
-    return lost_;
-  }
+  std::vector<std::string> lost(size_t count) { return losses_.wait(count); }
 
  private:
   Reactor reactor_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> lost_;
+  Losses losses_;
   std::optional<Transport> transport_;
 };
 

@@ -131,6 +131,8 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
 }
 
 void Engine::check_slowly(const bool& done, const Call& call) {
+  const bool pair = call.op == Op::kSend || call.op == Op::kRecv;
+  own_.peer_then.store(pair ? call.peer + 1 : 0, std::memory_order_relaxed);
   own_.looked.store(now_ns(), std::memory_order_relaxed);
   check_aborted();
   if (!queue_.empty()) compare_posts(*queue_.front());
@@ -154,7 +156,8 @@ void Engine::time_out(const Call& call, Deadline deadline) {
 }
 
 // The awaited ranks without those that wait too, for somebody else: only ranks that have not looked
-// at their peers for `silence`. Where all awaited ones wait, whoever else holds them up.
+// at their peers for `silence`. Where all awaited ones wait, whoever else holds them up: in a chain
+// of sends and receives the rank at its end.
 std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) const {
   const int64_t since = now_ns() - silence.count();
   const auto waits = [&](int r) {
@@ -166,6 +169,16 @@ std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) 
   std::vector<int> ranks;
   std::copy_if(direct.begin(), direct.end(), std::back_inserter(ranks),
                [&](int r) { return !waits(r); });
+  if (!ranks.empty()) return ranks;
+  std::vector<bool> seen(static_cast<size_t>(region_.size()), false);
+  seen[static_cast<size_t>(rank_)] = true;
+  for (int r : direct) {
+    while (r >= 0 && !seen[static_cast<size_t>(r)]) {
+      seen[static_cast<size_t>(r)] = true;
+      if (!waits(r)) ranks.push_back(r);
+      r = waits(r) ? region_.rank(r).peer_then.load(std::memory_order_relaxed) - 1 : -1;
+    }
+  }
   if (!ranks.empty() || queue_.empty()) return ranks.empty() ? direct : ranks;
   for (int r = 0; r < region_.size(); ++r) {
     const bool through =

@@ -12,7 +12,7 @@
 namespace lockstep::rounds {
 namespace {
 
-constexpr uint64_t kMagic = 0x324e4745524b534cULL;  // "LSKREGN2"
+constexpr uint64_t kMagic = 0x334e4745524b534cULL;  // "LSKREGN3"
 
 constexpr size_t round_up(size_t value) {
   return (value + kLine - 1) / kLine * kLine;

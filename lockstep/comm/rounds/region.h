@@ -82,6 +82,8 @@ struct RankState {
   alignas(kLine) std::atomic<uint32_t> departed;  // this rank's end was destroyed
   std::atomic<int32_t> pid;
   std::atomic<int64_t> looked;  // steady clock, ns: when it last looked at its peers as it waited
+  // Whom it waited for then, in a send or a receive: that rank plus one; 0 in a collective.
+  std::atomic<int32_t> peer_then;
   std::atomic<uint32_t> reach_step;  // set-up of shm/reach.h
   uint64_t probe_address;
   uint64_t probe_value;

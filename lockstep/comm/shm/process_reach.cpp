@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <thread>
 
@@ -35,13 +34,6 @@ bool transfer_all(Transfer transfer, int pid, void* own, uint64_t address, int64
     bytes -= n;
   }
   return true;
-}
-
-uint64_t random_word() {
-  const auto bytes = random_bytes(sizeof(uint64_t));
-  uint64_t word;
-  std::memcpy(&word, bytes.data(), sizeof word);
-  return word;
 }
 
 }  // namespace

@@ -63,16 +63,9 @@ class RemoteBackward final : public torch::autograd::Node {
       throw InvalidArgument("what came from '" + sent_->peer +
                             "' in an rpc::AutogradContext runs backward by the context's "
                             "backward(), not by the tensor's");
-    const ContextId id = sent_->context->id;
-    Writer& arguments = scratch_writer(core);
-    write_all(arguments, id, sent_->recording.token, pass->retain_graph,
-              std::vector<at::Tensor>(gradients.begin(), gradients.end()));
-    auto call = std::make_shared<TypedCall<PassResult>>();
-    {
-      ContextScope outside(CallContext(this_context()).without_autograd());
-      core->call(sent_->peer, "rpc.backward", 0, nullptr, arguments, {}, How::kSync, call);
-    }
-    const Future<PassResult> answer(std::move(call));
+    const auto answer = call_agent<PassResult>(
+        *core, sent_->peer, "rpc.backward", How::kSync, sent_->context->id, sent_->recording.token,
+        pass->retain_graph, std::vector<at::Tensor>(gradients.begin(), gradients.end()));
     torch::autograd::variable_list result(1 + sent_->tensors.size());
     sent_->context->wait_for(answer);
     if (sent_->tensors.empty()) return result;
@@ -205,12 +198,9 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
   if (!core) throw Cancelled("the agent was shut down");
   for (auto& [record, gradient] : late) {
     ++result.late;
-    Writer& arguments = scratch_writer(core);
-    write_all(arguments, id, record.second, static_cast<int64_t>(gradient.first), gradient.second);
-    auto call = std::make_shared<TypedCall<PassResult>>();
-    const ContextScope outside(CallContext(this_context()).without_autograd());
-    core->call(record.first, "rpc.late", 0, nullptr, arguments, {}, How::kAsync, call);
-    pass.answers.push_back(Future<PassResult>(std::move(call)));
+    pass.answers.push_back(
+        call_agent<PassResult>(*core, record.first, "rpc.late", How::kAsync, id, record.second,
+                               static_cast<int64_t>(gradient.first), gradient.second));
   }
   // The answer comes when all others have.
   struct Rest {

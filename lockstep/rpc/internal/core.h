@@ -172,4 +172,16 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::unique_ptr<Transport> transport_;  // last made, first gone
 };
 
+// Calls a function of another agent's own, outside of any autograd context.
+template <typename R, typename... A>
+Future<R> call_agent(Core& core, const std::string& to, std::string_view function, How how,
+                     const A&... arguments) {
+  Writer& writer = scratch_writer(core.shared_from_this());
+  write_all(writer, arguments...);
+  auto call = std::make_shared<TypedCall<R>>();
+  const ContextScope outside(this_context().without_autograd());
+  core.call(to, function, 0, nullptr, writer, {}, how, call);
+  return Future<R>(std::move(call));
+}
+
 }  // namespace lockstep::rpc::internal

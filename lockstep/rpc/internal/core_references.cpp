@@ -44,7 +44,7 @@ void try_for_a_while(Core& core, const std::function<bool()>& attempt,
                     }));
 }
 
-// An object's value, once it has been made, for to_here(): arguments are its number and the type that is wanted; or nothing, for wait().
+// An object's value, once it has been made, for to_here(); or nothing, for wait(). The argument is its number.
 class FetchFunction final : public Function {
  public:
   FetchFunction(Core& core, bool value) : core_(core), value_(value) {}
@@ -401,24 +401,27 @@ std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::t
   return object;
 }
 
-void start_fetch(const ReferencePtr& reference, const PendingPtr& call) {
+namespace {
+
+// A call of the owner's whose argument is the object.
+void ask_owner(const ReferencePtr& reference, const char* function, const PendingPtr& call) {
   const auto core = reference->core.lock();
   if (!core)
     return call->state().fail(
         std::make_exception_ptr(Cancelled("the agent of a reference was shut down")));
   Writer& arguments = scratch_writer(core);
   write_id(arguments, reference->id);
-  core->call_owner(reference->owner, "rpc.fetch", arguments, {}, How::kSync, call);
+  core->call_owner(reference->owner, function, arguments, {}, How::kSync, call);
+}
+
+}  // namespace
+
+void start_fetch(const ReferencePtr& reference, const PendingPtr& call) {
+  ask_owner(reference, "rpc.fetch", call);
 }
 
 void start_wait(const ReferencePtr& reference, const PendingPtr& call) {
-  const auto core = reference->core.lock();
-  if (!core)
-    return call->state().fail(
-        std::make_exception_ptr(Cancelled("the agent of a reference was shut down")));
-  Writer& arguments = scratch_writer(core);
-  write_id(arguments, reference->id);
-  core->call_owner(reference->owner, "rpc.wait", arguments, {}, How::kSync, call);
+  ask_owner(reference, "rpc.wait", call);
 }
 
 Destination destination_of(const ReferencePtr& reference) {

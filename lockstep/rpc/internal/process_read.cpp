@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -19,10 +18,7 @@
 
 namespace lockstep::rpc::internal {
 
-ProofWord::ProofWord() {
-  const std::string bytes = random_bytes(sizeof word_);
-  std::memcpy(&word_, bytes.data(), sizeof word_);
-}
+ProofWord::ProofWord() : word_(random_word()) {}
 
 bool read_process(int64_t pid, Proof proof, uint64_t address, void* to, size_t bytes) {
   constexpr size_t kMost = size_t{1} << 30;  // a call moves less than 2 GiB

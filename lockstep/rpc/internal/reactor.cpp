@@ -20,7 +20,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/rpc/internal/timers.h"
+#include "lockstep/rpc/internal/timed_slots.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -77,7 +77,7 @@ struct Reactor::State {
   ConditionVariable handled;  // some ready() has returned
   ConditionVariable ended;
   std::deque<Task> queue LOCKSTEP_GUARDED_BY(mutex);
-  Timers timers LOCKSTEP_GUARDED_BY(mutex);
+  TimedSlots<Task> timers LOCKSTEP_GUARDED_BY(mutex);
   Clock::time_point clock_set LOCKSTEP_GUARDED_BY(mutex) = Clock::time_point::max();
   std::unordered_map<int, std::shared_ptr<Watch>> watches LOCKSTEP_GUARDED_BY(mutex);
   uint32_t last_age LOCKSTEP_GUARDED_BY(mutex) = 0;
@@ -299,7 +299,7 @@ uint64_t Reactor::at(Clock::time_point when, Task task) {
 bool Reactor::cancel(uint64_t timer) {
   Task task;  // its end outside of the lock
   MutexLock lock(state_->mutex);
-  task = state_->timers.cancel(timer);
+  task = state_->timers.take(timer);
   lock.unlock();
   return task != nullptr;
 }

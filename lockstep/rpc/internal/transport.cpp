@@ -26,6 +26,7 @@
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/link.h"
+#include "lockstep/trace/trace_file.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -35,19 +36,6 @@ constexpr auto kStrangersTime = std::chrono::seconds(5);
 constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
 constexpr auto kAcceptedAgain = std::chrono::milliseconds(100);  // after there were no descriptors
-
-uint64_t random_word() {
-  const std::string bytes = random_bytes(sizeof(uint64_t));
-  uint64_t word;
-  std::memcpy(&word, bytes.data(), sizeof word);
-  return word;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 void check_name(const std::string& name) {
   const bool printable =
@@ -91,6 +79,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   void start(Handlers handlers);
   void accept(int listener, bool local);
   void meet(const std::shared_ptr<Stranger>& stranger, bool local);
+  bool end_meeting(const std::shared_ptr<Stranger>& stranger);
   void refuse(const std::shared_ptr<Stranger>& stranger, const std::string& why, bool counts);
   void count_refused(const std::string& why);
   std::shared_ptr<StreamLink> make_link(UniqueFd fd, Introduction introduction, bool local,
@@ -240,6 +229,22 @@ void Transport::State::accept(int listener, bool local) {
   }
 }
 
+// False: another thread has ended it.
+bool Transport::State::end_meeting(const std::shared_ptr<Stranger>& stranger) {
+  uint64_t timer = 0;
+  {
+    MutexLock lock(mutex);
+    const auto found =
+        std::find_if(strangers.begin(), strangers.end(),
+                     [&](const Meeting& meeting) { return meeting.stranger == stranger; });
+    if (found == strangers.end()) return false;
+    timer = found->timer;
+    strangers.erase(found);
+  }
+  reactor.cancel(timer);
+  return true;
+}
+
 void Transport::State::meet(const std::shared_ptr<Stranger>& stranger, bool local) {
   try {
     if (!stranger->advance()) return;
@@ -250,33 +255,13 @@ void Transport::State::meet(const std::shared_ptr<Stranger>& stranger, bool loca
     return refuse(stranger, error.what(), true);
   }
   reactor.forget(stranger->fd());
-  uint64_t timer = 0;
-  {
-    MutexLock lock(mutex);
-    const auto found =
-        std::find_if(strangers.begin(), strangers.end(),
-                     [&](const Meeting& meeting) { return meeting.stranger == stranger; });
-    if (found == strangers.end()) return;
-    timer = found->timer;
-    strangers.erase(found);
-  }
-  reactor.cancel(timer);
+  if (!end_meeting(stranger)) return;
   make_link(stranger->release(), stranger->introduction(), local, "", "");
 }
 
 void Transport::State::refuse(const std::shared_ptr<Stranger>& stranger, const std::string& why,
                               bool counts) {
-  uint64_t timer = 0;
-  {
-    MutexLock lock(mutex);
-    const auto found =
-        std::find_if(strangers.begin(), strangers.end(),
-                     [&](const Meeting& meeting) { return meeting.stranger == stranger; });
-    if (found == strangers.end()) return;
-    timer = found->timer;
-    strangers.erase(found);
-  }
-  reactor.cancel(timer);
+  if (!end_meeting(stranger)) return;
   if (counts)
     count_refused(why);
   else if (!why.empty())
@@ -400,7 +385,7 @@ Transport::Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secre
   state_ = std::make_shared<State>(reactor, std::move(store), secret, std::move(options));
   State& state = *state_;
   Hello& self = state.self;
-  self.peer = {state.options.name, random_word() | 1, ::getpid(), host_name()};
+  self.peer = {state.options.name, random_word() | 1, ::getpid(), trace::host_name()};
   self.host_identity = host_identity();
   if (state.options.alone) self.host_identity += "/" + std::to_string(self.peer.incarnation);
   self.proof = state.word.proof();
