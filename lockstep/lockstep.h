@@ -66,6 +66,7 @@
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
+#include "lockstep/recover/recovery.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/tokenizers/byte_level_bpe.h"
 #include "lockstep/train/accelerator.h"

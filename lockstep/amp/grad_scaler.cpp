@@ -195,4 +195,9 @@ void GradScaler::load_state(const GradScalerState& state) {
   progress_.clear();
 }
 
+void GradScaler::use(Communicator comm) {
+  comm_ = std::move(comm);
+  progress_.clear();
+}
+
 }  // namespace lockstep::amp

@@ -81,6 +81,9 @@ class GradScaler {
   GradScalerState state() const;
   // Between steps. Throws InvalidArgument if the numbers are not those of a scaler.
   void load_state(const GradScalerState& state);
+  // From now on with these ranks, such as a communicator's new generation (recover/recovery.h).
+  // Between steps; what was found of one under way is forgotten.
+  void use(Communicator comm);
 
  private:
   struct Progress {

@@ -40,6 +40,7 @@ Meeting from_launcher(const EnvLookup& env) {
       meeting.kind = Meeting::Kind::kAgent;
       meeting.address = *job.store;
       meeting.own_restarts = job.own_restarts;
+      meeting.replaces = job.replaces;
       break;
     case Launcher::kTorchrun:
       meeting.kind = job.world_size == 1 ? Meeting::Kind::kAlone : Meeting::Kind::kTorch;
@@ -321,7 +322,7 @@ Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
 }
 
 void refuse_to_join_again(Store& store, const Meeting& meeting) {
-  if (!meeting.own_restarts) return;
+  if (!meeting.own_restarts || meeting.replaces) return;
   const std::string rank = std::to_string(meeting.topology.rank);
   const std::string life = std::to_string(*meeting.own_restarts);
   const std::string first = store.compare_set("init-life/" + rank, "", life);

@@ -40,6 +40,8 @@ struct Meeting {
   bool topology_known = true;  // false: local ranks must be found out
   // How often this rank was started again alone; nullopt: ranks are not.
   std::optional<int> own_restarts = {};
+  // Ranks that die are started anew, and meet the others again (reformation.h).
+  bool replaces = false;
 };
 // Pure. Throws InvalidArgument.
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);
@@ -85,7 +87,7 @@ std::string host_identity();
 Topology find_topology(Store& store, int rank, int size, Deadline deadline);
 
 // Throws InvalidArgument where an earlier process of this rank, which was started again alone, has
-// called init() already: nobody waits for it a second time.
+// called init() already: nobody waits for it a second time. Not where the ranks meet again.
 void refuse_to_join_again(Store& store, const Meeting& meeting);
 
 // The last use of a store that rank 0 may serve: rank 0 returns once all others have said that they

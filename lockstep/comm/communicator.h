@@ -82,6 +82,8 @@ struct CommunicatorStats {
   const Calls& of(Op op) const { return by_op[static_cast<size_t>(op)]; }
 };
 
+class Communicator;
+
 struct CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
   // Where the rank shows its calls to the agent and to whoever else looks; may be null.
@@ -94,6 +96,10 @@ struct CommunicatorOptions {
   std::shared_ptr<void> keep = nullptr;
   // How it makes further groups (group_maker.h); null: it makes none.
   std::shared_ptr<GroupOrigin> origin = nullptr;
+  // Of the job's ranks, where those that die are replaced (reformation.h); null: they are not, or
+  // this is a group of some.
+  std::function<Communicator(Deadline)> reform = nullptr;
+  int64_t generation = 0;
 };
 
 // A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when
@@ -299,6 +305,22 @@ class Communicator final {
   // store went with the rank that served it: init_method tcp:// and rank 0), Timeout (the store
   // does not answer), InvalidArgument (this communicator cannot make groups).
   Communicator shrink(Deadline deadline);
+
+  // A new communicator of all ranks of the job, with the ranks and the size that they had, after an
+  // error broke this one and the launcher has started anew who died (lockstep run --on-failure
+  // replace). Every survivor calls it on the communicator that init() or an earlier reform()
+  // returned, whatever error it saw; this one is broken afterwards (reform aborts it first, so that
+  // ranks that still wait learn of the failure). A rank that was started anew calls init(), which
+  // meets them. Either all ranks return the new generation or, when one dies on the way, all of them
+  // wait for its successor. Nothing else of the job is restored: groups, symmetric memory and the
+  // state of training are made anew by whoever had them (recover/recovery.h).
+  //
+  // Throws Timeout that names the ranks that have not come (call it again, or end the process),
+  // StoreError (the job's store does not answer), InvalidArgument (nobody is started anew here, or
+  // this is a group of the job's ranks).
+  Communicator reform(Deadline deadline);
+  // Of the job's ranks as they met here: rises with every reform(); 0 where nobody is started anew.
+  int64_t generation() const;
 
   class Impl;
 

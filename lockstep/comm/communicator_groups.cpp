@@ -92,7 +92,26 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
   if (members.empty()) return std::nullopt;
   CommunicatorOptions options = impl_->options();
   options.origin = origin_of_group(*origin, name, members);
+  options.reform = nullptr;
   return Communicator(std::move(backend), topology, std::move(options));
+}
+
+Communicator Communicator::reform(Deadline deadline) {
+  const std::function<Communicator(Deadline)>& reform = impl_->options().reform;
+  if (!reform) {
+    throw InvalidArgument(
+        impl_->options().generation > 0
+            ? "reform: this is a group of the job's ranks; call it on the communicator that init() "
+              "returned, and make the group again"
+            : "reform: nobody starts ranks of this job anew; lockstep run --on-failure replace "
+              "does");
+  }
+  abort("rank " + std::to_string(rank()) + " left it for reform()");
+  return reform(deadline);
+}
+
+int64_t Communicator::generation() const {
+  return impl_->options().generation;
 }
 
 void Communicator::name_ranks(std::vector<std::string> titles) {

@@ -170,6 +170,7 @@ Communicator Communicator::shrink(Deadline deadline) {
     }
     CommunicatorOptions options = impl_->options();
     options.origin = origin_of_group(*origin, name, members);
+    options.reform = nullptr;
     return Communicator(std::move(backend), topology, std::move(options));
   } catch (const StoreError& error) {
     throw StoreError(

@@ -13,8 +13,10 @@
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/mpi/mpi_process.h"
+#include "lockstep/comm/reformation.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/secret.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/trace_writer.h"
@@ -52,6 +54,40 @@ std::string choose_between_hosts(Store& store, const Topology& topology, Deadlin
   const std::set<int> hosts(nodes.begin(), nodes.end());
   return hosts.size() < nodes.size() ? "hierarchical" : "tcp";
 }
+
+// Where ranks that die are started anew: how this one meets the others, the first time and again.
+class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
+ public:
+  JobMeeting(const std::shared_ptr<Store>& store, const Topology& topology, InitOptions options,
+             CommunicatorOptions communicator, int life)
+      : reformation_(store, topology.rank, topology.size,
+                     std::to_string(life) + "." + std::to_string(random_word())),
+        topology_(topology),
+        options_(std::move(options)),
+        communicator_(std::move(communicator)) {}
+
+  Communicator meet(Deadline deadline, const Joining::AtStep& say = nullptr) {
+    std::optional<Communicator> comm;
+    reformation_.form(
+        [&](int64_t number, const std::shared_ptr<Store>& store, Deadline limit) {
+          comm.reset();
+          CommunicatorOptions communicator = communicator_;
+          communicator.generation = number;
+          communicator.reform = [self = shared_from_this()](Deadline until) {
+            return self->meet(until);
+          };
+          comm.emplace(connect(store, topology_, options_, std::move(communicator), limit, say));
+        },
+        deadline);
+    return *std::move(comm);
+  }
+
+ private:
+  Reformation reformation_;
+  Topology topology_;
+  InitOptions options_;
+  CommunicatorOptions communicator_;
+};
 
 }  // namespace
 
@@ -153,8 +189,11 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     std::shared_ptr<Store> store;
     if (rendezvous.store) {
       refuse_to_join_again(*rendezvous.store, meeting);
-      // The k-th init() of a rank meets the k-th of the others.
-      const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank), 1);
+      // The k-th init() of a rank meets the k-th of the others, and so does that of a process which
+      // replaces it.
+      const std::string life =
+          meeting.replaces ? "." + std::to_string(meeting.own_restarts.value_or(0)) : "";
+      const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank) + life, 1);
       store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
       joining.meet_in(store, topology.rank, topology.size, outlived ? -1 : 0);
       joining.step("meeting the other ranks in the store");
@@ -166,8 +205,17 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
       };
       communicator.keep = std::make_shared<Keep>(Keep{rendezvous.store, rendezvous.keep});
     }
-    Communicator comm = connect(store, topology, options, std::move(communicator), deadline,
-                                [&joining](const std::string& what) { joining.step(what); });
+    const auto say = [&joining](const std::string& what) { joining.step(what); };
+    if (meeting.replaces && store && topology.size > 1) {
+      joining.step("meeting the other ranks, some of which may have been started anew");
+      Communicator comm = std::make_shared<JobMeeting>(
+                              std::make_shared<PrefixStore>("generations", store), topology,
+                              options, std::move(communicator), meeting.own_restarts.value_or(0))
+                              ->meet(deadline, say);
+      joining.done();
+      return comm;
+    }
+    Communicator comm = connect(store, topology, options, std::move(communicator), deadline, say);
     // A rank 0 that serves the store and ends at once must not take it from those still waiting.
     joining.step("leaving the store");
     if (store) leave_store(*store, topology.rank, topology.size, deadline);

@@ -37,7 +37,8 @@ void check_backend_name(const std::string& name);
 // under lockstep run, local). Under lockstep run, stdout becomes line-buffered, so that a rank's
 // lines come when they are printed. A rank that was started again alone (lockstep run --role
 // NAME=COUNT,restarts=N) cannot join again what a former process of it has joined, or begun to, and
-// gets InvalidArgument at once. Throws InvalidArgument, StoreError, Timeout (names the ranks
+// gets InvalidArgument at once; one that replaces a rank which died (--on-failure replace) meets the
+// others in their Communicator::reform(). Throws InvalidArgument, StoreError, Timeout (names the ranks
 // that did not arrive), PeerLost.
 Communicator init(const InitOptions& options = {});
 

@@ -84,6 +84,7 @@ JobEnvironment read_lockstep(const EnvLookup& env, const std::string& store) {
   JobEnvironment job = read_ranks(env, Launcher::kLockstep, "LOCKSTEP_STORE");
   job.store = parse_host_port(store);
   job.own_restarts = read_int(env, "LOCKSTEP_RESTART_COUNT", 0);
+  job.replaces = env("LOCKSTEP_ON_FAILURE") == "replace";
   return job;
 }
 

@@ -32,6 +32,7 @@ struct JobEnvironment {
   int restart_count = 0;  // of all ranks, or of this one alone
   // LOCKSTEP_RESTART_COUNT: how often this rank was started again alone, where its role has restarts.
   std::optional<int> own_restarts;
+  bool replaces = false;  // LOCKSTEP_ON_FAILURE=replace: ranks that die are started anew, alone
   std::optional<HostPort> store;   // LOCKSTEP_STORE: Lockstep's own store, kept by the agent
   std::optional<HostPort> master;  // MASTER_ADDR, MASTER_PORT
 };

@@ -1,0 +1,118 @@
+// Ranks that are killed, started anew, and met again.
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/job_store.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/gtest_ranks.h"
+
+namespace lockstep::reform_mp_test {
+namespace {
+
+using std::chrono::seconds;
+
+bool is_first_life() {
+  return process_env()("LOCKSTEP_RESTART_COUNT").value_or("0") == "0";
+}
+
+void die() {
+  ::kill(::getpid(), SIGKILL);
+}
+
+double sum_of_ones(Communicator& comm) {
+  const at::Tensor t = at::ones({50'000});
+  comm.all_reduce(t);
+  return t[49'999].item<double>();
+}
+
+class Reform : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Reform, SurvivorsKeepTheirProcessAndMeetTheNewRank) {
+  testing::expect_ranks(3,
+                        [](Communicator& first) {
+                          Communicator comm = first;
+                          const int pid = ::getpid();
+                          EXPECT_EQ(comm.size(), 3);
+                          int failures = 0;
+                          for (int step = is_first_life() ? 0 : -1; step < 6;) {
+                            try {
+                              if (step < 0) {  // where are the others?
+                                const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
+                                comm.all_reduce(at_step, ReduceOp::kMax);
+                                step = static_cast<int>(at_step.item<int64_t>());
+                              }
+                              if (step == 3 && comm.rank() == 1 && is_first_life()) die();
+                              EXPECT_EQ(sum_of_ones(comm), 3.0);
+                              ++step;
+                            } catch (const PeerLost&) {
+                              ++failures;
+                              comm = comm.reform(Deadline::after(seconds(20)));
+                              const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
+                              comm.all_reduce(at_step, ReduceOp::kMax);
+                              step = static_cast<int>(at_step.item<int64_t>());
+                            }
+                          }
+                          EXPECT_EQ(::getpid(), pid);
+                          EXPECT_EQ(failures, comm.rank() == 1 ? 0 : 1);
+                          EXPECT_EQ(comm.generation(), 2);
+                          // Groups of the new generation, made by old and new processes alike.
+                          Communicator twin = comm.duplicate();
+                          EXPECT_EQ(sum_of_ones(twin), 3.0);
+                          EXPECT_THROW(twin.reform(Deadline::after(seconds(1))), InvalidArgument);
+                        },
+                        {.backend = GetParam(), .replacements = 1});
+}
+
+// One after another, the ranks that have just come included, also while the others meet.
+TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
+  testing::expect_ranks(3,
+                        [](Communicator& first) {
+                          Communicator comm = first;
+                          const int life =
+                              std::stoi(process_env()("LOCKSTEP_RESTART_COUNT").value_or("0"));
+                          if (comm.rank() == 2 && life == 0)
+                            die();  // as soon as it has met the others
+                          if (comm.rank() == 2 && life == 1) die();
+                          if (comm.rank() == 0 && life == 0 && comm.generation() == 1) {
+                            try {
+                              sum_of_ones(comm);
+                            } catch (const PeerLost&) {
+                            }
+                            die();  // instead of meeting them
+                          }
+                          while (true) {
+                            try {
+                              EXPECT_EQ(sum_of_ones(comm), 3.0);
+                              comm.barrier();
+                              break;
+                            } catch (const PeerLost&) {
+                              comm = comm.reform(Deadline::after(seconds(30)));
+                            }
+                          }
+                          EXPECT_GE(comm.generation(), 3);
+                        },
+                        {.backend = GetParam(), .replacements = 3});
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Reform, ::testing::Values("shm", "tcp", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(ReformAlone, IsRefusedWhereNobodyIsStartedAnew) {
+  testing::expect_ranks(2, [](Communicator& comm) {
+    EXPECT_EQ(comm.generation(), 0);
+    EXPECT_THROW(comm.reform(Deadline::after(seconds(1))), InvalidArgument);
+    EXPECT_EQ(sum_of_ones(comm), 2.0) << "nothing was broken";
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::reform_mp_test

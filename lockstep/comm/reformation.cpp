@@ -1,0 +1,208 @@
+#include "lockstep/comm/reformation.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kMade = "made";
+constexpr auto kFirstPause = milliseconds(1);
+constexpr auto kLongestPause = milliseconds(20);
+// A wait in the store is cut into such pieces, to see whether the attempt goes on.
+constexpr auto kPiece = milliseconds(100);
+// All ranks are there when an attempt begins to connect, so that little time suffices; one that a
+// rank died in must not hold up the next. Twice as long each time: a machine may just be busy.
+constexpr Deadline::Duration kFirstPatience = std::chrono::seconds(4);
+
+// "0.3 s".
+std::string seconds_text(Deadline deadline) {
+  std::ostringstream text;
+  text << deadline.timeout_seconds() << " s";
+  return text.str();
+}
+
+// The attempt that this rank waits in was given up.
+class GivenUp : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace
+
+// One attempt, as one rank sees it.
+class Reformation::Attempt {
+ public:
+  Attempt(std::shared_ptr<Store> store, int rank, int size)
+      : store_(std::move(store)), rank_(rank), size_(size) {}
+
+  std::optional<std::string> outcome() { return store_->try_get("outcome"); }
+  std::string give_up(const std::string& why) { return store_->compare_set("outcome", "", why); }
+
+  // False: a former process of this rank was here.
+  bool announce(const std::string& life) {
+    return store_->compare_set(here(rank_), "", life) == life;
+  }
+
+  // True once all ranks are here; false when the attempt has been given up. Throws Timeout.
+  bool meet(Deadline deadline) {
+    milliseconds pause = kFirstPause;
+    std::vector<bool> came(static_cast<size_t>(size_), false);
+    while (true) {
+      const std::vector<int> missing = without(came, "here/");
+      if (missing.empty()) return true;
+      if (outcome()) return false;
+      if (deadline.expired()) {
+        give_up("rank " + std::to_string(rank_) + " waited no longer");
+        throw Timeout("the ranks of the job are to meet again, but rank " + joined(missing, ", ") +
+                      " did not come within " + seconds_text(deadline) +
+                      "; it hangs, or nobody has started it again");
+      }
+      rest(pause);
+    }
+  }
+
+  // This rank has connected. "made", or why not: equal on all ranks.
+  std::string agree(Deadline deadline) {
+    store_->set("made/" + std::to_string(rank_), "1");
+    milliseconds pause = kFirstPause;
+    std::vector<bool> made(static_cast<size_t>(size_), false);
+    while (true) {
+      if (const auto known = outcome()) return *known;
+      const std::vector<int> missing = without(made, "made/");
+      if (missing.empty()) return give_up(kMade);
+      if (deadline.expired()) return give_up("rank " + joined(missing, ", ") + " did not connect");
+      rest(pause);
+    }
+  }
+
+ private:
+  static std::string here(int rank) { return "here/" + std::to_string(rank); }
+  // The ranks that have no key `prefix`R yet; `known`: those that had one when last looked at.
+  std::vector<int> without(std::vector<bool>& known, const std::string& prefix) {
+    std::vector<int> ranks;
+    for (int r = 0; r < size_; ++r) {
+      const auto i = static_cast<size_t>(r);
+      if (!known[i]) known[i] = store_->try_get(prefix + std::to_string(r)).has_value();
+      if (!known[i]) ranks.push_back(r);
+    }
+    return ranks;
+  }
+  static void rest(milliseconds& pause) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min<milliseconds>(pause * 2, kLongestPause);
+  }
+
+  std::shared_ptr<Store> store_;
+  int rank_;
+  int size_;
+};
+
+namespace {
+
+// A store whose waits end when the attempt does. Once that is made, it is as the one below.
+class AttemptStore final : public Store {
+  template <typename Wait>
+  auto by_pieces(Deadline deadline, const Wait& wait) {
+    while (checks_ && deadline.remaining() > kPiece) {
+      try {
+        return wait(Deadline::after(kPiece));
+      } catch (const Timeout&) {
+        check_();
+      }
+    }
+    return wait(deadline);
+  }
+
+ public:
+  AttemptStore(std::shared_ptr<Store> base, std::function<void()> check)
+      : base_(std::move(base)), check_(std::move(check)) {}
+
+  void made() { checks_ = false; }
+
+  void set(const std::string& key, const std::string& value) override { base_->set(key, value); }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return by_pieces(deadline, [&](Deadline piece) { return base_->get(key, piece); });
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return base_->try_get(key);
+  }
+  int64_t add(const std::string& key, int64_t delta) override { return base_->add(key, delta); }
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  void wait(std::span<const std::string> keys, Deadline deadline) override {
+    by_pieces(deadline, [&](Deadline piece) { base_->wait(keys, piece); });
+  }
+  bool remove(const std::string& key) override { return base_->remove(key); }
+  void offer(const std::string& key, const std::string& value, Deadline answer) override {
+    base_->offer(key, value, answer);
+  }
+  std::optional<std::string> peek(const std::string& key, Deadline answer) override {
+    return base_->peek(key, answer);
+  }
+
+ private:
+  std::shared_ptr<Store> base_;
+  std::function<void()> check_;
+  std::atomic<bool> checks_{true};
+};
+
+}  // namespace
+
+Reformation::Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life)
+    : store_(std::move(store)), rank_(rank), size_(size), life_(std::move(life)) {}
+
+int64_t Reformation::form(const Connect& connect, Deadline deadline) {
+  Deadline::Duration patience = kFirstPatience;
+  while (true) {
+    const int64_t number = next_;
+    const auto base = std::make_shared<PrefixStore>(std::to_string(number), store_);
+    Attempt attempt(base, rank_, size_);
+    ++next_;
+    if (attempt.outcome()) continue;
+    if (!attempt.announce(life_)) {
+      attempt.give_up("rank " + std::to_string(rank_) + " was started again meanwhile");
+      continue;
+    }
+    if (!attempt.meet(deadline)) continue;
+    const Deadline limit = Deadline::after(std::min(patience, deadline.remaining()));
+    patience *= 2;
+    auto store =
+        std::make_shared<AttemptStore>(std::make_shared<PrefixStore>("world", base), [&attempt] {
+          if (const auto end = attempt.outcome(); end && *end != kMade) throw GivenUp(*end);
+        });
+    std::string outcome;
+    try {
+      connect(number, store, limit);
+      outcome = attempt.agree(limit);
+    } catch (const StoreError&) {
+      throw;
+    } catch (const InvalidArgument& error) {
+      attempt.give_up("rank " + std::to_string(rank_) + ": " + error.what());
+      throw;
+    } catch (const Error& error) {
+      outcome = attempt.give_up("rank " + std::to_string(rank_) + ": " + error.what());
+    }
+    store->made();
+    if (outcome == kMade) return number;
+    if (deadline.expired())
+      throw Timeout("the ranks of the job met again, but could not connect within " +
+                    seconds_text(deadline) + "; the last try: " + outcome);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,256 @@
+#include "lockstep/recover/recovery.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/rng_state.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/scaler_state.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
+#include "lockstep/recover/rank_copy.h"
+#include "lockstep/recover/resumption.h"
+
+namespace lockstep {
+namespace {
+
+using recover::decide_resumption;
+using recover::exchange_copies;
+using recover::RankState;
+using recover::Resumption;
+using recover::Standing;
+
+constexpr const char* kSource = "the state that came from another rank";
+
+std::vector<at::Tensor> buffers_of(const torch::nn::Module& model) {
+  std::vector<at::Tensor> buffers;
+  for (const auto& item : model.named_buffers()) {
+    if (item.value().defined()) buffers.push_back(item.value());
+  }
+  return buffers;
+}
+
+// A list of tensors that the other side does not know: their descriptions, then each of them.
+void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [name, tensor] : tensors)
+    list.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  send_object(comm, list, to);
+  for (const auto& [name, tensor] : tensors) comm.send(tensor, to);
+}
+
+NamedTensors receive_tensors(Communicator& comm, int from) {
+  NamedTensors tensors;
+  for (const nlohmann::json& entry : recv_object(comm, from)) {
+    const at::Tensor tensor =
+        at::empty(entry.at(2).get<std::vector<int64_t>>(),
+                  at::TensorOptions(static_cast<at::ScalarType>(entry.at(1).get<int>())));
+    tensors.emplace_back(entry.at(0).get<std::string>(), tensor);
+  }
+  for (const auto& [name, tensor] : tensors) comm.recv(tensor, from);
+  return tensors;
+}
+
+std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
+  constexpr int64_t kFields = 4;
+  const at::Tensor mine = at::empty({kFields}, at::kLong);
+  auto* fields = mine.mutable_data_ptr<int64_t>();
+  fields[0] = own.whole;
+  fields[1] = own.step;
+  fields[2] = own.agreeing;
+  fields[3] = own.has_copies;
+  const at::Tensor all = comm.all_gather(mine);
+  std::vector<Standing> ranks;
+  for (const int64_t* at = all.const_data_ptr<int64_t>();
+       ranks.size() < static_cast<size_t>(comm.size()); at += kFields) {
+    ranks.push_back({at[0] != 0, at[1], at[2] != 0, at[3] != 0});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options)
+    : comm_(std::move(comm)), state_(std::move(state)), options_(options) {
+  if (!state_.model) throw InvalidArgument("Recovery: there is no model");
+  if ((state_.save == nullptr) != (state_.load == nullptr))
+    throw InvalidArgument("Recovery: save and load belong together; give both or none");
+  const Deadline deadline = Deadline::after(options_.patience);
+  try {
+    resume();
+  } catch (const PeerLost&) {
+    meet_again(deadline);
+  } catch (const Timeout&) {
+    meet_again(deadline);
+  }
+}
+
+// What this rank has alone, as it is now.
+at::Tensor Recovery::capture() const {
+  return recover::pack({.generator = cpu_rng_state(),
+                        .buffers = buffers_of(*state_.model),
+                        .extra = state_.save ? state_.save() : std::string()});
+}
+
+void Recovery::put_back(const at::Tensor& packed) {
+  const std::vector<at::Tensor> buffers = buffers_of(*state_.model);
+  const RankState state = recover::unpack(packed, buffers);
+  set_cpu_rng_state(state.generator, kSource);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(state.buffers[i]);
+  if (state_.load) state_.load(state.extra);
+}
+
+void Recovery::update(const std::function<void()>& take) {
+  if (phase_ != Phase::kComputing)
+    throw InvalidArgument("Recovery: an update failed before; call recover() first");
+  take_ = take;
+  next_ = capture();
+  next_copies_ = exchange_copies(comm_, next_);
+  phase_ = Phase::kAgreeing;
+  comm_.barrier();
+  apply();
+}
+
+// All ranks have agreed.
+void Recovery::apply() {
+  phase_ = Phase::kUpdating;
+  take_();
+  take_ = nullptr;
+  ++step_;
+  own_ = std::move(next_);
+  copies_ = std::move(next_copies_);
+  phase_ = Phase::kComputing;
+}
+
+void Recovery::recover() {
+  const Deadline deadline = Deadline::after(options_.patience);
+  if (phase_ == Phase::kUpdating) throw;  // half of an update is no state to go on from
+  try {
+    throw;
+  } catch (const PeerLost& error) {
+    log_warning(std::string("recovering at step ") + std::to_string(step_) + ": " + error.what());
+  } catch (const Timeout& error) {
+    log_warning(std::string("recovering at step ") + std::to_string(step_) + ": " + error.what());
+  }
+  meet_again(deadline);
+}
+
+void Recovery::finish() {
+  const Deadline deadline = Deadline::after(options_.patience);
+  const int64_t steps = step_;
+  while (true) {
+    try {
+      comm_.barrier();
+      return;
+    } catch (const PeerLost&) {
+    } catch (const Timeout&) {
+    }
+    meet_again(deadline);
+    if (step_ != steps)
+      throw Mismatch("Recovery: this rank has done " + std::to_string(steps) + " steps, others " +
+                     std::to_string(step_) + "; all ranks must call update() equally often");
+  }
+}
+
+// Until no rank dies on the way.
+void Recovery::meet_again(Deadline deadline) {
+  while (true) {
+    try {
+      comm_ = comm_.reform(deadline);
+      if (resume()) ++recoveries_;
+      return;
+    } catch (const PeerLost&) {
+      // One more has died, or what a dead one had is lost: then all say the same.
+      if (lost_ || deadline.expired()) throw;
+    } catch (const Timeout&) {
+      if (deadline.expired()) throw;
+    }
+  }
+}
+
+// In a new generation: all ranks stand at the same step afterwards. Whether anything was recovered.
+bool Recovery::resume() {
+  if (state_.scaler != nullptr) state_.scaler->use(comm_);
+  const std::vector<Standing> ranks =
+      exchange_standings(comm_, {.whole = whole_,
+                                 .step = step_,
+                                 .agreeing = phase_ == Phase::kAgreeing,
+                                 .has_copies = has_copies_});
+  lost_ = true;
+  const Resumption plan = decide_resumption(ranks);
+  lost_ = false;
+  if (plan.anew) {
+    own_ = capture();
+  } else if (whole_) {
+    if (step_ < plan.step) apply();
+    phase_ = Phase::kComputing;
+    put_back(own_);
+  }
+  for (const auto& [rank, keeper] : plan.newcomers) {
+    if (comm_.rank() == plan.source) send_state(rank);
+    if (comm_.rank() == keeper) {
+      const at::Tensor& copy = copies_.at(rank);
+      send_object(comm_, copy.numel(), rank);
+      comm_.send(copy, rank);
+    }
+    if (comm_.rank() != rank) continue;
+    receive_state(plan.source);
+    own_ = at::empty({recv_object(comm_, keeper).get<int64_t>()}, at::kByte);
+    comm_.recv(own_, keeper);
+    put_back(own_);
+    step_ = plan.step;
+  }
+  // What a failure leaves from here on: a new rank is whole, but keeps nobody's state yet; the others
+  // keep what they kept, which is of this very step; and a run that begins has not begun.
+  if (!plan.anew) whole_ = true;
+  copies_ = exchange_copies(comm_, own_);
+  comm_.barrier();
+  whole_ = has_copies_ = true;
+  return !plan.anew;
+}
+
+void Recovery::send_state(int to) {
+  NamedTensors parameters;
+  for (const auto& item : state_.model->named_parameters()) {
+    if (item.value().defined()) parameters.emplace_back(item.key(), item.value().detach());
+  }
+  send_tensors(comm_, parameters, to);
+  if (state_.optimizer != nullptr) {
+    const Safetensors optimizer = optimizer_state(*state_.optimizer);
+    send_object(comm_, optimizer.metadata, to);
+    send_tensors(comm_, optimizer.tensors, to);
+  }
+  if (state_.scaler != nullptr) send_object(comm_, to_json(state_.scaler->state()), to);
+}
+
+void Recovery::receive_state(int from) {
+  const NamedTensors parameters = receive_tensors(comm_, from);
+  NamedTensors all = parameters;
+  for (const auto& item : state_.model->named_buffers()) {
+    if (item.value().defined()) all.emplace_back(item.key(), item.value().clone());
+  }
+  set_module_state(*state_.model, all, kSource);
+  if (state_.optimizer != nullptr) {
+    Safetensors optimizer;
+    optimizer.metadata = recv_object(comm_, from).get<Metadata>();
+    optimizer.tensors = receive_tensors(comm_, from);
+    set_optimizer_state(*state_.optimizer, optimizer, kSource);
+  }
+  if (state_.scaler != nullptr)
+    state_.scaler->load_state(
+        scaler_state_from_json(recv_object(comm_, from).get<std::string>(), kSource));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,301 @@
+// Ranks that are killed at any moment, and training that ends in the same bits.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/recover/recovery.h"
+#include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/long_tests.h"
+
+namespace lockstep::recovery_mp_test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+namespace fs = std::filesystem;
+
+constexpr int kRanks = 3;
+constexpr int64_t kSamples = 240, kBatch = 4, kWidth = 12;
+
+// Everything that a step leaves behind: parameters, a random stream (dropout), running means.
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    torch::manual_seed(7);
+    first = register_module("first", torch::nn::Linear(kWidth, 16));
+    norm = register_module("norm", torch::nn::BatchNorm1d(16));
+    dropout = register_module("dropout", torch::nn::Dropout(0.25));
+    last = register_module("last", torch::nn::Linear(16, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(dropout(torch::relu(norm(first(x))))); }
+
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+TORCH_MODULE(Net);
+
+// Where the job is, and what it shows to the test.
+class Place {
+ public:
+  explicit Place(fs::path folder) : folder_(std::move(folder)) {}
+  static Place of_this_rank() { return Place(std::getenv("RECOVERY_TEST_FOLDER")); }
+
+  void say(const std::string& name, const std::string& text) const {
+    const fs::path draft = folder_ / (name + "." + std::to_string(::getpid()));
+    std::ofstream(draft) << text;
+    fs::rename(draft, folder_ / name);
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  int64_t step() const {
+    const std::string text = read("step");
+    return text.empty() ? -1 : std::stoll(text);
+  }
+  fs::path result(int rank) const { return folder_ / ("rank" + std::to_string(rank)); }
+
+ private:
+  fs::path folder_;
+};
+
+// At a named moment of a step, a test may kill this process.
+using Moment = std::function<void(const char* what, int64_t step)>;
+
+void train(Communicator& first, int64_t steps, const Moment& moment) {
+  const Place place = Place::of_this_rank();
+  const int pid = ::getpid();
+  Net net;
+  torch::manual_seed(100 + static_cast<uint64_t>(first.rank()));
+  optim::FusedAdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  // How often this rank has seen each sample: something that it has alone.
+  std::vector<int> seen(kSamples, 0);
+  const auto save = [&seen] {
+    std::ostringstream text;
+    for (const int count : seen) text << count << ' ';
+    return text.str();
+  };
+  const auto load = [&seen](const std::string& text) {
+    std::istringstream words(text);
+    for (int& count : seen) words >> count;
+  };
+  Recovery run(first, {.model = net.ptr(), .optimizer = &optimizer, .save = save, .load = load},
+               {.patience = seconds(60)});
+  moment("constructed", run.step());
+  while (run.step() < steps) try {
+      DistributedDataParallel ddp(net, run.comm());
+      while (run.step() < steps) {
+        const int64_t step = run.step();
+        if (run.comm().rank() == 0) place.say("step", std::to_string(step));
+        moment("loading", step);
+        const int64_t begin = (step * kRanks + run.comm().rank()) * kBatch % kSamples;
+        const at::Tensor ids = at::arange(begin, begin + kBatch, at::kLong);
+        const at::Tensor x = torch::sin(ids.unsqueeze(1) * 0.7 + at::arange(kWidth) * 1.3);
+        optimizer.zero_grad();
+        const at::Tensor y = ddp(x);
+        for (int64_t i = begin; i < begin + kBatch; ++i) ++seen[static_cast<size_t>(i)];
+        moment("forward", step);
+        if (y.requires_grad())
+          y.register_hook([&, step](const at::Tensor& gradient) {
+            moment("backward", step);
+            return gradient;
+          });
+        const at::Tensor loss = torch::nn::functional::cross_entropy(y, ids % 3);
+        loss.backward();
+        moment("reduced", step);
+        run.update([&] {
+          moment("agreed", step);
+          optimizer.step();
+          moment("updated", step);
+        });
+        std::this_thread::sleep_for(milliseconds(2));
+      }
+    } catch (...) {
+      moment("failed", run.step());
+      run.recover();
+      moment("recovered", run.step());
+    }
+  run.finish();
+  EXPECT_EQ(::getpid(), pid);
+  const at::Tensor seen_by_all = at::tensor(seen, at::kInt);
+  run.comm().all_reduce(seen_by_all);
+  NamedTensors all = to_named_tensors(net->named_buffers());
+  for (const auto& entry : parameters_of(net)) all.push_back(entry);
+  all.emplace_back("seen_by_all", seen_by_all);
+  all.emplace_back("recoveries", at::full({1}, run.recoveries(), at::kLong));
+  write_safetensors(place.result(run.comm().rank()), all);
+}
+
+class Job {
+ public:
+  explicit Job(const std::string& name)
+      : folder_(fs::temp_directory_path() /
+                ("lockstep-recovery-" + std::to_string(::getpid()) + "-" + name)) {
+    // A rank's process has been told already.
+    if (!std::getenv("RECOVERY_TEST_FOLDER") || !in_rank()) {
+      fs::create_directories(folder_);
+      ::setenv("RECOVERY_TEST_FOLDER", folder_.c_str(), 1);
+    }
+  }
+  ~Job() {
+    std::error_code ignored;
+    if (!in_rank()) fs::remove_all(folder_, ignored);
+  }
+  static bool in_rank() { return process_env()("RANK").has_value(); }
+  Place place() const { return Place(folder_); }
+
+  // The step's results by rank and name.
+  std::vector<Safetensors> results() const {
+    std::vector<Safetensors> all;
+    for (int r = 0; r < kRanks; ++r) all.push_back(read_safetensors(place().result(r)));
+    return all;
+  }
+
+ private:
+  fs::path folder_;
+};
+
+int64_t recoveries_of(const std::vector<Safetensors>& results) {
+  int64_t most = 0;
+  for (const Safetensors& rank : results)
+    most = std::max(most, rank.find("recoveries")->item<int64_t>());
+  return most;
+}
+
+void expect_same(const std::vector<Safetensors>& found, const std::vector<Safetensors>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t r = 0; r < found.size(); ++r) {
+    for (const auto& [name, tensor] : expected[r].tensors) {
+      if (name == "recoveries") continue;
+      const at::Tensor* other = found[r].find(name);
+      ASSERT_NE(other, nullptr);
+      EXPECT_TRUE(at::equal(tensor, *other)) << name << " of rank " << r;
+    }
+  }
+}
+
+std::vector<Safetensors> run_job(const std::string& name, int64_t steps, const Moment& moment,
+                                 int replacements = 0) {
+  const Job job(name);
+  testing::expect_ranks(
+      kRanks, [&](Communicator& comm) { train(comm, steps, moment); },
+      {.deadline = seconds(testing::long_tests() ? 560 : 100), .replacements = replacements}, name);
+  // A rank's process comes here too, behind the jobs that are not its own.
+  if (Job::in_rank() || ::testing::Test::HasFailure()) return {};
+  return job.results();
+}
+
+int life() {
+  return std::stoi(process_env()("LOCKSTEP_RESTART_COUNT").value_or("0"));
+}
+
+void nothing(const char*, int64_t) {}
+
+// One rank dies at each moment of a step in turn, another one while they recover.
+TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
+  constexpr int64_t kSteps = 24;
+  const auto expected = run_job("undisturbed", kSteps, nothing);
+  if (!Job::in_rank()) {
+    ASSERT_FALSE(expected.empty());
+    EXPECT_EQ(recoveries_of(expected), 0);
+    for (int64_t i = 0; i < kSamples; ++i) {
+      // 24 steps of 3 x 4 samples go through 240 samples 1.2 times.
+      EXPECT_EQ(expected[0].find("seen_by_all")->const_data_ptr<int>()[i], i < 48 ? 2 : 1);
+    }
+  }
+  const auto found = run_job(
+      "disturbed", kSteps,
+      [](const char* what, int64_t step) {
+        const int rank = std::stoi(process_env()("RANK").value_or("0"));
+        const std::string now = what;
+        const auto dies = [&](const char* at, int64_t in, int who, int its_life) {
+          if (now == at && step == in && rank == who && life() == its_life)
+            ::kill(::getpid(), SIGKILL);
+        };
+        dies("loading", 0, 1, 0);
+        dies("forward", 3, 0, 0);
+        dies("backward", 6, 2, 0);
+        dies("reduced", 9, 1, 1);
+        dies("agreed", 12, 0, 1);
+        dies("updated", 15, 2, 1);
+        dies("failed", 16, 1, 2);       // while the others recover from that
+        dies("constructed", 16, 2, 2);  // as soon as it has its state
+        dies("recovered", 16, 0, 2);
+      },
+      5);
+  if (Job::in_rank()) return;
+  ASSERT_FALSE(found.empty());
+  EXPECT_GE(recoveries_of(found), 1);
+  expect_same(found, expected);
+}
+
+// Killed from outside at random moments, starting included.
+TEST(Recovery, RandomKillsCostNoBit) {
+  const int kills = testing::long_tests() ? 100 : 6;
+  const int64_t steps = testing::long_tests() ? 6000 : 500;
+  const auto expected = run_job("undisturbed", steps, nothing);
+  if (Job::in_rank()) {
+    run_job("killed", steps, nothing);
+    return;
+  }
+  ASSERT_FALSE(expected.empty());
+  std::atomic<bool> over{false};
+  int done = 0;
+  std::thread killer([&] {
+    const Place place(fs::temp_directory_path() /
+                      ("lockstep-recovery-" + std::to_string(::getpid()) + "-killed"));
+    std::mt19937 random(20);
+    const int parent = ::getpid();
+    while (!over && done < kills) {
+      std::this_thread::sleep_for(
+          milliseconds(std::uniform_int_distribution<int>(20, 900)(random)));
+      const int64_t step = place.step();
+      if (step < 0 || step > steps - 200) continue;
+      std::vector<int> pids;
+      std::error_code ignored;
+      for (const auto& task :
+           fs::directory_iterator("/proc/" + std::to_string(parent) + "/task", ignored)) {
+        std::ifstream children(task.path() / "children");
+        for (int pid = 0; children >> pid;) pids.push_back(pid);
+      }
+      if (pids.empty()) continue;
+      ::kill(pids[std::uniform_int_distribution<size_t>(0, pids.size() - 1)(random)], SIGKILL);
+      ++done;
+    }
+  });
+  const auto found = run_job("killed", steps, nothing, 200);
+  over = true;
+  killer.join();
+  if (found.empty()) return;
+  EXPECT_GE(done, 3);
+  std::cout << done << " kills, " << recoveries_of(found) << " recoveries of the oldest process\n";
+  expect_same(found, expected);
+}
+
+}  // namespace
+}  // namespace lockstep::recovery_mp_test

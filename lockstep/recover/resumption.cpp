@@ -1,0 +1,56 @@
+#include "lockstep/recover/resumption.h"
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
+
+namespace lockstep::recover {
+
+std::vector<int> keepers_of(int rank, int size) {
+  if (size == 1) return {};
+  const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+  if (next == before) return {next};
+  return {next, before};
+}
+
+Resumption decide_resumption(std::span<const Standing> ranks) {
+  const auto size = static_cast<int>(ranks.size());
+  const auto at = [&](int rank) -> const Standing& { return ranks[static_cast<size_t>(rank)]; };
+  Resumption plan;
+  for (int r = 0; r < size; ++r) {
+    if (!at(r).whole) continue;
+    if (plan.source < 0) plan.source = r;
+    plan.step = std::max(plan.step, at(r).step);
+  }
+  if (plan.source < 0) {
+    plan.anew = true;
+    return plan;
+  }
+  for (int r = 0; r < size; ++r) {
+    if (!at(r).whole || at(r).step == plan.step) continue;
+    if (at(r).step + 1 != plan.step || !at(r).agreeing) {
+      throw Mismatch("recovery: rank " + std::to_string(r) + " has done " +
+                     std::to_string(at(r).step) + " steps, others " + std::to_string(plan.step) +
+                     "; all ranks must call update() equally often");
+    }
+    plan.behind.push_back(r);
+  }
+  for (int r = 0; r < size; ++r) {
+    if (at(r).whole) continue;
+    const std::vector<int> keepers = keepers_of(r, size);
+    const auto keeper = std::find_if(keepers.begin(), keepers.end(),
+                                     [&](int k) { return at(k).whole && at(k).has_copies; });
+    if (keeper == keepers.end()) {
+      throw PeerLost("recovery: what rank " + std::to_string(r) + " had alone went with rank " +
+                         joined(keepers, " and ") +
+                         ", which kept a copy of it; start again from the last checkpoint",
+                     r);
+    }
+    plan.newcomers.push_back({r, *keeper});
+  }
+  return plan;
+}
+
+}  // namespace lockstep::recover
