@@ -451,6 +451,22 @@ def roles(job):
         sys.exit(done.stderr)
 
 
+def recovery(job):
+    steps = ["--steps", "12"]
+    undisturbed = job.output("recovery", *steps)
+    if not re.fullmatch(r"12 steps, parameters [0-9a-f]{16}\n", undisturbed):
+        sys.exit(undisturbed)
+    if job.way != "run":
+        return
+    command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "2", "-np", str(job.ranks),
+               f"{job.options.bin}/examples/recovery", *steps, "--kill-rank", "1", "--kill-step", "7"]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    expect("recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
+    if "rank 1 killed by SIGKILL" not in done.stderr or "it is started again, 1 of 2" not in done.stderr:
+        sys.exit(done.stderr)
+
+
 def missing(options, way):
     """Why `way` cannot be tried here, or None."""
     if way in MPIRUNS:
@@ -470,7 +486,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint, products, roles,
+                                        expert_parallel, context_parallel, divided_checkpoint, products, recovery, roles,
                                         calls, reinforce, split_rnn, parameter_server, pipeline_resnet, ddp_embedding)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

@@ -36,13 +36,17 @@ std::chrono::milliseconds restart_pause(int n) {
 Supervisor::Supervisor(int ranks, std::chrono::milliseconds grace)
     : Supervisor(std::vector<RankPolicy>(static_cast<size_t>(ranks)), grace) {}
 
-Supervisor::Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone)
+Supervisor::Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone,
+                       int replacements)
     : ranks_(std::move(ranks)),
       grace_(grace),
       alone_(alone),
       alive_(ranks_.size(), true),
       restarts_(ranks_.size(), 0),
       restart_at_(ranks_.size()),
+      replacements_(replacements),
+      started_at_(ranks_.size()),
+      quick_ends_(ranks_.size(), 0),
       running_(static_cast<int>(ranks_.size())) {
   for (const RankPolicy& rank : ranks_) {
     has_services_ = has_services_ || rank.service;
@@ -63,11 +67,21 @@ std::vector<SignalOrder> Supervisor::kill_all() {
   return to_running(SIGKILL, true);
 }
 
-// A wrong option or input fails the same way each time.
-bool Supervisor::comes_back(const RankExit& exit) const {
+// Counts it. A wrong option or input fails the same way each time.
+bool Supervisor::comes_back(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
-  return !exit.status.ok() && !hopeless && restarts_[rank] < ranks_[rank].restarts;
+  if (exit.status.ok() || hopeless) return false;
+  if (restarts_[rank] < ranks_[rank].restarts) return true;
+  if (replaced_ >= replacements_) return false;
+  ++replaced_;
+  return true;
+}
+
+std::chrono::milliseconds Supervisor::pause_before_next(size_t rank, Time now) {
+  if (replacements_ == 0) return restart_pause(restarts_[rank]);
+  quick_ends_[rank] = now - started_at_[rank] < kQuickEnd ? quick_ends_[rank] + 1 : 0;
+  return quick_ends_[rank] > 0 ? restart_pause(quick_ends_[rank]) : std::chrono::milliseconds(0);
 }
 
 std::ptrdiff_t Supervisor::waiting() const {
@@ -99,7 +113,8 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
   for (const RankExit& exit : exits) {
     if (exit.status.ok()) continue;
     const auto rank = static_cast<size_t>(exit.local_rank);
-    restart_at_[rank] = now + restart_pause(++restarts_[rank]);
+    ++restarts_[rank];
+    restart_at_[rank] = now + pause_before_next(rank, now);
   }
   return {};
 }
@@ -129,6 +144,7 @@ std::vector<int> Supervisor::take_restarts(Time now) {
   for (size_t rank = 0; rank < restart_at_.size(); ++rank) {
     if (!restart_at_[rank] || *restart_at_[rank] > now) continue;
     restart_at_[rank].reset();
+    started_at_[rank] = now;
     alive_[rank] = true;
     ++running_;
     due.push_back(static_cast<int>(rank));

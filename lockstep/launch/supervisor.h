@@ -41,6 +41,8 @@ struct RankPolicy {
 // Before a rank is started again for the n-th time, from 1: 100 ms, twice as long each time, at
 // most 5 s.
 std::chrono::milliseconds restart_pause(int n);
+// A process that ends sooner than this counts as one that will do so again.
+inline constexpr std::chrono::seconds kQuickEnd{1};
 
 class Supervisor {
  public:
@@ -48,7 +50,10 @@ class Supervisor {
 
   Supervisor(int ranks, std::chrono::milliseconds grace);
   // `alone`: the job has no ranks on other hosts. Otherwise on_stop() has to say when services end.
-  Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone = true);
+  // `replacements`: so often any of the ranks that fails is replaced, the others going on; at once,
+  // but for a rank whose processes end quickly, which has a pause of restart_pause() for each in a row.
+  Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone = true,
+             int replacements = 0);
 
   // All ends found in one look. A failure makes the others stop: SIGTERM, and SIGKILL after the
   // grace; but a rank that has restarts left waits for the next one instead. So do the services
@@ -77,6 +82,9 @@ class Supervisor {
   int most_restarts(int local_rank) const {
     return ranks_[static_cast<size_t>(local_rank)].restarts;
   }
+  // Of all ranks together, and how often that may be.
+  int replaced() const { return replaced_; }
+  int replacements() const { return replacements_; }
   // Only services are left here, if any.
   bool served() const { return has_services_ && to_be_served_ == 0; }
   bool killing() const { return phase_ == Phase::kKilling; }
@@ -89,7 +97,8 @@ class Supervisor {
 
   std::vector<SignalOrder> to_running(int signal, bool group) const;
   std::vector<SignalOrder> kill_all();
-  bool comes_back(const RankExit& exit) const;
+  bool comes_back(const RankExit& exit);
+  std::chrono::milliseconds pause_before_next(size_t rank, Time now);
   void begin_to_stop(Time now);
   std::ptrdiff_t waiting() const;
 
@@ -99,6 +108,10 @@ class Supervisor {
   std::vector<bool> alive_;
   std::vector<int> restarts_;
   std::vector<std::optional<Time>> restart_at_;
+  int replacements_ = 0;
+  int replaced_ = 0;
+  std::vector<Time> started_at_;  // the latest process of a rank that was started again
+  std::vector<int> quick_ends_;   // of a rank, in a row
   int running_;
   int to_be_served_ = 0;  // ranks that are no services and have not ended well
   bool has_services_ = false;

@@ -116,5 +116,57 @@ TEST(FirstFailure, ASignalBeforeAnExitBeforeNothing) {
   EXPECT_EQ(choose({exited(0, 0), exited(1, 5)}), 1);
 }
 
+class Replacing : public ::testing::Test {
+ protected:
+  std::vector<int> due(milliseconds at) { return supervisor_.take_restarts(kStart + at); }
+
+  Supervisor supervisor_{std::vector<RankPolicy>(3), kGrace, true, 3};
+};
+
+TEST_F(Replacing, ARankThatDiesIsStartedAnewAtOnceAndTheOthersGoOn) {
+  EXPECT_THAT(exits(supervisor_, {killed(1, SIGKILL)}), IsEmpty());
+  EXPECT_TRUE(supervisor_.waits(1));
+  EXPECT_EQ(supervisor_.next_time(), kStart);
+  EXPECT_THAT(due({}), ElementsAre(1));
+  EXPECT_EQ(supervisor_.restarts(1), 1);
+  EXPECT_EQ(supervisor_.restarts(0), 0);
+  EXPECT_EQ(supervisor_.replaced(), 1);
+}
+
+TEST_F(Replacing, ProcessesThatEndQuicklyHavePauses) {
+  exits(supervisor_, {exited(1, 1)});
+  due({});
+  exits(supervisor_, {exited(1, 1)}, milliseconds(300));
+  EXPECT_THAT(due(milliseconds(399)), IsEmpty());
+  EXPECT_THAT(due(milliseconds(400)), ElementsAre(1));
+  exits(supervisor_, {exited(1, 1)}, milliseconds(700));
+  EXPECT_THAT(due(milliseconds(899)), IsEmpty()) << "the second in a row: 200 ms";
+  EXPECT_THAT(due(milliseconds(900)), ElementsAre(1));
+}
+
+TEST_F(Replacing, OneThatLivedLongHasNoPause) {
+  exits(supervisor_, {exited(1, 1)});
+  due({});
+  exits(supervisor_, {exited(1, 1)}, milliseconds(1000));
+  EXPECT_THAT(due(milliseconds(1000)), ElementsAre(1));
+}
+
+TEST_F(Replacing, TheLimitIsOfAllRanksTogether) {
+  exits(supervisor_, {killed(0, SIGKILL), killed(1, SIGKILL)});
+  due({});
+  exits(supervisor_, {killed(2, SIGKILL)}, milliseconds(2000));
+  due(milliseconds(2000));
+  EXPECT_EQ(supervisor_.replaced(), 3);
+  EXPECT_THAT(exits(supervisor_, {killed(0, SIGKILL)}, milliseconds(4000)),
+              ElementsAre(group(1, SIGTERM), group(2, SIGTERM)));
+  EXPECT_EQ(supervisor_.failure()->local_rank, 0);
+}
+
+TEST_F(Replacing, BadUsageIsFinal) {
+  EXPECT_THAT(exits(supervisor_, {exited(1, 2)}),
+              ElementsAre(group(0, SIGTERM), group(2, SIGTERM)));
+  EXPECT_EQ(supervisor_.replaced(), 0);
+}
+
 }  // namespace supervisor_test
 }  // namespace lockstep::launch

@@ -4,6 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <chrono>
+#include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -62,6 +64,22 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   return tensors;
 }
 
+// "step 20 goes on after 0.71 s: rank 1 was replaced (met after 0.68 s); it had failed so: ...".
+std::string recovery_line(const Resumption& plan, const Recovery::Times& times,
+                          const std::string& reason) {
+  std::vector<int> replaced;
+  for (const auto& newcomer : plan.newcomers) replaced.push_back(newcomer.rank);
+  char seconds[64];
+  std::snprintf(seconds, sizeof seconds, "%.2f s (all ranks had met after %.2f s)", times.ready,
+                times.met);
+  const std::string who =
+      replaced.empty() ? "nobody had to be replaced"
+                       : "rank " + joined(replaced, ", ") +
+                             (replaced.size() == 1 ? " was replaced" : " were replaced");
+  return "step " + std::to_string(plan.step) + " goes on after " + seconds + ", " + who +
+         "; what had happened: " + reason;
+}
+
 std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
   constexpr int64_t kFields = 4;
   const at::Tensor mine = at::empty({kFields}, at::kLong);
@@ -89,10 +107,11 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   const Deadline deadline = Deadline::after(options_.patience);
   try {
     resume();
-  } catch (const PeerLost&) {
-    meet_again(deadline);
-  } catch (const Timeout&) {
-    meet_again(deadline);
+  } catch (const PeerLost& error) {
+    if (lost_) throw;
+    meet_again(deadline, error.what());
+  } catch (const Timeout& error) {
+    meet_again(deadline, error.what());
   }
 }
 
@@ -137,27 +156,31 @@ void Recovery::apply() {
 void Recovery::recover() {
   const Deadline deadline = Deadline::after(options_.patience);
   if (phase_ == Phase::kUpdating) throw;  // half of an update is no state to go on from
+  std::string reason;
   try {
     throw;
   } catch (const PeerLost& error) {
-    log_warning(std::string("recovering at step ") + std::to_string(step_) + ": " + error.what());
+    reason = error.what();
   } catch (const Timeout& error) {
-    log_warning(std::string("recovering at step ") + std::to_string(step_) + ": " + error.what());
+    reason = error.what();
   }
-  meet_again(deadline);
+  meet_again(deadline, reason);
 }
 
 void Recovery::finish() {
   const Deadline deadline = Deadline::after(options_.patience);
   const int64_t steps = step_;
   while (true) {
+    std::string reason;
     try {
       comm_.barrier();
       return;
-    } catch (const PeerLost&) {
-    } catch (const Timeout&) {
+    } catch (const PeerLost& error) {
+      reason = error.what();
+    } catch (const Timeout& error) {
+      reason = error.what();
     }
-    meet_again(deadline);
+    meet_again(deadline, reason);
     if (step_ != steps)
       throw Mismatch("Recovery: this rank has done " + std::to_string(steps) + " steps, others " +
                      std::to_string(step_) + "; all ranks must call update() equally often");
@@ -165,11 +188,20 @@ void Recovery::finish() {
 }
 
 // Until no rank dies on the way.
-void Recovery::meet_again(Deadline deadline) {
+void Recovery::meet_again(Deadline deadline, const std::string& reason) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto seconds = [start] {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
   while (true) {
     try {
       comm_ = comm_.reform(deadline);
-      if (resume()) ++recoveries_;
+      times_.met = seconds();
+      const Resumption plan = resume();
+      times_.ready = seconds();
+      ++recoveries_;
+      if (comm_.rank() == plan.source) log_warning(recovery_line(plan, times_, reason));
       return;
     } catch (const PeerLost&) {
       // One more has died, or what a dead one had is lost: then all say the same.
@@ -180,8 +212,8 @@ void Recovery::meet_again(Deadline deadline) {
   }
 }
 
-// In a new generation: all ranks stand at the same step afterwards. Whether anything was recovered.
-bool Recovery::resume() {
+// In a new generation: all ranks stand at the same step afterwards.
+Resumption Recovery::resume() {
   if (state_.scaler != nullptr) state_.scaler->use(comm_);
   const std::vector<Standing> ranks =
       exchange_standings(comm_, {.whole = whole_,
@@ -218,7 +250,7 @@ bool Recovery::resume() {
   copies_ = exchange_copies(comm_, own_);
   comm_.barrier();
   whole_ = has_copies_ = true;
-  return !plan.anew;
+  return plan;
 }
 
 void Recovery::send_state(int to) {

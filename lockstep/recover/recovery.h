@@ -53,6 +53,9 @@ namespace lockstep {
 namespace amp {
 class GradScaler;
 }
+namespace recover {
+struct Resumption;
+}
 
 // What training consists of, on this rank. All of it outlives the Recovery.
 struct Recoverable {
@@ -100,8 +103,17 @@ class Recovery {
   // To be called while an exception is handled, on whatever rank there was one. PeerLost and Timeout:
   // meets the other ranks anew and returns once all stand at the same step, gradients undefined, the
   // random stream where that step begins. Any other exception, and one that nobody can recover from,
-  // is thrown further. Collective over the survivors and the newcomers' constructors.
+  // is thrown further. One rank writes a line on stderr. Collective over the survivors and the
+  // newcomers' constructors.
   void recover();
+
+  // Seconds of the latest recovery on this rank, since recover() was called: until all ranks had met
+  // again, and until all stood at the same step. Zeros before the first.
+  struct Times {
+    double met = 0;
+    double ready = 0;
+  };
+  Times times() const { return times_; }
 
   // At the end: returns once all ranks have done all their steps, so that none ends while others
   // still need it. Recovers by itself. Collective.
@@ -114,8 +126,8 @@ class Recovery {
   void put_back(const at::Tensor& packed);
   void begin();
   void apply();
-  void meet_again(Deadline deadline);
-  bool resume();
+  void meet_again(Deadline deadline, const std::string& reason);
+  recover::Resumption resume();
   void send_state(int to);
   void receive_state(int from);
 
@@ -128,6 +140,7 @@ class Recovery {
   Phase phase_ = Phase::kComputing;
   int64_t step_ = 0;
   int recoveries_ = 0;
+  Times times_;
   std::function<void()> take_;
   at::Tensor own_, next_;  // what this rank has alone at the start of this step, and of the next
   std::map<int, at::Tensor> copies_, next_copies_;  // of neighbours, likewise
