@@ -225,7 +225,12 @@ TEST(RunPlan, WrongValuesAreOneClearLine) {
   EXPECT_THAT(error_of("./no-such-program"), HasSubstr("No such file"));
   EXPECT_THAT(error_of("no-such-script.py"),
               HasSubstr("script 'no-such-script.py' does not exist"));
-  EXPECT_THAT(error_of("--nnodes 1:4 /bin/true"), HasSubstr("give one number"));
+  EXPECT_THAT(error_of("--nnodes 4:1 --rdzv-endpoint a /bin/true"),
+              HasSubstr("at least 4 hosts and at most 1 contradict each other"));
+  EXPECT_THAT(error_of("--nnodes 0:4 /bin/true"), HasSubstr("such as 2 or 2:4"));
+  EXPECT_THAT(error_of("--on-failure panic /bin/true"), HasSubstr("expected stop or restart"));
+  EXPECT_THAT(error_of("--on-failure stop --max-restarts 2 /bin/true"),
+              HasSubstr("--on-failure=stop contradicts --max-restarts=2"));
   EXPECT_THAT(error_of("--nnodes x /bin/true"), HasSubstr("--nnodes=x"));
   EXPECT_THAT(error_of("--node-rank 1 /bin/true"), HasSubstr("--node-rank=1"));
   EXPECT_THAT(error_of("-r 4 /bin/true"), HasSubstr("--redirects: '4'"));
@@ -291,6 +296,11 @@ TEST(RunNodes, ByEndpoint) {
   EXPECT_EQ(nodes.join_timeout, std::chrono::seconds(5));
   EXPECT_EQ(nodes.silence, std::chrono::seconds(6));
   EXPECT_EQ(nodes.interface, "eth0");
+  const launch::NodesOptions some =
+      nodes_of("--nnodes 2:4 --rdzv-endpoint a --rdzv-conf last_call_timeout=2.5 /bin/true");
+  EXPECT_EQ(some.min_nodes, 2);
+  EXPECT_EQ(some.nodes, 4);
+  EXPECT_EQ(some.last_call, std::chrono::milliseconds(2500));
   EXPECT_EQ(nodes_of("--nnodes 2 --rdzv-endpoint a /bin/true").endpoints.front().to_string(),
             "a:29400");
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a:0 /bin/true"), HasSubstr("port 0"));
@@ -325,7 +335,7 @@ TEST(RunNodes, ByHostList) {
               ElementsAre("ssh", "-p", "22"));
   EXPECT_THAT(error_of("-H here:1,localhost:1 /bin/true"), HasSubstr("both this host"));
   EXPECT_THAT(error_of("-H b --nnodes 2 /bin/true"), HasSubstr("leave --nnodes"));
-  EXPECT_EQ(plan("-H b --max-restarts 3 /bin/true").notes.size(), 1u);
+  EXPECT_EQ(plan("-H b --max-restarts 3 /bin/true").options.max_restarts, 3);
 }
 
 TEST(RunPlan, Commands) {

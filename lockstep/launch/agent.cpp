@@ -7,11 +7,9 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/launch/alone_agent.h"
 #include "lockstep/launch/attempt.h"
-#include "lockstep/launch/failure_report.h"
-#include "lockstep/launch/master_port.h"
 #include "lockstep/launch/peers.h"
-#include "lockstep/store/tcp_store.h"
 
 namespace lockstep::launch {
 namespace {
@@ -31,8 +29,11 @@ void check(const LaunchOptions& options) {
   if (options.master_port.value_or(0) < 0 || options.master_port.value_or(0) > 65535) {
     refuse("master port " + std::to_string(*options.master_port) + " is not from 0 to 65535");
   }
-  if (options.nodes && options.max_restarts > 0)
-    refuse("ranks can be restarted on one host only; with several, start the job again");
+  if (options.nodes && options.nodes->min_nodes > options.nodes->nodes)
+    refuse("at least " + std::to_string(options.nodes->min_nodes) +
+           " hosts asked for, and at most " + std::to_string(options.nodes->nodes));
+  if (options.on_failure == OnFailure::kStop && options.max_restarts > 0)
+    refuse("max-restarts contradicts on-failure stop");
   check_roles(options.roles);
   if (!options.roles.empty() && !options.nodes && rank_count(options.roles) != options.nproc)
     refuse(std::to_string(options.nproc) + " ranks asked for, but the roles have " +
@@ -78,11 +79,6 @@ class DescendantReaper {
   int former_ = 0;
 };
 
-// A wrong option or input fails the same way each time.
-bool worth_a_restart(const WorkerFailure& failure) {
-  return failure.signal != 0 || failure.exit_code != 2;
-}
-
 // The program has told what was wrong itself when it exits with 2, provided that it could be seen.
 bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   if (options.quiet) return false;
@@ -100,50 +96,12 @@ bool output_failed(const AttemptResult& attempt) {
   return true;
 }
 
-LaunchResult run_on_one_host(const AgentContext& context) {
-  const LaunchOptions& options = context.options;
-  LaunchResult result;
-  while (true) {
-    // Every attempt has a store, a secret and a port of its own.
-    const Secret secret = Secret::generate();
-    const TcpStoreServer store({"127.0.0.1", 0}, secret);
-    const PortReservation master_port(options.master_port);
-    NodePlan node;
-    node.local_ranks = node.world_size = options.nproc;
-    node.master = {options.master_addr, master_port.port()};
-    node.store = store.address();
-    AttemptResult attempt =
-        Attempt(context, {.node = node, .secret = secret, .restart_count = result.restarts}).run();
-    result.failure = std::move(attempt.failure);
-    if (output_failed(attempt)) {
-      result.exit_code = 1;
-      return result;
-    }
-    if (!result.failure) {
-      result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : 0;
-      return result;
-    }
-    result.exit_code = worth_a_restart(*result.failure) ? 1 : 2;
-    if (result.restarts == options.max_restarts || result.exit_code == 2) break;
-    ++result.restarts;
-    if (!options.quiet) {
-      write_all(STDERR_FILENO, "[lockstep] " + describe_cause(*result.failure) + "; restart " +
-                                   std::to_string(result.restarts) + " of " +
-                                   std::to_string(options.max_restarts) + "\n");
-    }
-  }
-  if (needs_report(options, *result.failure)) {
-    write_all(STDERR_FILENO, format_failure(*result.failure, options.nproc));
-  }
-  return result;
-}
-
 // Whether the report of the whole job is to be printed here: not where the failing rank's own
 // complaint was.
 bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, bool failed_here) {
   if (options.quiet || last_word.text.empty()) return false;
   if (last_word.exit_code != 2 || !last_word.failure) return true;
-  const bool others_output_is_here = !options.nodes->remotes.empty();
+  const bool others_output_is_here = options.nodes && !options.nodes->remotes.empty();
   return failed_here || others_output_is_here ? needs_report(options, *last_word.failure) : true;
 }
 
@@ -165,41 +123,84 @@ void give_up(Peers& peers, const std::string& why, std::chrono::milliseconds gra
   }
 }
 
-LaunchResult run_on_several_hosts(const AgentContext& context) {
-  const LaunchOptions& options = context.options;
-  Joined joined = join_peers(options, context.signals, context.out, context.err);
-  LaunchResult result;
-  if (joined.signal != 0) {
-    result.exit_code = 128 + joined.signal;
-    return result;
-  }
-  std::optional<Attempt> ranks;
-  try {
-    const int ranks_of_roles = rank_count(options.roles), world = joined.peers->plan()->world_size;
-    if (!options.roles.empty() && ranks_of_roles != world)
-      throw InvalidArgument("the hosts have " + std::to_string(world) +
-                            " ranks, but the roles have " + std::to_string(ranks_of_roles));
-    ranks.emplace(context, AttemptJob{.node = *joined.peers->plan(),
-                                      .secret = options.nodes->secret,
-                                      .peers = joined.peers.get()});
-  } catch (const Error& error) {
-    give_up(*joined.peers, error.what(), options.grace);
-    throw;
-  }
-  const AttemptResult attempt = ranks->run();
-  const AgentMessage& last_word = *joined.peers->last_word();
+void check_world(const LaunchOptions& options, const NodePlan& plan) {
+  const int ranks_of_roles = rank_count(options.roles);
+  if (options.roles.empty() || ranks_of_roles == plan.world_size) return;
+  throw InvalidArgument("the hosts have " + std::to_string(plan.world_size) +
+                        " ranks, but the roles have " + std::to_string(ranks_of_roles));
+}
+
+// How the job ended on all hosts, and here.
+void conclude(const LaunchOptions& options, const AgentMessage& last_word, bool failed_here,
+              LaunchResult& result) {
   result.failure = last_word.failure;
-  result.exit_code = attempt.stop_signal ? 128 + *attempt.stop_signal : last_word.exit_code;
-  if (output_failed(attempt)) {
-    result.exit_code = 1;
-    return result;
+  result.exit_code = last_word.exit_code;
+  if (needs_report(options, last_word, failed_here)) write_all(STDERR_FILENO, last_word.text);
+}
+
+LaunchResult run(const AgentContext& context) {
+  const LaunchOptions& options = context.options;
+  LaunchResult result;
+  Former former{.agent = to_hex(random_bytes(8))};
+  std::unique_ptr<Peers> peers;
+  while (true) {
+    if (!peers) {
+      Joined joined;
+      if (options.nodes) {
+        joined = join_peers(options, former, context.signals, context.out, context.err);
+      } else {
+        joined.peers = std::make_unique<AloneAgent>(options, context.err);
+      }
+      if (joined.signal != 0) {
+        result.exit_code = 128 + joined.signal;
+        return result;
+      }
+      peers = std::move(joined.peers);
+    }
+    if (peers->last_word()) {
+      // It was not needed.
+      conclude(options, *peers->last_word(), false, result);
+      return result;
+    }
+    const NodePlan plan = *peers->plan();
+    std::optional<Attempt> ranks;
+    try {
+      check_world(options, plan);
+      ranks.emplace(context, AttemptJob{.node = plan, .secret = peers->secret(), .peers = *peers});
+    } catch (const Error& error) {
+      give_up(*peers, error.what(), options.grace);
+      throw;
+    }
+    const AttemptResult attempt = ranks->run();
+    ranks.reset();
+    result.restarts = plan.restarts;
+    result.generation = plan.generation;
+    if (output_failed(attempt)) {
+      result.exit_code = 1;
+      return result;
+    }
+    if (attempt.stop_signal) {
+      if (peers->last_word()) result.failure = peers->last_word()->failure;
+      result.exit_code = 128 + *attempt.stop_signal;
+      return result;
+    }
+    if (peers->last_word()) {
+      conclude(options, *peers->last_word(), attempt.failed, result);
+      return result;
+    }
+    if (peers->lost().empty()) continue;
+    former.seen = peers->seen();
+    former.lost = peers->lost();
+    peers.reset();
   }
-  if (!attempt.stop_signal && needs_report(options, last_word, attempt.failure.has_value()))
-    write_all(STDERR_FILENO, last_word.text);
-  return result;
 }
 
 }  // namespace
+
+OnFailure on_failure_of(const LaunchOptions& options) {
+  const OnFailure usual = options.max_restarts > 0 ? OnFailure::kRestart : OnFailure::kStop;
+  return options.on_failure.value_or(usual);
+}
 
 LaunchResult launch(const LaunchOptions& options) {
   check(options);
@@ -218,7 +219,7 @@ LaunchResult launch(const LaunchOptions& options) {
   Console out(STDOUT_FILENO), err(STDERR_FILENO);
   const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err};
 
-  return options.nodes ? run_on_several_hosts(context) : run_on_one_host(context);
+  return run(context);
 }
 
 }  // namespace lockstep::launch

@@ -22,8 +22,17 @@ struct RemoteHost {
   int ranks = 1;
 };
 
+// What happens when a rank fails otherwise than by exit code 2, and when a host goes or comes. All
+// ranks that run together are a generation; with kRestart the job may have several, one after the
+// other.
+enum class OnFailure {
+  kStop,     // the job ends
+  kRestart,  // all ranks are started anew, on the hosts that are there then
+};
+
 // How the agents of several hosts find each other. One of them, the first, serves the job's store
-// and leads: it gives the ranks their numbers, and a failure on any host stops the job on all.
+// and leads: it gives the ranks their numbers, and a failure on any host stops the job on all, or
+// begins a new generation.
 struct NodesOptions {
   enum class Server {
     kThis,        // this agent is the first
@@ -31,7 +40,8 @@ struct NodesOptions {
     kWhoeverCan,  // the one that can bind the endpoint
   };
   Server server = Server::kThis;
-  int nodes = 1;  // hosts that have ranks
+  int nodes = 1;      // hosts that have ranks; with min_nodes below, at most
+  int min_nodes = 0;  // so few are enough; 0: all
   // Of this host, from 0, for the order of ranks; nullopt on every host: they are ordered by name
   // (node2 before node10).
   std::optional<int> number;
@@ -39,7 +49,10 @@ struct NodesOptions {
   std::vector<HostPort> endpoints;
   std::string interface;  // this host's interface towards the others, or its address; "": found out
   Secret secret = Secret::generate();               // the same for all agents
-  std::chrono::milliseconds join_timeout{600'000};  // for all agents to be there
+  std::chrono::milliseconds join_timeout{600'000};  // for enough agents to be there
+  // When enough but not all are there: how long to wait for another one, since the last that came
+  // or went.
+  std::chrono::milliseconds last_call{30'000};
   std::chrono::milliseconds beat{1000};     // an agent says at least this often that it is there
   std::chrono::milliseconds silence{8000};  // after which one counts as vanished
   std::vector<RemoteHost> remotes;          // agents to start, through `ssh`
@@ -68,7 +81,10 @@ struct LaunchOptions {
   std::vector<Role> roles;
   std::map<std::string, std::string> env;  // added to this process's environment, last word
   std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
-  int max_restarts = 0;   // whole-job restarts after a failure (but for exit code 2)
+  int max_restarts = 0;                    // of all ranks after a failure (but for exit code 2)
+  // Default: kRestart with max_restarts, else kStop. With kRestart, hosts that come or go begin a
+  // new generation, too, which is no restart that counts.
+  std::optional<OnFailure> on_failure;
   std::string log_dir;    // "": no files, or a new temporary folder if redirects or tee ask for one
   RedirectMap redirects;  // streams that go to files only
   RedirectMap tee;        // streams that go to files and here; wins over redirects
@@ -88,8 +104,10 @@ struct LaunchOptions {
   std::string role = "default";       // ROLE_NAME
   bool quiet = false;                 // no report at the end; the caller prints it
   bool stdin_for_ranks = true;        // they inherit it; false: they have none
-  std::optional<NodesOptions> nodes;  // several hosts; max_restarts must be 0 then
+  std::optional<NodesOptions> nodes;  // several hosts
 };
+
+OnFailure on_failure_of(const LaunchOptions& options);
 
 // What an agent saw of one of its ranks when the job began to end, before any rank was told to
 // stop.
@@ -128,8 +146,9 @@ struct WorkerFailure {
 struct LaunchResult {
   // 0 done; 2 when the first failing rank exited with 2; else 1; 128+n on signal n to this agent.
   int exit_code = 0;
-  int restarts = 0;                      // of all ranks
-  std::optional<WorkerFailure> failure;  // the first failure of the last attempt, on any host
+  int restarts = 0;                      // of all ranks, after failures
+  int generation = 0;                    // the last one that this host was part of, from 0
+  std::optional<WorkerFailure> failure;  // the first failure of the last generation, on any host
 };
 
 // Runs the job to its end. Blocks. Forwards SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
@@ -151,7 +170,11 @@ struct LaunchResult {
 // With options.nodes, agents of several hosts run the job together: each calls launch(), and it
 // returns on all of them once the ranks of all have ended, with the same exit code but for signals
 // to one of them. An agent that vanishes (killed, its host or link gone) is a failure of the job
-// that the others notice by its connection, or within `silence`; ranks end with their agent.
+// that the others notice by its connection, or within `silence`; ranks end with their agent. With
+// OnFailure::kRestart it is none: the others go on in a new generation if they are enough, or wait
+// for join_timeout to be enough again; an agent whose link was cut joins again when it can; one that
+// comes late is part of the next generation, which begins by itself while hosts are lacking; and
+// SIGTERM to one of nodes > min_nodes agents, but the first, takes its host out.
 //
 // When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
 // what they started in turn; the kernel does so too when the thread that called launch() ends. A

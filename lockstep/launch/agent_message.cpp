@@ -13,17 +13,21 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Two agents of different versions say so instead of misunderstanding each other.
-constexpr int kProtocol = 3;
+constexpr int kProtocol = 4;
 
-constexpr std::array<std::pair<Kind, const char*>, 11> kNames = {{
+constexpr std::array<std::pair<Kind, const char*>, 15> kNames = {{
     {Kind::kJoin, "join"},
     {Kind::kRefused, "refused"},
+    {Kind::kWait, "wait"},
     {Kind::kPlan, "plan"},
+    {Kind::kReady, "ready"},
+    {Kind::kStart, "start"},
     {Kind::kFailed, "failed"},
     {Kind::kSignal, "signal"},
     {Kind::kStop, "stop"},
     {Kind::kServed, "served"},
     {Kind::kStopServices, "stop services"},
+    {Kind::kLeave, "leave"},
     {Kind::kEnded, "ended"},
     {Kind::kOver, "over"},
     {Kind::kBeat, "beat"},
@@ -59,7 +63,8 @@ json to_json(const NodePlan& plan) {
   return {{"node_rank", plan.node_rank},   {"nodes", plan.nodes},
           {"first_rank", plan.first_rank}, {"local_ranks", plan.local_ranks},
           {"world_size", plan.world_size}, {"master", to_json(plan.master)},
-          {"store", to_json(plan.store)}};
+          {"store", to_json(plan.store)},  {"generation", plan.generation},
+          {"restarts", plan.restarts}};
 }
 
 NodePlan plan_of(const json& value) {
@@ -71,6 +76,8 @@ NodePlan plan_of(const json& value) {
   plan.world_size = value.at("world_size");
   plan.master = host_port_of(value.at("master"));
   plan.store = host_port_of(value.at("store"));
+  plan.generation = value.at("generation");
+  plan.restarts = value.at("restarts");
   return plan;
 }
 
@@ -166,15 +173,22 @@ std::string encode(const AgentMessage& message) {
   switch (message.kind) {
     case Kind::kJoin:
       value["protocol"] = kProtocol;
+      value["agent"] = message.agent;
       value["introduction"] = to_json(message.introduction);
       value["nodes"] = message.nodes;
+      value["min_nodes"] = message.min_nodes;
       value["run_id"] = message.run_id;
       value["port"] = message.port;
+      value["seen"] = message.seen;
       break;
     case Kind::kPlan:
       value["plan"] = to_json(message.plan);
       break;
     case Kind::kRefused:
+    case Kind::kWait:
+    case Kind::kStart:
+    case Kind::kStop:
+    case Kind::kLeave:
       value["text"] = message.text;
       break;
     case Kind::kFailed:
@@ -187,13 +201,16 @@ std::string encode(const AgentMessage& message) {
       break;
     case Kind::kEnded:
       value["sights"] = to_json(message.sights);
+      value["port"] = message.port;
+      value["finished"] = message.finished;
       break;
-    case Kind::kStop:
+    case Kind::kReady:
     case Kind::kServed:
     case Kind::kStopServices:
     case Kind::kBeat:
       break;
   }
+  if (message.generation >= 0) value["generation"] = message.generation;
   if (message.failure) value["failure"] = to_json(*message.failure);
   return dump(value);
 }
@@ -218,7 +235,12 @@ AgentMessage decode_agent_message(std::string_view body) {
     if (value.contains("plan")) message.plan = plan_of(value["plan"]);
     if (value.contains("failure")) message.failure = failure_of(value["failure"]);
     if (value.contains("sights")) message.sights = sights_of(value["sights"]);
+    message.generation = value.value("generation", -1);
+    message.agent = value.value("agent", "");
     message.nodes = value.value("nodes", 0);
+    message.min_nodes = value.value("min_nodes", 0);
+    message.seen = value.value("seen", -1);
+    message.finished = value.value("finished", false);
     message.run_id = value.value("run_id", "");
     message.port = value.value("port", uint16_t{0});
     message.number = value.value("number", 0);

@@ -2,6 +2,11 @@
 //
 // The first agent serves the store and leads; the others join it. A message is a frame's body
 // (wire/frames.h), a JSON text.
+//
+// The ranks of all hosts that run together are a generation, and generations are numbered. Every
+// word about one says its number: words about an older one are stale and change nothing. What is
+// not answered is said again with the next beat, so that any message may be lost, come twice or
+// late.
 #pragma once
 
 #include <optional>
@@ -16,26 +21,37 @@ namespace lockstep::launch {
 
 struct AgentMessage {
   enum class Kind {
-    kJoin,     // member: introduction, nodes, run_id, port
+    kJoin,     // member: agent, introduction, nodes, min_nodes, run_id, port, seen
     kRefused,  // leader: text; the member cannot join
-    kPlan,     // leader: plan; its master has no host where that is the leader's own
-    kFailed,   // member: failure, the first of its host, or else text and exit_code; stop the job
+    kWait,     // leader: text; the member may be part of the next generation
+    kPlan,     // leader: plan, of a new generation; its master has no host where that is the
+               // leader's own
+    kReady,    // member: it has the plan and takes no older one
+    kStart,    // leader: all members have the plan; they start their ranks
+    kFailed,   // member: failure, the first of its host, or else text and exit_code; all must stop
     kSignal,   // either: number; a signal came, members pass it on to their ranks
-    kStop,     // leader: something failed elsewhere; members stop their ranks
-    kServed,   // member: only services are left of its ranks
+    kStop,    // leader: text; members stop their ranks, for a failure elsewhere or a new generation
+    kServed,  // member: only services are left of its ranks
     kStopServices,  // leader: only they are left anywhere; members stop them
-    kEnded,  // member: all its ranks have ended; with failure if one was its first, and sights
+    kLeave,         // member: text; its ranks stop, and its host is not part of another generation
+    kEnded,  // member: all its ranks have ended; with failure if one was its first, sights, port and
+             // whether they had finished
     kOver,   // leader: exit_code, text and failure if any; the job is over, no message follows
-    kBeat,   // either: still there
+    kBeat,   // either: still there; a member's: it runs that generation
   };
   Kind kind = Kind::kBeat;
+  int generation = -1;     // that the message is about; -1: none
+  std::string agent = {};  // kJoin: made up by each agent process, to know it again
   NodeIntroduction introduction = {};
-  int nodes = 0;  // kJoin: how many hosts with ranks the member was told of
+  int nodes = 0;  // kJoin: how many hosts with ranks the member was told of, at most
+  int min_nodes = 0;
   std::string run_id = {};
-  uint16_t port = 0;  // kJoin: a free port on the member's host for MASTER_PORT
+  uint16_t port = 0;      // a free port on the member's host for the next generation's MASTER_PORT
+  int seen = -1;          // kJoin: the newest generation whose plan the member had
+  bool finished = false;  // kEnded: all ranks by themselves, with 0
   NodePlan plan = {};
   std::optional<WorkerFailure> failure = {};
-  std::vector<RankSight> sights = {};  // of the member's ranks
+  std::vector<RankSight> sights = {};  // kEnded: of the member's ranks
   int number = 0;
   int exit_code = 0;
   std::string text = {};

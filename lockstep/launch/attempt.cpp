@@ -56,7 +56,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       secret_file_(make_secret_file(job.secret)),
       board_(trace::CallBoard::create(std::max(1, ranks_))),
       traces_(options_.env, process_env()),
-      supervisor_(policies(options_, job_.node), options_.grace, job_.peers == nullptr),
+      supervisor_(policies(options_, job_.node), options_.grace, job_.node.nodes == 1),
       sentinel_(ranks_) {
   if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (int rank = 0; rank < ranks_; ++rank) workers_.push_back(start_rank(rank));
@@ -74,18 +74,15 @@ AttemptResult Attempt::run() {
     worker->out().finish();
   }
   AttemptResult result;
-  if (supervisor_.failure()) result.failure = describe(rank_to_blame());
+  AgentMessage ended;
+  ended.kind = AgentMessage::Kind::kEnded;
+  if (supervisor_.failure()) ended.failure = describe(rank_to_blame());
+  result.failed = ended.failure.has_value();
   look_at_board();
-  if (job_.peers == nullptr) {
-    if (result.failure) judge(*result.failure, sights_);
-  } else {
-    AgentMessage ended;
-    ended.kind = AgentMessage::Kind::kEnded;
-    ended.failure = result.failure;
-    ended.sights = sights_;
-    job_.peers->tell(ended);
-    wait_for_the_others();
-  }
+  ended.sights = sights_;
+  ended.finished = !supervisor_.stopping() && !result.failed;
+  job_.peers.tell(ended);
+  wait_for_the_others();
   context_.out.close_line();
   context_.err.close_line();
   write_rest();
@@ -109,8 +106,12 @@ void Attempt::watch() {
 }
 
 void Attempt::wait_for_the_others() {
-  while (!job_.peers->last_word()) wait_for_events();
-  while (!job_.peers->left()) wait_for_events();
+  const auto generation = [this] { return job_.peers.plan()->generation; };
+  while (!job_.peers.last_word()) {
+    if (leaves_ || !job_.peers.lost().empty() || generation() != job_.node.generation) break;
+    wait_for_events();
+  }
+  while ((leaves_ || job_.peers.last_word()) && !job_.peers.left()) wait_for_events();
 }
 
 void Attempt::add_ranks(PollSet& polls) {
@@ -140,7 +141,8 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   if (!supervisor_.done()) polls.wake_at(supervisor_.next_time());
   polls.add(context_.signals.fd(), POLLIN);
   add_ranks(polls);
-  if (job_.peers != nullptr) job_.peers->watch(polls);
+  job_.peers.watch(polls);
+  if (job_.peers.has_orders()) polls.wake_at(Clock::now());
   add_consoles(polls);
   polls.wait();
   for (Console* console : {&context_.out, &context_.err}) {
@@ -160,16 +162,21 @@ void Attempt::take_signal(int signal) {
   const bool stopping = supervisor_.stop_signal().has_value();
   obey(orders_of_signal(signal));
   if (!stopping) stop_signal_ = supervisor_.stop_signal();
-  if (job_.peers == nullptr) return;
   AgentMessage message;
   message.kind = AgentMessage::Kind::kSignal;
   message.number = signal == SIGPIPE ? SIGTERM : signal;
-  job_.peers->tell(message);
+  leaves_ = leaves_ || (signal == SIGTERM && job_.peers.may_leave());
+  if (leaves_) {
+    message.kind = AgentMessage::Kind::kLeave;
+    message.text = signal_name(signal);
+  }
+  job_.peers.tell(message);
 }
 
 void Attempt::take_orders() {
-  if (job_.peers == nullptr) return;
-  while (const auto order = job_.peers->next_order()) {
+  // What is for the next generation waits for it.
+  if (job_.peers.plan()->generation != job_.node.generation) return;
+  while (const auto order = job_.peers.next_order()) {
     if (order->well) {
       obey(supervisor_.on_stop(Clock::now()));
       continue;
@@ -183,11 +190,11 @@ void Attempt::take_orders() {
 }
 
 void Attempt::say_if_served() {
-  if (job_.peers == nullptr || said_served_ || !supervisor_.served()) return;
+  if (said_served_ || !supervisor_.served()) return;
   said_served_ = true;
   AgentMessage served;
   served.kind = AgentMessage::Kind::kServed;
-  job_.peers->tell(served);
+  job_.peers.tell(served);
 }
 
 std::vector<SignalOrder> Attempt::orders_of_signal(int signal) {
@@ -275,13 +282,12 @@ void Attempt::look_for_exits() {
     write_last_traces(describe_cause(so_far));
   }
   if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
-  if (job_.peers == nullptr) return;
   // For the report: what it wrote last.
   workers_[static_cast<size_t>(failure.local_rank)]->err().drain(Clock::now());
   AgentMessage failed;
   failed.kind = AgentMessage::Kind::kFailed;
   failed.failure = describe(failure);
-  job_.peers->tell(failed);
+  job_.peers.tell(failed);
 }
 
 // The others may be saying the same in the same words.

@@ -1,5 +1,5 @@
-// Attempt: the ranks of a job on this host, started and watched to their end. A rank whose role has
-// restarts may be started again meanwhile, alone.
+// Attempt: the ranks of one generation on this host, started and watched to their end. A rank whose
+// role has restarts may be started again meanwhile, alone.
 #pragma once
 
 #include <memory>
@@ -33,16 +33,15 @@ struct AgentContext {
 
 // The job, as the ranks of this host have to know it. Everything outlives the attempt.
 struct AttemptJob {
-  const NodePlan& node;
-  const Secret& secret;    // of the store
-  Peers* peers = nullptr;  // nullptr: there is no other host
-  int restart_count = 0;
+  NodePlan node;
+  const Secret& secret;  // of the store
+  Peers& peers;
 };
 
 struct AttemptResult {
-  std::optional<WorkerFailure> failure;  // the first one here
-  std::optional<int> stop_signal;        // that came to this agent and ended the job
-  std::string output_failure;  // why the agent's own output could not be written; "": it could
+  bool failed = false;             // a rank here
+  std::optional<int> stop_signal;  // that came to this agent and ended the job, or its part in it
+  std::string output_failure;      // why the agent's own output could not be written; "": it could
 };
 
 class Attempt {
@@ -51,7 +50,8 @@ class Attempt {
   Attempt(const AgentContext& context, const AttemptJob& job);
 
   // Until every rank and everybody else in their process groups has ended, on the other hosts too,
-  // and all output is written.
+  // and all output is written; and until it is known what comes next: the job is over, another
+  // generation has begun, the first agent is lost, or this host has left.
   AttemptResult run();
 
  private:
@@ -60,10 +60,10 @@ class Attempt {
   std::unique_ptr<Worker> start_rank(int rank);
   void start_again(int rank);
   void say_restart(const RankExit& exit);
-  void watch();                // until the ranks have ended
-  void end_groups();           // until nobody of their process groups is left
-  void wait_for_the_others();  // until the job is over on all hosts
-  void write_rest();           // until the console has taken all output
+  void watch();       // until the ranks have ended
+  void end_groups();  // until nobody of their process groups is left
+  void wait_for_the_others();
+  void write_rest();  // until the console has taken all output
   void add_ranks(PollSet& polls);
   void add_consoles(PollSet& polls);
   // One poll of everything, and all input that it found.
@@ -104,6 +104,7 @@ class Attempt {
   bool looked_ = false;             // the job has begun to end
   bool reader_lost_ = false;
   bool said_served_ = false;
+  bool leaves_ = false;             // the others go on without this host
   std::optional<int> stop_signal_;  // the one to this agent that ended the job
   int signals_ = 0;                 // how many came
 };

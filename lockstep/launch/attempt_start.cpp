@@ -51,7 +51,7 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
   plan.node = job_.node;
   plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
   // Of one of them at most: agent.h.
-  const int restart_count = job_.restart_count + supervisor_.restarts(rank);
+  const int restart_count = job_.node.restarts + supervisor_.restarts(rank);
   const RankNames names = {
       .role = options_.roles.empty()
                   ? options_.role
@@ -78,7 +78,7 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
   UniqueFd error_file;
   std::string error_path;
   if (context_.logs != nullptr) {
-    folder = context_.logs->rank_folder(restart_count, rank);
+    folder = context_.logs->rank_folder(job_.node.generation + supervisor_.restarts(rank), rank);
     error_path = folder / "error.json";
   } else {
     // Without a name in any folder it cannot be left behind.

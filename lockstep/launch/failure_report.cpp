@@ -61,6 +61,16 @@ std::string signal_name(int signal) {
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
+std::string count_of(int n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  std::string text = std::to_string(time.count() / 1000);
+  if (time.count() % 1000 != 0) text += "." + std::to_string(time.count() % 1000 / 100);
+  return text + " s";
+}
+
 std::string describe_end(const ExitStatus& status) {
   if (status.signal == 0) return "exited with code " + std::to_string(status.exit_code);
   std::string text = "killed by " + signal_name(status.signal);
@@ -85,9 +95,10 @@ std::string describe_call(const trace::BoardRecord& record) {
 
 std::string describe_cause(const WorkerFailure& failure) {
   if (!failure.gave_up || failure.causes.empty())
-    return "rank " + std::to_string(failure.rank) + " " + describe_end(failure);
+    return "rank " + std::to_string(failure.rank) + on_host(failure.host) + " " +
+           describe_end(failure);
   const RankSight& cause = failure.causes.front();
-  return "rank " + std::to_string(cause.rank) + " " + state_of(cause);
+  return "rank " + std::to_string(cause.rank) + on_host(cause.host) + " " + state_of(cause);
 }
 
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,

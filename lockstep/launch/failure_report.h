@@ -1,6 +1,7 @@
 // What is said about the rank that failed first. Pure.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "lockstep/core/subprocess.h"
@@ -11,6 +12,11 @@ namespace lockstep::launch {
 
 // "SIGKILL" for 9; "signal 40" for those without a name.
 std::string signal_name(int signal);
+
+// "1 host", "2 hosts".
+std::string count_of(int n, const std::string& what);
+// "8 s", "1.5 s".
+std::string seconds_text(std::chrono::milliseconds time);
 
 // "#17 barrier at train.cpp:9 (had returned)", "none yet; it is in init(): connecting over tcp"; ""
 // when the rank had not come to init().

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/leading_agent.h"
 #include "lockstep/store/tcp_store.h"
 
@@ -25,37 +26,48 @@ AgentChannel connect_to_leader(const HostPort& endpoint, const Secret& secret, D
 
 }  // namespace
 
-JoinedAgent::JoinedAgent(const LaunchOptions& options, const HostPort& endpoint, Deadline deadline)
-    : options_(options),
+JoinedAgent::JoinedAgent(const LaunchOptions& options, const Former& former,
+                         const HostPort& endpoint, Deadline deadline)
+    : Peers(introduction(options, former)),
+      options_(options),
       nodes_(*options.nodes),
       endpoint_(endpoint),
-      master_port_(std::nullopt),
       leader_(connect_to_leader(endpoint, nodes_.secret, deadline)),
       heard_(Clock::now()),
       next_beat_(heard_ + nodes_.beat) {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  AgentMessage join;
-  join.kind = Kind::kJoin;
-  join.introduction = {nodes_.number.value_or(-1), name, leader_.local().host, ::getpid(),
-                       options.nproc};
-  join.nodes = nodes_.nodes;
-  join.run_id = options.run_id;
-  join.port = master_port_.port();
-  leader_.send(join);
+  set_port(next_port());
+  set_address(leader_.local().host);
+  say(beat());
 }
 
-void JoinedAgent::tell(const AgentMessage& message) {
-  if (!lost_) leader_.send(message);
+void JoinedAgent::say(const AgentMessage& message) {
+  if (!closed_) leader_.send(message);
 }
 
-void JoinedAgent::lose(const std::string& how) {
-  lost_ = true;
+uint16_t JoinedAgent::next_port() {
+  master_port_.emplace(std::nullopt);
+  return master_port_->port();
+}
+
+// On other hosts of the job, fewer than there may be are enough.
+bool JoinedAgent::may_leave() const {
+  return on_failure_of(options_) == OnFailure::kRestart && nodes_.min_nodes > 0 &&
+         nodes_.min_nodes < nodes_.nodes;
+}
+
+void JoinedAgent::lose(const std::string& how, bool for_good) {
+  closed_ = true;
   if (last_word()) return;
-  if (!plan()) return;  // the one who joins tries again
-  AgentMessage stop;
-  stop.kind = Kind::kStop;
-  hear(stop);
+  if (plan()) {
+    AgentMessage stop;
+    stop.kind = Kind::kStop;
+    hear(stop);
+  }
+  // The one who joins tries again, and so does one whose ranks may be started anew.
+  if (!for_good && (!plan() || on_failure_of(options_) == OnFailure::kRestart)) {
+    set_lost(how);
+    return;
+  }
   AgentMessage over;
   over.kind = Kind::kOver;
   over.exit_code = 1;
@@ -64,26 +76,23 @@ void JoinedAgent::lose(const std::string& how) {
   hear(over);
 }
 
+// What only this host knows of its plan.
+void JoinedAgent::complete(NodePlan& plan) {
+  // The address by which this host has reached the first agent.
+  if (plan.master.host.empty()) plan.master.host = leader_.peer().host;
+  // Rank 0's host may have reached it by loopback, from the same machine.
+  if (is_loopback(plan.master.host) && !is_loopback(leader_.peer().host))
+    plan.master.host = leader_.peer().host;
+  plan.store.host = leader_.peer().host;
+  plan.interface = interface_of(interface_addresses(), leader_.local().host).value_or("");
+}
+
 void JoinedAgent::take_messages() {
-  if (lost_) return;
+  if (closed_) return;
   try {
     for (const AgentMessage& message : leader_.pump()) {
       heard_ = Clock::now();
-      if (message.kind == Kind::kRefused) {
-        refusal_ = message.text;
-      } else if (message.kind == Kind::kPlan) {
-        NodePlan plan = message.plan;
-        // The address by which this host has reached the first agent.
-        if (plan.master.host.empty()) plan.master.host = leader_.peer().host;
-        // Rank 0's host may have reached it by loopback, from the same machine.
-        if (is_loopback(plan.master.host) && !is_loopback(leader_.peer().host))
-          plan.master.host = leader_.peer().host;
-        plan.store = {leader_.peer().host, endpoint_.port};
-        plan.interface = interface_of(interface_addresses(), leader_.local().host).value_or("");
-        set_plan(plan);
-      } else {
-        hear(message);
-      }
+      take(message);
     }
   } catch (const Error& error) {
     lose(error.what());
@@ -92,27 +101,25 @@ void JoinedAgent::take_messages() {
 
 void JoinedAgent::watch(PollSet& polls) {
   const Time now = Clock::now();
-  if (lost_ || last_word()) return;
+  if (closed_ || last_word()) return;
   if (now >= heard_ + nodes_.silence) {
     take_messages();  // this process may have slept, not the other
     if (Clock::now() >= heard_ + nodes_.silence) {
-      lose(
-          "nothing was heard of it for " +
-          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(nodes_.silence).count()) +
-          " s");
+      lose("nothing was heard of it for " + seconds_text(nodes_.silence));
       polls.wake_at(now);
       return;
     }
   }
   if (now >= next_beat_) {
     next_beat_ = now + nodes_.beat;
-    leader_.send({});
+    say(beat());
   }
   polls.add(leader_.fd(), leader_.events(), [this] { take_messages(); });
   polls.add(nodes_.lifeline, POLLIN, [this] {
     char byte;
     const ssize_t n = ::read(nodes_.lifeline, &byte, 1);
-    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) lose("its connection was closed");
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+      lose("its connection was closed", true);
   });
   polls.wake_at(next_beat_);
   polls.wake_at(heard_ + nodes_.silence);
@@ -120,7 +127,7 @@ void JoinedAgent::watch(PollSet& polls) {
 
 bool JoinedAgent::left() {
   // This is the answer to the last word.
-  lost_ = true;
+  closed_ = true;
   leader_.close();
   return true;
 }

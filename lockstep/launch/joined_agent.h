@@ -14,30 +14,30 @@ class JoinedAgent final : public Peers {
  public:
   // Connects to the first agent through the store at `endpoint`, and introduces itself. Throws
   // Timeout, StoreError.
-  JoinedAgent(const LaunchOptions& options, const HostPort& endpoint, Deadline deadline);
+  JoinedAgent(const LaunchOptions& options, const Former& former, const HostPort& endpoint,
+              Deadline deadline);
 
   void watch(PollSet& polls) override;
-  void tell(const AgentMessage& message) override;
   bool left() override;
-
-  // Why the first agent does not let this one join; "": it does, or has not answered.
-  const std::string& refusal() const { return refusal_; }
-  // The first agent is gone.
-  bool lost() const { return lost_; }
+  const Secret& secret() const override { return nodes_.secret; }
+  bool may_leave() const override;
 
  private:
+  void say(const AgentMessage& message) override;
+  void complete(NodePlan& plan) override;
+  uint16_t next_port() override;
   void take_messages();
-  void lose(const std::string& how);
+  // `for_good`: it cannot be found again.
+  void lose(const std::string& how, bool for_good = false);
 
   const LaunchOptions& options_;
   const NodesOptions& nodes_;
   const HostPort endpoint_;
-  PortReservation master_port_;
+  std::optional<PortReservation> master_port_;
   AgentChannel leader_;
   Time heard_;
   Time next_beat_;
-  std::string refusal_;
-  bool lost_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace lockstep::launch

@@ -21,16 +21,9 @@ constexpr auto kStopSlack = std::chrono::seconds(10);
 
 enum Weight { kLostAgent, kKilled, kOther, kWaited };
 
-std::string seconds(std::chrono::milliseconds time) {
-  std::string text = std::to_string(time.count() / 1000);
-  if (time.count() % 1000 != 0) text += "." + std::to_string(time.count() % 1000 / 100);
-  return text + " s";
-}
-
-AgentMessage message_of(Kind kind) {
-  AgentMessage message;
-  message.kind = kind;
-  return message;
+void append(Leader::Sends& sends, Leader::Sends more) {
+  sends.insert(sends.end(), std::make_move_iterator(more.begin()),
+               std::make_move_iterator(more.end()));
 }
 
 }  // namespace
@@ -38,28 +31,8 @@ AgentMessage message_of(Kind kind) {
 Leader::Leader(LeaderOptions options, Time now)
     : options_(std::move(options)),
       join_by_(now + options_.join_timeout),
-      next_beat_(now + options_.beat) {}
-
-int Leader::joined() const {
-  return static_cast<int>(std::count_if(agents_.begin(), agents_.end(), [](const auto& entry) {
-    return entry.second.introduction.ranks > 0;
-  }));
-}
-
-std::string Leader::missing() const {
-  if (!options_.numbered) {
-    const int count = options_.nodes - joined();
-    return std::to_string(count) + (count == 1 ? " more host" : " more hosts");
-  }
-  std::string text;
-  for (int number = 0; number < options_.nodes; ++number) {
-    if (has_number(number)) continue;
-    const auto i = static_cast<size_t>(number);
-    text += (text.empty() ? "" : ", ") +
-            (i < options_.names.size() ? options_.names[i] : "node " + std::to_string(number));
-  }
-  return text;
-}
+      next_beat_(now + options_.beat),
+      changed_at_(now) {}
 
 std::string Leader::name_of(const Agent& agent) const {
   const auto i = static_cast<size_t>(agent.introduction.number);
@@ -74,6 +47,13 @@ std::string Leader::ranks_of(const Agent& agent) const {
   return "ranks " + std::to_string(first) + " to " + std::to_string(last);
 }
 
+AgentMessage Leader::about(Kind kind) const {
+  AgentMessage message;
+  message.kind = kind;
+  message.generation = generation_;
+  return message;
+}
+
 Leader::Sends Leader::to_all(const AgentMessage& message, std::optional<Member> but) const {
   Sends sends;
   for (const auto& [member, agent] : agents_) {
@@ -82,13 +62,47 @@ Leader::Sends Leader::to_all(const AgentMessage& message, std::optional<Member> 
   return sends;
 }
 
+// What the agent has still to answer, or else that the leader is there.
+AgentMessage Leader::word_to(const Agent& agent) const {
+  if (phase_ == Phase::kOver) return over_;
+  if (phase_ == Phase::kMeeting) return {};
+  if (!agent.member) {
+    AgentMessage wait = about(Kind::kWait);
+    wait.text = "the job runs on " + count_of(size_.hosts, "host") + ", and may have " +
+                std::to_string(options_.nodes) + "; this one waits until they begin anew";
+    return wait;
+  }
+  if (phase_ == Phase::kProposing && !agent.ready) {
+    AgentMessage plan = about(Kind::kPlan);
+    plan.plan = agent.plan;
+    return plan;
+  }
+  if (phase_ == Phase::kRunning && !agent.started) return about(Kind::kStart);
+  if (phase_ == Phase::kStopping && !agent.ended) return about(Kind::kStop);
+  if (phase_ == Phase::kRunning && services_stopped_ && !agent.ended)
+    return about(Kind::kStopServices);
+  return {};
+}
+
 Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
                                  const std::string& address, Time now) {
   if (message.kind == Kind::kJoin) return join(from, message, address, now);
   const auto it = agents_.find(from);
-  if (it == agents_.end() || it->second.lost || phase_ == Phase::kOver) return {};
+  if (it == agents_.end() || it->second.lost) return {};
   Agent& agent = it->second;
   agent.heard = now;
+  if (phase_ == Phase::kOver) return from == kSelf ? Sends{} : Sends{{from, over_}};
+  if (message.kind == Kind::kSignal) return on_signal(from, agent, message.number, now);
+  if (message.kind == Kind::kLeave) return on_leave(from, message.text, now);
+  if (!agent.member || message.generation != generation_) return {};
+  if (message.kind == Kind::kReady) {
+    if (phase_ != Phase::kProposing) return {{from, word_to(agent)}};
+    pending_ -= agent.ready ? 0 : 1;
+    agent.ready = true;
+    return start_if_all_ready(now);
+  }
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return {};
+  agent.started = true;
   switch (message.kind) {
     case Kind::kFailed: {
       Cause cause{.time = now, .member = from};
@@ -100,43 +114,11 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       }
       return fail(std::move(cause), now);
     }
-    case Kind::kSignal: {
-      Sends sends = to_all(message, from);
-      if (message.number == SIGUSR1 || message.number == SIGUSR2) {
-        // A member's user signal is for its own ranks, the first agent's is for all.
-        return from == kSelf ? sends : Sends{};
-      }
-      Cause cause{.time = now,
-                  .member = from,
-                  .text = "the job was stopped by " + signal_name(message.number) +
-                          " to the agent on " + name_of(agent)};
-      if (phase_ == Phase::kMeeting) {
-        // A member that was still to join just leaves.
-        return from == kSelf ? fail(std::move(cause), now) : Sends{};
-      }
-      if (phase_ == Phase::kRunning) {
-        phase_ = Phase::kStopping;
-        stop_by_ = now + options_.grace + kStopSlack;
-        causes_.push_back(std::move(cause));
-      }
-      return sends;
-    }
     case Kind::kServed:
-      agent.served = true;
+      serve(agent);
       return stop_services_if_all_served();
     case Kind::kEnded:
-      agent.ended = true;
-      // Its last word about its failure has more of the log's tail.
-      for (Cause& cause : causes_) {
-        if (cause.member != from || !cause.worker || !message.failure) continue;
-        blame(cause, *message.failure, name_of(agent));
-      }
-      for (RankSight sight : message.sights) {
-        sight.host = name_of(agent);
-        sights_.push_back(std::move(sight));
-      }
-      if (Sends sends = stop_services_if_all_served(); !sends.empty()) return sends;
-      return finish_if_all_ended();
+      return agent.ended ? Sends{} : on_ended(from, message, now);
     default:
       return {};
   }
@@ -151,85 +133,95 @@ void Leader::blame(Cause& cause, const WorkerFailure& failure, const std::string
                                                                   : kOther;
 }
 
-Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::string& address,
-                           Time now) {
-  const auto refuse = [&](const std::string& why) {
-    AgentMessage refused = message_of(Kind::kRefused);
-    refused.text = why;
-    return Sends{{from, refused}};
-  };
-  const NodeIntroduction& node = message.introduction;
-  if (agents_.contains(from)) return {};
-  if (phase_ != Phase::kMeeting) return refuse("the job has begun, with all its hosts");
-  if (message.run_id != options_.run_id) {
-    return refuse("the agents there belong to job '" + options_.run_id + "', not to '" +
-                  message.run_id + "' (--rdzv-id)");
-  }
-  if (message.nodes != options_.nodes) {
-    return refuse("the agents there were started for " + std::to_string(options_.nodes) +
-                  " hosts, this one for " + std::to_string(message.nodes) + " (--nnodes)");
-  }
-  if (options_.numbered != (node.number >= 0) && node.ranks > 0) {
-    return refuse(std::string("the agents there ") + (options_.numbered ? "have" : "do not have") +
-                  " node ranks, this one is otherwise (--node-rank)");
-  }
-  for (const auto& [member, other] : agents_) {
-    if (node.ranks > 0 && node.number >= 0 && other.introduction.number == node.number) {
-      return refuse("node " + std::to_string(node.number) + " has joined already, from " +
-                    other.introduction.host + " (--node-rank)");
-    }
-  }
-  Agent agent;
-  agent.introduction = node;
-  agent.introduction.address = address;
-  agent.port = message.port;
-  agent.heard = now;
-  agents_.emplace(from, std::move(agent));
-  return joined() == options_.nodes && agents_.contains(kSelf) ? plans(now) : Sends{};
+std::string Leader::text_of(const Cause& cause) {
+  return cause.worker ? describe_cause(*cause.worker) : cause.text;
 }
 
-Leader::Sends Leader::plans(Time now) {
-  phase_ = Phase::kRunning;
-  std::vector<NodeIntroduction> nodes;
-  for (const auto& [member, agent] : agents_) nodes.push_back(agent.introduction);
-  const std::vector<size_t> order = order_nodes(nodes);
-  const std::vector<NodePlan> plans = assign_ranks(nodes, order);
-  // Rank 0's host keeps the port for its ranks' own store.
-  HostPort master;
-  size_t i = 0;
-  for (const auto& [member, agent] : agents_) {
-    if (plans[i].node_rank == 0 && plans[i].local_ranks > 0)
-      master = {agent.introduction.address, agent.port};
-    ++i;
+Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Time now) {
+  AgentMessage message = about(Kind::kSignal);
+  message.number = signal;
+  if (signal == SIGUSR1 || signal == SIGUSR2) {
+    // A member's user signal is for its own ranks, the first agent's is for all.
+    return from == kSelf ? to_all(message, from) : Sends{};
   }
-  Sends sends;
-  i = 0;
-  for (auto& [member, agent] : agents_) {
-    agent.plan = plans[i++];
-    agent.plan.master = master;
-    agent.heard = now;
-    AgentMessage message = message_of(Kind::kPlan);
-    message.plan = agent.plan;
-    sends.push_back({member, message});
+  const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
+  // A member that was still to join, or waits for a new generation, just leaves.
+  if (from != kSelf && !agent.member) return {};
+  Sends sends = runs ? to_all(message, from) : Sends{};
+  const bool first = !final_;
+  final_ = true;
+  if (!first) return sends;
+  Cause cause{.time = now,
+              .member = from,
+              .text = "the job was stopped by " + signal_name(signal) + " to the agent on " +
+                      name_of(agent)};
+  if (!runs) return fail(std::move(cause), now);
+  if (phase_ == Phase::kRunning) {
+    phase_ = Phase::kStopping;
+    answer_by_ = now + options_.grace + kStopSlack;
+    causes_.push_back(std::move(cause));
   }
+  return sends;
+}
+
+Leader::Sends Leader::on_leave(Member from, const std::string& why, Time now) {
+  Agent& agent = agents_.at(from);
+  if (!restarts_allowed()) return on_signal(from, agent, SIGTERM, now);
+  if (agent.leaving) return {};
+  agent.leaving = true;
+  uncount(agent, now);
+  if (!agent.member || phase_ == Phase::kMeeting || phase_ == Phase::kProposing)
+    return on_lost(from, why, now);
+  return fail({.time = now,
+               .weight = kLostAgent,
+               .member = from,
+               .text = name_of(agent) + " left the job: " + why,
+               .host_gone = true},
+              now);
+}
+
+Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time now) {
+  Agent& agent = agents_.at(from);
+  serve(agent);
+  agent.ended = true;
+  agent.finished = message.finished;
+  if (message.port != 0) agent.port = message.port;
+  --pending_;
+  // Its last word about its failure has more of the log's tail.
+  for (Cause& cause : causes_) {
+    if (cause.member != from || !cause.worker || !message.failure) continue;
+    blame(cause, *message.failure, name_of(agent));
+  }
+  for (RankSight sight : message.sights) {
+    sight.host = name_of(agent);
+    sights_.push_back(std::move(sight));
+  }
+  Sends sends = stop_services_if_all_served();
+  append(sends, go_on_if_all_ended(now));
   return sends;
 }
 
 Leader::Sends Leader::fail(Cause cause, Time now) {
   const Member member = cause.member;
-  causes_.push_back(std::move(cause));
-  if (phase_ == Phase::kMeeting) {
-    // No rank runs anywhere.
-    for (auto& [id, agent] : agents_) agent.ended = true;
-    phase_ = Phase::kStopping;
-    return finish_if_all_ended();
-  }
-  if (phase_ != Phase::kRunning) return finish_if_all_ended();
+  const bool known = std::any_of(causes_.begin(), causes_.end(), [&](const Cause& other) {
+    return other.member == member && other.host_gone == cause.host_gone;
+  });
+  if (!known) causes_.push_back(std::move(cause));
+  // No rank runs anywhere.
+  if (phase_ == Phase::kMeeting || phase_ == Phase::kProposing) return end(&causes_.back());
+  Sends sends;
+  if (phase_ == Phase::kRunning) sends = stop(member, now);
+  append(sends, go_on_if_all_ended(now));
+  return sends;
+}
+
+Leader::Sends Leader::stop(std::optional<Member> but, Time now) {
   phase_ = Phase::kStopping;
-  stop_by_ = now + options_.grace + kStopSlack;
-  Sends sends = to_all(message_of(Kind::kStop), member);
-  Sends more = finish_if_all_ended();
-  sends.insert(sends.end(), more.begin(), more.end());
+  answer_by_ = now + options_.grace + kStopSlack;
+  Sends sends;
+  for (const auto& [member, agent] : agents_) {
+    if (agent.member && !agent.lost && member != but) sends.push_back({member, about(Kind::kStop)});
+  }
   return sends;
 }
 
@@ -237,99 +229,140 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   const auto it = agents_.find(member);
   if (it == agents_.end() || it->second.lost || phase_ == Phase::kOver) return {};
   Agent& agent = it->second;
-  if (phase_ == Phase::kMeeting) {
-    agents_.erase(it);  // it may come again
+  uncount(agent, now);
+  if (phase_ == Phase::kProposing && agent.member) {
+    // No rank runs yet. It may come again.
+    forget(member);
+    return meet_again(reason_, now);
+  }
+  if (phase_ == Phase::kMeeting || !agent.member) {
+    same_hosts_ = same_hosts_ && !agent.member;
+    forget(member);
+    plan_to_take_in(now);
     return {};
   }
   agent.lost = true;
+  by_id_.erase(agent.id);
+  pending_ -= agent.ended ? 0 : 1;
+  serve(agent);
+  if (agent.leaving) return go_on_if_all_ended(now);
   // When it was lost, not when that was noticed: what its peers made of it may have come first.
   return fail({.time = std::min(agent.heard, now),
                .weight = kLostAgent,
                .member = member,
                .text = "the agent on " + name_of(agent) + " (" + agent.introduction.address + ", " +
-                       ranks_of(agent) + ") vanished: " + how},
+                       ranks_of(agent) + ") vanished: " + how,
+               .host_gone = true},
               now);
 }
 
 Leader::Sends Leader::on_trouble(const std::string& what, Time now) {
   if (phase_ == Phase::kOver) return {};
+  final_ = true;
   return fail({.time = now, .weight = kLostAgent, .text = what}, now);
 }
 
-Leader::Sends Leader::finish_if_all_ended() {
-  const bool all = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
-    return entry.second.ended || entry.second.lost;
-  });
-  if (!all || phase_ == Phase::kMeeting) return {};
-  phase_ = Phase::kOver;
-  AgentMessage over = message_of(Kind::kOver);
-  if (!causes_.empty()) {
-    const Time first =
-        std::min_element(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
-          return a.time < b.time;
-        })->time;
-    Cause* blamed = nullptr;
-    for (Cause& cause : causes_) {
-      if (cause.time > first + kSameMoment) continue;
-      if (blamed == nullptr || cause.weight < blamed->weight) blamed = &cause;
-    }
-    over.exit_code = blamed->exit_code;
-    if (blamed->worker) {
-      judge(*blamed->worker, sights_);
-      int world_size = 0;
-      for (const auto& [member, agent] : agents_) {
-        world_size = std::max(world_size, agent.plan.world_size);
-      }
-      over.text = format_failure(*blamed->worker, world_size);
-      over.failure = blamed->worker;
-    } else {
-      over.text = "[lockstep] " + blamed->text + "\n";
-    }
+// Of those that were found at the same moment, the likeliest.
+Leader::Cause* Leader::first_cause() {
+  if (causes_.empty()) return nullptr;
+  const Time first =
+      std::min_element(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
+        return a.time < b.time;
+      })->time;
+  Cause* blamed = nullptr;
+  for (Cause& cause : causes_) {
+    if (cause.time > first + kSameMoment) continue;
+    if (blamed == nullptr || cause.weight < blamed->weight) blamed = &cause;
   }
-  return to_all(over);
+  return blamed;
 }
 
-// To those that have services; once, since each member says both of its words once.
-Leader::Sends Leader::stop_services_if_all_served() const {
-  const bool all = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
-    return entry.second.served || entry.second.ended;
-  });
-  if (!all || phase_ != Phase::kRunning) return {};
+Leader::Sends Leader::go_on_if_all_ended(Time now) {
+  if (pending_ > 0 || (phase_ != Phase::kRunning && phase_ != Phase::kStopping)) return {};
+  Cause* cause = first_cause();
+  if (cause == nullptr) {
+    const bool all_finished = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+      return !entry.second.member || entry.second.finished;
+    });
+    // Stopped for newcomers, unless they came too late.
+    if (phase_ == Phase::kStopping && !all_finished) return meet_again(reason_, now);
+    return end(nullptr);
+  }
+  if (cause->worker) judge(*cause->worker, sights_);
+  const bool rank_failed = cause->worker && cause->exit_code != 2;
+  if (final_ || !restarts_allowed() || !(cause->host_gone || rank_failed)) return end(cause);
+  if (rank_failed && restarts_ >= options_.max_restarts) return end(cause);
+  std::string line = "restart, not counted: ";
+  if (rank_failed)
+    line = "restart " + std::to_string(++restarts_) + " of " +
+           std::to_string(options_.max_restarts) + ": ";
+  return meet_again(line + text_of(*cause), now);
+}
+
+Leader::Sends Leader::end(const Cause* cause) {
+  phase_ = Phase::kOver;
+  over_ = about(Kind::kOver);
+  if (cause != nullptr) {
+    over_.exit_code = cause->exit_code;
+    over_.failure = cause->worker;
+    over_.text = cause->worker ? format_failure(*cause->worker, size_.ranks)
+                               : "[lockstep] " + cause->text + "\n";
+  }
+  return to_all(over_);
+}
+
+// Nobody is left there that others serve.
+void Leader::serve(Agent& agent) {
+  unserved_ -= agent.served ? 0 : 1;
+  agent.served = true;
+}
+
+// To those that have services.
+Leader::Sends Leader::stop_services_if_all_served() {
+  if (unserved_ > 0 || services_stopped_ || phase_ != Phase::kRunning) return {};
+  services_stopped_ = true;
   Sends sends;
   for (const auto& [member, agent] : agents_) {
-    if (!agent.ended) sends.push_back({member, message_of(Kind::kStopServices)});
+    if (agent.member && !agent.ended) sends.push_back({member, about(Kind::kStopServices)});
   }
   return sends;
 }
 
 Leader::Sends Leader::on_time(Time now) {
   Sends sends;
-  const auto add = [&](Sends more) {
-    sends.insert(sends.end(), std::make_move_iterator(more.begin()),
-                 std::make_move_iterator(more.end()));
-  };
-  if (phase_ == Phase::kMeeting && now >= join_by_) {
-    add(on_trouble("only " + std::to_string(joined()) + " of " + std::to_string(options_.nodes) +
-                       " hosts joined within " + seconds(options_.join_timeout) + "; missing: " +
-                       missing() + " (--rdzv-conf join_timeout=SECONDS waits longer)",
-                   now));
-  }
+  if (phase_ == Phase::kMeeting && now >= join_by_) append(sends, on_trouble(too_few(), now));
+  append(sends, form_if_enough(now));
+  append(sends, take_newcomers_in(now));
   if (phase_ == Phase::kOver) return sends;
   if (now >= next_beat_) {
     next_beat_ = now + options_.beat;
-    add(to_all(message_of(Kind::kBeat), kSelf));
+    for (const auto& [member, agent] : agents_) {
+      if (member != kSelf && !agent.lost) sends.push_back({member, word_to(agent)});
+    }
   }
   std::vector<std::pair<Member, std::string>> lost;
   for (const auto& [member, agent] : agents_) {
     if (member == kSelf || agent.lost) continue;
     if (now >= agent.heard + options_.silence) {
-      lost.emplace_back(member, "nothing was heard of it for " + seconds(options_.silence));
-    } else if (phase_ == Phase::kStopping && !agent.ended && now >= stop_by_) {
+      lost.emplace_back(member, "nothing was heard of it for " + seconds_text(options_.silence));
+    } else if (phase_ == Phase::kStopping && agent.member && !agent.ended && now >= answer_by_) {
       lost.emplace_back(member, "it did not stop its ranks");
+    } else if (phase_ == Phase::kProposing && agent.member && !agent.ready && now >= answer_by_) {
+      lost.emplace_back(member, "it did not take its plan");
     }
   }
-  for (const auto& [member, how] : lost) add(on_lost(member, how, now));
+  for (const auto& [member, how] : lost) append(sends, on_lost(member, how, now));
   return sends;
+}
+
+Leader::Time Leader::next_time() const {
+  Time next = next_beat_;
+  if (phase_ == Phase::kMeeting) {
+    next = std::min(next, join_by_);
+    if (hosts_ >= min_nodes()) next = std::min(next, changed_at_ + options_.last_call);
+  }
+  if (take_in_at_) next = std::min(next, *take_in_at_);
+  return next;
 }
 
 bool Leader::present(Member member) const {
@@ -338,14 +371,9 @@ bool Leader::present(Member member) const {
 }
 
 bool Leader::has_number(int number) const {
-  return std::any_of(agents_.begin(), agents_.end(),
-                     [&](const auto& entry) { return entry.second.introduction.number == number; });
-}
-
-Leader::Time Leader::next_time() const {
-  Time next = next_beat_;
-  if (phase_ == Phase::kMeeting) next = std::min(next, join_by_);
-  return next;
+  return std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+    return entry.second.introduction.number == number && !entry.second.lost;
+  });
 }
 
 }  // namespace lockstep::launch

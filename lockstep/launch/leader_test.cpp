@@ -68,6 +68,7 @@ class LeaderTest : public testing::Test {
   static AgentMessage failed(int rank, int signal, int code = 0) {
     AgentMessage message;
     message.kind = Kind::kFailed;
+    message.generation = 0;
     message.failure.emplace();
     message.failure->rank = rank;
     message.failure->signal = signal;
@@ -78,6 +79,7 @@ class LeaderTest : public testing::Test {
     AgentMessage message;
     message.kind = kind;
     message.number = number;
+    message.generation = 0;
     return message;
   }
   static LeaderOptions options(bool numbered = false) {
@@ -92,6 +94,8 @@ class LeaderTest : public testing::Test {
     leader_.on_message(0, join("a"), "", start_);
     leader_.on_message(1, join("c"), "10.0.0.3", start_);
     leader_.on_message(2, join("b"), "10.0.0.2", start_);
+    for (const int member : {0, 1, 2}) leader_.on_message(member, of(Kind::kReady), "", start_);
+    for (const int member : {0, 1, 2}) leader_.on_message(member, of(Kind::kBeat), "", start_);
     return leader_;
   }
   // What all are told in the end, once the members that are left have ended.
@@ -346,6 +350,9 @@ TEST_F(LeaderTest, UserSignalsAreForAllIfTheFirstAgentGotThem) {
 TEST(AgentMessages, SurviveTheWire) {
   AgentMessage message;
   message.kind = Kind::kEnded;
+  message.generation = 4;
+  message.port = 77;
+  message.finished = true;
   message.failure.emplace();
   message.failure->host = "b";
   message.failure->rank = 3;
@@ -369,6 +376,9 @@ TEST(AgentMessages, SurviveTheWire) {
   message.failure->causes = message.sights;
   const AgentMessage back = decode_agent_message(encode(message));
   EXPECT_EQ(back.kind, Kind::kEnded);
+  EXPECT_EQ(back.generation, 4);
+  EXPECT_EQ(back.port, 77);
+  EXPECT_TRUE(back.finished);
   EXPECT_EQ(back.failure->host, "b");
   EXPECT_EQ(back.failure->rank, 3);
   EXPECT_EQ(back.failure->role, "ps 1");

@@ -24,16 +24,14 @@ constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
 // For the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
-std::string own_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 LeaderOptions leader_options(const LaunchOptions& options) {
   const NodesOptions& nodes = *options.nodes;
   LeaderOptions leader;
   leader.nodes = nodes.nodes;
+  leader.min_nodes = nodes.min_nodes;
+  leader.last_call = nodes.last_call;
+  leader.on_failure = on_failure_of(options);
+  leader.max_restarts = options.max_restarts;
   leader.numbered = nodes.number.has_value() || !nodes.remotes.empty();
   leader.names = nodes.names;
   leader.run_id = options.run_id;
@@ -46,12 +44,12 @@ LeaderOptions leader_options(const LaunchOptions& options) {
 
 }  // namespace
 
-LeadingAgent::LeadingAgent(const LaunchOptions& options, const std::string& listen, uint16_t port,
-                           Console& out, Console& err)
-    : options_(options),
+LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
+                           const std::string& listen, uint16_t port, Console& out, Console& err)
+    : Peers(introduction(options, former)),
+      options_(options),
       nodes_(*options.nodes),
       err_(err),
-      master_port_(std::nullopt),
       store_({listen, port}, nodes_.secret),
       listener_(listen_tcp({listen, 0})),
       leader_(leader_options(options), Clock::now()),
@@ -72,16 +70,16 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const std::string& list
     if (nodes_.interface.empty()) endpoints.push_back({"127.0.0.1", store_.address().port});
     remotes_ = std::make_unique<RemoteAgents>(options, endpoints, out, err);
   }
-  AgentMessage join;
-  join.kind = Kind::kJoin;
-  join.introduction = {nodes_.number.value_or(-1), own_name(), "", ::getpid(), options.nproc};
-  join.nodes = nodes_.nodes;
-  join.run_id = options.run_id;
-  join.port = master_port_.port();
-  tell(join);
+  set_port(next_port());
+  say(beat());
 }
 
-void LeadingAgent::tell(const AgentMessage& message) {
+uint16_t LeadingAgent::next_port() {
+  master_port_.emplace(std::nullopt);
+  return master_port_->port();
+}
+
+void LeadingAgent::say(const AgentMessage& message) {
   dispatch(leader_.on_message(Leader::kSelf, message, "", Clock::now()));
 }
 
@@ -92,22 +90,32 @@ std::string LeadingAgent::reached_at() const {
   return reached_at_;
 }
 
-NodePlan LeadingAgent::own_plan(NodePlan plan) const {
+void LeadingAgent::complete(NodePlan& plan) {
   const std::string here = reached_at();
   if (plan.master.host.empty()) plan.master.host = here;
-  plan.store = {here, store_.address().port};
+  plan.store.host = here;
   plan.interface = interface_of(interface_addresses(), here).value_or("");
-  return plan;
+}
+
+// What the generation before left in its store is not for the next one.
+void LeadingAgent::have_store_of(int generation) {
+  if (generation == ranks_store_of_) return;
+  ranks_store_ =
+      std::make_unique<TcpStoreServer>(HostPort{store_.address().host, 0}, nodes_.secret);
+  ranks_store_of_ = generation;
 }
 
 void LeadingAgent::dispatch(const Leader::Sends& sends) {
-  for (const auto& [to, message] : sends) {
+  for (const auto& [to, sent] : sends) {
+    AgentMessage message = sent;
+    if (message.kind == Kind::kPlan) {
+      have_store_of(message.plan.generation);
+      message.plan.store.port = ranks_store_->address().port;
+    }
     if (to == Leader::kSelf) {
-      if (message.kind == Kind::kPlan) {
-        set_plan(own_plan(message.plan));
-      } else {
-        hear(message);
-      }
+      if (message.kind == Kind::kStart && !message.text.empty() && !options_.quiet)
+        err_.put(-2, {message.text}, "");
+      take(message);
     } else if (const auto it = connections_.find(to); it != connections_.end()) {
       it->second.channel.send(message);
     }
@@ -157,6 +165,8 @@ void LeadingAgent::drop_the_dead(Time now) {
 }
 
 void LeadingAgent::say_who_is_missing(Time now) {
+  if (leader_.meeting() && !was_meeting_) note_at_ = now + kNoteAfter;
+  was_meeting_ = leader_.meeting();
   if (!note_at_ || now < *note_at_) return;
   note_at_.reset();
   if (!leader_.meeting() || options_.quiet) return;
@@ -166,6 +176,18 @@ void LeadingAgent::say_who_is_missing(Time now) {
                            store_.address().to_string() + ")\n");
 }
 
+// An agent whose ssh has ended does not come back.
+void LeadingAgent::look_for_ends_of_remotes(Time now) {
+  for (const RemoteAgents::End& end : remotes_->take_ends()) remote_ends_.push_back(end);
+  for (const RemoteAgents::End& end : remote_ends_) {
+    if (!leader_.meeting() || leader_.has_number(end.number)) continue;
+    dispatch(leader_.on_trouble(
+        end.what + (leader_.generation() < 0 ? " before the agent there had joined the job"
+                                             : ", and its agent does not come back"),
+        now));
+  }
+}
+
 void LeadingAgent::watch(PollSet& polls) {
   const Time now = Clock::now();
   dispatch(leader_.on_time(now));
@@ -173,11 +195,7 @@ void LeadingAgent::watch(PollSet& polls) {
   say_who_is_missing(now);
   if (remotes_) {
     remotes_->watch(polls);
-    for (const RemoteAgents::End& end : remotes_->take_ends()) {
-      if (leader_.meeting() && !leader_.has_number(end.number)) {
-        dispatch(leader_.on_trouble(end.what + " before the agent there had joined the job", now));
-      }
-    }
+    look_for_ends_of_remotes(now);
     polls.wake_at(now + nodes_.beat);  // without pidfds, ends are looked for
   }
   if (listener_) polls.add(listener_.get(), POLLIN, [this] { accept_all(); });

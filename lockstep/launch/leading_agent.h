@@ -4,7 +4,7 @@
 
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +24,12 @@ class LeadingAgent final : public Peers {
  public:
   // Listens on `listen`:`port` (0: a free one) for the store, and starts the remote agents. Throws
   // SystemError (EADDRINUSE when there is one already), LaunchError.
-  LeadingAgent(const LaunchOptions& options, const std::string& listen, uint16_t port, Console& out,
-               Console& err);
+  LeadingAgent(const LaunchOptions& options, const Former& former, const std::string& listen,
+               uint16_t port, Console& out, Console& err);
 
   void watch(PollSet& polls) override;
-  void tell(const AgentMessage& message) override;
   bool left() override;
+  const Secret& secret() const override { return nodes_.secret; }
 
  private:
   struct Connection {
@@ -38,20 +38,27 @@ class LeadingAgent final : public Peers {
     bool dead = false;
   };
 
+  void say(const AgentMessage& message) override;
+  void complete(NodePlan& plan) override;
+  uint16_t next_port() override;
   void dispatch(const Leader::Sends& sends);
+  void have_store_of(int generation);
+  void look_for_ends_of_remotes(Time now);
   void accept_all();
   void serve(Leader::Member member);
   void drop_the_dead(Time now);
   void say_who_is_missing(Time now);
-  NodePlan own_plan(NodePlan plan) const;
   // The address by which others reach this host, as far as they have.
   std::string reached_at() const;
 
   const LaunchOptions& options_;
   const NodesOptions& nodes_;
   Console& err_;
-  PortReservation master_port_;
-  TcpStoreServer store_;
+  std::optional<PortReservation> master_port_;
+  TcpStoreServer store_;  // for the agents to find each other
+  // Every generation of ranks has one of its own.
+  std::unique_ptr<TcpStoreServer> ranks_store_;
+  int ranks_store_of_ = -1;  // the generation
   UniqueFd listener_;
   Leader leader_;
   std::map<Leader::Member, Connection> connections_;
@@ -59,6 +66,8 @@ class LeadingAgent final : public Peers {
   int refusals_ = 0;
   std::string reached_at_;
   std::optional<Time> note_at_;
+  bool was_meeting_ = true;
+  std::vector<RemoteAgents::End> remote_ends_;
   std::optional<Time> leave_by_;
   std::unique_ptr<RemoteAgents> remotes_;  // last: they need the store's address
 };

@@ -31,6 +31,8 @@ struct NodePlan {
   HostPort master;        // MASTER_ADDR, MASTER_PORT: on the host of rank 0, for a store of its own
   HostPort store;         // Lockstep's
   std::string interface;  // by which this host reaches the others; "": there are none
+  int generation = 0;     // of the job's ranks, from 0: one more whenever all are started
+  int restarts = 0;       // of all ranks after a failure so far
 };
 
 // The places of all hosts, in the order of `nodes`, whose ranks follow `order`. A host without

@@ -1,8 +1,13 @@
 #include "lockstep/launch/peers.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -14,8 +19,30 @@
 
 namespace lockstep::launch {
 
+void Peers::tell(const AgentMessage& message) {
+  AgentMessage said = message;
+  if (message.kind == AgentMessage::Kind::kEnded) said.port = next_port();
+  say(follower_.tell(std::move(said)));
+}
+
+void Peers::take(const AgentMessage& message) {
+  const Follower::Step step = follower_.on_message(message);
+  for (const AgentMessage& answer : step.say) say(answer);
+  for (const AgentMessage& heard : step.hear) hear(heard);
+}
+
 void Peers::hear(const AgentMessage& message) {
   switch (message.kind) {
+    case AgentMessage::Kind::kWait:
+      waits_ = message.text;
+      break;
+    case AgentMessage::Kind::kStart: {
+      NodePlan plan = message.plan;
+      complete(plan);
+      plan_ = plan;
+      orders_.clear();
+      break;
+    }
     case AgentMessage::Kind::kStop:
       orders_.push_back({});
       break;
@@ -31,6 +58,26 @@ void Peers::hear(const AgentMessage& message) {
     default:
       break;
   }
+}
+
+AgentMessage introduction(const LaunchOptions& options, const Former& former) {
+  AgentMessage join;
+  join.kind = AgentMessage::Kind::kJoin;
+  join.agent = former.agent;
+  join.seen = former.seen;
+  join.run_id = options.run_id;
+  join.introduction = {
+      .number = -1, .host = "", .address = "", .pid = ::getpid(), .ranks = options.nproc};
+  join.nodes = join.min_nodes = 1;
+  if (!options.nodes) return join;
+  const NodesOptions& nodes = *options.nodes;
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  join.introduction.host = name;
+  join.introduction.number = nodes.number.value_or(-1);
+  join.nodes = nodes.nodes;
+  join.min_nodes = nodes.min_nodes > 0 ? nodes.min_nodes : nodes.nodes;
+  return join;
 }
 
 std::optional<PeerOrder> Peers::next_order() {
@@ -51,6 +98,38 @@ constexpr auto kPause = std::chrono::milliseconds(200);
 constexpr double kNoteAfterSeconds = 5;
 // An agent of the job before may just be leaving; more often, the secret is another one.
 constexpr int kRefusalsAllowed = 5;
+// After the first agent was lost: so long may nobody listen where it did, on a host that answers.
+constexpr auto kComesBack = std::chrono::seconds(3);
+constexpr auto kProbe = std::chrono::milliseconds(300);
+
+// Whether the host says that nobody listens there.
+bool refuses(const HostPort& address) {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  if (auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+      ::inet_pton(AF_INET, address.host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(address.port);
+    size = sizeof *v4;
+  } else {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+    if (::inet_pton(AF_INET6, address.host.c_str(), &v6->sin6_addr) != 1) return false;
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(address.port);
+    size = sizeof *v6;
+  }
+  const UniqueFd fd(::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return false;
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&storage), size) == 0) return false;
+  if (errno == ECONNREFUSED) return true;
+  pollfd waiting{fd.get(), POLLOUT, 0};
+  if (errno != EINPROGRESS || ::poll(&waiting, 1, static_cast<int>(kProbe.count())) <= 0)
+    return false;
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error == ECONNREFUSED;
+}
 
 // A signal that ends a launch which has not begun; 0: none came.
 int stopping_signal(SignalPipe& signals) {
@@ -62,8 +141,10 @@ int stopping_signal(SignalPipe& signals) {
 
 class Joining {
  public:
-  Joining(const LaunchOptions& options, SignalPipe& signals, Console& out, Console& err)
+  Joining(const LaunchOptions& options, const Former& former, SignalPipe& signals, Console& out,
+          Console& err)
       : options_(options),
+        former_(former),
         nodes_(*options.nodes),
         signals_(signals),
         out_(out),
@@ -81,6 +162,7 @@ class Joining {
       if (const int signal = stopping_signal(signals_)) return {nullptr, signal};
       if (lifeline_ended()) return {nullptr, SIGTERM};
       if (deadline_.expired()) give_up();
+      if (!former_.lost.empty() && nobody_listens()) say_that_it_is_gone();
       say_that_it_waits();
       pause();
     }
@@ -102,7 +184,8 @@ class Joining {
     const Rendezvous rendezvous = decide_rendezvous(nodes_, resolve(endpoint.host), here);
     if (!rendezvous.may_serve) return nullptr;
     try {
-      return std::make_unique<LeadingAgent>(options_, rendezvous.listen, endpoint.port, out_, err_);
+      return std::make_unique<LeadingAgent>(options_, former_, rendezvous.listen, endpoint.port,
+                                            out_, err_);
     } catch (const SystemError& error) {
       if (rendezvous.must_serve || error.errnum() != EADDRINUSE) throw;
       return nullptr;
@@ -114,8 +197,9 @@ class Joining {
     std::exception_ptr refused;
     for (const HostPort& endpoint : nodes_.endpoints) {
       try {
-        return std::make_unique<JoinedAgent>(
-            options_, HostPort{resolve(endpoint.host), endpoint.port}, Deadline::after(kAttempt));
+        return std::make_unique<JoinedAgent>(options_, former_,
+                                             HostPort{resolve(endpoint.host), endpoint.port},
+                                             Deadline::after(kAttempt));
       } catch (const StoreError&) {
         refused = std::current_exception();
       } catch (const Timeout& error) {
@@ -137,10 +221,15 @@ class Joining {
       polls.add(signals_.fd(), POLLIN);
       peers->watch(polls);
       flush(polls);
-      if (member != nullptr && !member->refusal().empty())
-        throw LaunchError("this agent cannot join: " + member->refusal());
-      if (member != nullptr && member->lost()) return std::nullopt;
-      if (peers->last_word()) fail_to_meet(*peers);
+      if (member != nullptr && !peers->refusal().empty())
+        throw LaunchError("this agent cannot join: " + peers->refusal());
+      if (!peers->lost().empty()) return std::nullopt;
+      if (peers->last_word()) {
+        // The job ended without this host, which was there in case that it was needed.
+        if (!peers->waits().empty()) return Joined{std::move(peers), 0};
+        fail_to_meet(*peers);
+      }
+      say_why_it_waits(*peers);
       polls.wait();
       const int signal = stopping_signal(signals_);
       if (signal == 0 || told) continue;
@@ -192,7 +281,32 @@ class Joining {
            ::read(nodes_.lifeline, &byte, 1) == 0;
   }
 
+  bool nobody_listens() {
+    const bool refused = std::all_of(
+        nodes_.endpoints.begin(), nodes_.endpoints.end(),
+        [](const HostPort& endpoint) { return refuses({resolve(endpoint.host), endpoint.port}); });
+    if (!refused) refused_since_.reset();
+    if (refused && !refused_since_) refused_since_ = Clock::now();
+    return refused && Clock::now() >= *refused_since_ + kComesBack;
+  }
+
+  [[noreturn]] void say_that_it_is_gone() const {
+    throw LaunchError("the first agent of the job, at " + nodes_.endpoints.front().to_string() +
+                      ", vanished: " + former_.lost +
+                      "; nobody leads the job any more, start it again");
+  }
+
+  void say_why_it_waits(const Peers& peers) {
+    if (peers.waits().empty() || told_why_ || options_.quiet) return;
+    told_why_ = true;
+    write_all(err_.fd(), "[lockstep] " + peers.waits() + "\n");
+  }
+
   [[noreturn]] void give_up() {
+    if (!former_.lost.empty())
+      throw LaunchError("the first agent of the job, at " + nodes_.endpoints.front().to_string() +
+                        ", vanished: " + former_.lost + "; it was not found again within " +
+                        std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) + " s");
     throw LaunchError("no first agent to join within " +
                       std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) +
                       " s: " + why_);
@@ -214,6 +328,7 @@ class Joining {
   }
 
   const LaunchOptions& options_;
+  const Former& former_;
   const NodesOptions& nodes_;
   SignalPipe& signals_;
   Console& out_;
@@ -222,12 +337,15 @@ class Joining {
   std::string why_ = "it did not answer";
   int refusals_ = 0;
   bool said_ = false;
+  bool told_why_ = false;
+  std::optional<Clock::time_point> refused_since_;
 };
 
 }  // namespace
 
-Joined join_peers(const LaunchOptions& options, SignalPipe& signals, Console& out, Console& err) {
-  return Joining(options, signals, out, err).run();
+Joined join_peers(const LaunchOptions& options, const Former& former, SignalPipe& signals,
+                  Console& out, Console& err) {
+  return Joining(options, former, signals, out, err).run();
 }
 
 }  // namespace lockstep::launch

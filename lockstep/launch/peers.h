@@ -1,4 +1,4 @@
-// Peers: the other agents of a job, as the agent of one host sees them.
+// Peers: the agents of a job, as the agent of one host sees them.
 #pragma once
 
 #include <deque>
@@ -8,6 +8,7 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/agent_message.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/follower.h"
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/signal_pipe.h"
 
@@ -19,13 +20,15 @@ struct PeerOrder {
   bool well = false;  // nothing failed: services stop, since only they are left
 };
 
-// Two kinds: LeadingAgent and JoinedAgent. Not thread-safe; nothing here blocks. Messages come in
-// while the PollSet of watch() is waited for.
+// Three kinds: AloneAgent, LeadingAgent and JoinedAgent. The first two have the Leader, and a
+// Follower that talks to it as those of other hosts do. Not thread-safe; nothing here blocks.
+// Messages come in while the PollSet of watch() is waited for.
 class Peers {
  public:
   using Time = PollSet::Time;
 
-  Peers() = default;
+  // `join`: how this agent introduces itself.
+  explicit Peers(AgentMessage join) : follower_(std::move(join)) {}
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
   virtual ~Peers() = default;
@@ -33,36 +36,76 @@ class Peers {
   // Adds what is to be waited for; does first what is due now.
   virtual void watch(PollSet& polls) = 0;
   // What this agent has to tell: its first failure; a signal that came to it; that only services are
-  // left of its ranks; that all its ranks have ended, with that failure as it is known in the end.
-  virtual void tell(const AgentMessage& message) = 0;
+  // left of its ranks; that its host leaves; that all its ranks have ended, with that failure as it
+  // is known in the end.
+  void tell(const AgentMessage& message);
   // After the end of the job: true once nothing is left to be told or shown.
   virtual bool left() = 0;
+  // Of the store that the ranks get.
+  virtual const Secret& secret() const = 0;
 
-  // This host's place, once all hosts have joined.
+  // This host's place in the newest generation that has begun.
   const std::optional<NodePlan>& plan() const { return plan_; }
+  // This host may go while the others go on.
+  virtual bool may_leave() const { return false; }
+  // The newest generation that this agent has had a plan of, begun or not; -1: none.
+  int seen() const { return follower_.seen(); }
   std::optional<PeerOrder> next_order();
+  bool has_orders() const { return !orders_.empty(); }
   // How the job ended on all hosts; nullopt: it goes on.
   const std::optional<AgentMessage>& last_word() const { return last_word_; }
+  // Why the first agent does not let this one join; "": it does, or has not answered.
+  const std::string& refusal() const { return follower_.refusal(); }
+  // Why this agent waits for a generation to come; "": it need not, or there is no answer yet.
+  const std::string& waits() const { return waits_; }
+  // How the first agent was lost, which may be found again; "": it was not.
+  const std::string& lost() const { return lost_; }
 
  protected:
   // Something that the first agent says to this one.
+  void take(const AgentMessage& message);
   void hear(const AgentMessage& message);
-  void set_plan(const NodePlan& plan) { plan_ = plan; }
+  AgentMessage beat() const { return follower_.beat(); }
+  void set_port(uint16_t port) { follower_.set_port(port); }
+  void set_address(const std::string& address) { follower_.set_address(address); }
+  void set_lost(const std::string& how) { lost_ = how; }
 
  private:
+  // To the first agent.
+  virtual void say(const AgentMessage& message) = 0;
+  // The plan of a generation that begins here: what only this agent knows is filled in.
+  virtual void complete(NodePlan& plan) = 0;
+  // A free port for the next generation's MASTER_PORT; 0: the one that was told before.
+  virtual uint16_t next_port() { return 0; }
+
+  Follower follower_;
   std::optional<NodePlan> plan_;
   std::deque<PeerOrder> orders_;
   std::optional<AgentMessage> last_word_;
+  std::string waits_;
+  std::string lost_;
 };
+
+// What an agent that joins anew knows of before.
+struct Former {
+  std::string agent = {};  // its name of its own
+  int seen = -1;           // the newest generation
+  std::string lost = {};   // how the first agent was lost; "": this is the first time
+};
+
+// How an agent with `options` introduces itself.
+AgentMessage introduction(const LaunchOptions& options, const Former& former);
 
 // What joining came to.
 struct Joined {
-  std::unique_ptr<Peers> peers;  // with a plan
+  std::unique_ptr<Peers> peers;  // with a plan, or with the last word where the job ended before
   int signal = 0;                // not 0: it came to this agent meanwhile, and nobody was joined
 };
 
-// Finds the other agents, starts those that options.nodes->remotes names, and waits until all hosts
-// have joined. Throws InvalidArgument, LaunchError (names who is missing), StoreError, SystemError.
-Joined join_peers(const LaunchOptions& options, SignalPipe& signals, Console& out, Console& err);
+// Finds the other agents, starts those that options.nodes->remotes names, and waits until a
+// generation begins that this host is part of. Throws InvalidArgument, LaunchError (names who is
+// missing), StoreError, SystemError.
+Joined join_peers(const LaunchOptions& options, const Former& former, SignalPipe& signals,
+                  Console& out, Console& err);
 
 }  // namespace lockstep::launch

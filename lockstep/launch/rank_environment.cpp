@@ -41,6 +41,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
       {"LOCKSTEP_STORE", node.store.to_string()},
       {"LOCKSTEP_SECRET_FD", std::to_string(plan.secret_fd)},
       {"LOCKSTEP_BOARD_FD", std::to_string(plan.board_fd)},
+      {"LOCKSTEP_GENERATION", std::to_string(node.generation)},
       {"LOCKSTEP_ROLES", role_ranges(plan.roles)},
       {"LOCKSTEP_RESTART_COUNT", role.restarts > 0 ? restart_count : ""},
       // An outer launcher's, if any, do not count inside.

@@ -14,10 +14,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 // Of this job's agent, or of the launching host.
-constexpr std::array<std::string_view, 11> kNotForwarded = {
-    "LOCKSTEP_SECRET",    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",    "LOCKSTEP_STORE",
-    "LOCKSTEP_BOARD_FD",  "LOCKSTEP_SPAWN_CALL",  "LOCKSTEP_TTY",          "LOCKSTEP_COLUMNS",
-    "LOCKSTEP_INTERFACE", "LOCKSTEP_ROLES",       "LOCKSTEP_RESTART_COUNT"};
+constexpr std::array<std::string_view, 12> kNotForwarded = {
+    "LOCKSTEP_SECRET",    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",     "LOCKSTEP_STORE",
+    "LOCKSTEP_BOARD_FD",  "LOCKSTEP_SPAWN_CALL",  "LOCKSTEP_TTY",           "LOCKSTEP_COLUMNS",
+    "LOCKSTEP_INTERFACE", "LOCKSTEP_ROLES",       "LOCKSTEP_RESTART_COUNT", "LOCKSTEP_GENERATION"};
 
 std::map<std::string, std::string> forwarded(const std::vector<std::string>& environment,
                                              const std::vector<std::string>& names) {
@@ -106,6 +106,8 @@ std::string encode(const RemoteOrder& order) {
                 {"threads_per_rank", o.threads_per_rank.value_or(0)},
                 {"run_id", o.run_id},
                 {"role", o.role},
+                {"max_restarts", o.max_restarts},
+                {"on_failure", static_cast<int>(on_failure_of(o))},
                 {"roles", roles_json(o.roles)},
                 {"nodes", nodes.nodes},
                 {"number", nodes.number.value_or(0)},
@@ -140,6 +142,8 @@ RemoteOrder decode_remote_order(std::string_view line) {
     if (const int threads = value.at("threads_per_rank"); threads > 0) o.threads_per_rank = threads;
     o.run_id = value.at("run_id");
     o.role = value.at("role");
+    o.max_restarts = value.at("max_restarts");
+    o.on_failure = static_cast<OnFailure>(value.at("on_failure").get<int>());
     o.roles = roles_of(value.at("roles"));
     o.quiet = true;  // the launching agent reports
     o.stdin_for_ranks = false;

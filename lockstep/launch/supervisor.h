@@ -87,6 +87,7 @@ class Supervisor {
   int replacements() const { return replacements_; }
   // Only services are left here, if any.
   bool served() const { return has_services_ && to_be_served_ == 0; }
+  bool stopping() const { return phase_ != Phase::kRunning; }
   bool killing() const { return phase_ == Phase::kKilling; }
   const std::optional<RankExit>& failure() const { return failure_; }
   // The signal that ended the job, when no rank had failed before.

@@ -108,6 +108,17 @@ std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& m
   return command;
 }
 
+std::optional<launch::OnFailure> way_on_failure(const RunFlags& flags) {
+  if (flags.on_failure.empty()) return std::nullopt;
+  if (flags.on_failure == "restart") return launch::OnFailure::kRestart;
+  if (flags.on_failure != "stop")
+    throw UsageError("--on-failure=" + flags.on_failure + ": expected stop or restart");
+  if (flags.max_restarts > 0)
+    throw UsageError("--on-failure=stop contradicts --max-restarts=" +
+                     std::to_string(flags.max_restarts));
+  return launch::OnFailure::kStop;
+}
+
 template <typename Parse>
 auto with_flag(const char* flag, Parse parse) {
   try {
@@ -185,12 +196,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
     throw UsageError("--grace: expected seconds, 0 or more");
   options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
   options.max_restarts = flags.max_restarts;
-  if (options.nodes && flags.max_restarts > 0) {
-    options.max_restarts = 0;
-    plan.notes.emplace_back(
-        "--max-restarts is ignored: ranks are restarted on one host only; with several, start the "
-        "job again (it goes on from its last checkpoint)");
-  }
+  options.on_failure = way_on_failure(flags);
   options.log_dir = flags.log_dir;
   // The agents of other hosts, and ranks that have no agent, get it as well.
   if (!flags.trace_dir.empty())

@@ -45,6 +45,11 @@ class RunParser {
     flag("--no-pin", "", flags.no_pin, "Do not give each rank its share of the processors");
     value("--max-restarts", "", flags.max_restarts, "Restart all ranks so often after a failure",
           "N");
+    value(
+        "--on-failure", "", flags.on_failure,
+        "What follows a failure, or a host that comes or goes: stop, or restart of all ranks (the "
+        "default with --max-restarts)",
+        "WAY");
     value("--grace", "", flags.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped",
           "SECONDS");
     value("--shutdown-timeout", "", flags.grace, "torchrun's name of --grace", "SECONDS");
@@ -85,7 +90,7 @@ class RunParser {
           "Words to start an agent with instead of ssh (also LOCKSTEP_SSH)", "WORDS");
 
     app_.option_defaults()->group("Several hosts, one lockstep run on each");
-    value("--nnodes", "", flags.nnodes, "How many hosts", "N");
+    value("--nnodes", "", flags.nnodes, "How many hosts, or at least and at most", "N|MIN:MAX");
     value("--node-rank", "", flags.node_rank, "The number of this host, from 0", "N");
     value("--master-addr", "", flags.master_addr,
           "Where host 0's agent is; on one host: MASTER_ADDR", "HOST");
@@ -96,10 +101,10 @@ class RunParser {
           "HOST:PORT");
     value("--rdzv-backend", "", flags.rdzv_backend, "c10d (by endpoint) or static (by number)",
           "NAME");
-    value(
-        "--rdzv-conf", "", flags.rdzv_conf,
-        "join_timeout=SECONDS (600), keep_alive_interval=SECONDS (1), keep_alive_max_attempt=N (8)",
-        "K=V,...");
+    value("--rdzv-conf", "", flags.rdzv_conf,
+          "join_timeout=SECONDS (600), last_call_timeout=SECONDS (30), keep_alive_interval=SECONDS "
+          "(1), keep_alive_max_attempt=N (8)",
+          "K=V,...");
     value("--rdzv-id", "", flags.rdzv_id,
           "The job's name: TORCHELASTIC_RUN_ID, and the start of the log folder's name", "ID");
     value("--interface", "", flags.interface,

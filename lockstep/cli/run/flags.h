@@ -31,6 +31,7 @@ struct RunFlags {
   std::string role = "default";    // ROLE_NAME of all ranks
   std::vector<std::string> roles;  // --role with a number of ranks: NAME=COUNT[,...]
   int max_restarts = 0;
+  std::string on_failure;
   double grace = 5;
   std::string log_dir;
   std::string trace_dir;

@@ -27,21 +27,24 @@ std::vector<std::string> split_at(const std::string& text, char separator) {
   return parts;
 }
 
+struct NodeCount {
+  int min = 1, max = 1;
+};
+
 // --nnodes: N, or MIN:MAX as torchrun has it.
-int count_nodes(const std::string& text) {
+NodeCount count_nodes(const std::string& text) {
   const auto colon = text.find(':');
   const auto min = parse_int(std::string_view(text).substr(0, colon), 1, 1 << 20);
   const auto max = colon == std::string::npos
                        ? min
                        : parse_int(std::string_view(text).substr(colon + 1), 1, 1 << 20);
-  if (!min || !max || *min > *max) {
-    throw UsageError("--nnodes=" + text + ": expected a number of hosts, such as 2");
-  }
-  if (*min != *max) {
-    throw UsageError("--nnodes=" + text +
-                     ": a job whose number of hosts changes is not supported; give one number");
-  }
-  return static_cast<int>(*max);
+  if (!min || !max)
+    throw UsageError("--nnodes=" + text + ": expected a number of hosts, such as 2 or 2:4");
+  if (*min > *max)
+    throw UsageError("--nnodes=" + text + ": at least " + std::to_string(*min) +
+                     " hosts and at most " + std::to_string(*max) +
+                     " contradict each other; the smaller number comes first");
+  return {static_cast<int>(*min), static_cast<int>(*max)};
 }
 
 Secret need_shared_secret(const MachineFacts& machine) {
@@ -70,9 +73,9 @@ HostPort endpoint_of(const std::string& flag, const std::string& text, int defau
 
 // torchrun's --rdzv-conf, "key=value,...". Its other keys are known, and have nothing to set here.
 void read_conf(const std::string& text, NodesOptions& nodes) {
-  static constexpr std::array<std::string_view, 8> kWithoutEffect = {
-      "last_call_timeout", "close_timeout", "read_timeout", "store_type",
-      "is_host",           "rank",          "use_libuv",    "heartbeat_timeout"};
+  static constexpr std::array<std::string_view, 7> kWithoutEffect = {
+      "close_timeout", "read_timeout", "store_type",       "is_host",
+      "rank",          "use_libuv",    "heartbeat_timeout"};
   double attempts = 8;
   for (const std::string& pair : split_at(text, ',')) {
     const auto equals = pair.find('=');
@@ -81,16 +84,22 @@ void read_conf(const std::string& text, NodesOptions& nodes) {
     if (std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end())
       continue;
     const bool timeout = key == "timeout" || key == "join_timeout";
-    if (!timeout && key != "keep_alive_interval" && key != "keep_alive_max_attempt") {
+    const bool last_call = key == "last_call_timeout";
+    if (!timeout && !last_call && key != "keep_alive_interval" && key != "keep_alive_max_attempt") {
       throw UsageError("--rdzv-conf: there is no '" + key +
-                       "'; join_timeout, keep_alive_interval and keep_alive_max_attempt have an "
-                       "effect");
+                       "'; join_timeout, last_call_timeout, keep_alive_interval and "
+                       "keep_alive_max_attempt have an effect");
     }
     const auto number = parse_double(value);
+    if (last_call && number == 0) {
+      nodes.last_call = milliseconds(0);
+      continue;
+    }
     if (!number || *number <= 0 || *number > 1e6)
       throw UsageError("--rdzv-conf: " + key + "=" + value + ": expected a number above 0");
     const milliseconds time(static_cast<int64_t>(*number * 1000));
     if (timeout) nodes.join_timeout = time;
+    if (last_call) nodes.last_call = time;
     if (key == "keep_alive_interval") nodes.beat = std::max(time, milliseconds(10));
     if (key == "keep_alive_max_attempt") attempts = std::max(2.0, *number);
   }
@@ -190,7 +199,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::op
   if (!flags.hosts.empty()) {
     plan = by_host_list(flags, machine, nproc);
   } else {
-    const int count = count_nodes(flags.nnodes);
+    const auto [least, count] = count_nodes(flags.nnodes);
     if (count == 1) {
       if (flags.node_rank.value_or(0) != 0) {
         throw UsageError("--node-rank=" + std::to_string(*flags.node_rank) +
@@ -202,6 +211,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::op
     const bool numbered = backend == "static" || (backend.empty() && flags.rdzv_endpoint.empty());
     plan.nodes = numbered ? by_number(flags, count) : by_endpoint(flags);
     plan.nodes->nodes = count;
+    plan.nodes->min_nodes = least;
     if (!numbered && flags.node_rank) {
       plan.notes.emplace_back(
           "--node-rank is ignored with --rdzv-endpoint: hosts are ordered by name (--rdzv-backend "

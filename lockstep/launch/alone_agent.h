@@ -1,0 +1,37 @@
+// AloneAgent: the agent of a job on one host.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "lockstep/launch/leader.h"
+#include "lockstep/launch/master_port.h"
+#include "lockstep/launch/peers.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep::launch {
+
+class AloneAgent final : public Peers {
+ public:
+  // The first generation begins at once. Throws LaunchError, SystemError.
+  AloneAgent(const LaunchOptions& options, Console& err);
+
+  void watch(PollSet& polls) override;
+  bool left() override { return true; }
+  const Secret& secret() const override { return secret_; }
+
+ private:
+  void say(const AgentMessage& message) override;
+  void complete(NodePlan& plan) override;
+  void dispatch(const Leader::Sends& sends);
+
+  const LaunchOptions& options_;
+  Console& err_;
+  Leader leader_;
+  // Every generation has a store, a secret and a port of its own.
+  Secret secret_;
+  std::unique_ptr<TcpStoreServer> store_;
+  std::optional<PortReservation> master_port_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,281 @@
+// The part of Leader that brings the hosts of a generation together.
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/leader.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Kind = AgentMessage::Kind;
+
+// For members to take their plans, beside the silence that loses them anyway.
+constexpr auto kPlanSlack = std::chrono::seconds(10);
+
+std::string range_of(int min, int max) {
+  return min == max ? std::to_string(max) + (max == 1 ? " host" : " hosts")
+                    : std::to_string(min) + " to " + std::to_string(max) + " hosts";
+}
+
+}  // namespace
+
+std::string Leader::missing() const {
+  if (hosts_ >= min_nodes() && min_nodes() < options_.nodes)
+    return "up to " + count_of(options_.nodes - hosts_, "more host");
+  if (!options_.numbered || min_nodes() < options_.nodes)
+    return count_of(min_nodes() - hosts_, "more host");
+  std::string text;
+  for (int number = 0; number < options_.nodes; ++number) {
+    if (has_number(number)) continue;
+    const auto i = static_cast<size_t>(number);
+    text += (text.empty() ? "" : ", ") +
+            (i < options_.names.size() ? options_.names[i] : "node " + std::to_string(number));
+  }
+  return text;
+}
+
+std::string Leader::too_few() const {
+  const std::string waited = seconds_text(options_.join_timeout);
+  const std::string needed = min_nodes() < options_.nodes ? "at least " : "";
+  if (!reason_.empty())
+    return reason_ + "; " + count_of(hosts_, "host") + (hosts_ == 1 ? " is" : " are") +
+           " left of " + needed + std::to_string(min_nodes()) + " needed, and " + missing() +
+           " did not come within " + waited + " (--rdzv-conf join_timeout=SECONDS waits longer)";
+  return "only " + std::to_string(hosts_) + " of " + needed + std::to_string(min_nodes()) +
+         " hosts joined within " + waited + "; missing: " + missing() +
+         " (--rdzv-conf join_timeout=SECONDS waits longer)";
+}
+
+// Two agents with the same number count once: the second is there for when the first is gone.
+void Leader::count(Agent& agent, Time now) {
+  if (agent.introduction.ranks == 0) return;
+  if (agent.introduction.number >= 0) {
+    for (const auto& [member, other] : agents_) {
+      if (other.counted && other.introduction.number == agent.introduction.number) return;
+    }
+  }
+  agent.counted = true;
+  ++hosts_;
+  changed_at_ = now;
+}
+
+void Leader::uncount(Agent& agent, Time now) {
+  if (!agent.counted) return;
+  agent.counted = false;
+  --hosts_;
+  changed_at_ = now;
+  if (agent.introduction.number < 0) return;
+  for (auto& [member, other] : agents_) {
+    const bool same = other.introduction.number == agent.introduction.number;
+    if (same && &other != &agent && !other.lost && !other.leaving) count(other, now);
+  }
+}
+
+void Leader::forget(Member member) {
+  const auto it = agents_.find(member);
+  if (const auto known = by_id_.find(it->second.id);
+      known != by_id_.end() && known->second == member)
+    by_id_.erase(known);
+  agents_.erase(it);
+}
+
+// Why an agent cannot join; "": it can.
+std::string Leader::why_not(const AgentMessage& message) const {
+  const NodeIntroduction& node = message.introduction;
+  if (message.run_id != options_.run_id)
+    return "the agents there belong to job '" + options_.run_id + "', not to '" + message.run_id +
+           "' (--rdzv-id)";
+  const int min = message.min_nodes > 0 ? message.min_nodes : message.nodes;
+  if (message.nodes != options_.nodes || min != min_nodes())
+    return "the agents there were started for " + range_of(min_nodes(), options_.nodes) +
+           ", this one for " + range_of(min, message.nodes) + " (--nnodes)";
+  if (options_.numbered != (node.number >= 0) && node.ranks > 0)
+    return std::string("the agents there ") + (options_.numbered ? "have" : "do not have") +
+           " node ranks, this one is otherwise (--node-rank)";
+  if (phase_ == Phase::kOver) return "the job has ended";
+  if (phase_ != Phase::kMeeting && !restarts_allowed()) {
+    const std::string id =
+        options_.run_id.empty() || options_.run_id == "none" ? "" : " '" + options_.run_id + "'";
+    if (min_nodes() == options_.nodes)
+      return "the job" + id + " has begun, with all its hosts; another job needs another endpoint";
+    return "the job" + id +
+           " has begun, and takes no hosts in later; --on-failure restart (or --max-restarts) of "
+           "all agents allows it";
+  }
+  if (generation_ >= 0 && restarts_allowed()) return "";
+  // Later it may be the one that is to replace the other.
+  for (const auto& [member, other] : agents_) {
+    if (node.ranks > 0 && node.number >= 0 && other.introduction.number == node.number &&
+        (other.id.empty() || other.id != message.agent)) {
+      return "node " + std::to_string(node.number) + " has joined already, from " +
+             other.introduction.host + " (--node-rank)";
+    }
+  }
+  return "";
+}
+
+Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::string& address,
+                           Time now) {
+  if (const auto it = agents_.find(from); it != agents_.end()) {
+    if (!it->second.lost) it->second.heard = now;
+    return it->second.lost ? Sends{} : Sends{{from, word_to(it->second)}};
+  }
+  Sends sends;
+  if (const std::string why = why_not(message); !why.empty()) {
+    AgentMessage refused;
+    refused.kind = Kind::kRefused;
+    refused.text = why;
+    return {{from, refused}};
+  }
+  if (const auto it = by_id_.find(message.agent); !message.agent.empty() && it != by_id_.end())
+    sends = on_lost(it->second, "it connected anew", now);
+  if (phase_ == Phase::kOver) return sends;
+  Agent agent;
+  agent.id = message.agent;
+  agent.introduction = message.introduction;
+  agent.introduction.address = address;
+  agent.port = message.port;
+  agent.seen = message.seen;
+  agent.heard = now;
+  count(agent, now);
+  const Agent& added = agents_.emplace(from, std::move(agent)).first->second;
+  if (!message.agent.empty()) by_id_[message.agent] = from;
+  plan_to_take_in(now);
+  if (phase_ != Phase::kMeeting) {
+    sends.push_back({from, word_to(added)});
+    return sends;
+  }
+  for (Send& send : form_if_enough(now)) sends.push_back(std::move(send));
+  return sends;
+}
+
+// Those of the generation before first, then in the order in which they came.
+std::vector<Leader::Member> Leader::choose_members() const {
+  std::vector<Member> chosen;
+  int hosts = 0;
+  for (const bool former : {true, false}) {
+    for (const auto& [member, agent] : agents_) {
+      if (agent.member != former || agent.lost || agent.leaving) continue;
+      if (agent.introduction.ranks > 0 && (!agent.counted || hosts == options_.nodes)) continue;
+      hosts += agent.introduction.ranks > 0 ? 1 : 0;
+      chosen.push_back(member);
+    }
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+Leader::Sends Leader::form_if_enough(Time now) {
+  if (phase_ != Phase::kMeeting || !agents_.contains(kSelf) || hosts_ < min_nodes()) return {};
+  const bool waited = same_hosts_ || now >= changed_at_ + options_.last_call;
+  return hosts_ >= options_.nodes || waited ? propose(now) : Sends{};
+}
+
+Leader::Sends Leader::propose(Time now) {
+  const std::vector<Member> members = choose_members();
+  phase_ = Phase::kProposing;
+  answer_by_ = now + options_.silence + kPlanSlack;
+  pending_ = static_cast<int>(members.size());
+  for (auto& [member, agent] : agents_) {
+    generation_ = std::max(generation_, agent.seen);
+    agent.member = agent.ready = agent.started = false;
+    agent.served = agent.ended = agent.finished = false;
+  }
+  ++generation_;
+  std::vector<NodeIntroduction> nodes;
+  for (const Member member : members) nodes.push_back(agents_.at(member).introduction);
+  const std::vector<NodePlan> plans = assign_ranks(nodes, order_nodes(nodes));
+  // Rank 0's host keeps the port for its ranks' own store.
+  HostPort master;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (plans[i].node_rank == 0 && plans[i].local_ranks > 0)
+      master = {nodes[i].address, agents_.at(members[i]).port};
+  }
+  size_ = {plans.front().nodes, plans.front().world_size};
+  Sends sends;
+  for (size_t i = 0; i < members.size(); ++i) {
+    Agent& agent = agents_.at(members[i]);
+    agent.member = true;
+    agent.plan = plans[i];
+    agent.plan.master = master;
+    agent.plan.generation = generation_;
+    agent.plan.restarts = restarts_;
+    sends.push_back({members[i], word_to(agent)});
+  }
+  return sends;
+}
+
+Leader::Sends Leader::start_if_all_ready(Time now) {
+  if (pending_ > 0) return {};
+  phase_ = Phase::kRunning;
+  causes_.clear();
+  sights_.clear();
+  unserved_ = 0;
+  services_stopped_ = false;
+  Sends sends;
+  for (const auto& [member, agent] : agents_) {
+    if (!agent.member) continue;
+    ++pending_;
+    ++unserved_;
+    sends.push_back({member, about(Kind::kStart)});
+    if (member == kSelf && !reason_.empty()) sends.back().message.text = restart_line();
+  }
+  reason_.clear();
+  former_size_ = size_;
+  plan_to_take_in(now);
+  return sends;
+}
+
+std::string Leader::restart_line() const {
+  const auto change = [](int from, int to, const char* what) {
+    return count_of(from, what) + (from == to ? "" : " -> " + std::to_string(to));
+  };
+  std::string line = "[lockstep] " + reason_;
+  if (former_size_.hosts != size_.hosts || former_size_.ranks != size_.ranks)
+    line += "; " + change(former_size_.hosts, size_.hosts, "host") + ", " +
+            change(former_size_.ranks, size_.ranks, "rank");
+  return line + "\n";
+}
+
+Leader::Sends Leader::meet_again(const std::string& why, Time now) {
+  phase_ = Phase::kMeeting;
+  reason_ = why;
+  join_by_ = now + options_.join_timeout;
+  same_hosts_ = true;
+  take_in_at_.reset();
+  std::vector<Member> gone;
+  for (const auto& [member, agent] : agents_) {
+    if (agent.lost || agent.leaving) gone.push_back(member);
+  }
+  for (const Member member : gone) {
+    forget(member);
+    same_hosts_ = false;
+  }
+  causes_.clear();
+  return form_if_enough(now);
+}
+
+// Hosts that came while ranks run are taken in once no other has come for a while, so that several
+// cost one restart; at once when nobody else can come.
+void Leader::plan_to_take_in(Time now) {
+  take_in_at_.reset();
+  if (phase_ != Phase::kRunning || !restarts_allowed() || size_.hosts >= options_.nodes) return;
+  if (hosts_ <= size_.hosts) return;
+  take_in_at_ = hosts_ >= options_.nodes ? now : changed_at_ + options_.last_call;
+}
+
+Leader::Sends Leader::take_newcomers_in(Time now) {
+  if (!take_in_at_ || now < *take_in_at_ || phase_ != Phase::kRunning) return {};
+  take_in_at_.reset();
+  std::string names;
+  for (const auto& [member, agent] : agents_) {
+    // The job is nearly done.
+    if (agent.member && (agent.served || agent.ended)) return {};
+    if (agent.counted && !agent.member) names += (names.empty() ? "" : ", ") + name_of(agent);
+  }
+  reason_ = "restart, not counted: " + names + " joined";
+  return stop({}, now);
+}
+
+}  // namespace lockstep::launch
