@@ -465,6 +465,15 @@ def recovery(job):
     expect("recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
     if "rank 1 killed by SIGKILL" not in done.stderr or "it is started again, 1 of 2" not in done.stderr:
         sys.exit(done.stderr)
+    steps = ["--steps", "60"]
+    command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "99", "--simulate-failures",
+               "every=0.7,seed=3", "-np", str(job.ranks), f"{job.options.bin}/examples/recovery", *steps]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    expect("recovery from failures that the launcher makes", (done.returncode, done.stdout),
+           (0, job.output("recovery", *steps)))
+    if "simulated failure: rank" not in done.stderr:
+        sys.exit(done.stderr)
 
 
 def missing(options, way):

@@ -43,7 +43,8 @@ void note(const Settings& settings, int rank, int64_t step) {
   if (settings.times.empty()) return;
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   char line[80];
-  std::snprintf(line, sizeof line, "%d %lld %.6f\n", rank, static_cast<long long>(step), now.count());
+  std::snprintf(line, sizeof line, "%d %lld %.6f\n", rank, static_cast<long long>(step),
+                now.count());
   std::ofstream(settings.times, std::ios::app) << line;
 }
 
@@ -112,6 +113,5 @@ int main(int argc, char** argv) {
   app.add_option("--times", settings.times,
                  "append to this file when each rank had done each step, and when one died");
   CLI11_PARSE(app, argc, argv);
-  return on_ranks(settings.nproc,
-                  [&](lockstep::Communicator& comm) { train(comm, settings); });
+  return on_ranks(settings.nproc, [&](lockstep::Communicator& comm) { train(comm, settings); });
 }

@@ -228,7 +228,12 @@ TEST(RunPlan, WrongValuesAreOneClearLine) {
   EXPECT_THAT(error_of("--nnodes 4:1 --rdzv-endpoint a /bin/true"),
               HasSubstr("at least 4 hosts and at most 1 contradict each other"));
   EXPECT_THAT(error_of("--nnodes 0:4 /bin/true"), HasSubstr("such as 2 or 2:4"));
-  EXPECT_THAT(error_of("--on-failure panic /bin/true"), HasSubstr("expected stop or restart"));
+  EXPECT_THAT(error_of("--on-failure panic /bin/true"),
+              HasSubstr("expected stop, restart or replace"));
+  EXPECT_THAT(error_of("--on-failure replace /bin/true"),
+              HasSubstr("--on-failure=replace needs --max-restarts=N"));
+  EXPECT_THAT(error_of("--simulate-failures every=0 /bin/true"),
+              HasSubstr("--simulate-failures: 'every=0': every=0: expected seconds above 0"));
   EXPECT_THAT(error_of("--on-failure stop --max-restarts 2 /bin/true"),
               HasSubstr("--on-failure=stop contradicts --max-restarts=2"));
   EXPECT_THAT(error_of("--nnodes x /bin/true"), HasSubstr("--nnodes=x"));

@@ -100,7 +100,7 @@ TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
                           }
                           EXPECT_GE(comm.generation(), 3);
                         },
-                        {.backend = GetParam(), .replacements = 3});
+                        {.backend = GetParam(), .replacements = 5});
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Reform, ::testing::Values("shm", "tcp", "gloo"),

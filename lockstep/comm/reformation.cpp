@@ -25,7 +25,7 @@ constexpr auto kLongestPause = milliseconds(20);
 constexpr auto kPiece = milliseconds(100);
 // All ranks are there when an attempt begins to connect, so that little time suffices; one that a
 // rank died in must not hold up the next. Twice as long each time: a machine may just be busy.
-constexpr Deadline::Duration kFirstPatience = std::chrono::seconds(4);
+constexpr Deadline::Duration kFirstPatience = std::chrono::seconds(1);
 
 // "0.3 s".
 std::string seconds_text(Deadline deadline) {

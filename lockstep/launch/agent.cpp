@@ -34,6 +34,8 @@ void check(const LaunchOptions& options) {
            " hosts asked for, and at most " + std::to_string(options.nodes->nodes));
   if (options.on_failure == OnFailure::kStop && options.max_restarts > 0)
     refuse("max-restarts contradicts on-failure stop");
+  if (options.on_failure == OnFailure::kReplace && options.max_restarts == 0)
+    refuse("on-failure replace needs max-restarts: how often a rank may be replaced");
   check_roles(options.roles);
   if (!options.roles.empty() && !options.nodes && rank_count(options.roles) != options.nproc)
     refuse(std::to_string(options.nproc) + " ranks asked for, but the roles have " +

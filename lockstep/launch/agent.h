@@ -12,6 +12,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/log_spec.h"
 #include "lockstep/launch/roles.h"
+#include "lockstep/launch/simulated_failures.h"
 
 namespace lockstep::launch {
 
@@ -28,6 +29,8 @@ struct RemoteHost {
 enum class OnFailure {
   kStop,     // the job ends
   kRestart,  // all ranks are started anew, on the hosts that are there then
+  kReplace,  // a rank that fails is started anew, alone; the others go on and meet it again
+             // (comm/communicator.h, reform())
 };
 
 // How the agents of several hosts find each other. One of them, the first, serves the job's store
@@ -81,10 +84,14 @@ struct LaunchOptions {
   std::vector<Role> roles;
   std::map<std::string, std::string> env;  // added to this process's environment, last word
   std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
-  int max_restarts = 0;                    // of all ranks after a failure (but for exit code 2)
+  // After failures, but for exit code 2: of all ranks, or, with kReplace, of single ones, on each host
+  // so often.
+  int max_restarts = 0;
   // Default: kRestart with max_restarts, else kStop. With kRestart, hosts that come or go begin a
   // new generation, too, which is no restart that counts.
   std::optional<OnFailure> on_failure;
+  // Ranks of this host are killed now and then, to see what the program makes of it.
+  std::optional<FailureDrill> simulate_failures;
   std::string log_dir;    // "": no files, or a new temporary folder if redirects or tee ask for one
   RedirectMap redirects;  // streams that go to files only
   RedirectMap tee;        // streams that go to files and here; wins over redirects

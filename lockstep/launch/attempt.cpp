@@ -56,8 +56,16 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       secret_file_(make_secret_file(job.secret)),
       board_(trace::CallBoard::create(std::max(1, ranks_))),
       traces_(options_.env, process_env()),
-      supervisor_(policies(options_, job_.node), options_.grace, job_.node.nodes == 1),
+      supervisor_(policies(options_, job_.node), options_.grace, job_.node.nodes == 1,
+                  on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0),
       sentinel_(ranks_) {
+  if (options_.simulate_failures) {
+    // Other moments in every generation and on every host.
+    FailureDrill drill = *options_.simulate_failures;
+    drill.seed = drill.seed * 1'000'003 + static_cast<uint64_t>(job_.node.generation) * 1009 +
+                 static_cast<uint64_t>(job_.node.node_rank);
+    failures_.emplace(drill, Clock::now());
+  }
   if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (int rank = 0; rank < ranks_; ++rank) workers_.push_back(start_rank(rank));
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -101,8 +109,24 @@ void Attempt::watch() {
     wait_for_events();
     look_for_exits();
     obey(supervisor_.on_time(Clock::now()));
+    simulate_failures();
     for (const int rank : supervisor_.take_restarts(Clock::now())) start_again(rank);
   }
+}
+
+void Attempt::simulate_failures() {
+  if (!failures_ || supervisor_.failure() || supervisor_.stop_signal()) return;
+  std::vector<int> running;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (supervisor_.running(rank)) running.push_back(rank);
+  }
+  const std::optional<int> hit = failures_->take(running, Clock::now());
+  if (!hit) return;
+  context_.err.put(-2,
+                   {"[lockstep] simulated failure: rank " +
+                    std::to_string(job_.node.first_rank + *hit) + " is killed\n"},
+                   "");
+  obey({{*hit, SIGKILL, true}});
 }
 
 void Attempt::wait_for_the_others() {
@@ -139,6 +163,7 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   PollSet polls;
   polls.wake_at(until);
   if (!supervisor_.done()) polls.wake_at(supervisor_.next_time());
+  if (failures_ && !supervisor_.done()) polls.wake_at(failures_->next_time());
   polls.add(context_.signals.fd(), POLLIN);
   add_ranks(polls);
   job_.peers.watch(polls);
@@ -266,8 +291,7 @@ void Attempt::look_for_exits() {
     // Its children have nobody to serve; the next process shall find their ports free.
     if (waits) workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
     const bool restarts_are_left =
-        exit.status.exit_code != 2 &&
-        supervisor_.restarts(exit.local_rank) < supervisor_.most_restarts(exit.local_rank);
+        exit.status.exit_code != 2 && supervisor_.restarts_are_left(exit.local_rank);
     if (waits || (fails_now && restarts_are_left)) say_restart(exit);
   }
   if (ends) look_at_ranks();

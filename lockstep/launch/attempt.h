@@ -60,7 +60,8 @@ class Attempt {
   std::unique_ptr<Worker> start_rank(int rank);
   void start_again(int rank);
   void say_restart(const RankExit& exit);
-  void watch();       // until the ranks have ended
+  void watch();  // until the ranks have ended
+  void simulate_failures();
   void end_groups();  // until nobody of their process groups is left
   void wait_for_the_others();
   void write_rest();  // until the console has taken all output
@@ -96,6 +97,7 @@ class Attempt {
   Supervisor supervisor_;
   std::vector<RankExit> exits_;  // so far, of processes that were not started again
   Sentinel sentinel_;
+  std::optional<SimulatedFailures> failures_;
   std::vector<std::unique_ptr<Worker>> workers_;  // by local rank
   // Former ones of ranks that were started again, of whose groups somebody still lived.
   std::vector<std::unique_ptr<Worker>> former_;

@@ -61,6 +61,7 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
       .local_rank = rank};
   plan.restart_count = restart_count;
   plan.max_restarts = options_.max_restarts;
+  plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
   plan.run_id = options_.run_id;
   plan.role = options_.role;
   plan.roles = options_.roles;
@@ -133,11 +134,14 @@ void Attempt::say_restart(const RankExit& exit) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());
   const int rank = job_.node.first_rank + exit.local_rank;
-  const int number = supervisor_.waits(exit.local_rank) ? supervisor_.restarts(exit.local_rank) : 0;
+  const bool replaces = supervisor_.replacements() > 0;
+  const int number = replaces ? supervisor_.replaced() : supervisor_.restarts(exit.local_rank);
+  const int most =
+      replaces ? supervisor_.replacements() : supervisor_.most_restarts(exit.local_rank);
   context_.err.put(
       -2,
       {restart_line(rank, name_in_role(options_.roles, rank), exit.status, worker.process().pid(),
-                    number, supervisor_.most_restarts(exit.local_rank))},
+                    supervisor_.waits(exit.local_rank) ? number : 0, most)},
       "");
 }
 

@@ -103,8 +103,9 @@ std::string describe_cause(const WorkerFailure& failure) {
 
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
                          int number, int most) {
-  const std::string line = "[lockstep] rank " + std::to_string(rank) + " (" + role + ") " +
-                           describe_end(status) + ", pid " + std::to_string(pid) + "; ";
+  const std::string line = "[lockstep] rank " + std::to_string(rank) +
+                           (role.empty() ? " " : " (" + role + ") ") + describe_end(status) +
+                           ", pid " + std::to_string(pid) + "; ";
   if (number == 0) return line + "it is not started again, since the job ends\n";
   return line + "it is started again, " + std::to_string(number) + " of " + std::to_string(most) +
          "\n";

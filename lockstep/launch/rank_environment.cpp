@@ -43,7 +43,8 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
       {"LOCKSTEP_BOARD_FD", std::to_string(plan.board_fd)},
       {"LOCKSTEP_GENERATION", std::to_string(node.generation)},
       {"LOCKSTEP_ROLES", role_ranges(plan.roles)},
-      {"LOCKSTEP_RESTART_COUNT", role.restarts > 0 ? restart_count : ""},
+      {"LOCKSTEP_RESTART_COUNT", role.restarts > 0 || plan.replaces ? restart_count : ""},
+      {"LOCKSTEP_ON_FAILURE", plan.replaces ? "replace" : ""},
       // An outer launcher's, if any, do not count inside.
       {"LOCKSTEP_SECRET", ""},
       {"LOCKSTEP_SECRET_FILE", ""},

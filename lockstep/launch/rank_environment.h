@@ -19,6 +19,8 @@ struct AttemptPlan {
   bool interface_chosen = false;  // node.interface is the user's choice, not what was found out
   int restart_count = 0;          // of all ranks; where a rank's role has restarts, its own
   int max_restarts = 0;
+  bool replaces =
+      false;  // ranks that fail are started anew, alone: restart_count is the rank's own
   std::string run_id;
   std::string role;         // where there are no roles
   std::vector<Role> roles;  // of the whole job's ranks

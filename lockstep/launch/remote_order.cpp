@@ -108,6 +108,10 @@ std::string encode(const RemoteOrder& order) {
                 {"role", o.role},
                 {"max_restarts", o.max_restarts},
                 {"on_failure", static_cast<int>(on_failure_of(o))},
+                {"simulate_failures",
+                 o.simulate_failures
+                     ? nlohmann::json{o.simulate_failures->every.count(), o.simulate_failures->seed}
+                     : nlohmann::json()},
                 {"roles", roles_json(o.roles)},
                 {"nodes", nodes.nodes},
                 {"number", nodes.number.value_or(0)},
@@ -144,6 +148,9 @@ RemoteOrder decode_remote_order(std::string_view line) {
     o.role = value.at("role");
     o.max_restarts = value.at("max_restarts");
     o.on_failure = static_cast<OnFailure>(value.at("on_failure").get<int>());
+    if (const auto& drill = value.at("simulate_failures"); !drill.is_null())
+      o.simulate_failures = {std::chrono::milliseconds(drill.at(0).get<int64_t>()),
+                             drill.at(1).get<uint64_t>()};
     o.roles = roles_of(value.at("roles"));
     o.quiet = true;  // the launching agent reports
     o.stdin_for_ranks = false;

@@ -82,6 +82,9 @@ class Supervisor {
   int most_restarts(int local_rank) const {
     return ranks_[static_cast<size_t>(local_rank)].restarts;
   }
+  bool restarts_are_left(int local_rank) const {
+    return restarts(local_rank) < most_restarts(local_rank) || replaced_ < replacements_;
+  }
   // Of all ranks together, and how often that may be.
   int replaced() const { return replaced_; }
   int replacements() const { return replacements_; }

@@ -72,10 +72,10 @@ std::string recovery_line(const Resumption& plan, const Recovery::Times& times,
   char seconds[64];
   std::snprintf(seconds, sizeof seconds, "%.2f s (all ranks had met after %.2f s)", times.ready,
                 times.met);
-  const std::string who =
-      replaced.empty() ? "nobody had to be replaced"
-                       : "rank " + joined(replaced, ", ") +
-                             (replaced.size() == 1 ? " was replaced" : " were replaced");
+  const std::string who = replaced.empty()
+                              ? "nobody had to be replaced"
+                              : "rank " + joined(replaced, ", ") +
+                                    (replaced.size() == 1 ? " was replaced" : " were replaced");
   return "step " + std::to_string(plan.step) + " goes on after " + seconds + ", " + who +
          "; what had happened: " + reason;
 }

@@ -247,7 +247,7 @@ TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
         dies("constructed", 16, 2, 2);  // as soon as it has its state
         dies("recovered", 16, 0, 2);
       },
-      5);
+      12);
   if (Job::in_rank()) return;
   ASSERT_FALSE(found.empty());
   EXPECT_GE(recoveries_of(found), 1);

@@ -101,8 +101,8 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
   launch_options.quiet = true;
   launch_options.threads_per_rank = 1;
   if (options.replacements > 0) {
-    launch_options.roles = {{.name = "worker", .ranks = size, .restarts = options.replacements}};
-    launch_options.env["LOCKSTEP_ON_FAILURE"] = "replace";
+    launch_options.on_failure = launch::OnFailure::kReplace;
+    launch_options.max_restarts = options.replacements;
   }
 
   std::atomic<bool> timed_out{false};

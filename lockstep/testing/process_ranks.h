@@ -19,8 +19,8 @@ struct RankOptions {
   // When the whole is not over by then, every rank's stacks and its last collective are printed and
   // the ranks are killed.
   std::chrono::nanoseconds deadline = std::chrono::seconds(120);
-  // So often each rank that dies is started anew, alone, and meets the others in
-  // Communicator::reform(): fn runs from its start there.
+  // So often ranks that die are started anew, alone, and meet the others in Communicator::reform():
+  // fn runs from its start there.
   int replacements = 0;
   // How the children, which execute this program anew, find this call again: a name that no other
   // call has, and the arguments that bring main() here. With GoogleTest: gtest_point() of

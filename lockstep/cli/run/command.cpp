@@ -111,8 +111,14 @@ std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& m
 std::optional<launch::OnFailure> way_on_failure(const RunFlags& flags) {
   if (flags.on_failure.empty()) return std::nullopt;
   if (flags.on_failure == "restart") return launch::OnFailure::kRestart;
+  if (flags.on_failure == "replace") {
+    if (flags.max_restarts == 0)
+      throw UsageError(
+          "--on-failure=replace needs --max-restarts=N: how often a rank may be replaced");
+    return launch::OnFailure::kReplace;
+  }
   if (flags.on_failure != "stop")
-    throw UsageError("--on-failure=" + flags.on_failure + ": expected stop or restart");
+    throw UsageError("--on-failure=" + flags.on_failure + ": expected stop, restart or replace");
   if (flags.max_restarts > 0)
     throw UsageError("--on-failure=stop contradicts --max-restarts=" +
                      std::to_string(flags.max_restarts));
@@ -197,6 +203,10 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
   options.max_restarts = flags.max_restarts;
   options.on_failure = way_on_failure(flags);
+  if (!flags.simulate_failures.empty())
+    options.simulate_failures = with_flag("--simulate-failures", [&] {
+      return launch::parse_failure_drill(flags.simulate_failures);
+    });
   options.log_dir = flags.log_dir;
   // The agents of other hosts, and ranks that have no agent, get it as well.
   if (!flags.trace_dir.empty())

@@ -43,13 +43,19 @@ class RunParser {
          "others have ended. NAME alone: ROLE_NAME of all ranks",
          "NAME=COUNT[,restarts=N][,service]");
     flag("--no-pin", "", flags.no_pin, "Do not give each rank its share of the processors");
-    value("--max-restarts", "", flags.max_restarts, "Restart all ranks so often after a failure",
-          "N");
+    value("--max-restarts", "", flags.max_restarts,
+          "Restart all ranks so often after a failure, or replace so many", "N");
+    value("--on-failure", "", flags.on_failure,
+          "What follows a failure, or a host that comes or goes: stop, restart of all ranks (the "
+          "default with --max-restarts), or replace: a failed rank is started anew, and the others "
+          "go "
+          "on where the program recovers",
+          "WAY");
     value(
-        "--on-failure", "", flags.on_failure,
-        "What follows a failure, or a host that comes or goes: stop, or restart of all ranks (the "
-        "default with --max-restarts)",
-        "WAY");
+        "--simulate-failures", "", flags.simulate_failures,
+        "Kill a rank of this host now and then, on average every so many seconds, to see what the "
+        "program makes of it",
+        "every=SECONDS[,seed=N]");
     value("--grace", "", flags.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped",
           "SECONDS");
     value("--shutdown-timeout", "", flags.grace, "torchrun's name of --grace", "SECONDS");

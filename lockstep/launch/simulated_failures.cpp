@@ -1,0 +1,70 @@
+#include "lockstep/launch/simulated_failures.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::launch {
+namespace {
+
+std::optional<double> positive(const std::string& text) {
+  try {
+    size_t used = 0;
+    const double value = std::stod(text, &used);
+    if (used == text.size() && value >= 0.001 && value <= 1e6) return value;
+  } catch (const std::exception&) {
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+FailureDrill parse_failure_drill(const std::string& text) {
+  FailureDrill drill;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const std::string value = part.substr(std::min(part.size(), part.find('=') + 1));
+    if (part.starts_with("every=")) {
+      const auto seconds = positive(value);
+      if (!seconds)
+        throw InvalidArgument("'" + text + "': every=" + value + ": expected seconds above 0");
+      drill.every = std::chrono::milliseconds(static_cast<int64_t>(*seconds * 1000));
+    } else if (part.starts_with("seed=")) {
+      const auto seed = parse_int(value, 0);
+      if (!seed)
+        throw InvalidArgument("'" + text + "': seed=" + value + ": expected a number from 0");
+      drill.seed = static_cast<uint64_t>(*seed);
+    } else {
+      throw InvalidArgument("'" + text + "': expected every=SECONDS[,seed=N]");
+    }
+  }
+  if (drill.every.count() == 0)
+    throw InvalidArgument("'" + text + "': expected every=SECONDS[,seed=N]");
+  return drill;
+}
+
+SimulatedFailures::SimulatedFailures(const FailureDrill& drill, Time now)
+    : every_(drill.every), random_(drill.seed) {
+  set_next(now);
+}
+
+std::optional<int> SimulatedFailures::take(const std::vector<int>& running, Time now) {
+  if (now < next_) return std::nullopt;
+  set_next(now);
+  const uint64_t drawn = random_();
+  if (running.empty()) return std::nullopt;
+  return running[static_cast<size_t>(drawn % running.size())];
+}
+
+// Plain arithmetic: the same on every standard library.
+void SimulatedFailures::set_next(Time from) {
+  const double part = static_cast<double>(random_() >> 11) * 0x1p-53;
+  next_ = from + std::chrono::milliseconds(
+                     static_cast<int64_t>(static_cast<double>(every_.count()) * (0.5 + part)));
+}
+
+}  // namespace lockstep::launch
