@@ -1,5 +1,6 @@
 #include "lockstep/bench/rpc.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "lockstep/bench/rpc_sockets.h"
 #include "lockstep/bench/scripts.h"
 #include "lockstep/bench/turns.h"
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -93,6 +95,21 @@ std::vector<std::string> rpc_command(const RpcKind& kind, const RpcOptions& opti
   return command;
 }
 
+// All threads of a process, those that it starts later included.
+void keep_on(int pid, const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) {
+    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
+  }
+  std::error_code ignored;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ignored)) {
+    if (const auto id = parse_int(task.path().filename().string(), 1))
+      ::sched_setaffinity(static_cast<pid_t>(*id), sizeof set, &set);  // it may be gone
+  }
+}
+
 // A contender's two processes, asleep but for its turns.
 class RpcContender {
  public:
@@ -119,7 +136,18 @@ class RpcContender {
   const RpcKind& kind() const { return kind_; }
   RpcTurn turn(const RpcTask& task) {
     if (kind_.polls) signal(SIGCONT);
+    // A call costs ten times as much where its two ends are on two processors: a scheduler that puts
+    // them here now and there then would be all that is measured.
+    const bool apart = task.what == RpcWhat::kSmall && server_ && cpus_.size() > 1;
+    if (apart) {
+      keep_on(server_->pid(), {cpus_[1]});
+      keep_on(client_->pid(), {cpus_[0]});
+    }
     const RpcTurn turn = take(task);
+    if (apart) {
+      keep_on(server_->pid(), cpus_);
+      keep_on(client_->pid(), cpus_);
+    }
     if (kind_.polls) signal(SIGSTOP);
     return turn;
   }
@@ -141,6 +169,7 @@ class RpcContender {
   }
 
   const RpcKind& kind_;
+  const std::vector<int> cpus_ = allowed_cpus();
   Secret secret_ = Secret::generate();
   TurnGiver turns_;
   std::optional<Subprocess> server_;

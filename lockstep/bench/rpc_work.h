@@ -11,7 +11,9 @@
 namespace lockstep::bench {
 
 enum class RpcWhat {
-  kSmall,   // synchronous calls, one after another, of a function that adds two integers
+  // Synchronous calls, one after another, of a function that adds two integers; caller and server each
+  // on a processor of its own, where there are two.
+  kSmall,
   kFlight,  // that function, by several threads that begin all their calls before they wait for one
   kTensor,  // a large float32 tensor as an argument, an answer of eight bytes
 };
