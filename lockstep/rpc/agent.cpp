@@ -1,6 +1,7 @@
 #include "lockstep/rpc/agent.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/comm/bootstrap.h"
@@ -10,6 +11,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
 #include "lockstep/rpc/internal/core.h"
+#include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/served.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
@@ -21,6 +23,9 @@ Writer& scratch_writer(const std::shared_ptr<Core>& core) {
   thread_local Writer writer;
   writer.clear(core.get());
   return writer;
+}
+void drop_written(Core& core, Writer& writer) noexcept {
+  core.held_by(writer.holds(), nullptr);
 }
 Writer& scratch_head() {
   thread_local Writer writer;
@@ -45,13 +50,17 @@ void run_after(Pending& call, Task task) {
 
 void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::string_view function,
                 uint64_t types_hash, const std::string& types, Writer& arguments,
-                const CallOptions& options, How how, const PendingPtr& call) {
-  core->call(to, function, types_hash, &types, arguments, options, how, call);
+                const CallOptions& options, How how, const PendingPtr& call,
+                const ReferencePtr& owned) {
+  core->call(to, function, types_hash, &types, arguments, options, how, call,
+             {.owner = owned ? &owned->owner : nullptr});
 }
 ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
                           std::string_view function, uint64_t types_hash, const std::string& types,
-                          Writer& arguments, const CallOptions& options) {
-  return core->remote(to, function, types_hash, types, arguments, options);
+                          Writer& arguments, const CallOptions& options,
+                          const ReferencePtr& owned) {
+  return core->remote(to, function, types_hash, types, arguments, options,
+                      owned ? &owned->owner : nullptr);
 }
 ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object) {
   return core->own(std::move(object));
@@ -61,14 +70,15 @@ ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Objec
 void Core::meet_all(Deadline deadline) {
   if (!store_ || options_.world.size() < 2) return;
   const auto key = [](const std::string& name) { return "rpc-left/" + name; };
-  store_->set(key(options_.name), "1");
-  std::vector<std::string> late;
-  for (const std::string& name : options_.world) {
-    try {
-      store_->get(key(name), deadline);
-    } catch (const Timeout&) {
-      late.push_back("'" + name + "'");
-    }
+  store_->offer(key(options_.name), "1", deadline);
+  std::vector<std::string> keys, late;
+  for (const std::string& name : options_.world) keys.push_back(key(name));
+  try {
+    return store_->wait(keys, deadline);
+  } catch (const Timeout&) {
+    const Deadline soon = Deadline::seconds(kFarewell);
+    for (const std::string& name : options_.world)
+      if (!store_->peek(key(name), soon)) late.push_back("'" + name + "'");
   }
   if (late.empty()) return;
   throw Timeout("shutdown() of rpc: " + joined(late) + (late.size() == 1 ? " has" : " have") +
@@ -79,7 +89,7 @@ void Core::meet_all(Deadline deadline) {
 void Core::say_left() noexcept {
   if (!store_ || options_.world.size() < 2) return;
   try {
-    store_->set("rpc-ended/" + options_.name, "1");
+    store_->offer("rpc-ended/" + options_.name, "1", Deadline::seconds(kFarewell));
   } catch (const std::exception&) {  // its server waits for nobody any more
   }
 }
@@ -98,36 +108,19 @@ void Core::wait_left(Deadline deadline) noexcept {
 void Core::stop(const std::string& why, Deadline deadline) noexcept {
   if (stopped_.exchange(true)) return;
   for (const PendingPtr& call : calls_.take_all())
-    finish(call, std::make_exception_ptr(
-                     Cancelled("'" + call->function + "' on '" + call->peer + "': " + why)));
+    finish(call, std::make_exception_ptr(Cancelled("'" + call->function.str() + "' on '" +
+                                                   call->peer.str() + "': " + why)));
   {
     const MutexLock lock(mutex_);
     for (Served* one : serving_) one->cancel();
   }
+  objects_.close();
   try {
     if (transport_) transport_->close(why);
   } catch (const std::exception& error) {
     log_warning(std::string("rpc: ") + error.what());
   }
   reactor_->stop(deadline.time());
-}
-
-std::vector<Agent::PendingCall> Core::pending_calls() const {
-  const auto now = Deadline::Clock::now();
-  const auto age = [&](Deadline::Clock::time_point begun) {
-    return std::chrono::duration<double>(now - begun).count();
-  };
-  std::vector<Agent::PendingCall> all;
-  for (const PendingPtr& call : calls_.list())
-    all.push_back({false, call->peer, call->function, age(call->begun)});
-  {
-    const MutexLock lock(mutex_);
-    for (const Served* one : serving_)
-      all.push_back({true, one->link()->peer().name, one->function().name, age(one->begun())});
-  }
-  std::sort(all.begin(), all.end(),
-            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  return all;
 }
 
 }  // namespace internal
@@ -188,6 +181,27 @@ size_t Agent::held_references() const {
   return core_->held_references();
 }
 
+namespace {
+
+// What one rank tells the others of itself: "name", "node", "functions" with their types. A function that two of them know by
+// one name but with other types would be found out when it is called; it is found out here.
+void check_types(const std::vector<nlohmann::json>& ranks) {
+  std::map<std::string, std::pair<std::string, std::string>> known;  // types, and whose
+  for (const nlohmann::json& rank : ranks) {
+    const auto name = rank.at("name").get<std::string>();
+    for (const auto& [function, types] :
+         rank.at("functions").get<std::map<std::string, std::string>>()) {
+      const auto [at, fresh] = known.try_emplace(function, types, name);
+      if (fresh || at->second.first == types) continue;
+      throw InvalidArgument("rpc::init(): the function '" + function + "' is " + at->second.first +
+                            " on '" + at->second.second + "' but " + types + " on '" + name +
+                            "'; register it with the same types, or by another name");
+    }
+  }
+}
+
+}  // namespace
+
 Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
            AgentOptions options) {
   if (!store) throw InvalidArgument("rpc::init() needs a store by which the others are found");
@@ -207,10 +221,13 @@ Agent init(const std::string& name, std::shared_ptr<Store> store, Registry regis
 Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   const Deadline deadline = Deadline::after(options.timeout);
   if (options.name.empty()) options.name = "worker" + std::to_string(comm.rank());
-  nlohmann::json mine{{"name", options.name}, {"node", comm.node_rank()}};
+  nlohmann::json mine{
+      {"name", options.name}, {"node", comm.node_rank()}, {"functions", registry.list()}};
+  const std::vector<nlohmann::json> ranks = all_gather_object(comm, mine);
+  check_types(ranks);
   std::vector<std::string> names;
   bool one_host = true;
-  for (const nlohmann::json& one : all_gather_object(comm, mine)) {
+  for (const nlohmann::json& one : ranks) {
     names.push_back(one.at("name").get<std::string>());
     one_host = one_host && one.at("node") == comm.node_rank();
   }
@@ -251,8 +268,9 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
 }
 
 bool cancelled() {
-  const auto& flag = internal::this_context().cancelled;
-  return flag && flag->load(std::memory_order_relaxed);
+  const internal::CallContext& context = internal::this_context();
+  return context.cancelled && (context.cancelled->load(std::memory_order_relaxed) ||
+                               (context.deadline && context.deadline->expired()));
 }
 std::string caller() {
   const auto& from = internal::this_context().from;

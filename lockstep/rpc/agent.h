@@ -12,9 +12,10 @@
 // function's own are compared with them where it is called. A tensor arrives with its own storage; its contents must not
 // change until the call has returned. Tensors on other devices than the CPU are refused.
 //
-// Every call has a deadline, and those made while serving it end by the same one. What does not come in time is Timeout, and the
-// other end is told; a process that is gone fails all its pending calls at once (PeerLost), and whoever comes back under
-// its name is found by the next call. Calls to one's own name are calls like any others.
+// Every call has a deadline, and those made while serving it end by the same one; they are Cancelled when its caller
+// cancels it or is gone. What does not come in time is Timeout, and the other end is told; a process that is gone fails all
+// its pending calls at once (PeerLost), and whoever comes back under its name is found by the next call. Calls to one's
+// own name are calls like any others.
 //
 // How much waits is bounded: calls in flight and bytes in the queue for each peer. Beyond it a call waits for room, at
 // most until its deadline, and then says so.
@@ -99,8 +100,13 @@ template <typename A>
 using SentFor = typename Sent<std::decay_t<A>>::type;
 
 template <typename... A>
-void write_all(Writer& writer, const A&... arguments) {
-  (Codec<SentFor<A>>::write(writer, arguments), ...);
+void write_all(Core& core, Writer& writer, const A&... arguments) {
+  try {
+    (Codec<SentFor<A>>::write(writer, arguments), ...);
+  } catch (...) {
+    drop_written(core, writer);
+    throw;
+  }
 }
 
 template <typename R, typename... A>
@@ -120,8 +126,13 @@ struct CallTypes {
 // The functions of one peer, with options for their calls. A handle.
 class Destination {
  public:
-  Destination(std::shared_ptr<internal::Core> core, std::string name, CallOptions options)
-      : core_(std::move(core)), name_(std::move(name)), options_(options) {}
+  // `owned`: a reference, whose owner it is and nobody else; null: whoever has the name.
+  Destination(std::shared_ptr<internal::Core> core, std::string name, CallOptions options,
+              internal::ReferencePtr owned = nullptr)
+      : core_(std::move(core)),
+        name_(std::move(name)),
+        options_(options),
+        owned_(std::move(owned)) {}
 
   // Calls `function` and waits for what it returns. Throws RemoteError, Timeout, PeerLost, Cancelled, InvalidArgument (an
   // argument that cannot travel).
@@ -138,27 +149,28 @@ class Destination {
   template <typename R, typename... Args>
   RRef<R> remote(std::string_view function, const Args&... args) const {
     Writer& writer = internal::scratch_writer(core_);
-    internal::write_all(writer, args...);
+    internal::write_all(*core_, writer, args...);
     using Types = internal::CallTypes<R, Args...>;
     return RRef<R>(internal::start_remote(core_, name_, function, Types::hash(), Types::text(),
-                                          writer, options_));
+                                          writer, options_, owned_));
   }
 
  private:
   template <typename R, typename... Args>
   Future<R> start(internal::How how, std::string_view function, const Args&... args) const {
     Writer& writer = internal::scratch_writer(core_);
-    internal::write_all(writer, args...);
+    internal::write_all(*core_, writer, args...);
     using Types = internal::CallTypes<R, Args...>;
     auto call = std::make_shared<internal::TypedCall<R>>();
     internal::start_call(core_, name_, function, Types::hash(), Types::text(), writer, options_,
-                         how, call);
+                         how, call, owned_);
     return Future<R>(std::move(call));
   }
 
   std::shared_ptr<internal::Core> core_;
   std::string name_;
   CallOptions options_;
+  internal::ReferencePtr owned_;
 };
 
 class Agent {
@@ -221,7 +233,8 @@ class Agent {
 Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
            AgentOptions options = {});
 // Joins with all ranks of a communicator; collective. The agents find each other by a store that rank 0 serves, and depend on the
-// communicator no longer when it returns. Throws what the communicator throws, too.
+// communicator no longer when it returns. Throws InvalidArgument on all of them, too, where two ranks register a function with
+// different types, and what the communicator throws.
 Agent init(Communicator& comm, Registry registry, AgentOptions options = {});
 
 // In a function that is being served: whether its caller waits no longer (its deadline passed, it cancelled, it is gone);

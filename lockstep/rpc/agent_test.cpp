@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <numeric>
 #include <thread>
@@ -165,22 +166,96 @@ TEST(Agent, CallsOfOneOrderRunInOrderOneByOne) {
   EXPECT_EQ(most, 1);
 }
 
-TEST(Agent, ManyThreadsAndPeersLoseNothing) {
+// 10^5 calls. Half of each thread's are in order, each of them after the last one of that thread to that peer.
+TEST(Agent, ManyThreadsAndPeersLoseNothingAndKeepOrder) {
   const Town town;
+  constexpr int kPeers = 4, kThreads = 8, kCalls = 12'500;
+  std::array<std::array<int, kThreads>, kPeers>
+      last{};  // calls of one order do not run side by side
+  std::atomic<int> out_of_order{0};
   std::vector<Agent> agents;
-  for (int i = 0; i < 4; ++i) agents.push_back(town.agent("p" + std::to_string(i), functions()));
-  constexpr int kThreads = 8, kCalls = 2000;
+  for (int p = 0; p < kPeers; ++p) {
+    Registry registry = functions();
+    registry.add("in_order", [&out_of_order, &seen = last[p]](int thread, int i) {
+      if (i <= std::exchange(seen[thread], i)) ++out_of_order;
+      return 2 * i;
+    });
+    agents.push_back(town.agent("p" + std::to_string(p), std::move(registry)));
+  }
   std::atomic<int64_t> sum{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
       std::vector<Future<int>> all;
-      for (int i = 0; i < kCalls; ++i)
-        all.push_back(agents[t % 4].rpc_async<int>("p" + std::to_string((t + i) % 4), "twice", i));
+      for (int i = 0; i < kCalls; ++i) {
+        const std::string peer = "p" + std::to_string((t + i / 2) % kPeers);
+        const Agent& agent = agents[t % kPeers];
+        all.push_back(i % 2 ? agent.to(peer, {.order = static_cast<uint64_t>(t + 1)})
+                                  .rpc_async<int>("in_order", t, i)
+                            : agent.rpc_async<int>(peer, "twice", i));
+      }
       for (auto& one : all) sum += one.get();
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(sum, int64_t{kThreads} * kCalls * (kCalls - 1));
+  EXPECT_EQ(out_of_order, 0);
+}
+
+TEST(Agent, BadInputIsRefusedInOneLine) {
+  const Town town;
+  Agent a = town.agent("a", functions()), b = town.agent("b", functions());
+  const auto one_line = [](const std::string& message) {
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  };
+  EXPECT_THAT(one_line(message_of([&] { a.rpc_sync<int>("b", "twice", std::string("x")); })),
+              ::testing::AllOf(::testing::HasSubstr("'twice' on 'b', registered at"),
+                               ::testing::HasSubstr("is (int) -> int"),
+                               ::testing::HasSubstr("called as (string) -> int")));
+  // More than a message has room for: nothing is sent, and what comes next is as ever.
+  const std::string huge(internal::kMostBody, 'x');
+  EXPECT_THROW(a.rpc_sync("b", "fails", huge), InvalidArgument);
+  EXPECT_THAT(one_line(message_of([&] { a.rpc_sync("b", "fails", huge); })),
+              ::testing::AllOf(::testing::HasSubstr("'fails' on 'b'"),
+                               ::testing::HasSubstr("bytes beside its tensors"),
+                               ::testing::HasSubstr(std::to_string(internal::kMostBody))));
+  EXPECT_EQ(a.rpc_sync<int>("b", "twice", 2), 4);
+  EXPECT_TRUE(a.pending_calls().empty());
+  EXPECT_THAT(one_line(message_of([&] {
+                a.to("ghost", {.timeout = std::chrono::milliseconds(50)}).rpc_sync<int>("twice", 1);
+              })),
+              ::testing::AllOf(::testing::HasSubstr("'ghost' has not come within 0.05"),
+                               ::testing::HasSubstr("is this its name?")));
+}
+
+// A nested call is not waited for when nobody waits for its caller.
+TEST_F(AgentTest, WhatIsNestedIsCancelledWithItsCaller) {
+  auto f = a_.rpc_async<bool>("b", "nested", "a", 30.0);
+  for (int i = 0; i < 2000 && a_.pending_calls().size() < 2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(a_.pending_calls().size(), 2u) << "its own, and b's here";
+  f.cancel();
+  EXPECT_THROW(f.get(), Cancelled);
+  for (int i = 0; i < 500 && !(a_.pending_calls().empty() && b_.pending_calls().empty()); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(a_.pending_calls().empty());
+  EXPECT_TRUE(b_.pending_calls().empty());
+}
+
+// Who is called hears nothing of its caller any more, but has a clock.
+TEST_F(AgentTest, ACallWhoseTimeIsUpIsCancelled) {
+  std::atomic<bool> seen{false};
+  Registry registry;
+  registry.add("late", [&] {
+    const Deadline end = *call_deadline();
+    while (!end.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = cancelled();
+  });
+  Agent c = town_.agent("c", std::move(registry));
+  EXPECT_THROW(a_.to("c", {.timeout = std::chrono::milliseconds(50)}).rpc_sync("late"), Timeout);
+  for (int i = 0; i < 500 && !c.pending_calls().empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(seen);
 }
 
 TEST(Agent, APeerThatStopsFailsItsCallsAtOnceAndComesBack) {

@@ -63,8 +63,8 @@ AutogradContext::AutogradContext(Agent agent) : agent_(std::move(agent)) {
   auto& current = internal::this_context();
   if (current.autograd) throw InvalidArgument("this thread is in an rpc::AutogradContext already");
   internal::Core& core = *agent_.core();
-  state_ =
-      core.contexts().find_or_make({core.self().incarnation, core.next_number()}, agent_.core());
+  state_ = core.contexts().find_or_make({core.self().incarnation, core.next_number()},
+                                        core.self().incarnation, agent_.core());
   current.autograd = state_;
 }
 

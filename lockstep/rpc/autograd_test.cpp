@@ -199,6 +199,41 @@ TEST_F(AutogradTest, ContextsOfSeveralThreadsDoNotMeet) {
   EXPECT_EQ(b_.core()->contexts().size(), 0u) << "contexts that ended are forgotten";
 }
 
+TEST(Contexts, WhatHasEndedIsNotMadeAnew) {
+  using internal::ContextId;
+  internal::Contexts contexts;
+  const ContextId here{1, 2}, under_way{1, 3}, shared{1, 4}, of_nine{9, 1};
+  EXPECT_NE(contexts.find_or_make(here, 7, {}), nullptr);
+  EXPECT_TRUE(contexts.release(here).empty());
+  EXPECT_EQ(contexts.find_or_make(here, 7, {}), nullptr) << "a call that was served too late";
+  contexts.release(under_way);
+  EXPECT_EQ(contexts.find_or_make(under_way, 7, {}), nullptr) << "its end was here before it";
+  EXPECT_EQ(contexts.size(), 0U);
+  contexts.find_or_make(shared, 7, {});
+  contexts.find_or_make(shared, 8, {});
+  contexts.find_or_make(of_nine, 7, {});
+  EXPECT_EQ(contexts.ending_with(9), std::vector<ContextId>{of_nine}) << "its maker's end";
+  EXPECT_EQ(contexts.ending_with(7), std::vector<ContextId>{of_nine}) << "8 may call again";
+  EXPECT_EQ(contexts.ending_with(8), (std::vector<ContextId>{shared, of_nine}));
+}
+
+// A call that is served when its context has ended computes as ever, and nothing of it is kept.
+TEST_F(AutogradTest, ACallThatComesLateLeavesNothing) {
+  auto part = a_.remote<Part>("b", "part", 5, 7, 1);
+  part.wait();
+  Future<at::Tensor> late;
+  {
+    AutogradContext context(a_);
+    late = part.rpc_async<at::Tensor>("forward_late", input());
+  }
+  EXPECT_TRUE(late.get().equal(Part(5, 7, 1).forward(input())));
+  for (Agent* agent : {&a_, &b_}) {
+    for (int i = 0; i < 200 && agent->core()->contexts().size() > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(agent->core()->contexts().size(), 0U) << agent->name();
+  }
+}
+
 // Hogwild's: each has an optimizer of its own for the same parameter; no gradient is lost, and none counts twice.
 TEST_F(AutogradTest, OptimizersOfOneParameterTakeTurns) {
   constexpr int kThreads = 4, kSteps = 20, kSize = 1 << 21;

@@ -12,6 +12,7 @@ namespace lockstep::rpc {
 namespace {
 
 constexpr int kMostNested = 100;
+constexpr size_t kKeptMemory = size_t{1} << 20;  // of a writer that is used again
 enum TensorForm : uint8_t { kUndefined, kDense, kSparse };
 
 }  // namespace
@@ -64,6 +65,7 @@ void Writer::tensor(const at::Tensor& value) {
 void Writer::clear(internal::References* references) {
   references_ = references;
   body_.clear();
+  if (body_.capacity() > kKeptMemory) body_.shrink_to_fit();
   tensors_.clear();
   holds_.clear();
 }

@@ -40,6 +40,14 @@ bool FutureState::wait_until(Deadline deadline) {
   return done();
 }
 
+Deadline FutureState::waited_until(Deadline::Duration at_most) const {
+  constexpr auto kWords = std::chrono::seconds(1);
+  const Deadline end = waiting_deadline(at_most);
+  const auto own = deadline();
+  if (!own || own->time() > end.time()) return end;
+  return Deadline::after(own->remaining() + kWords);
+}
+
 void FutureState::on_done(Task task) {
   {
     const MutexLock lock(mutex_);

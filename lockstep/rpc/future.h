@@ -83,7 +83,7 @@ class Future {
   }
   // Throws Timeout where nothing has come; not what went wrong.
   void wait() const {
-    const Deadline deadline = internal::waiting_deadline(kLongestWait);
+    const Deadline deadline = state().waited_until(kLongestWait);
     if (!state().wait_until(deadline)) internal::throw_not_done(deadline);
   }
   bool wait_for(std::chrono::nanoseconds time) const {

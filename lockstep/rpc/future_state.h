@@ -35,6 +35,9 @@ class FutureState {
 
   // False: not before the deadline.
   bool wait_until(Deadline deadline);
+  // By when a wait without a deadline of its own ends: as waiting_deadline(); but a call that ends by then ends with words of
+  // its own, which are waited for.
+  Deadline waited_until(Deadline::Duration at_most) const;
   // Runs the task once it is done, at once where it is: by execute().
   void on_done(Task task);
 

@@ -1,6 +1,7 @@
 // A call of this process that waits for its answer, and how calls are started. Not for programs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future_state.h"
 #include "lockstep/rpc/rref.h"
+#include "lockstep/rpc/short_text.h"
 
 namespace lockstep::rpc {
 
@@ -38,12 +40,15 @@ class Pending {
   std::shared_ptr<Link> link;  // set before the call is seen by others
   uint64_t number = 0;         // in the core's table; 0: not in it
   std::optional<Deadline> ends;
-  std::string peer, function;
+  ShortText peer, function;
   const std::string* types = nullptr;  // of the call, in words that live for ever
   Deadline::Clock::time_point begun = {};
   bool shown = false;  // on the call board, as `board_call`; guarded by the core
   uint64_t board_call = 0;
   std::shared_ptr<SentTensors> sent;  // what of it autograd has to know; null: nothing
+  // Of the call that is served by whoever waits for this one, which is not wanted any more when that is not; null: it stands
+  // for itself.
+  std::shared_ptr<const std::atomic<bool>> within = {};
 };
 using PendingPtr = std::shared_ptr<Pending>;
 
@@ -75,13 +80,16 @@ class TypedCall final : public ValueState<R>, public Pending {
 
 // This thread's writer, empty, for one message of the core's.
 Writer& scratch_writer(const std::shared_ptr<Core>& core);
+// A message that will not be sent: lets go of the references that are in it.
+void drop_written(Core& core, Writer& writer) noexcept;
 
 void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::string_view function,
                 uint64_t types_hash, const std::string& types, Writer& arguments,
-                const CallOptions& options, How how, const PendingPtr& call);
+                const CallOptions& options, How how, const PendingPtr& call,
+                const ReferencePtr& owned);
 ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
                           std::string_view function, uint64_t types_hash, const std::string& types,
-                          Writer& arguments, const CallOptions& options);
+                          Writer& arguments, const CallOptions& options, const ReferencePtr& owned);
 void start_fetch(const ReferencePtr& reference, const PendingPtr& call);
 void start_wait(const ReferencePtr& reference, const PendingPtr& call);
 ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object);

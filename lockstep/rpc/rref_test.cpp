@@ -131,6 +131,40 @@ TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   }
 }
 
+// Who waits for an object that nobody counts any more is told so.
+TEST(ObjectTable, WhoWaitsIsTold) {
+  internal::ObjectTable table;
+  const internal::ObjectId made{1, 1}, dropped{1, 2}, never{1, 3}, late{1, 4};
+  std::vector<std::string> said;
+  const auto ready = [&](const std::shared_ptr<internal::Object>&, std::exception_ptr error) {
+    said.push_back(error ? message_of([&] { std::rethrow_exception(error); }) : "there");
+  };
+  const auto known = [&](bool is) { said.push_back(is ? "known" : "unknown"); };
+  table.expect(made, 7);
+  table.expect(dropped, 7);
+  EXPECT_FALSE(table.when_made(never, ready));
+  EXPECT_TRUE(table.when_made(made, ready));
+  EXPECT_TRUE(table.when_made(dropped, ready));
+  table.made(made, nullptr, nullptr);
+  table.release(dropped, 7, 1);
+  EXPECT_EQ(table.when_known(made, known), 0U);
+  const uint64_t gives_up = table.when_known(never, known), waits = table.when_known(late, known);
+  EXPECT_THAT(said,
+              ::testing::ElementsAre("there", ::testing::HasSubstr("nobody counts it"), "known"));
+  said.clear();
+  table.give_up(gives_up);
+  table.expect(late, 7);
+  table.give_up(waits);  // it waits no longer
+  EXPECT_THAT(said, ::testing::ElementsAre("unknown", "known"));
+  said.clear();
+  table.when_known(never, known);
+  EXPECT_TRUE(table.when_made(late, ready));
+  table.close();
+  table.when_known(never, known);
+  EXPECT_THAT(said,
+              ::testing::ElementsAre("unknown", ::testing::HasSubstr("has ended"), "unknown"));
+}
+
 TEST(RRef, ASilentUserIsForgottenAfterItsLease) {
   const Town town;
   Agent b = town.agent("b", rref_functions(), {.lease = std::chrono::milliseconds(300)});

@@ -10,10 +10,17 @@ namespace lockstep::rpc::internal {
 // Something to run once; may hold what cannot be copied.
 class Work {
  public:
-  virtual ~Work() = default;
   virtual void run() = 0;
+  // It is not needed any more. Who is a part of something larger lets go of that.
+  virtual void drop() noexcept { delete this; }
+
+ protected:
+  virtual ~Work() = default;
 };
-using Task = std::unique_ptr<Work>;
+struct DropWork {
+  void operator()(Work* work) const noexcept { work->drop(); }
+};
+using Task = std::unique_ptr<Work, DropWork>;
 
 template <typename F>
 Task task_of(F&& body) {
@@ -22,7 +29,7 @@ Task task_of(F&& body) {
     void run() override { body(); }
     std::decay_t<F> body;
   };
-  return std::make_unique<Body>(std::forward<F>(body));
+  return Task(new Body(std::forward<F>(body)));
 }
 
 }  // namespace lockstep::rpc::internal

@@ -1,4 +1,5 @@
 // Agents of all ranks of a communicator.
+#include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,6 +29,23 @@ TEST(World, ShutdownWaitsForEverybodyAndNamesWhoDoesNotCome) {
   Agent a = town.agent("a", {}, {.world = {"a", "b"}});
   EXPECT_THAT(message_of([&] { a.shutdown(std::chrono::milliseconds(200)); }),
               ::testing::HasSubstr("'b' has not come to it"));
+}
+
+TEST(World, FunctionsOfOtherTypesAreFoundAtTheStart) {
+  lockstep::testing::run_threads(3, [](Communicator& comm) {
+    Registry registry;
+    registry.add("same", [](double x) { return x; });
+    if (comm.rank() < 2)
+      registry.add("sum", [](const at::Tensor& a, const at::Tensor& b) { return a + b; });
+    else
+      registry.add("sum", [](const at::Tensor& a, int b) { return a + b; });
+    const std::string message = message_of([&] { init(comm, std::move(registry)); });
+    EXPECT_THAT(message,
+                ::testing::AllOf(::testing::HasSubstr("'sum' is (tensor, tensor) -> tensor on"),
+                                 ::testing::HasSubstr("'worker0' but (tensor, int) -> tensor on"),
+                                 ::testing::HasSubstr("'worker2'")));
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <map>
@@ -22,7 +23,14 @@ namespace {
 
 // Until an operation that never waits for a key is answered, and until a cancelled wait is.
 constexpr auto kAnswerTimeout = std::chrono::seconds(60);
-constexpr auto kCancelTimeout = std::chrono::seconds(5);
+constexpr Deadline::Duration kCancelTimeout = std::chrono::seconds(5);
+constexpr Deadline::Duration kCancelAtLeast = std::chrono::milliseconds(500);
+
+// A short wait must not become a long one when the server is stopped.
+Deadline to_cancel(Deadline waited) {
+  return Deadline::after(
+      std::clamp<Deadline::Duration>(waited.timeout() / 10, kCancelAtLeast, kCancelTimeout));
+}
 
 }  // namespace
 
@@ -75,7 +83,7 @@ class TcpStore::Impl {
       cancel.id = id;
       cancel.op = StoreOp::kCancel;
       transmit(encode(cancel));
-      response = await(id, Deadline::after(kCancelTimeout));
+      response = await(id, to_cancel(deadline));
     }
     if (!response) {
       forget(id);

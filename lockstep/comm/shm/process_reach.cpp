@@ -1,6 +1,5 @@
 #include "lockstep/comm/shm/process_reach.h"
 
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/process_memory.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/ticks.h"
 
@@ -16,25 +16,6 @@ namespace lockstep::shm {
 namespace {
 
 enum Step : uint32_t { kNothing, kShown, kCannot, kCan };
-
-using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
-                             unsigned long);
-
-// All of it, though the system may move less at a time. False: errno says why.
-bool transfer_all(Transfer transfer, int pid, void* own, uint64_t address, int64_t bytes) {
-  auto* at = static_cast<char*>(own);
-  while (bytes > 0) {
-    const iovec local{at, static_cast<size_t>(bytes)};
-    const iovec remote{reinterpret_cast<void*>(address), static_cast<size_t>(bytes)};
-    const ssize_t n = transfer(pid, &local, 1, &remote, 1, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    at += n;
-    address += static_cast<uint64_t>(n);
-    bytes -= n;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -85,12 +66,8 @@ bool ProcessReach::probe(rounds::Region region) const {
   for (int r = 0; r < region.size(); ++r) {
     if (r == rank_) continue;
     const rounds::RankState& state = region.rank(r);
-    uint64_t word = 0;
-    if (!transfer_all(::process_vm_readv, pids_[static_cast<size_t>(r)], &word, state.probe_address,
-                      sizeof word) ||
-        word != state.probe_value) {
-      return false;
-    }
+    const MemoryProof proof{state.probe_address, state.probe_value};
+    if (!read_memory(pids_[static_cast<size_t>(r)], proof, 0, nullptr, 0)) return false;
   }
   return true;
 }
@@ -138,7 +115,7 @@ void ProcessReach::check_alive_soon(int rank) const {
 
 void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
   check_alive_soon(rank);
-  if (transfer_all(::process_vm_readv, pids_[static_cast<size_t>(rank)], to, address, bytes))
+  if (read_memory(pids_[static_cast<size_t>(rank)], address, to, static_cast<size_t>(bytes)))
     return;
   const int error = errno;
   check_alive(rank, error);
@@ -147,8 +124,7 @@ void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes
 
 void ProcessReach::write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const {
   check_alive_soon(rank);
-  if (transfer_all(::process_vm_writev, pids_[static_cast<size_t>(rank)],
-                   const_cast<std::byte*>(from), address, bytes))
+  if (write_memory(pids_[static_cast<size_t>(rank)], address, from, static_cast<size_t>(bytes)))
     return;
   const int error = errno;
   check_alive(rank, error);

@@ -98,6 +98,7 @@ std::shared_ptr<SentTensors> ContextState::sent(const Tensors& tensors, const st
     sent->tensors.push_back(tensors[i]);
   }
   const MutexLock lock(mutex_);
+  if (ended_) return nullptr;
   peers_.insert(peer);
   if (!sent->tensors.empty()) sent_[sent->recording.token] = sent;
   return sent;
@@ -121,6 +122,7 @@ void ContextState::attach(const std::shared_ptr<SentTensors>& sent, Tensors& rec
 void ContextState::received(const Recording& recording, Tensors& tensors, const std::string& from) {
   const RecordId record{from, recording.token};
   const MutexLock lock(mutex_);
+  if (ended_) return;
   Record& kept = records_[record];
   for (const uint32_t place : recording.gradients) {
     if (!torch::autograd::isDifferentiableType(tensors[place].scalar_type()))
@@ -142,6 +144,7 @@ std::vector<uint32_t> ContextState::returned(const Recording& recording, const T
   }
   if (places.empty()) return places;
   const MutexLock lock(mutex_);
+  if (ended_) return {};
   records_[{from, recording.token}].outputs = std::move(outputs);
   return places;
 }
@@ -304,6 +307,7 @@ void ContextState::clear() noexcept {
   decltype(gradients_) gradients;
   decltype(late_) late;
   const MutexLock lock(mutex_);
+  ended_ = true;
   records.swap(records_);
   origins.swap(origins_);
   sent.swap(sent_);
@@ -312,46 +316,51 @@ void ContextState::clear() noexcept {
 }
 
 Contexts::~Contexts() {
-  for (auto& [id, state] : contexts_) state->clear();
+  for (auto& [id, part] : contexts_) part.state->clear();
 }
 
-std::shared_ptr<ContextState> Contexts::find_or_make(ContextId id,
+std::shared_ptr<ContextState> Contexts::find_or_make(ContextId id, uint64_t caller,
                                                      const std::weak_ptr<Core>& core) {
   const MutexLock lock(mutex_);
-  auto& state = contexts_[id];
-  if (!state) state = std::make_shared<ContextState>(id, core);
-  return state;
+  if (ended_.contains(id)) return nullptr;
+  Part& part = contexts_[id];
+  if (!part.state) part.state = std::make_shared<ContextState>(id, core);
+  part.callers.insert(caller);
+  return part.state;
 }
 
 std::shared_ptr<ContextState> Contexts::find(ContextId id) const {
   const MutexLock lock(mutex_);
   const auto found = contexts_.find(id);
-  return found == contexts_.end() ? nullptr : found->second;
+  return found == contexts_.end() ? nullptr : found->second.state;
 }
 
-void Contexts::release(ContextId id) {
+std::set<std::string> Contexts::release(ContextId id) {
   std::shared_ptr<ContextState> gone;
   {
     const MutexLock lock(mutex_);
+    if (ended_.insert(id).second) ended_in_order_.push_back(id);
+    if (ended_in_order_.size() > kEnded) {
+      ended_.erase(ended_in_order_.front());
+      ended_in_order_.pop_front();
+    }
     const auto found = contexts_.find(id);
-    if (found == contexts_.end()) return;
-    gone = std::move(found->second);
+    if (found == contexts_.end()) return {};
+    gone = std::move(found->second.state);
     contexts_.erase(found);
   }
-  gone->clear();
+  gone->clear();  // nobody is added to its peers afterwards
+  return gone->peers();
 }
 
-void Contexts::release_of(uint64_t maker) {
-  std::vector<std::shared_ptr<ContextState>> gone;
-  {
-    const MutexLock lock(mutex_);
-    for (auto at = contexts_.begin(); at != contexts_.end();) {
-      const bool drop = at->first.maker == maker;
-      if (drop) gone.push_back(std::move(at->second));
-      at = drop ? contexts_.erase(at) : std::next(at);
-    }
+std::vector<ContextId> Contexts::ending_with(uint64_t process) {
+  std::vector<ContextId> ending;
+  const MutexLock lock(mutex_);
+  for (auto& [id, part] : contexts_) {
+    part.callers.erase(process);
+    if (id.maker == process || part.callers.empty()) ending.push_back(id);
   }
-  for (const auto& state : gone) state->clear();
+  return ending;
 }
 
 size_t Contexts::size() const {

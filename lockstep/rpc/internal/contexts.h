@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -155,6 +156,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
       LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::pair<at::Tensor, at::Tensor>> late_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<std::string> peers_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // nothing is kept any more
 
   friend class RemoteBackward;
 };
@@ -173,15 +175,28 @@ class Contexts {
   Contexts(const Contexts&) = delete;
   Contexts& operator=(const Contexts&) = delete;
 
-  std::shared_ptr<ContextState> find_or_make(ContextId id, const std::weak_ptr<Core>& core);
+  // `caller`: the incarnation of who calls in it. Null: it has ended, and is not made anew by a call that was under way.
+  std::shared_ptr<ContextState> find_or_make(ContextId id, uint64_t caller,
+                                             const std::weak_ptr<Core>& core);
   std::shared_ptr<ContextState> find(ContextId id) const;  // null: not here
-  void release(ContextId id);
-  void release_of(uint64_t maker);  // whose process is gone
+  // It has ended, whether it is here or not; -> who was called in it from here.
+  std::set<std::string> release(ContextId id);
+  // Those that end with a process: it made them, or nobody else has called in them here.
+  std::vector<ContextId> ending_with(uint64_t process);
   size_t size() const;
 
  private:
+  struct Part {
+    std::shared_ptr<ContextState> state;
+    std::set<uint64_t> callers;
+  };
+  // Of contexts that ended: what comes later for them was under way.
+  static constexpr size_t kEnded = 4096;
+
   mutable Mutex mutex_;
-  std::map<ContextId, std::shared_ptr<ContextState>> contexts_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<ContextId, Part> contexts_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<ContextId> ended_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::deque<ContextId> ended_in_order_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::rpc::internal

@@ -17,7 +17,6 @@ namespace {
 enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4 };
 constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
 constexpr auto kDoubt = std::chrono::seconds(1);
-constexpr auto kShownAfter = std::chrono::seconds(1);
 
 std::string seconds_text(double seconds) {
   char text[32];
@@ -25,8 +24,14 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
+PeerLost owner_is_gone(const Peer& owner, bool another) {
+  return PeerLost("the owner of a reference, " + owner.str() + ", is gone, and its object with it" +
+                      (another ? "; who has its name now does not own it" : ""),
+                  -1);
+}
+
 std::string words(const Pending& call) {
-  return "'" + call.function + "' on '" + call.peer + "'";
+  return "'" + call.function.str() + "' on '" + call.peer.str() + "'";
 }
 
 }  // namespace
@@ -120,17 +125,27 @@ void Core::start() {
   show_pending();
 }
 
-std::shared_ptr<Link> Core::link_of(const std::string& to, Deadline deadline) {
+std::shared_ptr<Link> Core::link_of(const std::string& to, Deadline deadline, const Peer* owner) {
   if (stopped()) throw Cancelled("this agent, '" + options_.name + "', was shut down");
-  if (auto link = transport_->living_link_to(to)) return link;
-  return transport_->link_to(to, deadline);
+  if (auto link = transport_->living_link_to(to)) {
+    if (owner && link->peer().incarnation != owner->incarnation) throw owner_is_gone(*owner, true);
+    return link;
+  }
+  if (!owner) return transport_->link_to(to, deadline);
+  try {
+    auto link = transport_->link_to(to, deadline, owner->incarnation);
+    if (link->peer().incarnation == owner->incarnation) return link;
+  } catch (const PeerLost&) {
+    throw owner_is_gone(*owner, false);
+  }
+  throw owner_is_gone(*owner, true);
 }
 
 // ---- calls of this process ----
 
 void Core::call(const std::string& to, std::string_view function, uint64_t types_hash,
                 const std::string* types, Writer& arguments, const CallOptions& options, How how,
-                const PendingPtr& call, std::optional<ObjectId> keep) {
+                const PendingPtr& call, const CallOf& of) {
   const CallContext& context = this_context();
   call->core = weak_from_this();
   call->peer = to;
@@ -140,8 +155,10 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
   if (context.autograd) call->sent = context.autograd->sent(arguments.tensors(), to);
+  if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
   try {
-    call->link = link_of(to, *call->ends);
+    if (of.owner) check_owner(*of.owner);
+    call->link = link_of(to, *call->ends, of.owner);
     Link& link = *call->link;
     if (link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call->ends))
       throw Timeout(words(*call) + ": " + std::to_string(link.queued_bytes()) +
@@ -170,7 +187,7 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                    .function = function,
                    .ends_in_ns = static_cast<uint64_t>(call->ends->remaining().count()),
                    .order = options.order,
-                   .keep = keep,
+                   .keep = of.keep,
                    .record = {}};
   if (call->sent) head.record = call->sent->recording;
   Writer& front = scratch_head();
@@ -181,18 +198,25 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   call->begun = Deadline::Clock::now();
   held_by(arguments.holds(), link);
   const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
+  if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
   if (calls_.insert(call)) keep_time();
   const bool together = how == How::kAsync && in_flight >= kCallsSentAtOnce;
   bool sent = false;
+  const auto undo = [&] {
+    if (const PendingPtr taken = calls_.take(call->number)) finish(taken, nullptr);
+    drop_holds(arguments.holds());
+  };
   try {
     sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
                       arguments.tensors(),
                       together            ? Link::When::kSoon
                       : how == How::kSync ? Link::When::kMine
                                           : Link::When::kNow);
+  } catch (const InvalidArgument& error) {
+    undo();
+    throw InvalidArgument(words(*call) + ": " + error.what());
   } catch (...) {
-    if (const PendingPtr taken = calls_.take(call->number)) finish(taken, nullptr);
-    drop_holds(arguments.holds());
+    undo();
     throw;
   }
   arguments.tensors().clear();
@@ -209,35 +233,24 @@ void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
     if (call->shown) board_->end(board_rank_, call->board_call, ticks());
   }
   if (call->link) call->link->calls.fetch_sub(1, std::memory_order_relaxed);
+  if (call->within) nested_.fetch_sub(1, std::memory_order_relaxed);
   if (error) call->state().fail(std::move(error));
 }
 
 void Core::call_owner(const Peer& owner, std::string_view function, Writer& arguments,
                       const CallOptions& options, How how, const PendingPtr& call) {
-  call->peer = owner.name;
-  call->function = function;
-  try {
-    check_owner(owner);
-  } catch (const Error&) {
-    drop_holds(arguments.holds());
-    return call->state().fail(std::current_exception());
-  }
-  this->call(owner.name, function, 0, nullptr, arguments, options, how, call);
+  this->call(owner.name, function, 0, nullptr, arguments, options, how, call, {.owner = &owner});
 }
 
 void Core::check_owner(const Peer& owner) const {
   if (stopped()) throw Cancelled("this agent, '" + options_.name + "', was shut down");
   const auto link = transport_->living_link_to(owner.name);
   bool gone = link && link->peer().incarnation != owner.incarnation;
-  if (!gone) {
+  if (!link) {
     const MutexLock lock(mutex_);
     gone = gone_.contains(owner.incarnation);
   }
-  if (gone)
-    throw PeerLost("the owner of a reference, " + owner.str() +
-                       ", is gone, and its object with it" +
-                       (link ? "; who has its name now does not own it" : ""),
-                   -1);
+  if (gone) throw owner_is_gone(owner, link != nullptr);
 }
 
 void Core::cancel(Pending& call) {
@@ -247,6 +260,13 @@ void Core::cancel(Pending& call) {
   finish(taken, std::make_exception_ptr(Cancelled(words(call) + " was cancelled after " +
                                                   seconds_text(call.ends->elapsed_seconds()))));
   taken->link->send({MessageKind::kCancel, taken->number}, {}, {}, {}, Link::When::kNow);
+}
+
+void Core::cancel_within(const std::vector<const std::atomic<bool>*>& calls) {
+  if (calls.empty() || nested_.load(std::memory_order_relaxed) == 0) return;
+  for (const PendingPtr& call : calls_.list())
+    if (call->within && std::find(calls.begin(), calls.end(), call->within.get()) != calls.end())
+      cancel(*call);
 }
 
 void Core::keep_time() {
@@ -268,46 +288,6 @@ void Core::keep_time() {
   }));
 }
 
-uint64_t Core::show(bool incoming, const std::string& function, const std::string& peer,
-                    Deadline::Clock::time_point begun) noexcept {
-  trace::CallRecord record;
-  record.moving = incoming ? 4 : 3;
-  const std::string_view op = incoming ? "serves" : "rpc";
-  op.copy(record.op, sizeof record.op - 1);
-  std::snprintf(record.note, sizeof record.note, incoming ? "'%s' of '%s'" : "'%s' on '%s'",
-                function.c_str(), peer.c_str());
-  // Ticks have a rate of their own, known by what has passed since the beginning.
-  const auto now = Deadline::Clock::now();
-  const double ago =
-      std::chrono::duration<double>(now - begun) / std::chrono::duration<double>(now - started_);
-  record.begun =
-      ticks() - static_cast<uint64_t>(ago * static_cast<double>(ticks() - started_ticks_));
-  return board_->begin(board_rank_, record);
-}
-
-void Core::show_pending() {
-  if (stopped()) return;
-  const auto now = Deadline::Clock::now();
-  const auto old = now - kShownAfter;
-  for (const PendingPtr& call : calls_.list()) {
-    const MutexLock lock(mutex_);
-    if (call->begun > old || call->shown || call->state().done()) continue;
-    call->board_call = show(false, call->function, call->peer, call->begun);
-    call->shown = true;
-  }
-  {
-    const MutexLock lock(mutex_);
-    for (Served* one : serving_) {
-      if (one->begun() > old || one->shown) continue;
-      one->board_call = show(true, one->function().name, one->link()->peer().name, one->begun());
-      one->shown = true;
-    }
-  }
-  reactor_->at(now + kShownAfter, task_of([weak = weak_from_this()] {
-                 if (const auto core = weak.lock()) core->show_pending();
-               }));
-}
-
 // ---- what arrives ----
 
 void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
@@ -319,10 +299,14 @@ void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
       case MessageKind::kError:
         return received_answer(link, message);
       case MessageKind::kCancel: {
-        const MutexLock lock(mutex_);
-        for (Served* one : serving_)
-          if (one->number() == message.head.call && one->link() == link) one->cancel();
-        return;
+        std::vector<const std::atomic<bool>*> ended;
+        {
+          const MutexLock lock(mutex_);
+          for (Served* one : serving_)
+            if (one->number() == message.head.call && one->link() == link)
+              ended.push_back(one->cancel());
+        }
+        return cancel_within(ended);
       }
       case MessageKind::kNotice: {
         Reader reader(message.body, std::move(message.tensors));
@@ -381,7 +365,7 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
   if (function->options.quick && !served->pending())
     served->run();
   else
-    reactor_->post_here(task_of([served] { served->run(); }));
+    reactor_->post_here(served->task());
 }
 
 void Core::served(const Served& call) noexcept {
@@ -406,7 +390,7 @@ void Core::served(const Served& call) noexcept {
       }
     }
   }
-  if (next) reactor_->post(task_of([next] { next->run(); }));
+  if (next) reactor_->post(next->task());
 }
 
 void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message) {
@@ -462,7 +446,7 @@ std::exception_ptr Core::error_of(const Pending& call, Reader& error) const {
     what += " " + text;
   else
     what += " threw " + type + ": " + text + " (registered at " + place + ")";
-  return std::make_exception_ptr(RemoteError(what, call.peer, call.function, type));
+  return std::make_exception_ptr(RemoteError(what, call.peer.str(), call.function.str(), type));
 }
 
 void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
@@ -471,11 +455,12 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
                      PeerLost(words(*call) + ": " + link->peer().str() + " is lost: " + why, -1)));
   std::vector<ReferencePtr> freed;
   std::vector<std::shared_ptr<Served>> dropped;
+  std::vector<const std::atomic<bool>*> ended;
   {
     const MutexLock lock(mutex_);
     gone_.insert(link->peer().incarnation);
     for (Served* one : serving_)
-      if (one->link() == link) one->cancel();
+      if (one->link() == link) ended.push_back(one->cancel());
     for (auto at = lines_.begin(); at != lines_.end();) {
       const bool gone = at->first.first == link.get();
       if (gone) dropped.insert(dropped.end(), at->second.waiting.begin(), at->second.waiting.end());
@@ -487,18 +472,18 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
       at = gone ? holds_.erase(at) : std::next(at);
     }
   }
+  cancel_within(ended);
   // A link may be lost while its process lives: only silence from now on ends its references.
   const auto now = Deadline::Clock::now();
   objects_.doubt(link->peer().incarnation, now - options_.lease + kDoubt);
   if (stopped()) return;
   reactor_->at(now + 2 * kDoubt,
-               task_of([weak = weak_from_this(), maker = link->peer().incarnation, link] {
+               task_of([weak = weak_from_this(), process = link->peer().incarnation] {
                  const auto core = weak.lock();
                  if (!core) return;
                  core->expire();
-                 const auto living = core->transport_->living_link_to(link->peer().name);
-                 if (!living || living->peer().incarnation != maker)
-                   core->contexts_.release_of(maker);
+                 if (core->transport_->has_link_with(process)) return;
+                 for (const ContextId id : core->contexts_.ending_with(process)) core->forget(id);
                }));
 }
 

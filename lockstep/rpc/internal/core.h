@@ -62,21 +62,30 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   // After the constructor: who is called needs shared_from_this().
   void start();
 
-  // A call of this process. `keep`: RequestHead's.
+  struct CallOf {
+    std::optional<ObjectId> keep = {};  // RequestHead's
+    const Peer* owner = nullptr;  // this very process: PeerLost if it is gone, whoever has its name
+  };
+  // A call of this process.
   void call(const std::string& to, std::string_view function, uint64_t types_hash,
             const std::string* types, Writer& arguments, const CallOptions& options, How how,
-            const PendingPtr& call, std::optional<ObjectId> keep = std::nullopt);
-  // The same for a known process; PeerLost if it is gone and another has its name.
+            const PendingPtr& call, const CallOf& of);
+  // A call of a function of the owner's own.
   void call_owner(const Peer& owner, std::string_view function, Writer& arguments,
                   const CallOptions& options, How how, const PendingPtr& call);
   void cancel(Pending& call);
+  // Those that wait inside calls that are served and not wanted any more.
+  void cancel_within(const std::vector<const std::atomic<bool>*>& calls);
   // Throws PeerLost where the owner of a reference is known to be gone, or another has its name.
   void check_owner(const Peer& owner) const;
 
+  // Calls `then` once it is known whether there is such an object, or will be: it may be on its way.
+  void when_known(ObjectId id, ObjectTable::Then then);
   // References of this process.
   ReferencePtr own(std::shared_ptr<Object> object);
   ReferencePtr remote(const std::string& to, std::string_view function, uint64_t types_hash,
-                      const std::string& types, Writer& arguments, const CallOptions& options);
+                      const std::string& types, Writer& arguments, const CallOptions& options,
+                      const Peer* owner);
   void write_reference(Writer& writer, const ReferencePtr& reference) override;
   ReferencePtr read_reference(Reader& reader) override;  // throws: messages are read with a link
   ReferencePtr read_reference(Reader& reader, const std::shared_ptr<Link>& link);
@@ -94,6 +103,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
 
   std::vector<Agent::PendingCall> pending_calls() const;
   size_t held_references() const;
+  size_t holds() const;  // references that have not arrived yet where they were sent
   const AgentOptions& options() const { return options_; }
   const Peer& self() const { return transport_->self(); }
   ObjectTable& objects() { return objects_; }
@@ -136,7 +146,8 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   // Through the living link, else by a worker that connects.
   void tell(const Peer& peer, Writer notice);
   void drop_holds(const std::vector<uint64_t>& holds) noexcept { held_by(holds, nullptr); }
-  std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline);
+  std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline,
+                                const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
 
   const AgentOptions options_;
@@ -148,6 +159,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   ObjectTable objects_;
   Contexts contexts_;
   std::atomic<uint64_t> numbers_{0};
+  std::atomic<int64_t> nested_{0};  // calls under way that have a `within`
   std::atomic<bool> stopped_{false};
   std::atomic<bool> serves_store_{false};
 
@@ -177,10 +189,10 @@ template <typename R, typename... A>
 Future<R> call_agent(Core& core, const std::string& to, std::string_view function, How how,
                      const A&... arguments) {
   Writer& writer = scratch_writer(core.shared_from_this());
-  write_all(writer, arguments...);
+  write_all(core, writer, arguments...);
   auto call = std::make_shared<TypedCall<R>>();
   const ContextScope outside(this_context().without_autograd());
-  core.call(to, function, 0, nullptr, writer, {}, how, call);
+  core.call(to, function, 0, nullptr, writer, {}, how, call, {});
   return Future<R>(std::move(call));
 }
 

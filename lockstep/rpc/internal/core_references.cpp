@@ -4,8 +4,6 @@
 // So the owner's count never comes to nothing while a reference is under way.
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <thread>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -27,22 +25,8 @@ ObjectId read_id(Reader& reader) {
 }
 
 // A reference may come before the request that makes its object: that one has another way, from the process that passed the
-// reference on. So an object that is unknown is looked for again, for a while.
+// reference on. So who asks for an object that is unknown waits a while for it.
 constexpr std::chrono::seconds kOnItsWay{5};
-constexpr std::chrono::milliseconds kLookedForEvery{5};
-
-// Tries until it succeeds; after kOnItsWay `result` is the error.
-void try_for_a_while(Core& core, const std::function<bool()>& attempt,
-                     const Function::ResultPtr& result, const char* error,
-                     Deadline end = Deadline::after(kOnItsWay)) {
-  if (attempt()) return;
-  if (end.expired()) return result->error(std::make_exception_ptr(InvalidArgument(error)));
-  core.reactor().at(Deadline::Clock::now() + kLookedForEvery,
-                    task_of([weak = core.weak_from_this(), attempt, result, error, end] {
-                      if (const auto alive = weak.lock())
-                        try_for_a_while(*alive, attempt, result, error, end);
-                    }));
-}
 
 // An object's value, once it has been made, for to_here(); or nothing, for wait(). The argument is its number.
 class FetchFunction final : public Function {
@@ -57,10 +41,13 @@ class FetchFunction final : public Function {
       if (!value) return give_nothing(*result);
       result->value([&](Writer& writer) { object->write(writer); }, nullptr);
     };
-    try_for_a_while(
-        core_, [&core = core_, id, ready] { return core.objects().when_made(id, ready); }, result,
-        "the object is not there any more: its last reference went, or its user was silent for "
-        "longer than its lease");
+    if (core_.objects().when_made(id, ready)) return;
+    core_.when_known(id, [&core = core_, id, ready, result](bool known) {
+      if (!known || !core.objects().when_made(id, ready))
+        result->error(std::make_exception_ptr(
+            InvalidArgument("the object is not there any more: its last reference went, or its "
+                            "user was silent for longer than its lease")));
+    });
   }
 
  private:
@@ -76,13 +63,12 @@ class AddFunction final : public Function {
     const ObjectId id = read_id(arguments);
     const uint64_t user = arguments.word();
     arguments.end();
-    const auto add = [&core = core_, id, user, result] {
-      if (!core.objects().add(id, user)) return false;
-      give_nothing(*result);
-      return true;
-    };
-    try_for_a_while(core_, add, result,
-                    "the object of a reference that was passed on is not there any more");
+    if (core_.objects().add(id, user)) return give_nothing(*result);
+    core_.when_known(id, [&core = core_, id, user, result](bool known) {
+      if (known && core.objects().add(id, user)) return give_nothing(*result);
+      result->error(std::make_exception_ptr(
+          InvalidArgument("the object of a reference that was passed on is not there any more")));
+    });
   }
 
  private:
@@ -110,6 +96,14 @@ void Core::insert_own(Registry& registry, const std::string& name,
   registry.insert(name, std::move(function), options, std::source_location::current(), true);
 }
 
+void Core::when_known(ObjectId id, ObjectTable::Then then) {
+  const uint64_t waiting = objects_.when_known(id, std::move(then));
+  if (waiting == 0) return;
+  reactor_->at(Deadline::Clock::now() + kOnItsWay, task_of([weak = weak_from_this(), waiting] {
+                 if (const auto core = weak.lock()) core->objects_.give_up(waiting);
+               }));
+}
+
 ReferencePtr Core::own(std::shared_ptr<Object> object) {
   const ObjectId id{self().incarnation, next_number()};
   objects_.expect(id, self().incarnation);
@@ -122,10 +116,12 @@ ReferencePtr Core::own(std::shared_ptr<Object> object) {
 }
 
 ReferencePtr Core::remote(const std::string& to, std::string_view function, uint64_t types_hash,
-                          const std::string& types, Writer& arguments, const CallOptions& options) {
+                          const std::string& types, Writer& arguments, const CallOptions& options,
+                          const Peer* owner) {
   const ObjectId id{self().incarnation, next_number()};
   auto call = std::make_shared<TypedCall<void>>();
-  this->call(to, function, types_hash, &types, arguments, options, How::kAsync, call, id);
+  this->call(to, function, types_hash, &types, arguments, options, How::kAsync, call,
+             {.keep = id, .owner = owner});
   if (!call->link) std::rethrow_exception(call->error());
   auto reference = std::make_shared<Reference>(weak_from_this(), call->link->peer(), id);
   reference->adds = 1;
@@ -302,14 +298,12 @@ void Core::received_notice(const std::shared_ptr<Link>& link, Reader& notice) {
 
 // Those who have a part in a context tell those whom they called.
 void Core::forget(ContextId id) {
-  const auto state = contexts_.find(id);
-  if (!state) return;
-  contexts_.release(id);
+  const std::set<std::string> peers = contexts_.release(id);
   Writer notice;
   notice.byte(kForget);
   notice.word(id.maker);
   notice.word(id.number);
-  for (const std::string& peer : state->peers())
+  for (const std::string& peer : peers)
     if (const auto link = transport_->living_link_to(peer)) send_notice(link, notice);
 }
 
@@ -342,6 +336,11 @@ void Core::expire() {
       log_info("rpc: the references of a process that ended or was silent count no longer (" +
                std::to_string(user) + ")");
   }));
+}
+
+size_t Core::holds() const {
+  const MutexLock lock(mutex_);
+  return holds_.size();
 }
 
 size_t Core::held_references() const {
@@ -389,10 +388,13 @@ std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::t
     else
       shared->set_value(object);
   };
-  const Deadline end = waiting_deadline(kOnItsWay);
-  while (!core->objects().when_made(reference->id, ready)) {
-    if (end.expired()) throw InvalidArgument("the object of this reference is not there any more");
-    std::this_thread::sleep_for(kLookedForEvery);
+  ObjectTable& objects = core->objects();
+  if (const ObjectId id = reference->id; !objects.when_made(id, ready)) {
+    core->when_known(id, [&objects, id, ready](bool known) {
+      if (!known || !objects.when_made(id, ready))
+        ready(nullptr, std::make_exception_ptr(
+                           InvalidArgument("the object of this reference is not there any more")));
+    });
   }
   std::shared_ptr<Object> object = future.get();
   if (object->type() != type)
@@ -428,7 +430,7 @@ Destination destination_of(const ReferencePtr& reference) {
   const auto core = reference->core.lock();
   if (!core) throw Cancelled("the agent of a reference was shut down");
   core->check_owner(reference->owner);
-  return Destination(core, reference->owner.name, {});
+  return Destination(core, reference->owner.name, {}, reference);
 }
 
 }  // namespace lockstep::rpc::internal

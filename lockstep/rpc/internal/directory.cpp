@@ -129,6 +129,10 @@ std::string entry_key(const std::string& name) {
   return "rpc/" + name;
 }
 
+std::string look_up(Store& store, const std::string& name, Deadline deadline) {
+  return store.peek(entry_key(name), deadline).value_or("");
+}
+
 UniqueFd listen_local(std::string& name) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw system_error("socket", errno);
@@ -198,7 +202,7 @@ bool lives(const Entry& entry, const std::string& own_host_identity, const Secre
 
 void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline deadline) {
   const std::string key = entry_key(entry.peer.name), mine = entry.encode();
-  std::string before = store.try_get(key).value_or("");
+  std::string before = look_up(store, entry.peer.name, deadline);
   while (true) {
     if (const auto other = Entry::decode(before);
         other && lives(*other, entry.host_identity, secret, deadline))
@@ -214,7 +218,10 @@ void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline
 
 void give_up_name(Store& store, const Entry& entry) noexcept {
   try {
-    store.compare_set(entry_key(entry.peer.name), entry.encode(), "");
+    // A store that does not answer now, since its server is stopped, say, would keep the process from ending.
+    const std::string mine = entry.encode();
+    if (look_up(store, entry.peer.name, Deadline::seconds(kFarewell)) == mine)
+      store.compare_set(entry_key(entry.peer.name), mine, "");
   } catch (const std::exception& error) {
     log_debug(std::string("rpc: a name stays in the store: ") + error.what());
   }

@@ -15,6 +15,9 @@
 
 namespace lockstep::rpc::internal {
 
+// How long the store is asked at the end, in seconds: its server may have stopped.
+inline constexpr double kFarewell = 1;
+
 struct Entry {
   Peer peer;
   std::string host_identity;
@@ -27,6 +30,8 @@ struct Entry {
 };
 
 std::string entry_key(const std::string& name);
+// What the store has for the name, "" for nothing. Throws StoreError, Timeout.
+std::string look_up(Store& store, const std::string& name, Deadline deadline);
 
 // Listens on an abstract Unix socket of a new name, which `name` is set to. Throws SystemError.
 UniqueFd listen_local(std::string& name);

@@ -23,6 +23,7 @@ class ObjectTable {
   // Called once with the object, or with what making it threw.
   using Ready =
       std::function<void(const std::shared_ptr<Object>& object, std::exception_ptr error)>;
+  using Then = std::function<void(bool known)>;
 
   // An object that is being made for `user`, who counts it once. Nothing where it is known.
   void expect(ObjectId id, uint64_t user);
@@ -34,6 +35,12 @@ class ObjectTable {
   void release(ObjectId id, uint64_t user, uint64_t times);
   // Calls `ready` once the object is there, at once where it is, or false: there is none.
   bool when_made(ObjectId id, Ready ready);
+  // Calls `then` once, when somebody expects the object: at once where it is known, -> 0; else -> a number for give_up().
+  uint64_t when_known(ObjectId id, Then then);
+  // Who waits to know is told that there is none. Nothing where he waits no longer.
+  void give_up(uint64_t waiting);
+  // Nothing is expected or made any more: all who wait are told so.
+  void close();
 
   // The user was heard at `now`.
   void heard(uint64_t user, Time now);
@@ -52,9 +59,18 @@ class ObjectTable {
     std::map<uint64_t, uint64_t> users;
     std::vector<Ready> waiting;
   };
+  static void tell_that_it_went(const Kept& gone);
+
   mutable Mutex mutex_;
   std::map<ObjectId, Kept> kept_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<uint64_t, Time> heard_ LOCKSTEP_GUARDED_BY(mutex_);
+  struct Unknown {
+    ObjectId id;
+    Then then;
+  };
+  std::map<uint64_t, Unknown> unknown_ LOCKSTEP_GUARDED_BY(mutex_);
+  uint64_t last_unknown_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::rpc::internal

@@ -1,8 +1,6 @@
 #include "lockstep/rpc/internal/process_read.h"
 
 #include <signal.h>
-#include <sys/types.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,36 +17,6 @@
 namespace lockstep::rpc::internal {
 
 ProofWord::ProofWord() : word_(random_word()) {}
-
-bool read_process(int64_t pid, Proof proof, uint64_t address, void* to, size_t bytes) {
-  constexpr size_t kMost = size_t{1} << 30;  // a call moves less than 2 GiB
-  auto* at = static_cast<char*>(to);
-  do {
-    uint64_t word = 0;
-    const size_t part = std::min(bytes, kMost);
-    const iovec local[2] = {{&word, sizeof word}, {at, part}};
-    const iovec remote[2] = {
-        {reinterpret_cast<void*>(proof.address), sizeof word},  // NOLINT: of another process
-        {reinterpret_cast<void*>(address), part}};              // NOLINT
-    const unsigned long pieces = part > 0 ? 2 : 1;
-    const ssize_t n = ::process_vm_readv(static_cast<pid_t>(pid), local, pieces, remote, pieces, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    if (n < static_cast<ssize_t>(sizeof word) || word != proof.value) {
-      errno = 0;
-      return false;
-    }
-    const auto got = static_cast<size_t>(n) - sizeof word;
-    if (got == 0 && part > 0) {
-      errno = EFAULT;
-      return false;
-    }
-    at += got;
-    address += got;
-    bytes -= got;
-  } while (bytes > 0);
-  return true;
-}
 
 namespace {
 
@@ -72,7 +40,7 @@ struct Reading {
   void read() {
     for (size_t part = next++; part < parts(); part = next++) {
       const size_t begin = part * kPart;
-      if (read_process(pid, proof, address + begin, to + begin, std::min(kPart, bytes - begin)))
+      if (read_memory(pid, proof, address + begin, to + begin, std::min(kPart, bytes - begin)))
         continue;
       error.store(errno, std::memory_order_relaxed);
       next = parts();
@@ -98,7 +66,7 @@ struct Reading {
 
 bool read_process_by_many(Reactor& reactor, int64_t pid, Proof proof, uint64_t address, void* to,
                           size_t bytes) {
-  if (bytes < 2 * kPart) return read_process(pid, proof, address, to, bytes);
+  if (bytes < 2 * kPart) return read_memory(pid, proof, address, to, bytes);
   const auto reading = std::make_shared<Reading>();
   reading->pid = pid;
   reading->proof = proof;
@@ -118,7 +86,7 @@ bool read_process_by_many(Reactor& reactor, int64_t pid, Proof proof, uint64_t a
 }
 
 bool can_read_process(int64_t pid, Proof proof) {
-  return read_process(pid, proof, 0, nullptr, 0);
+  return read_memory(pid, proof, 0, nullptr, 0);
 }
 
 bool process_is_gone(int64_t pid) {

@@ -25,6 +25,11 @@ Served::~Served() {
   if (end()) core_->served(*this);
 }
 
+Task Served::task() {
+  run_.of = shared_from_this();
+  return Task(&run_);
+}
+
 void Served::run() {
   if (cancelled_ || deadline_.expired()) {
     if (end()) ended();
@@ -36,8 +41,9 @@ void Served::run() {
       message_.pending = 0;
     }
     if (record_) {
-      context_ = core_->contexts().find_or_make(record_->context, core_);
-      context_->received(*record_, message_.tensors, link_->peer().name);
+      // Of a context that has ended meanwhile nothing is recorded.
+      context_ = core_->contexts().find_or_make(record_->context, link_->peer().incarnation, core_);
+      if (context_) context_->received(*record_, message_.tensors, link_->peer().name);
     }
     const ContextScope scope({.deadline = deadline_,
                               .autograd = context_,
@@ -55,21 +61,24 @@ void Served::run() {
 void Served::value(const std::function<void(Writer&)>& write,
                    const std::function<std::shared_ptr<Object>()>& object) {
   if (!end()) return;
+  // This thread's: nobody else is answered before it has been sent.
+  thread_local Writer writer;
+  LinkReferences references(*core_, link_);
+  writer.clear(&references);
   try {
-    LinkReferences references(*core_, link_);
-    Writer writer(&references);
     if (keep_) {
       core_->objects().made(*keep_, object(), nullptr);
       writer.byte(0);
     } else if (!write) {
       throw InvalidArgument(
           "what it returns does not travel: it stays with its process; call it by remote<T>()");
+    } else if (!context_) {
+      writer.length(0);
+      write(writer);
     } else {
       Writer result(&references);
       write(result);
-      const auto places = context_
-                              ? context_->returned(*record_, result.tensors(), link_->peer().name)
-                              : std::vector<uint32_t>();
+      const auto places = context_->returned(*record_, result.tensors(), link_->peer().name);
       writer.length(places.size());
       for (const uint32_t place : places) writer.length(place);
       writer.raw(result.body());
@@ -78,10 +87,12 @@ void Served::value(const std::function<void(Writer&)>& write,
     }
     answer(MessageKind::kResponse, writer);
   } catch (...) {
-    Writer writer;
-    write_error(writer, std::current_exception(), function_);
-    answer(MessageKind::kError, writer);
+    core_->held_by(writer.holds(), nullptr);
+    Writer error;
+    write_error(error, std::current_exception(), function_);
+    answer(MessageKind::kError, error);
   }
+  writer.clear(nullptr);  // its tensors are not this thread's to keep
   ended();
 }
 

@@ -20,7 +20,13 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   ~Served() override;
 
   void run();
-  void cancel() noexcept { cancelled_.store(true, std::memory_order_relaxed); }
+  // run(), by another thread; once. Part of this object, which lives as long.
+  Task task();
+  // -> what the calls that it waits for know it by.
+  const std::atomic<bool>* cancel() noexcept {
+    cancelled_.store(true, std::memory_order_relaxed);
+    return &cancelled_;
+  }
 
   void value(const std::function<void(Writer&)>& write,
              const std::function<std::shared_ptr<Object>()>& object) override;
@@ -38,6 +44,13 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   uint64_t board_call = 0;
 
  private:
+  class Run final : public Work {
+   public:
+    void run() override { of->run(); }
+    void drop() noexcept override { const std::shared_ptr<Served> last = std::move(of); }
+    std::shared_ptr<Served> of;
+  };
+
   bool end() noexcept { return !ended_.exchange(true, std::memory_order_acq_rel); }
   void answer(MessageKind kind, Writer& writer);
   void ended();
@@ -54,6 +67,7 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   Incoming message_;  // without its body
   c10::SmallVector<char, 256> arguments_;
   std::atomic<bool> cancelled_{false}, ended_{false};
+  Run run_;
   const Deadline::Clock::time_point begun_ = Deadline::Clock::now();
 };
 

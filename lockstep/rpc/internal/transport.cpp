@@ -84,7 +84,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   void count_refused(const std::string& why);
   std::shared_ptr<StreamLink> make_link(UniqueFd fd, Introduction introduction, bool local,
                                         const std::string& ready, const std::string& name);
-  std::shared_ptr<StreamLink> attempt(const std::string& name, Deadline deadline);
+  std::shared_ptr<StreamLink> attempt(const std::string& name, Deadline deadline, uint64_t only);
   void write_what_waits();
   void close(const std::string& why);
 
@@ -114,6 +114,27 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
   std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // all, both ways
   std::list<Meeting> strangers LOCKSTEP_GUARDED_BY(mutex);                 // the oldest first
+  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);                          // by attempt()
+
+  // A socket on which this process says who it is: close() ends that.
+  class Trying {
+   public:
+    Trying(State& state, int fd) : state_(state), fd_(fd) {
+      const MutexLock lock(state_.mutex);
+      state_.tried.insert(fd_);
+      if (state_.closed) ::shutdown(fd_, SHUT_RDWR);
+    }
+    ~Trying() {
+      const MutexLock lock(state_.mutex);
+      state_.tried.erase(fd_);
+    }
+    Trying(const Trying&) = delete;
+    Trying& operator=(const Trying&) = delete;
+
+   private:
+    State& state_;
+    const int fd_;
+  };
 
   Mutex write_mutex;
   std::vector<std::shared_ptr<StreamLink>> to_write LOCKSTEP_GUARDED_BY(write_mutex);
@@ -300,7 +321,8 @@ std::shared_ptr<StreamLink> Transport::State::make_link(UniqueFd fd, Introductio
 
 // ---- who is called ----
 
-std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, Deadline deadline) {
+std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, Deadline deadline,
+                                                      uint64_t only) {
   auto pause = kLookedUpAgain;
   uint64_t lost_incarnation = 0;
   {
@@ -309,13 +331,22 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
   }
   std::optional<Entry> gone;  // who was there, and does not answer
   bool silent = false;
+  bool asked = false;  // the store, with success
   while (true) {
-    const auto found = Entry::decode(store->try_get(entry_key(name)).value_or(""));
+    std::string text;
+    try {
+      text = look_up(*store, name, deadline);
+      asked = true;
+    } catch (const Timeout&) {
+      if (!asked) throw;  // else it is the last moment: what follows says why
+    }
+    const auto found = Entry::decode(text);
     if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
       Attempt attempt = try_connect(*found, entry.host_identity, deadline);
       gone = found;
       silent = attempt.silent;
       if (attempt.fd) {
+        const Trying trying(*this, attempt.fd.get());
         try {
           prove(attempt.fd.get(), secret, deadline);
           Introduction introduction = introduce(attempt.fd.get(), self, deadline);
@@ -340,6 +371,8 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
       MutexLock lock(mutex);
       if (closed) return nullptr;
     }
+    if (only != 0 && (!found || found->peer.incarnation != only || !silent))
+      throw PeerLost("rpc: '" + name + "' is gone", -1);
     if (deadline.expired()) {
       const std::string within = " within " + std::to_string(deadline.timeout_seconds()) + " s";
       if (gone && silent) throw Timeout("rpc: " + gone->peer.str() + " did not answer" + within);
@@ -365,6 +398,7 @@ void Transport::State::close(const std::string& why) {
     closed = true;
     all = links;
     met.swap(strangers);
+    for (const int fd : tried) ::shutdown(fd, SHUT_RDWR);
     changed.notify_all();
   }
   for (const UniqueFd* fd : {&local_listener, &tcp_listener, &wake}) reactor.forget(fd->get());
@@ -409,7 +443,8 @@ const Peer& Transport::self() const {
   return state_->self.peer;
 }
 
-std::shared_ptr<Link> Transport::link_to(const std::string& name, Deadline deadline) {
+std::shared_ptr<Link> Transport::link_to(const std::string& name, Deadline deadline,
+                                         uint64_t only) {
   check_name(name);
   State& state = *state_;
   const auto ended = [] { return PeerLost("rpc: this process's end was closed", -1); };
@@ -429,7 +464,7 @@ std::shared_ptr<Link> Transport::link_to(const std::string& name, Deadline deadl
     std::shared_ptr<Link> link;
     std::exception_ptr error;
     try {
-      link = state.attempt(name, deadline);
+      link = state.attempt(name, deadline, only);
     } catch (...) {
       error = std::current_exception();
     }
@@ -451,6 +486,13 @@ std::shared_ptr<Link> Transport::living_link_to(const std::string& name) const {
   if (found == state_->known.end() || !found->second.link || found->second.link->lost())
     return nullptr;
   return found->second.link;
+}
+
+bool Transport::has_link_with(uint64_t incarnation) const {
+  MutexLock lock(state_->mutex);
+  return std::any_of(state_->links.begin(), state_->links.end(), [&](const auto& link) {
+    return link->peer().incarnation == incarnation && !link->lost();
+  });
 }
 
 uint64_t Transport::refused() const {

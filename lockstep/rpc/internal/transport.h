@@ -110,11 +110,15 @@ class Transport {
   const Peer& self() const;
   // The link to who has this name now; made when there is none, or when the last one was lost: then the store is asked
   // again, so that a process that came back under its name is found; waits for one that is not there (yet) until the
-  // deadline. Concurrent callers share one attempt. Throws Timeout ("'ps' has not come", "is gone since ..."), PeerLost,
-  // StoreError. Waits: not on the leader.
-  std::shared_ptr<Link> link_to(const std::string& name, Deadline deadline);
+  // deadline. Concurrent callers share one attempt. `only`: this incarnation; PeerLost at once where it is gone, instead of
+  // waiting for another. Throws Timeout ("'ps' has not come", "is gone since ..."), PeerLost, StoreError. Waits: not on
+  // the leader.
+  std::shared_ptr<Link> link_to(const std::string& name, Deadline deadline, uint64_t only = 0);
   // That link if it is there and alive; never waits.
   std::shared_ptr<Link> living_link_to(const std::string& name) const;
+
+  // Whether a link with this very process is alive, whoever made it.
+  bool has_link_with(uint64_t incarnation) const;
 
   // Connections refused (wrong secret, nonsense) since the start, for tests and the doctor.
   uint64_t refused() const;

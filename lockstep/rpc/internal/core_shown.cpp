@@ -1,0 +1,75 @@
+// Core's half for people: which calls are pending, now and in the flight recorder.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "lockstep/core/ticks.h"
+#include "lockstep/rpc/internal/core.h"
+#include "lockstep/rpc/internal/served.h"
+
+namespace lockstep::rpc::internal {
+namespace {
+
+constexpr auto kShownAfter = std::chrono::seconds(1);
+
+}  // namespace
+
+std::vector<Agent::PendingCall> Core::pending_calls() const {
+  const auto now = Deadline::Clock::now();
+  const auto age = [&](Deadline::Clock::time_point begun) {
+    return std::chrono::duration<double>(now - begun).count();
+  };
+  std::vector<Agent::PendingCall> all;
+  for (const PendingPtr& call : calls_.list())
+    all.push_back({false, call->peer.str(), call->function.str(), age(call->begun)});
+  {
+    const MutexLock lock(mutex_);
+    for (const Served* one : serving_)
+      all.push_back({true, one->link()->peer().name, one->function().name, age(one->begun())});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return all;
+}
+
+uint64_t Core::show(bool incoming, const std::string& function, const std::string& peer,
+                    Deadline::Clock::time_point begun) noexcept {
+  trace::CallRecord record;
+  record.moving = incoming ? 4 : 3;
+  const std::string_view op = incoming ? "serves" : "rpc";
+  op.copy(record.op, sizeof record.op - 1);
+  std::snprintf(record.note, sizeof record.note, incoming ? "'%s' of '%s'" : "'%s' on '%s'",
+                function.c_str(), peer.c_str());
+  // Ticks have a rate of their own, known by what has passed since the beginning.
+  const auto now = Deadline::Clock::now();
+  const double ago =
+      std::chrono::duration<double>(now - begun) / std::chrono::duration<double>(now - started_);
+  record.begun =
+      ticks() - static_cast<uint64_t>(ago * static_cast<double>(ticks() - started_ticks_));
+  return board_->begin(board_rank_, record);
+}
+
+void Core::show_pending() {
+  if (stopped()) return;
+  const auto now = Deadline::Clock::now();
+  const auto old = now - kShownAfter;
+  for (const PendingPtr& call : calls_.list()) {
+    const MutexLock lock(mutex_);
+    if (call->begun > old || call->shown || call->state().done()) continue;
+    call->board_call = show(false, call->function.str(), call->peer.str(), call->begun);
+    call->shown = true;
+  }
+  {
+    const MutexLock lock(mutex_);
+    for (Served* one : serving_) {
+      if (one->begun() > old || one->shown) continue;
+      one->board_call = show(true, one->function().name, one->link()->peer().name, one->begun());
+      one->shown = true;
+    }
+  }
+  reactor_->at(now + kShownAfter, task_of([weak = weak_from_this()] {
+                 if (const auto core = weak.lock()) core->show_pending();
+               }));
+}
+
+}  // namespace lockstep::rpc::internal

@@ -1,0 +1,23 @@
+// ShortText: a name of a function or of a process, most of which need no memory of their own. Not for programs.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <string>
+#include <string_view>
+
+namespace lockstep::rpc::internal {
+
+class ShortText {
+ public:
+  ShortText& operator=(std::string_view text) {
+    bytes_.assign(text.begin(), text.end());
+    return *this;
+  }
+  std::string str() const { return {bytes_.begin(), bytes_.end()}; }
+
+ private:
+  c10::SmallVector<char, 40> bytes_;
+};
+
+}  // namespace lockstep::rpc::internal
