@@ -21,6 +21,7 @@ import tempfile
 import time
 
 STEPS, KILL = 12, 6
+LIMIT = 120  # seconds of a job
 
 
 def spread(values):
@@ -32,8 +33,11 @@ def run(command, folder):
     times = pathlib.Path(folder) / "times"
     times.unlink(missing_ok=True)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    done = subprocess.run([*command, "--steps", str(STEPS), "--kill-rank", "1", "--kill-step", str(KILL), "--times",
-                           str(times)], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        done = subprocess.run([*command, "--steps", str(STEPS), "--kill-rank", "1", "--kill-step", str(KILL), "--times", str(times)],
+                              cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return None
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}")
     rows = [line.split() for line in times.read_text().splitlines()]
@@ -107,12 +111,19 @@ def main():
         subprocess.run([program, "--nproc", "1", "--steps", "1"], cwd=folder, stdout=subprocess.DEVNULL, check=True)  # makes the data
         for _ in range(arguments.rounds):
             starts.append(start_seconds(program))
-            last = {"lockstep": run(ours, folder)}
+            now = {"lockstep": run(ours, folder)}
             for checkpoint in pathlib.Path(folder).glob("checkpoint*.pt"):
                 checkpoint.unlink()
-            last["torchrun"] = run(theirs, folder)
+            now["torchrun"] = run(theirs, folder)
+            hung = [name for name, rows in now.items() if rows is None]
+            if hung:
+                print(f"round left out: {' and '.join(hung)} did not end within {LIMIT} s")
+                continue
+            last = now
             for name, rows in last.items():
                 gaps[name].append(gap(rows, arguments.ranks))
+    if not starts or not gaps["lockstep"]:
+        sys.exit("no round was complete")
     print(f"seconds from the death of 1 of {arguments.ranks} ranks to the next completed step")
     for name, values in gaps.items():
         print(f"{name:<10} {spread(values)}")
