@@ -311,7 +311,27 @@ TEST(RunNodes, ByEndpoint) {
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a:0 /bin/true"), HasSubstr("port 0"));
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend c10d /bin/true"),
               HasSubstr("needs --rdzv-endpoint"));
-  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend etcd /bin/true"), HasSubstr("etcd"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend zookeeper /bin/true"),
+              HasSubstr("static, c10d and etcd"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend etcd /bin/true"),
+              HasSubstr("needs --rdzv-endpoint"));
+  EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-backend etcd --rdzv-endpoint a /bin/true"),
+              HasSubstr("needs --rdzv-id"));
+  const launch::NodesOptions elected = nodes_of(
+      "--nnodes 2:3 --rdzv-backend etcd-v2 --rdzv-endpoint a,b:7 --rdzv-id j --rdzv-conf "
+      "cacert=/ca,cert=/c,key=/k,user=u,keep_alive_interval=2 /bin/true");
+  EXPECT_EQ(elected.server, launch::NodesOptions::Server::kElected);
+  ASSERT_EQ(elected.etcd.endpoints.size(), 2u);
+  EXPECT_EQ(elected.etcd.endpoints[0].to_string(), "a:2379");
+  EXPECT_EQ(elected.etcd.endpoints[1].to_string(), "b:7");
+  EXPECT_TRUE(elected.etcd.tls);
+  EXPECT_EQ(elected.etcd.ca_cert, "/ca");
+  EXPECT_EQ(elected.etcd.key, "/k");
+  EXPECT_EQ(elected.etcd.user, "u");
+  EXPECT_THAT(
+      nodes_error("--nnodes 2 --rdzv-backend etcd --rdzv-endpoint a --rdzv-id j --rdzv-conf "
+                  "user=u,password-file=/nowhere /bin/true"),
+      HasSubstr("'/nowhere' cannot be read"));
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a --rdzv-conf x=1 /bin/true"),
               HasSubstr("there is no 'x'"));
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a --interface ib9 /bin/true"),

@@ -144,12 +144,17 @@ LaunchResult run(const AgentContext& context) {
   const LaunchOptions& options = context.options;
   LaunchResult result;
   Former former{.agent = to_hex(random_bytes(8))};
+  std::unique_ptr<EtcdElection> election;
+  if (options.nodes && options.nodes->server == NodesOptions::Server::kElected)
+    election = std::make_unique<EtcdElection>(options.nodes->etcd, options.run_id,
+                                              options.nodes->silence, options.nodes->join_timeout);
   std::unique_ptr<Peers> peers;
   while (true) {
     if (!peers) {
       Joined joined;
       if (options.nodes) {
-        joined = join_peers(options, former, context.signals, context.out, context.err);
+        joined =
+            join_peers(options, former, election.get(), context.signals, context.out, context.err);
       } else {
         joined.peers = std::make_unique<AloneAgent>(options, context.err);
       }
@@ -192,6 +197,8 @@ LaunchResult run(const AgentContext& context) {
     }
     if (peers->lost().empty()) continue;
     former.seen = peers->seen();
+    former.plan = plan;
+    former.known = peers->known();
     former.lost = peers->lost();
     peers.reset();
   }

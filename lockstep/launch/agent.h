@@ -33,6 +33,14 @@ enum class OnFailure {
              // (comm/communicator.h, reform())
 };
 
+// Where etcd is, whose key says which agent leads, and how it is reached.
+struct EtcdAccess {
+  std::vector<HostPort> endpoints;  // of its client URLs; the first that answers
+  bool tls = false;
+  std::string ca_cert, cert, key;  // files; "": the system's authorities, no certificate
+  std::string user, password;      // "": it does not ask for one
+};
+
 // How the agents of several hosts find each other. One of them, the first, serves the job's store
 // and leads: it gives the ranks their numbers, and a failure on any host stops the job on all, or
 // begins a new generation.
@@ -41,6 +49,7 @@ struct NodesOptions {
     kThis,        // this agent is the first
     kOther,       // another one is
     kWhoeverCan,  // the one that can bind the endpoint
+    kElected,     // the one that etcd says
   };
   Server server = Server::kThis;
   int nodes = 1;      // hosts that have ranks; with min_nodes below, at most
@@ -48,8 +57,10 @@ struct NodesOptions {
   // Of this host, from 0, for the order of ranks; nullopt on every host: they are ordered by name
   // (node2 before node10).
   std::optional<int> number;
-  // Where the store is; several (for kOther): one that can be reached. A name or an address.
+  // Where the store is; several (for kOther): one that can be reached. A name or an address. Not for
+  // kElected.
   std::vector<HostPort> endpoints;
+  EtcdAccess etcd;        // for kElected
   std::string interface;  // this host's interface towards the others, or its address; "": found out
   Secret secret = Secret::generate();               // the same for all agents
   std::chrono::milliseconds join_timeout{600'000};  // for enough agents to be there
@@ -181,7 +192,8 @@ struct LaunchResult {
 // OnFailure::kRestart it is none: the others go on in a new generation if they are enough, or wait
 // for join_timeout to be enough again; an agent whose link was cut joins again when it can; one that
 // comes late is part of the next generation, which begins by itself while hosts are lacking; and
-// SIGTERM to one of nodes > min_nodes agents, but the first, takes its host out.
+// SIGTERM to one of nodes > min_nodes agents, but the first, takes its host out. When the first
+// agent is lost another one takes over where etcd elects it; else the job ends.
 //
 // When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
 // what they started in turn; the kernel does so too when the thread that called launch() ends. A

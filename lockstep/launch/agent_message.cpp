@@ -1,5 +1,6 @@
 #include "lockstep/launch/agent_message.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -79,6 +80,24 @@ NodePlan plan_of(const json& value) {
   plan.generation = value.at("generation");
   plan.restarts = value.at("restarts");
   return plan;
+}
+
+json to_json(const std::vector<Formation>& formations) {
+  json list = json::array();
+  for (const Formation& formation : formations)
+    list.push_back({{"generation", formation.generation},
+                    {"begun", formation.begun},
+                    {"by", formation.by},
+                    {"agents", formation.agents}});
+  return list;
+}
+
+std::vector<Formation> formations_of(const json& list) {
+  std::vector<Formation> formations;
+  for (const json& value : list)
+    formations.push_back({value.at("generation"), value.at("begun"), value.at("by"),
+                          value.at("agents").get<std::vector<std::string>>()});
+  return formations;
 }
 
 json to_json(const RankSight& sight) {
@@ -165,6 +184,28 @@ WorkerFailure failure_of(const json& value) {
 
 }  // namespace
 
+std::vector<Formation> newest_formations(std::vector<Formation> known,
+                                         const std::vector<Formation>& more) {
+  for (const Formation& formation : more) {
+    const auto same = std::find_if(known.begin(), known.end(), [&](const Formation& other) {
+      return other.generation == formation.generation && other.by == formation.by;
+    });
+    if (same == known.end()) {
+      known.push_back(formation);
+    } else {
+      same->begun = same->begun || formation.begun;
+    }
+  }
+  int newest = -1;
+  for (const Formation& formation : known) {
+    if (formation.begun) newest = std::max(newest, formation.generation);
+  }
+  std::erase_if(known, [&](const Formation& formation) {
+    return formation.generation < newest || (formation.generation == newest && !formation.begun);
+  });
+  return known;
+}
+
 std::string encode(const AgentMessage& message) {
   json value;
   for (const auto& [kind, name] : kNames) {
@@ -180,6 +221,7 @@ std::string encode(const AgentMessage& message) {
       value["run_id"] = message.run_id;
       value["port"] = message.port;
       value["seen"] = message.seen;
+      value["restarts"] = message.restarts;
       break;
     case Kind::kPlan:
       value["plan"] = to_json(message.plan);
@@ -210,6 +252,8 @@ std::string encode(const AgentMessage& message) {
     case Kind::kBeat:
       break;
   }
+  if (message.endpoint >= 0) value["endpoint"] = message.endpoint;
+  if (!message.known.empty()) value["known"] = to_json(message.known);
   if (message.generation >= 0) value["generation"] = message.generation;
   if (message.failure) value["failure"] = to_json(*message.failure);
   return dump(value);
@@ -237,9 +281,12 @@ AgentMessage decode_agent_message(std::string_view body) {
     if (value.contains("sights")) message.sights = sights_of(value["sights"]);
     message.generation = value.value("generation", -1);
     message.agent = value.value("agent", "");
+    message.endpoint = value.value("endpoint", -1);
+    if (value.contains("known")) message.known = formations_of(value["known"]);
     message.nodes = value.value("nodes", 0);
     message.min_nodes = value.value("min_nodes", 0);
     message.seen = value.value("seen", -1);
+    message.restarts = value.value("restarts", 0);
     message.finished = value.value("finished", false);
     message.run_id = value.value("run_id", "");
     message.port = value.value("port", uint16_t{0});

@@ -19,9 +19,23 @@
 
 namespace lockstep::launch {
 
+// The agents of a generation, as far as whoever leads the next one has to know: with a standby for
+// the first agent, each generation needs more than half of the one before.
+struct Formation {
+  int generation = -1;
+  bool begun = false;  // else it was proposed, and may have begun elsewhere
+  std::string by;      // the agent that led
+  std::vector<std::string> agents;
+};
+
+// Those of `known` and `more` that count: the newest that has begun, and what was proposed since.
+std::vector<Formation> newest_formations(std::vector<Formation> known,
+                                         const std::vector<Formation>& more);
+
 struct AgentMessage {
   enum class Kind {
-    kJoin,     // member: agent, introduction, nodes, min_nodes, run_id, port, seen
+    kJoin,     // member: agent, introduction, nodes, min_nodes, run_id, port, seen,
+               // restarts
     kRefused,  // leader: text; the member cannot join
     kWait,     // leader: text; the member may be part of the next generation
     kPlan,     // leader: plan, of a new generation; its master has no host where that is the
@@ -48,8 +62,12 @@ struct AgentMessage {
   std::string run_id = {};
   uint16_t port = 0;      // a free port on the member's host for the next generation's MASTER_PORT
   int seen = -1;          // kJoin: the newest generation whose plan the member had
+  int restarts = 0;       // kJoin: of all ranks so far, as the member knows
   bool finished = false;  // kEnded: all ranks by themselves, with 0
+  int endpoint = -1;      // kJoin: which of the job's endpoints is the member's host; -1: none
   NodePlan plan = {};
+  // kJoin: of what generations the member knows; kPlan: those, and the plan's own. With a standby.
+  std::vector<Formation> known = {};
   std::optional<WorkerFailure> failure = {};
   std::vector<RankSight> sights = {};  // kEnded: of the member's ranks
   int number = 0;

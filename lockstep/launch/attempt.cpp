@@ -167,7 +167,7 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   polls.add(context_.signals.fd(), POLLIN);
   add_ranks(polls);
   job_.peers.watch(polls);
-  if (job_.peers.has_orders()) polls.wake_at(Clock::now());
+  if (job_.peers.take_news()) polls.wake_at(Clock::now());
   add_consoles(polls);
   polls.wait();
   for (Console* console : {&context_.out, &context_.err}) {

@@ -36,6 +36,7 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
         state_ = State::kReady;
         plan_ = message.plan;
         join_.seen = plan_.generation;
+        join_.known = message.known;
         unanswered_.reset();
       } else if (message.plan.generation != seen() || state_ != State::kReady) {
         break;
@@ -47,6 +48,9 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       if (state_ == State::kReady) {
         state_ = State::kRunning;
         stopped_ = false;
+        for (Formation& formation : join_.known)
+          formation.begun = formation.begun || formation.generation == seen();
+        join_.known = newest_formations(std::move(join_.known), {});
         step.hear.push_back(message);
         step.hear.back().plan = plan_;
       }

@@ -33,7 +33,10 @@ class Follower {
   // What is still to be answered, or just that the agent is there: to be said with every beat.
   AgentMessage beat() const;
 
+  // What it knows of generations, for whoever leads the next one.
+  const std::vector<Formation>& known() const { return join_.known; }
   // What the introduction has of it.
+  void set_endpoint(int endpoint) { join_.endpoint = endpoint; }
   void set_port(uint16_t port) { join_.port = port; }
   void set_address(const std::string& address) { join_.introduction.address = address; }
 

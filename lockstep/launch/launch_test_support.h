@@ -49,6 +49,8 @@ class Running {
     while (seen() < times && !deadline.expired()) read(20);
     EXPECT_GE(seen(), times) << text << " in " << out;
   }
+  // What comes within 20 ms.
+  void read_some() { read(20); }
   // Reads to the end; the exit code, or 128 + signal. Throws Timeout.
   int finish() {
     const Deadline deadline = Deadline::seconds(120);

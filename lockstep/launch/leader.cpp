@@ -32,7 +32,9 @@ Leader::Leader(LeaderOptions options, Time now)
     : options_(std::move(options)),
       join_by_(now + options_.join_timeout),
       next_beat_(now + options_.beat),
-      changed_at_(now) {}
+      changed_at_(now),
+      former_size_{options_.former_hosts, options_.former_ranks},
+      reason_(options_.reason) {}
 
 std::string Leader::name_of(const Agent& agent) const {
   const auto i = static_cast<size_t>(agent.introduction.number);
@@ -75,6 +77,10 @@ AgentMessage Leader::word_to(const Agent& agent) const {
   if (phase_ == Phase::kProposing && !agent.ready) {
     AgentMessage plan = about(Kind::kPlan);
     plan.plan = agent.plan;
+    if (options_.endpoints > 1) {
+      plan.known = known_;
+      plan.known.push_back(formation());
+    }
     return plan;
   }
   if (phase_ == Phase::kRunning && !agent.started) return about(Kind::kStart);
@@ -218,6 +224,7 @@ Leader::Sends Leader::fail(Cause cause, Time now) {
 Leader::Sends Leader::stop(std::optional<Member> but, Time now) {
   phase_ = Phase::kStopping;
   answer_by_ = now + options_.grace + kStopSlack;
+  next_beat_ = now + options_.beat;
   Sends sends;
   for (const auto& [member, agent] : agents_) {
     if (agent.member && !agent.lost && member != but) sends.push_back({member, about(Kind::kStop)});
@@ -232,7 +239,7 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   uncount(agent, now);
   if (phase_ == Phase::kProposing && agent.member) {
     // No rank runs yet. It may come again.
-    forget(member);
+    agent.lost = true;
     return meet_again(reason_, now);
   }
   if (phase_ == Phase::kMeeting || !agent.member) {
@@ -331,6 +338,10 @@ Leader::Sends Leader::stop_services_if_all_served() {
 Leader::Sends Leader::on_time(Time now) {
   Sends sends;
   if (phase_ == Phase::kMeeting && now >= join_by_) append(sends, on_trouble(too_few(), now));
+  if (to_claim() && now >= join_by_)
+    append(sends, on_trouble("the number of the next generation could not be written within " +
+                                 seconds_text(options_.join_timeout),
+                             now));
   append(sends, form_if_enough(now));
   append(sends, take_newcomers_in(now));
   if (phase_ == Phase::kOver) return sends;
@@ -361,6 +372,7 @@ Leader::Time Leader::next_time() const {
     next = std::min(next, join_by_);
     if (hosts_ >= min_nodes()) next = std::min(next, changed_at_ + options_.last_call);
   }
+  if (to_claim()) next = std::min(next, join_by_);
   if (take_in_at_) next = std::min(next, *take_in_at_);
   return next;
 }

@@ -11,6 +11,7 @@
 // Pure: it is told the time and returns the messages to send.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -35,6 +36,12 @@ struct LeaderOptions {
   std::chrono::milliseconds beat{1000};     // between messages of an agent that has nothing to say
   std::chrono::milliseconds silence{8000};  // after which an agent counts as vanished
   std::chrono::milliseconds grace{5000};    // that stopped ranks have on every host
+  // Of the agents that may lead; more than one: a generation needs more than half of the agents of
+  // the one before, so that no two of them can form one; the first one needs an agent at each.
+  int endpoints = 1;
+  bool fenced = false;  // a generation begins only once on_claimed() allows it
+  std::string reason;   // why the first generation is not the job's first; "": it is
+  int former_hosts = 0, former_ranks = 0;  // of the one before then
 };
 
 class Leader {
@@ -60,7 +67,15 @@ class Leader {
   Sends on_trouble(const std::string& what, Time now);
   Sends on_time(Time now);
   Time next_time() const;
+  // Generations up to this one were formed by others.
+  void skip_to(int generation) { generation_ = std::max(generation_, generation); }
+  // The generation whose number is to be claimed before it begins.
+  std::optional<int> to_claim() const;
+  // The number is this leader's, or is not, since `newest` was formed already.
+  Sends on_claimed(int generation, bool granted, int newest, Time now);
 
+  // Hosts are waited for although there are enough: they are not half of those before.
+  bool lacks_majority() const { return meeting() && !why_no_majority().empty(); }
   // No ranks run: hosts are waited for.
   bool meeting() const { return phase_ == Phase::kMeeting; }
   bool over() const { return phase_ == Phase::kOver; }
@@ -80,7 +95,7 @@ class Leader {
     std::string id;
     NodeIntroduction introduction;
     uint16_t port = 0;
-    int seen = -1;
+    int seen = -1, restarts = 0, endpoint = -1;
     Time heard;
     bool counted = false;   // in hosts_
     bool member = false;    // of the newest generation
@@ -117,8 +132,11 @@ class Leader {
 
   Sends form_if_enough(Time now);
   std::vector<Member> choose_members() const;
+  std::string why_no_majority() const;
+  Formation formation() const;
   Sends propose(Time now);
   Sends start_if_all_ready(Time now);
+  Sends start(Time now);
   Sends on_signal(Member from, const Agent& agent, int signal, Time now);
   Sends on_leave(Member from, const std::string& why, Time now);
   Sends on_ended(Member from, const AgentMessage& message, Time now);
@@ -161,6 +179,7 @@ class Leader {
   bool final_ = false;       // the job ends with this one
   std::map<Member, Agent> agents_;
   std::map<std::string, Member> by_id_;
+  std::vector<Formation> known_;   // with endpoints > 1
   std::vector<Cause> causes_;      // of this generation
   std::vector<RankSight> sights_;  // of the agents that have ended
   AgentMessage over_;

@@ -1,5 +1,6 @@
 // The part of Leader that brings the hosts of a generation together.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "lockstep/launch/failure_report.h"
@@ -38,6 +39,9 @@ std::string Leader::missing() const {
 std::string Leader::too_few() const {
   const std::string waited = seconds_text(options_.join_timeout);
   const std::string needed = min_nodes() < options_.nodes ? "at least " : "";
+  if (hosts_ >= min_nodes() && lacks_majority())
+    return (reason_.empty() ? "" : reason_ + "; ") + why_no_majority() +
+           ", which did not come within " + waited;
   if (!reason_.empty())
     return reason_ + "; " + count_of(hosts_, "host") + (hosts_ == 1 ? " is" : " are") +
            " left of " + needed + std::to_string(min_nodes()) + " needed, and " + missing() +
@@ -137,10 +141,21 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   agent.introduction.address = address;
   agent.port = message.port;
   agent.seen = message.seen;
+  agent.endpoint = message.endpoint;
+  agent.restarts = message.restarts;
   agent.heard = now;
   count(agent, now);
   const Agent& added = agents_.emplace(from, std::move(agent)).first->second;
   if (!message.agent.empty()) by_id_[message.agent] = from;
+  if (options_.endpoints > 1) {
+    // What this leader itself has proposed and did not begin, never will.
+    const auto self = agents_.find(kSelf);
+    std::vector<Formation> others = message.known;
+    std::erase_if(others, [&](const Formation& formation) {
+      return !formation.begun && self != agents_.end() && formation.by == self->second.id;
+    });
+    known_ = newest_formations(std::move(known_), others);
+  }
   plan_to_take_in(now);
   if (phase_ != Phase::kMeeting) {
     sends.push_back({from, word_to(added)});
@@ -166,8 +181,49 @@ std::vector<Leader::Member> Leader::choose_members() const {
   return chosen;
 }
 
+// "": the agents that are here may form a generation. A half is enough with the one that led.
+std::string Leader::why_no_majority() const {
+  if (options_.endpoints < 2) return "";
+  if (known_.empty()) {
+    std::set<int> endpoints;
+    for (const auto& [member, agent] : agents_) {
+      if (agent.endpoint >= 0 && !agent.lost) endpoints.insert(agent.endpoint);
+    }
+    if (static_cast<int>(endpoints.size()) >= options_.endpoints) return "";
+    return "the agent of each endpoint has to be there when the job begins";
+  }
+  for (const Formation& formation : known_) {
+    size_t here = 0;
+    bool led = false;
+    for (const std::string& id : formation.agents) {
+      const auto it = by_id_.find(id);
+      if (it == by_id_.end()) continue;
+      const Agent& agent = agents_.at(it->second);
+      if (agent.lost || agent.leaving) continue;
+      ++here;
+      led = led || id == formation.by;
+    }
+    const size_t all = formation.agents.size();
+    if (2 * here > all || (2 * here == all && led)) continue;
+    return std::to_string(here) + " of the " + std::to_string(all) + " agents of generation " +
+           std::to_string(formation.generation) +
+           " are here, and more than half are needed for the next one";
+  }
+  return "";
+}
+
+Formation Leader::formation() const {
+  Formation formation{
+      .generation = generation_, .begun = false, .by = agents_.at(kSelf).id, .agents = {}};
+  for (const auto& [member, agent] : agents_) {
+    if (agent.member) formation.agents.push_back(agent.id);
+  }
+  return formation;
+}
+
 Leader::Sends Leader::form_if_enough(Time now) {
   if (phase_ != Phase::kMeeting || !agents_.contains(kSelf) || hosts_ < min_nodes()) return {};
+  if (!why_no_majority().empty()) return {};
   const bool waited = same_hosts_ || now >= changed_at_ + options_.last_call;
   return hosts_ >= options_.nodes || waited ? propose(now) : Sends{};
 }
@@ -176,9 +232,11 @@ Leader::Sends Leader::propose(Time now) {
   const std::vector<Member> members = choose_members();
   phase_ = Phase::kProposing;
   answer_by_ = now + options_.silence + kPlanSlack;
+  next_beat_ = now + options_.beat;
   pending_ = static_cast<int>(members.size());
   for (auto& [member, agent] : agents_) {
     generation_ = std::max(generation_, agent.seen);
+    restarts_ = std::max(restarts_, agent.restarts);
     agent.member = agent.ready = agent.started = false;
     agent.served = agent.ended = agent.finished = false;
   }
@@ -201,14 +259,37 @@ Leader::Sends Leader::propose(Time now) {
     agent.plan.master = master;
     agent.plan.generation = generation_;
     agent.plan.restarts = restarts_;
-    sends.push_back({members[i], word_to(agent)});
   }
+  for (const Member member : members) sends.push_back({member, word_to(agents_.at(member))});
   return sends;
+}
+
+std::optional<int> Leader::to_claim() const {
+  const bool waits = options_.fenced && phase_ == Phase::kProposing && pending_ == 0;
+  return waits ? std::optional(generation_) : std::nullopt;
+}
+
+Leader::Sends Leader::on_claimed(int generation, bool granted, int newest, Time now) {
+  if (to_claim() != generation) return {};
+  if (granted) return start(now);
+  generation_ = std::max(generation_, newest);
+  phase_ = Phase::kMeeting;
+  same_hosts_ = true;
+  return form_if_enough(now);
 }
 
 Leader::Sends Leader::start_if_all_ready(Time now) {
   if (pending_ > 0) return {};
+  join_by_ = now + options_.join_timeout;
+  return options_.fenced ? Sends{} : start(now);
+}
+
+Leader::Sends Leader::start(Time now) {
   phase_ = Phase::kRunning;
+  if (options_.endpoints > 1) {
+    known_ = {formation()};
+    known_.front().begun = true;
+  }
   causes_.clear();
   sights_.clear();
   unserved_ = 0;

@@ -455,7 +455,7 @@ TEST(Rendezvous, WhoServesAndWhere) {
   options.server = NodesOptions::Server::kWhoeverCan;
   const auto decide = [&](const std::string& host, const std::string& address) {
     options.endpoints = {{host, 29400}};
-    return decide_rendezvous(options, address, here);
+    return decide_rendezvous(options, host, address, here);
   };
   EXPECT_TRUE(decide("a", "10.0.0.5").may_serve);
   EXPECT_EQ(decide("a", "10.0.0.5").listen, "10.0.0.5");

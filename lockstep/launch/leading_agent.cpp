@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 using Kind = AgentMessage::Kind;
 
 constexpr auto kNoteAfter = std::chrono::seconds(5);
+// To ask another agent that would lead.
+constexpr auto kLook = std::chrono::milliseconds(500);
 // For a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
 constexpr size_t kMaxConnections = 4096;
@@ -24,7 +26,7 @@ constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
 // For the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
-LeaderOptions leader_options(const LaunchOptions& options) {
+LeaderOptions leader_options(const LaunchOptions& options, const Former& former) {
   const NodesOptions& nodes = *options.nodes;
   LeaderOptions leader;
   leader.nodes = nodes.nodes;
@@ -39,27 +41,37 @@ LeaderOptions leader_options(const LaunchOptions& options) {
   leader.beat = nodes.beat;
   leader.silence = nodes.silence;
   leader.grace = options.grace;
+  if (has_standby(nodes)) leader.endpoints = static_cast<int>(nodes.endpoints.size());
+  leader.fenced = nodes.server == NodesOptions::Server::kElected;
+  if (!former.lost.empty()) {
+    leader.reason = "restart, not counted: the agent that led vanished: " + former.lost;
+    leader.former_hosts = former.plan.nodes;
+    leader.former_ranks = former.plan.world_size;
+  }
   return leader;
 }
 
 }  // namespace
 
 LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
-                           const std::string& listen, uint16_t port, Console& out, Console& err)
+                           EtcdElection* election, const std::string& listen, uint16_t port,
+                           Console& out, Console& err)
     : Peers(introduction(options, former)),
       options_(options),
       nodes_(*options.nodes),
+      election_(election),
       err_(err),
       store_({listen, port}, nodes_.secret),
       listener_(listen_tcp({listen, 0})),
-      leader_(leader_options(options), Clock::now()),
+      leader_(leader_options(options, former), Clock::now()),
+      endpoint_(former.endpoint),
+      look_at_(Clock::now() + nodes_.beat),
       reached_at_(listen),
       note_at_(Clock::now() + kNoteAfter) {
-  const bool any = listen == "0.0.0.0" || listen == "::";
-  const std::string self = any ? (listen == "::" ? "::1" : "127.0.0.1") : listen;
-  TcpStore(HostPort{self, store_.address().port}, nodes_.secret, Deadline::seconds(10))
-      .set(kAgentPortKey, std::to_string(local_address(listener_.get()).port));
-  if (any) reached_at_ = self;
+  if (listen == "0.0.0.0") reached_at_ = "127.0.0.1";
+  if (listen == "::") reached_at_ = "::1";
+  own_address_ = reached_at_;
+  put(kAgentPortKey, std::to_string(local_address(listener_.get()).port));
   if (!nodes_.remotes.empty()) {
     std::vector<HostPort> endpoints;
     for (const std::string& address :
@@ -71,7 +83,80 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
     remotes_ = std::make_unique<RemoteAgents>(options, endpoints, out, err);
   }
   set_port(next_port());
-  say(beat());
+  if (election_ == nullptr) {
+    introduced_ = true;
+    say(beat());
+    return;
+  }
+  std::vector<HostPort> endpoints;
+  for (const std::string& address : candidate_addresses(interface_addresses(), nodes_.interface))
+    endpoints.push_back({address, store_.address().port});
+  if (nodes_.interface.empty()) endpoints.push_back({"127.0.0.1", store_.address().port});
+  election_->election().stand(encode_endpoints(former.agent, endpoints), Clock::now());
+}
+
+// Leads once it is elected, and asks whether the next generation may begin.
+void LeadingAgent::hold_election(PollSet& polls) {
+  if (election_ == nullptr) return;
+  election_->watch(polls);
+  Election& election = election_->election();
+  const Time now = Clock::now();
+  if (!lost().empty() || leader_.over()) return;
+  if (!election.hopeless().empty())
+    return step_down(election_->name() + " cannot be used: " + election.hopeless());
+  if (election.standing() == Election::Standing::kDeposed) return step_down("another agent leads");
+  if (election.standing() != Election::Standing::kLeading) return;
+  if (!introduced_) {
+    introduced_ = true;
+    leader_.skip_to(election.newest());
+    say(beat());
+  }
+  if (const auto generation = leader_.to_claim()) {
+    if (const auto granted = election.take_claimed(*generation)) {
+      dispatch(leader_.on_claimed(*generation, *granted, election.newest(), now));
+    } else {
+      election.claim(*generation, now);
+    }
+  }
+  // What was just wanted is asked now.
+  election_->watch(polls);
+}
+
+// Two may lead where a link was cut, though only one of them can have formed a generation. The one
+// at the earlier endpoint stays, unless the other's generation is newer than what it knows.
+void LeadingAgent::look_at_other_endpoints(Time now) {
+  if (endpoint_ < 0 || !leader_.meeting() || now < look_at_) return;
+  look_at_ = now + nodes_.beat;
+  for (size_t i = 0; i < nodes_.endpoints.size(); ++i) {
+    if (static_cast<int>(i) == endpoint_) continue;
+    try {
+      const HostPort there{resolve(nodes_.endpoints[i].host), nodes_.endpoints[i].port};
+      if (refuses(there)) continue;
+      TcpStore store(there, nodes_.secret, Deadline::after(kLook));
+      const auto generation = store.try_get(kGenerationKey);
+      if (static_cast<int>(i) < endpoint_ ||
+          (generation && parse_int(*generation).value_or(-1) > seen()))
+        return step_down("the agent at " + nodes_.endpoints[i].to_string() + " leads");
+    } catch (const Error&) {
+      // It cannot be reached, or is another job's.
+    }
+  }
+}
+
+// The others look for who leads then, and so does this agent.
+void LeadingAgent::step_down(const std::string& why) {
+  listener_.reset();
+  connections_.clear();
+  AgentMessage stop;
+  stop.kind = Kind::kStop;
+  if (plan()) hear(stop);
+  set_lost(why);
+}
+
+// In the store that this agent serves.
+void LeadingAgent::put(const char* key, const std::string& value) {
+  TcpStore(HostPort{own_address_, store_.address().port}, nodes_.secret, Deadline::seconds(10))
+      .set(key, value);
 }
 
 uint16_t LeadingAgent::next_port() {
@@ -115,6 +200,8 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
     if (to == Leader::kSelf) {
       if (message.kind == Kind::kStart && !message.text.empty() && !options_.quiet)
         err_.put(-2, {message.text}, "");
+      if (message.kind == Kind::kStart && endpoint_ >= 0)
+        put(kGenerationKey, std::to_string(message.generation));
       take(message);
     } else if (const auto it = connections_.find(to); it != connections_.end()) {
       it->second.channel.send(message);
@@ -189,6 +276,10 @@ void LeadingAgent::look_for_ends_of_remotes(Time now) {
 }
 
 void LeadingAgent::watch(PollSet& polls) {
+  hold_election(polls);
+  if (!lost().empty()) return;
+  look_at_other_endpoints(Clock::now());
+  if (!lost().empty()) return;
   const Time now = Clock::now();
   dispatch(leader_.on_time(now));
   drop_the_dead(now);
@@ -213,6 +304,7 @@ bool LeadingAgent::left() {
   const Time now = Clock::now();
   if (!leave_by_) {
     leave_by_ = now + kFarewell;
+    if (election_ != nullptr) election_->election().resign(now);
     if (remotes_) remotes_->let_go();
   }
   if (now >= *leave_by_) return true;
@@ -220,6 +312,7 @@ bool LeadingAgent::left() {
   for (const auto& [member, connection] : connections_) {
     if (!connection.dead && leader_.present(member)) return false;
   }
+  if (election_ != nullptr && election_->election().resigning()) return false;
   return !remotes_ || remotes_->all_ended();
 }
 

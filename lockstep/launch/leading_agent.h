@@ -17,15 +17,18 @@
 
 namespace lockstep::launch {
 
-// The key of the job's store under which the first agent's port for the others is.
+// The keys of the agents' store: the first agent's port for the others, and the newest generation
+// that began under it.
 inline constexpr const char* kAgentPortKey = "lockstep/agents";
+inline constexpr const char* kGenerationKey = "lockstep/generation";
 
 class LeadingAgent final : public Peers {
  public:
   // Listens on `listen`:`port` (0: a free one) for the store, and starts the remote agents. Throws
   // SystemError (EADDRINUSE when there is one already), LaunchError.
-  LeadingAgent(const LaunchOptions& options, const Former& former, const std::string& listen,
-               uint16_t port, Console& out, Console& err);
+  // With an election it is a candidate at first, and lost() once another agent leads.
+  LeadingAgent(const LaunchOptions& options, const Former& former, EtcdElection* election,
+               const std::string& listen, uint16_t port, Console& out, Console& err);
 
   void watch(PollSet& polls) override;
   bool left() override;
@@ -43,6 +46,10 @@ class LeadingAgent final : public Peers {
   uint16_t next_port() override;
   void dispatch(const Leader::Sends& sends);
   void have_store_of(int generation);
+  void hold_election(PollSet& polls);
+  void step_down(const std::string& why);
+  void look_at_other_endpoints(Time now);
+  void put(const char* key, const std::string& value);
   void look_for_ends_of_remotes(Time now);
   void accept_all();
   void serve(Leader::Member member);
@@ -53,6 +60,7 @@ class LeadingAgent final : public Peers {
 
   const LaunchOptions& options_;
   const NodesOptions& nodes_;
+  EtcdElection* const election_;  // nullptr: there is none
   Console& err_;
   std::optional<PortReservation> master_port_;
   TcpStoreServer store_;  // for the agents to find each other
@@ -61,10 +69,14 @@ class LeadingAgent final : public Peers {
   int ranks_store_of_ = -1;  // the generation
   UniqueFd listener_;
   Leader leader_;
+  bool introduced_ = false;
+  const int endpoint_;  // of several, where it may lead; -1: there are not
+  Time look_at_;
   std::map<Leader::Member, Connection> connections_;
   Leader::Member next_member_ = Leader::kSelf + 1;
   int refusals_ = 0;
-  std::string reached_at_;
+  std::string reached_at_;   // by others, as far as is known
+  std::string own_address_;  // by this process
   std::optional<Time> note_at_;
   bool was_meeting_ = true;
   std::vector<RemoteAgents::End> remote_ends_;

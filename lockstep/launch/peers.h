@@ -4,10 +4,14 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/agent_message.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/etcd.h"
 #include "lockstep/launch/follower.h"
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/signal_pipe.h"
@@ -50,8 +54,11 @@ class Peers {
   virtual bool may_leave() const { return false; }
   // The newest generation that this agent has had a plan of, begun or not; -1: none.
   int seen() const { return follower_.seen(); }
+  // What it knows of generations, for whoever leads the next one.
+  const std::vector<Formation>& known() const { return follower_.known(); }
   std::optional<PeerOrder> next_order();
-  bool has_orders() const { return !orders_.empty(); }
+  // Something was heard, or the first agent lost, since the last call: nobody should go to sleep.
+  bool take_news() { return std::exchange(news_, false); }
   // How the job ended on all hosts; nullopt: it goes on.
   const std::optional<AgentMessage>& last_word() const { return last_word_; }
   // Why the first agent does not let this one join; "": it does, or has not answered.
@@ -68,7 +75,10 @@ class Peers {
   AgentMessage beat() const { return follower_.beat(); }
   void set_port(uint16_t port) { follower_.set_port(port); }
   void set_address(const std::string& address) { follower_.set_address(address); }
-  void set_lost(const std::string& how) { lost_ = how; }
+  void set_lost(const std::string& how) {
+    lost_ = how;
+    news_ = true;
+  }
 
  private:
   // To the first agent.
@@ -84,14 +94,27 @@ class Peers {
   std::optional<AgentMessage> last_word_;
   std::string waits_;
   std::string lost_;
+  bool news_ = false;
 };
 
 // What an agent that joins anew knows of before.
 struct Former {
   std::string agent = {};  // its name of its own
-  int seen = -1;           // the newest generation
+  int seen = -1;           // the newest generation that it had a plan of
+  NodePlan plan = {};      // of the newest that it was part of
   std::string lost = {};   // how the first agent was lost; "": this is the first time
+  // Where a second agent may lead: what generations this one knows of, and its own endpoint's place.
+  std::vector<Formation> known = {};
+  int endpoint = -1;
 };
+
+// Agents at several endpoints may lead, one at a time.
+inline bool has_standby(const NodesOptions& nodes) {
+  return nodes.server == NodesOptions::Server::kWhoeverCan && nodes.endpoints.size() > 1;
+}
+
+// Whether the host says that nobody listens at its (numeric) address. Waits 0.3 s at most.
+bool refuses(const HostPort& address);
 
 // How an agent with `options` introduces itself.
 AgentMessage introduction(const LaunchOptions& options, const Former& former);
@@ -102,10 +125,16 @@ struct Joined {
   int signal = 0;                // not 0: it came to this agent meanwhile, and nobody was joined
 };
 
+// An agent's name and where it listens, as one text, for who looks for it.
+std::string encode_endpoints(const std::string& agent, const std::vector<HostPort>& endpoints);
+// The addresses. Throws StoreError.
+std::vector<HostPort> decode_endpoints(const std::string& text);
+
 // Finds the other agents, starts those that options.nodes->remotes names, and waits until a
 // generation begins that this host is part of. Throws InvalidArgument, LaunchError (names who is
 // missing), StoreError, SystemError.
-Joined join_peers(const LaunchOptions& options, const Former& former, SignalPipe& signals,
-                  Console& out, Console& err);
+// `election`: where options.nodes->server is kElected; it outlives what is joined.
+Joined join_peers(const LaunchOptions& options, const Former& former, EtcdElection* election,
+                  SignalPipe& signals, Console& out, Console& err);
 
 }  // namespace lockstep::launch

@@ -4,11 +4,10 @@
 
 namespace lockstep::launch {
 
-Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& address,
-                             const std::vector<InterfaceAddress>& all) {
+Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& host,
+                             const std::string& address, const std::vector<InterfaceAddress>& all) {
   using Server = NodesOptions::Server;
   const bool mine = interface_of(all, address).has_value() || is_loopback(address);
-  const std::string& host = options.endpoints.empty() ? "" : options.endpoints.front().host;
   Rendezvous result;
   result.must_serve = options.server == Server::kThis;
   result.may_serve = result.must_serve || (options.server == Server::kWhoeverCan && mine);

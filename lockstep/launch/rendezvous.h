@@ -15,13 +15,14 @@ struct Rendezvous {
   std::string listen;       // the numeric address that it listens on then
 };
 
-// `address` is what the endpoint's host resolves to here, `all` the addresses of this host.
+// `host` is the endpoint's, "" where there is none, and `address` what it resolves to here; `all`
+// the addresses of this host.
 //
 // The first agent listens where the endpoint points to. A name that leads to loopback on its own
 // host (Debian's /etc/hosts says 127.0.1.1) is meant for the others to reach, and so is an address
 // that this host does not know it has (a translated one): both mean every address. An interface
 // that the user chose restricts it.
-Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& address,
-                             const std::vector<InterfaceAddress>& all);
+Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& host,
+                             const std::string& address, const std::vector<InterfaceAddress>& all);
 
 }  // namespace lockstep::launch

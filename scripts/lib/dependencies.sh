@@ -210,6 +210,12 @@ ensure_python_headers() {
     (install_packages python3-dev) || say "Going on without python3-dev: the Python module lockstep_c10d is left out."
 }
 
+# --rdzv-backend etcd is optional: without libcurl's header the build leaves it out and says so.
+ensure_curl_header() {
+  has_header curl/curl.h || (install_packages libcurl4-openssl-dev) ||
+    say "Going on without libcurl4-openssl-dev: lockstep run --rdzv-backend etcd is left out."
+}
+
 # Everything that a build needs. Quick when it is all there: nothing but lookups, and not even those when the last
 # answer still holds.
 ensure_dependencies() {
@@ -223,6 +229,7 @@ ensure_dependencies() {
   read -ra missing <<<"$(lockstep_packages | missing_packages | tr '\n' ' ')"
   install_packages "${missing[@]}"
   ensure_python_headers
+  ensure_curl_header
   check_versions
   ensure_libtorch
   say "libtorch $(libtorch_version "$TORCH_FOLDER") in ${TORCH_FOLDER/#$ROOT\//}"

@@ -12,6 +12,8 @@ libopenmpi-dev       command mpicc.openmpi
 mpich                command mpiexec.hydra
 libmpich-dev         command mpicc.mpich
 iproute2             command ip
+etcd-server          command etcd
+etcd-client          command etcdctl
 gdb                  command gdb
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
 END

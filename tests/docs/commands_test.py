@@ -154,7 +154,7 @@ def check_script(words):
 def check_apt(words):
     with open(os.path.join(ROOT, "scripts/lib/dependencies.sh"), encoding="utf-8") as f:
         table = re.search(r"^lockstep_packages\(\) \{\n  cat <<'END'\n(.*?)^END", f.read(), re.M | re.S).group(1)
-    wanted = {line.split()[0] for line in table.splitlines()} | {"python3-dev", "python3-venv"}
+    wanted = {line.split()[0] for line in table.splitlines()} | {"libcurl4-openssl-dev", "python3-dev", "python3-venv"}
     named = {word for word in words[2:] if not word.startswith("-")}
     if named != wanted:
         raise Problem(f"scripts/lib/dependencies.sh installs others: {sorted(named ^ wanted)}")

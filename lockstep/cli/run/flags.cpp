@@ -103,13 +103,18 @@ class RunParser {
     value("--master-port", "", flags.master_port,
           "Its port (29500); on one host: MASTER_PORT (a free one)", "PORT");
     value("--rdzv-endpoint", "", flags.rdzv_endpoint,
-          "Instead of numbers: where the first agent serves; hosts are ordered by name",
+          "Instead of numbers: where the first agent serves, and others that may take over, with "
+          "commas between them; hosts are ordered by name",
           "HOST:PORT");
-    value("--rdzv-backend", "", flags.rdzv_backend, "c10d (by endpoint) or static (by number)",
-          "NAME");
+    value(
+        "--rdzv-backend", "", flags.rdzv_backend,
+        "c10d (by endpoint), static (by number), or etcd, which is at the endpoint then and elects "
+        "the agent that leads",
+        "NAME");
     value("--rdzv-conf", "", flags.rdzv_conf,
           "join_timeout=SECONDS (600), last_call_timeout=SECONDS (30), keep_alive_interval=SECONDS "
-          "(1), keep_alive_max_attempt=N (8)",
+          "(1), keep_alive_max_attempt=N (8); for etcd protocol=https, cacert=, cert=, key=FILE, "
+          "user=NAME, password-file=FILE",
           "K=V,...");
     value("--rdzv-id", "", flags.rdzv_id,
           "The job's name: TORCHELASTIC_RUN_ID, and the start of the log folder's name", "ID");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <sstream>
 
 #include "lockstep/cli/usage.h"
@@ -17,6 +18,7 @@ using std::chrono::milliseconds;
 // torchrun's.
 constexpr int kDefaultStaticPort = 29500;
 constexpr int kDefaultDynamicPort = 29400;
+constexpr int kEtcdPort = 2379;
 
 std::vector<std::string> split_at(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -71,6 +73,38 @@ HostPort endpoint_of(const std::string& flag, const std::string& text, int defau
   return endpoint;
 }
 
+std::string read_password(const std::string& file) {
+  std::ifstream stream(file);
+  std::string password;
+  if (!std::getline(stream, password) || password.empty())
+    throw UsageError("--rdzv-conf: the file '" + file +
+                     "' cannot be read, or its first line, the password, is empty");
+  return password;
+}
+
+// What etcd is reached with, under torchrun's names and etcdctl's. False: the key is another one.
+bool read_etcd_conf(const std::string& key, const std::string& value, launch::EtcdAccess& etcd) {
+  if (key == "protocol") {
+    if (value != "http" && value != "https")
+      throw UsageError("--rdzv-conf: protocol=" + value + ": expected http or https");
+    etcd.tls = value == "https";
+  } else if (key == "cacert" || key == "ca_cert") {
+    etcd.ca_cert = value;
+  } else if (key == "cert" || key == "ssl_cert") {
+    etcd.cert = value;
+  } else if (key == "key" || key == "ssl_cert_key") {
+    etcd.key = value;
+  } else if (key == "user") {
+    etcd.user = value;
+  } else if (key == "password-file" || key == "password_file") {
+    etcd.password = read_password(value);
+  } else {
+    return false;
+  }
+  if (key != "protocol" && key.find("cert") != std::string::npos) etcd.tls = true;
+  return true;
+}
+
 // torchrun's --rdzv-conf, "key=value,...". Its other keys are known, and have nothing to set here.
 void read_conf(const std::string& text, NodesOptions& nodes) {
   static constexpr std::array<std::string_view, 7> kWithoutEffect = {
@@ -85,6 +119,8 @@ void read_conf(const std::string& text, NodesOptions& nodes) {
       continue;
     const bool timeout = key == "timeout" || key == "join_timeout";
     const bool last_call = key == "last_call_timeout";
+    if (nodes.server == NodesOptions::Server::kElected && read_etcd_conf(key, value, nodes.etcd))
+      continue;
     if (!timeout && !last_call && key != "keep_alive_interval" && key != "keep_alive_max_attempt") {
       throw UsageError("--rdzv-conf: there is no '" + key +
                        "'; join_timeout, last_call_timeout, keep_alive_interval and "
@@ -103,6 +139,8 @@ void read_conf(const std::string& text, NodesOptions& nodes) {
     if (key == "keep_alive_interval") nodes.beat = std::max(time, milliseconds(10));
     if (key == "keep_alive_max_attempt") attempts = std::max(2.0, *number);
   }
+  if (!nodes.etcd.password.empty() && nodes.etcd.user.empty())
+    throw UsageError("--rdzv-conf: a password needs user=NAME");
   nodes.silence =
       milliseconds(static_cast<int64_t>(static_cast<double>(nodes.beat.count()) * attempts));
 }
@@ -126,6 +164,9 @@ NodesOptions by_number(const RunFlags& flags, int count) {
       throw UsageError("--master-port=" + std::to_string(port) + " is not from 1 to 65535");
     nodes.endpoints = {{*flags.master_addr, static_cast<uint16_t>(port)}};
   } else {
+    if (flags.rdzv_endpoint.find(',') != std::string::npos)
+      throw UsageError("--rdzv-endpoint=" + flags.rdzv_endpoint +
+                       ": a second endpoint goes without --node-rank and --rdzv-backend static");
     nodes.endpoints = {endpoint_of("--rdzv-endpoint", flags.rdzv_endpoint, kDefaultStaticPort)};
   }
   return nodes;
@@ -137,7 +178,21 @@ NodesOptions by_endpoint(const RunFlags& flags) {
   }
   NodesOptions nodes;
   nodes.server = NodesOptions::Server::kWhoeverCan;
-  nodes.endpoints = {endpoint_of("--rdzv-endpoint", flags.rdzv_endpoint, kDefaultDynamicPort)};
+  for (const std::string& endpoint : split_at(flags.rdzv_endpoint, ','))
+    nodes.endpoints.push_back(endpoint_of("--rdzv-endpoint", endpoint, kDefaultDynamicPort));
+  return nodes;
+}
+
+NodesOptions by_etcd(const RunFlags& flags) {
+  if (flags.rdzv_endpoint.empty())
+    throw UsageError("--rdzv-backend=etcd needs --rdzv-endpoint HOST:PORT, where etcd is");
+  if (flags.rdzv_id.empty() || flags.rdzv_id == "none")
+    throw UsageError(
+        "--rdzv-backend=etcd needs --rdzv-id, the job's name: it tells its keys from other jobs'");
+  NodesOptions nodes;
+  nodes.server = NodesOptions::Server::kElected;
+  for (const std::string& endpoint : split_at(flags.rdzv_endpoint, ','))
+    nodes.etcd.endpoints.push_back(endpoint_of("--rdzv-endpoint", endpoint, kEtcdPort));
   return nodes;
 }
 
@@ -192,8 +247,10 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine,
 
 NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::optional<int> nproc) {
   const std::string& backend = flags.rdzv_backend;
-  if (!backend.empty() && backend != "static" && backend != "c10d") {
-    throw UsageError("--rdzv-backend=" + backend + " is not supported; there are static and c10d");
+  const bool elected = backend == "etcd" || backend == "etcd-v2";
+  if (!backend.empty() && backend != "static" && backend != "c10d" && !elected) {
+    throw UsageError("--rdzv-backend=" + backend +
+                     " is not supported; there are static, c10d and etcd");
   }
   NodesPlan plan;
   if (!flags.hosts.empty()) {
@@ -209,7 +266,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::op
     }
     if (flags.standalone) throw UsageError("--standalone contradicts --nnodes=" + flags.nnodes);
     const bool numbered = backend == "static" || (backend.empty() && flags.rdzv_endpoint.empty());
-    plan.nodes = numbered ? by_number(flags, count) : by_endpoint(flags);
+    plan.nodes = numbered ? by_number(flags, count) : elected ? by_etcd(flags) : by_endpoint(flags);
     plan.nodes->nodes = count;
     plan.nodes->min_nodes = least;
     if (!numbered && flags.node_rank) {

@@ -9,71 +9,19 @@
 #include <memory>
 #include <thread>
 
-#include "lockstep/cli/cli_test_support.h"
-#include "lockstep/core/internal/test_support.h"
-#include "lockstep/testing/network_namespaces.h"
+#include "lockstep/cli/run/hosts_test.h"
 
 namespace lockstep::cli {
 namespace run_nodes_mp_test {
 
-using namespace cli_test_support;  // NOLINT: a test's own helpers
-using lockstep::testing::NetworkNamespaces;
+using namespace hosts_test;  // NOLINT: a test's own helpers
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-constexpr const char* kSecret = "a secret of the test";
-
-std::string test_program() {
-  return (std::filesystem::path(lockstep_program()).parent_path() / "tests" / "launch_test_program")
-      .string();
-}
-
-class RunNodes : public ::testing::Test {
+class RunNodes : public HostsTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = NetworkNamespaces::unavailable(); !why.empty()) GTEST_SKIP() << why;
-    network_ = std::make_unique<NetworkNamespaces>(3);
-    // What ssh does: the words after the host go to a shell there, with an environment of its own,
-    // which outlives ssh.
-    ssh_ = folder_.write(
-        "ssh",
-        "#!/bin/sh\nhost=$1; shift\ncase $host in\n"
-        "10.77.0.1) set -- '" +
-            network_->shell_prefix(0) +
-            "' \"$*\";;\n"
-            "10.77.0.2|hostB) set -- '" +
-            network_->shell_prefix(1) +
-            "' \"$*\";;\n"
-            "10.77.0.3) set -- '" +
-            network_->shell_prefix(2) +
-            "' \"$*\";;\n"
-            "*) echo \"ssh: Could not resolve hostname $host\" >&2; exit 255;;\nesac\n"
-            "exec 3<&0\n$1 setsid env -i --default-signal PATH=\"$PATH\" sh -c \"$2\" <&3 3<&- &\n"
-            "wait $!\n");
-    ::chmod(ssh_.c_str(), 0700);
-  }
-  void TearDown() override {
-    if (!network_) return;
-    // Nothing is left on any host, after whatever happened.
-    const Deadline deadline = Deadline::seconds(10);
-    for (int host = 0; host < network_->size(); ++host) {
-      while (!network_->processes(host).empty() && !deadline.expired())
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_TRUE(network_->processes(host).empty()) << "on host " << host;
-    }
-  }
-
-  // `lockstep run` on a host.
-  std::unique_ptr<Running> start(int host, const Words& words, bool secret = true) {
-    Words command = network_->prefix(host);
-    command.push_back("env");
-    if (secret) command.push_back(std::string("LOCKSTEP_SECRET=") + kSecret);
-    command.insert(command.end(), {"LOCKSTEP_SSH=" + ssh_, lockstep_program(), "run"});
-    command.insert(command.end(), words.begin(), words.end());
-    return std::make_unique<Running>(command);
-  }
   static Words by_number(int number, const Words& rest, int nodes = 2) {
     Words words = {"--nnodes",      std::to_string(nodes),
                    "--node-rank",   std::to_string(number),
@@ -83,10 +31,6 @@ class RunNodes : public ::testing::Test {
     words.insert(words.end(), rest.begin(), rest.end());
     return words;
   }
-
-  TestDirectory folder_;
-  std::string ssh_;
-  std::unique_ptr<NetworkNamespaces> network_;
 };
 
 const char* const kShowRank =
@@ -290,16 +234,6 @@ TEST_F(RunNodes, OverSshAKilledRankIsNamedByTheFirstAgent) {
   EXPECT_EQ(agent->finish(), 1);
   EXPECT_THAT(agent->err, HasSubstr("rank 2 of 3 on hostB failed first: killed by SIGKILL"));
   EXPECT_EQ(agent->err.find("failed first"), agent->err.rfind("failed first")) << agent->err;
-}
-
-// The pid of the agent on a host.
-pid_t agent_on(const NetworkNamespaces& network, int host) {
-  for (const pid_t pid : network.processes(host)) {
-    std::ifstream stream("/proc/" + std::to_string(pid) + "/cmdline");
-    std::string words{std::istreambuf_iterator<char>(stream), {}};
-    if (words.starts_with(lockstep_program())) return pid;
-  }
-  return 0;
 }
 
 TEST_F(RunNodes, AKilledAgentIsNamedAndTheOthersEnd) {

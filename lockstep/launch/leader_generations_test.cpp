@@ -1,0 +1,279 @@
+// What the Leader decides when ranks fail and hosts come and go, and what a Follower makes of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/follower.h"
+#include "lockstep/launch/leader.h"
+
+namespace lockstep::launch {
+namespace leader_generations_test {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Kind = AgentMessage::Kind;
+
+class GenerationsOfALeader : public testing::Test {
+ protected:
+  static LeaderOptions options() {
+    LeaderOptions options;
+    options.min_nodes = 2;
+    options.nodes = 4;
+    options.run_id = "job";
+    options.on_failure = OnFailure::kRestart;
+    options.max_restarts = 1;
+    options.last_call = seconds(5);
+    return options;
+  }
+  Leader::Sends join(int member, int number = -1, const std::string& agent = "", int seen = -1) {
+    AgentMessage message;
+    message.kind = Kind::kJoin;
+    message.agent = agent.empty() ? "agent" + std::to_string(member) : agent;
+    message.introduction = {number, "host" + std::to_string(member), "", 1, 2};
+    message.nodes = 4;
+    message.min_nodes = 2;
+    message.run_id = "job";
+    message.port = static_cast<uint16_t>(5000 + member);
+    message.seen = seen;
+    return say(member, message);
+  }
+  Leader::Sends say(int member, const AgentMessage& message) {
+    return leader_.on_message(member, message, member == 0 ? "" : "10.0.0.9", now_);
+  }
+  Leader::Sends say(int member, Kind kind, int generation, int signal = 0) {
+    AgentMessage message;
+    message.kind = kind;
+    message.generation = generation;
+    if (kind == Kind::kFailed) message.failure.emplace().signal = signal;
+    return say(member, message);
+  }
+  Leader::Sends wait(milliseconds time) {
+    now_ += time;
+    for (int member = 1; member < 10; ++member) {
+      if (leader_.present(member)) say(member, Kind::kBeat, -1);
+    }
+    return leader_.on_time(now_);
+  }
+  static std::vector<int> told(const Leader::Sends& sends, Kind kind) {
+    std::vector<int> members;
+    for (const auto& [to, message] : sends) {
+      if (message.kind == kind) members.push_back(to);
+    }
+    return members;
+  }
+  // The members have their plans; what they are told.
+  Leader::Sends ready(const std::vector<int>& members, int generation) {
+    Leader::Sends last;
+    for (const int member : members) last = say(member, Kind::kReady, generation);
+    for (const int member : members) say(member, Kind::kBeat, generation);
+    return last;
+  }
+  Leader::Sends ended(const std::vector<int>& members, int generation) {
+    Leader::Sends last;
+    for (const int member : members) last = say(member, Kind::kEnded, generation);
+    return last;
+  }
+  // Hosts 0, 1 and 2 run generation 0.
+  void running() {
+    for (const int member : {0, 1, 2}) join(member);
+    wait(seconds(5));
+    EXPECT_THAT(told(ready({0, 1, 2}, 0), Kind::kStart), ElementsAre(0, 1, 2));
+  }
+
+  Leader::Time now_{};
+  Leader leader_{options(), now_};
+};
+
+TEST_F(GenerationsOfALeader, AtMostHostsBeginAtOnceAndEnoughAfterTheLastCall) {
+  for (const int member : {0, 1, 2}) EXPECT_THAT(join(member), IsEmpty());
+  EXPECT_THAT(told(wait(seconds(4)), Kind::kPlan), IsEmpty());
+  EXPECT_EQ(leader_.next_time(), Leader::Time{} + seconds(5));
+  EXPECT_THAT(told(join(3), Kind::kPlan), ElementsAre(0, 1, 2, 3)) << "nobody else can come";
+  leader_ = Leader(options(), now_);
+  join(0);
+  EXPECT_THAT(told(wait(seconds(60)), Kind::kPlan), IsEmpty()) << "too few";
+  join(1);
+  wait(seconds(3));
+  join(2);
+  EXPECT_THAT(told(wait(seconds(4)), Kind::kPlan), IsEmpty()) << "the last one came 4 s ago";
+  EXPECT_THAT(told(wait(seconds(1)), Kind::kPlan), ElementsAre(0, 1, 2));
+}
+
+TEST_F(GenerationsOfALeader, NobodyStartsBeforeAllHaveTheirPlans) {
+  for (const int member : {0, 1, 2, 3}) join(member);
+  EXPECT_THAT(ready({0, 1, 2}, 0), IsEmpty());
+  EXPECT_THAT(told(wait(seconds(1)), Kind::kPlan), ElementsAre(3)) << "it is told again";
+  const auto sends = leader_.on_lost(3, "closed", now_);
+  EXPECT_THAT(told(sends, Kind::kPlan), IsEmpty()) << "it may come again";
+  const auto next = wait(seconds(5));
+  ASSERT_THAT(told(next, Kind::kPlan), ElementsAre(0, 1, 2));
+  EXPECT_EQ(next.front().message.plan.generation, 1) << "a number is used once";
+  EXPECT_THAT(ready({0, 1, 2}, 0), IsEmpty()) << "stale";
+  EXPECT_THAT(told(ready({0, 1, 2}, 1), Kind::kStart), ElementsAre(0, 1, 2));
+}
+
+TEST_F(GenerationsOfALeader, AFailedRankStartsAllAnewOnTheSameHostsAtOnce) {
+  running();
+  EXPECT_THAT(told(say(1, Kind::kFailed, 0, SIGKILL), Kind::kStop), ElementsAre(0, 2));
+  const auto sends = ended({1, 2, 0}, 0);
+  ASSERT_THAT(told(sends, Kind::kPlan), ElementsAre(0, 1, 2)) << "without a last call";
+  EXPECT_EQ(sends[0].message.plan.generation, 1);
+  EXPECT_EQ(sends[0].message.plan.restarts, 1);
+  const auto start = ready({0, 1, 2}, 1);
+  EXPECT_THAT(start[0].message.text,
+              AllOf(HasSubstr("[lockstep] restart 1 of 1: rank 0 on host1 killed by SIGKILL"),
+                    testing::EndsWith("sent it)\n")));
+  EXPECT_EQ(start[1].message.text, "") << "one agent tells";
+  // The restarts are used up.
+  say(2, Kind::kFailed, 1, SIGSEGV);
+  const auto over = ended({0, 1, 2}, 1);
+  EXPECT_THAT(told(over, Kind::kOver), ElementsAre(0, 1, 2));
+  EXPECT_EQ(over[0].message.exit_code, 1);
+}
+
+TEST_F(GenerationsOfALeader, AVanishedHostIsNoRestartThatCounts) {
+  running();
+  for (int generation = 0; generation < 3; ++generation) {
+    EXPECT_THAT(told(leader_.on_lost(2 + generation, "closed", now_), Kind::kStop),
+                ElementsAre(0, 1));
+    EXPECT_THAT(told(ended({0, 1}, generation), Kind::kPlan), IsEmpty()) << "it may come again";
+    if (generation == 2) {
+      EXPECT_THAT(told(wait(seconds(5)), Kind::kPlan), ElementsAre(0, 1));
+      break;
+    }
+    join(3 + generation);
+    ASSERT_THAT(told(wait(seconds(5)), Kind::kPlan), ElementsAre(0, 1, 3 + generation));
+    ready({0, 1, 3 + generation}, generation + 1);
+  }
+  const auto start = ready({0, 1}, 3);
+  EXPECT_THAT(start[0].message.text,
+              AllOf(HasSubstr("restart, not counted: the agent on host4 (10.0.0.9, ranks 4 to 5) "
+                              "vanished: closed; 3 hosts -> 2, 6 ranks -> 4\n")));
+}
+
+TEST_F(GenerationsOfALeader, NewcomersAreTakenInTogetherAfterTheirLastCall) {
+  running();
+  const auto waits = join(7);
+  EXPECT_THAT(told(waits, Kind::kWait), ElementsAre(7));
+  EXPECT_THAT(told(wait(milliseconds(1)), Kind::kStop), ElementsAre(0, 1, 2))
+      << "nobody else can come";
+  EXPECT_THAT(told(ended({0, 1, 2}, 0), Kind::kPlan), ElementsAre(0, 1, 2, 7));
+}
+
+TEST_F(GenerationsOfALeader, AJobThatIsNearlyDoneTakesNobodyIn) {
+  running();
+  say(1, Kind::kEnded, 0);
+  join(7);
+  EXPECT_THAT(told(wait(seconds(9)), Kind::kStop), IsEmpty());
+}
+
+TEST_F(GenerationsOfALeader, AnAgentThatConnectsAnewReplacesItself) {
+  running();
+  const auto sends = join(7, -1, "agent2", 0);
+  EXPECT_THAT(told(sends, Kind::kStop), ElementsAre(0, 1)) << "its ranks are gone";
+  EXPECT_FALSE(leader_.present(2));
+  EXPECT_THAT(told(ended({0, 1}, 0), Kind::kPlan), IsEmpty());
+  EXPECT_THAT(told(wait(seconds(5)), Kind::kPlan), ElementsAre(0, 1, 7));
+}
+
+TEST_F(GenerationsOfALeader, OneThatHasSeenMoreRaisesTheNumber) {
+  join(0);
+  join(1, -1, "", 6);
+  const auto sends = wait(seconds(5));
+  ASSERT_FALSE(sends.empty());
+  EXPECT_EQ(sends[0].message.plan.generation, 7);
+}
+
+TEST_F(GenerationsOfALeader, TooFewHostsAreWaitedForAndThenTheReasonIsTold) {
+  running();
+  leader_.on_lost(1, "closed", now_);
+  leader_.on_lost(2, "closed", now_);
+  EXPECT_THAT(ended({0}, 0), IsEmpty());
+  const auto sends = wait(seconds(600));
+  ASSERT_THAT(told(sends, Kind::kOver), ElementsAre(0));
+  EXPECT_THAT(sends[0].message.text,
+              AllOf(HasSubstr("the agent on host1"), HasSubstr("1 host is left of at least 2")));
+}
+
+TEST_F(GenerationsOfALeader, TheSecondAgentOfANumberIsThereForWhenTheFirstIsGone) {
+  LeaderOptions numbered = options();
+  numbered.numbered = true;
+  leader_ = Leader(numbered, now_);
+  for (const int member : {0, 1, 2}) join(member, member);
+  wait(seconds(5));
+  ready({0, 1, 2}, 0);
+  // Host 2 died without a word, and is back before that was noticed.
+  EXPECT_THAT(told(join(7, 2), Kind::kWait), ElementsAre(7));
+  EXPECT_EQ(leader_.joined(), 3);
+  EXPECT_THAT(told(wait(seconds(6)), Kind::kStop), IsEmpty()) << "it is nobody new";
+  leader_.on_lost(2, "silent", now_);
+  EXPECT_EQ(leader_.joined(), 3);
+  ended({0, 1}, 0);
+  EXPECT_THAT(told(wait(seconds(5)), Kind::kPlan), ElementsAre(0, 1, 7));
+}
+
+TEST_F(GenerationsOfALeader, ASignalBetweenGenerationsEndsTheJob) {
+  running();
+  leader_.on_lost(2, "closed", now_);
+  ended({0, 1}, 0);
+  AgentMessage signal;
+  signal.kind = Kind::kSignal;
+  signal.number = SIGINT;
+  const auto sends = say(1, signal);
+  EXPECT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1));
+}
+
+TEST(Follower, TakesEachWordOnceAndRepeatsWhatIsNotAnswered) {
+  AgentMessage join;
+  join.kind = Kind::kJoin;
+  Follower follower(join);
+  EXPECT_EQ(follower.beat().kind, Kind::kJoin);
+  AgentMessage word;
+  word.kind = Kind::kPlan;
+  word.plan.generation = 3;
+  EXPECT_EQ(follower.on_message(word).say.front().kind, Kind::kReady);
+  EXPECT_EQ(follower.beat().kind, Kind::kReady);
+  AgentMessage start;
+  start.kind = Kind::kStart;
+  start.generation = 2;
+  EXPECT_TRUE(follower.on_message(start).hear.empty()) << "of an older one";
+  start.generation = 3;
+  EXPECT_EQ(follower.on_message(start).hear.front().plan.generation, 3);
+  EXPECT_TRUE(follower.on_message(start).hear.empty()) << "twice";
+  EXPECT_TRUE(follower.on_message(word).say.empty()) << "it runs already";
+  AgentMessage failed;
+  failed.kind = Kind::kFailed;
+  EXPECT_EQ(follower.tell(failed).generation, 3);
+  EXPECT_EQ(follower.beat().kind, Kind::kFailed);
+  AgentMessage stop;
+  stop.kind = Kind::kStop;
+  stop.generation = 3;
+  EXPECT_EQ(follower.on_message(stop).hear.size(), 1u);
+  EXPECT_TRUE(follower.on_message(stop).hear.empty());
+  EXPECT_EQ(follower.beat().kind, Kind::kBeat) << "that is an answer";
+  AgentMessage ended;
+  ended.kind = Kind::kEnded;
+  follower.tell(ended);
+  EXPECT_EQ(follower.beat().kind, Kind::kEnded);
+  word.plan.generation = 2;
+  EXPECT_TRUE(follower.on_message(word).say.empty());
+  word.plan.generation = 4;
+  EXPECT_EQ(follower.on_message(word).say.front().generation, 4);
+  EXPECT_EQ(follower.seen(), 4);
+  // Stopped before it was told to start.
+  stop.generation = 4;
+  EXPECT_EQ(follower.on_message(stop).say.front().kind, Kind::kEnded);
+  start.generation = 4;
+  EXPECT_TRUE(follower.on_message(start).hear.empty());
+}
+
+}  // namespace leader_generations_test
+}  // namespace lockstep::launch
