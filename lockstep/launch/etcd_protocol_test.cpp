@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "lockstep/core/errors.h"
-#include "lockstep/launch/election.h"
+#include "lockstep/launch/etcd.h"
 
 namespace lockstep::launch {
 namespace etcd_protocol_test {
@@ -150,6 +152,30 @@ TEST_F(ElectionTest, OneThatNeverAnsweredIsGivenUp) {
   now_ += seconds(10);
   ask({.reached = false, .error = "refused"});
   EXPECT_EQ(election_.hopeless(), "refused");
+}
+
+// Whose thread asks, and is told to stop in the middle of it.
+TEST(EtcdElection, AnEtcdThatIsNotThereIsGivenUp) {
+  EtcdAccess access;
+  access.endpoints = {{"127.0.0.1", 1}};
+  std::unique_ptr<EtcdElection> etcd;
+  try {
+    etcd = std::make_unique<EtcdElection>(access, "j", seconds(8), milliseconds(300));
+  } catch (const LaunchError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  EXPECT_EQ(etcd->name(), "etcd at 127.0.0.1:1");
+  const Deadline deadline = Deadline::seconds(30);
+  while (etcd->election().hopeless().empty() && !deadline.expired()) {
+    PollSet polls;
+    etcd->watch(polls);
+    polls.wake_at(std::chrono::steady_clock::now() + milliseconds(100));
+    polls.wait();
+  }
+  EXPECT_THAT(etcd->election().hopeless(), HasSubstr("127.0.0.1 port 1"));
+  etcd = std::make_unique<EtcdElection>(access, "j", seconds(8), seconds(60));
+  PollSet polls;
+  etcd->watch(polls);
 }
 
 }  // namespace etcd_protocol_test

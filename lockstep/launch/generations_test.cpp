@@ -77,15 +77,15 @@ void run_schedules(Lead lead, int schedules) {
 }
 
 TEST(Generations, WhateverIsLostOneWinsIsEqualEverywhereAndEnds) {
-  run_schedules(Lead::kFirst, long_tests() ? 100'000 : 2'000);
+  run_schedules(Lead::kFirst, long_tests() ? 100'000 : 1'000);
 }
 
 TEST(Generations, WhoeverIsElectedOneWinsIsEqualEverywhereAndEnds) {
-  run_schedules(Lead::kElected, long_tests() ? 100'000 : 2'000);
+  run_schedules(Lead::kElected, long_tests() ? 100'000 : 1'000);
 }
 
 TEST(Generations, WithAStandbyOneWinsIsEqualEverywhereAndEnds) {
-  run_schedules(Lead::kStandby, long_tests() ? 100'000 : 2'000);
+  run_schedules(Lead::kStandby, long_tests() ? 100'000 : 1'000);
 }
 
 TEST(Generations, AnElectedLeadersJobIsDoneWhenNothingGoesWrong) {
