@@ -61,8 +61,9 @@ void train(lockstep::Communicator& comm, const Settings& settings) {
   lockstep::data::generate_digits("data/digits");  // the first rank to come makes it
   const auto digits = lockstep::data::mnist("data/digits", {.load_test = false});
 
-  torch::manual_seed(1234 + comm.rank());  // dropout differs from rank to rank
+  torch::manual_seed(1234);
   lockstep::SimpleCnn model;
+  torch::manual_seed(1234 + comm.rank());  // dropout differs from rank to rank
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   lockstep::Recovery run(comm, {.model = model.ptr(), .optimizer = &optimizer});
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "lockstep/core/env.h"
 #include "lockstep/launch/generations_world_test.h"
 
 namespace lockstep::launch {
@@ -14,7 +15,7 @@ namespace generations_test {
 using namespace generations_world;  // NOLINT: a test's own helpers
 
 bool long_tests() {
-  return std::getenv("LOCKSTEP_LONG_TESTS") != nullptr;
+  return env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false);
 }
 
 TEST(Generations, OneFormsAndTheJobIsDoneWhenNothingGoesWrong) {

@@ -73,7 +73,7 @@ bool Supervisor::comes_back(const RankExit& exit) {
   const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
   if (exit.status.ok() || hopeless) return false;
   if (restarts_[rank] < ranks_[rank].restarts) return true;
-  if (replaced_ >= replacements_) return false;
+  if (replaced_ >= replacements_ || any_ended_well_) return false;
   ++replaced_;
   return true;
 }
@@ -97,6 +97,10 @@ void Supervisor::begin_to_stop(Time now) {
 
 std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, Time now) {
   std::vector<RankExit> failures;
+  for (const RankExit& exit : exits) {
+    const bool service = ranks_[static_cast<size_t>(exit.local_rank)].service;
+    any_ended_well_ = any_ended_well_ || (exit.status.ok() && !service);
+  }
   for (const RankExit& exit : exits) {
     const auto rank = static_cast<size_t>(exit.local_rank);
     alive_[rank] = false;

@@ -50,7 +50,8 @@ class Supervisor {
 
   Supervisor(int ranks, std::chrono::milliseconds grace);
   // `alone`: the job has no ranks on other hosts. Otherwise on_stop() has to say when services end.
-  // `replacements`: so often any of the ranks that fails is replaced, the others going on; at once,
+  // `replacements`: so often any of the ranks that fails is replaced, the others going on, until one
+  // has ended well, for whom a new one would wait in vain. At once,
   // but for a rank whose processes end quickly, which has a pause of restart_pause() for each in a row.
   Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone = true,
              int replacements = 0);
@@ -83,7 +84,8 @@ class Supervisor {
     return ranks_[static_cast<size_t>(local_rank)].restarts;
   }
   bool restarts_are_left(int local_rank) const {
-    return restarts(local_rank) < most_restarts(local_rank) || replaced_ < replacements_;
+    return restarts(local_rank) < most_restarts(local_rank) ||
+           (replaced_ < replacements_ && !any_ended_well_);
   }
   // Of all ranks together, and how often that may be.
   int replaced() const { return replaced_; }
@@ -114,6 +116,7 @@ class Supervisor {
   std::vector<std::optional<Time>> restart_at_;
   int replacements_ = 0;
   int replaced_ = 0;
+  bool any_ended_well_ = false;   // of those that are no services
   std::vector<Time> started_at_;  // the latest process of a rank that was started again
   std::vector<int> quick_ends_;   // of a rank, in a row
   int running_;

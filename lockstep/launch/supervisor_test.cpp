@@ -162,6 +162,13 @@ TEST_F(Replacing, TheLimitIsOfAllRanksTogether) {
   EXPECT_EQ(supervisor_.failure()->local_rank, 0);
 }
 
+TEST_F(Replacing, NobodyIsReplacedOnceAnotherHasEndedWell) {
+  exits(supervisor_, {exited(0, 0)});
+  EXPECT_THAT(exits(supervisor_, {killed(1, SIGKILL)}), ElementsAre(group(2, SIGTERM)))
+      << "a new rank 1 would wait for rank 0 in vain";
+  EXPECT_EQ(supervisor_.replaced(), 0);
+}
+
 TEST_F(Replacing, BadUsageIsFinal) {
   EXPECT_THAT(exits(supervisor_, {exited(1, 2)}),
               ElementsAre(group(0, SIGTERM), group(2, SIGTERM)));

@@ -80,19 +80,35 @@ std::string recovery_line(const Resumption& plan, const Recovery::Times& times,
          "; what had happened: " + reason;
 }
 
+// Of a module that is not in the CPU's memory, which is not understood yet.
+void refuse_devices(const torch::nn::Module& model) {
+  const auto check = [](const auto& items, const char* kind) {
+    for (const auto& item : items) {
+      if (!item.value().defined() || item.value().device().is_cpu()) continue;
+      throw InvalidArgument("Recovery: " + std::string(kind) + " " + item.key() + " is on " +
+                            item.value().device().str() +
+                            "; only models in the CPU's memory go on in place, others from a "
+                            "checkpoint (--on-failure restart)");
+    }
+  };
+  check(model.named_parameters(), "parameter");
+  check(model.named_buffers(), "buffer");
+}
+
 std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
-  constexpr int64_t kFields = 4;
+  constexpr int64_t kFields = 5;
   const at::Tensor mine = at::empty({kFields}, at::kLong);
   auto* fields = mine.mutable_data_ptr<int64_t>();
   fields[0] = own.whole;
   fields[1] = own.step;
   fields[2] = own.agreeing;
   fields[3] = own.has_copies;
+  fields[4] = own.has_own;
   const at::Tensor all = comm.all_gather(mine);
   std::vector<Standing> ranks;
   for (const int64_t* at = all.const_data_ptr<int64_t>();
        ranks.size() < static_cast<size_t>(comm.size()); at += kFields) {
-    ranks.push_back({at[0] != 0, at[1], at[2] != 0, at[3] != 0});
+    ranks.push_back({at[0] != 0, at[1], at[2] != 0, at[3] != 0, at[4] != 0});
   }
   return ranks;
 }
@@ -104,13 +120,16 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   if (!state_.model) throw InvalidArgument("Recovery: there is no model");
   if ((state_.save == nullptr) != (state_.load == nullptr))
     throw InvalidArgument("Recovery: save and load belong together; give both or none");
+  refuse_devices(*state_.model);
+  if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);  // now, not at a failure
   const Deadline deadline = Deadline::after(options_.patience);
   try {
     resume();
   } catch (const PeerLost& error) {
-    if (lost_) throw;
+    if (lost_ || comm_.generation() == 0) throw;
     meet_again(deadline, error.what());
   } catch (const Timeout& error) {
+    if (comm_.generation() == 0) throw;
     meet_again(deadline, error.what());
   }
 }
@@ -156,6 +175,7 @@ void Recovery::apply() {
 void Recovery::recover() {
   const Deadline deadline = Deadline::after(options_.patience);
   if (phase_ == Phase::kUpdating) throw;  // half of an update is no state to go on from
+  if (comm_.generation() == 0) throw;     // nobody is started anew here
   std::string reason;
   try {
     throw;
@@ -176,8 +196,10 @@ void Recovery::finish() {
       comm_.barrier();
       return;
     } catch (const PeerLost& error) {
+      if (comm_.generation() == 0) throw;
       reason = error.what();
     } catch (const Timeout& error) {
+      if (comm_.generation() == 0) throw;
       reason = error.what();
     }
     meet_again(deadline, reason);
@@ -202,55 +224,85 @@ void Recovery::meet_again(Deadline deadline, const std::string& reason) {
       times_.ready = seconds();
       ++recoveries_;
       if (comm_.rank() == plan.source) log_warning(recovery_line(plan, times_, reason));
+      if (comm_.rank() == 0 && plan.anew)
+        log_warning(
+            "no rank held the state of training any more, it begins anew; what had happened: " +
+            reason);
       return;
     } catch (const PeerLost&) {
       // One more has died, or what a dead one had is lost: then all say the same.
-      if (lost_ || deadline.expired()) throw;
+      if (lost_ || phase_ == Phase::kUpdating || deadline.expired()) throw;
     } catch (const Timeout&) {
-      if (deadline.expired()) throw;
+      if (phase_ == Phase::kUpdating || deadline.expired()) throw;
     }
   }
 }
 
 // In a new generation: all ranks stand at the same step afterwards.
 Resumption Recovery::resume() {
-  if (state_.scaler != nullptr) state_.scaler->use(comm_);
   const std::vector<Standing> ranks =
       exchange_standings(comm_, {.whole = whole_,
                                  .step = step_,
                                  .agreeing = phase_ == Phase::kAgreeing,
-                                 .has_copies = has_copies_});
+                                 .has_copies = has_copies_,
+                                 .has_own = !whole_ && own_.defined()});
   lost_ = true;
   const Resumption plan = decide_resumption(ranks);
   lost_ = false;
   if (plan.anew) {
+    for (const auto& item : state_.model->named_parameters()) {
+      if (item.value().defined()) comm_.broadcast(item.value().detach(), 0);
+    }
     own_ = capture();
   } else if (whole_) {
     if (step_ < plan.step) apply();
     phase_ = Phase::kComputing;
     put_back(own_);
   }
+  // Behind the update that the scaler may have had a part in.
+  if (state_.scaler != nullptr) state_.scaler->use(comm_);
   for (const auto& [rank, keeper] : plan.newcomers) {
     if (comm_.rank() == plan.source) send_state(rank);
-    if (comm_.rank() == keeper) {
+    if (comm_.rank() == keeper && keeper != rank) {
       const at::Tensor& copy = copies_.at(rank);
       send_object(comm_, copy.numel(), rank);
       comm_.send(copy, rank);
     }
-    if (comm_.rank() != rank) continue;
-    receive_state(plan.source);
-    own_ = at::empty({recv_object(comm_, keeper).get<int64_t>()}, at::kByte);
-    comm_.recv(own_, keeper);
-    put_back(own_);
-    step_ = plan.step;
+    if (comm_.rank() == rank) become_whole(plan.source, keeper, plan.step);
   }
-  // What a failure leaves from here on: a new rank is whole, but keeps nobody's state yet; the others
-  // keep what they kept, which is of this very step; and a run that begins has not begun.
-  if (!plan.anew) whole_ = true;
+  // What a failure leaves from here on: a new rank keeps nobody's state yet; the others keep what they
+  // kept, which is of this very step; and a run that begins has not begun.
   copies_ = exchange_copies(comm_, own_);
   comm_.barrier();
   whole_ = has_copies_ = true;
   return plan;
+}
+
+// Receives all before it changes anything: a failure on the way leaves this rank as it was.
+void Recovery::become_whole(int source, int keeper, int64_t step) {
+  NamedTensors model = receive_tensors(comm_, source);
+  Safetensors optimizer;
+  if (state_.optimizer != nullptr) {
+    optimizer.metadata = recv_object(comm_, source).get<Metadata>();
+    optimizer.tensors = receive_tensors(comm_, source);
+  }
+  std::string scaler;
+  if (state_.scaler != nullptr) scaler = recv_object(comm_, source).get<std::string>();
+  at::Tensor own = own_;
+  if (keeper != comm_.rank()) {
+    own = at::empty({recv_object(comm_, keeper).get<int64_t>()}, at::kByte);
+    comm_.recv(own, keeper);
+  }
+  for (const auto& item : state_.model->named_buffers()) {
+    if (item.value().defined()) model.emplace_back(item.key(), item.value().clone());
+  }
+  set_module_state(*state_.model, model, kSource);
+  if (state_.optimizer != nullptr) set_optimizer_state(*state_.optimizer, optimizer, kSource);
+  if (state_.scaler != nullptr) state_.scaler->load_state(scaler_state_from_json(scaler, kSource));
+  put_back(own);
+  own_ = own;
+  step_ = step;
+  whole_ = true;
 }
 
 void Recovery::send_state(int to) {
@@ -265,24 +317,6 @@ void Recovery::send_state(int to) {
     send_tensors(comm_, optimizer.tensors, to);
   }
   if (state_.scaler != nullptr) send_object(comm_, to_json(state_.scaler->state()), to);
-}
-
-void Recovery::receive_state(int from) {
-  const NamedTensors parameters = receive_tensors(comm_, from);
-  NamedTensors all = parameters;
-  for (const auto& item : state_.model->named_buffers()) {
-    if (item.value().defined()) all.emplace_back(item.key(), item.value().clone());
-  }
-  set_module_state(*state_.model, all, kSource);
-  if (state_.optimizer != nullptr) {
-    Safetensors optimizer;
-    optimizer.metadata = recv_object(comm_, from).get<Metadata>();
-    optimizer.tensors = receive_tensors(comm_, from);
-    set_optimizer_state(*state_.optimizer, optimizer, kSource);
-  }
-  if (state_.scaler != nullptr)
-    state_.scaler->load_state(
-        scaler_state_from_json(recv_object(comm_, from).get<std::string>(), kSource));
 }
 
 }  // namespace lockstep

@@ -57,21 +57,26 @@ namespace recover {
 struct Resumption;
 }
 
-// What training consists of, on this rank. All of it outlives the Recovery.
+// What training consists of, on this rank, in the CPU's memory. All of it outlives the Recovery.
 struct Recoverable {
-  // The same on all ranks: parameters. Buffers, such as running means, may differ from rank to rank.
+  // The same on all ranks: parameters; a run begins with rank 0's. Buffers, such as running means, may
+  // differ from rank to rank.
   std::shared_ptr<torch::nn::Module> model;
-  torch::optim::Optimizer* optimizer =
-      nullptr;                        // one that optimizer_state() understands; may be null
-  amp::GradScaler* scaler = nullptr;  // may be null; works with every new generation
-  // What else this rank has alone, such as the state of a generator of its own. `save` gives it as
-  // it is now, at every step; `load` puts it back. Both or none.
+  // One that optimizer_state() understands; may be null.
+  torch::optim::Optimizer* optimizer = nullptr;
+  // May be null; works with every new generation. unscale() comes before update(), which makes its
+  // step() and update() local.
+  amp::GradScaler* scaler = nullptr;
+  // What else this rank has alone, such as the state of a generator of its own. `save` is called in
+  // every update(), before `take`, and gives it as it will be after the step; `load` puts it back.
+  // Both or none.
   std::function<std::string()> save = nullptr;
   std::function<void(const std::string&)> load = nullptr;
 };
 
 struct RecoveryOptions {
-  // For all ranks to meet again after a failure: longer than a new process takes to start.
+  // For all ranks to meet again after a failure: longer than a new process takes to start, and than
+  // any rank goes without communicating, such as while it writes a file.
   std::chrono::nanoseconds patience = std::chrono::minutes(2);
 };
 
@@ -96,7 +101,11 @@ class Recovery {
   int recoveries() const { return recoveries_; }
 
   // Once a step, when this rank's gradients are complete: waits until all ranks' are, then calls
-  // `take`, which updates parameters and optimizer and must neither communicate nor fail.
+  // `take`, which updates parameters and optimizer and must neither communicate nor fail. It is kept:
+  // recover() may be what calls it, so it refers to nothing that was declared inside the `try`. What
+  // this rank has alone (random stream, buffers, what `save` gives) is as it will be after the step
+  // when update() is called, and is changed neither by `take` nor until the next step begins: a
+  // failure in between would put it back.
   // Collective. Throws what a communicator throws; then call recover().
   void update(const std::function<void()>& take);
 
@@ -129,7 +138,7 @@ class Recovery {
   void meet_again(Deadline deadline, const std::string& reason);
   recover::Resumption resume();
   void send_state(int to);
-  void receive_state(int from);
+  void become_whole(int source, int keeper, int64_t step);
 
   Communicator comm_;
   Recoverable state_;

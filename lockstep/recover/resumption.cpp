@@ -39,6 +39,10 @@ Resumption decide_resumption(std::span<const Standing> ranks) {
   }
   for (int r = 0; r < size; ++r) {
     if (at(r).whole) continue;
+    if (at(r).has_own) {
+      plan.newcomers.push_back({r, r});
+      continue;
+    }
     const std::vector<int> keepers = keepers_of(r, size);
     const auto keeper = std::find_if(keepers.begin(), keepers.end(),
                                      [&](int k) { return at(k).whole && at(k).has_copies; });

@@ -15,6 +15,7 @@ struct Standing {
   int64_t step = 0;        // of the run, that it has done
   bool agreeing = false;   // it was in the agreement of the step after those, gradients complete
   bool has_copies = true;  // it keeps its neighbours' states of that step
+  bool has_own = false;    // not whole, but it has what it has alone: the run had hardly begun
 };
 
 struct Resumption {
@@ -23,7 +24,7 @@ struct Resumption {
   int source = -1;    // the rank that newcomers get the state of training from
   struct Newcomer {
     int rank = 0;
-    int keeper = 0;  // the rank that keeps a copy of what it had alone
+    int keeper = 0;  // the rank that keeps a copy of what it had alone; itself: it has that
 
     bool operator==(const Newcomer&) const = default;
   };

@@ -63,6 +63,13 @@ TEST(Resumption, AStateThatWentWithAllItsKeepersIsNamed) {
               ThrowsMessage<PeerLost>(HasSubstr("what rank 1 had alone went with rank 2 and 0")));
 }
 
+TEST(Resumption, ARankThatHadJustBegunNeedsNoKeeper) {
+  constexpr Standing begun{.has_copies = false, .has_own = true};
+  EXPECT_THAT(decide({at(0), begun, begun, kNew}).newcomers,
+              ElementsAre(Resumption::Newcomer{1, 1}, Resumption::Newcomer{2, 2},
+                          Resumption::Newcomer{3, 0}));
+}
+
 TEST(Resumption, RanksThatTookOtherStepsAreNamed) {
   EXPECT_THAT([] { decide({at(7), at(8), kNew}); },
               ThrowsMessage<Mismatch>(HasSubstr("rank 0 has done 7 steps, others 8")));
