@@ -159,6 +159,7 @@ LaunchResult run(const AgentContext& context) {
         joined.peers = std::make_unique<AloneAgent>(options, context.err);
       }
       if (joined.signal != 0) {
+        write_rest(context.out, context.err, context.signals);
         result.exit_code = 128 + joined.signal;
         return result;
       }
@@ -166,6 +167,7 @@ LaunchResult run(const AgentContext& context) {
     }
     if (peers->last_word()) {
       // It was not needed.
+      write_rest(context.out, context.err, context.signals);
       conclude(options, *peers->last_word(), false, result);
       return result;
     }
@@ -186,13 +188,17 @@ LaunchResult run(const AgentContext& context) {
       result.exit_code = 1;
       return result;
     }
-    if (attempt.stop_signal) {
-      if (peers->last_word()) result.failure = peers->last_word()->failure;
+    const std::optional<AgentMessage>& last_word = peers->last_word();
+    if (attempt.stop_signal && !(attempt.was_stopping && last_word)) {
+      if (last_word) result.failure = last_word->failure;
       result.exit_code = 128 + *attempt.stop_signal;
       return result;
     }
-    if (peers->last_word()) {
-      conclude(options, *peers->last_word(), attempt.failed, result);
+    if (last_word) {
+      conclude(options, *last_word, attempt.failed, result);
+      // A signal that came while ranks were being stopped only hurries a failed job's end.
+      if (attempt.stop_signal && result.exit_code != 0 && !result.failure)
+        result.exit_code = 128 + *attempt.stop_signal;
       return result;
     }
     if (peers->lost().empty()) continue;
@@ -228,7 +234,13 @@ LaunchResult launch(const LaunchOptions& options) {
   Console out(STDOUT_FILENO), err(STDERR_FILENO);
   const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err};
 
-  return run(context);
+  try {
+    return run(context);
+  } catch (...) {
+    // Generations before may have left something.
+    write_rest(out, err, signals);
+    throw;
+  }
 }
 
 }  // namespace lockstep::launch

@@ -198,7 +198,8 @@ struct LaunchResult {
 // When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
 // what they started in turn; the kernel does so too when the thread that called launch() ends. A
 // process that a rank moves to a session of its own (setsid) is not followed. Throws LaunchError,
-// InvalidArgument: before any rank was started, or after those that were have been killed.
+// InvalidArgument: before any rank was started, or after those that were have been killed. Throws
+// PeerLost where the agent that led a running job was lost and no other was found.
 LaunchResult launch(const LaunchOptions& options);
 
 // The report that ends a failed run: rank, pid, signal or exit code, last collective, tail of the

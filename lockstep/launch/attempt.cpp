@@ -93,8 +93,11 @@ AttemptResult Attempt::run() {
   wait_for_the_others();
   context_.out.close_line();
   context_.err.close_line();
-  write_rest();
+  // Before the next generation nothing waits for a slow reader: the other agents would miss this one.
+  if (job_.peers.last_word() || stop_signal_)
+    write_rest(context_.out, context_.err, context_.signals);
   result.stop_signal = stop_signal_;
+  result.was_stopping = stop_signal_ && !supervisor_.stop_signal();
   for (const auto& [console, name] :
        {std::pair(&context_.out, "stdout"), std::pair(&context_.err, "stderr")}) {
     if (console->broken() && console->error() != EPIPE)
@@ -130,9 +133,17 @@ void Attempt::simulate_failures() {
 }
 
 void Attempt::wait_for_the_others() {
-  const auto generation = [this] { return job_.peers.plan()->generation; };
-  while (!job_.peers.last_word()) {
-    if (leaves_ || !job_.peers.lost().empty() || generation() != job_.node.generation) break;
+  int generation = job_.node.generation;
+  while (!job_.peers.last_word() && !leaves_ && job_.peers.lost().empty()) {
+    if (const int newest = job_.peers.plan()->generation; newest != generation) {
+      if (!stop_signal_) break;
+      // It has begun before the signal was heard of, and gets no ranks here.
+      generation = newest;
+      AgentMessage ended;
+      ended.kind = AgentMessage::Kind::kEnded;
+      job_.peers.tell(ended);
+      continue;
+    }
     wait_for_events();
   }
   while ((leaves_ || job_.peers.last_word()) && !job_.peers.left()) wait_for_events();
@@ -184,9 +195,11 @@ void Attempt::wait_for_events(std::optional<Time> until) {
 }
 
 void Attempt::take_signal(int signal) {
-  const bool stopping = supervisor_.stop_signal().has_value();
   obey(orders_of_signal(signal));
-  if (!stopping) stop_signal_ = supervisor_.stop_signal();
+  // Ranks that were told to stop before may be followed by others, and shall not be now.
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  if (stops && !stop_signal_ && (supervisor_.stop_signal() || !job_.peers.last_word()))
+    stop_signal_ = signal;
   AgentMessage message;
   message.kind = AgentMessage::Kind::kSignal;
   message.number = signal == SIGPIPE ? SIGTERM : signal;
@@ -364,18 +377,6 @@ void Attempt::end_groups() {
       log_warning("a process that a rank started does not die of SIGKILL; it is left behind");
       return;
     }
-  }
-}
-
-// A reader may be slow (a pager): wait for it, until a signal says otherwise.
-void Attempt::write_rest() {
-  while (true) {
-    PollSet polls;
-    add_consoles(polls);
-    if (context_.out.backlog() + context_.err.backlog() == 0) return;
-    polls.add(context_.signals.fd(), POLLIN);
-    polls.wait();
-    if (!context_.signals.take().empty()) return;
   }
 }
 

@@ -41,6 +41,7 @@ struct AttemptJob {
 struct AttemptResult {
   bool failed = false;             // a rank here
   std::optional<int> stop_signal;  // that came to this agent and ended the job, or its part in it
+  bool was_stopping = false;       // the ranks here had been told to stop before that signal
   std::string output_failure;      // why the agent's own output could not be written; "": it could
 };
 
@@ -49,9 +50,10 @@ class Attempt {
   // Starts the ranks. Throws LaunchError; then none is left.
   Attempt(const AgentContext& context, const AttemptJob& job);
 
-  // Until every rank and everybody else in their process groups has ended, on the other hosts too,
-  // and all output is written; and until it is known what comes next: the job is over, another
-  // generation has begun, the first agent is lost, or this host has left.
+  // Until every rank and everybody else in their process groups has ended, on the other hosts too;
+  // and until it is known what comes next: the job is over, another generation has begun, the first
+  // agent is lost, or this host has left. Where no other generation may follow, until all output is
+  // written, too; else the consoles keep what they have not written.
   AttemptResult run();
 
  private:
@@ -64,7 +66,6 @@ class Attempt {
   void simulate_failures();
   void end_groups();  // until nobody of their process groups is left
   void wait_for_the_others();
-  void write_rest();  // until the console has taken all output
   void add_ranks(PollSet& polls);
   void add_consoles(PollSet& polls);
   // One poll of everything, and all input that it found.
@@ -107,7 +108,7 @@ class Attempt {
   bool reader_lost_ = false;
   bool said_served_ = false;
   bool leaves_ = false;             // the others go on without this host
-  std::optional<int> stop_signal_;  // the one to this agent that ended the job
+  std::optional<int> stop_signal_;  // the first to this agent that ends the job, or its part in it
   int signals_ = 0;                 // how many came
 };
 

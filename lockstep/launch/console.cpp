@@ -83,4 +83,18 @@ void Console::watch(PollSet& polls) const {
   polls.add([this] { return backlog() > 0 ? fd_ : -1; }, POLLOUT);
 }
 
+void write_rest(Console& out, Console& err, SignalPipe& signals) {
+  while (true) {
+    PollSet polls;
+    for (Console* console : {&out, &err}) {
+      console->flush();
+      console->watch(polls);
+    }
+    if (out.backlog() + err.backlog() == 0) return;
+    polls.add(signals.fd(), POLLIN);
+    polls.wait();
+    if (!signals.take().empty()) return;
+  }
+}
+
 }  // namespace lockstep::launch

@@ -8,6 +8,7 @@
 
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/poll_set.h"
+#include "lockstep/launch/signal_pipe.h"
 
 namespace lockstep::launch {
 
@@ -59,5 +60,9 @@ class Console {
   std::string waiting_;
   size_t written_ = 0;
 };
+
+// Writes what both consoles have kept. A reader may be slow (a pager): it is waited for until a
+// signal comes, which is taken and dropped. So only for when nothing but the end is left to come.
+void write_rest(Console& out, Console& err, SignalPipe& signals);
 
 }  // namespace lockstep::launch

@@ -81,17 +81,16 @@ std::optional<Election::Request> Election::next(Time now) {
 void Election::on_answer(const Answer& answer, Time now) {
   const Request asked = std::exchange(asked_, std::nullopt).value_or(Request{});
   ask_at_ = now + options_.pause;
-  trouble_ = answer.reached && !answer.refused ? "" : answer.error;
-  answered_ = answered_ || answer.reached;
-  if (answer.refused || (!answered_ && now >= began_ + options_.give_up)) {
-    hopeless_ = answer.error;
-    return;
-  }
+  const bool served = answer.reached && !answer.refused;
+  trouble_ = served ? "" : answer.error;
+  answered_ = answered_ || served;
   if (asked.kind == Ask::kResign) {
     lease_ = 0;
     return;
   }
-  if (!answer.reached) return;
+  // A service that has served once is not given up: what runs goes on without it meanwhile.
+  if (!answered_ && (answer.refused || now >= began_ + options_.give_up)) hopeless_ = answer.error;
+  if (!served) return;
   newest_ = std::max(newest_, answer.newest);
   switch (standing_) {
     case Standing::kLooking:

@@ -22,7 +22,8 @@ class Election {
   struct Options {
     std::chrono::milliseconds lease{10'000};
     std::chrono::milliseconds pause{500};       // between two looks
-    std::chrono::milliseconds give_up{10'000};  // on a service that has never answered
+    std::chrono::milliseconds give_up{10'000};  // on a service that has never answered; a refusal
+                                                // as the first answer is one for good
   };
 
   struct Request {
@@ -41,7 +42,7 @@ class Election {
 
   struct Answer {
     bool reached = false;             // the service has answered
-    bool refused = false;             // it never will otherwise: a wrong password
+    bool refused = false;             // and would do nothing for this agent: a wrong password
     std::string error = {};           // why it was not reached, or refuses
     bool granted = false;             // what was asked for was done
     std::string leader = {};          // kLook, kCampaign: the value of who leads; "": nobody does
@@ -92,7 +93,7 @@ class Election {
   std::string value_;
   std::string leader_;
   bool vacant_ = false;
-  bool answered_ = false;  // ever
+  bool answered_ = false;  // ever, and not to refuse
   int64_t lease_ = 0, revision_ = 0;
   int newest_ = -1;
   std::optional<int> claim_;

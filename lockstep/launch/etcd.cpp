@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,10 +109,13 @@ class Client {
   // Status 200, or, unless `final`, one that logging in again may change.
   std::pair<int, std::string> post(const EtcdCall& call, bool final = true) {
     std::string why;
+    size_t distrusted = 0;
     for (size_t i = 0; i < access_.endpoints.size(); ++i) {
       const HostPort& server = access_.endpoints[(at_ + i) % access_.endpoints.size()];
       std::string answer;
-      const int status = post_to(server, call, answer, why);
+      bool trusted = true;
+      const int status = post_to(server, call, answer, why, trusted);
+      if (!trusted) ++distrusted;
       if (status == 0) continue;
       at_ = (at_ + i) % access_.endpoints.size();
       if (status == 200) return {status, answer};
@@ -120,10 +124,13 @@ class Client {
       if (error.refused) throw Refused{error.text};
       throw NotReached{error.text};
     }
+    if (distrusted == access_.endpoints.size()) throw Refused{why};
     throw NotReached{why};
   }
 
-  int post_to(const HostPort& server, const EtcdCall& call, std::string& answer, std::string& why) {
+  // The status; 0: there is none, and `why`; not `trusted`: of certificates, which no waiting mends.
+  int post_to(const HostPort& server, const EtcdCall& call, std::string& answer, std::string& why,
+              bool& trusted) {
     const std::string url = (access_.tls ? "https://" : "http://") + server.to_string() + call.path;
     curl_slist* headers = curl_.append(nullptr, "Content-Type: application/json");
     if (!token_.empty()) headers = curl_.append(headers, ("Authorization: " + token_).c_str());
@@ -142,6 +149,7 @@ class Client {
     set(CURLOPT_PROXY, "");
     set(CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
     set(CURLOPT_TIMEOUT_MS, kCallMs);
+    set(CURLOPT_OPENSOCKETFUNCTION, &Client::open_socket);
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_XFERINFOFUNCTION, &Client::go_on);
     set(CURLOPT_XFERINFODATA, const_cast<std::atomic<bool>*>(&stop_));
@@ -154,10 +162,8 @@ class Client {
     long status = 0;
     if (code == CURLE_OK) curl_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
     if (code != CURLE_OK) why = text[0] != '\0' ? text : curl_.error_text(code);
-    // What no waiting mends.
-    if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
-        code == CURLE_SSL_CERTPROBLEM)
-      throw Refused{why};
+    trusted = code != CURLE_PEER_FAILED_VERIFICATION && code != CURLE_SSL_CACERT_BADFILE &&
+              code != CURLE_SSL_CERTPROBLEM;
     return static_cast<int>(status);
   }
 
@@ -166,6 +172,10 @@ class Client {
     if (text.size() + size * count > kLongestAnswer) return 0;
     text.append(data, size * count);
     return size * count;
+  }
+  // Ranks are started meanwhile, and inherit nothing of this.
+  static curl_socket_t open_socket(void*, curlsocktype, curl_sockaddr* address) {
+    return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
   }
   static int go_on(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     return static_cast<const std::atomic<bool>*>(stop)->load() ? 1 : 0;

@@ -189,7 +189,7 @@ bool read_etcd_kept_alive(std::string_view answer) {
 
 EtcdError read_etcd_error(int status, std::string_view answer) {
   // gRPC's codes.
-  constexpr int kInvalid = 3, kDenied = 7, kPrecondition = 9, kUnauthenticated = 16;
+  constexpr int kInvalid = 3, kNotFound = 5, kDenied = 7, kPrecondition = 9, kUnauthenticated = 16;
   EtcdError error;
   int code = 0;
   const json value = json::parse(answer, nullptr, false);
@@ -200,9 +200,12 @@ EtcdError read_etcd_error(int status, std::string_view answer) {
   if (error.text.empty())
     error.text = "HTTP status " + std::to_string(status) + ": " +
                  std::string(answer.substr(0, answer.find('\n')).substr(0, 100));
-  error.token_expired = code == kUnauthenticated;
-  error.refused = code == kInvalid || code == kDenied || code == kPrecondition ||
-                  code == kUnauthenticated || status == 404;
+  // Users or roles were changed since the token was given.
+  const bool token_is_old = error.text.find("revision of auth store is old") != std::string::npos;
+  error.token_expired = code == kUnauthenticated || token_is_old;
+  // A lease may be not found, in its time; the path, never.
+  error.refused = (code == kInvalid && !token_is_old) || code == kDenied || code == kPrecondition ||
+                  code == kUnauthenticated || (status == 404 && code != kNotFound);
   return error;
 }
 

@@ -70,8 +70,15 @@ TEST(EtcdProtocol, LeasesTokensAndErrors) {
   EXPECT_TRUE(wrong.refused);
   EXPECT_THAT(wrong.text, HasSubstr("invalid user ID or password"));
   EXPECT_TRUE(read_etcd_error(401, R"({"error":"invalid auth token","code":16})").token_expired);
+  const EtcdError old =
+      read_etcd_error(400, R"({"error":"etcdserver: revision of auth store is old","code":3})");
+  EXPECT_TRUE(old.token_expired);
+  EXPECT_FALSE(old.refused);
+  EXPECT_FALSE(read_etcd_error(404, R"({"error":"etcdserver: requested lease not found","code":5})")
+                   .refused);
   const EtcdError away = read_etcd_error(503, R"({"error":"etcdserver: no leader","code":14})");
   EXPECT_FALSE(away.refused);
+  EXPECT_TRUE(read_etcd_error(404, "404 page not found\n").refused);
   EXPECT_THAT(read_etcd_error(404, "404 page not found\n").text,
               HasSubstr("HTTP status 404: 404 page not found"));
 }
@@ -144,6 +151,21 @@ TEST_F(ElectionTest, WhoseLeaseHasRunOutStandsAgainAndMayBeDeposed) {
 TEST_F(ElectionTest, ARefusalIsHopeless) {
   ask({.reached = true, .refused = true, .error = "wrong password"});
   EXPECT_EQ(election_.hopeless(), "wrong password");
+}
+
+TEST_F(ElectionTest, ARefusalInMidRunEndsNoJob) {
+  lead();
+  now_ += seconds(3);
+  EXPECT_EQ(ask({.reached = true, .refused = true, .error = "permission denied"}), Ask::kKeepAlive);
+  EXPECT_EQ(election_.hopeless(), "");
+  EXPECT_EQ(election_.trouble(), "permission denied");
+  EXPECT_EQ(election_.standing(), Election::Standing::kLeading);
+  now_ += seconds(1);
+  EXPECT_EQ(ask({.reached = true, .granted = true}), Ask::kKeepAlive) << "it is asked again";
+  EXPECT_EQ(election_.trouble(), "");
+  election_.resign(now_);
+  EXPECT_EQ(ask({.reached = true, .refused = true, .error = "permission denied"}), Ask::kResign);
+  EXPECT_FALSE(election_.resigning()) << "it has been asked";
 }
 
 TEST_F(ElectionTest, OneThatNeverAnsweredIsGivenUp) {

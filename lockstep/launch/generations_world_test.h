@@ -105,8 +105,8 @@ class World {
     Leader::Member member = -1;
     Time heard, lost_at, refused_since{};
     bool lost = false, refused = false;
-    int seen = -1;
-    std::vector<Formation> known;
+    int seen = -1;                 // as joining.cpp and agent.cpp keep it over connections, those
+    std::vector<Formation> known;  // too that were lost before a generation began
     std::optional<Time> alone_since;  // no agent of an endpoint before its own can be reached
     int runs = -1;                    // a generation; -1: none
     int of = -1;                      // the process that made its plan

@@ -48,7 +48,8 @@ class Joining {
         signals_(signals),
         out_(out),
         err_(err),
-        deadline_(Deadline::after(nodes_.join_timeout)) {}
+        deadline_(Deadline::after(nodes_.join_timeout)),
+        has_met_(!former.lost.empty()) {}
 
   Joined run() {
     if (election_ != nullptr) election_->election().look(Clock::now());
@@ -78,6 +79,17 @@ class Joining {
   }
 
  private:
+  // nullopt: it has none now. In the midst of a job that passes, at its beginning it is a mistake.
+  std::optional<std::string> address_of(const std::string& host) {
+    try {
+      return resolve(host);
+    } catch (const InvalidArgument& error) {
+      if (!has_met_) throw;
+      why_ = error.what();
+      return std::nullopt;
+    }
+  }
+
   // nullptr: this agent is not the first.
   std::unique_ptr<Peers> serve(size_t place) {
     using Server = NodesOptions::Server;
@@ -90,8 +102,9 @@ class Joining {
                !candidates.empty() && candidates.front().find(':') != std::string::npos) {
       endpoint.host = "::";  // this host has IPv6 alone
     }
-    const Rendezvous rendezvous =
-        decide_rendezvous(nodes_, endpoint.host, resolve(endpoint.host), here);
+    const std::optional<std::string> address = address_of(endpoint.host);
+    if (!address) return nullptr;
+    const Rendezvous rendezvous = decide_rendezvous(nodes_, endpoint.host, *address, here);
     if (!rendezvous.may_serve) return nullptr;
     try {
       return std::make_unique<LeadingAgent>(options_, own(), nullptr, rendezvous.listen,
@@ -106,8 +119,8 @@ class Joining {
   std::unique_ptr<Peers> stand() {
     Election& election = election_->election();
     if (!election.hopeless().empty())
-      throw LaunchError(election_->name() + " cannot be used: " + election.hopeless() +
-                        " (--rdzv-endpoint, --rdzv-conf)");
+      fail(election_->name() + " cannot be used: " + election.hopeless() +
+           " (--rdzv-endpoint, --rdzv-conf)");
     if (!election.trouble().empty()) why_ = election_->name() + ": " + election.trouble();
     if (!election.vacant()) return nullptr;
     const std::vector<InterfaceAddress> here = interface_addresses();
@@ -126,7 +139,8 @@ class Joining {
     const std::vector<InterfaceAddress> here = interface_addresses();
     for (size_t i = 0; i < nodes_.endpoints.size(); ++i) {
       const std::string& host = nodes_.endpoints[i].host;
-      if (decide_rendezvous(nodes_, host, resolve(host), here).may_serve)
+      const std::optional<std::string> address = address_of(host);
+      if (address && decide_rendezvous(nodes_, host, *address, here).may_serve)
         return static_cast<int>(i);
     }
     return -1;
@@ -152,7 +166,9 @@ class Joining {
     if (has_standby(nodes_)) {
       std::vector<HostPort> listening;
       for (const HostPort& endpoint : nodes_.endpoints) {
-        const HostPort there{resolve(endpoint.host), endpoint.port};
+        const std::optional<std::string> address = address_of(endpoint.host);
+        if (!address) continue;
+        const HostPort there{*address, endpoint.port};
         if (!refuses(there)) listening.push_back(there);
       }
       return listening;
@@ -165,9 +181,10 @@ class Joining {
   std::unique_ptr<JoinedAgent> connect(const std::vector<HostPort>& endpoints) {
     std::exception_ptr refused;
     for (const HostPort& endpoint : endpoints) {
+      const std::optional<std::string> address = address_of(endpoint.host);
+      if (!address) continue;
       try {
-        return std::make_unique<JoinedAgent>(options_, own(),
-                                             HostPort{resolve(endpoint.host), endpoint.port},
+        return std::make_unique<JoinedAgent>(options_, own(), HostPort{*address, endpoint.port},
                                              Deadline::after(kAttempt));
       } catch (const StoreError&) {
         refused = std::current_exception();
@@ -186,8 +203,8 @@ class Joining {
     try {
       std::rethrow_exception(refused);
     } catch (const StoreError& error) {
-      throw LaunchError(std::string(error.what()) + "; it leads job '" + options_.run_id +
-                        "', and another job needs another --rdzv-id");
+      fail(std::string(error.what()) + "; it leads job '" + options_.run_id +
+           "', and another job needs another --rdzv-id");
     }
   }
 
@@ -201,12 +218,15 @@ class Joining {
       peers->watch(polls);
       flush(polls);
       if (member != nullptr && !peers->refusal().empty())
-        throw LaunchError("this agent cannot join: " + peers->refusal());
-      if (!peers->lost().empty()) return std::nullopt;
+        fail("this agent cannot join: " + peers->refusal());
+      if (!peers->lost().empty()) {
+        remember(*peers, member != nullptr);
+        return std::nullopt;
+      }
       if (peers->last_word()) {
         // The job ended without this host, which was there in case that it was needed.
         if (!peers->waits().empty()) return Joined{std::move(peers), 0};
-        fail_to_meet(*peers);
+        leave_failed(*peers);
       }
       say_why_it_waits(*peers);
       polls.wait();
@@ -221,6 +241,18 @@ class Joining {
       return Joined{nullptr, signal};
     }
     return Joined{std::move(peers), 0};
+  }
+
+  // What the one that is gone has told, of plans too that never began, is not to be forgotten: others
+  // may have begun them.
+  void remember(const Peers& peers, bool led_by_another) {
+    has_met_ = true;
+    former_.seen = peers.seen();
+    former_.known = peers.known();
+    if (led_by_another && !former_.lost.empty()) former_.lost = peers.lost();
+    // However long the meeting was, the next one is looked for from now on.
+    deadline_ = Deadline::after(nodes_.join_timeout);
+    refused_since_.reset();
   }
 
   void flush(PollSet& polls) {
@@ -244,13 +276,13 @@ class Joining {
     err_.flush();
   }
 
-  [[noreturn]] void fail_to_meet(Peers& peers) {
+  [[noreturn]] void leave_failed(Peers& peers) {
     std::string text = peers.last_word()->text;
     leave(peers);
     const std::string head = "[lockstep] ";
     if (text.starts_with(head)) text.erase(0, head.size());
     while (!text.empty() && text.back() == '\n') text.pop_back();
-    throw LaunchError(text);
+    fail(text);
   }
 
   bool lifeline_ended() const {
@@ -262,8 +294,10 @@ class Joining {
 
   bool nobody_listens() {
     const bool refused = std::all_of(
-        nodes_.endpoints.begin(), nodes_.endpoints.end(),
-        [](const HostPort& endpoint) { return refuses({resolve(endpoint.host), endpoint.port}); });
+        nodes_.endpoints.begin(), nodes_.endpoints.end(), [this](const HostPort& endpoint) {
+          const std::optional<std::string> address = address_of(endpoint.host);
+          return address && refuses({*address, endpoint.port});
+        });
     if (!refused) refused_since_.reset();
     if (refused && !refused_since_) refused_since_ = Clock::now();
     return refused &&
@@ -274,10 +308,16 @@ class Joining {
     return election_ != nullptr ? election_->name() : nodes_.endpoints.front().to_string();
   }
 
+  // A job that ran has failed; one that never began was asked for in vain.
+  [[noreturn]] void fail(const std::string& what) const {
+    if (former_.lost.empty()) throw LaunchError(what);
+    throw PeerLost(what, -1);
+  }
+
   [[noreturn]] void say_that_it_is_gone() const {
-    throw LaunchError("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
-                      "; nobody leads the job any more, start it again (another agent would with "
-                      "a second --rdzv-endpoint HOST:PORT,HOST:PORT, or --rdzv-backend etcd)");
+    fail("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
+         "; nobody leads the job any more, start it again (another agent would with a second "
+         "--rdzv-endpoint HOST:PORT,HOST:PORT, or --rdzv-backend etcd)");
   }
 
   void say_why_it_waits(const Peers& peers) {
@@ -287,13 +327,12 @@ class Joining {
   }
 
   [[noreturn]] void give_up() {
+    const std::string waited =
+        std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) + " s";
     if (!former_.lost.empty())
-      throw LaunchError("the first agent of the job, at " + place() +
-                        ", vanished: " + former_.lost + "; none was found within " +
-                        std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) + " s");
-    throw LaunchError("no first agent to join within " +
-                      std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) +
-                      " s: " + why_);
+      fail("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
+           "; none was found within " + waited);
+    fail("no first agent to join within " + waited + ": " + why_);
   }
 
   void say_that_it_waits() {
@@ -312,13 +351,14 @@ class Joining {
   }
 
   const LaunchOptions& options_;
-  const Former& former_;
+  Former former_;  // of everyone that was met so far
   EtcdElection* const election_;
   const NodesOptions& nodes_;
   SignalPipe& signals_;
   Console& out_;
   Console& err_;
-  const Deadline deadline_;
+  Deadline deadline_;  // to find one that leads
+  bool has_met_;       // one that led, or led itself, before: the endpoints are right
   std::string why_ = "it did not answer";
   int refusals_ = 0;
   bool said_ = false;

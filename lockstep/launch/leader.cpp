@@ -103,8 +103,9 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   if (!agent.member || message.generation != generation_) return {};
   if (message.kind == Kind::kReady) {
     if (phase_ != Phase::kProposing) return {{from, word_to(agent)}};
-    pending_ -= agent.ready ? 0 : 1;
+    if (agent.ready) return {};  // it says so with every beat
     agent.ready = true;
+    --pending_;
     return start_if_all_ready(now);
   }
   if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return {};
@@ -165,8 +166,9 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   if (phase_ == Phase::kRunning) {
     phase_ = Phase::kStopping;
     answer_by_ = now + options_.grace + kStopSlack;
-    causes_.push_back(std::move(cause));
   }
+  // Ranks that are being stopped for newcomers have no cause yet.
+  if (causes_.empty()) causes_.push_back(std::move(cause));
   return sends;
 }
 
@@ -370,10 +372,12 @@ Leader::Time Leader::next_time() const {
   Time next = next_beat_;
   if (phase_ == Phase::kMeeting) {
     next = std::min(next, join_by_);
-    if (hosts_ >= min_nodes()) next = std::min(next, changed_at_ + options_.last_call);
+    // Whom a majority is waited for, the last call is long over.
+    if (hosts_ >= min_nodes() && agents_.contains(kSelf) && why_no_majority().empty())
+      next = std::min(next, changed_at_ + options_.last_call);
   }
   if (to_claim()) next = std::min(next, join_by_);
-  if (take_in_at_) next = std::min(next, *take_in_at_);
+  if (take_in_at_ && phase_ == Phase::kRunning) next = std::min(next, *take_in_at_);
   return next;
 }
 

@@ -33,7 +33,8 @@ class GenerationsOfALeader : public testing::Test {
     options.last_call = seconds(5);
     return options;
   }
-  Leader::Sends join(int member, int number = -1, const std::string& agent = "", int seen = -1) {
+  static AgentMessage join_message(int member, int number = -1, const std::string& agent = "",
+                                   int seen = -1) {
     AgentMessage message;
     message.kind = Kind::kJoin;
     message.agent = agent.empty() ? "agent" + std::to_string(member) : agent;
@@ -43,7 +44,10 @@ class GenerationsOfALeader : public testing::Test {
     message.run_id = "job";
     message.port = static_cast<uint16_t>(5000 + member);
     message.seen = seen;
-    return say(member, message);
+    return message;
+  }
+  Leader::Sends join(int member, int number = -1, const std::string& agent = "", int seen = -1) {
+    return say(member, join_message(member, number, agent, seen));
   }
   Leader::Sends say(int member, const AgentMessage& message) {
     return leader_.on_message(member, message, member == 0 ? "" : "10.0.0.9", now_);
@@ -229,6 +233,73 @@ TEST_F(GenerationsOfALeader, ASignalBetweenGenerationsEndsTheJob) {
   signal.number = SIGINT;
   const auto sends = say(1, signal);
   EXPECT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1));
+}
+
+TEST_F(GenerationsOfALeader, ASignalWhileRanksAreStoppedForNewcomersEndsTheJob) {
+  running();
+  join(7);
+  ASSERT_THAT(told(wait(milliseconds(1)), Kind::kStop), ElementsAre(0, 1, 2));
+  AgentMessage signal;
+  signal.kind = Kind::kSignal;
+  signal.number = SIGINT;
+  EXPECT_THAT(told(say(1, signal), Kind::kSignal), ElementsAre(0, 2, 7));
+  const auto sends = ended({0, 1, 2}, 0);
+  ASSERT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1, 2, 7));
+  EXPECT_EQ(sends[0].message.exit_code, 1);
+  EXPECT_THAT(sends[0].message.text, HasSubstr("the job was stopped by SIGINT"));
+}
+
+TEST_F(GenerationsOfALeader, AFailureIsStillTheCauseWhenASignalComesAfterIt) {
+  running();
+  say(1, Kind::kFailed, 0, SIGSEGV);
+  now_ += milliseconds(10);
+  AgentMessage signal;
+  signal.kind = Kind::kSignal;
+  signal.number = SIGTERM;
+  say(0, signal);
+  const auto sends = ended({0, 1, 2}, 0);
+  ASSERT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1, 2)) << "no other generation";
+  ASSERT_TRUE(sends[0].message.failure);
+  EXPECT_EQ(sends[0].message.failure->signal, SIGSEGV);
+}
+
+TEST_F(GenerationsOfALeader, NobodyIsWokenForWhatCannotBeDone) {
+  LeaderOptions standby = options();
+  standby.endpoints = 2;
+  leader_ = Leader(standby, now_);
+  for (const int member : {0, 1}) {
+    AgentMessage message = join_message(member);
+    message.known = {{.generation = 0, .begun = true, .by = "x", .agents = {"agent0", "x", "y"}}};
+    say(member, message);
+  }
+  EXPECT_THAT(told(wait(seconds(6)), Kind::kPlan), IsEmpty());
+  ASSERT_TRUE(leader_.lacks_majority());
+  EXPECT_GT(leader_.next_time(), now_) << "the last call is over";
+  leader_ = Leader(options(), now_);
+  running();
+  join(7);
+  AgentMessage signal;
+  signal.kind = Kind::kSignal;
+  signal.number = SIGINT;
+  say(0, signal);
+  wait(seconds(2));
+  EXPECT_GT(leader_.next_time(), now_) << "nobody is taken in any more";
+}
+
+TEST_F(GenerationsOfALeader, ANumberThatCannotBeWrittenEndsTheJobThoughItsMembersAreReady) {
+  LeaderOptions fenced = options();
+  fenced.fenced = true;
+  leader_ = Leader(fenced, now_);
+  for (const int member : {0, 1, 2, 3}) join(member);
+  EXPECT_THAT(ready({0, 1, 2, 3}, 0), IsEmpty());
+  ASSERT_EQ(leader_.to_claim(), 0);
+  Leader::Sends sends;
+  for (int second = 0; second < 601 && !leader_.over(); ++second) {
+    for (const int member : {0, 1, 2, 3}) say(member, Kind::kReady, 0);  // with every beat
+    sends = wait(seconds(1));
+  }
+  ASSERT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sends[0].message.text, HasSubstr("could not be written within 600 s"));
 }
 
 TEST(Follower, TakesEachWordOnceAndRepeatsWhatIsNotAnswered) {

@@ -19,6 +19,8 @@ using Kind = AgentMessage::Kind;
 constexpr auto kNoteAfter = std::chrono::seconds(5);
 // To ask another agent that would lead.
 constexpr auto kLook = std::chrono::milliseconds(500);
+// A thread of this process answers.
+constexpr auto kOwnStore = std::chrono::seconds(10);
 // For a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
 constexpr size_t kMaxConnections = 4096;
@@ -132,8 +134,9 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
     try {
       const HostPort there{resolve(nodes_.endpoints[i].host), nodes_.endpoints[i].port};
       if (refuses(there)) continue;
-      TcpStore store(there, nodes_.secret, Deadline::after(kLook));
-      const auto generation = store.try_get(kGenerationKey);
+      const Deadline deadline = Deadline::after(kLook);
+      const auto generation =
+          TcpStore(there, nodes_.secret, deadline).peek(kGenerationKey, deadline);
       if (static_cast<int>(i) < endpoint_ ||
           (generation && parse_int(*generation).value_or(-1) > seen()))
         return step_down("the agent at " + nodes_.endpoints[i].to_string() + " leads");
@@ -155,8 +158,9 @@ void LeadingAgent::step_down(const std::string& why) {
 
 // In the store that this agent serves.
 void LeadingAgent::put(const char* key, const std::string& value) {
-  TcpStore(HostPort{own_address_, store_.address().port}, nodes_.secret, Deadline::seconds(10))
-      .set(key, value);
+  const Deadline deadline = Deadline::after(kOwnStore);
+  TcpStore(HostPort{own_address_, store_.address().port}, nodes_.secret, deadline)
+      .offer(key, value, deadline);
 }
 
 uint16_t LeadingAgent::next_port() {

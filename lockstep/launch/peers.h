@@ -130,9 +130,10 @@ std::string encode_endpoints(const std::string& agent, const std::vector<HostPor
 // The addresses. Throws StoreError.
 std::vector<HostPort> decode_endpoints(const std::string& text);
 
+// `former`: what this agent knows; what it hears while it joins is added for whom it meets then.
 // Finds the other agents, starts those that options.nodes->remotes names, and waits until a
 // generation begins that this host is part of. Throws InvalidArgument, LaunchError (names who is
-// missing), StoreError, SystemError.
+// missing), PeerLost instead where former.lost says that the job ran, StoreError, SystemError.
 // `election`: where options.nodes->server is kElected; it outlives what is joined.
 Joined join_peers(const LaunchOptions& options, const Former& former, EtcdElection* election,
                   SignalPipe& signals, Console& out, Console& err);
