@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -19,6 +20,7 @@ using Kind = AgentMessage::Kind;
 constexpr auto kNoteAfter = std::chrono::seconds(5);
 // To ask another agent that would lead.
 constexpr auto kLook = std::chrono::milliseconds(500);
+constexpr int kLooksApart = 5;  // times as long as a look took
 // A thread of this process answers.
 constexpr auto kOwnStore = std::chrono::seconds(10);
 // For a connection to pass the challenge and join.
@@ -128,7 +130,6 @@ void LeadingAgent::hold_election(PollSet& polls) {
 // at the earlier endpoint stays, unless the other's generation is newer than what it knows.
 void LeadingAgent::look_at_other_endpoints(Time now) {
   if (endpoint_ < 0 || !leader_.meeting() || now < look_at_) return;
-  look_at_ = now + nodes_.beat;
   for (size_t i = 0; i < nodes_.endpoints.size(); ++i) {
     if (static_cast<int>(i) == endpoint_) continue;
     try {
@@ -144,6 +145,9 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
       // It cannot be reached, or is another job's.
     }
   }
+  // A look at a host that does not answer takes its time, which those who join here wait for.
+  const Time end = Clock::now();
+  look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
 
 // The others look for who leads then, and so does this agent.
