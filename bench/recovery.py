@@ -39,7 +39,8 @@ def run(command, folder):
     except subprocess.TimeoutExpired:
         return None
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}")
+        print(f"{' '.join(map(str, command))} ended with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}")
+        return None
     rows = [line.split() for line in times.read_text().splitlines()]
     return [(int(rank), int(step), float(at)) for rank, step, at in rows]
 
@@ -117,7 +118,7 @@ def main():
             now["torchrun"] = run(theirs, folder)
             hung = [name for name, rows in now.items() if rows is None]
             if hung:
-                print(f"round left out: {' and '.join(hung)} did not end within {LIMIT} s")
+                print(f"round left out: {' and '.join(hung)} failed, or did not end within {LIMIT} s")
                 continue
             last = now
             for name, rows in last.items():
