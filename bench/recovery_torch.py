@@ -3,32 +3,16 @@
 import argparse
 import os
 import signal
+import sys
 import time
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-
-class SimpleCnn(nn.Module):
-    """The model of examples/recovery."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, kernel_size=3, padding=1)
-        self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
-        self.fc1, self.fc2 = nn.Linear(64 * 7 * 7, 128), nn.Linear(128, 10)
-
-    def forward(self, x):
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
-        x = self.dropout1(x.view(-1, 64 * 7 * 7))
-        x = self.dropout2(F.relu(self.fc1(x)))
-        return F.log_softmax(self.fc2(x), dim=1)
-
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/oracle"))
+from torch_mnist import SimpleCNN  # noqa: E402  the model of examples/recovery
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
@@ -45,7 +29,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1234)
-    model = SimpleCnn()
+    model = SimpleCNN()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     first = 0
     if os.path.exists("checkpoint.pt"):

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <exception>
 #include <sstream>
-#include <thread>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/communicator_impl.h"
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/group_plan.h"
+#include "lockstep/comm/pauses.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/store/prefix_store.h"
@@ -14,8 +14,6 @@
 namespace lockstep {
 namespace {
 
-constexpr auto kFirstPause = std::chrono::milliseconds(1);
-constexpr auto kLongestPause = std::chrono::milliseconds(20);
 constexpr const char* kMade = "made";  // the outcome of a shrink that went well
 
 std::vector<int> parse_ranks(const std::string& text) {
@@ -24,17 +22,6 @@ std::vector<int> parse_ranks(const std::string& text) {
   for (int r = 0; words >> r;) ranks.push_back(r);
   return ranks;
 }
-
-class Pauses {
- public:
-  void pause() {
-    std::this_thread::sleep_for(next_);
-    next_ = std::min<std::chrono::milliseconds>(next_ * 2, kLongestPause);
-  }
-
- private:
-  std::chrono::milliseconds next_ = kFirstPause;
-};
 
 // One call of shrink() on one rank, over keys of its own: here/R, members, made/R, outcome.
 class Shrinking {

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <optional>
 #include <sstream>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/pauses.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/store/prefix_store.h"
@@ -19,8 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kMade = "made";
-constexpr auto kFirstPause = milliseconds(1);
-constexpr auto kLongestPause = milliseconds(20);
 // A wait in the store is cut into such pieces, to see whether the attempt goes on.
 constexpr auto kPiece = milliseconds(100);
 // All ranks are there when an attempt begins to connect, so that little time suffices; one that a
@@ -58,7 +56,7 @@ class Reformation::Attempt {
 
   // True once all ranks are here; false when the attempt has been given up. Throws Timeout.
   bool meet(Deadline deadline) {
-    milliseconds pause = kFirstPause;
+    Pauses pauses;
     std::vector<bool> came(static_cast<size_t>(size_), false);
     while (true) {
       const std::vector<int> missing = without(came, "here/");
@@ -70,21 +68,21 @@ class Reformation::Attempt {
                       " did not come within " + seconds_text(deadline) +
                       "; it hangs, or nobody has started it again");
       }
-      rest(pause);
+      pauses.pause();
     }
   }
 
   // This rank has connected. "made", or why not: equal on all ranks.
   std::string agree(Deadline deadline) {
     store_->set("made/" + std::to_string(rank_), "1");
-    milliseconds pause = kFirstPause;
+    Pauses pauses;
     std::vector<bool> made(static_cast<size_t>(size_), false);
     while (true) {
       if (const auto known = outcome()) return *known;
       const std::vector<int> missing = without(made, "made/");
       if (missing.empty()) return give_up(kMade);
       if (deadline.expired()) return give_up("rank " + joined(missing, ", ") + " did not connect");
-      rest(pause);
+      pauses.pause();
     }
   }
 
@@ -99,10 +97,6 @@ class Reformation::Attempt {
       if (!known[i]) ranks.push_back(r);
     }
     return ranks;
-  }
-  static void rest(milliseconds& pause) {
-    std::this_thread::sleep_for(pause);
-    pause = std::min<milliseconds>(pause * 2, kLongestPause);
   }
 
   std::shared_ptr<Store> store_;

@@ -35,6 +35,14 @@ constexpr milliseconds kGiveUp(10'000);
 // What has no names outside of this file, but for the compiler.
 namespace etcd_client {
 
+// It could not be asked.
+struct NotReached {
+  std::string why;
+};
+struct Refused {
+  std::string why;
+};
+
 #ifdef LOCKSTEP_HAS_CURL
 
 constexpr long kConnectMs = 2000, kCallMs = 4000;
@@ -74,14 +82,6 @@ struct Curl {
   decltype(&::curl_slist_append) append;
   decltype(&::curl_slist_free_all) free_all;
   decltype(&::curl_easy_strerror) error_text;
-};
-
-// It could not be asked.
-struct NotReached {
-  std::string why;
-};
-struct Refused {
-  std::string why;
 };
 
 // Blocks, some seconds at most.
@@ -191,12 +191,6 @@ class Client {
 
 #else
 
-struct NotReached {
-  std::string why;
-};
-struct Refused {
-  std::string why;
-};
 class Client {
  public:
   Client(const EtcdAccess&, const std::atomic<bool>&) {

@@ -7,6 +7,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/launch/words_at_commas.h"
 
 namespace lockstep::launch {
 namespace {
@@ -20,16 +21,6 @@ bool is_role_name(std::string_view name) {
            c == '_' || c == '-';
   };
   return !name.empty() && std::all_of(name.begin(), name.end(), in_a_name);
-}
-
-std::vector<std::string> words_at_commas(const std::string& text) {
-  std::vector<std::string> words;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    words.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return words;
 }
 
 }  // namespace

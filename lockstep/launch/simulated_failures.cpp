@@ -1,36 +1,19 @@
 #include "lockstep/launch/simulated_failures.h"
 
 #include <algorithm>
-#include <exception>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/words_at_commas.h"
 
 namespace lockstep::launch {
-namespace {
-
-std::optional<double> positive(const std::string& text) {
-  try {
-    size_t used = 0;
-    const double value = std::stod(text, &used);
-    if (used == text.size() && value >= 0.001 && value <= 1e6) return value;
-  } catch (const std::exception&) {
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 FailureDrill parse_failure_drill(const std::string& text) {
   FailureDrill drill;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string& part : words_at_commas(text)) {
     const std::string value = part.substr(std::min(part.size(), part.find('=') + 1));
     if (part.starts_with("every=")) {
-      const auto seconds = positive(value);
-      if (!seconds)
+      const auto seconds = parse_double(value);
+      if (!seconds || !(*seconds >= 0.001 && *seconds <= 1e6))
         throw InvalidArgument("'" + text + "': every=" + value + ": expected seconds above 0");
       drill.every = std::chrono::milliseconds(static_cast<int64_t>(*seconds * 1000));
     } else if (part.starts_with("seed=")) {

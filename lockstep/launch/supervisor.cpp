@@ -71,10 +71,8 @@ std::vector<SignalOrder> Supervisor::kill_all() {
 bool Supervisor::comes_back(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
-  if (exit.status.ok() || hopeless) return false;
-  if (restarts_[rank] < ranks_[rank].restarts) return true;
-  if (replaced_ >= replacements_ || any_ended_well_) return false;
-  ++replaced_;
+  if (exit.status.ok() || hopeless || !restarts_are_left(exit.local_rank)) return false;
+  if (restarts_[rank] >= ranks_[rank].restarts) ++replaced_;
   return true;
 }
 

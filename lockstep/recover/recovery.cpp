@@ -18,9 +18,11 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
+#include "lockstep/flat/named_tensors.h"
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/recover/resumption.h"
 
@@ -37,9 +39,8 @@ constexpr const char* kSource = "the state that came from another rank";
 
 std::vector<at::Tensor> buffers_of(const torch::nn::Module& model) {
   std::vector<at::Tensor> buffers;
-  for (const auto& item : model.named_buffers()) {
-    if (item.value().defined()) buffers.push_back(item.value());
-  }
+  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
+    buffers.push_back(buffer);
   return buffers;
 }
 
@@ -49,7 +50,7 @@ void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
   for (const auto& [name, tensor] : tensors)
     list.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
   send_object(comm, list, to);
-  for (const auto& [name, tensor] : tensors) comm.send(tensor, to);
+  for (const auto& [name, tensor] : tensors) comm.send(tensor.detach(), to);
 }
 
 NamedTensors receive_tensors(Communicator& comm, int from) {
@@ -82,17 +83,17 @@ std::string recovery_line(const Resumption& plan, const Recovery::Times& times,
 
 // Of a module that is not in the CPU's memory, which is not understood yet.
 void refuse_devices(const torch::nn::Module& model) {
-  const auto check = [](const auto& items, const char* kind) {
-    for (const auto& item : items) {
-      if (!item.value().defined() || item.value().device().is_cpu()) continue;
-      throw InvalidArgument("Recovery: " + std::string(kind) + " " + item.key() + " is on " +
-                            item.value().device().str() +
+  const auto check = [](const NamedTensors& tensors, const char* kind) {
+    for (const auto& [name, tensor] : tensors) {
+      if (tensor.device().is_cpu()) continue;
+      throw InvalidArgument("Recovery: " + std::string(kind) + " " + name + " is on " +
+                            tensor.device().str() +
                             "; only models in the CPU's memory go on in place, others from a "
                             "checkpoint (--on-failure restart)");
     }
   };
-  check(model.named_parameters(), "parameter");
-  check(model.named_buffers(), "buffer");
+  check(parameters_of(model), "parameter");
+  check(to_named_tensors(model.named_buffers()), "buffer");
 }
 
 std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
@@ -125,12 +126,22 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   const Deadline deadline = Deadline::after(options_.patience);
   try {
     resume();
+  } catch (...) {
+    meet_again(deadline, reason_to_go_on());
+  }
+}
+
+// What the exception that is being handled says, which is thrown further where nobody can go on: half
+// of an update is no state, a lost one is lost, and without a launcher that replaces ranks nobody
+// comes.
+std::string Recovery::reason_to_go_on() const {
+  if (phase_ == Phase::kUpdating || lost_ || comm_.generation() == 0) throw;
+  try {
+    throw;
   } catch (const PeerLost& error) {
-    if (lost_ || comm_.generation() == 0) throw;
-    meet_again(deadline, error.what());
+    return error.what();
   } catch (const Timeout& error) {
-    if (comm_.generation() == 0) throw;
-    meet_again(deadline, error.what());
+    return error.what();
   }
 }
 
@@ -173,36 +184,19 @@ void Recovery::apply() {
 }
 
 void Recovery::recover() {
-  const Deadline deadline = Deadline::after(options_.patience);
-  if (phase_ == Phase::kUpdating) throw;  // half of an update is no state to go on from
-  if (comm_.generation() == 0) throw;     // nobody is started anew here
-  std::string reason;
-  try {
-    throw;
-  } catch (const PeerLost& error) {
-    reason = error.what();
-  } catch (const Timeout& error) {
-    reason = error.what();
-  }
-  meet_again(deadline, reason);
+  meet_again(Deadline::after(options_.patience), reason_to_go_on());
 }
 
 void Recovery::finish() {
   const Deadline deadline = Deadline::after(options_.patience);
   const int64_t steps = step_;
   while (true) {
-    std::string reason;
     try {
       comm_.barrier();
       return;
-    } catch (const PeerLost& error) {
-      if (comm_.generation() == 0) throw;
-      reason = error.what();
-    } catch (const Timeout& error) {
-      if (comm_.generation() == 0) throw;
-      reason = error.what();
+    } catch (...) {
+      meet_again(deadline, reason_to_go_on());
     }
-    meet_again(deadline, reason);
     if (step_ != steps)
       throw Mismatch("Recovery: this rank has done " + std::to_string(steps) + " steps, others " +
                      std::to_string(step_) + "; all ranks must call update() equally often");
@@ -229,11 +223,9 @@ void Recovery::meet_again(Deadline deadline, const std::string& reason) {
             "no rank held the state of training any more, it begins anew; what had happened: " +
             reason);
       return;
-    } catch (const PeerLost&) {
-      // One more has died, or what a dead one had is lost: then all say the same.
-      if (lost_ || phase_ == Phase::kUpdating || deadline.expired()) throw;
-    } catch (const Timeout&) {
-      if (phase_ == Phase::kUpdating || deadline.expired()) throw;
+    } catch (...) {
+      reason_to_go_on();  // one more has died
+      if (deadline.expired()) throw;
     }
   }
 }
@@ -250,9 +242,7 @@ Resumption Recovery::resume() {
   const Resumption plan = decide_resumption(ranks);
   lost_ = false;
   if (plan.anew) {
-    for (const auto& item : state_.model->named_parameters()) {
-      if (item.value().defined()) comm_.broadcast(item.value().detach(), 0);
-    }
+    broadcast_tensors(comm_, parameters_of(*state_.model));
     own_ = capture();
   } else if (whole_) {
     if (step_ < plan.step) apply();
@@ -293,9 +283,8 @@ void Recovery::become_whole(int source, int keeper, int64_t step) {
     own = at::empty({recv_object(comm_, keeper).get<int64_t>()}, at::kByte);
     comm_.recv(own, keeper);
   }
-  for (const auto& item : state_.model->named_buffers()) {
-    if (item.value().defined()) model.emplace_back(item.key(), item.value().clone());
-  }
+  for (auto& own_buffer : to_named_tensors(state_.model->named_buffers()))
+    model.push_back(std::move(own_buffer));
   set_module_state(*state_.model, model, kSource);
   if (state_.optimizer != nullptr) set_optimizer_state(*state_.optimizer, optimizer, kSource);
   if (state_.scaler != nullptr) state_.scaler->load_state(scaler_state_from_json(scaler, kSource));
@@ -306,11 +295,7 @@ void Recovery::become_whole(int source, int keeper, int64_t step) {
 }
 
 void Recovery::send_state(int to) {
-  NamedTensors parameters;
-  for (const auto& item : state_.model->named_parameters()) {
-    if (item.value().defined()) parameters.emplace_back(item.key(), item.value().detach());
-  }
-  send_tensors(comm_, parameters, to);
+  send_tensors(comm_, parameters_of(*state_.model), to);
   if (state_.optimizer != nullptr) {
     const Safetensors optimizer = optimizer_state(*state_.optimizer);
     send_object(comm_, optimizer.metadata, to);

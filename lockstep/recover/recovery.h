@@ -135,6 +135,7 @@ class Recovery {
   void put_back(const at::Tensor& packed);
   void begin();
   void apply();
+  std::string reason_to_go_on() const;
   void meet_again(Deadline deadline, const std::string& reason);
   recover::Resumption resume();
   void send_state(int to);

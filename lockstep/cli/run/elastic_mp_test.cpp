@@ -44,12 +44,10 @@ class RunElastic : public HostsTest {
   Words rank_until_done(Words flags) {
     flags.insert(flags.end(), {"/bin/sh", "-c",
                                "echo generation $LOCKSTEP_GENERATION has $WORLD_SIZE, restarts "
-                               "$TORCHELASTIC_RESTART_COUNT, pid $$; until [ -e " +
-                                   done() + " ]; do sleep 0.02; done"});
+                               "$TORCHELASTIC_RESTART_COUNT, pid $$" +
+                                   and_wait_until_done()});
     return flags;
   }
-  std::string done() const { return folder_.path().string() + "/done"; }
-  void let_them_be_done() { std::ofstream(done()) << "yes"; }
   static std::string begun(int generation, int ranks, int restarts = 0) {
     return "generation " + std::to_string(generation) + " has " + std::to_string(ranks) +
            ", restarts " + std::to_string(restarts) + ",";
@@ -103,9 +101,7 @@ TEST_F(RunElastic, EnoughHostsBeginAndLaterOnesAreTakenIn) {
   auto fourth = start(3, words);
   fourth->await_output(begun(2, 4));
   first->await_output(begun(2, 4));
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third, &fourth})
-    EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get(), fourth.get()});
   EXPECT_THAT(first->err,
               AllOf(HasSubstr("restart, not counted: host2 joined; 2 hosts -> 3, 2 ranks -> 3\n"),
                     HasSubstr("restart, not counted: host3 joined; 3 hosts -> 4, 3 ranks -> 4\n")));
@@ -125,8 +121,7 @@ TEST_F(RunElastic, AHostMayBeKilledAndComeBack) {
   first->await_output(begun(1, 2));
   third = start(2, words);
   first->await_output(begun(2, 3));
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
   EXPECT_THAT(first->err, AllOf(HasSubstr("restart, not counted: the agent on host2 (10.77.0.3, "
                                           "rank 2) vanished"),
                                 HasSubstr("; 3 hosts -> 2, 3 ranks -> 2\n")));
@@ -144,8 +139,7 @@ TEST_F(RunElastic, AHostWhoseLinkWasCutJoinsAgainWhenItIsMended) {
   for (const int pid : pids) EXPECT_TRUE(dies_soon(pid)) << "its ranks do not run alone";
   network_->mend(2);
   third->await_output(begun(2, 3));
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
   EXPECT_THAT(first->err, HasSubstr("vanished: nothing was heard of it for 2 s; 3 hosts -> 2"));
 }
 
@@ -158,8 +152,7 @@ TEST_F(RunElastic, AHostThatGetsSigtermLeavesAndTheOthersGoOn) {
   ::kill(third->process().pid(), SIGTERM);
   EXPECT_EQ(third->finish(), 128 + SIGTERM);
   first->await_output(begun(1, 2));
-  let_them_be_done();
-  for (auto* agent : {&first, &second}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get()});
   EXPECT_THAT(first->err, HasSubstr("restart, not counted: host2 left the job: SIGTERM; 3 hosts"));
 }
 
@@ -206,7 +199,7 @@ TEST_F(RunElastic, AfterAllAgentsWereKilledTheJobCanBeStartedAnew) {
       const pid_t pids[] = {agent_on(*network_, 0), agent_on(*network_, 1)};
       for (const pid_t pid : pids) ::kill(pid, SIGKILL);
     } else {
-      let_them_be_done();
+      let_them_be_done({});
     }
     EXPECT_EQ(first->finish() == 0, round == 1) << first->err;
     EXPECT_EQ(second->finish() == 0, round == 1) << second->err;
@@ -223,8 +216,7 @@ TEST_F(RunElastic, AHostThatIsNotNeededWaitsAndEndsWithTheJob) {
   const Deadline deadline = Deadline::seconds(20);
   while (!said() && !deadline.expired()) third->read_some();
   EXPECT_TRUE(said()) << third->err;
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
   EXPECT_EQ(third->out, "");
 }
 
@@ -245,8 +237,7 @@ TEST_F(RunElastic, AnotherJobAtTheSameEndpointIsRefused) {
   second = start(1, other);
   EXPECT_EQ(second->finish(), 2);
   EXPECT_THAT(second->err, HasSubstr("belong to job 'job8', not to 'job9' (--rdzv-id)"));
-  let_them_be_done();
-  EXPECT_EQ(first->finish(), 0) << first->err;
+  let_them_be_done({first.get()});
 }
 
 TEST_F(RunElastic, AStandbyTakesOverFromTheFirstAgent) {
@@ -263,8 +254,7 @@ TEST_F(RunElastic, AStandbyTakesOverFromTheFirstAgent) {
   third->await_output(begun(1, 2));
   first = start(0, words);
   first->await_output(begun(2, 3));
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
   EXPECT_THAT(
       second->err,
       AllOf(HasSubstr("restart, not counted: the agent that led vanished: its connection was "
@@ -289,8 +279,7 @@ TEST_F(RunElastic, AFirstAgentThatWasCutOffJoinsItsStandby) {
   EXPECT_THAT(first->out, Not(HasSubstr("generation 1")));
   network_->mend(0);
   first->await_output(begun(2, 3));
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
 }
 
 TEST_F(RunElastic, AStandbyWithoutMoreThanHalfOfTheOthersDoesNotGoOn) {

@@ -93,14 +93,12 @@ class RunElected : public HostsTest {
   }
   Words rank_until_done() const {
     return {"/bin/sh", "-c",
-            "echo a generation has $WORLD_SIZE at $LOCKSTEP_GENERATION, pid $$; until [ -e " +
-                done() + " ]; do sleep 0.02; done"};
+            "echo a generation has $WORLD_SIZE at $LOCKSTEP_GENERATION, pid $$" +
+                and_wait_until_done()};
   }
   static std::string begun(int ranks) {
     return "a generation has " + std::to_string(ranks) + " at";
   }
-  std::string done() const { return folder_.path().string() + "/done"; }
-  void let_them_be_done() { std::ofstream(done()) << "yes"; }
 
   std::unique_ptr<Running> etcd_;
 };
@@ -121,8 +119,7 @@ TEST_F(RunElected, AnotherAgentTakesOverFromTheFirst) {
   // And it comes back.
   first = start(0, words);
   first->await_output(begun(3));
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
   EXPECT_THAT(second->err + third->err,
               AllOf(HasSubstr("restart, not counted: the agent that led vanished: its connection "
                               "was closed; 3 hosts -> 2, 3 ranks -> 2\n"),
@@ -143,8 +140,7 @@ TEST_F(RunElected, OneThatOnlySleptStepsDownAndJoins) {
   second->await_output(begun(2));
   ::kill(sleeper, SIGCONT);
   second->await_output(begun(3), 2);
-  let_them_be_done();
-  for (auto* agent : {&first, &second, &third}) EXPECT_EQ((*agent)->finish(), 0) << (*agent)->err;
+  let_them_be_done({first.get(), second.get(), third.get()});
 }
 
 TEST_F(RunElected, WhileEtcdIsAwayWhatRunsGoesOnAndNothingBegins) {
@@ -234,8 +230,7 @@ TEST_F(RunElected, AnEtcdThatIsNotThereAndAnotherJobOfTheSameIdAreOneLine) {
   ended = run(command);
   EXPECT_EQ(ended.code, 2);
   EXPECT_THAT(ended.err, AllOf(HasSubstr("secret"), HasSubstr("job9")));
-  let_them_be_done();
-  EXPECT_EQ(first->finish(), 0) << first->err;
+  let_them_be_done({first.get()});
 }
 
 }  // namespace run_elected_mp_test

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -82,6 +83,17 @@ class HostsTest : public ::testing::Test {
     ended.out = agent->out;
     ended.err = agent->err;
     return ended;
+  }
+
+  // Ranks that run until the test lets them be done: their shell waits for this file.
+  std::string done() const { return folder_.path().string() + "/done"; }
+  std::string and_wait_until_done() const {
+    return "; until [ -e " + done() + " ]; do sleep 0.02; done";
+  }
+  // And their agents end well.
+  void let_them_be_done(std::initializer_list<Running*> agents) const {
+    std::ofstream(done()) << "yes";
+    for (Running* agent : agents) EXPECT_EQ(agent->finish(), 0) << agent->err;
   }
 
   const int hosts_;

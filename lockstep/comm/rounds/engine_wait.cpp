@@ -175,8 +175,11 @@ std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) 
   for (int r : direct) {
     while (r >= 0 && !seen[static_cast<size_t>(r)]) {
       seen[static_cast<size_t>(r)] = true;
-      if (!waits(r)) ranks.push_back(r);
-      r = waits(r) ? region_.rank(r).peer_then.load(std::memory_order_relaxed) - 1 : -1;
+      if (!waits(r)) {
+        ranks.push_back(r);
+        break;
+      }
+      r = region_.rank(r).peer_then.load(std::memory_order_relaxed) - 1;
     }
   }
   if (!ranks.empty() || queue_.empty()) return ranks.empty() ? direct : ranks;
