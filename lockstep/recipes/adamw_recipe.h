@@ -47,44 +47,47 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
                            const AdamWRecipe<M, D, Loss>& recipe) {
   check_against_data(config, recipe.train.size(), recipe.held_out);
   const auto strategy = options.strategy ? options.strategy : strategy_of(config);
-  const auto sampler =
-      make_sampler(*strategy, comm, recipe.train.size(), config.batch_size, config.seed);
-  data::Loader loader(
-      recipe.train, *sampler,
-      {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
-
   const M made = drawn_from_seed(comm, config.seed, recipe.make,
                                  recipe.initial ? Draws::kOfAll : Draws::kOfRankZero);
-  StrategyModel model(made, strategy, comm, recipe.initial ? recipe.initial(made) : nullptr);
   const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
-  const auto optimizer =
-      strategy->make_optimizer(optim::decay_groups(*model.module(), adamw), adamw);
+  ModelOnRanks run({.model = made.ptr(),
+                    .strategy = strategy,
+                    .comm = comm,
+                    .groups = [&] { return optim::decay_groups(*made, adamw); },
+                    .algorithm = adamw,
+                    .initial = recipe.initial ? recipe.initial(made) : nullptr});
   const auto autocast =
       config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
-  Communicator judges = strategy->evaluation_ranks(comm);
-  SupervisedTask<M, D, Loss> task(
-      {.model = model,
-       .optimizer = *optimizer,
-       .sampler = *sampler,
-       .loader = loader,
-       .loss = recipe.loss,
-       .learning_rate = rates_of(config, loader.batches() / batches_per_step(*strategy, comm),
-                                 {.ratio = config.warmup_ratio}),
-       .autocast = autocast,
-       .max_norm = recipe.max_norm},
-      comm);
-  TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), judges, autocast); });
-  if (recipe.figures) steps.figures = [&] { return recipe.figures(model.module()); };
-  return run_recipe(comm, config, options,
-                    {.model = *model.module(),
-                     .strategy = *strategy,
-                     .optimizer = *optimizer,
-                     .task = std::move(steps),
-                     .plan_activations = [&] { return task.plan_activations(); },
-                     .files = recipe.files(model.module()),
-                     .labels = recipe.labels,
-                     .question = recipe.question,
-                     .start = start});
+  return run.attempts([&] {
+    Communicator& ranks = run.comm();
+    const auto sampler =
+        make_sampler(*strategy, ranks, recipe.train.size(), config.batch_size, config.seed);
+    data::Loader loader(
+        recipe.train, *sampler,
+        {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+    StrategyModel<M> model(made, strategy);
+    Communicator judges = strategy->evaluation_ranks(ranks);
+    SupervisedTask<M, D, Loss> task(
+        {.model = model,
+         .run = run,
+         .sampler = *sampler,
+         .loader = loader,
+         .loss = recipe.loss,
+         .learning_rate = rates_of(config, loader.batches() / batches_per_step(*strategy, ranks),
+                                   {.ratio = config.warmup_ratio}),
+         .autocast = autocast,
+         .max_norm = recipe.max_norm});
+    TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), judges, autocast); });
+    if (recipe.figures) steps.figures = [&] { return recipe.figures(model.module()); };
+    return run_recipe(config, options,
+                      {.run = run,
+                       .task = std::move(steps),
+                       .plan_activations = [&] { return task.plan_activations(); },
+                       .files = recipe.files(model.module()),
+                       .labels = recipe.labels,
+                       .question = recipe.question,
+                       .start = start});
+  });
 }
 
 }  // namespace lockstep

@@ -48,7 +48,13 @@ ImageModel start_model(const TrainConfig& config, Communicator& comm) {
   ImageModel model =
       drawn_from_seed(comm, config.seed, [&config] { return make_image_model(config); });
   if (!config.init_from.empty()) load_init_from(model, config);
-  if (config.sync_batch_norm) convert_sync_batch_norm(model, comm);
+  if (config.sync_batch_norm) {
+    if (comm.generation() > 0)
+      throw InvalidArgument(
+          "sync_batch_norm: its layers keep the ranks that they were made with, and cannot follow "
+          "where ranks are replaced; leave out --on-failure replace");
+    convert_sync_batch_norm(model, comm);
+  }
   return model;
 }
 
@@ -108,42 +114,45 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
   const ImageData data = load_image_data(config, config.data);
   check_against_data(config, data.train.size(), data.test.size());
   const auto strategy = options.strategy ? options.strategy : strategy_of(config);
-  const auto sampler = sampler_of(config, data.train.size(), *strategy, comm);
   constexpr int64_t kPadding = 4;
   const data::AugmentedImages train(
       data.train,
       {.crop_padding = config.augment ? kPadding : 0, .flip = config.augment, .seed = config.seed});
-  data::Loader loader(
-      train, *sampler,
-      {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
-
-  StrategyModel model(start_model(config, comm), strategy, comm);
+  ImageModel net = start_model(config, comm);
   const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
                                   .momentum(config.momentum)
                                   .weight_decay(config.weight_decay);
-  const auto optimizer = model.strategy().make_optimizer(
-      parameter_groups(*model.module(), options_of_sgd), options_of_sgd);
-  SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
-      {.model = model,
-       .optimizer = *optimizer,
-       .sampler = *sampler,
-       .loader = loader,
-       .learning_rate =
-           learning_rates(config, loader.batches() / batches_per_step(*strategy, comm)),
-       .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
-                                        : std::nullopt},
-      comm);
-  return run_recipe(
-      comm, config, options,
-      {.model = *model.module(),
-       .strategy = model.strategy(),
-       .optimizer = *optimizer,
-       .task = task.task([&] { return evaluate(model.module(), data.test, comm, recipe.classes); }),
-       .plan_activations = [&] { return task.plan_activations(); },
-       .files = {},
-       .labels = numbers_to(recipe.classes),
-       .question = question_for(config, data.test.size()),
-       .start = start});
+  ModelOnRanks run({.model = net.ptr(),
+                    .strategy = strategy,
+                    .comm = comm,
+                    .groups = [&] { return parameter_groups(*net, options_of_sgd); },
+                    .algorithm = options_of_sgd});
+  return run.attempts([&] {
+    Communicator& ranks = run.comm();
+    const auto sampler = sampler_of(config, data.train.size(), *strategy, ranks);
+    data::Loader loader(
+        train, *sampler,
+        {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+    StrategyModel<ImageModel> model(net, strategy);
+    SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
+        {.model = model,
+         .run = run,
+         .sampler = *sampler,
+         .loader = loader,
+         .learning_rate =
+             learning_rates(config, loader.batches() / batches_per_step(*strategy, ranks)),
+         .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
+                                          : std::nullopt});
+    return run_recipe(
+        config, options,
+        {.run = run,
+         .task = task.task([&] { return evaluate(net, data.test, ranks, recipe.classes); }),
+         .plan_activations = [&] { return task.plan_activations(); },
+         .files = {},
+         .labels = numbers_to(recipe.classes),
+         .question = question_for(config, data.test.size()),
+         .start = start});
+  });
 }
 
 ImageModel make_image_model(const TrainConfig& config) {

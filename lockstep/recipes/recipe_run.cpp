@@ -48,10 +48,10 @@ class ResultCallback final : public TrainCallback {
 };
 
 void start_folder(const RunFolder& folder, const std::string& config_json,
-                  const TrainRunOptions& options) {
+                  const TrainRunOptions& options, bool anew) {
   const OutputFolder output(folder.root);
-  if (!options.resume) {
-    const auto moved = move_former_run_aside(folder);
+  if (anew) {
+    const auto moved = make_room_for_run(folder, process_env());
     if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
   }
   write_file_aside(folder.config(), config_json);
@@ -95,15 +95,21 @@ void check_ranks(const Communicator& comm, const TrainConfig& config) {
                         " that there are");
 }
 
-TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,
+TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
                        RecipeParts parts) {
+  Communicator& comm = parts.run.comm();
+  Strategy& strategy = parts.run.strategy();
   TrainConfig config = given;
-  config.strategy = parts.strategy.name();  // whoever has chosen it
+  config.strategy = strategy.name();  // whoever has chosen it
+  if (parts.run.recovers() && !options.record.empty())
+    throw InvalidArgument(
+        "lockstep train: a record of every step is not kept where ranks are replaced; leave out "
+        "--on-failure replace");
   const Recipe& recipe = recipe_of(config.recipe);
   const int64_t steps_per_epoch = parts.task.steps_per_epoch;
   if (parts.task.evaluate) {
     // Ranks evaluate different numbers of batches.
-    parts.task.evaluate = [evaluate = std::move(parts.task.evaluate), &strategy = parts.strategy] {
+    parts.task.evaluate = [evaluate = std::move(parts.task.evaluate), &strategy] {
       const auto whole = strategy.whole_parameters();
       return evaluate();
     };
@@ -121,10 +127,13 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
     parts.files.config_json = config_json;
   else
     parts.files.others[kTrainJson] = config_json;
-  const TrainingRun run{comm,    parts.model, parts.strategy, parts.optimizer,
-                        trainer, nullptr,     parts.files};
-  if (options.resume) restore_training(run, folder.last());
-  on_root(comm, [&] { start_folder(folder, config_json, options); });
+  const TrainingRun run{comm,    parts.run.model(), strategy,   parts.run.optimizer(),
+                        trainer, nullptr,           parts.files};
+  const bool in_place = parts.run.goes_on();
+  const bool resumes = !in_place && (options.resume || goes_on_from_last(comm, folder.root, folder.last()));
+  if (resumes) restore_training(run, folder.last());
+  const bool anew = !in_place && !resumes;
+  on_root(comm, [&] { start_folder(folder, config_json, options, anew); });
 
   TrainResult result;
   result.question = std::move(parts.question);
@@ -132,27 +141,27 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
   trainer.add(std::make_shared<ResultCallback>(result));
   if (comm.rank() == 0) {
     JsonlWriter metrics(folder.metrics(),
-                        options.resume ? JsonlWriter::Mode::kAppend : JsonlWriter::Mode::kReplace);
-    metrics.truncate(trainer.state().metrics_bytes);
+                        anew ? JsonlWriter::Mode::kReplace : JsonlWriter::Mode::kAppend);
+    if (!in_place) metrics.truncate(trainer.state().metrics_bytes);
     trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
     TensorBoardOptions resumed;
-    if (options.resume) resumed.resumed_at = trainer.state().step + 1;
+    if (!anew) resumed.resumed_at = trainer.state().step + 1;
     trainer.add(
         std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
   }
   // On all ranks, as they share what a forward may send.
   std::optional<int64_t> activations;
-  if (parts.strategy.has_whole_parameters()) activations = parts.plan_activations();
+  if (strategy.has_whole_parameters()) activations = parts.plan_activations();
   std::shared_ptr<MemoryCallback> memory;
-  if (const std::string layout = parts.strategy.layout();
-      comm.rank() == 0 && options.progress && !layout.empty())
+  const bool says = options.progress && !in_place;
+  if (const std::string layout = strategy.layout(); comm.rank() == 0 && says && !layout.empty())
     write_all(STDERR_FILENO, layout + "\n");
   if (comm.rank() == 0) {
     // Its lines come before the bar.
     const auto say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
     memory = std::make_shared<MemoryCallback>(
-        parts.strategy, parts.optimizer,
-        options.progress ? std::function<void(const std::string&)>(say) : nullptr, folder.memory(),
+        strategy, parts.run.optimizer(),
+        says ? std::function<void(const std::string&)>(say) : nullptr, folder.memory(),
         activations);
     trainer.add(memory);
   }
@@ -178,7 +187,10 @@ TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const Train
   constexpr int64_t kKept = 1;  // besides the best
   trainer.add(
       std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept, config.async_save));
-  trainer.run();
+  {
+    const ModelOnRanks::Training training(parts.run, trainer);
+    trainer.run();
+  }
 
   if (memory) {
     result.planned_memory = memory->planned();

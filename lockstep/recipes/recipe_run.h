@@ -19,10 +19,10 @@
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
-#include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/trainer_state.h"
 
@@ -72,9 +72,7 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
 
 // For recipes. All that is referred to must outlive the call.
 struct RecipeParts {
-  torch::nn::Module& model;
-  Strategy& strategy;
-  torch::optim::Optimizer& optimizer;
+  ModelOnRanks& run;
   TrainTask task;
   std::function<int64_t()> plan_activations;  // SupervisedTask's
   CheckpointFiles files;                      // of checkpoints, the configuration left out
@@ -82,8 +80,8 @@ struct RecipeParts {
   std::string question;                       // TrainResult's
   std::chrono::steady_clock::time_point start;
 };
-TrainResult run_recipe(Communicator& comm, const TrainConfig& given, const TrainRunOptions& options,
-                       RecipeParts parts);
+// One of the run's attempts().
+TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options, RecipeParts parts);
 // What `make` gives, drawn from `seed`. Afterwards the generator stands at seed + rank. Collective.
 // Ranks that are threads share one generator, so rank 0 draws while the others wait; they receive its
 // parameters later, what they draw themselves does not count. Where it does, each waits for the one before.
@@ -91,7 +89,9 @@ enum class Draws : uint8_t { kOfRankZero, kOfAll };
 template <typename Make>
 auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
                      Draws count = Draws::kOfRankZero) {
-  const int turns = count == Draws::kOfAll ? comm.size() : 1;
+  // Ranks that can be replaced are processes, and a new one is alone here.
+  const bool processes = comm.generation() > 0;
+  const int turns = processes ? 0 : count == Draws::kOfAll ? comm.size() : 1;
   const int own = std::min(comm.rank(), turns);
   for (int turn = 0; turn < own; ++turn) comm.barrier();
   torch::manual_seed(static_cast<uint64_t>(seed));

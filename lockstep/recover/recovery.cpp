@@ -242,7 +242,11 @@ Resumption Recovery::resume() {
   const Resumption plan = decide_resumption(ranks);
   lost_ = false;
   if (plan.anew) {
-    broadcast_tensors(comm_, parameters_of(*state_.model));
+    NamedTensors everything = parameters_of(*state_.model);
+    for (auto& buffer : to_named_tensors(state_.model->named_buffers()))
+      everything.push_back(std::move(buffer));
+    check_same_on_all_ranks(comm_, everything);
+    broadcast_tensors(comm_, everything);
     own_ = capture();
   } else if (whole_) {
     if (step_ < plan.step) apply();

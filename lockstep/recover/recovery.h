@@ -5,7 +5,7 @@
 //   optim::FusedAdamW optimizer(net->parameters(), {.lr = 1e-3});
 //   Recovery run(comm, {.model = net.ptr(), .optimizer = &optimizer});
 //   while (run.step() < steps) try {
-//     DistributedDataParallel ddp(net, run.comm());
+//     DistributedDataParallel ddp(net, run.comm(), {.init_sync = false});
 //     while (run.step() < steps) {
 //       const Batch batch = batch_of(run.step(), run.comm().rank());
 //       optimizer.zero_grad();
@@ -59,8 +59,8 @@ struct Resumption;
 
 // What training consists of, on this rank, in the CPU's memory. All of it outlives the Recovery.
 struct Recoverable {
-  // The same on all ranks: parameters; a run begins with rank 0's. Buffers, such as running means, may
-  // differ from rank to rank.
+  // The same on all ranks: parameters. Buffers, such as running means, may differ from rank to rank. A
+  // run begins with rank 0's of both.
   std::shared_ptr<torch::nn::Module> model;
   // One that optimizer_state() understands; may be null.
   torch::optim::Optimizer* optimizer = nullptr;

@@ -269,7 +269,7 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
 
 bool cancelled() {
   const internal::CallContext& context = internal::this_context();
-  return context.cancelled && (context.cancelled->load(std::memory_order_relaxed) ||
+  return context.cancelled && (context.cancelled->load(std::memory_order_acquire) ||
                                (context.deadline && context.deadline->expired()));
 }
 std::string caller() {

@@ -276,6 +276,26 @@ TEST(Agent, APeerThatStopsFailsItsCallsAtOnceAndComesBack) {
   EXPECT_EQ(a.rpc_sync<int>("b", "twice", 1), 2);
 }
 
+// A function that ends because its agent stops has no result, however soon it ends: it is no answer to its caller.
+TEST(Agent, WhatIsReturnedBecauseTheAgentStopsIsNoAnswer) {
+  for (int i = 0; i < 50; ++i) {
+    const Town town;
+    Agent a = town.agent("a");
+    std::atomic<bool> begun{false};
+    Registry registry;
+    registry.add("spin", [&] {
+      begun = true;
+      while (!cancelled()) continue;
+      return true;
+    });
+    Agent b = town.agent("b", std::move(registry));
+    auto f = a.rpc_async<bool>("b", "spin");
+    while (!begun) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    b.stop();
+    ASSERT_THROW(f.get(), PeerLost) << "time " << i;
+  }
+}
+
 TEST(Agent, BackPressureIsSaidInTheError) {
   const Town town;
   Agent b = town.agent("b", functions());

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep {
@@ -44,6 +46,16 @@ void MetricsCallback::on_epoch(const TrainerState& state, const EpochEvent& even
 
 void MetricsCallback::on_save(TrainerState& state, bool) {
   state.metrics_bytes = writer_.size();
+}
+
+std::string MetricsCallback::state() const {
+  return std::to_string(writer_.size());
+}
+
+void MetricsCallback::set_state(const std::string& state) {
+  const auto length = parse_int(state, 0, INT64_MAX);
+  if (!length) throw DataError("MetricsCallback: '" + state + "' is no length of a file");
+  writer_.truncate(*length);
 }
 
 std::string test_accuracy_text(const Evaluation& evaluation) {

@@ -22,6 +22,9 @@ class MetricsCallback final : public TrainCallback {
   void on_log(const TrainerState& state, const LogEvent& event) override;
   void on_epoch(const TrainerState& state, const EpochEvent& event) override;
   void on_save(TrainerState& state, bool best) override;
+  // The file's length: lines beyond it are of steps that are taken again.
+  std::string state() const override;
+  void set_state(const std::string& state) override;
 
  private:
   JsonlWriter writer_;

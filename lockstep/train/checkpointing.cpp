@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_series.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep {
 namespace {
@@ -78,6 +81,16 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
                     run.scaler);
   take_over(run.trainer, sums, run.comm);
   run.trainer.state() = state;
+}
+
+bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
+                       const std::filesystem::path& last) {
+  const at::Tensor decision = at::zeros({1}, at::kLong);
+  on_root(comm, [&] {
+    decision.fill_(left_by_this_job(root, process_env()) && checkpoint_exists(last) ? 1 : 0);
+  });
+  comm.broadcast(decision, 0);
+  return decision.item<int64_t>() != 0;
 }
 
 CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/line_chart.h"
@@ -55,13 +56,64 @@ std::optional<std::string> move_former_run_aside(const fs::path& root,
   return text;
 }
 
-std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
+namespace {
+
+std::vector<std::string> parts_of(const RunFolder& folder) {
   std::vector<std::string> parts;
   for (const fs::path& part :
        {folder.checkpoints(), folder.metrics(), folder.config(), folder.result(), folder.report(),
-        folder.memory(), folder.tensorboard()})
+        folder.memory(), folder.tensorboard(), folder.job()})
     parts.push_back(part.filename().string());
-  return move_former_run_aside(folder.root, parts);
+  return parts;
+}
+
+// "none" is torchrun's where nobody has named the run: any job's.
+std::string job_of(const EnvLookup& env) {
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
+    if (const auto id = env(name); id && *id != "none") return *id;
+  }
+  return {};
+}
+
+bool started_again(const EnvLookup& env) {
+  for (const char* name :
+       {"TORCHELASTIC_RESTART_COUNT", "LOCKSTEP_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
+    if (parse_int(env(name).value_or(""), 1, INT64_MAX)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
+  return move_former_run_aside(folder.root, parts_of(folder));
+}
+
+bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
+  const std::string job = job_of(env);
+  if (job.empty() || !started_again(env)) return false;
+  std::ifstream file(RunFolder{root}.job());
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.value("job", "") == job;
+}
+
+std::optional<std::string> make_room_for_run(const fs::path& root,
+                                             const std::vector<std::string>& parts,
+                                             const EnvLookup& env) {
+  std::optional<std::string> moved;
+  if (!left_by_this_job(root, env)) moved = move_former_run_aside(root, parts);
+  if (const std::string job = job_of(env); !job.empty()) {
+    // An id may be any bytes.
+    write_file_aside(RunFolder{root}.job(),
+                     nlohmann::json{{"job", job}}.dump(
+                         -1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                         "\n");
+  }
+  return moved;
+}
+
+std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvLookup& env) {
+  return make_room_for_run(folder.root, parts_of(folder), env);
 }
 
 fs::path find_checkpoint(const fs::path& path) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/env.h"
+
 namespace lockstep {
 
 struct RunFolder {
@@ -19,6 +21,7 @@ struct RunFolder {
   std::filesystem::path result() const { return root / "result.json"; }
   std::filesystem::path report() const { return root / "report.svg"; }
   std::filesystem::path memory() const { return root / "memory.svg"; }
+  std::filesystem::path job() const { return root / "job.json"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };
 
@@ -30,6 +33,15 @@ std::optional<std::string> move_former_run_aside(const std::filesystem::path& ro
                                                  const std::vector<std::string>& parts);
 // Of a run folder.
 std::optional<std::string> move_former_run_aside(const RunFolder& folder);
+
+// Whether what is in `root` was left by an earlier attempt of the job that this process belongs to: its launcher has
+// started it again (torchrun's, Slurm's and `lockstep run`'s variables tell). Such a run goes on by itself.
+bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
+// move_former_run_aside() where it is not so, and the job's name into `root`. Throws SystemError.
+std::optional<std::string> make_room_for_run(const std::filesystem::path& root,
+                                             const std::vector<std::string>& parts,
+                                             const EnvLookup& env);
+std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvLookup& env);
 
 // The checkpoint that `path` means: itself, or the best or else the last one of a run folder.
 // Throws CheckpointError if there is none.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "lockstep/core/internal/test_support.h"
 
@@ -41,6 +42,47 @@ TEST(RunFolder, KeepsEveryFormerRun) {
   run("4");
   ASSERT_TRUE(move_former_run_aside({dir.path()}));
   EXPECT_EQ(dir.read("previous-3/config.json"), "3") << "the greatest number is the latest";
+}
+
+EnvLookup environment(std::map<std::string, std::string> values) {
+  return [values = std::move(values)](std::string_view name) -> std::optional<std::string> {
+    const auto at = values.find(std::string(name));
+    if (at == values.end() || at->second.empty()) return std::nullopt;
+    return at->second;
+  };
+}
+
+TEST(RunFolder, AJobThatIsStartedAgainKnowsItsOwnRun) {
+  const TestDirectory dir;
+  const RunFolder folder{dir.path()};
+  const auto attempt = [](const std::string& id, const std::string& count) {
+    return environment({{"TORCHELASTIC_RUN_ID", id}, {"TORCHELASTIC_RESTART_COUNT", count}});
+  };
+  EXPECT_FALSE(left_by_this_job(dir.path(), attempt("a", "1"))) << "there is nothing";
+  EXPECT_FALSE(make_room_for_run(folder, attempt("a", "0")));
+  dir.write("metrics.jsonl", "of a");
+  EXPECT_TRUE(left_by_this_job(dir.path(), attempt("a", "1")));
+  EXPECT_FALSE(left_by_this_job(dir.path(), attempt("a", "0"))) << "a new job of the same name";
+  EXPECT_FALSE(left_by_this_job(dir.path(), attempt("b", "1")));
+  EXPECT_FALSE(left_by_this_job(dir.path(), attempt("none", "1")));
+  EXPECT_FALSE(left_by_this_job(dir.path(), environment({})));
+  EXPECT_TRUE(left_by_this_job(
+      dir.path(), environment({{"TORCHELASTIC_RUN_ID", "a"}, {"LOCKSTEP_RESTART_COUNT", "2"}})));
+
+  EXPECT_FALSE(make_room_for_run(folder, attempt("a", "1")));
+  EXPECT_EQ(dir.read("metrics.jsonl"), "of a");
+  EXPECT_TRUE(make_room_for_run(folder, attempt("b", "0")));
+  EXPECT_EQ(dir.read("previous/metrics.jsonl"), "of a");
+  EXPECT_TRUE(left_by_this_job(dir.path(), attempt("b", "1")));
+
+  ASSERT_TRUE(make_room_for_run(folder, environment({}))) << "nobody's job";
+  EXPECT_FALSE(left_by_this_job(dir.path(), attempt("b", "1")));
+  EXPECT_FALSE(make_room_for_run(folder, environment({{"SLURM_JOB_ID", "7"}})));
+  EXPECT_TRUE(left_by_this_job(
+      dir.path(), environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));
+  dir.write("job.json", "{");
+  EXPECT_FALSE(left_by_this_job(
+      dir.path(), environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));
 }
 
 }  // namespace lockstep::run_folder_test

@@ -32,10 +32,13 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 class DdpStrategy final : public Strategy {
  public:
   std::string name() const override { return "ddp"; }
-  void set_up(ModulePtr model, Communicator comm) override {
+  void bind(ModulePtr model, Communicator comm) override {
+    held_.reset();
+    ddp_.reset();
     keep(model, comm);
-    ddp_.emplace(std::move(model), std::move(comm));  // compares and broadcasts
+    ddp_.emplace(std::move(model), std::move(comm), DdpOptions{.init_sync = false});
   }
+  bool rebinds() const override { return true; }
   Tensors forward(int64_t rows, const std::function<Tensors()>& compute) override {
     return ddp_->forward_by(rows, compute);
   }
@@ -58,6 +61,7 @@ class AverageStrategy final : public Strategy {
   AverageStrategy(std::string name, algorithms::AllReduce algorithm)
       : name_(std::move(name)), options_{.algorithm = algorithm} {}
   std::string name() const override { return name_; }
+  bool rebinds() const override { return true; }
   void synchronize() override {
     const Stopwatch watch(waiting_);
     average_gradients(model(), comm(), options_);
@@ -73,10 +77,12 @@ class AverageStrategy final : public Strategy {
 class HorovodStrategy final : public Strategy {
  public:
   std::string name() const override { return "horovod"; }
-  void set_up(ModulePtr model, Communicator comm) override {
-    Strategy::set_up(std::move(model), std::move(comm));
+  void bind(ModulePtr model, Communicator comm) override {
+    gradients_.reset();
+    keep(std::move(model), std::move(comm));
     gradients_.emplace(parameters_of(this->model()), this->comm());
   }
+  bool rebinds() const override { return true; }
   void communicate(bool on) override {
     if (!on)
       throw InvalidArgument(
@@ -233,11 +239,16 @@ class LogicalStrategy final : public Strategy {
   std::string name() const override { return "logical" + std::to_string(count_); }
   int64_t logical_ranks() const override { return count_; }
   void set_up(ModulePtr model, Communicator comm) override {
+    bind(std::move(model), std::move(comm));
+  }
+  void bind(ModulePtr model, Communicator comm) override {
     // Sums within an operation depend on how many threads share it.
     at::set_num_threads(1);
+    ranks_.reset();
     keep(model, comm);
     ranks_.emplace(std::move(comm), std::move(model), count_);  // compares and broadcasts
   }
+  bool rebinds() const override { return true; }
   Tensors forward(int64_t /*rows*/, const std::function<Tensors()>& compute) override {
     return ranks().forward(compute);
   }

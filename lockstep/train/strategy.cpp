@@ -26,12 +26,16 @@ Communicator& Strategy::comm() {
 }
 
 void Strategy::set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm) {
-  keep(std::move(model), std::move(comm));
-  NamedTensors everything = parameters_of(*model_);
-  const NamedTensors buffers = to_named_tensors(model_->named_buffers());
+  NamedTensors everything = parameters_of(*model);
+  const NamedTensors buffers = to_named_tensors(model->named_buffers());
   everything.insert(everything.end(), buffers.begin(), buffers.end());
-  check_same_on_all_ranks(*comm_, everything);
-  broadcast_tensors(*comm_, everything);
+  check_same_on_all_ranks(comm, everything);
+  broadcast_tensors(comm, everything);
+  bind(std::move(model), std::move(comm));
+}
+
+void Strategy::bind(std::shared_ptr<torch::nn::Module> model, Communicator comm) {
+  keep(std::move(model), std::move(comm));
 }
 
 void Strategy::set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communicator comm,

@@ -78,9 +78,17 @@ class Strategy {
   virtual bool counts_batches() const { return true; }
 
   // Once, before anything that follows. The default: the ranks' models must agree in names, shapes
-  // and dtypes (Mismatch names the first difference), and rank 0's parameters and buffers go to all.
-  // Both arguments are kept.
+  // and dtypes (Mismatch names the first difference), rank 0's parameters and buffers go to all, and
+  // bind() follows. Both arguments are kept.
   virtual void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm);
+  // The same where all ranks have the same model and parameters already, and again for every
+  // generation of ranks (recover/recovery.h), where rebinds(): buffers stay each rank's own, a step
+  // that was under way is forgotten, and what stands on the former communicator goes, as far as it
+  // is this object's. The default keeps both arguments.
+  virtual void bind(std::shared_ptr<torch::nn::Module> model, Communicator comm);
+  // Whether bind() is all that it takes to go on with other communicators: every rank has all
+  // parameters and the optimizer's state, and step() does not communicate. Does not communicate.
+  virtual bool rebinds() const { return false; }
   // The same for a model that was made without values: `initial` writes the elements
   // [begin, begin + part.numel()) of the parameter of that name into `part`, as ZeroOptions::initial does,
   // alike on all ranks. The default: every rank asks for all of them, then set_up(). zero1 to fsdp keep
@@ -164,7 +172,7 @@ class Strategy {
   virtual double waiting() const { return 0; }
 
  protected:
-  // What set_up() of the base does without comparing and sending.
+  // bind() of the base.
   void keep(std::shared_ptr<torch::nn::Module> model, Communicator comm) {
     model_ = std::move(model);
     comm_ = std::move(comm);
@@ -257,6 +265,10 @@ class StrategyModel {
     else
       strategy_->set_up(std::move(model), std::move(comm));
   }
+
+  // The strategy has the module already.
+  StrategyModel(M module, std::shared_ptr<Strategy> strategy)
+      : module_(std::move(module)), strategy_(std::move(strategy)) {}
 
   template <typename... Args>
   auto operator()(Args&&... args) {

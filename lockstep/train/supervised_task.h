@@ -2,8 +2,6 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
-#include <torch/optim/optimizer.h>
-
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -17,6 +15,7 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/activation_plan.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
@@ -32,7 +31,7 @@ class SupervisedTask {
  public:
   struct Parts {
     StrategyModel<M>& model;
-    torch::optim::Optimizer& optimizer;
+    ModelOnRanks& run;  // of that model and its strategy
     data::Sampler& sampler;
     data::Loader<D>& loader;
     Loss loss = {};
@@ -43,9 +42,8 @@ class SupervisedTask {
     std::optional<double> max_norm = {};                 // the gradients' global one, at most
   };
 
-  // `comm`: the ranks that train.
-  SupervisedTask(Parts parts, const Communicator& comm)
-      : parts_(std::move(parts)), batches_per_step_(batches_per_step(strategy(), comm)) {
+  explicit SupervisedTask(Parts parts)
+      : parts_(std::move(parts)), batches_per_step_(batches_per_step(strategy(), parts_.run.comm())) {
     strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
@@ -90,9 +88,9 @@ class SupervisedTask {
   StepResult step() {
     StepClock clock(strategy(), !std::exchange(counted_, true));
     if (parts_.learning_rate)
-      optim::set_learning_rate(parts_.optimizer, parts_.learning_rate(step_));
+      optim::set_learning_rate(parts_.run.optimizer(), parts_.learning_rate(step_));
     ++step_;
-    parts_.optimizer.zero_grad();
+    parts_.run.optimizer().zero_grad();
     StepResult result;
     RunningLoss loss;
     for (int64_t i = 0; i < batches_per_step_; ++i) {
@@ -108,7 +106,7 @@ class SupervisedTask {
       result.samples += samples;
     }
     if (batches_per_step_ > 1 && loss.samples > 0) result.loss = loss.loss / loss.samples;
-    clock.optimizer([&] { strategy().step(parts_.optimizer, {.max_norm = parts_.max_norm}); });
+    clock.optimizer([&] { parts_.run.step(result, {.max_norm = parts_.max_norm}); });
     result.times = clock.times();
     result.activations = clock.activations();
     return result;

@@ -46,17 +46,19 @@ bool TrainLoop::finished() const {
 }
 
 void TrainLoop::run() {
-  if (state_.step_in_epoch >= task_.steps_per_epoch) {
+  if (state_.step_in_epoch >= task_.steps_per_epoch && !finishing_) {
     throw InvalidArgument("TrainLoop: cannot go on at step " +
                           std::to_string(state_.step_in_epoch) + " of epochs of " +
                           std::to_string(task_.steps_per_epoch) +
                           " steps; data or batch size have changed");
   }
   clock_ = Clock::now();
-  counted_ = state_.samples;
-  uncounted_ = uncounted_steps_ = 0;
+  if (!finishing_) {
+    counted_ = state_.samples;
+    uncounted_ = uncounted_steps_ = 0;
+  }
   control_ = {};
-  while (!finished()) run_epoch();
+  while (finishing_ || !finished()) run_epoch();
   for (auto& callback : callbacks_) callback->on_end(state_);
 }
 
@@ -65,22 +67,68 @@ void TrainLoop::run_epoch() {
   const int64_t samples_before = counted_;
   log_clock_ = start;
   log_samples_ = state_.samples;
-  task_.begin_epoch(state_.epoch, state_.step_in_epoch);
+  if (state_.step_in_epoch < task_.steps_per_epoch)
+    task_.begin_epoch(state_.epoch, state_.step_in_epoch);
+  if (finishing_) finish_step(*std::exchange(finishing_, std::nullopt));
   while (state_.step_in_epoch < task_.steps_per_epoch && !finished()) {
     const StepResult result = task_.step();
-    since_log_.add(result.loss, result.samples);
-    of_epoch_.add(result.loss, result.samples);
-    ++state_.step;
-    ++state_.step_in_epoch;
-    ++uncounted_steps_;
-    uncounted_ += result.samples;
-    state_.samples = counted_ + uncounted_ * comm_.size();  // until they are counted
-    for (auto& callback : callbacks_) callback->on_step(state_, result);
-    if (state_.step % options_.log_every == 0) log();
-    best_now_ = false;
-    if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) after_step();
+    const LoopPoint now = counted(result);
+    state_ = now.state;
+    since_log_ = now.since_log;
+    of_epoch_ = now.of_epoch;
+    uncounted_ = now.uncounted;
+    uncounted_steps_ = now.uncounted_steps;
+    finish_step(result);
   }
   end_epoch(seconds_between(start, Clock::now()), samples_before);
+}
+
+LoopPoint TrainLoop::counted(const StepResult& result) const {
+  LoopPoint point{.state = state_,
+                  .loss = result.loss,
+                  .samples = result.samples,
+                  .since_log = since_log_,
+                  .of_epoch = of_epoch_,
+                  .counted = counted_,
+                  .uncounted = uncounted_ + result.samples,
+                  .uncounted_steps = uncounted_steps_ + 1,
+                  .evaluated_step = evaluated_step_,
+                  .callbacks = {}};
+  point.since_log.add(result.loss, result.samples);
+  point.of_epoch.add(result.loss, result.samples);
+  ++point.state.step;
+  ++point.state.step_in_epoch;
+  point.state.samples = counted_ + point.uncounted * comm_.size();  // until they are counted
+  return point;
+}
+
+LoopPoint TrainLoop::point_after(const StepResult& result) const {
+  LoopPoint point = counted(result);
+  for (const auto& callback : callbacks_) point.callbacks.push_back(callback->state());
+  return point;
+}
+
+void TrainLoop::go_on_at(const LoopPoint& point) {
+  if (point.callbacks.size() != callbacks_.size())
+    throw DataError("TrainLoop: the place to go on at is that of a loop with " +
+                    std::to_string(point.callbacks.size()) + " callbacks, and this has " +
+                    std::to_string(callbacks_.size()));
+  state_ = point.state;
+  since_log_ = point.since_log;
+  of_epoch_ = point.of_epoch;
+  counted_ = point.counted;
+  uncounted_ = point.uncounted;
+  uncounted_steps_ = point.uncounted_steps;
+  evaluated_step_ = point.evaluated_step;
+  for (size_t i = 0; i < callbacks_.size(); ++i) callbacks_[i]->set_state(point.callbacks[i]);
+  finishing_ = {.loss = point.loss, .samples = point.samples, .times = {}, .activations = 0};
+}
+
+void TrainLoop::finish_step(const StepResult& result) {
+  for (auto& callback : callbacks_) callback->on_step(state_, result);
+  if (state_.step % options_.log_every == 0) log();
+  best_now_ = false;
+  if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) after_step();
 }
 
 // What is due within an epoch.

@@ -8,10 +8,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/loop_point.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/trainer_state.h"
 
@@ -84,6 +86,11 @@ class TrainCallback {
   virtual void on_save(TrainerState&, bool /*best*/) {}
   // Once, at the end of training; not where an exception ends it.
   virtual void on_end(const TrainerState&) {}
+  // What this rank's callback has added up and a run that goes on in place (recover/recovery.h) is to
+  // have again: state() as after the latest of the calls above. Do not communicate. Few bytes, as a
+  // copy travels every step.
+  virtual std::string state() const { return {}; }
+  virtual void set_state(const std::string&) {}
 };
 
 struct TrainLoopOptions {
@@ -109,6 +116,13 @@ class TrainLoop {
   // the callbacks throw.
   void run();
 
+  // Of the step under way, whose update is all that is left: where this rank will stand after it.
+  LoopPoint point_after(const StepResult& result) const;
+  // The next run() begins with what follows the step that led there, log, evaluation and save. The
+  // callbacks are those that the point was taken with, in the same order (DataError where they are not
+  // as many). All ranks.
+  void go_on_at(const LoopPoint& point);
+
   TrainerState& state() { return state_; }
   // This rank's sums under way, for checkpoints: since the last log, and of the epoch.
   RunningLoss& since_log() { return since_log_; }
@@ -119,6 +133,8 @@ class TrainLoop {
 
   bool finished() const;
   void run_epoch();
+  LoopPoint counted(const StepResult& result) const;  // without the callbacks
+  void finish_step(const StepResult& result);
   void after_step();
   Evaluation evaluate();
   void end_epoch(double seconds, int64_t samples_before);
@@ -136,6 +152,7 @@ class TrainLoop {
   TrainControl control_;
   int64_t evaluated_step_ = -1;  // when the latest evaluation was
   bool best_now_ = false;        // and that it was the best
+  std::optional<StepResult> finishing_;  // a step that callbacks are to be told of first
   RunningLoss since_log_, of_epoch_;
   Clock::time_point clock_ = Clock::now(), log_clock_ = Clock::now();
   int64_t log_samples_ = 0;                      // state_.samples when log_clock_ was read

@@ -199,4 +199,95 @@ TEST(ClassifierCounts, EverySampleOnce) {
   });
 }
 
+// Whose state is what it has written so far.
+class KeptRecorder final : public TrainCallback {
+ public:
+  void on_step(const TrainerState& state, const StepResult& result) override {
+    add("step " + std::to_string(state.step) + " " + std::to_string(result.loss) + " " +
+        std::to_string(state.samples));
+  }
+  void on_log(const TrainerState& state, const LogEvent& event) override {
+    add("log " + std::to_string(state.step) + " " + std::to_string(event.loss));
+  }
+  void on_evaluation(const TrainerState& state, const Evaluation& evaluation, bool best,
+                     TrainControl&) override {
+    add("evaluation " + std::to_string(state.step) + " " + std::to_string(evaluation.accuracy) +
+        (best ? " best" : ""));
+  }
+  void on_epoch(const TrainerState& state, const EpochEvent& event) override {
+    add("epoch " + std::to_string(state.epoch) + " " + std::to_string(event.loss));
+  }
+  void on_save(TrainerState& state, bool) override {
+    add("save " + std::to_string(state.step) + " " + std::to_string(state.samples));
+  }
+  std::string state() const override { return lines; }
+  void set_state(const std::string& state) override { lines = state; }
+  std::string lines;
+
+ private:
+  void add(const std::string& line) { lines += line + "\n"; }
+};
+
+// A run that goes on at any of its steps, with other objects, does and says what one does that nothing
+// happened to.
+TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
+  constexpr int64_t kStepsPerEpoch = 5, kSteps = 12;
+  const TrainLoopOptions options{
+      .epochs = 3, .max_steps = kSteps, .log_every = 3, .save_every = 2, .evaluate_every = 4};
+  const auto task = [](int rank, int64_t& step, const std::function<void(const StepResult&)>& taken) {
+    return TrainTask{
+        .steps_per_epoch = kStepsPerEpoch,
+        .begin_epoch = [&step](int64_t epoch,
+                               int64_t first) { step = epoch * kStepsPerEpoch + first; },
+        .step = [rank, &step, taken]() -> StepResult {
+          ++step;
+          const StepResult result{.loss = 1.0 / static_cast<double>(step + 7 * rank),
+                                  .samples = step % 3 + rank};
+          taken(result);
+          return result;
+        },
+        .evaluate = [&step]() -> Evaluation {
+          Evaluation evaluation;
+          evaluation.accuracy = static_cast<double>(step * 5 % 7);
+          return evaluation;
+        }};
+  };
+  testing::run_threads(2, [&](Communicator& comm) {
+    std::vector<std::string> points;
+    std::string expected;
+    {
+      int64_t step = 0;
+      TrainLoop* running = nullptr;
+      TrainLoop loop(comm, task(comm.rank(), step, [&](const StepResult& result) {
+                       points.push_back(to_bytes(running->point_after(result)));
+                     }),
+                     options);
+      running = &loop;
+      const auto recorder = std::make_shared<KeptRecorder>();
+      loop.add(recorder);
+      loop.run();
+      expected = recorder->lines;
+    }
+    ASSERT_EQ(points.size(), static_cast<size_t>(kSteps));
+    for (const std::string& bytes : points) {
+      int64_t step = 0;
+      TrainLoop loop(comm, task(comm.rank(), step, [](const StepResult&) {}), options);
+      const auto recorder = std::make_shared<KeptRecorder>();
+      loop.add(recorder);
+      const LoopPoint point = loop_point_from(bytes);
+      EXPECT_EQ(to_bytes(point), bytes);
+      step = point.state.step;  // of a task that goes on by itself: the last step of an epoch begins none
+      loop.go_on_at(point);
+      loop.run();
+      EXPECT_EQ(recorder->lines, expected) << "from step " << point.state.step;
+    }
+    TrainLoop other(comm, TrainTask{.steps_per_epoch = 1,
+                                    .begin_epoch = [](int64_t, int64_t) {},
+                                    .step = [] { return StepResult{}; }},
+                    {});
+    EXPECT_THROW(other.go_on_at(loop_point_from(points[0])), DataError) << "another's callbacks";
+  });
+  EXPECT_THROW(loop_point_from("no point"), DataError);
+}
+
 }  // namespace lockstep::train_loop_test

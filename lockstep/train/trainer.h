@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
-#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
@@ -30,6 +29,7 @@
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
@@ -75,66 +75,65 @@ class Trainer {
   explicit Trainer(Parts parts)
       : parts_(checked(std::move(parts))),
         data_ranks_(parts_.strategy->data_ranks(parts_.comm)),
-        batches_per_step_(batches_per_step(*parts_.strategy, parts_.comm)),
-        model_(parts_.model, parts_.strategy, parts_.comm, std::exchange(parts_.initial, nullptr)),
-        judges_(model_.strategy().evaluation_ranks(parts_.comm)),
-        optimizer_(model_.strategy().make_optimizer(
-            optim::decay_groups(*parts_.model, adam_options(parts_.args)),
-            adam_options(parts_.args))) {
-    if (parts_.args.fp16) scaler_.emplace(parts_.comm);
-  }
+        run_({.model = parts_.model.ptr(),
+              .strategy = parts_.strategy,
+              .comm = parts_.comm,
+              .groups = [this] { return optim::decay_groups(*parts_.model, adam_options(parts_.args)); },
+              .algorithm = adam_options(parts_.args),
+              .initial = std::exchange(parts_.initial, nullptr),
+              .float16 = parts_.args.fp16}),
+        model_(parts_.model, parts_.strategy),
+        judges_(model_.strategy().evaluation_ranks(run_.comm())) {}
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   // Trains from the start, or from args.resume_from_checkpoint, to the end, and leaves the best
-  // model in place if args say so. Throws InvalidArgument without a training set.
+  // model in place if args say so. A job that its launcher has started again goes on from its last
+  // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`, and a
+  // strategy that rebinds()) the others go on in place, and no step is lost (recover/recovery.h).
+  // Throws InvalidArgument without a training set; where ranks are replaced, for a second call too.
   TrainOutput train() {
     if (parts_.train_dataset == nullptr)
       throw InvalidArgument("Trainer: there is no train_dataset");
-    const TrainingArguments& args = parts_.args;
-    const auto sampler = make_sampler();
-    data::Loader<D> loader(*parts_.train_dataset, *sampler,
-                           {.batch_size = args.per_device_train_batch_size,
-                            .num_workers = static_cast<int>(args.dataloader_num_workers),
-                            .drop_last = args.dataloader_drop_last});
-    model_.strategy().follow(loader.batches_taken());
-    steps_ = training_steps(args, loader.batches() / batches_per_step_);
-    const auto rates = learning_rates(args, steps_.all);
-    Run run{.sampler = *sampler, .loader = loader, .rates = rates};
-    TrainLoop loop(parts_.comm, task(run), loop_options(args, steps_));
-    const TrainingRun saved{parts_.comm, *parts_.model, model_.strategy(),
-                            *optimizer_, loop,          scaler_ ? &*scaler_ : nullptr,
-                            parts_.saved};
-    add_callbacks(loop, saved);
-    if (const auto from = resumed_checkpoint(args)) restore_training(saved, *from);
-    TrainOutput output = run_to_end(loop);
-    state_ = loop.state();
-    if (args.load_best_model_at_end)
-      load_best_model(parts_.comm, *parts_.model, model_.strategy(), args);
+    if (run_.recovers() && trained_)
+      throw InvalidArgument(
+          "Trainer: where ranks are replaced, train() is called once: a new rank cannot know which "
+          "of several calls the others are in");
+    const TrainOutput output = run_.attempts([&] { return train_once(); });
+    trained_ = true;
+    if (parts_.args.load_best_model_at_end)
+      load_best_model(run_.comm(), *parts_.model, model_.strategy(), parts_.args);
     return output;
   }
 
   // The model alone, whole, as a directory that transformers, eval and load_lm() open, with parts' saved.config_json
   // and files. Where ranks divide the model, rank 0 takes all of it into its memory.
   void save_model(const std::filesystem::path& path) {
-    lockstep::save_model(parts_.comm, *parts_.model, model_.strategy(), parts_.saved, path);
+    check_trained();
+    lockstep::save_model(run_.comm(), *parts_.model, model_.strategy(), parts_.saved, path);
   }
 
   // eval_loss, compute_metrics' (without it, eval_accuracy, where there are logits), eval_runtime,
   // eval_samples_per_second, eval_steps_per_second, epoch. Throws InvalidArgument without an
   // evaluation set. Rank 0 prints them.
   Metrics evaluate() {
+    check_trained();
     Metrics metrics = evaluate_now().metrics;
-    print_metrics(parts_.comm, metrics);
+    print_metrics(run_.comm(), metrics);
     return metrics;
   }
 
   // Every sample once, on any number of ranks.
-  EvalPrediction predict(const D& dataset) { return forward_all(dataset).prediction; }
+  EvalPrediction predict(const D& dataset) {
+    check_trained();
+    return forward_all(dataset).prediction;
+  }
 
   M& model() { return parts_.model; }
   const TrainerState& state() const { return state_; }
-  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  torch::optim::Optimizer& optimizer() { return run_.optimizer(); }
+  // After train(), for what stands on it: others than at first where ranks were replaced.
+  Communicator& comm() { return run_.comm(); }
 
  private:
   struct Run {
@@ -166,7 +165,7 @@ class Trainer {
     return parts;
   }
 
-  std::unique_ptr<data::Sampler> make_sampler() const {
+  std::unique_ptr<data::Sampler> make_sampler() {
     const TrainingArguments& args = parts_.args;
     const D& dataset = *parts_.train_dataset;
     if (args.group_by_length) {
@@ -180,8 +179,48 @@ class Trainer {
         throw InvalidArgument("group_by_length: the data set has no lengths()");
       }
     }
-    return lockstep::make_sampler(*parts_.strategy, parts_.comm, dataset.size(),
+    return lockstep::make_sampler(*parts_.strategy, run_.comm(), dataset.size(),
                                   args.per_device_train_batch_size, args.seed);
+  }
+
+  // From the beginning, or where the run stood when a rank died.
+  TrainOutput train_once() {
+    const TrainingArguments& args = parts_.args;
+    Strategy& strategy = model_.strategy();
+    if (run_.recovers()) {
+      data_ranks_ = strategy.data_ranks(run_.comm());
+      judges_ = strategy.evaluation_ranks(run_.comm());
+    }
+    batches_per_step_ = batches_per_step(strategy, run_.comm());
+    const auto sampler = make_sampler();
+    data::Loader<D> loader(*parts_.train_dataset, *sampler,
+                           {.batch_size = args.per_device_train_batch_size,
+                            .num_workers = static_cast<int>(args.dataloader_num_workers),
+                            .drop_last = args.dataloader_drop_last});
+    strategy.follow(loader.batches_taken());
+    steps_ = training_steps(args, loader.batches() / batches_per_step_);
+    const auto rates = learning_rates(args, steps_.all);
+    Run run{.sampler = *sampler, .loader = loader, .rates = rates};
+    TrainLoop loop(run_.comm(), task(run), loop_options(args, steps_));
+    const TrainingRun saved{run_.comm(), *parts_.model,  strategy,    run_.optimizer(),
+                            loop,        run_.scaler(), parts_.saved};
+    RunStart start = RunStart::kInPlace;
+    if (!run_.goes_on()) {
+      const auto from = resumed_checkpoint(run_.comm(), args);
+      if (from) restore_training(saved, *from);
+      start = from ? RunStart::kResumed : RunStart::kAnew;
+    }
+    add_callbacks(loop, saved, start);
+    TrainOutput output = run_to_end(loop);
+    state_ = loop.state();
+    return output;
+  }
+
+  void check_trained() const {
+    if (!run_.recovers() || trained_) return;
+    throw InvalidArgument(
+        "Trainer: where ranks are replaced, train() comes before evaluate(), predict() and "
+        "save_model(): a new rank cannot know which of them the others are in");
   }
 
   TrainTask task(Run& run) {
@@ -216,7 +255,7 @@ class Trainer {
     RunningLoss sum;
     Strategy& strategy = model_.strategy();
     StepClock clock(strategy, !std::exchange(counted_, true));
-    optimizer_->zero_grad();
+    run_.optimizer().zero_grad();
     for (int64_t i = 0; i < group; ++i) {
       std::optional<Accumulation> held;
       if (!logical && i + 1 < group) held.emplace(model_.shared_strategy());
@@ -227,18 +266,18 @@ class Trainer {
       const LossOutput output = clock.forward([&] { return compute_loss(model_, **run.batches); });
       clock.backward([&] {
         const at::Tensor loss = logical || group == 1 ? output.loss : output.loss.div(group);
-        strategy.backward(scaler_ ? scaler_->scale(loss) : loss);
+        strategy.backward(run_.scaler() ? run_.scaler()->scale(loss) : loss);
       });
       sum.add(output.loss.template item<double>(), output.labels.size(0));
       // Ranks that work on one batch count it once.
       if (strategy.counts_batches()) result.samples += output.labels.size(0);
     }
     result.loss = sum.loss / sum.samples;
-    optim::set_learning_rate(*optimizer_, run.rates(run.step++));
+    optim::set_learning_rate(run_.optimizer(), run.rates(run.step++));
     clock.optimizer([&] {
-      StrategyStep options{.max_norm = {}, .scaler = scaler_ ? &*scaler_ : nullptr};
+      StrategyStep options{.max_norm = {}, .scaler = run_.scaler()};
       if (parts_.args.max_grad_norm > 0) options.max_norm = parts_.args.max_grad_norm;
-      strategy.step(*optimizer_, options);
+      run_.step(result, options);
     });
     result.times = clock.times();
     result.activations = clock.activations();
@@ -271,7 +310,7 @@ class Trainer {
     result.prediction = gather_predictions(judges_, sum.rows());
     result.loss = sum.mean_loss(judges_);
     // Ranks that have evaluated the same together may differ by rounding, and all must decide alike.
-    if (model_.strategy().divides_model()) make_same(parts_.comm, result.prediction, result.loss);
+    if (model_.strategy().divides_model()) make_same(run_.comm(), result.prediction, result.loss);
     result.batches = (sampler.size() + parts_.args.per_device_eval_batch_size - 1) /
                      parts_.args.per_device_eval_batch_size;
     result.seconds =
@@ -304,8 +343,9 @@ class Trainer {
     return static_cast<double>(state_.step) / static_cast<double>(steps_.per_epoch);
   }
 
-  void add_callbacks(TrainLoop& loop, const TrainingRun& saved) {
-    add_standard_callbacks(loop, parts_.comm, parts_.args, steps_, model_.strategy(), *optimizer_);
+  void add_callbacks(TrainLoop& loop, const TrainingRun& saved, RunStart start) {
+    add_standard_callbacks(loop, run_.comm(), parts_.args, steps_, model_.strategy(),
+                           run_.optimizer(), start);
     for (const auto& callback : parts_.callbacks) loop.add(callback);
     if (parts_.args.save_strategy != "no")
       loop.add(std::make_shared<CheckpointCallback>(
@@ -318,20 +358,20 @@ class Trainer {
       TrainLoop*& loop;
       ~Reset() { loop = nullptr; }
     } reset{loop_};
-    return run_training(loop, parts_.comm, steps_);
+    return run_training(run_, loop, steps_);
   }
 
   Parts parts_;
-  bool counted_ = false;      // a forward's memory
-  Communicator data_ranks_;   // that have data of their own
-  int64_t batches_per_step_;  // of this rank, before accumulation
+  bool counted_ = false;          // a forward's memory
+  Communicator data_ranks_;       // that have data of their own
+  int64_t batches_per_step_ = 1;  // of this rank, before accumulation
+  ModelOnRanks run_;
   StrategyModel<M> model_;
   Communicator judges_;  // that evaluate samples of their own
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::optional<amp::GradScaler> scaler_;
   TrainingSteps steps_;
   TrainerState state_;
   TrainLoop* loop_ = nullptr;  // while train() runs
+  bool trained_ = false;
 };
 
 }  // namespace lockstep

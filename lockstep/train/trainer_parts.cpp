@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_series.h"
@@ -23,7 +25,9 @@
 #include "lockstep/report/jsonl.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
+#include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
 
@@ -49,6 +53,15 @@ class TrainingLoss final : public TrainCallback {
     sum_.add(result.loss, result.samples);
   }
   const RunningLoss& sum() const { return sum_; }
+  std::string state() const override {
+    std::string bytes(sizeof sum_, '\0');
+    std::memcpy(bytes.data(), &sum_, sizeof sum_);
+    return bytes;
+  }
+  void set_state(const std::string& state) override {
+    if (state.size() != sizeof sum_) throw DataError("TrainingLoss: its state is damaged");
+    std::memcpy(&sum_, state.data(), sizeof sum_);
+  }
 
  private:
   RunningLoss sum_;
@@ -125,8 +138,13 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
   return options;
 }
 
-std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments& args) {
-  if (args.resume_from_checkpoint.empty()) return std::nullopt;
+std::optional<std::filesystem::path> resumed_checkpoint(Communicator& comm,
+                                                        const TrainingArguments& args) {
+  if (args.resume_from_checkpoint.empty()) {
+    const std::filesystem::path last = std::filesystem::path(args.output_dir) / "last";
+    if (!goes_on_from_last(comm, args.output_dir, last)) return std::nullopt;
+    return last;
+  }
   std::filesystem::path path = args.resume_from_checkpoint == "true"
                                    ? std::filesystem::path(args.output_dir) / "last"
                                    : std::filesystem::path(args.resume_from_checkpoint);
@@ -160,6 +178,19 @@ void EarlyStoppingCallback::on_evaluation(const TrainerState&, const Evaluation&
   }
 }
 
+std::string EarlyStoppingCallback::state() const {
+  nlohmann::json json{waited_};
+  if (best_) json.push_back(*best_);
+  return json.dump();
+}
+
+void EarlyStoppingCallback::set_state(const std::string& state) {
+  const nlohmann::json json = nlohmann::json::parse(state);
+  waited_ = json.at(0).get<int64_t>();
+  best_.reset();
+  if (json.size() > 1) best_ = json.at(1).get<double>();
+}
+
 void print_metrics(const Communicator& comm, const Metrics& metrics) {
   if (comm.rank() == 0) write_all(STDOUT_FILENO, to_text(metrics) + "\n");
 }
@@ -169,7 +200,7 @@ namespace {
 // What a Trainer leaves in its folder.
 std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
   std::vector<std::string> parts{RunFolder{}.metrics().string(), RunFolder{}.memory().string(),
-                                 "last", "best"};
+                                 RunFolder{}.job().string(), "last", "best"};
   for (const int64_t step : checkpoint_steps(folder))
     parts.push_back(checkpoint_of_step(folder, step).filename().string());
   return parts;
@@ -179,22 +210,23 @@ std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
 
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps, Strategy& strategy,
-                            torch::optim::Optimizer& optimizer) {
+                            torch::optim::Optimizer& optimizer, RunStart start) {
   on_root(comm, [&] {
     const std::filesystem::path folder = args.output_dir;
     const OutputFolder output(folder);
-    const bool anew = args.resume_from_checkpoint.empty();
+    const bool anew = start == RunStart::kAnew;
     if (anew) {
-      if (const auto moved = move_former_run_aside(folder, parts_of_run(folder)))
+      if (const auto moved = make_room_for_run(folder, parts_of_run(folder), process_env()))
         write_all(STDERR_FILENO, *moved + "\n");
     }
     JsonlWriter metrics(RunFolder{folder}.metrics(),
                         anew ? JsonlWriter::Mode::kReplace : JsonlWriter::Mode::kAppend);
+    if (start == RunStart::kResumed) metrics.truncate(loop.state().metrics_bytes);
     loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
   });
   if (comm.rank() != 0) return;
   std::function<void(const std::string&)> say;
-  if (!args.disable_tqdm)
+  if (!args.disable_tqdm && start != RunStart::kInPlace)
     say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
   loop.add(std::make_shared<MemoryCallback>(strategy, optimizer, std::move(say),
                                             RunFolder{args.output_dir}.memory()));
@@ -209,9 +241,11 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
   loop.add(std::make_shared<PrintCallback>(comm, args, steps));
 }
 
-TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingSteps& steps) {
+TrainOutput run_training(ModelOnRanks& run, TrainLoop& loop, const TrainingSteps& steps) {
+  Communicator& comm = run.comm();
   const auto loss = std::make_shared<TrainingLoss>();
   loop.add(loss);
+  const ModelOnRanks::Training training(run, loop);
   const auto start = Clock::now();
   const int64_t first = loop.state().step, samples = loop.state().samples;
   loop.run();

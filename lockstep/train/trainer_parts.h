@@ -23,6 +23,7 @@ class Optimizer;
 
 namespace lockstep {
 
+class ModelOnRanks;
 class Strategy;
 
 struct TrainOutput {
@@ -39,6 +40,8 @@ class EarlyStoppingCallback final : public TrainCallback {
   EarlyStoppingCallback(const TrainingArguments& args, int64_t patience, double threshold = 0);
   void on_evaluation(const TrainerState& state, const Evaluation& evaluation, bool best,
                      TrainControl& control) override;
+  std::string state() const override;
+  void set_state(const std::string& state) override;
 
  private:
   std::function<double(const Evaluation&)> score_;
@@ -56,21 +59,26 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
 // InvalidArgument that lists the metrics there are.
 std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
 
-// Where to go on from; nothing to start anew. Throws CheckpointError if there is no checkpoint.
-std::optional<std::filesystem::path> resumed_checkpoint(const TrainingArguments& args);
+// Where to go on from; nothing to start anew: what the arguments name, or, in a job that was started
+// again, the last checkpoint that it has left itself (run_folder.h). Collective. Throws
+// CheckpointError if there is no checkpoint.
+std::optional<std::filesystem::path> resumed_checkpoint(Communicator& comm,
+                                                        const TrainingArguments& args);
 // Puts the best checkpoint's parameters into the model. Collective.
 void load_best_model(Communicator& comm, torch::nn::Module& model, Strategy& strategy,
                      const TrainingArguments& args);
 
 // Rank 0's progress bar, its lines {'loss': ..., 'learning_rate': ..., 'epoch': ...} on stdout, and
-// output_dir/metrics.jsonl. Unless the run resumes one, what a former run has left in output_dir
+// output_dir/metrics.jsonl. Where the run begins anew, what a former run has left in output_dir
 // is moved aside (run_folder.h), and a line on rank 0's stderr says where to. Two lines beside the bar say
 // what a step takes of its memory, planned and counted, and output_dir/memory.svg draws it (memory_report.h).
-// `strategy` and `optimizer` must outlive the loop.
+// `strategy` and `optimizer` must outlive the loop, which stands where it begins.
+enum class RunStart : uint8_t { kAnew, kResumed, kInPlace };
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps, Strategy& strategy,
-                            torch::optim::Optimizer& optimizer);
-TrainOutput run_training(TrainLoop& loop, Communicator& comm, const TrainingSteps& steps);
+                            torch::optim::Optimizer& optimizer, RunStart start);
+// The last callback is added here.
+TrainOutput run_training(ModelOnRanks& run, TrainLoop& loop, const TrainingSteps& steps);
 // Rank 0's line on stdout.
 void print_metrics(const Communicator& comm, const Metrics& metrics);
 

@@ -35,6 +35,7 @@ struct RunningLoss {
     loss += mean * static_cast<double>(count);
     samples += static_cast<double>(count);
   }
+  bool operator==(const RunningLoss&) const = default;
 };
 
 // JSON, one member a field. Reading throws CheckpointError that begins with `source` unless all

@@ -27,7 +27,8 @@ namespace lockstep {
 // with any forward().
 //
 // Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch
-// otherwise, naming the first difference); then rank 0's parameters and buffers are copied to all.
+// otherwise, naming the first difference); then rank 0's parameters and buffers are copied to all,
+// unless DdpOptions::init_sync says that they are equal already.
 // It makes a group of its own of the communicator's ranks.
 //
 // Afterwards every backward() through the model's parameters is collective: it ends with every rank

@@ -39,6 +39,10 @@ struct DdpOptions {
   // loss must come.
   DivideBy divide_by = DivideBy::kRanks;
   bool static_graph = false;  // see ReducerOptions
+  // Compare the ranks' models, and give rank 0's parameters and buffers to all. False, as PyTorch's
+  // init_sync: every rank keeps what it has, which must be of one model; after a recovery
+  // (recover/recovery.h), where buffers may be each rank's own.
+  bool init_sync = true;
 };
 
 }  // namespace lockstep

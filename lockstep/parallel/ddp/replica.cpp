@@ -32,14 +32,18 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWat
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       sync_batch_norms_(std::move(sync_batch_norms)),
-      reducer_((check_same_on_all_ranks(comm_, both(parameters_, buffers_)),
-                broadcast_tensors(comm_, both(parameters_, buffers_)),
-                those_with_gradients(parameters_)),
+      reducer_((make_equal(), those_with_gradients(parameters_)),
                comm_,
                {.bucket_sizes = options_.bucket_sizes,
                 .hook = options_.hook,
                 .unused = options_.unused,
                 .static_graph = options_.static_graph}) {}
+
+void Replica::make_equal() {
+  if (!options_.init_sync) return;
+  check_same_on_all_ranks(comm_, both(parameters_, buffers_));
+  broadcast_tensors(comm_, both(parameters_, buffers_));
+}
 
 double Replica::before_forward(bool training, int64_t samples) {
   sync_batch_norms_.check();

@@ -37,6 +37,7 @@ class Replica {
  private:
   void exchange_buffers(int source, int contributing, bool own_counts);
   Roll call_forward(int64_t samples, bool communicates);
+  void make_equal();
   void note(const Roll& roll);
 
   Communicator comm_;

@@ -24,7 +24,7 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   Task task();
   // -> what the calls that it waits for know it by.
   const std::atomic<bool>* cancel() noexcept {
-    cancelled_.store(true, std::memory_order_relaxed);
+    cancelled_.store(true, std::memory_order_release);  // behind Core::stopped()
     return &cancelled_;
   }
 

@@ -1,0 +1,33 @@
+// LoopPoint: where a TrainLoop stands between a step's update and what follows it: its log, its
+// evaluation, its checkpoint. Not a public header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/trainer_state.h"
+
+namespace lockstep {
+
+// Of this rank. A value: a loop over the same data that goes on there does what this one would have
+// done.
+struct LoopPoint {
+  TrainerState state;  // the step counted
+  // The step's own, which callbacks are still to be told.
+  double loss = 0;
+  int64_t samples = 0;
+  // With that step.
+  RunningLoss since_log, of_epoch;
+  int64_t counted = 0, uncounted = 0, uncounted_steps = 0;
+  int64_t evaluated_step = -1;
+  std::vector<std::string> callbacks;  // TrainCallback::state(), before they are told of the step
+
+  bool operator==(const LoopPoint&) const = default;
+};
+
+// Every bit of it, in bytes. Reading throws DataError.
+std::string to_bytes(const LoopPoint& point);
+LoopPoint loop_point_from(const std::string& bytes);
+
+}  // namespace lockstep

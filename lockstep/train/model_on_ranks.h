@@ -1,0 +1,125 @@
+// ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job; under a launcher
+// that starts dead ranks anew (`lockstep run --on-failure replace`) it outlives them.
+//
+//   ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .groups = groups,
+//                     .algorithm = options});
+//   const TrainResult result = run.attempts([&] {
+//     StrategyModel model(net, strategy);          // and all that stands on run.comm()
+//     TrainLoop loop(run.comm(), task, options);
+//     const ModelOnRanks::Training training(run, loop);
+//     loop.run();
+//     return ...;
+//   });
+//
+// Trainer and the recipes are made of it. A loop of one's own is made of Recovery itself
+// (recover/recovery.h), which says how a step survives.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/recover/recovery.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/train_loop.h"
+
+namespace lockstep {
+
+// One thread, the communicator's. Collective where nothing else is said.
+class ModelOnRanks {
+ public:
+  struct Parts {
+    std::shared_ptr<torch::nn::Module> model;  // rank 0's parameters and buffers go to all
+    std::shared_ptr<Strategy> strategy;
+    // As init() returned it, where ranks are replaced: one that was started anew calls nothing
+    // collective before this class's constructor, in which it meets the others.
+    Communicator comm;
+    // Of the model, called once.
+    std::function<std::vector<torch::optim::OptimizerParamGroup>()> groups;
+    optim::Algorithm algorithm;
+    Strategy::Initial initial = nullptr;  // Strategy::set_up_undrawn()
+    bool float16 = false;                 // with a GradScaler
+  };
+
+  // Throws what Strategy::set_up() and Recovery throw.
+  explicit ModelOnRanks(Parts parts);
+  ModelOnRanks(const ModelOnRanks&) = delete;
+  ModelOnRanks& operator=(const ModelOnRanks&) = delete;
+
+  // The present generation's: others after a recovery. None of these communicates.
+  Communicator& comm() { return recovery_ ? recovery_->comm() : parts_.comm; }
+  torch::nn::Module& model() { return *parts_.model; }
+  Strategy& strategy() { return *parts_.strategy; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+  // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and
+  // the strategy rebinds(). Elsewhere an exception ends the training, as ever.
+  bool recovers() const { return recovery_ != nullptr; }
+  int recoveries() const { return recovery_ ? recovery_->recoveries() : 0; }
+
+  // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced, all
+  // of them agree on it before any takes it.
+  void step(const StepResult& result, const StrategyStep& how);
+
+  // While one lives, steps are of its loop, which has all its callbacks by now. Where the run goes_on(),
+  // so does the loop; elsewhere the caller has put it where it begins.
+  class [[nodiscard]] Training {
+   public:
+    Training(ModelOnRanks& run, TrainLoop& loop) : run_(run) {
+      if (run_.goes_on()) run_.continue_at(loop);
+      run_.loop_ = &loop;
+    }
+    ~Training() { run_.loop_ = nullptr; }
+    Training(const Training&) = delete;
+    Training& operator=(const Training&) = delete;
+
+   private:
+    ModelOnRanks& run_;
+  };
+  // Whether a loop is to go on where the run stood when a rank died: after its first step. Does not
+  // communicate.
+  bool goes_on() const { return !place_.empty(); }
+
+  // What `attempt` returns; after a recovery it is called again, from its beginning, on every rank. So it
+  // makes anew whatever stands on comm(), and refers to nothing that it has made itself when it is left.
+  // Returns once all ranks have returned from it. Throws what it throws where that is no failure of another
+  // rank.
+  template <typename Attempt>
+  auto attempts(const Attempt& attempt) {
+    while (true) {
+      try {
+        auto result = attempt();
+        if (recovery_) comm().barrier();
+        return result;
+      } catch (...) {
+        recover();
+      }
+    }
+  }
+
+ private:
+  void bind();
+  void bind_or_recover();
+  void recover();
+  void continue_at(TrainLoop& loop);
+  std::string place_after_step() const;
+
+  Parts parts_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<amp::GradScaler> scaler_;
+  const TrainLoop* loop_ = nullptr;
+  std::optional<StepResult> result_;  // of the step that is agreed on
+  std::string place_;                 // LoopPoint and streams, as Recovery gave them back
+  std::unique_ptr<Recovery> recovery_;
+};
+
+}  // namespace lockstep

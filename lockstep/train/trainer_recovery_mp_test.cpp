@@ -1,0 +1,336 @@
+// Trainer under a launcher that starts dead ranks anew: whatever a rank is doing when it is killed, the run ends as
+// one that nothing happened to.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint_series.h"
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/long_tests.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::trainer_recovery_mp_test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+constexpr int kRanks = 3;
+constexpr int64_t kSamples = 72, kBatch = 3, kWidth = 6;  // 8 steps an epoch
+constexpr int64_t kSteps = 24;
+
+int env_number(const char* name) {
+  return std::stoi(process_env()(name).value_or("0"));
+}
+
+// Kills this process where a test says so: rank `rank`, in its `life`-th life, at `what` of step `step`.
+struct Death {
+  const char* what;
+  int64_t step;
+  int rank, life;
+};
+using Deaths = std::vector<Death>;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    torch::manual_seed(7);
+    first = register_module("first", torch::nn::Linear(kWidth, 16));
+    norm = register_module("norm", torch::nn::BatchNorm1d(16));
+    dropout = register_module("dropout", torch::nn::Dropout(0.25));
+    last = register_module("last", torch::nn::Linear(16, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(dropout(torch::relu(norm(first(x))))); }
+
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+TORCH_MODULE(Net);
+
+// What happens in this process, in order: how the moment's step is known where nobody says it.
+class Moments {
+ public:
+  explicit Moments(Deaths deaths) : deaths_(std::move(deaths)) {}
+  void at(const char* what) const { at(what, step_ + 1); }
+  void at(const char* what, int64_t step) const {
+    for (const Death& death : deaths_) {
+      if (std::string(death.what) == what && death.step == step && death.rank == env_number("RANK") &&
+          death.life == env_number("LOCKSTEP_RESTART_COUNT"))
+        ::kill(::getpid(), SIGKILL);
+    }
+  }
+  void done(int64_t step) { step_ = step; }
+
+ private:
+  Deaths deaths_;
+  std::atomic<int64_t> step_{0};  // done
+};
+
+struct Points {
+  const Moments* moments;
+  int64_t size() const { return kSamples; }
+  data::Batch batch(std::span<const int64_t> indices) const {
+    moments->at("loading");
+    const at::Tensor ids =
+        at::tensor(at::ArrayRef<int64_t>(indices.data(), indices.size()), at::kLong);
+    return {torch::sin(ids.unsqueeze(1) * 0.7 + at::arange(kWidth) * 1.3), ids};
+  }
+};
+
+struct PointsLoss {
+  Moments* moments;
+  std::vector<int>* seen;
+
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor logits = model(batch.input);
+    if (logits.requires_grad()) {
+      moments->at("forward");
+      logits.register_hook([m = moments](const at::Tensor& gradient) {
+        m->at("backward");
+        return gradient;
+      });
+      const auto* ids = batch.target.const_data_ptr<int64_t>();
+      for (int64_t i = 0; i < batch.target.numel(); ++i) ++(*seen)[static_cast<size_t>(ids[i])];
+    } else {
+      moments->at("evaluating", moments_step());
+    }
+    const at::Tensor labels = batch.target % 3;
+    return {torch::nn::functional::cross_entropy(logits, labels), logits, labels};
+  }
+  int64_t moments_step() const { return *step; }
+  const int64_t* step;
+};
+
+// How often this rank has seen each sample is its own, and what is to come out right.
+class Watch final : public TrainCallback {
+ public:
+  Watch(Moments& moments, std::vector<int>& seen, int64_t& step)
+      : moments_(moments), seen_(seen), step_(step) {}
+  void on_step(const TrainerState& state, const StepResult&) override {
+    moments_.done(state.step);
+    step_ = state.step;
+    moments_.at("stepped", state.step);
+  }
+  void on_log(const TrainerState& state, const LogEvent&) override {
+    moments_.at("logged", state.step);
+  }
+  void on_evaluation(const TrainerState& state, const Evaluation&, bool, TrainControl&) override {
+    moments_.at("evaluated", state.step);
+  }
+  void on_save(TrainerState& state, bool) override {
+    moments_.at("saving", state.step);
+    // While files are written.
+    std::thread([this, step = state.step] { moments_.at("writing", step); }).detach();
+  }
+  std::string state() const override {
+    std::ostringstream text;
+    for (const int count : seen_) text << count << ' ';
+    return text.str();
+  }
+  void set_state(const std::string& state) override {
+    std::istringstream words(state);
+    for (int& count : seen_) words >> count;
+  }
+
+ private:
+  Moments& moments_;
+  std::vector<int>& seen_;
+  int64_t& step_;
+};
+
+fs::path folder_of(const std::string& name) {
+  const auto root = process_env()("TRAINER_RECOVERY_FOLDER");
+  return fs::path(root.value_or("")) / name;
+}
+bool in_rank() {
+  return process_env()("RANK").has_value();
+}
+
+struct How {
+  std::string strategy = "ddp";
+  Deaths deaths = {};
+  int replacements = 0;
+  int64_t workers = 1;
+  bool async_save = false;
+  bool fp16 = false;
+  bool resume = false;
+  int64_t max_steps = kSteps;
+};
+
+void train(Communicator& comm, const std::string& name, const How& how) {
+  const int pid = ::getpid();
+  Moments moments(how.deaths);
+  std::vector<int> seen(kSamples, 0);
+  int64_t step = 0;
+  const Points points{&moments};
+  const fs::path folder = folder_of(name);
+  const TrainingArguments args{.output_dir = folder.string(),
+                               .per_device_train_batch_size = kBatch,
+                               .per_device_eval_batch_size = 5,
+                               .gradient_accumulation_steps = how.strategy == "ddp" ? 2 : 1,
+                               .num_train_epochs = 6,
+                               .max_steps = how.max_steps,
+                               .learning_rate = 0.01,
+                               .fp16 = how.fp16,
+                               .logging_steps = 2,
+                               .eval_strategy = "epoch",
+                               .save_strategy = "steps",
+                               .save_steps = 3,
+                               .save_total_limit = 2,
+                               .async_save = how.async_save,
+                               .dataloader_num_workers = how.workers,
+                               .disable_tqdm = true,
+                               .resume_from_checkpoint = how.resume ? "true" : ""};
+  Net net;
+  torch::manual_seed(100 + static_cast<uint64_t>(comm.rank()));
+  Trainer<Net, Points, PointsLoss> trainer(
+      {.model = net,
+       .comm = comm,
+       .args = args,
+       .train_dataset = &points,
+       .eval_dataset = &points,
+       .compute_loss = {&moments, &seen, &step},
+       .callbacks = {std::make_shared<Watch>(moments, seen, step)},
+       .strategy = make_strategy(how.strategy)});
+  if (comm.generation() > 0) {
+    EXPECT_THROW(trainer.evaluate(), InvalidArgument) << "before train()";
+  }
+  const TrainOutput output = trainer.train();
+  EXPECT_EQ(::getpid(), pid);
+  EXPECT_EQ(output.global_step, how.max_steps);
+  const Metrics metrics = trainer.evaluate();
+  const at::Tensor all_seen = at::tensor(seen, at::kInt);
+  trainer.comm().all_reduce(all_seen);
+  NamedTensors all = to_named_tensors(net->named_buffers());
+  for (const auto& entry : parameters_of(net)) all.push_back(entry);
+  for (const auto& [key, tensor] : optimizer_state(trainer.optimizer()).tensors)
+    all.emplace_back("optimizer." + key, tensor);
+  all.emplace_back("seen", all_seen);
+  all.emplace_back("loss", at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()},
+                                      at::kDouble));
+  write_safetensors(folder / ("rank" + std::to_string(trainer.comm().rank())), all);
+}
+
+// A line a log or evaluation, without what depends on the clock.
+std::vector<std::string> metrics_of(const fs::path& folder) {
+  std::vector<std::string> lines;
+  std::ifstream file(folder / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    auto json = nlohmann::ordered_json::parse(line);
+    for (const char* timed : {"seconds", "samples_per_s", "eval_runtime", "eval_samples_per_second",
+                              "eval_steps_per_second"})
+      json.erase(timed);
+    lines.push_back(json.dump());
+  }
+  return lines;
+}
+
+class TrainerRecovery : public ::testing::Test {
+ protected:
+  TrainerRecovery()
+      : root_(fs::temp_directory_path() /
+              ("lockstep-trainer-recovery-" + std::to_string(::getpid()) + "-" +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    if (in_rank()) return;
+    fs::create_directories(root_);
+    ::setenv("TRAINER_RECOVERY_FOLDER", root_.c_str(), 1);
+  }
+  ~TrainerRecovery() override {
+    std::error_code ignored;
+    if (!in_rank()) fs::remove_all(root_, ignored);
+  }
+
+  void run(const std::string& name, const How& how) {
+    testing::expect_ranks(
+        kRanks, [&](Communicator& comm) { train(comm, name, how); },
+        {.deadline = seconds(testing::long_tests() ? 560 : 100), .replacements = how.replacements},
+        name);
+  }
+
+  void expect_same(const std::string& found, const std::string& expected) {
+    if (in_rank() || HasFailure()) return;
+    for (int r = 0; r < kRanks; ++r) {
+      const std::string file = "rank" + std::to_string(r);
+      const Safetensors a = read_safetensors(root_ / found / file),
+                        b = read_safetensors(root_ / expected / file);
+      ASSERT_EQ(a.tensors.size(), b.tensors.size());
+      for (const auto& [name, tensor] : b.tensors) {
+        ASSERT_NE(a.find(name), nullptr) << name;
+        EXPECT_TRUE(at::equal(*a.find(name), tensor)) << name << " of rank " << r;
+      }
+    }
+    EXPECT_EQ(metrics_of(root_ / found), metrics_of(root_ / expected));
+    EXPECT_FALSE(metrics_of(root_ / found).empty());
+    EXPECT_EQ(checkpoint_steps(root_ / found), checkpoint_steps(root_ / expected));
+    for (const auto& entry : fs::directory_iterator(root_ / found))
+      EXPECT_THAT(entry.path().filename().string(), ::testing::Not(::testing::HasSubstr("partial")));
+  }
+
+  fs::path root_;
+};
+
+TEST_F(TrainerRecovery, ADeathAtAnyMomentCostsNoBitAndNoSample) {
+  const How quiet{.max_steps = kSteps};
+  run("undisturbed", quiet);
+  How killed = quiet;
+  killed.deaths = {{"loading", 1, 1, 0},    {"forward", 2, 0, 0},   {"backward", 4, 2, 0},
+                   {"stepped", 5, 1, 1},    {"logged", 6, 0, 1},    {"saving", 9, 2, 1},
+                   {"writing", 12, 0, 2},   {"evaluating", 16, 1, 2}, {"evaluated", 16, 0, 3},
+                   {"writing", 18, 1, 3},   {"loading", 20, 2, 2},  {"evaluated", 24, 0, 4},
+                   {"saving", 24, 1, 4}};
+  killed.replacements = 20;
+  run("killed", killed);
+  expect_same("killed", "undisturbed");
+  if (in_rank() || HasFailure()) return;
+  const Safetensors result = read_safetensors(root_ / "killed" / "rank0");
+  // 24 steps of 3 ranks, 2 batches of 3: 432 samples, 6 times each.
+  EXPECT_TRUE(at::equal(*result.find("seen"), at::full({kSamples}, 6, at::kInt)));
+}
+
+TEST_F(TrainerRecovery, WhileCheckpointsAreWrittenAsideAndInHalfPrecision) {
+  const How quiet{.async_save = true, .fp16 = true};
+  run("undisturbed", quiet);
+  How killed = quiet;
+  killed.deaths = {{"forward", 4, 0, 0}, {"writing", 6, 1, 0}, {"backward", 10, 2, 0},
+                   {"saving", 12, 0, 1}, {"stepped", 13, 1, 1}};
+  killed.replacements = 9;
+  run("killed", killed);
+  expect_same("killed", "undisturbed");
+}
+
+TEST_F(TrainerRecovery, UnderEveryStrategyThatRebinds) {
+  for (const std::string strategy : {"average", "ring", "naive-ring", "horovod"}) {
+    const How quiet{.strategy = strategy, .workers = 0, .max_steps = 12};
+    run(strategy, quiet);
+    How killed = quiet;
+    killed.deaths = {{"loading", 2, 1, 0}, {"backward", 5, 0, 0}, {"logged", 8, 2, 0}};
+    killed.replacements = 5;
+    run(strategy + "-killed", killed);
+    expect_same(strategy + "-killed", strategy);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::trainer_recovery_mp_test
