@@ -115,7 +115,15 @@ std::string ModelOnRanks::place_after_step() const {
   return to_bytes(place);
 }
 
-void ModelOnRanks::continue_at(TrainLoop& loop) {
+void ModelOnRanks::begin(TrainLoop& loop) {
+  loop_ = &loop;
+  if (!goes_on()) {
+    if (first_states_)
+      loop.set_callback_states(*first_states_);
+    else
+      first_states_ = loop.callback_states();
+    return;
+  }
   const Place place = place_from(place_);
   if (place.stream_count > 0) {
     const auto bytes = static_cast<int64_t>(place.streams.size()) / place.stream_count;

@@ -74,10 +74,7 @@ class ModelOnRanks {
   // so does the loop; elsewhere the caller has put it where it begins.
   class [[nodiscard]] Training {
    public:
-    Training(ModelOnRanks& run, TrainLoop& loop) : run_(run) {
-      if (run_.goes_on()) run_.continue_at(loop);
-      run_.loop_ = &loop;
-    }
+    Training(ModelOnRanks& run, TrainLoop& loop) : run_(run) { run_.begin(loop); }
     ~Training() { run_.loop_ = nullptr; }
     Training(const Training&) = delete;
     Training& operator=(const Training&) = delete;
@@ -110,13 +107,15 @@ class ModelOnRanks {
   void bind();
   void bind_or_recover();
   void recover();
-  void continue_at(TrainLoop& loop);
+  void begin(TrainLoop& loop);
   std::string place_after_step() const;
 
   Parts parts_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<amp::GradScaler> scaler_;
   const TrainLoop* loop_ = nullptr;
+  // Of callbacks, before the first step: some may outlive an attempt.
+  std::optional<std::vector<std::string>> first_states_;
   std::optional<StepResult> result_;  // of the step that is agreed on
   std::string place_;                 // LoopPoint and streams, as Recovery gave them back
   std::unique_ptr<Recovery> recovery_;

@@ -104,15 +104,25 @@ LoopPoint TrainLoop::counted(const StepResult& result) const {
 
 LoopPoint TrainLoop::point_after(const StepResult& result) const {
   LoopPoint point = counted(result);
-  for (const auto& callback : callbacks_) point.callbacks.push_back(callback->state());
+  point.callbacks = callback_states();
   return point;
 }
 
+std::vector<std::string> TrainLoop::callback_states() const {
+  std::vector<std::string> states;
+  for (const auto& callback : callbacks_) states.push_back(callback->state());
+  return states;
+}
+
+void TrainLoop::set_callback_states(const std::vector<std::string>& states) {
+  if (states.size() != callbacks_.size())
+    throw DataError("TrainLoop: states of " + std::to_string(states.size()) +
+                    " callbacks, where there are " + std::to_string(callbacks_.size()));
+  for (size_t i = 0; i < callbacks_.size(); ++i) callbacks_[i]->set_state(states[i]);
+}
+
 void TrainLoop::go_on_at(const LoopPoint& point) {
-  if (point.callbacks.size() != callbacks_.size())
-    throw DataError("TrainLoop: the place to go on at is that of a loop with " +
-                    std::to_string(point.callbacks.size()) + " callbacks, and this has " +
-                    std::to_string(callbacks_.size()));
+  set_callback_states(point.callbacks);
   state_ = point.state;
   since_log_ = point.since_log;
   of_epoch_ = point.of_epoch;
@@ -120,7 +130,6 @@ void TrainLoop::go_on_at(const LoopPoint& point) {
   uncounted_ = point.uncounted;
   uncounted_steps_ = point.uncounted_steps;
   evaluated_step_ = point.evaluated_step;
-  for (size_t i = 0; i < callbacks_.size(); ++i) callbacks_[i]->set_state(point.callbacks[i]);
   finishing_ = {.loss = point.loss, .samples = point.samples, .times = {}, .activations = 0};
 }
 

@@ -119,9 +119,13 @@ class TrainLoop {
   // Of the step under way, whose update is all that is left: where this rank will stand after it.
   LoopPoint point_after(const StepResult& result) const;
   // The next run() begins with what follows the step that led there, log, evaluation and save. The
-  // callbacks are those that the point was taken with, in the same order (DataError where they are not
-  // as many). All ranks.
+  // callbacks are those that the point was taken with, in the same order (set_callback_states()). All
+  // ranks.
   void go_on_at(const LoopPoint& point);
+
+  // Of this rank's callbacks, in order. set_: DataError where there are not as many.
+  std::vector<std::string> callback_states() const;
+  void set_callback_states(const std::vector<std::string>& states);
 
   TrainerState& state() { return state_; }
   // This rank's sums under way, for checkpoints: since the last log, and of the epoch.

@@ -169,6 +169,7 @@ bool in_rank() {
 }
 
 struct How {
+  int ranks = kRanks;
   std::string strategy = "ddp";
   Deaths deaths = {};
   int replacements = 0;
@@ -264,14 +265,14 @@ class TrainerRecovery : public ::testing::Test {
 
   void run(const std::string& name, const How& how) {
     testing::expect_ranks(
-        kRanks, [&](Communicator& comm) { train(comm, name, how); },
+        how.ranks, [&](Communicator& comm) { train(comm, name, how); },
         {.deadline = seconds(testing::long_tests() ? 560 : 100), .replacements = how.replacements},
         name);
   }
 
-  void expect_same(const std::string& found, const std::string& expected) {
+  void expect_same(const std::string& found, const std::string& expected, int ranks = kRanks) {
     if (in_rank() || HasFailure()) return;
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < ranks; ++r) {
       const std::string file = "rank" + std::to_string(r);
       const Safetensors a = read_safetensors(root_ / found / file),
                         b = read_safetensors(root_ / expected / file);
@@ -330,6 +331,16 @@ TEST_F(TrainerRecovery, UnderEveryStrategyThatRebinds) {
     run(strategy + "-killed", killed);
     expect_same(strategy + "-killed", strategy);
   }
+}
+
+TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
+  const How quiet{.ranks = 2, .strategy = "logical4", .max_steps = 12};
+  run("undisturbed", quiet);
+  How killed = quiet;
+  killed.deaths = {{"forward", 1, 0, 0}, {"backward", 5, 1, 0}, {"logged", 8, 0, 1}};
+  killed.replacements = 5;
+  run("killed", killed);
+  expect_same("killed", "undisturbed", 2);
 }
 
 }  // namespace
