@@ -217,6 +217,23 @@ OnFailure on_failure_of(const LaunchOptions& options) {
   return options.on_failure.value_or(usual);
 }
 
+std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts) {
+  if (text.empty()) return std::nullopt;
+  if (text == "restart") return OnFailure::kRestart;
+  if (text == "replace") {
+    if (max_restarts == 0)
+      throw InvalidArgument(
+          "--on-failure=replace needs --max-restarts=N: how often a rank may be replaced");
+    return OnFailure::kReplace;
+  }
+  if (text != "stop")
+    throw InvalidArgument("--on-failure=" + text + ": expected stop, restart or replace");
+  if (max_restarts > 0)
+    throw InvalidArgument("--on-failure=stop contradicts --max-restarts=" +
+                          std::to_string(max_restarts));
+  return OnFailure::kStop;
+}
+
 LaunchResult launch(const LaunchOptions& options) {
   check(options);
   if (options.program.empty() && options.nproc > 0)

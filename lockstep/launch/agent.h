@@ -126,6 +126,9 @@ struct LaunchOptions {
 };
 
 OnFailure on_failure_of(const LaunchOptions& options);
+// What --on-failure says: stop, restart or replace; "": nothing. Throws InvalidArgument, also where it
+// contradicts max_restarts.
+std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts);
 
 // What an agent saw of one of its ranks when the job began to end, before any rank was told to
 // stop.

@@ -130,7 +130,8 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   const TrainingRun run{comm,    parts.run.model(), strategy,   parts.run.optimizer(),
                         trainer, nullptr,           parts.files};
   const bool in_place = parts.run.goes_on();
-  const bool resumes = !in_place && (options.resume || goes_on_from_last(comm, folder.root, folder.last()));
+  const bool resumes =
+      !in_place && goes_on_from_last(comm, folder.root, folder.last(), options.resume);
   if (resumes) restore_training(run, folder.last());
   const bool anew = !in_place && !resumes;
   on_root(comm, [&] { start_folder(folder, config_json, options, anew); });

@@ -108,23 +108,6 @@ std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& m
   return command;
 }
 
-std::optional<launch::OnFailure> way_on_failure(const RunFlags& flags) {
-  if (flags.on_failure.empty()) return std::nullopt;
-  if (flags.on_failure == "restart") return launch::OnFailure::kRestart;
-  if (flags.on_failure == "replace") {
-    if (flags.max_restarts == 0)
-      throw UsageError(
-          "--on-failure=replace needs --max-restarts=N: how often a rank may be replaced");
-    return launch::OnFailure::kReplace;
-  }
-  if (flags.on_failure != "stop")
-    throw UsageError("--on-failure=" + flags.on_failure + ": expected stop, restart or replace");
-  if (flags.max_restarts > 0)
-    throw UsageError("--on-failure=stop contradicts --max-restarts=" +
-                     std::to_string(flags.max_restarts));
-  return launch::OnFailure::kStop;
-}
-
 template <typename Parse>
 auto with_flag(const char* flag, Parse parse) {
   try {
@@ -202,7 +185,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
     throw UsageError("--grace: expected seconds, 0 or more");
   options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
   options.max_restarts = flags.max_restarts;
-  options.on_failure = way_on_failure(flags);
+  options.on_failure = launch::parse_on_failure(flags.on_failure, flags.max_restarts);
   if (!flags.simulate_failures.empty())
     options.simulate_failures = with_flag("--simulate-failures", [&] {
       return launch::parse_failure_drill(flags.simulate_failures);
@@ -227,7 +210,9 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.master_port = flags.master_port;
   if (!flags.rdzv_id.empty()) {
     options.run_id = flags.rdzv_id;
-  } else if (flags.standalone) {
+  } else if (flags.standalone ||
+             (flags.max_restarts > 0 && (!options.nodes || !options.nodes->remotes.empty()))) {
+    // A job that is started again knows by it what it has left itself (train/run_folder.h).
     options.run_id = to_hex(random_bytes(8));
   }
   options.role = flags.role;

@@ -102,12 +102,23 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
       "write the run step by step to this file: losses, evaluations, where a step's time "
       "went, memory; `lockstep compare` reads it");
   app.add_flag("--resume", result.resume, "go on from OUTPUT/checkpoints/last");
+  std::string on_failure;
+  app.add_option("--on-failure", on_failure,
+                 "what follows when a rank dies: stop, restart of all ranks from the last checkpoint "
+                 "(the default with --max-restarts), or replace: the others go on in place, and no "
+                 "step is lost")
+      ->type_name("WAY");
+  app.add_option("--max-restarts", result.max_restarts,
+                 "how often all ranks are restarted, or single ones replaced [0]")
+      ->type_name("N");
   app.add_flag("--quiet", result.quiet, "no summary at the end");
   parse(app, arguments);
   if (&recipe_of(result.recipe) != &likely) {
     throw InvalidArgument("the recipe is " + result.recipe + ", but '" + likely.name +
                           "' comes before it; give the recipe first");
   }
+  if (result.max_restarts < 0) throw InvalidArgument("--max-restarts must not be negative");
+  result.on_failure = launch::parse_on_failure(on_failure, result.max_restarts);
   if (!result.record.empty() && result.record == result.json)
     throw InvalidArgument("--record and --json are both " + result.json + "; give two files");
   if (dropout_option != nullptr && dropout_option->count() > 0) {
@@ -118,6 +129,11 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     if (slot.option->count() > 0) result.settings.emplace_back(slot.field->name, slot.text);
   }
   return result;
+}
+
+bool goes_on_by_itself(const TrainArguments& arguments) {
+  const RunFolder folder{apply(default_config(arguments.recipe), arguments).output};
+  return left_by_this_job(folder.root, process_env()) && checkpoint_exists(folder.last());
 }
 
 TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks) {

@@ -8,6 +8,7 @@
 
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/output.h"
+#include "lockstep/launch/agent.h"
 #include "lockstep/recipes/train_config.h"
 
 namespace lockstep::engine {
@@ -21,12 +22,18 @@ struct TrainArguments {
   std::string record;
   bool resume = false;
   bool quiet = false;  // no summary at the end
+  std::optional<launch::OnFailure> on_failure;  // where this command starts the ranks
+  int max_restarts = 0;
 
   bool gives(const std::string& field) const;
 };
 
 // Throws HelpShown, InvalidArgument.
 TrainArguments parse_train_arguments(const Arguments& arguments);
+
+// Whether the run's output was left by an earlier attempt of the job that this process is a rank of, with a
+// checkpoint (run_folder.h): then it is as if --resume had been given. Throws InvalidArgument.
+bool goes_on_by_itself(const TrainArguments& arguments);
 
 struct TrainPlan {
   TrainConfig config;     // resolved

@@ -16,6 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/output.h"
+#include "lockstep/core/secret.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/job_environment.h"
@@ -83,12 +84,15 @@ int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const Start
   return 0;
 }
 
-int start_ranks(const TrainPlan& plan, const StartedRun& run) {
+int start_ranks(const TrainPlan& plan, const TrainArguments& arguments, const StartedRun& run) {
   launch::LaunchOptions options;
   options.command = {"lockstep", "train"};
   options.command.insert(options.command.end(), run.arguments.begin(), run.arguments.end());
   options.program = self().string();
   options.nproc = static_cast<int>(plan.config.nproc);
+  options.on_failure = arguments.on_failure;
+  options.max_restarts = arguments.max_restarts;
+  options.run_id = to_hex(random_bytes(8));  // by which a restarted run knows its own checkpoints
   const int code = launch::launch(options).exit_code;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     if (code == 128 + signal) write_all(STDERR_FILENO, stopped_line(run, signal));
@@ -100,9 +104,11 @@ int start_ranks(const TrainPlan& plan, const StartedRun& run) {
 
 int train_command(const Arguments& arguments) {
   return run_guarded("train", [&] {
-    const TrainArguments parsed = parse_train_arguments(arguments);
+    TrainArguments parsed = parse_train_arguments(arguments);
     const auto job = launch::read_job_environment(process_env());
     const bool alone = job.launcher == launch::Launcher::kNone;
+    // Ranks that were started again go on from what they have saved, as many or not.
+    if (!alone && goes_on_by_itself(parsed)) parsed.resume = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
     const StartedRun run{.output = plan.config.output,
@@ -117,10 +123,11 @@ int train_command(const Arguments& arguments) {
       }
       return run_rank(plan, parsed, run);
     }
+    const bool here = plan.config.nproc == 1 && parsed.max_restarts == 0;
     std::optional<StopOnSignal> stop;
-    if (plan.config.nproc == 1) stop.emplace(run);
+    if (here) stop.emplace(run);
     const OutputFolder output = check_train_input(plan, parsed);
-    return plan.config.nproc == 1 ? run_rank(plan, parsed, run) : start_ranks(plan, run);
+    return here ? run_rank(plan, parsed, run) : start_ranks(plan, parsed, run);
   });
 }
 
