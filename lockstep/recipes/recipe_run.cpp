@@ -134,7 +134,8 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
       !in_place && goes_on_from_last(comm, folder.root, folder.last(), options.resume);
   if (resumes) restore_training(run, folder.last());
   const bool anew = !in_place && !resumes;
-  on_root(comm, [&] { start_folder(folder, config_json, options, anew); });
+  on_root(comm,
+          [&] { start_folder(folder, config_json, options, anew && !parts.run.again()); });
 
   TrainResult result;
   result.question = std::move(parts.question);
@@ -154,7 +155,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   std::optional<int64_t> activations;
   if (strategy.has_whole_parameters()) activations = parts.plan_activations();
   std::shared_ptr<MemoryCallback> memory;
-  const bool says = options.progress && !in_place;
+  const bool says = options.progress && !parts.run.again() && !in_place;
   if (const std::string layout = strategy.layout(); comm.rank() == 0 && says && !layout.empty())
     write_all(STDERR_FILENO, layout + "\n");
   if (comm.rank() == 0) {

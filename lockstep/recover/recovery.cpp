@@ -4,9 +4,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <chrono>
-#include <cstdio>
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -21,10 +18,10 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/text.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/recover/resumption.h"
+#include "lockstep/recover/reunion.h"
 
 namespace lockstep {
 namespace {
@@ -63,22 +60,6 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   }
   for (const auto& [name, tensor] : tensors) comm.recv(tensor, from);
   return tensors;
-}
-
-// "step 20 goes on after 0.71 s: rank 1 was replaced (met after 0.68 s); it had failed so: ...".
-std::string recovery_line(const Resumption& plan, const Recovery::Times& times,
-                          const std::string& reason) {
-  std::vector<int> replaced;
-  for (const auto& newcomer : plan.newcomers) replaced.push_back(newcomer.rank);
-  char seconds[64];
-  std::snprintf(seconds, sizeof seconds, "%.2f s (all ranks had met after %.2f s)", times.ready,
-                times.met);
-  const std::string who = replaced.empty()
-                              ? "nobody had to be replaced"
-                              : "rank " + joined(replaced, ", ") +
-                                    (replaced.size() == 1 ? " was replaced" : " were replaced");
-  return "step " + std::to_string(plan.step) + " goes on after " + seconds + ", " + who +
-         "; what had happened: " + reason;
 }
 
 // Of a module that is not in the CPU's memory, which is not understood yet.
@@ -131,18 +112,8 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   }
 }
 
-// What the exception that is being handled says, which is thrown further where nobody can go on: half
-// of an update is no state, a lost one is lost, and without a launcher that replaces ranks nobody
-// comes.
 std::string Recovery::reason_to_go_on() const {
-  if (phase_ == Phase::kUpdating || lost_ || comm_.generation() == 0) throw;
-  try {
-    throw;
-  } catch (const PeerLost& error) {
-    return error.what();
-  } catch (const Timeout& error) {
-    return error.what();
-  }
+  return recover::reason_to_go_on(comm_, phase_ == Phase::kUpdating || lost_);
 }
 
 // What this rank has alone, as it is now.
@@ -203,31 +174,22 @@ void Recovery::finish() {
   }
 }
 
-// Until no rank dies on the way.
 void Recovery::meet_again(Deadline deadline, const std::string& reason) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  const auto seconds = [start] {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  while (true) {
-    try {
-      comm_ = comm_.reform(deadline);
-      times_.met = seconds();
-      const Resumption plan = resume();
-      times_.ready = seconds();
-      ++recoveries_;
-      if (comm_.rank() == plan.source) log_warning(recovery_line(plan, times_, reason));
-      if (comm_.rank() == 0 && plan.anew)
-        log_warning(
-            "no rank held the state of training any more, it begins anew; what had happened: " +
-            reason);
-      return;
-    } catch (...) {
-      reason_to_go_on();  // one more has died
-      if (deadline.expired()) throw;
-    }
+  Resumption plan;
+  recover::meet_again(
+      comm_, deadline, times_, [&] { plan = resume(); },
+      [this] { return phase_ == Phase::kUpdating || lost_; });
+  ++recoveries_;
+  if (comm_.rank() == plan.source) {
+    std::vector<int> replaced;
+    for (const auto& newcomer : plan.newcomers) replaced.push_back(newcomer.rank);
+    log_warning(recover::recovery_line("step " + std::to_string(plan.step) + " goes on", replaced,
+                                       times_, reason));
   }
+  if (comm_.rank() == 0 && plan.anew)
+    log_warning(
+        "no rank held the state of training any more, it begins anew; what had happened: " +
+        reason);
 }
 
 // In a new generation: all ranks stand at the same step afterwards.

@@ -41,6 +41,7 @@
 #include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/recover/reunion.h"
 
 namespace torch::nn {
 class Module;
@@ -116,12 +117,7 @@ class Recovery {
   // newcomers' constructors.
   void recover();
 
-  // Seconds of the latest recovery on this rank, since recover() was called: until all ranks had met
-  // again, and until all stood at the same step. Zeros before the first.
-  struct Times {
-    double met = 0;
-    double ready = 0;
-  };
+  using Times = recover::RecoveryTimes;
   Times times() const { return times_; }
 
   // At the end: returns once all ranks have done all their steps, so that none ends while others

@@ -13,6 +13,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/core/secret.h"
 #include "lockstep/launch/spawn.h"
 
 namespace lockstep::testing {
@@ -100,6 +101,7 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
   launch_options.prefix = launch::LinePrefix::kRank;
   launch_options.quiet = true;
   launch_options.threads_per_rank = 1;
+  launch_options.run_id = to_hex(random_bytes(8));  // a job of its own
   if (options.replacements > 0) {
     launch_options.on_failure = launch::OnFailure::kReplace;
     launch_options.max_restarts = options.replacements;

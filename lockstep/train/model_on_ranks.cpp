@@ -1,14 +1,19 @@
 #include "lockstep/train/model_on_ranks.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/nn/module.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/rng_state.h"
+#include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/recover/rank_copy.h"
 #include "lockstep/train/loop_point.h"
 
 namespace lockstep {
@@ -25,7 +30,16 @@ at::Tensor tensor_of(const std::string& bytes, at::IntArrayRef shape) {
   return at::from_blob(const_cast<char*>(bytes.data()), shape, at::kByte).clone();
 }
 
-// What Recovery keeps of a loop: its point, and the streams of a strategy that has some of its own.
+using Json = nlohmann::json;
+
+Json binary(const std::string& bytes) {
+  return Json::binary({bytes.begin(), bytes.end()});
+}
+std::string from_binary(const Json& json) {
+  return {json.get_binary().begin(), json.get_binary().end()};
+}
+
+// What is kept of a loop: its point, and the streams of a strategy that has some of its own.
 struct Place {
   std::string point;
   std::string streams;
@@ -33,57 +47,137 @@ struct Place {
 };
 
 std::string to_bytes(const Place& place) {
-  using Json = nlohmann::json;
-  const auto binary = [](const std::string& s) { return Json::binary({s.begin(), s.end()}); };
   std::string bytes;
   Json::to_cbor(Json{binary(place.point), binary(place.streams), place.stream_count}, bytes);
   return bytes;
 }
 
 Place place_from(const std::string& bytes) try {
-  const auto json = nlohmann::json::from_cbor(bytes);
-  const auto text = [](const nlohmann::json& b) {
-    return std::string(b.get_binary().begin(), b.get_binary().end());
-  };
-  return {text(json.at(0)), text(json.at(1)), json.at(2).get<int64_t>()};
-} catch (const nlohmann::json::exception& error) {
+  const Json json = Json::from_cbor(bytes);
+  return {from_binary(json.at(0)), from_binary(json.at(1)), json.at(2).get<int64_t>()};
+} catch (const Json::exception& error) {
   throw DataError(std::string(kSource) + " is damaged: " + error.what());
+}
+
+std::vector<at::Tensor> buffers_of(const torch::nn::Module& model) {
+  std::vector<at::Tensor> buffers;
+  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
+    buffers.push_back(buffer);
+  return buffers;
+}
+
+// The model's parameters lose what they had in common with an optimizer that is gone. `values`: they keep theirs.
+void detach_parameters(torch::nn::Module& model, bool values) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : model.parameters()) {
+    parameter.mutable_grad() = at::Tensor();
+    // Memory that nobody writes is none.
+    if (parameter.requires_grad() && !values)
+      parameter.set_data(at::empty_like(parameter));
+    else
+      parameter.set_data(parameter.detach().clone());
+  }
 }
 
 }  // namespace
 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
-  const Strategy::Initial initial = std::exchange(parts_.initial, nullptr);
   if (parts_.float16) scaler_.emplace(parts_.comm);
-  if (!strategy.rebinds() || parts_.comm.generation() == 0) {
-    if (initial)
-      strategy.set_up_undrawn(parts_.model, parts_.comm, initial);
-    else
-      strategy.set_up(parts_.model, parts_.comm);
+  const bool replaced = parts_.comm.generation() > 0;
+  if (replaced && strategy.rebinds()) {
+    if (parts_.initial) {
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, parameter] : parameters_of(*parts_.model))
+        parts_.initial(name, 0, parameter.view(-1));
+    }
     optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
-    return;
+    recovery_ = std::make_unique<Recovery>(
+        parts_.comm, Recoverable{.model = parts_.model,
+                                 .optimizer = optimizer_.get(),
+                                 .scaler = scaler(),
+                                 .save = [this] { return place_after_step(); },
+                                 .load = [this](const std::string& place) { place_ = place; }});
+    bind_or_recover();
+  } else if (replaced && strategy.has_shares()) {
+    first_stream_ = cpu_rng_state();
+    rollback_ = std::make_unique<RollbackRecovery>(parts_.comm,
+                                                   RollbackOptions{.every = parts_.copy_every});
+    bind_or_recover();
+  } else {
+    set_up();
   }
-  if (initial) {
-    const at::NoGradGuard no_grad;
-    for (const auto& [name, parameter] : parameters_of(*parts_.model))
-      initial(name, 0, parameter.view(-1));
-  }
-  optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
-  recovery_ = std::make_unique<Recovery>(
-      parts_.comm, Recoverable{.model = parts_.model,
-                               .optimizer = optimizer_.get(),
-                               .scaler = scaler(),
-                               .save = [this] { return place_after_step(); },
-                               .load = [this](const std::string& place) { place_ = place; }});
-  bind_or_recover();
 }
 
-// The strategy, to the present generation. What it draws on the way is not what training draws.
+void ModelOnRanks::set_up() {
+  Strategy& strategy = *parts_.strategy;
+  if (parts_.initial)
+    strategy.set_up_undrawn(parts_.model, comm(), parts_.initial);
+  else
+    strategy.set_up(parts_.model, comm());
+  optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
+}
+
+// All that stands on the ranks, to the present generation.
 void ModelOnRanks::bind() {
-  const at::Tensor stream = cpu_rng_state();
-  parts_.strategy->bind(parts_.model, comm());
-  set_cpu_rng_state(stream, kSource);
+  Strategy& strategy = *parts_.strategy;
+  if (recovery_) {
+    // What the strategy draws on the way is not what training draws.
+    const at::Tensor stream = cpu_rng_state();
+    strategy.bind(parts_.model, comm());
+    set_cpu_rng_state(stream, kSource);
+    return;
+  }
+  if (scaler_) scaler_->use(comm());
+  const std::optional<at::Tensor>& state = rollback_->state();
+  if (optimizer_ || state) {
+    optimizer_.reset();
+    detach_parameters(*parts_.model, /*values=*/!state);
+  }
+  if (!state) {
+    place_.clear();
+    set_cpu_rng_state(first_stream_, kSource);
+    return set_up();
+  }
+  strategy.bind(parts_.model, comm());
+  optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
+  put_back(*state);
+}
+
+// This rank's, after a step whose loop is at its point.
+at::Tensor ModelOnRanks::state() const {
+  Json extra{binary(place_after_step())};
+  if (scaler_) extra.push_back(to_json(scaler_->state()));
+  std::string bytes;
+  Json::to_cbor(extra, bytes);
+  const at::Tensor packed = recover::pack(
+      {.generator = cpu_rng_state(), .buffers = buffers_of(*parts_.model), .extra = bytes});
+  const at::Tensor share = parts_.strategy->share(*optimizer_);
+  const int64_t length = packed.numel();
+  const auto head = static_cast<int64_t>(sizeof length);
+  at::Tensor all = at::empty({head + length + share.numel()}, at::kByte);
+  std::memcpy(all.mutable_data_ptr(), &length, sizeof length);
+  all.narrow(0, head, length).copy_(packed);
+  all.narrow(0, head + length, share.numel()).copy_(share);
+  return all;
+}
+
+void ModelOnRanks::put_back(const at::Tensor& state) {
+  int64_t length = 0;
+  const auto head = static_cast<int64_t>(sizeof length);
+  if (state.numel() >= head) std::memcpy(&length, state.const_data_ptr(), sizeof length);
+  if (length < 1 || length > state.numel() - head)
+    throw DataError(std::string(kSource) + " is damaged");
+  parts_.strategy->restore_share(
+      *optimizer_, state.narrow(0, head + length, state.numel() - head - length));
+  const std::vector<at::Tensor> buffers = buffers_of(*parts_.model);
+  const recover::RankState rank = recover::unpack(state.narrow(0, head, length), buffers);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(rank.buffers[i]);
+  set_cpu_rng_state(rank.generator, kSource);
+  const Json extra = Json::from_cbor(rank.extra);
+  place_ = from_binary(extra.at(0));
+  if (scaler_) scaler_->load_state(scaler_state_from_json(extra.at(1).get<std::string>(), kSource));
 }
 
 void ModelOnRanks::bind_or_recover() {
@@ -91,17 +185,25 @@ void ModelOnRanks::bind_or_recover() {
     try {
       return bind();
     } catch (...) {
-      recovery_->recover();  // one more has died
+      recover_ranks();  // one more has died
     }
   }
 }
 
 // While an exception is handled, which is thrown further where it is no failure of another rank.
 void ModelOnRanks::recover() {
-  if (!recovery_) throw;
-  recovery_->recover();
+  recover_ranks();
   result_.reset();
   bind_or_recover();
+}
+
+void ModelOnRanks::recover_ranks() {
+  if (recovery_)
+    recovery_->recover();
+  else if (rollback_)
+    rollback_->recover();
+  else
+    throw;
 }
 
 std::string ModelOnRanks::place_after_step() const {
@@ -122,8 +224,10 @@ void ModelOnRanks::begin(TrainLoop& loop) {
       loop.set_callback_states(*first_states_);
     else
       first_states_ = loop.callback_states();
+    if (rollback_) rollback_->begin([this] { return state(); });
     return;
   }
+  if (rollback_) rollback_->begin([this] { return state(); });
   const Place place = place_from(place_);
   if (place.stream_count > 0) {
     const auto bytes = static_cast<int64_t>(place.streams.size()) / place.stream_count;
@@ -136,6 +240,10 @@ void ModelOnRanks::begin(TrainLoop& loop) {
 void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {
   if (!recovery_) {
     strategy().step(*optimizer_, how);
+    if (!rollback_) return;
+    result_ = result;
+    rollback_->stepped([this] { return state(); });
+    result_.reset();
     return;
   }
   // From here on the step communicates no more.

@@ -29,6 +29,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/recover/recovery.h"
+#include "lockstep/recover/rollback_recovery.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
@@ -48,6 +49,9 @@ class ModelOnRanks {
     optim::Algorithm algorithm;
     Strategy::Initial initial = nullptr;  // Strategy::set_up_undrawn()
     bool float16 = false;                 // with a GradScaler
+    // Where the state is divided (Strategy::has_shares()): steps between two copies of a rank's share in another rank's
+    // memory; after a death so many at most are repeated.
+    int64_t copy_every = 10;
   };
 
   // Throws what Strategy::set_up() and Recovery throw.
@@ -56,15 +60,22 @@ class ModelOnRanks {
   ModelOnRanks& operator=(const ModelOnRanks&) = delete;
 
   // The present generation's: others after a recovery. None of these communicates.
-  Communicator& comm() { return recovery_ ? recovery_->comm() : parts_.comm; }
+  Communicator& comm() {
+    return recovery_ ? recovery_->comm() : rollback_ ? rollback_->comm() : parts_.comm;
+  }
   torch::nn::Module& model() { return *parts_.model; }
   Strategy& strategy() { return *parts_.strategy; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and
-  // the strategy rebinds(). Elsewhere an exception ends the training, as ever.
-  bool recovers() const { return recovery_ != nullptr; }
-  int recoveries() const { return recovery_ ? recovery_->recoveries() : 0; }
+  // the strategy rebinds() or has_shares(). Elsewhere an exception ends the training, as ever.
+  bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
+
+  // Whether this attempt is not the first of this process. Does not communicate.
+  bool again() const {
+    return (recovery_ && recovery_->recoveries() > 0) ||
+           (rollback_ && rollback_->recoveries() > 0);
+  }
 
   // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced, all
   // of them agree on it before any takes it.
@@ -95,7 +106,7 @@ class ModelOnRanks {
     while (true) {
       try {
         auto result = attempt();
-        if (recovery_) comm().barrier();
+        if (recovers()) comm().barrier();
         return result;
       } catch (...) {
         recover();
@@ -104,11 +115,15 @@ class ModelOnRanks {
   }
 
  private:
+  void set_up();
   void bind();
   void bind_or_recover();
   void recover();
+  void recover_ranks();
   void begin(TrainLoop& loop);
   std::string place_after_step() const;
+  at::Tensor state() const;
+  void put_back(const at::Tensor& state);
 
   Parts parts_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
@@ -117,8 +132,11 @@ class ModelOnRanks {
   // Of callbacks, before the first step: some may outlive an attempt.
   std::optional<std::vector<std::string>> first_states_;
   std::optional<StepResult> result_;  // of the step that is agreed on
-  std::string place_;                 // LoopPoint and streams, as Recovery gave them back
+  std::string place_;                 // LoopPoint and streams, as they came back
+  at::Tensor first_stream_;           // random, of a run that has not begun
+  // One of them, where ranks are replaced: of whole states, and of divided ones.
   std::unique_ptr<Recovery> recovery_;
+  std::unique_ptr<RollbackRecovery> rollback_;
 };
 
 }  // namespace lockstep

@@ -108,7 +108,22 @@ class ZeroStrategy final : public Strategy {
   std::string name() const override { return units_ ? "fsdp" : "zero" + std::to_string(stage_); }
   void set_up(ModulePtr model, Communicator comm) override {
     Strategy::set_up(model, std::move(comm));
+    initial_ = nullptr;  // values are there
+  }
+  // Without values, until restore_share(): what an optimizer would begin with is not looked at.
+  void bind(ModulePtr model, Communicator comm) override {
+    held_.reset();
+    optimizer_ = nullptr;
+    keep(std::move(model), std::move(comm));
     look_for_layers();
+    initial_ = [](const std::string&, int64_t, const at::Tensor&) {};
+  }
+  bool has_shares() const override { return true; }
+  at::Tensor share(torch::optim::Optimizer& optimizer) override {
+    return dynamic_cast<ZeroOptimizer&>(optimizer).share();
+  }
+  void restore_share(torch::optim::Optimizer& optimizer, const at::Tensor& share) override {
+    dynamic_cast<ZeroOptimizer&>(optimizer).restore_share(share);
   }
   void set_up_undrawn(ModulePtr model, Communicator comm, Initial initial) override {
     keep(std::move(model), std::move(comm));

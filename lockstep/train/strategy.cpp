@@ -109,6 +109,13 @@ StepMemory Strategy::memory(torch::optim::Optimizer& optimizer) {
   return memory;
 }
 
+at::Tensor Strategy::share(torch::optim::Optimizer& /*optimizer*/) {
+  throw InvalidArgument("strategy " + name() + " has no shares");
+}
+void Strategy::restore_share(torch::optim::Optimizer& /*optimizer*/, const at::Tensor& /*share*/) {
+  throw InvalidArgument("strategy " + name() + " has no shares");
+}
+
 Checkpoint Strategy::divided_state() {
   throw InvalidArgument("strategy " + name() + " does not divide the model");
 }

@@ -146,6 +146,14 @@ class Strategy {
   // large model.
   virtual bool divides_state() const { return false; }
 
+  // Of one that does, and lets another rank's memory keep this rank's share of it (recover/rollback_recovery.h): all that
+  // goes with this rank, as bytes (uint8, 1-D), of an optimizer that make_optimizer() gave; and put back, in the place
+  // of what bind() and make_optimizer() have begun with, on all ranks of which each gives its own. bind() then takes a
+  // model whose parameters have no values. share() does not communicate.
+  virtual bool has_shares() const { return false; }
+  virtual at::Tensor share(torch::optim::Optimizer& optimizer);
+  virtual void restore_share(torch::optim::Optimizer& optimizer, const at::Tensor& share);
+
   // Whether the model itself is divided, and its parameters here are names without values. Then a checkpoint is what
   // divided_state() of all ranks gives, Checkpoint::model_slices, optimizer and, of rank 0, files of its own;
   // load_divided_state() takes that over from one that was read with ModelForm::kSlices, kModelAndConfig: the

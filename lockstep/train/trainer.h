@@ -67,6 +67,8 @@ class Trainer {
     std::shared_ptr<Strategy> strategy = nullptr;
     // The model was made without values, and gets them from it (Strategy::set_up_undrawn()).
     Strategy::Initial initial = nullptr;
+    // Where ranks are replaced and the strategy divides the state: ModelOnRanks::Parts::copy_every.
+    int64_t copy_every = 10;
     // What a log says in metrics.jsonl beside the loss, such as expert_figures(); as TrainTask::figures, on all ranks.
     std::function<Metrics(M&)> figures = {};
   };
@@ -81,7 +83,8 @@ class Trainer {
               .groups = [this] { return optim::decay_groups(*parts_.model, adam_options(parts_.args)); },
               .algorithm = adam_options(parts_.args),
               .initial = std::exchange(parts_.initial, nullptr),
-              .float16 = parts_.args.fp16}),
+              .float16 = parts_.args.fp16,
+              .copy_every = parts_.copy_every}),
         model_(parts_.model, parts_.strategy),
         judges_(model_.strategy().evaluation_ranks(run_.comm())) {}
   Trainer(const Trainer&) = delete;
@@ -208,7 +211,9 @@ class Trainer {
     if (!run_.goes_on()) {
       const auto from = resumed_checkpoint(run_.comm(), args);
       if (from) restore_training(saved, *from);
-      start = from ? RunStart::kResumed : RunStart::kAnew;
+      start = from            ? RunStart::kResumed
+              : run_.again() ? RunStart::kAgain
+                             : RunStart::kAnew;
     }
     add_callbacks(loop, saved, start);
     TrainOutput output = run_to_end(loop);

@@ -214,8 +214,8 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
   on_root(comm, [&] {
     const std::filesystem::path folder = args.output_dir;
     const OutputFolder output(folder);
-    const bool anew = start == RunStart::kAnew;
-    if (anew) {
+    const bool anew = start == RunStart::kAnew || start == RunStart::kAgain;
+    if (start == RunStart::kAnew) {
       if (const auto moved = make_room_for_run(folder, parts_of_run(folder), process_env()))
         write_all(STDERR_FILENO, *moved + "\n");
     }
@@ -226,7 +226,7 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
   });
   if (comm.rank() != 0) return;
   std::function<void(const std::string&)> say;
-  if (!args.disable_tqdm && start != RunStart::kInPlace)
+  if (!args.disable_tqdm && (start == RunStart::kAnew || start == RunStart::kResumed))
     say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
   loop.add(std::make_shared<MemoryCallback>(strategy, optimizer, std::move(say),
                                             RunFolder{args.output_dir}.memory()));

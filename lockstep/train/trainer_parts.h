@@ -73,7 +73,12 @@ void load_best_model(Communicator& comm, torch::nn::Module& model, Strategy& str
 // is moved aside (run_folder.h), and a line on rank 0's stderr says where to. Two lines beside the bar say
 // what a step takes of its memory, planned and counted, and output_dir/memory.svg draws it (memory_report.h).
 // `strategy` and `optimizer` must outlive the loop, which stands where it begins.
-enum class RunStart : uint8_t { kAnew, kResumed, kInPlace };
+enum class RunStart : uint8_t {
+  kAnew,
+  kAgain,    // nothing of what this process has written counts
+  kResumed,  // from a checkpoint
+  kInPlace,  // where a rank died
+};
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps, Strategy& strategy,
                             torch::optim::Optimizer& optimizer, RunStart start);

@@ -26,6 +26,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/train/trainer.h"
@@ -178,6 +179,7 @@ struct How {
   bool fp16 = false;
   bool resume = false;
   int64_t max_steps = kSteps;
+  int64_t copy_every = 4;
 };
 
 void train(Communicator& comm, const std::string& name, const How& how) {
@@ -214,7 +216,8 @@ void train(Communicator& comm, const std::string& name, const How& how) {
        .eval_dataset = &points,
        .compute_loss = {&moments, &seen, &step},
        .callbacks = {std::make_shared<Watch>(moments, seen, step)},
-       .strategy = make_strategy(how.strategy)});
+       .strategy = make_strategy(how.strategy),
+       .copy_every = how.copy_every});
   if (comm.generation() > 0) {
     EXPECT_THROW(trainer.evaluate(), InvalidArgument) << "before train()";
   }
@@ -226,7 +229,10 @@ void train(Communicator& comm, const std::string& name, const How& how) {
   trainer.comm().all_reduce(all_seen);
   NamedTensors all = to_named_tensors(net->named_buffers());
   for (const auto& entry : parameters_of(net)) all.push_back(entry);
-  for (const auto& [key, tensor] : optimizer_state(trainer.optimizer()).tensors)
+  auto* divided = dynamic_cast<ZeroOptimizer*>(&trainer.optimizer());
+  const Safetensors state =
+      divided != nullptr ? divided->state_on_root() : optimizer_state(trainer.optimizer());
+  for (const auto& [key, tensor] : state.tensors)
     all.emplace_back("optimizer." + key, tensor);
   all.emplace_back("seen", all_seen);
   all.emplace_back("loss", at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()},
@@ -341,6 +347,22 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
   killed.replacements = 5;
   run("killed", killed);
   expect_same("killed", "undisturbed", 2);
+}
+
+// Whose state is divided: all go back to the latest copies.
+TEST_F(TrainerRecovery, WithDividedStates) {
+  for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
+    const How quiet{
+        .strategy = strategy, .fp16 = strategy == "zero2", .copy_every = strategy == "zero3" ? 1 : 4};
+    run(strategy, quiet);
+    How killed = quiet;
+    killed.deaths = {{"loading", 1, 1, 0}, {"forward", 2, 0, 0},  {"backward", 5, 2, 0},
+                     {"stepped", 7, 1, 1}, {"saving", 9, 0, 1},   {"writing", 12, 2, 1},
+                     {"logged", 14, 0, 2}, {"evaluating", 16, 1, 2}, {"saving", 24, 2, 2}};
+    killed.replacements = 14;
+    run(strategy + "-killed", killed);
+    expect_same(strategy + "-killed", strategy);
+  }
 }
 
 }  // namespace

@@ -263,6 +263,15 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // nothing has changed.
   void load_state(const SlicedTensors& state, const std::string& source);
 
+  // All that is this rank's alone, as bytes (uint8, 1-D, new with every call): its parts of the parameters, masters and
+  // moments, and how many steps they have seen; options are not. For a run that goes back to it, or whose rank is
+  // started anew (recover/rollback_recovery.h). Between steps. Does not communicate.
+  at::Tensor share() const;
+  // Puts back what share() gave on the rank of this number among as many, of the same parameters and options; returns
+  // when all ranks' parts are there. Between steps. Collective. Throws DataError for bytes of another optimizer; then nothing
+  // has changed here, and the others wait.
+  void restore_share(const at::Tensor& share);
+
   // Elements of state that this rank keeps, padding included.
   int64_t state_numel() const;
   size_t bucket_count() const;

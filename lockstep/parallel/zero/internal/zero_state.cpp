@@ -215,6 +215,22 @@ void ZeroState::update(double divisor, const Groups& groups) {
   for (ZeroBucket& bucket : buckets_.buckets()) bucket.work.wait();
 }
 
+void ZeroState::parameters_changed() {
+  if (buckets_.units()) buckets_.units()->before_change();
+  std::vector<at::Tensor> flats;
+  for (ZeroBucket& bucket : buckets_.buckets()) {
+    if (buckets_.host_copy() != nullptr) {
+      if (!bucket.unit) flats.push_back(bucket.parameters);
+    } else if (sharded()) {
+      comm_.iall_gather(bucket.parameters, bucket.own_parameters).wait();
+    }
+    for (const ZeroSlot& slot : bucket.slots)
+      buckets_.parameters()[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  if (buckets_.host_copy() != nullptr) buckets_.host_copy()->publish(flats);
+  if (buckets_.units()) buckets_.units()->changed();
+}
+
 ZeroMemory ZeroState::planned_memory(const Groups& groups, const ZeroAlgorithm& defaults) const {
   const HostCopy* copy = buckets_.host_copy();
   std::vector<std::string> names;

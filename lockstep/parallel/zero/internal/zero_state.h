@@ -33,6 +33,8 @@ class ZeroState final : public flat::BackwardWatch {
   ~ZeroState() override;
   void install_hooks();
   std::shared_ptr<void> whole_parameters();
+  // Every rank has written its parts of the parameters: returns when all have all. Collective.
+  void parameters_changed();
 
   void silence(int by) { silencers_ += by; }
   // Returns once all averages are there.

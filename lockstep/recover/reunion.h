@@ -1,0 +1,35 @@
+// What a rank does when another one has died, whatever its state consists of.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/deadline.h"
+
+namespace lockstep::recover {
+
+// Seconds of the latest recovery on this rank: until all ranks had met again, and until all stood at
+// the same step. Zeros before the first.
+struct RecoveryTimes {
+  double met = 0;
+  double ready = 0;
+};
+
+// While an exception is handled: what it says, where ranks are replaced and it is another rank's
+// failure (PeerLost, Timeout). Any other, and every one where the state is `lost`, is thrown further.
+std::string reason_to_go_on(const Communicator& comm, bool lost);
+
+// Makes `comm` the next generation and calls `resume`, again until no rank dies on the way. `lost`
+// says whether a failure was the last. Throws what reason_to_go_on() throws further, and at the
+// deadline what came last.
+void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
+                const std::function<void()>& resume, const std::function<bool()>& lost);
+
+// "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had
+// happened: ...".
+std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,
+                          const RecoveryTimes& times, const std::string& reason);
+
+}  // namespace lockstep::recover

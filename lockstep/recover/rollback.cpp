@@ -1,0 +1,65 @@
+#include "lockstep/recover/rollback.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::recover {
+namespace {
+
+int distance(int size, int local) {
+  return local < size ? std::max(1, local) : 1;
+}
+
+bool has(const std::array<int64_t, 2>& steps, int64_t step) {
+  return step >= 0 && (steps[0] == step || steps[1] == step);
+}
+
+}  // namespace
+
+int keeper_of(int rank, int size, int local) {
+  return (rank + distance(size, local)) % size;
+}
+int ward_of(int rank, int size, int local) {
+  return (rank + size - distance(size, local) % size) % size;
+}
+
+Rollback decide_rollback(std::span<const KeptStates> ranks, int local) {
+  const auto size = static_cast<int>(ranks.size());
+  const auto at = [&](int rank) -> const KeptStates& { return ranks[static_cast<size_t>(rank)]; };
+  // Who keeps the state of rank r that a step had: itself, its keeper, or nobody (-1).
+  const auto holder = [&](int r, int64_t step) {
+    if (has(at(r).own, step)) return r;
+    const int keeper = keeper_of(r, size, local);
+    return keeper != r && has(at(keeper).copy, step) ? keeper : -1;
+  };
+  std::set<int64_t, std::greater<>> steps;
+  bool begun = false;
+  for (const KeptStates& rank : ranks) {
+    begun = begun || rank.begun;
+    for (const int64_t step : rank.own)
+      if (step >= 0) steps.insert(step);
+  }
+  int lost = 0;
+  for (const int64_t step : steps) {
+    Rollback plan{.anew = false, .step = step, .newcomers = {}};
+    bool all = true;
+    for (int r = 0; r < size && all; ++r) {
+      const int from = holder(r, step);
+      all = from >= 0;
+      if (!all) lost = r;
+      if (all && from != r) plan.newcomers.push_back(r);
+    }
+    if (all) return plan;
+  }
+  if (!begun) return {.anew = true, .step = 0, .newcomers = {}};
+  throw PeerLost("recovery: the state of rank " + std::to_string(lost) + " went with rank " +
+                     std::to_string(keeper_of(lost, size, local)) +
+                     ", which kept a copy of it; start again from the last checkpoint",
+                 lost);
+}
+
+}  // namespace lockstep::recover

@@ -1,0 +1,209 @@
+#include "lockstep/recover/rollback_recovery.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/recover/rollback.h"
+
+namespace lockstep {
+namespace {
+
+using recover::decide_rollback;
+using recover::keeper_of;
+using recover::KeptStates;
+using recover::Rollback;
+using recover::ward_of;
+
+std::vector<int64_t> of_all_ranks(Communicator& comm, int64_t own) {
+  const at::Tensor all = comm.all_gather(at::full({1}, own, at::kLong));
+  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
+}
+
+// Ranks of the largest host.
+int most_local(Communicator& comm) {
+  const auto all = of_all_ranks(comm, comm.local_size());
+  return static_cast<int>(*std::max_element(all.begin(), all.end()));
+}
+
+std::vector<KeptStates> exchange(Communicator& comm, const KeptStates& own) {
+  constexpr int64_t kFields = 5;
+  const at::Tensor mine = at::empty({kFields}, at::kLong);
+  auto* fields = mine.mutable_data_ptr<int64_t>();
+  std::copy(own.own.begin(), own.own.end(), fields);
+  std::copy(own.copy.begin(), own.copy.end(), fields + 2);
+  fields[4] = own.begun;
+  const at::Tensor all = comm.all_gather(mine);
+  std::vector<KeptStates> ranks;
+  for (const int64_t* at = all.const_data_ptr<int64_t>();
+       ranks.size() < static_cast<size_t>(comm.size()); at += kFields)
+    ranks.push_back({{at[0], at[1]}, {at[2], at[3]}, at[4] != 0});
+  return ranks;
+}
+
+at::Tensor bytes(int64_t count) {
+  return at::empty({count}, at::kByte);
+}
+
+}  // namespace
+
+RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
+    : comm_(std::move(comm)), options_(options) {
+  if (options_.every < 1)
+    throw InvalidArgument("RollbackRecovery: every is " + std::to_string(options_.every) +
+                          "; give 1 or more steps");
+  const Deadline deadline = Deadline::after(options_.patience);
+  try {
+    resume();
+  } catch (...) {
+    recover::reason_to_go_on(comm_, lost_);
+    recover::meet_again(
+        comm_, deadline, times_, [this] { resume(); }, [this] { return lost_; });
+  }
+}
+
+void RollbackRecovery::begin(const State& state) {
+  Kept& kept = latest();
+  // After a recovery what all went back to is there, and so are the copies of it.
+  if (kept.step != step_ || !begun_) {
+    kept = {.step = step_, .own = state(), .copy = {}, .pending = {}};
+    start_copy(kept);
+    for (Work& work : kept.pending) work.wait();
+    kept.pending.clear();
+    comm_.barrier();
+  }
+  begun_ = true;
+}
+
+void RollbackRecovery::stepped(const State& state) {
+  if (!begun_) throw InvalidArgument("RollbackRecovery: begin() comes before the first step");
+  ++step_;
+  if (step_ % options_.every != 0) return;
+  for (Work& work : latest().pending) work.wait();
+  latest().pending.clear();
+  latest_ = 1 - latest_;
+  Kept& kept = latest();
+  // The one before the former goes once all have the former, which the exchange of lengths tells.
+  at::Tensor own = state();
+  Kept next{.step = step_, .own = std::move(own), .copy = {}, .pending = {}};
+  try {
+    start_copy(next);
+  } catch (...) {
+    latest_ = 1 - latest_;
+    throw;
+  }
+  kept = std::move(next);
+}
+
+// Returns once all ranks are here; none of its messages has arrived by then.
+void RollbackRecovery::start_copy(Kept& kept) {
+  const std::vector<int64_t> lengths = of_all_ranks(*copies_, kept.own.numel());
+  const int size = comm_.size(), rank = comm_.rank();
+  if (size == 1) return;
+  const int keeper = keeper_of(rank, size, local_), ward = ward_of(rank, size, local_);
+  kept.copy = bytes(lengths[static_cast<size_t>(ward)]);
+  kept.pending.push_back(copies_->irecv(kept.copy, ward));
+  kept.pending.push_back(copies_->isend(kept.own, keeper));
+}
+
+// What had arrived before the failure is there, whether anybody has asked for it or not.
+void RollbackRecovery::give_up_pending() noexcept {
+  for (Kept& kept : kept_) {
+    if (kept.pending.empty()) continue;
+    bool arrived = false;
+    try {
+      arrived = kept.pending.front().test();
+    } catch (...) {  // it went with its sender, or with the communicator
+    }
+    kept.pending.clear();
+    if (!arrived) kept.copy = at::Tensor();
+  }
+}
+
+void RollbackRecovery::recover() {
+  const std::string reason = recover::reason_to_go_on(comm_, lost_);
+  recover::meet_again(
+      comm_, Deadline::after(options_.patience), times_, [this] { resume(); },
+      [this] { return lost_; });
+  ++recoveries_;
+  const bool first = std::find(replaced_.begin(), replaced_.end(), 0) == replaced_.end();
+  const int speaker = first ? 0 : [this] {
+    int r = 0;
+    while (std::find(replaced_.begin(), replaced_.end(), r) != replaced_.end()) ++r;
+    return r;
+  }();
+  if (comm_.rank() != speaker) return;
+  if (anew_)
+    log_warning("no rank had taken a step yet, the run begins anew; what had happened: " + reason);
+  else
+    log_warning(recover::recovery_line(
+        "the run goes on from its copies of step " + std::to_string(step_), replaced_, times_,
+        reason));
+}
+
+// In a new generation: all ranks have their states of one step afterwards, and of all of them there is a copy.
+void RollbackRecovery::resume() {
+  give_up_pending();
+  copies_ = comm_.duplicate();
+  local_ = most_local(comm_);
+  KeptStates own;
+  own.begun = begun_;
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    if (kept_[i].own.defined()) own.own[i] = kept_[i].step;
+    if (kept_[i].copy.defined()) own.copy[i] = kept_[i].step;
+  }
+  const std::vector<KeptStates> ranks = exchange(comm_, own);
+  lost_ = true;
+  const Rollback plan = decide_rollback(ranks, local_);
+  lost_ = false;
+  replaced_ = plan.newcomers;
+  anew_ = plan.anew;
+  if (plan.anew) {
+    kept_ = {};
+    step_ = 0;
+    state_.reset();
+    return;
+  }
+  const int size = comm_.size(), rank = comm_.rank();
+  const int ward = ward_of(rank, size, local_);
+  const auto of_step = [&]() -> Kept& {
+    return kept_[0].step == plan.step && (kept_[0].own.defined() || kept_[0].copy.defined())
+               ? kept_[0]
+               : kept_[1];
+  };
+  at::Tensor mine = of_step().step == plan.step ? of_step().own : at::Tensor();
+  const auto is_new = [&](int r) {
+    return std::find(plan.newcomers.begin(), plan.newcomers.end(), r) != plan.newcomers.end();
+  };
+  if (is_new(ward) && ward != rank) {
+    const at::Tensor& copy = of_step().copy;
+    copies_->send(at::full({1}, copy.numel(), at::kLong), ward);
+    copies_->send(copy, ward);
+  }
+  if (is_new(rank)) {
+    const int keeper = keeper_of(rank, size, local_);
+    const at::Tensor length = at::empty({1}, at::kLong);
+    copies_->recv(length, keeper);
+    mine = bytes(length.item<int64_t>());
+    copies_->recv(mine, keeper);
+  }
+  // Copies anew, beside what is there: a failure on the way leaves that.
+  Kept next{.step = plan.step, .own = mine, .copy = {}, .pending = {}};
+  start_copy(next);
+  for (Work& work : next.pending) work.wait();
+  next.pending.clear();
+  comm_.barrier();
+  kept_ = {};
+  latest_ = 0;
+  kept_[0] = std::move(next);
+  step_ = plan.step;
+  state_ = mine;
+  begun_ = true;
+}
+
+}  // namespace lockstep
