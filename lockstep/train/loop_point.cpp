@@ -49,6 +49,7 @@ std::string to_bytes(const LoopPoint& point) {
                   sum_json(point.of_epoch),
                   {point.counted, point.uncounted, point.uncounted_steps},
                   point.evaluated_step,
+                  point.after_update,
                   std::move(callbacks)};
   std::string bytes;
   Json::to_cbor(json, bytes);
@@ -67,7 +68,8 @@ LoopPoint loop_point_from(const std::string& bytes) try {
   point.uncounted = json.at(5).at(1).get<int64_t>();
   point.uncounted_steps = json.at(5).at(2).get<int64_t>();
   point.evaluated_step = json.at(6).get<int64_t>();
-  for (const Json& state : json.at(7)) {
+  point.after_update = json.at(7).get<bool>();
+  for (const Json& state : json.at(8)) {
     const auto& binary = state.get_binary();
     point.callbacks.emplace_back(binary.begin(), binary.end());
   }

@@ -1,5 +1,5 @@
-// LoopPoint: where a TrainLoop stands between a step's update and what follows it: its log, its
-// evaluation, its checkpoint. Not a public header.
+// LoopPoint: where a TrainLoop stands between a step's update and what follows it (its log, its
+// evaluation, its checkpoint), or before its first step. Not a public header.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ namespace lockstep {
 // done.
 struct LoopPoint {
   TrainerState state;  // the step counted
+  bool after_update = true;
   // The step's own, which callbacks are still to be told.
   double loss = 0;
   int64_t samples = 0;

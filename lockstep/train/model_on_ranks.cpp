@@ -96,8 +96,8 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
         parts_.comm, Recoverable{.model = parts_.model,
                                  .optimizer = optimizer_.get(),
                                  .scaler = scaler(),
-                                 .save = [this] { return place_after_step(); },
-                                 .load = [this](const std::string& place) { place_ = place; }});
+                                 .save = [this] { return place(); },
+                                 .load = [this](const std::string& given) { place_ = given; }});
     bind_or_recover();
   } else if (replaced && strategy.has_shares()) {
     first_stream_ = cpu_rng_state();
@@ -144,9 +144,9 @@ void ModelOnRanks::bind() {
   put_back(*state);
 }
 
-// This rank's, after a step whose loop is at its point.
+// This rank's, after a step or before the first.
 at::Tensor ModelOnRanks::state() const {
-  Json extra{binary(place_after_step())};
+  Json extra{binary(place())};
   if (scaler_) extra.push_back(to_json(scaler_->state()));
   std::string bytes;
   Json::to_cbor(extra, bytes);
@@ -206,15 +206,16 @@ void ModelOnRanks::recover_ranks() {
     throw;
 }
 
-std::string ModelOnRanks::place_after_step() const {
-  if (loop_ == nullptr || !result_) return place_;
-  Place place{.point = to_bytes(loop_->point_after(*result_)), .streams = {}, .stream_count = 0};
+std::string ModelOnRanks::place() const {
+  if (loop_ == nullptr) return place_;
+  const LoopPoint point = result_ ? loop_->point_after(*result_) : loop_->point();
+  Place kept{.point = to_bytes(point), .streams = {}, .stream_count = 0};
   if (parts_.strategy->logical_ranks() > 0) {
     const at::Tensor streams = parts_.strategy->random_states();
-    place.streams = bytes_of(streams);
-    place.stream_count = streams.size(0);
+    kept.streams = bytes_of(streams);
+    kept.stream_count = streams.size(0);
   }
-  return to_bytes(place);
+  return to_bytes(kept);
 }
 
 void ModelOnRanks::begin(TrainLoop& loop) {
@@ -228,13 +229,13 @@ void ModelOnRanks::begin(TrainLoop& loop) {
     return;
   }
   if (rollback_) rollback_->begin([this] { return state(); });
-  const Place place = place_from(place_);
-  if (place.stream_count > 0) {
-    const auto bytes = static_cast<int64_t>(place.streams.size()) / place.stream_count;
-    const at::Tensor own = tensor_of(place.streams, {place.stream_count, bytes});
+  const Place kept = place_from(place_);
+  if (kept.stream_count > 0) {
+    const auto bytes = static_cast<int64_t>(kept.streams.size()) / kept.stream_count;
+    const at::Tensor own = tensor_of(kept.streams, {kept.stream_count, bytes});
     strategy().set_random_states(comm().all_gather(own), kSource);
   }
-  loop.go_on_at(loop_point_from(place.point));
+  loop.go_on_at(loop_point_from(kept.point));
 }
 
 void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {

@@ -93,8 +93,7 @@ class ModelOnRanks {
    private:
     ModelOnRanks& run_;
   };
-  // Whether a loop is to go on where the run stood when a rank died: after its first step. Does not
-  // communicate.
+  // Whether a loop is to go on where the run stood when a rank died. Does not communicate.
   bool goes_on() const { return !place_.empty(); }
 
   // What `attempt` returns; after a recovery it is called again, from its beginning, on every rank. So it
@@ -121,7 +120,7 @@ class ModelOnRanks {
   void recover();
   void recover_ranks();
   void begin(TrainLoop& loop);
-  std::string place_after_step() const;
+  std::string place() const;
   at::Tensor state() const;
   void put_back(const at::Tensor& state);
 

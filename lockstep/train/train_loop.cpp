@@ -85,6 +85,7 @@ void TrainLoop::run_epoch() {
 
 LoopPoint TrainLoop::counted(const StepResult& result) const {
   LoopPoint point{.state = state_,
+                  .after_update = true,
                   .loss = result.loss,
                   .samples = result.samples,
                   .since_log = since_log_,
@@ -106,6 +107,20 @@ LoopPoint TrainLoop::point_after(const StepResult& result) const {
   LoopPoint point = counted(result);
   point.callbacks = callback_states();
   return point;
+}
+
+LoopPoint TrainLoop::point() const {
+  return {.state = state_,
+          .after_update = false,
+          .loss = 0,
+          .samples = 0,
+          .since_log = since_log_,
+          .of_epoch = of_epoch_,
+          .counted = state_.samples,
+          .uncounted = 0,
+          .uncounted_steps = 0,
+          .evaluated_step = evaluated_step_,
+          .callbacks = callback_states()};
 }
 
 std::vector<std::string> TrainLoop::callback_states() const {
@@ -130,7 +145,8 @@ void TrainLoop::go_on_at(const LoopPoint& point) {
   uncounted_ = point.uncounted;
   uncounted_steps_ = point.uncounted_steps;
   evaluated_step_ = point.evaluated_step;
-  finishing_ = {.loss = point.loss, .samples = point.samples, .times = {}, .activations = 0};
+  if (point.after_update)
+    finishing_ = {.loss = point.loss, .samples = point.samples, .times = {}, .activations = 0};
 }
 
 void TrainLoop::finish_step(const StepResult& result) {

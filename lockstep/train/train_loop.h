@@ -118,6 +118,8 @@ class TrainLoop {
 
   // Of the step under way, whose update is all that is left: where this rank will stand after it.
   LoopPoint point_after(const StepResult& result) const;
+  // Before run(): where this rank stands, from the start or from a checkpoint.
+  LoopPoint point() const;
   // The next run() begins with what follows the step that led there, log, evaluation and save. The
   // callbacks are those that the point was taken with, in the same order (set_callback_states()). All
   // ranks.

@@ -265,10 +265,11 @@ TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
       running = &loop;
       const auto recorder = std::make_shared<KeptRecorder>();
       loop.add(recorder);
+      points.push_back(to_bytes(loop.point()));
       loop.run();
       expected = recorder->lines;
     }
-    ASSERT_EQ(points.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(points.size(), static_cast<size_t>(kSteps + 1));
     for (const std::string& bytes : points) {
       int64_t step = 0;
       TrainLoop loop(comm, task(comm.rank(), step, [](const StepResult&) {}), options);
