@@ -1,35 +1,26 @@
-"""What bench/recovery.py starts with torchrun: PyTorch's DistributedDataParallel, rank 0 saving every step."""
+"""What bench/recovery.py starts with torchrun: PyTorch's DistributedDataParallel, rank 0 saving every few steps."""
 
-import argparse
 import os
-import signal
-import sys
-import time
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/oracle"))
-from torch_mnist import SimpleCNN  # noqa: E402  the model of examples/recovery
+from recovery_peer import SimpleCNN, batch, die_if_told, flags, note
+
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--kill-rank", type=int, default=-1)
-    parser.add_argument("--kill-step", type=int, default=6)
-    parser.add_argument("--times", required=True)
+    parser = flags(__doc__)
+    parser.add_argument("--save-every", type=int, default=1, help="steps from one checkpoint to the next")
     arguments = parser.parse_args()
-
-    def note(step):
-        with open(arguments.times, "a") as file:
-            file.write(f"{rank} {step} {time.time():.6f}\n")
+    first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1234)
     model = SimpleCNN()
+    torch.manual_seed(1234 + rank)  # dropout differs from rank to rank
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     first = 0
     if os.path.exists("checkpoint.pt"):
@@ -39,17 +30,14 @@ def main():
         first = saved["step"]
     ddp = DistributedDataParallel(model)
     for step in range(first, arguments.steps):
-        generator = torch.Generator().manual_seed(step * dist.get_world_size() + rank)
-        image = torch.randn(32, 1, 28, 28, generator=generator)
-        label = torch.randint(0, 10, (32,), generator=generator)
+        image, label = batch(rank, ranks, step)
         optimizer.zero_grad()
-        F.nll_loss(ddp(image), label).backward()
-        if rank == arguments.kill_rank and step == arguments.kill_step and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            note(-1)
-            os.kill(os.getpid(), signal.SIGKILL)
+        loss = F.nll_loss(ddp(image), label)
+        die_if_told(arguments, rank, step, first_life)
+        loss.backward()
         optimizer.step()
-        note(step + 1)
-        if rank == 0:
+        note(arguments.times, rank, step + 1)
+        if rank == 0 and (step + 1) % arguments.save_every == 0:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, "checkpoint.tmp")
             os.rename("checkpoint.tmp", "checkpoint.pt")
     dist.destroy_process_group()

@@ -6,7 +6,6 @@ import gzip
 import os
 import socket
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -35,6 +34,8 @@ class SimpleCNN(nn.Module):
 
 
 def read_idx(path):
+    import numpy as np  # only here: bench/recovery_torch.py needs the model alone
+
     for name, opener in ((path, open), (path + ".gz", gzip.open)):
         if os.path.exists(name):
             with opener(name, "rb") as file:
