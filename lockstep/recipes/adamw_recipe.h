@@ -58,7 +58,7 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
                     .initial = recipe.initial ? recipe.initial(made) : nullptr});
   const auto autocast =
       config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
-  return run.attempts([&] {
+  const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
     const auto sampler =
         make_sampler(*strategy, ranks, recipe.train.size(), config.batch_size, config.seed);
@@ -88,6 +88,8 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
                        .question = recipe.question,
                        .start = start});
   });
+  comm = run.comm();
+  return result;
 }
 
 }  // namespace lockstep

@@ -106,7 +106,7 @@ std::string question_for(const TrainConfig& config, int64_t pictures) {
 
 }  // namespace
 
-TrainResult train_images(Communicator comm, const TrainConfig& config,
+TrainResult train_images(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   check_ranks(comm, config);
@@ -127,7 +127,7 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
                     .comm = comm,
                     .groups = [&] { return parameter_groups(*net, options_of_sgd); },
                     .algorithm = options_of_sgd});
-  return run.attempts([&] {
+  const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
     const auto sampler = sampler_of(config, data.train.size(), *strategy, ranks);
     data::Loader loader(
@@ -153,6 +153,8 @@ TrainResult train_images(Communicator comm, const TrainConfig& config,
          .question = question_for(config, data.test.size()),
          .start = start});
   });
+  comm = run.comm();
+  return result;
 }
 
 ImageModel make_image_model(const TrainConfig& config) {

@@ -10,7 +10,7 @@
 namespace lockstep {
 
 // train_recipe() for these (recipe_run.h).
-TrainResult train_images(Communicator comm, const TrainConfig& config,
+TrainResult train_images(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options = {});
 
 // The untrained model of a configuration. Throws InvalidArgument.

@@ -12,7 +12,7 @@ namespace lockstep {
 // train_recipe() for this one (recipe_run.h). AdamW, without weight decay of norms and biases. The
 // loss of a batch is the sum over its targets, divided by what a batch of this data has on average: so
 // ranks whose batches have more and fewer targets count as one process would count them.
-TrainResult train_lm(Communicator comm, const TrainConfig& config,
+TrainResult train_lm(Communicator& comm, const TrainConfig& config,
                      const TrainRunOptions& options = {});
 
 LmInput lm_input(const TrainConfig& config);

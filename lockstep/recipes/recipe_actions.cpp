@@ -46,9 +46,9 @@ const RecipeActions& actions_of(const Recipe& recipe) {
   return kImageActions;
 }
 
-TrainResult train_recipe(Communicator comm, const TrainConfig& config,
+TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options) {
-  return actions_of(recipe_of(config.recipe)).train(std::move(comm), config, options);
+  return actions_of(recipe_of(config.recipe)).train(comm, config, options);
 }
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 namespace lockstep {
 
 struct RecipeActions {
-  TrainResult (*train)(Communicator comm, const TrainConfig& config,
+  TrainResult (*train)(Communicator& comm, const TrainConfig& config,
                        const TrainRunOptions& options);
   // Throws what can be said of the model before there are data: CheckpointError, DataError,
   // InvalidArgument.

@@ -54,9 +54,10 @@ struct TrainResult {
 
 // Trains by `config`, which must be resolved() and whose nproc must be the number of ranks, and
 // leaves in config.output what run_folder.h names. A former run there is moved aside unless it is
-// resumed. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
+// resumed. Where ranks are replaced (`--on-failure replace`) the run goes on in place, and `comm` is afterwards that of
+// the ranks that there are then. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
 // later what the communicator and the checkpoint's writer throw.
-TrainResult train_recipe(Communicator comm, const TrainConfig& config,
+TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options = {});
 
 // The configuration of the run that has written `checkpoint`; nothing where a recipe has not. Throws

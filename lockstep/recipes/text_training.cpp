@@ -19,7 +19,7 @@ TextInput text_input(const TrainConfig& config) {
           .remove_spaces = config.remove_spaces};
 }
 
-TrainResult train_texts(Communicator comm, const TrainConfig& config,
+TrainResult train_texts(Communicator& comm, const TrainConfig& config,
                         const TrainRunOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   check_ranks(comm, config);

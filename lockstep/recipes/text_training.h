@@ -11,7 +11,7 @@ namespace lockstep {
 
 // train_recipe() for these (recipe_run.h). Its steps are those of tutorial 003's `distributed`, bit
 // for bit; but max_steps ends a run and leaves the schedule as it is, so that it can be resumed.
-TrainResult train_texts(Communicator comm, const TrainConfig& config,
+TrainResult train_texts(Communicator& comm, const TrainConfig& config,
                         const TrainRunOptions& options = {});
 
 TextInput text_input(const TrainConfig& config);

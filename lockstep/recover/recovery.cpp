@@ -188,7 +188,8 @@ void Recovery::meet_again(Deadline deadline, const std::string& reason) {
   }
   if (comm_.rank() == 0 && plan.anew)
     log_warning(
-        "no rank held the state of training any more, it begins anew; what had happened: " +
+        "no rank held the state of training any more, it begins anew, or from its last "
+        "checkpoint; what had happened: " +
         reason);
 }
 
@@ -201,7 +202,13 @@ Resumption Recovery::resume() {
                                  .has_copies = has_copies_,
                                  .has_own = !whole_ && own_.defined()});
   lost_ = true;
-  const Resumption plan = decide_resumption(ranks);
+  Resumption plan;
+  try {
+    plan = decide_resumption(ranks);
+  } catch (const Error& error) {
+    if (comm_.rank() == 0) log_warning(error.what());
+    throw;
+  }
   lost_ = false;
   if (plan.anew) {
     NamedTensors everything = parameters_of(*state_.model);

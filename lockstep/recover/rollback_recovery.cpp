@@ -139,7 +139,9 @@ void RollbackRecovery::recover() {
   }();
   if (comm_.rank() != speaker) return;
   if (anew_)
-    log_warning("no rank had taken a step yet, the run begins anew; what had happened: " + reason);
+    log_warning("no rank has a state to go back to, the run begins anew, or from its last "
+                "checkpoint; what had happened: " +
+                reason);
   else
     log_warning(recover::recovery_line(
         "the run goes on from its copies of step " + std::to_string(step_), replaced_, times_,
@@ -159,7 +161,13 @@ void RollbackRecovery::resume() {
   }
   const std::vector<KeptStates> ranks = exchange(comm_, own);
   lost_ = true;
-  const Rollback plan = decide_rollback(ranks, local_);
+  Rollback plan;
+  try {
+    plan = decide_rollback(ranks, local_);
+  } catch (const PeerLost& error) {
+    if (comm_.rank() == 0) log_warning(error.what());
+    throw;
+  }
   lost_ = false;
   replaced_ = plan.newcomers;
   anew_ = plan.anew;

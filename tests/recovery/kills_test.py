@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""`lockstep train` whose ranks are killed with SIGKILL at random moments, from the first step on: the checkpoint of the end has the
+same bytes as that of a run that nothing happened to, metrics.jsonl the same lines, and no process of a rank goes but those killed.
+
+    tests/recovery/kills_test.py --bin build/release/bin [--kills N] [--seed N] [CASE...]
+"""
+import argparse
+import glob
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RANKS = 3
+# Steps for a kill, so that there is time for all of them; and what a case trains.
+CASES = {
+    "mnist": (40, ["mnist", "--data", "digits", "--batch-size", "16"]),
+    "bert-ddp": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24"]),
+    "bert-zero3": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
+    "lm-fsdp": (16, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
+}
+OF_THE_CLOCK = ("seconds", "samples_per_s")
+
+
+def fail(message, log=None):
+    if log and os.path.exists(log):
+        with open(log) as file:
+            print(file.read()[-6000:])
+    sys.exit(f"kills_test: {message}")
+
+
+def ranks_of(pid):
+    """The agent's children that are ranks, as {pid: rank}."""
+    found = {}
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):
+        try:
+            with open(task) as file:
+                children = file.read().split()
+            for child in children:
+                with open(f"/proc/{child}/environ", "rb") as file:
+                    names = dict(v.split(b"=", 1) for v in file.read().split(b"\0") if b"=" in v)
+                if b"LOCAL_RANK" in names:
+                    found[int(child)] = int(names[b"RANK"])
+        except OSError:  # it went meanwhile
+            pass
+    return found
+
+
+def steps_done(output):
+    try:
+        with open(os.path.join(output, "metrics.jsonl")) as file:
+            lines = file.read().splitlines()
+        return json.loads(lines[-1])["step"] if lines else 0
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def train(command, output, kills, steps, chance, deadline, divided=False):
+    """Runs it; returns (processes seen, kills done). `divided`: of a state of which each rank has a part, a copy of it being its
+    neighbour's: two neighbours do not die at once."""
+    log = output + ".log"
+    seen, done = {}, 0
+    last, last_at = None, 0
+    with open(log, "w") as file:
+        job = subprocess.Popen(command, stdout=file, stderr=file)
+    end = time.monotonic() + deadline
+    next_kill = None
+    try:
+        while job.poll() is None:
+            if time.monotonic() > end:
+                fail(f"'{' '.join(command)}' does not end within {deadline} s", log)
+            there = ranks_of(job.pid)
+            seen.update(there)
+            # Not in the last steps: what comes after training is no part of it.
+            begun = steps_done(output)
+            if next_kill is None and begun > 0:
+                next_kill = time.monotonic() + chance.uniform(0, 0.3)
+            if done < kills and next_kill and time.monotonic() >= next_kill and begun < steps * 0.9 and there:
+                able = sorted(there)
+                if divided and time.monotonic() - last_at < 2:
+                    able = [pid for pid in able if there[pid] == last]  # its successor, in the midst of recovery
+                if not able:
+                    continue
+                victim = chance.choice(able)
+                try:
+                    os.kill(victim, signal.SIGKILL)
+                    done += 1
+                    last, last_at = there[victim], time.monotonic()
+                except ProcessLookupError:
+                    pass
+                # Now and then while the others still recover from the one before.
+                next_kill = time.monotonic() + (chance.uniform(0, 0.2) if chance.random() < 0.2 else chance.uniform(0.2, 0.9))
+            time.sleep(0.02)
+    finally:
+        if job.poll() is None:
+            job.kill()
+            job.wait()
+    if job.returncode != 0:
+        fail(f"'{' '.join(command)}' ended with {job.returncode}", log)
+    return seen, done
+
+
+def result_of(output):
+    files = {}
+    for path in sorted(glob.glob(os.path.join(output, "checkpoints", "last", "*"))):
+        if path.endswith((".safetensors", "trainer.json")):
+            with open(path, "rb") as file:
+                content = file.read()
+            if path.endswith(".json"):
+                state = json.loads(content)
+                state.pop("seconds")
+                state.pop("metrics_bytes")  # lines have times in them
+                content = json.dumps(state).encode()
+            files[os.path.basename(path)] = hashlib.sha256(content).hexdigest()
+    lines = []
+    with open(os.path.join(output, "metrics.jsonl")) as file:
+        for line in file:
+            entry = json.loads(line)
+            lines.append({k: v for k, v in entry.items() if k not in OF_THE_CLOCK})
+    return files, lines
+
+
+def check(lockstep, case, kills, seed, folder):
+    steps_a_kill, arguments = CASES[case]
+    steps = steps_a_kill * (kills + 2)
+    chance = random.Random(f"{case} {seed}")
+    command = [lockstep, "train", *arguments, "--nproc", str(RANKS), "--max-steps", str(steps), "--epochs", "1000", "--log-every", "2",
+               "--save-every", str(max(3, steps // 20)), "--quiet", "--timeout", "60"]
+    quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
+    train(command + ["--output", quiet], quiet, 0, steps, chance, 60 + steps)
+    begin = time.monotonic()
+    seen, done = train(command + ["--output", killed, "--on-failure", "replace", "--max-restarts", str(10 * kills + 10)], killed, kills,
+                       steps, chance, 120 + 2 * steps + 10 * kills, divided="zero3" in case or "fsdp" in case)
+    seconds = time.monotonic() - begin
+    log = killed + ".log"
+    if done < min(kills, 2):
+        fail(f"{case}: the machine was too quick for {kills} kills, only {done} were done; seed {seed}", log)
+    expected, found = result_of(quiet), result_of(killed)
+    if found[0] != expected[0]:
+        fail(f"{case}: after {done} kills the last checkpoint differs: {found[0]} instead of {expected[0]}; seed {seed}", log)
+    if found[1] != expected[1]:
+        fail(f"{case}: metrics.jsonl differs after {done} kills:\n{found[1]}\ninstead of\n{expected[1]}\nseed {seed}", log)
+    if len(seen) > RANKS + done:
+        fail(f"{case}: {len(seen)} processes of ranks after {done} kills: a rank that nobody killed has gone; seed {seed}", log)
+    left = [name for name in os.listdir(os.path.join(killed, "checkpoints")) if "partial" in name]
+    if left:
+        fail(f"{case}: {left} is left over; seed {seed}", log)
+    print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True, help="where lockstep is")
+    parser.add_argument("--kills", type=int, default=100 if os.environ.get("LOCKSTEP_LONG_TESTS") == "1" else 4, help="a case")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    folder = tempfile.mkdtemp(prefix="lockstep-kills-")
+    try:
+        for case in options.cases:
+            check(os.path.join(options.bin, "lockstep"), case, options.kills, options.seed, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
