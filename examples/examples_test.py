@@ -465,15 +465,34 @@ def recovery(job):
     expect("recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
     if "rank 1 killed by SIGKILL" not in done.stderr or "it is started again, 1 of 2" not in done.stderr:
         sys.exit(done.stderr)
-    steps = ["--steps", "60"]
+    steps = ["--steps", "250"]
     command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "99", "--simulate-failures",
-               "every=0.7,seed=3", "-np", str(job.ranks), f"{job.options.bin}/examples/recovery", *steps]
+               "every=3,seed=3", "-np", str(job.ranks), f"{job.options.bin}/examples/recovery", *steps]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
     expect("recovery from failures that the launcher makes", (done.returncode, done.stdout),
            (0, job.output("recovery", *steps)))
     if "simulated failure: rank" not in done.stderr:
         sys.exit(done.stderr)
+
+
+def recovery_divided(job):
+    steps = ["--steps", "12"]
+    undisturbed = job.output("recovery_divided", *steps)
+    if not re.fullmatch(r"12 steps, sum of all parameters' magnitudes \d+\.\d+\n", undisturbed):
+        sys.exit(undisturbed)
+    if job.way != "run":
+        return
+    for every, kill_step in (("5", "7"), ("1", "7"), ("100", "3")):
+        command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "2", "-np", str(job.ranks),
+                   f"{job.options.bin}/examples/recovery_divided", *steps, "--every", every, "--kill-rank", "1", "--kill-step", kill_step]
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+        expect("divided recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
+        # The latest, or the one before where that was still on its way.
+        latest = int(kill_step) // int(every) * int(every)
+        if not any(f"goes on from its copies of step {step} " in done.stderr for step in (latest, max(0, latest - int(every)))):
+            sys.exit(done.stderr)
 
 
 def missing(options, way):
@@ -495,7 +514,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint, products, recovery, roles,
+                                        expert_parallel, context_parallel, divided_checkpoint, products, recovery, recovery_divided, roles,
                                         calls, reinforce, split_rnn, parameter_server, pipeline_resnet, ddp_embedding)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

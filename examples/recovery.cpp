@@ -69,7 +69,7 @@ void train(lockstep::Communicator& comm, const Settings& settings) {
 
   while (run.step() < settings.steps) try {
       // What stands on the communicator is made again after a failure.
-      lockstep::DistributedDataParallel ddp(model, run.comm());
+      lockstep::DistributedDataParallel ddp(model, run.comm(), {.init_sync = false});
       lockstep::data::DistributedSampler sampler(digits.train.size(), run.comm(),
                                                  {.shuffle = true, .seed = 1234});
       lockstep::data::Loader loader(digits.train, sampler, {.batch_size = 32});

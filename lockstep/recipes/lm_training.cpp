@@ -41,7 +41,8 @@ LmInput lm_input(const TrainConfig& config) {
           .dropout = config.dropout};
 }
 
-TrainResult train_lm(Communicator& comm, const TrainConfig& config, const TrainRunOptions& options) {
+TrainResult train_lm(Communicator& comm, const TrainConfig& config,
+                     const TrainRunOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   check_ranks(comm, config);
   const LmData texts = load_lm_data(lm_input(config));

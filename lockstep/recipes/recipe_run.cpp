@@ -134,8 +134,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
       !in_place && goes_on_from_last(comm, folder.root, folder.last(), options.resume);
   if (resumes) restore_training(run, folder.last());
   const bool anew = !in_place && !resumes;
-  on_root(comm,
-          [&] { start_folder(folder, config_json, options, anew && !parts.run.again()); });
+  on_root(comm, [&] { start_folder(folder, config_json, options, anew && !parts.run.again()); });
 
   TrainResult result;
   result.question = std::move(parts.question);

@@ -112,7 +112,8 @@ void train(Communicator& first, int64_t steps, const Moment& moment) {
                {.patience = seconds(60)});
   moment("constructed", run.step());
   while (run.step() < steps) try {
-      DistributedDataParallel ddp(net, run.comm());
+      // Running means are each rank's own, before a death and after it.
+      DistributedDataParallel ddp(net, run.comm(), {.buffers = Buffers::kOwn, .init_sync = false});
       while (run.step() < steps) {
         const int64_t step = run.step();
         if (run.comm().rank() == 0) place.say("step", std::to_string(step));
@@ -255,6 +256,36 @@ TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
   for (const Safetensors& rank : found)
     EXPECT_EQ(rank.find("life")->item<int64_t>(), 3) << "each rank was to die three times";
   expect_same(found, expected);
+}
+
+// Who is started anew with another program finds out in one line, and the job ends.
+TEST(Recovery, AnotherModelIsRefused) {
+  const Job job("another");
+  const testing::RankResult result = testing::run_ranks(
+      2,
+      [](Communicator& comm) {
+        torch::nn::Linear net(life() == 0 ? 3 : 4, 2);
+        optim::FusedAdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+        Recovery run(comm, {.model = net.ptr(), .optimizer = &optimizer},
+                     {.patience = seconds(10)});
+        while (true) try {
+            DistributedDataParallel ddp(net, run.comm(), {.init_sync = false});
+            while (true) {
+              ddp(torch::ones({1, 3})).sum().backward();
+              run.update([] {});
+              if (comm.rank() == 1 && run.step() == 2) ::kill(::getpid(), SIGKILL);
+            }
+          } catch (...) {
+            run.recover();
+          }
+      },
+      testing::gtest_point({.deadline = seconds(60), .replacements = 1}, "another"));
+  if (Job::in_rank()) return;
+  EXPECT_NE(result.launch.exit_code, 0);
+  EXPECT_THAT(result.report,
+              ::testing::HasSubstr(
+                  "the state that came from another rank: does not fit the model: different: "
+                  "weight is [2, 3]"));
 }
 
 TEST(Recovery, TheErrorIsThrownFurtherWhereNobodyIsStartedAnew) {

@@ -17,8 +17,8 @@ struct KeptStates {
 };
 
 struct Rollback {
-  bool anew = false;  // nobody has a state to go back to: the run begins
-  int64_t step = 0;   // which all go back to
+  bool anew = false;                // nobody has a state to go back to: the run begins
+  int64_t step = 0;                 // which all go back to
   std::vector<int> newcomers = {};  // ranks that get their state from their keepers
 };
 

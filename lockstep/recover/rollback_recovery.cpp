@@ -62,8 +62,7 @@ RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
     resume();
   } catch (...) {
     recover::reason_to_go_on(comm_, lost_);
-    recover::meet_again(
-        comm_, deadline, times_, [this] { resume(); }, [this] { return lost_; });
+    recover::meet_again(comm_, deadline, times_, [this] { resume(); }, [this] { return lost_; });
   }
 }
 
@@ -139,13 +138,14 @@ void RollbackRecovery::recover() {
   }();
   if (comm_.rank() != speaker) return;
   if (anew_)
-    log_warning("no rank has a state to go back to, the run begins anew, or from its last "
-                "checkpoint; what had happened: " +
-                reason);
+    log_warning(
+        "no rank has a state to go back to, the run begins anew, or from its last "
+        "checkpoint; what had happened: " +
+        reason);
   else
-    log_warning(recover::recovery_line(
-        "the run goes on from its copies of step " + std::to_string(step_), replaced_, times_,
-        reason));
+    log_warning(
+        recover::recovery_line("the run goes on from its copies of step " + std::to_string(step_),
+                               replaced_, times_, reason));
 }
 
 // In a new generation: all ranks have their states of one step afterwards, and of all of them there is a copy.

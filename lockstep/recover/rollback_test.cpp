@@ -67,7 +67,8 @@ TEST(Rollback, WhatIsLostIsNamed) {
   EXPECT_THROW(decide_rollback(std::vector<KeptStates>{whole(0, 10), {}, whole(0, 10), {}}, 2),
                PeerLost)
       << "1 and 3 keep each other's";
-  EXPECT_EQ(decide_rollback(std::vector<KeptStates>{whole(0, 10), {}, {}, whole(0, 10)}, 2).step, 10)
+  EXPECT_EQ(decide_rollback(std::vector<KeptStates>{whole(0, 10), {}, {}, whole(0, 10)}, 2).step,
+            10)
       << "two hosts: theirs are with 3 and 0";
 }
 

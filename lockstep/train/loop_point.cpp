@@ -18,8 +18,8 @@ RunningLoss sum_from(const Json& json) {
 }
 
 Json state_json(const TrainerState& s) {
-  return {s.epoch,     s.step_in_epoch, s.step,          s.samples,        s.seconds, s.best_score,
-          s.best_step, s.accuracy,      s.metrics_bytes, s.steps_per_epoch};
+  return {s.epoch,      s.step_in_epoch, s.step,     s.samples,       s.seconds,
+          s.best_score, s.best_step,     s.accuracy, s.metrics_bytes, s.steps_per_epoch};
 }
 TrainerState state_from(const Json& json) {
   TrainerState s;

@@ -168,8 +168,8 @@ void ModelOnRanks::put_back(const at::Tensor& state) {
   if (state.numel() >= head) std::memcpy(&length, state.const_data_ptr(), sizeof length);
   if (length < 1 || length > state.numel() - head)
     throw DataError(std::string(kSource) + " is damaged");
-  parts_.strategy->restore_share(
-      *optimizer_, state.narrow(0, head + length, state.numel() - head - length));
+  parts_.strategy->restore_share(*optimizer_,
+                                 state.narrow(0, head + length, state.numel() - head - length));
   const std::vector<at::Tensor> buffers = buffers_of(*parts_.model);
   const recover::RankState rank = recover::unpack(state.narrow(0, head, length), buffers);
   const at::NoGradGuard no_grad;

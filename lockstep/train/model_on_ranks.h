@@ -73,8 +73,7 @@ class ModelOnRanks {
 
   // Whether this attempt is not the first of this process. Does not communicate.
   bool again() const {
-    return (recovery_ && recovery_->recoveries() > 0) ||
-           (rollback_ && rollback_->recoveries() > 0);
+    return (recovery_ && recovery_->recoveries() > 0) || (rollback_ && rollback_->recoveries() > 0);
   }
 
   // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced, all

@@ -105,8 +105,8 @@ std::optional<std::string> make_room_for_run(const fs::path& root,
   if (const std::string job = job_of(env); !job.empty()) {
     // An id may be any bytes.
     write_file_aside(RunFolder{root}.job(),
-                     nlohmann::json{{"job", job}}.dump(
-                         -1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                     nlohmann::json{{"job", job}}.dump(-1, ' ', false,
+                                                       nlohmann::json::error_handler_t::replace) +
                          "\n");
   }
   return moved;

@@ -78,8 +78,8 @@ TEST(RunFolder, AJobThatIsStartedAgainKnowsItsOwnRun) {
   ASSERT_TRUE(make_room_for_run(folder, environment({}))) << "nobody's job";
   EXPECT_FALSE(left_by_this_job(dir.path(), attempt("b", "1")));
   EXPECT_FALSE(make_room_for_run(folder, environment({{"SLURM_JOB_ID", "7"}})));
-  EXPECT_TRUE(left_by_this_job(
-      dir.path(), environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));
+  EXPECT_TRUE(left_by_this_job(dir.path(),
+                               environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));
   dir.write("job.json", "{");
   EXPECT_FALSE(left_by_this_job(
       dir.path(), environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));

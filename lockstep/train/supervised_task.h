@@ -43,7 +43,8 @@ class SupervisedTask {
   };
 
   explicit SupervisedTask(Parts parts)
-      : parts_(std::move(parts)), batches_per_step_(batches_per_step(strategy(), parts_.run.comm())) {
+      : parts_(std::move(parts)),
+        batches_per_step_(batches_per_step(strategy(), parts_.run.comm())) {
     strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;

@@ -156,8 +156,8 @@ class TrainLoop {
   std::vector<std::shared_ptr<TrainCallback>> callbacks_;
   TrainerState state_;
   TrainControl control_;
-  int64_t evaluated_step_ = -1;  // when the latest evaluation was
-  bool best_now_ = false;        // and that it was the best
+  int64_t evaluated_step_ = -1;          // when the latest evaluation was
+  bool best_now_ = false;                // and that it was the best
   std::optional<StepResult> finishing_;  // a step that callbacks are to be told of first
   RunningLoss since_log_, of_epoch_;
   Clock::time_point clock_ = Clock::now(), log_clock_ = Clock::now();

@@ -234,7 +234,8 @@ TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
   constexpr int64_t kStepsPerEpoch = 5, kSteps = 12;
   const TrainLoopOptions options{
       .epochs = 3, .max_steps = kSteps, .log_every = 3, .save_every = 2, .evaluate_every = 4};
-  const auto task = [](int rank, int64_t& step, const std::function<void(const StepResult&)>& taken) {
+  const auto task = [](int rank, int64_t& step,
+                       const std::function<void(const StepResult&)>& taken) {
     return TrainTask{
         .steps_per_epoch = kStepsPerEpoch,
         .begin_epoch = [&step](int64_t epoch,
@@ -258,9 +259,11 @@ TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
     {
       int64_t step = 0;
       TrainLoop* running = nullptr;
-      TrainLoop loop(comm, task(comm.rank(), step, [&](const StepResult& result) {
-                       points.push_back(to_bytes(running->point_after(result)));
-                     }),
+      TrainLoop loop(comm,
+                     task(comm.rank(), step,
+                          [&](const StepResult& result) {
+                            points.push_back(to_bytes(running->point_after(result)));
+                          }),
                      options);
       running = &loop;
       const auto recorder = std::make_shared<KeptRecorder>();
@@ -277,14 +280,16 @@ TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
       loop.add(recorder);
       const LoopPoint point = loop_point_from(bytes);
       EXPECT_EQ(to_bytes(point), bytes);
-      step = point.state.step;  // of a task that goes on by itself: the last step of an epoch begins none
+      step = point.state
+                 .step;  // of a task that goes on by itself: the last step of an epoch begins none
       loop.go_on_at(point);
       loop.run();
       EXPECT_EQ(recorder->lines, expected) << "from step " << point.state.step;
     }
-    TrainLoop other(comm, TrainTask{.steps_per_epoch = 1,
-                                    .begin_epoch = [](int64_t, int64_t) {},
-                                    .step = [] { return StepResult{}; }},
+    TrainLoop other(comm,
+                    TrainTask{.steps_per_epoch = 1,
+                              .begin_epoch = [](int64_t, int64_t) {},
+                              .step = [] { return StepResult{}; }},
                     {});
     EXPECT_THROW(other.go_on_at(loop_point_from(points[0])), DataError) << "another's callbacks";
   });

@@ -80,7 +80,8 @@ class Trainer {
         run_({.model = parts_.model.ptr(),
               .strategy = parts_.strategy,
               .comm = parts_.comm,
-              .groups = [this] { return optim::decay_groups(*parts_.model, adam_options(parts_.args)); },
+              .groups =
+                  [this] { return optim::decay_groups(*parts_.model, adam_options(parts_.args)); },
               .algorithm = adam_options(parts_.args),
               .initial = std::exchange(parts_.initial, nullptr),
               .float16 = parts_.args.fp16,
@@ -205,15 +206,13 @@ class Trainer {
     const auto rates = learning_rates(args, steps_.all);
     Run run{.sampler = *sampler, .loader = loader, .rates = rates};
     TrainLoop loop(run_.comm(), task(run), loop_options(args, steps_));
-    const TrainingRun saved{run_.comm(), *parts_.model,  strategy,    run_.optimizer(),
+    const TrainingRun saved{run_.comm(), *parts_.model, strategy,    run_.optimizer(),
                             loop,        run_.scaler(), parts_.saved};
     RunStart start = RunStart::kInPlace;
     if (!run_.goes_on()) {
       const auto from = resumed_checkpoint(run_.comm(), args);
       if (from) restore_training(saved, *from);
-      start = from            ? RunStart::kResumed
-              : run_.again() ? RunStart::kAgain
-                             : RunStart::kAnew;
+      start = from ? RunStart::kResumed : run_.again() ? RunStart::kAgain : RunStart::kAnew;
     }
     add_callbacks(loop, saved, start);
     TrainOutput output = run_to_end(loop);

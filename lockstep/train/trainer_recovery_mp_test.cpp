@@ -76,8 +76,8 @@ class Moments {
   void at(const char* what) const { at(what, step_ + 1); }
   void at(const char* what, int64_t step) const {
     for (const Death& death : deaths_) {
-      if (std::string(death.what) == what && death.step == step && death.rank == env_number("RANK") &&
-          death.life == env_number("LOCKSTEP_RESTART_COUNT"))
+      if (std::string(death.what) == what && death.step == step &&
+          death.rank == env_number("RANK") && death.life == env_number("LOCKSTEP_RESTART_COUNT"))
         ::kill(::getpid(), SIGKILL);
     }
   }
@@ -232,11 +232,11 @@ void train(Communicator& comm, const std::string& name, const How& how) {
   auto* divided = dynamic_cast<ZeroOptimizer*>(&trainer.optimizer());
   const Safetensors state =
       divided != nullptr ? divided->state_on_root() : optimizer_state(trainer.optimizer());
-  for (const auto& [key, tensor] : state.tensors)
-    all.emplace_back("optimizer." + key, tensor);
+  for (const auto& [key, tensor] : state.tensors) all.emplace_back("optimizer." + key, tensor);
   all.emplace_back("seen", all_seen);
-  all.emplace_back("loss", at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()},
-                                      at::kDouble));
+  all.emplace_back(
+      "loss",
+      at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()}, at::kDouble));
   write_safetensors(folder / ("rank" + std::to_string(trainer.comm().rank())), all);
 }
 
@@ -292,7 +292,8 @@ class TrainerRecovery : public ::testing::Test {
     EXPECT_FALSE(metrics_of(root_ / found).empty());
     EXPECT_EQ(checkpoint_steps(root_ / found), checkpoint_steps(root_ / expected));
     for (const auto& entry : fs::directory_iterator(root_ / found))
-      EXPECT_THAT(entry.path().filename().string(), ::testing::Not(::testing::HasSubstr("partial")));
+      EXPECT_THAT(entry.path().filename().string(),
+                  ::testing::Not(::testing::HasSubstr("partial")));
   }
 
   fs::path root_;
@@ -302,10 +303,10 @@ TEST_F(TrainerRecovery, ADeathAtAnyMomentCostsNoBitAndNoSample) {
   const How quiet{.max_steps = kSteps};
   run("undisturbed", quiet);
   How killed = quiet;
-  killed.deaths = {{"loading", 1, 1, 0},    {"forward", 2, 0, 0},   {"backward", 4, 2, 0},
-                   {"stepped", 5, 1, 1},    {"logged", 6, 0, 1},    {"saving", 9, 2, 1},
-                   {"writing", 12, 0, 2},   {"evaluating", 16, 1, 2}, {"evaluated", 16, 0, 3},
-                   {"writing", 18, 1, 3},   {"loading", 20, 2, 2},  {"evaluated", 24, 0, 4},
+  killed.deaths = {{"loading", 1, 1, 0},  {"forward", 2, 0, 0},     {"backward", 4, 2, 0},
+                   {"stepped", 5, 1, 1},  {"logged", 6, 0, 1},      {"saving", 9, 2, 1},
+                   {"writing", 12, 0, 2}, {"evaluating", 16, 1, 2}, {"evaluated", 16, 0, 3},
+                   {"writing", 18, 1, 3}, {"loading", 20, 2, 2},    {"evaluated", 24, 0, 4},
                    {"saving", 24, 1, 4}};
   killed.replacements = 20;
   run("killed", killed);
@@ -320,8 +321,11 @@ TEST_F(TrainerRecovery, WhileCheckpointsAreWrittenAsideAndInHalfPrecision) {
   const How quiet{.async_save = true, .fp16 = true};
   run("undisturbed", quiet);
   How killed = quiet;
-  killed.deaths = {{"forward", 4, 0, 0}, {"writing", 6, 1, 0}, {"backward", 10, 2, 0},
-                   {"saving", 12, 0, 1}, {"stepped", 13, 1, 1}};
+  killed.deaths = {{"forward", 4, 0, 0},
+                   {"writing", 6, 1, 0},
+                   {"backward", 10, 2, 0},
+                   {"saving", 12, 0, 1},
+                   {"stepped", 13, 1, 1}};
   killed.replacements = 9;
   run("killed", killed);
   expect_same("killed", "undisturbed");
@@ -352,12 +356,13 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
 // Whose state is divided: all go back to the latest copies.
 TEST_F(TrainerRecovery, WithDividedStates) {
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
-    const How quiet{
-        .strategy = strategy, .fp16 = strategy == "zero2", .copy_every = strategy == "zero3" ? 1 : 4};
+    const How quiet{.strategy = strategy,
+                    .fp16 = strategy == "zero2",
+                    .copy_every = strategy == "zero3" ? 1 : 4};
     run(strategy, quiet);
     How killed = quiet;
-    killed.deaths = {{"loading", 1, 1, 0}, {"forward", 2, 0, 0},  {"backward", 5, 2, 0},
-                     {"stepped", 7, 1, 1}, {"saving", 9, 0, 1},   {"writing", 12, 2, 1},
+    killed.deaths = {{"loading", 1, 1, 0}, {"forward", 2, 0, 0},     {"backward", 5, 2, 0},
+                     {"stepped", 7, 1, 1}, {"saving", 9, 0, 1},      {"writing", 12, 2, 1},
                      {"logged", 14, 0, 2}, {"evaluating", 16, 1, 2}, {"saving", 24, 2, 2}};
     killed.replacements = 14;
     run(strategy + "-killed", killed);

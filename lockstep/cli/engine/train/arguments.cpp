@@ -103,10 +103,11 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
       "went, memory; `lockstep compare` reads it");
   app.add_flag("--resume", result.resume, "go on from OUTPUT/checkpoints/last");
   std::string on_failure;
-  app.add_option("--on-failure", on_failure,
-                 "what follows when a rank dies: stop, restart of all ranks from the last checkpoint "
-                 "(the default with --max-restarts), or replace: the others go on in place, and no "
-                 "step is lost")
+  app.add_option(
+         "--on-failure", on_failure,
+         "what follows when a rank dies: stop, restart of all ranks from the last checkpoint "
+         "(the default with --max-restarts), or replace: the others go on in place, and no "
+         "step is lost")
       ->type_name("WAY");
   app.add_option("--max-restarts", result.max_restarts,
                  "how often all ranks are restarted, or single ones replaced [0]")

@@ -21,7 +21,7 @@ struct TrainArguments {
   std::string json;
   std::string record;
   bool resume = false;
-  bool quiet = false;  // no summary at the end
+  bool quiet = false;                           // no summary at the end
   std::optional<launch::OnFailure> on_failure;  // where this command starts the ranks
   int max_restarts = 0;
 
