@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`lockstep train` whose ranks are killed with SIGKILL at random moments, from the first step on: the checkpoint of the end has the
-same bytes as that of a run that nothing happened to, metrics.jsonl the same lines, and no process of a rank goes but those killed.
+same bytes as that of a run that nothing happened to, metrics.jsonl the same lines, and with --on-failure replace no process of a rank
+goes but those killed. The same where all ranks are restarted, and where all of a job is killed and somebody resumes it.
 
     tests/recovery/kills_test.py --bin build/release/bin [--kills N] [--seed N] [CASE...]
 """
@@ -25,6 +26,8 @@ CASES = {
     "bert-zero3": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
     "lm-fsdp": (16, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
 }
+# All ranks end with one: --max-restarts alone; or with the launcher, too.
+RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
 OF_THE_CLOCK = ("seconds", "samples_per_s")
 
 
@@ -126,12 +129,69 @@ def result_of(output):
     return files, lines
 
 
+def command_of(lockstep, arguments, steps):
+    return [lockstep, "train", *arguments, "--nproc", str(RANKS), "--max-steps", str(steps), "--epochs", "1000", "--log-every", "2",
+            "--save-every", str(max(3, steps // 20)), "--quiet", "--timeout", "60"]
+
+
+def expect_same(case, killed, quiet, done, seed):
+    log = killed + ".log"
+    expected, found = result_of(quiet), result_of(killed)
+    if found[0] != expected[0]:
+        fail(f"{case}: after {done} kills the last checkpoint differs: {found[0]} instead of {expected[0]}; seed {seed}", log)
+    if found[1] != expected[1]:
+        fail(f"{case}: metrics.jsonl differs after {done} kills:\n{found[1]}\ninstead of\n{expected[1]}\nseed {seed}", log)
+    left = [name for name in os.listdir(os.path.join(killed, "checkpoints")) if "partial" in name]
+    if left:
+        fail(f"{case}: {left} is left over; seed {seed}", log)
+
+
+def check_restarts(lockstep, case, seed, folder):
+    kills, steps = 2, 240
+    chance = random.Random(f"{case} {seed}")
+    command = command_of(lockstep, CASES[RESTARTED[case]][1], steps)
+    quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
+    train(command + ["--output", quiet], quiet, 0, steps, chance, 200)
+    if case.endswith("restart"):
+        done = train(command + ["--output", killed, "--max-restarts", "9"], killed, kills, steps, chance, 300)[1]
+        with open(killed + ".log") as log:
+            if "moved" in log.read() or os.path.exists(os.path.join(killed, "previous")):
+                fail(f"{case}: it began anew instead of going on from its checkpoint", killed + ".log")
+    else:
+        done = kill_all(command + ["--output", killed], killed)
+        train(command + ["--output", killed, "--resume"], killed, 0, steps, chance, 200)
+    expect_same(case, killed, quiet, done, seed)
+    print(f"{case}: {done} kills in {steps} steps, every bit as without them", flush=True)
+
+
+def kill_all(command, output):
+    """The launcher and every rank at once, when there is a checkpoint; nothing of them is left."""
+    with open(output + ".log", "w") as file:
+        job = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+    end = time.monotonic() + 100
+    while not os.path.exists(os.path.join(output, "checkpoints", "last")):
+        if job.poll() is not None or time.monotonic() > end:
+            fail("it has written no checkpoint", output + ".log")
+        time.sleep(0.02)
+    ranks = ranks_of(job.pid)
+    for pid in (job.pid, *ranks):
+        os.kill(pid, signal.SIGKILL)
+    job.wait()
+    for pid in ranks:
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+            time.sleep(0.01)
+        if os.path.exists(f"/proc/{pid}"):
+            fail(f"rank {ranks[pid]} is still there", output + ".log")
+    return 1 + len(ranks)
+
+
 def check(lockstep, case, kills, seed, folder):
+    if case in RESTARTED:
+        return check_restarts(lockstep, case, seed, folder)
     steps_a_kill, arguments = CASES[case]
     steps = steps_a_kill * (kills + 2)
     chance = random.Random(f"{case} {seed}")
-    command = [lockstep, "train", *arguments, "--nproc", str(RANKS), "--max-steps", str(steps), "--epochs", "1000", "--log-every", "2",
-               "--save-every", str(max(3, steps // 20)), "--quiet", "--timeout", "60"]
+    command = command_of(lockstep, arguments, steps)
     quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
     train(command + ["--output", quiet], quiet, 0, steps, chance, 60 + steps)
     begin = time.monotonic()
@@ -141,16 +201,9 @@ def check(lockstep, case, kills, seed, folder):
     log = killed + ".log"
     if done < min(kills, 2):
         fail(f"{case}: the machine was too quick for {kills} kills, only {done} were done; seed {seed}", log)
-    expected, found = result_of(quiet), result_of(killed)
-    if found[0] != expected[0]:
-        fail(f"{case}: after {done} kills the last checkpoint differs: {found[0]} instead of {expected[0]}; seed {seed}", log)
-    if found[1] != expected[1]:
-        fail(f"{case}: metrics.jsonl differs after {done} kills:\n{found[1]}\ninstead of\n{expected[1]}\nseed {seed}", log)
+    expect_same(case, killed, quiet, done, seed)
     if len(seen) > RANKS + done:
         fail(f"{case}: {len(seen)} processes of ranks after {done} kills: a rank that nobody killed has gone; seed {seed}", log)
-    left = [name for name in os.listdir(os.path.join(killed, "checkpoints")) if "partial" in name]
-    if left:
-        fail(f"{case}: {left} is left over; seed {seed}", log)
     print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them", flush=True)
 
 
@@ -159,7 +212,7 @@ def main():
     parser.add_argument("--bin", required=True, help="where lockstep is")
     parser.add_argument("--kills", type=int, default=100 if os.environ.get("LOCKSTEP_LONG_TESTS") == "1" else 4, help="a case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *RESTARTED])
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     folder = tempfile.mkdtemp(prefix="lockstep-kills-")
