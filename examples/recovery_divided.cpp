@@ -50,7 +50,7 @@ void train(lockstep::Communicator& comm, const Settings& settings) {
       lockstep::data::DistributedSampler sampler(digits.train.size(), run.comm(),
                                                  {.shuffle = true, .seed = 1234});
       lockstep::data::Loader loader(digits.train, sampler, {.batch_size = 32});
-      const auto share = [&] { return optimizer.share(); };
+      const auto share = [&](const at::Tensor& memory) { return optimizer.share(memory); };
       run.begin(share);
       while (run.step() < settings.steps) {
         // Batches follow from the step: one that is repeated has the batch that it had.

@@ -67,13 +67,10 @@ RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
 }
 
 void RollbackRecovery::begin(const State& state) {
-  Kept& kept = latest();
   // After a recovery what all went back to is there, and so are the copies of it.
-  if (kept.step != step_ || !begun_) {
-    kept = {.step = step_, .own = state(), .copy = {}, .pending = {}};
-    start_copy(kept);
-    for (Work& work : kept.pending) work.wait();
-    kept.pending.clear();
+  if (latest().step != step_ || !begun_) {
+    keep(state);
+    wait(latest());
     comm_.barrier();
   }
   begun_ = true;
@@ -83,29 +80,40 @@ void RollbackRecovery::stepped(const State& state) {
   if (!begun_) throw InvalidArgument("RollbackRecovery: begin() comes before the first step");
   ++step_;
   if (step_ % options_.every != 0) return;
-  for (Work& work : latest().pending) work.wait();
-  latest().pending.clear();
+  wait(latest());
+  copies_->barrier();  // all have the former copies, so that those before them may go
   latest_ = 1 - latest_;
-  Kept& kept = latest();
-  // The one before the former goes once all have the former, which the exchange of lengths tells.
-  at::Tensor own = state();
-  Kept next{.step = step_, .own = std::move(own), .copy = {}, .pending = {}};
-  try {
-    start_copy(next);
-  } catch (...) {
-    latest_ = 1 - latest_;
-    throw;
-  }
-  kept = std::move(next);
+  keep(state);
 }
 
-// Returns once all ranks are here; none of its messages has arrived by then.
-void RollbackRecovery::start_copy(Kept& kept) {
-  const std::vector<int64_t> lengths = of_all_ranks(*copies_, kept.own.numel());
+void RollbackRecovery::wait(Kept& kept) {
+  for (Work& work : kept.pending) work.wait();
+  kept.pending.clear();
+}
+
+// The state of step_, in the memory of what is forgotten; its copies are on their way afterwards.
+void RollbackRecovery::keep(const State& state) {
+  state_.reset();  // its memory may be what is written to
+  Kept& kept = latest();
+  kept.step = -1;
+  kept.own = state(std::exchange(kept.own, at::Tensor()));
+  at::Tensor copy = std::exchange(kept.copy, at::Tensor());
+  kept.step = step_;
+  start_copy(kept, std::move(copy));
+}
+
+void RollbackRecovery::start_copy(Kept& kept, at::Tensor memory) {
   const int size = comm_.size(), rank = comm_.rank();
   if (size == 1) return;
   const int keeper = keeper_of(rank, size, local_), ward = ward_of(rank, size, local_);
-  kept.copy = bytes(lengths[static_cast<size_t>(ward)]);
+  const at::Tensor own_length = at::full({1}, kept.own.numel(), at::kLong);
+  const at::Tensor length = at::empty({1}, at::kLong);
+  Work sent = copies_->isend(own_length, keeper);
+  copies_->recv(length, ward);
+  sent.wait();
+  const int64_t count = *length.const_data_ptr<int64_t>();
+  if (!memory.defined() || memory.numel() != count) memory = bytes(count);
+  kept.copy = std::move(memory);
   kept.pending.push_back(copies_->irecv(kept.copy, ward));
   kept.pending.push_back(copies_->isend(kept.own, keeper));
 }
@@ -202,9 +210,8 @@ void RollbackRecovery::resume() {
   }
   // Copies anew, beside what is there: a failure on the way leaves that.
   Kept next{.step = plan.step, .own = mine, .copy = {}, .pending = {}};
-  start_copy(next);
-  for (Work& work : next.pending) work.wait();
-  next.pending.clear();
+  start_copy(next, at::Tensor());
+  wait(next);
   comm_.barrier();
   kept_ = {};
   latest_ = 0;

@@ -6,11 +6,12 @@
 //     Net net;                                                       // on run.comm()
 //     ZeroOptimizer optimizer(run.comm(), to_named_tensors(net->named_parameters()), options);
 //     if (run.state()) optimizer.restore_share(*run.state());
-//     run.begin([&] { return optimizer.share(); });
+//     const auto share = [&](at::Tensor memory) { return optimizer.share(std::move(memory)); };
+//     run.begin(share);
 //     while (run.step() < steps) {
 //       loss(net, batch_of(run.step())).backward();
 //       optimizer.step();
-//       run.stepped([&] { return optimizer.share(); });
+//       run.stepped(share);
 //     }
 //     break;
 //   } catch (...) {
@@ -52,9 +53,10 @@ struct RollbackOptions {
 // its ward's.
 class RollbackRecovery {
  public:
-  // A state: uint8, 1-D, in the CPU's memory, new with every call: all that this rank has, and that makes
-  // training go on at the step. Sizes may differ from rank to rank.
-  using State = std::function<at::Tensor()>;
+  // A state: uint8, 1-D, contiguous, in the CPU's memory: all that this rank has, and that makes training go on at the
+  // step. Sizes may differ from rank to rank and from call to call. `memory`: a former one's, which nobody needs any
+  // more, to be written to where that serves; undefined at first.
+  using State = std::function<at::Tensor(at::Tensor memory)>;
 
   // As Recovery's: a rank that replaces a dead one meets the others here, before it calls anything
   // else that is collective. Collective. Throws InvalidArgument, Timeout, PeerLost (a rank's state is lost).
@@ -63,7 +65,7 @@ class RollbackRecovery {
   RollbackRecovery& operator=(const RollbackRecovery&) = delete;
 
   Communicator& comm() { return comm_; }  // the present generation's
-  // What this rank's state was at step(); nothing where the run begins.
+  // What this rank's state was at step(), until the first stepped() that keeps another; nothing where the run begins.
   const std::optional<at::Tensor>& state() const { return state_; }
   int64_t step() const { return step_; }  // steps done
   int recoveries() const { return recoveries_; }
@@ -88,7 +90,9 @@ class RollbackRecovery {
   };
 
   Kept& latest() { return kept_[latest_]; }
-  void start_copy(Kept& kept);
+  void keep(const State& state);
+  void start_copy(Kept& kept, at::Tensor memory);
+  static void wait(Kept& kept);
   void resume();
   void give_up_pending() noexcept;
 

@@ -144,34 +144,35 @@ void ModelOnRanks::bind() {
   put_back(*state);
 }
 
-// This rank's, after a step or before the first.
-at::Tensor ModelOnRanks::state() const {
+// This rank's, after a step or before the first: [share] [the rest] [bytes of the rest].
+at::Tensor ModelOnRanks::state(at::Tensor memory) const {
   Json extra{binary(place())};
   if (scaler_) extra.push_back(to_json(scaler_->state()));
   std::string bytes;
   Json::to_cbor(extra, bytes);
-  const at::Tensor packed = recover::pack(
+  const at::Tensor rest = recover::pack(
       {.generator = cpu_rng_state(), .buffers = buffers_of(*parts_.model), .extra = bytes});
-  const at::Tensor share = parts_.strategy->share(*optimizer_);
-  const int64_t length = packed.numel();
-  const auto head = static_cast<int64_t>(sizeof length);
-  at::Tensor all = at::empty({head + length + share.numel()}, at::kByte);
-  std::memcpy(all.mutable_data_ptr(), &length, sizeof length);
-  all.narrow(0, head, length).copy_(packed);
-  all.narrow(0, head + length, share.numel()).copy_(share);
-  return all;
+  const int64_t share = parts_.strategy->share_bytes(*optimizer_), length = rest.numel();
+  const int64_t all = share + length + static_cast<int64_t>(sizeof length);
+  // A little more than is needed, as a place grows by some bytes now and then.
+  if (!memory.defined() || memory.storage().nbytes() < static_cast<size_t>(all))
+    memory = at::empty({all + all / 64}, at::kByte);
+  const at::Tensor state = at::empty({0}, at::kByte).set_(memory.storage(), 0, {all});
+  parts_.strategy->write_share(*optimizer_, state.narrow(0, 0, share));
+  state.narrow(0, share, length).copy_(rest);
+  std::memcpy(state.mutable_data_ptr<uint8_t>() + share + length, &length, sizeof length);
+  return state;
 }
 
 void ModelOnRanks::put_back(const at::Tensor& state) {
   int64_t length = 0;
-  const auto head = static_cast<int64_t>(sizeof length);
-  if (state.numel() >= head) std::memcpy(&length, state.const_data_ptr(), sizeof length);
-  if (length < 1 || length > state.numel() - head)
-    throw DataError(std::string(kSource) + " is damaged");
-  parts_.strategy->restore_share(*optimizer_,
-                                 state.narrow(0, head + length, state.numel() - head - length));
+  const auto foot = static_cast<int64_t>(sizeof length);
+  const int64_t end = state.numel() - foot;
+  if (end > 0) std::memcpy(&length, state.const_data_ptr<uint8_t>() + end, sizeof length);
+  if (length < 1 || length > end) throw DataError(std::string(kSource) + " is damaged");
+  parts_.strategy->restore_share(*optimizer_, state.narrow(0, 0, end - length));
   const std::vector<at::Tensor> buffers = buffers_of(*parts_.model);
-  const recover::RankState rank = recover::unpack(state.narrow(0, head, length), buffers);
+  const recover::RankState rank = recover::unpack(state.narrow(0, end - length, length), buffers);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(rank.buffers[i]);
   set_cpu_rng_state(rank.generator, kSource);
@@ -225,10 +226,10 @@ void ModelOnRanks::begin(TrainLoop& loop) {
       loop.set_callback_states(*first_states_);
     else
       first_states_ = loop.callback_states();
-    if (rollback_) rollback_->begin([this] { return state(); });
+    if (rollback_) rollback_->begin([this](at::Tensor memory) { return state(std::move(memory)); });
     return;
   }
-  if (rollback_) rollback_->begin([this] { return state(); });
+  if (rollback_) rollback_->begin([this](at::Tensor memory) { return state(std::move(memory)); });
   const Place kept = place_from(place_);
   if (kept.stream_count > 0) {
     const auto bytes = static_cast<int64_t>(kept.streams.size()) / kept.stream_count;
@@ -243,7 +244,7 @@ void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {
     strategy().step(*optimizer_, how);
     if (!rollback_) return;
     result_ = result;
-    rollback_->stepped([this] { return state(); });
+    rollback_->stepped([this](at::Tensor memory) { return state(std::move(memory)); });
     result_.reset();
     return;
   }

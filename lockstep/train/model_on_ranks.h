@@ -120,7 +120,7 @@ class ModelOnRanks {
   void recover_ranks();
   void begin(TrainLoop& loop);
   std::string place() const;
-  at::Tensor state() const;
+  at::Tensor state(at::Tensor memory) const;
   void put_back(const at::Tensor& state);
 
   Parts parts_;

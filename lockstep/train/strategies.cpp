@@ -119,8 +119,11 @@ class ZeroStrategy final : public Strategy {
     initial_ = [](const std::string&, int64_t, const at::Tensor&) {};
   }
   bool has_shares() const override { return true; }
-  at::Tensor share(torch::optim::Optimizer& optimizer) override {
-    return dynamic_cast<ZeroOptimizer&>(optimizer).share();
+  int64_t share_bytes(torch::optim::Optimizer& optimizer) override {
+    return dynamic_cast<ZeroOptimizer&>(optimizer).share_bytes();
+  }
+  void write_share(torch::optim::Optimizer& optimizer, const at::Tensor& into) override {
+    dynamic_cast<ZeroOptimizer&>(optimizer).write_share(into);
   }
   void restore_share(torch::optim::Optimizer& optimizer, const at::Tensor& share) override {
     dynamic_cast<ZeroOptimizer&>(optimizer).restore_share(share);

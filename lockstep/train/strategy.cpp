@@ -109,7 +109,10 @@ StepMemory Strategy::memory(torch::optim::Optimizer& optimizer) {
   return memory;
 }
 
-at::Tensor Strategy::share(torch::optim::Optimizer& /*optimizer*/) {
+int64_t Strategy::share_bytes(torch::optim::Optimizer& /*optimizer*/) {
+  throw InvalidArgument("strategy " + name() + " has no shares");
+}
+void Strategy::write_share(torch::optim::Optimizer& /*optimizer*/, const at::Tensor& /*into*/) {
   throw InvalidArgument("strategy " + name() + " has no shares");
 }
 void Strategy::restore_share(torch::optim::Optimizer& /*optimizer*/, const at::Tensor& /*share*/) {

@@ -147,11 +147,12 @@ class Strategy {
   virtual bool divides_state() const { return false; }
 
   // Of one that does, and lets another rank's memory keep this rank's share of it (recover/rollback_recovery.h): all that
-  // goes with this rank, as bytes (uint8, 1-D), of an optimizer that make_optimizer() gave; and put back, in the place
-  // of what bind() and make_optimizer() have begun with, on all ranks of which each gives its own. bind() then takes a
-  // model whose parameters have no values. share() does not communicate.
+  // goes with this rank, as bytes (into uint8, 1-D), of an optimizer that make_optimizer() gave; and put back, in the
+  // place of what bind() and make_optimizer() have begun with, on all ranks of which each gives its own. bind() then
+  // takes a model whose parameters have no values. Writing does not communicate.
   virtual bool has_shares() const { return false; }
-  virtual at::Tensor share(torch::optim::Optimizer& optimizer);
+  virtual int64_t share_bytes(torch::optim::Optimizer& optimizer);
+  virtual void write_share(torch::optim::Optimizer& optimizer, const at::Tensor& into);
   virtual void restore_share(torch::optim::Optimizer& optimizer, const at::Tensor& share);
 
   // Whether the model itself is divided, and its parameters here are names without values. Then a checkpoint is what

@@ -263,10 +263,14 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // nothing has changed.
   void load_state(const SlicedTensors& state, const std::string& source);
 
-  // All that is this rank's alone, as bytes (uint8, 1-D, new with every call): its parts of the parameters, masters and
-  // moments, and how many steps they have seen; options are not. For a run that goes back to it, or whose rank is
-  // started anew (recover/rollback_recovery.h). Between steps. Does not communicate.
-  at::Tensor share() const;
+  // All that is this rank's alone, as bytes (uint8, 1-D): its parts of the parameters, masters and moments, and how many
+  // steps they have seen; options are not. For a run that goes back to it, or whose rank is started anew
+  // (recover/rollback_recovery.h). In `memory`, a former share that nobody needs any more, where that is large enough. Between
+  // steps. Does not communicate.
+  at::Tensor share(at::Tensor memory = {}) const;
+  // What share() has, and the same into memory of that size.
+  int64_t share_bytes() const;
+  void write_share(const at::Tensor& into) const;
   // Puts back what share() gave on the rank of this number among as many, of the same parameters and options; returns
   // when all ranks' parts are there. Between steps. Collective. Throws DataError for bytes of another optimizer; then nothing
   // has changed here, and the others wait.

@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -39,26 +40,43 @@ Layout layout_of(internal::ZeroState& state, const ZeroOptimizer& optimizer, boo
   return layout;
 }
 
+bool has_stepped(internal::ZeroState& state) {
+  const auto& parameters = state.buckets().parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const internal::ZeroParameter& p) { return p.steps > 0; });
+}
+
 }  // namespace
 
-at::Tensor ZeroOptimizer::share() const {
+at::Tensor ZeroOptimizer::share(at::Tensor memory) const {
+  const int64_t bytes = share_bytes();
+  if (!memory.defined() || memory.numel() < bytes) memory = at::empty({bytes}, at::kByte);
+  at::Tensor share = memory.narrow(0, 0, bytes);
+  write_share(share);
+  return share;
+}
+
+int64_t ZeroOptimizer::share_bytes() const {
+  return static_cast<int64_t>(layout_of(*state_, *this, has_stepped(*state_)).bytes);
+}
+
+void ZeroOptimizer::write_share(const at::Tensor& into) const {
   const at::NoGradGuard no_grad;
-  const std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
-  std::vector<int64_t> head{0};
-  for (const internal::ZeroParameter& parameter : parameters) {
+  const bool stepped = has_stepped(*state_);
+  const Layout layout = layout_of(*state_, *this, stepped);
+  if (into.scalar_type() != at::kByte || into.dim() != 1 || !into.is_contiguous() ||
+      into.nbytes() != layout.bytes)
+    throw InvalidArgument("ZeroOptimizer::write_share(): give uint8 [share_bytes()], contiguous");
+  std::vector<int64_t> head{stepped ? 1 : 0};
+  for (const internal::ZeroParameter& parameter : state_->buckets().parameters())
     head.push_back(parameter.steps);
-    if (parameter.steps > 0) head[0] = 1;
-  }
-  const Layout layout = layout_of(*state_, *this, head[0] != 0);
-  const at::Tensor share = at::empty({static_cast<int64_t>(layout.bytes)}, at::kByte);
-  std::memcpy(share.mutable_data_ptr(), head.data(), layout.head);
+  std::memcpy(into.mutable_data_ptr(), head.data(), layout.head);
   auto at = static_cast<int64_t>(layout.head);
   for (const at::Tensor& tensor : layout.tensors) {
     const auto count = static_cast<int64_t>(tensor.nbytes());
-    share.narrow(0, at, count).copy_(tensor.view(at::kByte));
+    into.narrow(0, at, count).copy_(tensor.view(at::kByte));
     at += count;
   }
-  return share;
 }
 
 void ZeroOptimizer::restore_share(const at::Tensor& share) {
