@@ -378,12 +378,16 @@ TEST(RunPlan, Commands) {
 TEST(RunPlan, TheRestOfTheOptions) {
   const auto options =
       plan(
-          "--max-restarts 2 --grace 1.5 -r 0:3 --tee 1 --local-ranks-filter 0 --prefix --no-pin "
+          "--max-restarts 2 --grace 1.5 --stop-grace 40 -r 0:3 --tee 1 --local-ranks-filter 0 "
+          "--prefix --no-pin "
           "--threads 3 "
           "--master-addr h --master-port 5 --rdzv-id id --role r -np 2 --log-dir d /bin/true")
           .options;
   EXPECT_EQ(options.max_restarts, 2);
   EXPECT_EQ(options.grace, std::chrono::milliseconds(1500));
+  EXPECT_EQ(options.stop_grace, std::chrono::seconds(40));
+  EXPECT_EQ(plan("/bin/true").options.stop_grace, std::chrono::seconds(25));
+  EXPECT_THAT(error_of("--stop-grace -1 /bin/true"), HasSubstr("--stop-grace: expected seconds"));
   EXPECT_EQ(launch::redirect_of(options.redirects, 0), launch::Redirect::kBoth);
   EXPECT_EQ(launch::redirect_of(options.redirects, 1), launch::Redirect::kNone);
   EXPECT_EQ(launch::redirect_of(options.tee, 5), launch::Redirect::kStdout);

@@ -1,5 +1,6 @@
 #include "lockstep/launch/agent.h"
 
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ void check(const LaunchOptions& options) {
            std::to_string(kMostRanksOfAHost));
   if (options.max_restarts < 0) refuse("max-restarts must not be negative");
   if (options.grace.count() < 0) refuse("grace must not be negative");
+  if (options.stop_grace.count() < 0) refuse("stop-grace must not be negative");
   if (options.threads_per_rank.value_or(1) < 1) refuse("threads per rank must be at least 1");
   if (options.master_port.value_or(0) < 0 || options.master_port.value_or(0) > 65535) {
     refuse("master port " + std::to_string(*options.master_port) + " is not from 0 to 65535");
@@ -189,7 +191,9 @@ LaunchResult run(const AgentContext& context) {
       return result;
     }
     const std::optional<AgentMessage>& last_word = peers->last_word();
-    if (attempt.stop_signal && !(attempt.was_stopping && last_word)) {
+    const bool stopped_well =
+        attempt.stop_signal == SIGTERM && last_word && last_word->exit_code == 0;
+    if (attempt.stop_signal && !stopped_well && !(attempt.was_stopping && last_word)) {
       if (last_word) result.failure = last_word->failure;
       result.exit_code = 128 + *attempt.stop_signal;
       return result;

@@ -94,7 +94,10 @@ struct LaunchOptions {
   // with restarts goes without max_restarts.
   std::vector<Role> roles;
   std::map<std::string, std::string> env;  // added to this process's environment, last word
-  std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL
+  std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL, after a failure
+  // The same where SIGTERM came to an agent, or hosts come or go: ranks may save what they have done. Less than the
+  // 30 s after which Slurm, Kubernetes and torchrun kill, so that there is time to say how it ended.
+  std::chrono::milliseconds stop_grace{25'000};
   // After failures, but for exit code 2: of all ranks, or, with kReplace, of single ones, on each host
   // so often.
   int max_restarts = 0;
@@ -165,7 +168,8 @@ struct WorkerFailure {
 };
 
 struct LaunchResult {
-  // 0 done; 2 when the first failing rank exited with 2; else 1; 128+n on signal n to this agent.
+  // 0 done, also where SIGTERM came and all ranks then ended with 0; 2 when the first failing rank exited with 2; else
+  // 1; 128+n on signal n to this agent.
   int exit_code = 0;
   int restarts = 0;                      // of all ranks, after failures
   int generation = 0;                    // the last one that this host was part of, from 0

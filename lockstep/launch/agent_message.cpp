@@ -14,7 +14,7 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Two agents of different versions say so instead of misunderstanding each other.
-constexpr int kProtocol = 4;
+constexpr int kProtocol = 5;
 
 constexpr std::array<std::pair<Kind, const char*>, 15> kNames = {{
     {Kind::kJoin, "join"},
@@ -229,9 +229,12 @@ std::string encode(const AgentMessage& message) {
     case Kind::kRefused:
     case Kind::kWait:
     case Kind::kStart:
-    case Kind::kStop:
     case Kind::kLeave:
       value["text"] = message.text;
+      break;
+    case Kind::kStop:
+      value["text"] = message.text;
+      value["number"] = message.number;
       break;
     case Kind::kFailed:
     case Kind::kOver:
@@ -245,6 +248,7 @@ std::string encode(const AgentMessage& message) {
       value["sights"] = to_json(message.sights);
       value["port"] = message.port;
       value["finished"] = message.finished;
+      value["well"] = message.well;
       break;
     case Kind::kReady:
     case Kind::kServed:
@@ -288,6 +292,7 @@ AgentMessage decode_agent_message(std::string_view body) {
     message.seen = value.value("seen", -1);
     message.restarts = value.value("restarts", 0);
     message.finished = value.value("finished", false);
+    message.well = value.value("well", false);
     message.run_id = value.value("run_id", "");
     message.port = value.value("port", uint16_t{0});
     message.number = value.value("number", 0);

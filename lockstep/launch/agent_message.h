@@ -44,12 +44,12 @@ struct AgentMessage {
     kStart,    // leader: all members have the plan; they start their ranks
     kFailed,   // member: failure, the first of its host, or else text and exit_code; all must stop
     kSignal,   // either: number; a signal came, members pass it on to their ranks
-    kStop,    // leader: text; members stop their ranks, for a failure elsewhere or a new generation
-    kServed,  // member: only services are left of its ranks
+    kStop,  // leader: text, number; members stop their ranks, for a failure elsewhere, or (SIGTERM) a new generation
+    kServed,        // member: only services are left of its ranks
     kStopServices,  // leader: only they are left anywhere; members stop them
     kLeave,         // member: text; its ranks stop, and its host is not part of another generation
     kEnded,  // member: all its ranks have ended; with failure if one was its first, sights, port and
-             // whether they had finished
+             // whether they had finished, and all ended with 0
     kOver,   // leader: exit_code, text and failure if any; the job is over, no message follows
     kBeat,   // either: still there; a member's: it runs that generation
   };
@@ -64,6 +64,7 @@ struct AgentMessage {
   int seen = -1;          // kJoin: the newest generation whose plan the member had
   int restarts = 0;       // kJoin: of all ranks so far, as the member knows
   bool finished = false;  // kEnded: all ranks by themselves, with 0
+  bool well = false;      // kEnded: all ranks with 0, whoever told them to
   int endpoint = -1;      // kJoin: which of the job's endpoints is the member's host; -1: none
   NodePlan plan = {};
   // kJoin: of what generations the member knows; kPlan: those, and the plan's own. With a standby.

@@ -209,10 +209,46 @@ TEST(Agent, ItsOwnSignalsArePassedOnAndGiveTheExitCode) {
     agent.await_output("ready 0");
     agent.await_output("ready 1");
     ::kill(agent.process().pid(), signal);
-    EXPECT_EQ(agent.finish(), 128 + signal);
+    EXPECT_EQ(agent.finish(), signal == SIGTERM ? 0 : 128 + signal);
     EXPECT_THAT(lines_of(agent.out), testing::Contains("got it").Times(2));
     EXPECT_THAT(agent.err, Not(HasSubstr("lockstep"))) << "no failure to report";
   }
+}
+
+// As a training that saves when it is asked to stop; `seconds` long.
+std::string saves_on_term(const std::string& seconds, const std::string& then = "exit 0") {
+  return "trap 'sleep " + seconds + "; echo saved $RANK; " + then +
+         "' TERM; echo ready $RANK; while :; do sleep 0.01; done";
+}
+
+TEST(Agent, SigtermGivesTheRanksTimeToSaveAndTheJobEndsWellIfTheyDo) {
+  struct Case {
+    const char *what, *stop_grace, *seconds, *then;
+    int code, saved;
+  };
+  for (const Case& c : {Case{"longer than after a failure", "60000", "1", "exit 0", 0, 2},
+                        Case{"not in time", "200", "20", "exit 0", 143, 0},
+                        Case{"one cannot", "60000", "0.1", "exit $RANK", 143, 2}}) {
+    Running agent({program(), "run", "nproc", "2", "grace", "100", "stop-grace", c.stop_grace, "--",
+                   "/bin/sh", "-c", saves_on_term(c.seconds, c.then)});
+    agent.await_output("ready 0");
+    agent.await_output("ready 1");
+    ::kill(agent.process().pid(), SIGTERM);
+    EXPECT_EQ(agent.finish(), c.code) << c.what;
+    EXPECT_EQ(std::ranges::count_if(lines_of(agent.out),
+                                    [](const auto& line) { return line.starts_with("saved"); }),
+              c.saved)
+        << c.what;
+    EXPECT_THAT(agent.err, Not(HasSubstr("lockstep"))) << c.what;
+  }
+}
+
+TEST(Agent, AfterAFailureTheGraceIsTheShortOne) {
+  const Ended ended = run_shell({"nproc", "2", "grace", "100", "stop-grace", "60000"},
+                                "if [ $RANK = 1 ]; then sleep 0.2; exit 1; fi; trap '' TERM; while "
+                                ":; do sleep 0.05; done");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_LT(ended.seconds, 20);
 }
 
 TEST(Agent, ASecondInterruptKillsAtOnce) {

@@ -11,6 +11,7 @@ LeaderOptions leader_options(const LaunchOptions& options) {
   leader.on_failure = on_failure_of(options);
   leader.max_restarts = options.max_restarts;
   leader.grace = options.grace;
+  leader.stop_grace = options.stop_grace;
   leader.beat = std::chrono::hours(1);  // to nobody
   return leader;
 }

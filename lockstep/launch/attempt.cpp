@@ -56,7 +56,8 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       secret_file_(make_secret_file(job.secret)),
       board_(trace::CallBoard::create(std::max(1, ranks_))),
       traces_(options_.env, process_env()),
-      supervisor_(policies(options_, job_.node), options_.grace, job_.node.nodes == 1,
+      supervisor_(policies(options_, job_.node), {options_.grace, options_.stop_grace},
+                  job_.node.nodes == 1,
                   on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0),
       sentinel_(ranks_) {
   if (options_.simulate_failures) {
@@ -89,6 +90,7 @@ AttemptResult Attempt::run() {
   look_at_board();
   ended.sights = sights_;
   ended.finished = !supervisor_.stopping() && !result.failed;
+  ended.well = supervisor_.all_ended_well();
   job_.peers.tell(ended);
   wait_for_the_others();
   context_.out.close_line();
@@ -219,11 +221,15 @@ void Attempt::take_orders() {
       obey(supervisor_.on_stop(Clock::now()));
       continue;
     }
-    if (order->signal == 0) {
+    if (order->signal != 0) {
+      obey(orders_of_signal(order->signal));
+      continue;
+    }
+    if (!order->asked) {
       look_at_ranks();
       write_last_traces("the job failed on another host");
     }
-    obey(order->signal == 0 ? supervisor_.on_stop(Clock::now()) : orders_of_signal(order->signal));
+    obey(supervisor_.on_stop(Clock::now(), order->asked));
   }
 }
 
@@ -236,14 +242,15 @@ void Attempt::say_if_served() {
 }
 
 std::vector<SignalOrder> Attempt::orders_of_signal(int signal) {
-  if (signal == SIGUSR1) {
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  if (!stops) {
     if (traces_.on() && !supervisor_.done()) write_traces(signal_name(signal));
-  } else if (signal != SIGUSR2) {
+  } else {
     write_last_traces(signal_name(signal) + " to lockstep run");
   }
   std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now());
   // Asking for traces must not end ranks that know nothing of the signal.
-  if (signal == SIGUSR1 && traces_.on()) {
+  if (!stops && traces_.on()) {
     std::erase_if(orders, [this](const SignalOrder& order) {
       return !trace::survives_signal(
           workers_[static_cast<size_t>(order.local_rank)]->process().pid(), order.signal);

@@ -37,6 +37,8 @@ int run(const std::vector<std::string>& words) {
       options.nproc = rank_count(options.roles);
     } else if (words[i] == "grace") {
       options.grace = std::chrono::milliseconds(std::stoi(value()));
+    } else if (words[i] == "stop-grace") {
+      options.stop_grace = std::chrono::milliseconds(std::stoi(value()));
     } else if (words[i] == "restarts") {
       options.max_restarts = std::stoi(value());
     } else if (words[i] == "prefix") {

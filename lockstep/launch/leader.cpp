@@ -84,7 +84,7 @@ AgentMessage Leader::word_to(const Agent& agent) const {
     return plan;
   }
   if (phase_ == Phase::kRunning && !agent.started) return about(Kind::kStart);
-  if (phase_ == Phase::kStopping && !agent.ended) return about(Kind::kStop);
+  if (phase_ == Phase::kStopping && !agent.ended) return stop_order();
   if (phase_ == Phase::kRunning && services_stopped_ && !agent.ended)
     return about(Kind::kStopServices);
   return {};
@@ -161,12 +161,10 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   Cause cause{.time = now,
               .member = from,
               .text = "the job was stopped by " + signal_name(signal) + " to the agent on " +
-                      name_of(agent)};
+                      name_of(agent),
+              .asked = signal == SIGTERM};
   if (!runs) return fail(std::move(cause), now);
-  if (phase_ == Phase::kRunning) {
-    phase_ = Phase::kStopping;
-    answer_by_ = now + options_.grace + kStopSlack;
-  }
+  if (phase_ == Phase::kRunning) begin_to_stop(now, cause.asked);
   // Ranks that are being stopped for newcomers have no cause yet.
   if (causes_.empty()) causes_.push_back(std::move(cause));
   return sends;
@@ -184,7 +182,8 @@ Leader::Sends Leader::on_leave(Member from, const std::string& why, Time now) {
                .weight = kLostAgent,
                .member = from,
                .text = name_of(agent) + " left the job: " + why,
-               .host_gone = true},
+               .host_gone = true,
+               .asked = true},
               now);
 }
 
@@ -193,6 +192,7 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
   serve(agent);
   agent.ended = true;
   agent.finished = message.finished;
+  agent.well = message.well;
   if (message.port != 0) agent.port = message.port;
   --pending_;
   // Its last word about its failure has more of the log's tail.
@@ -211,6 +211,7 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
 
 Leader::Sends Leader::fail(Cause cause, Time now) {
   const Member member = cause.member;
+  const bool asked = cause.asked;
   const bool known = std::any_of(causes_.begin(), causes_.end(), [&](const Cause& other) {
     return other.member == member && other.host_gone == cause.host_gone;
   });
@@ -218,20 +219,37 @@ Leader::Sends Leader::fail(Cause cause, Time now) {
   // No rank runs anywhere.
   if (phase_ == Phase::kMeeting || phase_ == Phase::kProposing) return end(&causes_.back());
   Sends sends;
-  if (phase_ == Phase::kRunning) sends = stop(member, now);
+  if (phase_ == Phase::kRunning) sends = stop(member, now, asked);
   append(sends, go_on_if_all_ended(now));
   return sends;
 }
 
-Leader::Sends Leader::stop(std::optional<Member> but, Time now) {
+void Leader::begin_to_stop(Time now, bool asked) {
   phase_ = Phase::kStopping;
-  answer_by_ = now + options_.grace + kStopSlack;
+  stop_asked_ = asked;
+  answer_by_ = now + (asked ? options_.stop_grace : options_.grace) + kStopSlack;
+}
+
+AgentMessage Leader::stop_order() const {
+  AgentMessage order = about(Kind::kStop);
+  order.number = stop_asked_ ? SIGTERM : 0;
+  return order;
+}
+
+Leader::Sends Leader::stop(std::optional<Member> but, Time now, bool asked) {
+  begin_to_stop(now, asked);
   next_beat_ = now + options_.beat;
   Sends sends;
   for (const auto& [member, agent] : agents_) {
-    if (agent.member && !agent.lost && member != but) sends.push_back({member, about(Kind::kStop)});
+    if (agent.member && !agent.lost && member != but) sends.push_back({member, stop_order()});
   }
   return sends;
+}
+
+bool Leader::all_well() const {
+  return std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+    return !entry.second.member || (entry.second.well && !entry.second.lost);
+  });
 }
 
 Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
@@ -297,6 +315,8 @@ Leader::Sends Leader::go_on_if_all_ended(Time now) {
     if (phase_ == Phase::kStopping && !all_finished) return meet_again(reason_, now);
     return end(nullptr);
   }
+  // Whoever asked has what was asked for.
+  if (cause->asked && final_ && all_well()) return end(nullptr);
   if (cause->worker) judge(*cause->worker, sights_);
   const bool rank_failed = cause->worker && cause->exit_code != 2;
   if (final_ || !restarts_allowed() || !(cause->host_gone || rank_failed)) return end(cause);

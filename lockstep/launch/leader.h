@@ -36,6 +36,7 @@ struct LeaderOptions {
   std::chrono::milliseconds beat{1000};     // between messages of an agent that has nothing to say
   std::chrono::milliseconds silence{8000};  // after which an agent counts as vanished
   std::chrono::milliseconds grace{5000};    // that stopped ranks have on every host
+  std::chrono::milliseconds stop_grace{25'000};  // the same where nothing failed
   // Of the agents that may lead; more than one: a generation needs more than half of the agents of
   // the one before, so that no two of them can form one; the first one needs an agent at each.
   int endpoints = 1;
@@ -104,6 +105,7 @@ class Leader {
     bool served = false;    // only services are left there
     bool ended = false;     // all its ranks have
     bool finished = false;  // by themselves, with 0
+    bool well = false;      // with 0, whoever told them to
     bool leaving = false;
     bool lost = false;
     NodePlan plan;
@@ -117,6 +119,7 @@ class Leader {
     std::string text = {};  // of what is no rank's failure
     int exit_code = 1;
     bool host_gone = false;
+    bool asked = false;  // for by SIGTERM: nothing failed
   };
 
   static void blame(Cause& cause, const WorkerFailure& failure, const std::string& host);
@@ -141,7 +144,10 @@ class Leader {
   Sends on_leave(Member from, const std::string& why, Time now);
   Sends on_ended(Member from, const AgentMessage& message, Time now);
   Sends fail(Cause cause, Time now);
-  Sends stop(std::optional<Member> but, Time now);
+  Sends stop(std::optional<Member> but, Time now, bool asked);
+  void begin_to_stop(Time now, bool asked);
+  AgentMessage stop_order() const;
+  bool all_well() const;
   void plan_to_take_in(Time now);
   Sends take_newcomers_in(Time now);
   Sends go_on_if_all_ended(Time now);
@@ -171,6 +177,7 @@ class Leader {
   int pending_ = 0;   // members that have not said what the phase waits for
   int unserved_ = 0;  // members with ranks that are no services
   bool services_stopped_ = false;
+  bool stop_asked_ = false;  // what stops this generation is no failure
   struct Size {
     int hosts = 0, ranks = 0;
   };

@@ -238,7 +238,7 @@ Leader::Sends Leader::propose(Time now) {
     generation_ = std::max(generation_, agent.seen);
     restarts_ = std::max(restarts_, agent.restarts);
     agent.member = agent.ready = agent.started = false;
-    agent.served = agent.ended = agent.finished = false;
+    agent.served = agent.ended = agent.finished = agent.well = false;
   }
   ++generation_;
   std::vector<NodeIntroduction> nodes;
@@ -356,7 +356,7 @@ Leader::Sends Leader::take_newcomers_in(Time now) {
     if (agent.counted && !agent.member) names += (names.empty() ? "" : ", ") + name_of(agent);
   }
   reason_ = "restart, not counted: " + names + " joined";
-  return stop({}, now);
+  return stop({}, now, true);
 }
 
 }  // namespace lockstep::launch

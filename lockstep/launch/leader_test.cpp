@@ -339,6 +339,24 @@ TEST_F(LeaderTest, ASignalToOneAgentGoesToAllOthersAndEndsTheJob) {
   EXPECT_THAT(over.text, HasSubstr("the job was stopped by SIGTERM to the agent on b"));
 }
 
+TEST_F(LeaderTest, WhereAllRanksEndWellAfterSigtermTheJobHas) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    for (const int badly : {-1, 1}) {
+      leader_ = Leader(options(), start_);
+      running();
+      leader_.on_message(2, of(Kind::kSignal, signal), "", start_);
+      AgentMessage over;
+      for (const int member : {0, 1, 2}) {
+        AgentMessage ended = of(Kind::kEnded);
+        ended.well = member != badly;
+        for (const auto& send : leader_.on_message(member, ended, "", start_)) over = send.message;
+      }
+      EXPECT_EQ(over.exit_code, signal == SIGTERM && badly < 0 ? 0 : 1);
+      EXPECT_EQ(over.text.empty(), over.exit_code == 0);
+    }
+  }
+}
+
 TEST_F(LeaderTest, UserSignalsAreForAllIfTheFirstAgentGotThem) {
   running();
   EXPECT_THAT(told(leader_.on_message(0, of(Kind::kSignal, SIGUSR1), "", start_), Kind::kSignal),
@@ -353,6 +371,7 @@ TEST(AgentMessages, SurviveTheWire) {
   message.generation = 4;
   message.port = 77;
   message.finished = true;
+  message.well = true;
   message.failure.emplace();
   message.failure->host = "b";
   message.failure->rank = 3;
@@ -379,6 +398,7 @@ TEST(AgentMessages, SurviveTheWire) {
   EXPECT_EQ(back.generation, 4);
   EXPECT_EQ(back.port, 77);
   EXPECT_TRUE(back.finished);
+  EXPECT_TRUE(back.well);
   EXPECT_EQ(back.failure->host, "b");
   EXPECT_EQ(back.failure->rank, 3);
   EXPECT_EQ(back.failure->role, "ps 1");
@@ -412,6 +432,7 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   LaunchOptions options;
   options.command = {"./train", "--name", "it's \"x\"\n"};
   options.grace = milliseconds(1500);
+  options.stop_grace = milliseconds(40'000);
   options.prefix = LinePrefix::kRankAndStream;
   options.prefix_template = "${rank}: ";
   options.tee = {{-1, Redirect::kBoth}};
@@ -430,6 +451,7 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   EXPECT_EQ(order.options.command, options.command);
   EXPECT_EQ(order.options.nproc, 4);
   EXPECT_EQ(order.options.grace, options.grace);
+  EXPECT_EQ(order.options.stop_grace, options.stop_grace);
   EXPECT_EQ(order.options.prefix, options.prefix);
   EXPECT_EQ(order.options.prefix_template, options.prefix_template);
   EXPECT_EQ(order.options.tee, options.tee);

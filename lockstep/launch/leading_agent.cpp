@@ -45,6 +45,7 @@ LeaderOptions leader_options(const LaunchOptions& options, const Former& former)
   leader.beat = nodes.beat;
   leader.silence = nodes.silence;
   leader.grace = options.grace;
+  leader.stop_grace = options.stop_grace;
   if (has_standby(nodes)) leader.endpoints = static_cast<int>(nodes.endpoints.size());
   leader.fenced = nodes.server == NodesOptions::Server::kElected;
   if (!former.lost.empty()) {

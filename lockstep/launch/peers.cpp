@@ -40,7 +40,7 @@ void Peers::hear(const AgentMessage& message) {
       break;
     }
     case AgentMessage::Kind::kStop:
-      orders_.push_back({});
+      orders_.push_back({.asked = message.number != 0});
       break;
     case AgentMessage::Kind::kStopServices:
       orders_.push_back({.well = true});

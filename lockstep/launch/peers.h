@@ -22,6 +22,8 @@ namespace lockstep::launch {
 struct PeerOrder {
   int signal = 0;     // 0: stop, since something failed; else the signal came to another agent
   bool well = false;  // nothing failed: services stop, since only they are left
+  bool asked =
+      false;  // nothing failed: ranks stop for another generation, or another agent's SIGTERM
 };
 
 // Three kinds: AloneAgent, LeadingAgent and JoinedAgent. The first two have the Leader, and a

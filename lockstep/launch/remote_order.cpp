@@ -95,6 +95,7 @@ std::string encode(const RemoteOrder& order) {
                 {"nproc", o.nproc},
                 {"rank_env", o.env},
                 {"grace_ms", o.grace.count()},
+                {"stop_grace_ms", o.stop_grace.count()},
                 {"log_dir", o.log_dir},
                 {"redirects", redirects_json(o.redirects)},
                 {"tee", redirects_json(o.tee)},
@@ -135,6 +136,7 @@ RemoteOrder decode_remote_order(std::string_view line) {
     o.nproc = value.at("nproc");
     o.env = value.at("rank_env").get<std::map<std::string, std::string>>();
     o.grace = milliseconds(value.at("grace_ms").get<int64_t>());
+    o.stop_grace = milliseconds(value.at("stop_grace_ms").get<int64_t>());
     o.log_dir = value.at("log_dir");
     o.redirects = redirects_of(value.at("redirects"));
     o.tee = redirects_of(value.at("tee"));

@@ -33,11 +33,10 @@ std::chrono::milliseconds restart_pause(int n) {
   return std::min(pause, kMost);
 }
 
-Supervisor::Supervisor(int ranks, std::chrono::milliseconds grace)
+Supervisor::Supervisor(int ranks, Grace grace)
     : Supervisor(std::vector<RankPolicy>(static_cast<size_t>(ranks)), grace) {}
 
-Supervisor::Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone,
-                       int replacements)
+Supervisor::Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone, int replacements)
     : ranks_(std::move(ranks)),
       grace_(grace),
       alone_(alone),
@@ -87,9 +86,10 @@ std::ptrdiff_t Supervisor::waiting() const {
                        [](const auto& at) { return at.has_value(); });
 }
 
-void Supervisor::begin_to_stop(Time now) {
+void Supervisor::begin_to_stop(Time now, bool asked) {
   phase_ = Phase::kStopping;
-  kill_at_ = now + grace_;
+  kill_at_ = now + (asked ? grace_.when_asked : grace_.after_failure);
+  any_ended_badly_ = any_ended_badly_ || waiting() > 0;
   std::fill(restart_at_.begin(), restart_at_.end(), std::nullopt);
 }
 
@@ -104,7 +104,10 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
     alive_[rank] = false;
     --running_;
     if (exit.status.ok() && !ranks_[rank].service) --to_be_served_;
-    if (!exit.status.ok() && !comes_back(exit)) failures.push_back(exit);
+    if (exit.status.ok()) continue;
+    const bool back = comes_back(exit);
+    if (!back) failures.push_back(exit);
+    if (!ranks_[rank].service && (!back || phase_ != Phase::kRunning)) any_ended_badly_ = true;
   }
   if (phase_ != Phase::kRunning) return {};
   if (alone_ && served()) return on_stop(now);
@@ -121,9 +124,9 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
   return {};
 }
 
-std::vector<SignalOrder> Supervisor::on_stop(Time now) {
+std::vector<SignalOrder> Supervisor::on_stop(Time now, bool asked) {
   if (phase_ != Phase::kRunning) return {};
-  begin_to_stop(now);
+  begin_to_stop(now, asked);
   return to_running(SIGTERM, true);
 }
 
@@ -131,7 +134,7 @@ std::vector<SignalOrder> Supervisor::on_signal(int signal, Time now) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return to_running(signal, false);
   if (phase_ != Phase::kRunning) return kill_all();
   stop_signal_ = signal;
-  begin_to_stop(now);
+  begin_to_stop(now, signal == SIGTERM);
   // Ranks cannot be asked to stop by a lost reader of the agent's output.
   return to_running(signal == SIGPIPE ? SIGTERM : signal, true);
 }

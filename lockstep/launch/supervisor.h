@@ -38,6 +38,17 @@ struct RankPolicy {
   bool service = false;  // it is stopped once all ranks that are no services have ended well
 };
 
+// Between SIGTERM and SIGKILL.
+struct Grace {
+  template <typename Rep, typename Period>
+  Grace(std::chrono::duration<Rep, Period> always) : after_failure(always), when_asked(always) {}
+  Grace(std::chrono::milliseconds failure, std::chrono::milliseconds asked)
+      : after_failure(failure), when_asked(asked) {}
+
+  std::chrono::milliseconds after_failure;
+  std::chrono::milliseconds when_asked;  // nothing has failed: ranks may save what they have done
+};
+
 // Before a rank is started again for the n-th time, from 1: 100 ms, twice as long each time, at
 // most 5 s.
 std::chrono::milliseconds restart_pause(int n);
@@ -48,24 +59,23 @@ class Supervisor {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  Supervisor(int ranks, std::chrono::milliseconds grace);
+  Supervisor(int ranks, Grace grace);
   // `alone`: the job has no ranks on other hosts. Otherwise on_stop() has to say when services end.
   // `replacements`: so often any of the ranks that fails is replaced, the others going on, until one
   // has ended well, for whom a new one would wait in vain. At once,
   // but for a rank whose processes end quickly, which has a pause of restart_pause() for each in a row.
-  Supervisor(std::vector<RankPolicy> ranks, std::chrono::milliseconds grace, bool alone = true,
-             int replacements = 0);
+  Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone = true, int replacements = 0);
 
   // All ends found in one look. A failure makes the others stop: SIGTERM, and SIGKILL after the
   // grace; but a rank that has restarts left waits for the next one instead. So do the services
   // stop when nobody is left to be served; how they end says nothing then.
   std::vector<SignalOrder> on_exits(std::span<const RankExit> exits, Time now);
   // A signal to the agent. SIGUSR1 and SIGUSR2 are passed on; any other stops the job: it is passed
-  // on, SIGKILL follows after the grace, or at once when a second one comes.
+  // on, SIGKILL follows after the grace (SIGTERM asks), or at once when a second one comes.
   std::vector<SignalOrder> on_signal(int signal, Time now);
   // Ranks failed on another host, or its agent did: those here stop, as after a failure of theirs.
-  // Or only services are left on all hosts.
-  std::vector<SignalOrder> on_stop(Time now);
+  // Or only services are left on all hosts. `asked`: nothing failed, another generation follows.
+  std::vector<SignalOrder> on_stop(Time now, bool asked = false);
   std::vector<SignalOrder> on_time(Time now);
   // The ranks to start again now; they count as running.
   std::vector<int> take_restarts(Time now);
@@ -95,6 +105,8 @@ class Supervisor {
   bool stopping() const { return phase_ != Phase::kRunning; }
   bool killing() const { return phase_ == Phase::kKilling; }
   const std::optional<RankExit>& failure() const { return failure_; }
+  // All ranks that are no services have ended with 0, whoever told them to.
+  bool all_ended_well() const { return done() && !any_ended_badly_; }
   // The signal that ended the job, when no rank had failed before.
   std::optional<int> stop_signal() const { return stop_signal_; }
 
@@ -105,11 +117,11 @@ class Supervisor {
   std::vector<SignalOrder> kill_all();
   bool comes_back(const RankExit& exit);
   std::chrono::milliseconds pause_before_next(size_t rank, Time now);
-  void begin_to_stop(Time now);
+  void begin_to_stop(Time now, bool asked);
   std::ptrdiff_t waiting() const;
 
   std::vector<RankPolicy> ranks_;
-  std::chrono::milliseconds grace_;
+  Grace grace_;
   bool alone_;
   std::vector<bool> alive_;
   std::vector<int> restarts_;
@@ -117,6 +129,7 @@ class Supervisor {
   int replacements_ = 0;
   int replaced_ = 0;
   bool any_ended_well_ = false;   // of those that are no services
+  bool any_ended_badly_ = false;  // likewise, and was not started again
   std::vector<Time> started_at_;  // the latest process of a rank that was started again
   std::vector<int> quick_ends_;   // of a rank, in a row
   int running_;

@@ -61,6 +61,44 @@ TEST(Supervisor, ASignalIsPassedOnThenEscalates) {
   EXPECT_FALSE(supervisor.failure()) << "ranks that were told to stop did not fail";
 }
 
+TEST(Supervisor, SigtermAsksAndGivesTimeToSave) {
+  const Grace grace(kGrace, milliseconds(300));
+  Supervisor supervisor(2, grace);
+  EXPECT_THAT(supervisor.on_signal(SIGTERM, kStart),
+              ElementsAre(group(0, SIGTERM), group(1, SIGTERM)));
+  EXPECT_EQ(supervisor.next_time(), kStart + milliseconds(300));
+  exits(supervisor, {exited(0, 0)});
+  EXPECT_FALSE(supervisor.all_ended_well()) << "one still runs";
+  exits(supervisor, {exited(1, 0)});
+  EXPECT_TRUE(supervisor.all_ended_well());
+  EXPECT_EQ(supervisor.stop_signal(), SIGTERM);
+
+  Supervisor asked(1, grace);
+  EXPECT_THAT(asked.on_stop(kStart, true), ElementsAre(group(0, SIGTERM)));
+  EXPECT_EQ(asked.next_time(), kStart + milliseconds(300));
+  exits(asked, {killed(0, SIGTERM)});
+  EXPECT_FALSE(asked.all_ended_well());
+
+  Supervisor interrupted(1, grace);
+  interrupted.on_signal(SIGINT, kStart);
+  EXPECT_EQ(interrupted.next_time(), kStart + kGrace) << "somebody waits";
+  Supervisor failed(2, grace);
+  exits(failed, {exited(0, 3)});
+  EXPECT_EQ(failed.next_time(), kStart + kGrace);
+  exits(failed, {exited(1, 0)});
+  EXPECT_FALSE(failed.all_ended_well());
+}
+
+TEST(Supervisor, UserSignalsArePassedOnAndStopNothing) {
+  Supervisor supervisor(2, kGrace);
+  EXPECT_THAT(supervisor.on_signal(SIGUSR1, kStart),
+              ElementsAre(SignalOrder{0, SIGUSR1, false}, SignalOrder{1, SIGUSR1, false}));
+  EXPECT_FALSE(supervisor.stopping());
+  EXPECT_FALSE(supervisor.next_time());
+  exits(supervisor, {exited(0, 0), exited(1, 0)});
+  EXPECT_TRUE(supervisor.all_ended_well());
+}
+
 TEST(Supervisor, ASecondSignalKillsAtOnce) {
   Supervisor supervisor(1, kGrace);
   supervisor.on_signal(SIGINT, kStart);

@@ -20,6 +20,7 @@
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
+#include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_record.h"
 #include "lockstep/train/tensorboard_callback.h"
 
@@ -54,6 +55,7 @@ void start_folder(const RunFolder& folder, const std::string& config_json,
     const auto moved = make_room_for_run(folder, process_env());
     if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
   }
+  remove_requeue_note(folder.root);
   write_file_aside(folder.config(), config_json);
 }
 
@@ -198,6 +200,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
     result.memory = memory->counted();
   }
   result.state = trainer.state();
+  result.stopped_by = trainer.stopped_by();
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
   on_root(comm, [&] {
@@ -206,6 +209,11 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
                                                           std::to_string(comm.size()) +
                                                           (comm.size() == 1 ? " rank" : " ranks")));
     write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
+    if (result.stopped_by != 0) {
+      write_requeue_note(
+          folder.root,
+          {.signal = result.stopped_by, .step = result.state.step, .checkpoint = folder.last()});
+    }
   });
   if (record) {
     RunResult recorded = record->finish();
@@ -251,6 +259,14 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
        {"report", folder.report().string()},
        {"memory",
         {{"planned", to_json(result.planned_memory)}, {"counted", to_json(result.memory)}}}});
+  if (result.stopped_by != 0) {
+    json["stopped_by"] = stop_signal_name(result.stopped_by);
+    if (result.evaluation.samples == 0) {
+      for (const char* unknown :
+           {"accuracy", "loss", "test_loss", "best_accuracy", "perplexity", "best_perplexity"})
+        json.erase(unknown);
+    }
+  }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

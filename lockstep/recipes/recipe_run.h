@@ -48,14 +48,17 @@ struct TrainResult {
   double samples_per_s = 0;  // of training, evaluation and checkpoints left out
   // Rank 0's: as planned, and as counted in the first step of this call; zeros on the other ranks.
   StepMemory planned_memory, memory;
+  // The signal that ended it before its end (train/stop_signals.h); 0: none did. The state is saved, and
+  // output/requeue says so (train/requeue_note.h).
+  int stopped_by = 0;
   // Options of `lockstep predict` that ask the trained model something, as a shell takes them.
   std::string question;
 };
 
 // Trains by `config`, which must be resolved() and whose nproc must be the number of ranks, and
 // leaves in config.output what run_folder.h names. A former run there is moved aside unless it is
-// resumed. Where ranks are replaced (`--on-failure replace`) the run goes on in place, and `comm` is afterwards that of
-// the ranks that there are then. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
+// resumed. SIGTERM or SIGUSR1 to any rank ends it at a step boundary, saved. Where ranks are replaced (`--on-failure
+// replace`) the run goes on in place, and `comm` is afterwards that of the ranks that there are then. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
 // later what the communicator and the checkpoint's writer throw.
 TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options = {});
@@ -66,7 +69,8 @@ std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoi
 
 // The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy (of lm
 // perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
-// checkpoint_best, checkpoint_last, metrics, report; memory: {"planned": {"parameters", "gradients",
+// checkpoint_best, checkpoint_last, metrics, report; stopped_by ("SIGTERM") of a run that a signal has stopped, which
+// lacks scores where nothing was evaluated; memory: {"planned": {"parameters", "gradients",
 // "optimizer", "buffers", "activations"}, "counted": the same}, bytes of rank 0.
 std::string to_json(const TrainResult& result, const TrainConfig& config,
                     const std::string& backend);

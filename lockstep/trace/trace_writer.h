@@ -1,5 +1,5 @@
 // TraceWriter: the agent's part of the flight recorder. It writes its ranks' traces when the job
-// fails, when a signal stops it, and on SIGUSR1; killed ranks' too, which they could not do.
+// fails, when a signal stops it, and on SIGUSR1 and SIGUSR2; killed ranks' too, which they could not do.
 #pragma once
 
 #include <sys/types.h>

@@ -133,6 +133,12 @@ class Accelerator {
   }
   void load_state(const std::filesystem::path& path) { state_->load(path); }
 
+  // Whether the loop should save and end: SIGTERM or SIGUSR1 has come to any rank since the first call. The same on all
+  // ranks. From the first call on the process listens (stop_signals.h); most calls just count (stop_agreement.h), so call
+  // it after every step. Collective.
+  //   if (accelerator.should_stop()) { accelerator.save_state("last"); break; }
+  bool should_stop() { return state_->stop_signal() != 0; }
+
   // What a step takes of this rank's memory, once prepare() has had the model and the optimizer: planned
   // from shapes and types, without activations; and what there is after a step, with what the first forward
   // has left. to_text() and memory_svg() (memory_report.h) say and draw them. Do not communicate. Throw

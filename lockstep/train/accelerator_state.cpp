@@ -42,6 +42,16 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
   if (mixed_precision == "fp16") scaler_.emplace(comm);
 }
 
+int AcceleratorState::stop_signal() {
+  if (stopped_by_ != 0) return stopped_by_;
+  if (!agreement_) {
+    signals_.emplace();
+    agreement_.emplace(comm, StopSignals::received);
+  }
+  stopped_by_ = agreement_->after_step();
+  return stopped_by_;
+}
+
 void AcceleratorState::backward(const at::Tensor& loss) {
   const at::Tensor part = accumulation_ == 1 ? loss : loss.div(accumulation_);
   strategy->backward(scaler_ ? scaler_->scale(part) : part);

@@ -17,6 +17,8 @@
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/live_bytes.h"
 #include "lockstep/train/step_memory.h"
+#include "lockstep/train/stop_agreement.h"
+#include "lockstep/train/stop_signals.h"
 #include "lockstep/train/strategy.h"
 
 namespace torch::nn {
@@ -67,6 +69,9 @@ class AcceleratorState {
   void save_model(const torch::nn::Module& model, const std::filesystem::path& path,
                   const CheckpointFiles& files);
 
+  // The signal that all ranks stop for; 0: none.
+  int stop_signal();
+
   StepMemory planned_memory() const;
   StepMemory memory() const;
   // Runs a forward; of the first one that will have a backward, what it leaves in memory is counted.
@@ -96,6 +101,9 @@ class AcceleratorState {
   torch::optim::Optimizer* optimizer_ = nullptr;
   std::vector<std::shared_ptr<LoaderPlace>> places_;
   std::shared_ptr<LoaderPlace> current_;
+  std::optional<StopSignals> signals_;  // once asked for
+  std::optional<StopAgreement> agreement_;
+  int stopped_by_ = 0;
 };
 
 }  // namespace lockstep

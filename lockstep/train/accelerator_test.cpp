@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 
@@ -211,6 +212,27 @@ TEST(Accelerator, WidensEveryTensorOfAnOutput) {
     EXPECT_EQ(several[1].scalar_type(), at::kLong) << "classes stay what they are";
     EXPECT_EQ(parts.rows, 4);
   });
+}
+
+TEST(Accelerator, ASignalToOneRankStopsTheLoopsOfAllAfterTheSameStep) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Accelerator accelerator(comm, {});
+    int step = 0;
+    const at::Tensor steps = at::zeros({1}, at::kLong);
+    while (true) {
+      ++step;
+      // Ranks that are threads have one process: the first one gets the signal.
+      if (step == 20 && comm.rank() == 0) StopSignals::note(SIGUSR1);
+      if (accelerator.should_stop()) break;
+      if (step % 64 == 0) comm.barrier();
+    }
+    EXPECT_GE(step, 20);
+    EXPECT_TRUE(accelerator.should_stop()) << "and stays so";
+    steps.fill_(step);
+    const at::Tensor all = accelerator.gather(steps);
+    EXPECT_EQ(all[0].item<int64_t>(), all[1].item<int64_t>());
+  });
+  EXPECT_FALSE(StopSignals::note(SIGUSR1)) << "nobody listens any more";
 }
 
 }  // namespace lockstep::accelerator_test

@@ -62,7 +62,7 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
   std::vector<std::string> parts;
   for (const fs::path& part :
        {folder.checkpoints(), folder.metrics(), folder.config(), folder.result(), folder.report(),
-        folder.memory(), folder.tensorboard(), folder.job()})
+        folder.memory(), folder.tensorboard(), folder.job(), folder.requeue()})
     parts.push_back(part.filename().string());
   return parts;
 }

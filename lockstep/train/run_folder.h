@@ -21,6 +21,7 @@ struct RunFolder {
   std::filesystem::path result() const { return root / "result.json"; }
   std::filesystem::path report() const { return root / "report.svg"; }
   std::filesystem::path memory() const { return root / "memory.svg"; }
+  std::filesystem::path requeue() const { return root / "requeue"; }  // requeue_note.h
   std::filesystem::path job() const { return root / "job.json"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };

@@ -58,7 +58,18 @@ void TrainLoop::run() {
     uncounted_ = uncounted_steps_ = 0;
   }
   control_ = {};
-  while (finishing_ || !finished()) run_epoch();
+  stopped_by_ = 0;
+  saved_step_ = -1;
+  std::optional<StopSignals> signals;
+  agreement_.reset();
+  if (options_.stop_signal) {
+    signals.emplace();
+    agreement_.emplace(comm_, options_.stop_signal);
+  }
+  while (finishing_ || !finished()) {
+    run_epoch();
+    if (state_.step_in_epoch == 0) heed_signals();
+  }
   for (auto& callback : callbacks_) callback->on_end(state_);
 }
 
@@ -80,6 +91,7 @@ void TrainLoop::run_epoch() {
     uncounted_steps_ = now.uncounted_steps;
     finish_step(result);
   }
+  if (stopped_by_ != 0) return;  // within the epoch, whose end comes another time
   end_epoch(seconds_between(start, Clock::now()), samples_before);
 }
 
@@ -153,7 +165,10 @@ void TrainLoop::finish_step(const StepResult& result) {
   for (auto& callback : callbacks_) callback->on_step(state_, result);
   if (state_.step % options_.log_every == 0) log();
   best_now_ = false;
-  if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) after_step();
+  if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) {
+    after_step();
+    heed_signals();
+  }
 }
 
 // What is due within an epoch.
@@ -165,6 +180,15 @@ void TrainLoop::after_step() {
     log_clock_ += Clock::now() - start;
   }
   if (due(options_.save_every) || (options_.save_best && best_now_)) save(best_now_);
+}
+
+// Stops and saves where any rank is told to stop. All ranks alike, between steps.
+void TrainLoop::heed_signals() {
+  if (!agreement_ || finished()) return;
+  stopped_by_ = agreement_->after_step();
+  if (stopped_by_ == 0) return;
+  control_.stop = true;
+  if (saved_step_ != state_.step) save(best_now_);
 }
 
 Evaluation TrainLoop::evaluate() {
@@ -244,6 +268,7 @@ void TrainLoop::count_samples() {
 }
 
 void TrainLoop::save(bool best) {
+  saved_step_ = state_.step;
   count_samples();
   count_time();
   for (auto& callback : callbacks_) callback->on_save(state_, best);

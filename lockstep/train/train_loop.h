@@ -15,6 +15,8 @@
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/loop_point.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/stop_agreement.h"
+#include "lockstep/train/stop_signals.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
@@ -81,7 +83,7 @@ class TrainCallback {
   // After an epoch and its evaluation, or where max_steps ended within one. `state` counts the
   // epoch as completed.
   virtual void on_epoch(const TrainerState&, const EpochEvent&) {}
-  // When the run should be saved: every save_every steps, and after each on_epoch.
+  // When the run should be saved: every save_every steps, after each on_epoch, and when a signal stops it.
   // With `best`, this state has had the best evaluation so far.
   virtual void on_save(TrainerState&, bool /*best*/) {}
   // Once, at the end of training; not where an exception ends it.
@@ -104,6 +106,10 @@ struct TrainLoopOptions {
   bool save_best = false;       // besides, whenever an evaluation is the best
   // What makes an evaluation the best: the greatest score. Default: its accuracy.
   std::function<double(const Evaluation&)> score = {};
+  // The signal that tells this rank to stop; 0: none has come. When any rank is told to, all stop after the same step,
+  // about half a second later (stop_agreement.h), and save; at the end of an epoch it is evaluated before. While run()
+  // runs the process listens for SIGTERM and SIGUSR1 (stop_signals.h). Empty, on all ranks: it does not.
+  std::function<int()> stop_signal = StopSignals::received;
 };
 
 class TrainLoop {
@@ -115,6 +121,8 @@ class TrainLoop {
   // Trains to the end, or from where `state` says to the end. Collective. Throws what the task and
   // the callbacks throw.
   void run();
+  // The signal that ended the latest run() before its end, the same on all ranks; 0: none did.
+  int stopped_by() const { return stopped_by_; }
 
   // Of the step under way, whose update is all that is left: where this rank will stand after it.
   LoopPoint point_after(const StepResult& result) const;
@@ -142,6 +150,7 @@ class TrainLoop {
   LoopPoint counted(const StepResult& result) const;  // without the callbacks
   void finish_step(const StepResult& result);
   void after_step();
+  void heed_signals();
   Evaluation evaluate();
   void end_epoch(double seconds, int64_t samples_before);
   void log();
@@ -156,6 +165,9 @@ class TrainLoop {
   std::vector<std::shared_ptr<TrainCallback>> callbacks_;
   TrainerState state_;
   TrainControl control_;
+  std::optional<StopAgreement> agreement_;  // of the latest run()
+  int stopped_by_ = 0;
+  int64_t saved_step_ = -1;              // when the latest save was
   int64_t evaluated_step_ = -1;          // when the latest evaluation was
   bool best_now_ = false;                // and that it was the best
   std::optional<StepResult> finishing_;  // a step that callbacks are to be told of first

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <limits>
 
@@ -145,6 +146,64 @@ TEST(TrainLoop, StopsAtMaxStepsAndGoesOnFromThere) {
     EXPECT_EQ(second.state().step, 6);
     second.run();  // nothing is left
     EXPECT_EQ(second.state().step, 6);
+  });
+}
+
+// A signal that comes to the last rank, as it were, at its step `told`.
+struct Told {
+  int told = 0;
+  std::function<int()> on(Communicator& comm, const Script& script) const {
+    return [&comm, &script, at = told] {
+      return comm.rank() == comm.size() - 1 && script.steps >= at ? SIGTERM : 0;
+    };
+  }
+};
+
+TEST(TrainLoop, ASignalToOneRankStopsAllAfterTheSameStepSavedAndTheRestGoesOnFromThere) {
+  testing::run_threads(2, [](Communicator& comm) {
+    // A signal before the first look, which is after the first step: the one that is sure to be.
+    Script script{.accuracies = {0.5, 0.6}, .calls = {}};
+    const auto recorder = std::make_shared<Recorder>();
+    const TrainLoopOptions plain{.epochs = 2, .log_every = 100, .stop_signal = nullptr};
+    TrainLoopOptions options = plain;
+    options.stop_signal = Told{1}.on(comm, script);
+    TrainLoop first(comm, script.task(comm.rank(), 3), options);
+    first.add(recorder);
+    first.run();
+    EXPECT_EQ(first.stopped_by(), SIGTERM);
+    EXPECT_EQ(first.state().step, 1);
+    EXPECT_EQ(recorder->lines, (std::vector<std::string>{"save 1"}))
+        << "no evaluation: time is short";
+
+    TrainLoop second(comm, script.task(comm.rank(), 3), plain);
+    second.add(recorder);
+    second.state() = first.state();
+    second.of_epoch() = first.of_epoch();
+    second.run();
+    EXPECT_EQ(second.stopped_by(), 0);
+    EXPECT_EQ(second.state().step, 6);
+    EXPECT_EQ(recorder->lines,
+              (std::vector<std::string>{"save 1", "epoch 1+0 8.666667 best", "save 3 best",
+                                        "epoch 2+0 11.666667 best", "save 6 best"}))
+        << "as of a run that nothing happened to";
+  });
+}
+
+TEST(TrainLoop, ASignalAtTheEndOfAnEpochEndsItAndOneAtTheEndOfTheRunIsTooLate) {
+  testing::run_threads(2, [](Communicator& comm) {
+    for (const int64_t epochs : {1, 2}) {
+      Script script{.accuracies = {0.5, 0.6}, .calls = {}};
+      const auto recorder = std::make_shared<Recorder>();
+      TrainLoop loop(comm, script.task(comm.rank(), 1),
+                     {.epochs = epochs, .stop_signal = Told{1}.on(comm, script)});
+      loop.add(recorder);
+      loop.run();
+      EXPECT_EQ(loop.stopped_by(), epochs == 1 ? 0 : SIGTERM);
+      EXPECT_EQ(recorder->lines,
+                (std::vector<std::string>{"epoch 1+0 7.666667 best", "save 1 best"}))
+          << "saved once";
+      EXPECT_EQ(loop.state().epoch, 1);
+    }
   });
 }
 

@@ -95,6 +95,7 @@ class Trainer {
   // model in place if args say so. A job that its launcher has started again goes on from its last
   // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`, and a
   // strategy that rebinds()) the others go on in place, and no step is lost (recover/recovery.h).
+  // SIGTERM or SIGUSR1 to any rank ends it sooner, saved (TrainOutput::stopped_by).
   // Throws InvalidArgument without a training set; where ranks are replaced, for a second call too.
   TrainOutput train() {
     if (parts_.train_dataset == nullptr)
@@ -103,9 +104,13 @@ class Trainer {
       throw InvalidArgument(
           "Trainer: where ranks are replaced, train() is called once: a new rank cannot know which "
           "of several calls the others are in");
+    // Also while ranks that are left meet again.
+    std::optional<StopSignals> signals;
+    if (parts_.args.stop_on_signals) signals.emplace();
     const TrainOutput output = run_.attempts([&] { return train_once(); });
     trained_ = true;
-    if (parts_.args.load_best_model_at_end)
+    tell_of_stop(run_.comm(), parts_.args, output);
+    if (parts_.args.load_best_model_at_end && output.stopped_by == 0)
       load_best_model(run_.comm(), *parts_.model, model_.strategy(), parts_.args);
     return output;
   }

@@ -28,6 +28,7 @@
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
 #include "lockstep/train/model_on_ranks.h"
+#include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
 
@@ -135,6 +136,7 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
   options.save_epochs = args.save_strategy == "epoch";
   options.save_best = args.save_strategy == "best";
   options.score = score_of(args);
+  if (!args.stop_on_signals) options.stop_signal = nullptr;
   return options;
 }
 
@@ -199,8 +201,12 @@ namespace {
 
 // What a Trainer leaves in its folder.
 std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
-  std::vector<std::string> parts{RunFolder{}.metrics().string(), RunFolder{}.memory().string(),
-                                 RunFolder{}.job().string(), "last", "best"};
+  std::vector<std::string> parts{RunFolder{}.metrics().string(),
+                                 RunFolder{}.memory().string(),
+                                 RunFolder{}.job().string(),
+                                 "last",
+                                 "best",
+                                 requeue_file(folder).filename().string()};
   for (const int64_t step : checkpoint_steps(folder))
     parts.push_back(checkpoint_of_step(folder, step).filename().string());
   return parts;
@@ -219,6 +225,7 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
       if (const auto moved = make_room_for_run(folder, parts_of_run(folder), process_env()))
         write_all(STDERR_FILENO, *moved + "\n");
     }
+    remove_requeue_note(folder);
     JsonlWriter metrics(RunFolder{folder}.metrics(),
                         anew ? JsonlWriter::Mode::kReplace : JsonlWriter::Mode::kAppend);
     if (start == RunStart::kResumed) metrics.truncate(loop.state().metrics_bytes);
@@ -252,7 +259,7 @@ TrainOutput run_training(ModelOnRanks& run, TrainLoop& loop, const TrainingSteps
   const double seconds = seconds_since(start);
   const at::Tensor sums = at::tensor({loss->sum().loss, loss->sum().samples}, at::kDouble);
   comm.all_reduce(sums);
-  TrainOutput output{.global_step = loop.state().step};
+  TrainOutput output{.global_step = loop.state().step, .stopped_by = loop.stopped_by()};
   const double* values = sums.const_data_ptr<double>();
   output.training_loss = values[1] > 0 ? values[0] / values[1] : 0;
   const auto rate = [&](int64_t count) {
@@ -268,6 +275,24 @@ TrainOutput run_training(ModelOnRanks& run, TrainLoop& loop, const TrainingSteps
                         2)}};
   print_metrics(comm, output.metrics);
   return output;
+}
+
+void tell_of_stop(Communicator& comm, const TrainingArguments& args, const TrainOutput& output) {
+  if (output.stopped_by == 0) return;
+  const bool saved = args.save_strategy != "no";
+  const std::filesystem::path last = std::filesystem::path(args.output_dir) / "last";
+  on_root(comm, [&] {
+    if (saved) {
+      write_requeue_note(
+          args.output_dir,
+          {.signal = output.stopped_by, .step = output.global_step, .checkpoint = last});
+    }
+    write_all(STDERR_FILENO, "stopped by " + stop_signal_name(output.stopped_by) + " after step " +
+                                 std::to_string(output.global_step) +
+                                 (saved ? ", saved in " + last.string() +
+                                              "; go on with resume_from_checkpoint \"true\"\n"
+                                        : "; nothing is saved, since save_strategy is \"no\"\n"));
+  });
 }
 
 void PredictionSum::add(const LossOutput& output) {

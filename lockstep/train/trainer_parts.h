@@ -31,6 +31,8 @@ struct TrainOutput {
   double training_loss = 0;  // mean over all steps of this call, ranks and samples
   // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch.
   Metrics metrics = {};
+  // The signal that ended it before its end (stop_signals.h), the same on all ranks; 0: none did.
+  int stopped_by = 0;
 };
 
 // Ends training when the metric that chooses the best model has not become better, by more than
@@ -84,6 +86,9 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
                             torch::optim::Optimizer& optimizer, RunStart start);
 // The last callback is added here.
 TrainOutput run_training(ModelOnRanks& run, TrainLoop& loop, const TrainingSteps& steps);
+// After a run that a signal has stopped: rank 0 leaves output_dir/requeue (requeue_note.h) where checkpoints are
+// saved, and a line on stderr says where it stands. Collective.
+void tell_of_stop(Communicator& comm, const TrainingArguments& args, const TrainOutput& output);
 // Rank 0's line on stdout.
 void print_metrics(const Communicator& comm, const Metrics& metrics);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
@@ -13,6 +14,7 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/requeue_note.h"
 
 namespace lockstep::trainer_test {
 
@@ -171,6 +173,64 @@ TEST_F(TrainerTest, AResumedRunEndsInTheSameBits) {
     EXPECT_EQ(trainer.train().global_step, 10);
     EXPECT_TRUE(at::equal(trainer.model()->weight, whole));
   });
+}
+
+// The signal that a scheduler sends, as far as this process can tell.
+class SignalAfter final : public TrainCallback {
+ public:
+  explicit SignalAfter(int64_t step) : step_(step) {}
+  void on_step(const TrainerState& state, const StepResult&) override {
+    if (state.step == step_) StopSignals::note(SIGTERM);
+  }
+
+ private:
+  int64_t step_;
+};
+
+TEST_F(TrainerTest, ASignalSavesAndTheResumedRunEndsInTheSameBits) {
+  const Points points(40);
+  auto args = arguments();
+  args.save_strategy = "epoch";
+  const auto train = [&](std::vector<std::shared_ptr<TrainCallback>> callbacks) {
+    std::pair<TrainOutput, at::Tensor> result;
+    testing::run_threads(2, [&](Communicator& comm) {
+      PointsTrainer trainer({.model = make_model(),
+                             .comm = comm,
+                             .args = args,
+                             .train_dataset = &points,
+                             .callbacks = callbacks});
+      const TrainOutput output = trainer.train();
+      if (comm.rank() == 0) result = {output, trainer.model()->weight.detach().clone()};
+    });
+    return result;
+  };
+  const auto [done, whole] = train({});
+  EXPECT_EQ(done.global_step, 10);
+  EXPECT_EQ(done.stopped_by, 0);
+  EXPECT_FALSE(read_requeue_note(folder_));
+
+  const auto signal = std::make_shared<SignalAfter>(3);
+  const TrainOutput stopped = train({signal}).first;
+  EXPECT_EQ(stopped.stopped_by, SIGTERM);
+  EXPECT_GE(stopped.global_step, 3);
+  EXPECT_LT(stopped.global_step, 10);
+  const RequeueNote note{SIGTERM, stopped.global_step, folder_ / "last"};
+  EXPECT_EQ(read_requeue_note(folder_), note);
+  EXPECT_EQ(checkpoint_steps(folder_).back(), stopped.global_step);
+
+  args.resume_from_checkpoint = "true";
+  const auto [resumed, weight] = train({});
+  EXPECT_EQ(resumed.global_step, 10);
+  EXPECT_EQ(resumed.stopped_by, 0);
+  EXPECT_TRUE(at::equal(weight, whole));
+  EXPECT_FALSE(read_requeue_note(folder_));
+
+  args.resume_from_checkpoint.clear();
+  args.save_strategy = "no";
+  EXPECT_EQ(train({signal}).first.stopped_by, SIGTERM);
+  EXPECT_FALSE(read_requeue_note(folder_)) << "there is nothing to go on from";
+  args.stop_on_signals = false;
+  EXPECT_EQ(train({signal}).first.global_step, 10) << "nobody listens";
 }
 
 // Whatever wrote it, and however many.

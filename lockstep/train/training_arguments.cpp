@@ -43,6 +43,7 @@ void visit_arguments(Arguments& a, const Visit& visit) {
   visit("dataloader_drop_last", a.dataloader_drop_last);
   visit("group_by_length", a.group_by_length);
   visit("disable_tqdm", a.disable_tqdm);
+  visit("stop_on_signals", a.stop_on_signals);
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 }
 

@@ -49,6 +49,8 @@ struct TrainingArguments {
   bool dataloader_drop_last = false;
   bool group_by_length = false;  // batches of similar lengths (LengthGroupedSampler)
   bool disable_tqdm = false;     // no progress bar
+  // SIGTERM and SIGUSR1 to any rank end training at a step boundary, with a checkpoint (stop_signals.h).
+  bool stop_on_signals = true;
   std::string resume_from_checkpoint =
       {};  // "": start anew; "true": the latest of output_dir; a path
 

@@ -4,7 +4,7 @@
 
 # Lists like lockstep_packages.
 
-# gdb shows the stacks of ranks that did not end in time; gRPC is a contender of `lockstep bench rpc`.
+# gdb shows the stacks of ranks that did not end in time; Slurm runs as a cluster of this machine alone; gRPC is a contender of `lockstep bench rpc`.
 test_packages() {
   cat <<'END'
 openmpi-bin          command mpirun
@@ -15,6 +15,8 @@ iproute2             command ip
 etcd-server          command etcd
 etcd-client          command etcdctl
 gdb                  command gdb
+slurm-wlm            command sbatch
+munge                file /usr/sbin/munged
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
@@ -78,15 +80,16 @@ ensure_clang_format() {
 # What tests import, into .venv. Of TensorBoard what reads its files, no server.
 ensure_python_test_packages() {
   local python="$ROOT/.venv/bin/python"
-  local wants='expecttest, numpy, safetensors, sklearn, tokenizers, transformers, tensorboard.backend.event_processing.event_accumulator'
+  local wants='expecttest, kubernetes_validate, numpy, safetensors, sklearn, tokenizers, transformers, tensorboard.backend.event_processing.event_accumulator'
   if [ ! -x "$python" ]; then
     say "libtorch is not in .venv: tests that import Python packages use those that its own Python has."
     return
   fi
   if "$python" -c "import $wants" 2>/dev/null; then return; fi
-  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers and TensorBoard's reader into .venv, for the tests"
+  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers, kubernetes-validate and TensorBoard's reader into .venv, for the tests"
   pip_quietly install expecttest numpy safetensors scikit-learn 'transformers>=5' ||
     say "pip could not install expecttest, numpy, safetensors, scikit-learn and transformers (log: build/pip.log)"
+  pip_quietly install kubernetes-validate || say "pip could not install kubernetes-validate (log: build/pip.log)"
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 

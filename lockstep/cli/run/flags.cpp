@@ -56,8 +56,10 @@ class RunParser {
         "Kill a rank of this host now and then, on average every so many seconds, to see what the "
         "program makes of it",
         "every=SECONDS[,seed=N]");
-    value("--grace", "", flags.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped",
+    value("--grace", "", flags.grace, "Seconds between SIGTERM and SIGKILL after a failure",
           "SECONDS");
+    value("--stop-grace", "", flags.stop_grace,
+          "The same when SIGTERM to lockstep run stops the job: time to save", "SECONDS");
     value("--shutdown-timeout", "", flags.grace, "torchrun's name of --grace", "SECONDS");
 
     app_.option_defaults()->group("Output");
@@ -70,7 +72,7 @@ class RunParser {
           "TEXT");
     value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
     value("--trace-dir", "", flags.trace_dir,
-          "Write the ranks' last calls there on a failure, and on SIGUSR1", "DIR");
+          "Write the ranks' last calls there on a failure, and on SIGUSR1 and SIGUSR2", "DIR");
     value("--redirects", "-r", flags.redirects,
           "Streams to files only: 1 out, 2 err, 3 both; or 0:3,1:1 by rank", "STREAMS");
     value("--tee", "-t", flags.tee, "Streams that go to files and here", "STREAMS");

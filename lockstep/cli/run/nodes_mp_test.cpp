@@ -159,6 +159,29 @@ TEST_F(RunNodes, OverSshTheSecretIsOnNoCommandLineAndInNoEnvironment) {
   EXPECT_EQ(agent->finish(), 128 + SIGTERM);
 }
 
+TEST_F(RunNodes, SigtermToOneAgentLetsTheRanksOfAllHostsSaveAndAllAgentsEndWell) {
+  const Words rank = {
+      "/bin/sh", "-c",
+      "trap 'sleep 1; echo saved $RANK; exit 0' TERM; echo ready $RANK; while :; do "
+      "sleep 0.01; done"};
+  for (const int told : {0, 1}) {
+    Words words = by_number(0, rank);
+    words.insert(words.begin(), {"--grace", "0.1"});
+    auto first = start(0, words);
+    words = by_number(1, rank);
+    words.insert(words.begin(), {"--grace", "0.1"});
+    auto second = start(1, words);
+    first->await_output("ready 0");
+    second->await_output("ready 1");
+    ::kill((told == 0 ? first : second)->process().pid(), SIGTERM);
+    EXPECT_EQ(first->finish(), 0) << first->err;
+    EXPECT_EQ(second->finish(), 0) << second->err;
+    EXPECT_THAT(first->out, HasSubstr("saved 0\n"));
+    EXPECT_THAT(second->out, HasSubstr("saved 1\n"));
+    EXPECT_THAT(first->err + second->err, Not(HasSubstr("lockstep"))) << "nothing failed";
+  }
+}
+
 TEST_F(RunNodes, OverSshAHostThatCannotBeReachedIsNamed) {
   auto agent = start(0, {"-H", "localhost:1,nowhere:1", "/bin/true"});
   EXPECT_EQ(agent->finish(), 2);

@@ -22,6 +22,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/train/stop_signals.h"
 
 namespace lockstep::engine {
 namespace {
@@ -41,7 +42,8 @@ void leave_to_agent(const std::exception& error, const StartedRun& run) {
     throw Told{.exit_code = 1};
 }
 
-void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArguments& arguments) {
+void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArguments& arguments,
+                   const StartedRun& run) {
   const TrainConfig& config = plan.config;
   const TrainResult result = train_recipe(comm, config,
                                           {.resume = arguments.resume,
@@ -50,7 +52,9 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
   const std::string& backend = comm.capabilities().backend;
   on_root(comm, [&] {
     write_json(arguments.json, nlohmann::ordered_json::parse(to_json(result, config, backend)));
-    if (!arguments.quiet) {
+    if (result.stopped_by != 0) {
+      write_all(STDERR_FILENO, saved_line(run, result.stopped_by, result.state.step));
+    } else if (!arguments.quiet) {
       std::cout << train_summary({.result = result,
                                   .config = config,
                                   .backend = backend,
@@ -72,7 +76,9 @@ int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const Start
         init({.backend = plan.config.backend,
               .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)});
     try {
-      train_as_rank(comm, plan, arguments);
+      // To the end of this process: a scheduler may ask more than once.
+      const StopSignals signals;
+      train_as_rank(comm, plan, arguments, run);
     } catch (const std::exception& error) {
       // While the others still find this rank: its own account is to come first.
       leave_to_agent(error, run);

@@ -17,6 +17,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/stop_signals.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep::engine {
@@ -76,10 +77,16 @@ std::string full_disk_text(const StartedRun& run, const std::exception& error) {
          (state ? "go on with: " + resume_command(run) : "start again with: " + start_command(run));
 }
 
+std::string saved_line(const StartedRun& run, int signal, int64_t step) {
+  return "lockstep train: stopped by " + launch::signal_name(signal) + " after step " +
+         std::to_string(step) + ", saved in " + RunFolder{run.output}.last().string() +
+         "; the same command " + (run.resumed ? "" : "with --resume ") + "goes on\n";
+}
+
 StopOnSignal::StopOnSignal(StartedRun run) {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     if (!is_ignored(signal)) ::sigaddset(&signals, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -102,6 +109,7 @@ void StopOnSignal::watch(const StartedRun& run) const {
     signalfd_siginfo info{};
     if (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       const auto signal = static_cast<int>(info.ssi_signo);
+      if (signal != SIGINT && StopSignals::note(signal)) continue;
       const bool bar = find_terminal(STDERR_FILENO, process_env()).interactive;
       write_all(STDERR_FILENO, (bar ? "\r\x1b[K" : "") + stopped_line(run, signal));
       ::_exit(128 + signal);
