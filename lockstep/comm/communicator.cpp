@@ -42,6 +42,9 @@ const Capabilities& Communicator::capabilities() const {
 CommunicatorStats Communicator::stats() const {
   return impl_->stats();
 }
+double Communicator::waited() const {
+  return impl_->waited();
+}
 std::chrono::nanoseconds Communicator::timeout() const {
   return impl_->options().timeout;
 }

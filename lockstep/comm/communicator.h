@@ -128,6 +128,10 @@ class Communicator final {
   Support support(Op op, at::ScalarType dtype, ReduceOp reduce = ReduceOp::kSum,
                   bool v_form = false) const;
   CommunicatorStats stats() const;
+  // Seconds that this rank was in calls and waits that block, so far, in all communicators of the same
+  // init(), the transfers included: what is left of a step is the rank's own work. Where operations end
+  // on a device's stream, only what the host waits. From any thread.
+  double waited() const;
   std::chrono::nanoseconds timeout() const;
 
   // Returns once all ranks have called. Collective.

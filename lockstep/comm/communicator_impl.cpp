@@ -178,6 +178,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
     }
     job_ = origin.progress;
     job_->add(*this);
+    waited_ = &job_->waited();
     backend_->set_elsewhere(this);
   }
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
@@ -491,12 +492,19 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
     for (const at::Tensor* tensor : tensors) inflight_.back()->keep.push_back(*tensor);
     std::rethrow_exception(error);
   }
-  if (options_.board) options_.board->end(options_.board_rank, place, ticks());
+  const uint64_t ended = ticks();
+  waited_->add(ended - its_record.begun);
+  if (options_.board) options_.board->end(options_.board_rank, place, ended);
+}
+
+double Communicator::Impl::waited() const {
+  return waited_->seconds();
 }
 
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
   if (const Entry entry(*this); !flight.done) {
     throw_if_broken();
+    const uint64_t begun = ticks();
     try {
       if (flight.ordered) {
         if (auto tail = flight.request->order(deadline)) trail(flight, std::move(tail), deadline);
@@ -506,6 +514,7 @@ void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
     } catch (...) {
       std::rethrow_exception(set_broken());
     }
+    waited_->add(ticks() - begun);
     complete(flight);
   }
   finish(flight);

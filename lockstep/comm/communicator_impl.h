@@ -83,6 +83,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   const CommunicatorOptions& options() const { return options_; }
   const Capabilities& capabilities() const { return backend_->capabilities(); }
   const CommunicatorStats& stats() const { return stats_; }
+  double waited() const;
   Backend& backend() const { return *backend_; }
 
  private:
@@ -131,6 +132,8 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   std::atomic<int> inside_{kNobody};
   std::shared_ptr<JobProgress> job_;
   bool entered_ = false;  // in job_
+  WaitedTicks own_waited_;
+  WaitedTicks* waited_ = &own_waited_;  // or the job's
   Mutex twins_mutex_;
   std::vector<std::weak_ptr<Impl>> twins_ LOCKSTEP_GUARDED_BY(twins_mutex_);
   // Of a wait that lasts: for which collective, since when, when it is looked at again, and whether

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/standstill.h"
+#include "lockstep/comm/waited_ticks.h"
 #include "lockstep/core/mutex.h"
 
 namespace lockstep {
@@ -52,6 +53,9 @@ class JobProgress {
   // Moves all but `self`; nothing if another thread is at it.
   void move_others(const Member& self) noexcept;
 
+  // In calls and waits of all of them.
+  WaitedTicks& waited() noexcept { return waited_; }
+
   // This thread calls one of the communicators.
   void note_thread(std::thread::id self) noexcept {
     if (thread_.load(std::memory_order_relaxed) != self) note_other_thread(self);
@@ -67,6 +71,7 @@ class JobProgress {
   void count_moving() noexcept LOCKSTEP_REQUIRES(mutex_);  // after moving_ has changed
   void note_other_thread(std::thread::id self) noexcept;
 
+  WaitedTicks waited_;
   std::atomic<int> entered_{0};
   std::atomic<std::thread::id> thread_{};
   std::atomic<bool> several_threads_{false};

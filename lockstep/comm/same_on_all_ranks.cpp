@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
@@ -9,8 +10,14 @@
 #include <span>
 #include <sstream>
 
+#include "lockstep/comm/ranks_apart.h"
+#include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/trace/trace_file.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace lockstep {
 namespace {
@@ -59,66 +66,44 @@ std::vector<std::vector<std::string>> gather_lines(Communicator& comm,
 // Of the bits: -0 and 0 differ, equal NaN do not.
 uint64_t hash_values(const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().cpu().contiguous();
-  const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
-  size_t left = values.nbytes();
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
-  uint64_t lanes[4] = {1, 2, 3, 4};  // four at a time: a multiplication takes three cycles
-  for (; left >= sizeof lanes; left -= sizeof lanes, bytes += sizeof lanes) {
-    uint64_t words[4];
-    std::memcpy(words, bytes, sizeof words);
-    for (int i = 0; i < 4; ++i) {
-      lanes[i] = (lanes[i] ^ words[i]) * kOdd;
-      lanes[i] ^= lanes[i] >> 32;
-    }
-  }
-  uint64_t tail[4] = {};
-  if (left > 0) std::memcpy(tail, bytes, left);
-  uint64_t hash = values.nbytes();
-  for (int i = 0; i < 4; ++i) {
-    hash = (hash ^ lanes[i] ^ tail[i]) * kOdd;
-    hash ^= hash >> 32;
-  }
-  return hash;
+  return XXH3_64bits(values.const_data_ptr(), values.nbytes());
 }
 
-std::string ranks_with(const at::Tensor& hashes, int64_t column, int64_t value) {
-  std::vector<int64_t> ranks;
-  const int64_t* data = hashes.const_data_ptr<int64_t>();
-  for (int64_t r = 0; r < hashes.size(0); ++r) {
-    if (data[r * hashes.size(1) + column] == value) ranks.push_back(r);
+std::vector<std::string> gather_host_names(Communicator& comm) {
+  constexpr int64_t kMost = 64;  // HOST_NAME_MAX
+  const at::Tensor mine = at::zeros({1, kMost}, at::kByte);
+  const std::string name = trace::host_name();
+  std::memcpy(mine.mutable_data_ptr(), name.data(),
+              std::min(name.size(), static_cast<size_t>(kMost)));
+  const at::Tensor all = comm.all_gather(mine);
+  std::vector<std::string> names;
+  for (int64_t r = 0; r < comm.size(); ++r) {
+    const char* text = static_cast<const char*>(all.const_data_ptr()) + r * kMost;
+    names.emplace_back(text, ::strnlen(text, kMost));
   }
-  return joined(ranks);
+  return names;
 }
 
 }  // namespace
 
-void check_equal_values(Communicator& comm, const NamedTensorList& tensors) {
+void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
+                        const std::string& when) {
   const at::Tensor own = at::empty({1, static_cast<int64_t>(tensors.size())}, at::kLong);
-  const at::Tensor all = at::empty({1, 1}, at::kLong);
   auto* hashes = own.mutable_data_ptr<int64_t>();
-  uint64_t together = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const uint64_t hash = hash_values(tensors[i].second);
-    hashes[i] = static_cast<int64_t>(hash);
-    together = (together ^ hash) * 0x9e3779b97f4a7c15ULL + 1;
-  }
-  *all.mutable_data_ptr<int64_t>() = static_cast<int64_t>(together);
-  const at::Tensor everybodys = comm.all_gather(all);
+  for (size_t i = 0; i < tensors.size(); ++i)
+    hashes[i] = static_cast<int64_t>(hash_values(tensors[i].second));
+  const at::Tensor together = at::empty({1, 1}, at::kLong);
+  *together.mutable_data_ptr<int64_t>() = static_cast<int64_t>(hash_values(own));
+  const at::Tensor everybodys = comm.all_gather(together);
   if (everybodys.eq(everybodys[0]).all().item<bool>()) return;
   // Rare: now each tensor, to name the first.
   const at::Tensor each = comm.all_gather(own);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto column = static_cast<int64_t>(i);
-    const int64_t first = each.const_data_ptr<int64_t>()[i];
-    for (int r = 1; r < comm.size(); ++r) {
-      const int64_t other = each.const_data_ptr<int64_t>()[r * each.size(1) + column];
-      if (other == first) continue;
-      throw Mismatch("the ranks' models have drifted apart: '" + tensors[i].first +
-                     "' is one thing on ranks " + ranks_with(each, column, first) +
-                     " and another on ranks " + ranks_with(each, column, other) +
-                     "; every rank must take the same steps");
-    }
-  }
+  const std::vector<std::string> hosts = gather_host_names(comm);
+  const std::span all(static_cast<const uint64_t*>(each.const_data_ptr()),
+                      static_cast<size_t>(each.numel()));
+  const auto apart = find_apart(all, tensors.size());
+  LOCKSTEP_CHECK(apart.has_value(), "the hashes of all tensors differ, and none of them does");
+  throw Mismatch(apart_text(*apart, tensors[apart->tensor].first, when, hosts));
 }
 
 void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors) {

@@ -19,10 +19,12 @@ using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 // Collective.
 void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors);
 
-// Compares the tensors' values, bit for bit, by 8 bytes a rank; shapes must agree already. Throws
-// Mismatch, on all ranks alike, that names the first tensor that differs and the ranks on each
-// side. Collective.
-void check_equal_values(Communicator& comm, const NamedTensorList& tensors);
+// Compares the tensors' values, bit for bit (equal NaN are equal), by 8 bytes a rank; names and shapes
+// must agree already. Throws Mismatch, on all ranks alike, that names the first tensor that differs and
+// the ranks in the minority with their hosts; the communicator stays as it was. `when`: for the message,
+// "step 300". Reads every byte once, some 10 GB a second. Collective.
+void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
+                        const std::string& when = "");
 
 // Copies rank 0's values into everybody's. Collective.
 void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int root = 0);

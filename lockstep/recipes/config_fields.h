@@ -128,6 +128,13 @@ void visit_fields(Config& config, Visit&& visit) {
         config.save_every);
   visit("async_save", "go on training while a checkpoint is written, of a copy in memory",
         config.async_save);
+  visit("check_replicas",
+        "steps after which all ranks' parameters are compared, bit by bit, each time; 0: never",
+        config.check_replicas);
+  visit("evict_stragglers",
+        "end a rank that stays so many times slower than the others, for lockstep run "
+        "--max-restarts to start it anew; 0: never",
+        config.evict_stragglers);
   if (images)
     visit("init_from", ".safetensors or .pt file, or checkpoint, of parameters to start from",
           config.init_from);

@@ -20,8 +20,10 @@
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
+#include "lockstep/train/replica_check.h"
 #include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_record.h"
+#include "lockstep/train/straggler.h"
 #include "lockstep/train/tensorboard_callback.h"
 
 namespace lockstep {
@@ -141,6 +143,9 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   TrainResult result;
   result.question = std::move(parts.question);
   result.state = trainer.state();
+  if (const auto check = replica_check(comm, parts.run.model(), strategy, config.check_replicas))
+    trainer.add(check);
+  if (comm.size() > 1) trainer.add(straggler_report(comm, config.evict_stragglers));
   trainer.add(std::make_shared<ResultCallback>(result));
   if (comm.rank() == 0) {
     JsonlWriter metrics(folder.metrics(),

@@ -225,6 +225,15 @@ TrainConfig resolved(const TrainConfig& given) {
   at_least("max_steps", config.max_steps, 0);
   at_least("log_every", config.log_every, 1);
   at_least("save_every", config.save_every, 0);
+  at_least("check_replicas", config.check_replicas, 0);
+  if (config.check_replicas > 0 && (divides_parameters(config.strategy) || divides_model(config)))
+    refuse("check_replicas", std::to_string(config.check_replicas),
+           "0 where ranks divide or share one copy of the parameters, as with strategy " +
+               config.strategy + (config.mesh.empty() ? "" : " and mesh '" + config.mesh + "'"));
+  if (config.evict_stragglers != 0 &&
+      !(config.evict_stragglers > 1 && std::isfinite(config.evict_stragglers)))
+    refuse("evict_stragglers", number_text(config.evict_stragglers),
+           "how many times slower than the others a rank may be, above 1, or 0");
   at_least("workers", config.workers, 0);
   if (config.workers > 64) refuse("workers", std::to_string(config.workers), "64 or fewer");
   check_choice("schedule", config.schedule, {"constant", "linear", "cosine"});

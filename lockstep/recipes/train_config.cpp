@@ -21,24 +21,14 @@ using namespace settings;
 
 // Whether a run begun with `config` may be resumed with another value of the field.
 bool changeable(const TrainConfig& config, std::string_view name) {
-  static const std::set<std::string, std::less<>> names{"data",
-                                                        "output",
-                                                        "backend",
-                                                        "device",
-                                                        "epochs",
-                                                        "max_steps",
-                                                        "log_every",
-                                                        "save_every",
-                                                        "async_save",
-                                                        "workers",
-                                                        "timeout",
-                                                        "init_from",
-                                                        "gradient_checkpointing",
-                                                        "mesh",
-                                                        "pipe_schedule",
-                                                        "micro_batches",
-                                                        "divided_rows",
-                                                        "strategy"};
+  static const std::set<std::string, std::less<>> names{
+      "data",           "output",           "backend",
+      "device",         "epochs",           "max_steps",
+      "log_every",      "save_every",       "async_save",
+      "check_replicas", "evict_stragglers", "workers",
+      "timeout",        "init_from",        "gradient_checkpointing",
+      "mesh",           "pipe_schedule",    "micro_batches",
+      "divided_rows",   "strategy"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;

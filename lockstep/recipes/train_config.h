@@ -66,6 +66,10 @@ struct TrainConfig {
   int64_t log_every = 50;               // steps
   int64_t save_every = 0;               // steps; 0: after each epoch
   bool async_save = false;              // training goes on while a checkpoint is written
+  // Steps from one comparison of all ranks' parameters to the next (replica_check.h); 0: none.
+  int64_t check_replicas = 0;
+  // A rank that stays so many times slower than the others ends, to be started anew (straggler.h); 0: none does.
+  double evict_stragglers = 0;
   // A .safetensors or .pt file, or a checkpoint, with the model's parameters to start from; "": drawn
   // from seed. Images only.
   std::string init_from;

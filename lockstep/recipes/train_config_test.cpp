@@ -134,16 +134,42 @@ TEST(TrainConfig, NonsenseIsNamed) {
               HasSubstr("strategy 'x' is unknown; choose ddp, average, "
                         "ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or "
                         "logical8"));
-  for (const auto& [field, text] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"recipe", "x"},     {"data", ""},       {"output", ""},       {"sampler", "x"},
-           {"device", "cuda"},  {"backend", "x"},   {"epochs", "0"},      {"batch_size", "-1"},
-           {"max_steps", "-1"}, {"log_every", "0"}, {"save_every", "-1"}, {"workers", "65"},
-           {"lr", "0"},         {"momentum", "1"},  {"stddev", "0"},      {"weight_decay", "-1"},
-           {"schedule", "x"},   {"warmup", "11"},   {"amp", "fp16"},      {"timeout", "0"},
-           {"dropout1", "1"}}) {
+  for (const auto& [field, text] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"recipe", "x"},
+                                                                  {"data", ""},
+                                                                  {"output", ""},
+                                                                  {"sampler", "x"},
+                                                                  {"device", "cuda"},
+                                                                  {"backend", "x"},
+                                                                  {"epochs", "0"},
+                                                                  {"batch_size", "-1"},
+                                                                  {"max_steps", "-1"},
+                                                                  {"log_every", "0"},
+                                                                  {"save_every", "-1"},
+                                                                  {"workers", "65"},
+                                                                  {"lr", "0"},
+                                                                  {"momentum", "1"},
+                                                                  {"stddev", "0"},
+                                                                  {"weight_decay", "-1"},
+                                                                  {"schedule", "x"},
+                                                                  {"warmup", "11"},
+                                                                  {"amp", "fp16"},
+                                                                  {"timeout", "0"},
+                                                                  {"dropout1", "1"},
+                                                                  {"check_replicas", "-1"},
+                                                                  {"evict_stragglers", "1"}}) {
     EXPECT_THAT(with(field, text), HasSubstr(std::string(field) + " is ")) << field;
   }
   EXPECT_EQ(with("strategy", "naive_ring"), "no error");
+  EXPECT_EQ(with("check_replicas", "10"), "no error");
+  EXPECT_THAT(error_of([] {
+                TrainConfig config = valid();
+                config.strategy = "zero3";
+                config.check_replicas = 10;
+                resolved(config);
+              }),
+              HasSubstr("check_replicas is 10; give 0 where ranks divide or share one copy of the "
+                        "parameters, as with strategy zero3"));
   EXPECT_THAT(error_of([] {
                 TrainConfig config = valid();
                 config.strategy = "zero3";

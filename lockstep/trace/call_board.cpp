@@ -91,9 +91,10 @@ std::string read_step(const Slot& slot) {
 }  // namespace
 
 struct CallBoard::Mapping {
-  Mapping(UniqueFd descriptor, int rank_count)
+  Mapping(UniqueFd descriptor, int rank_count, bool to_write = true)
       : fd(std::move(descriptor)), ranks(rank_count), size(board_size(rank_count)) {
-    base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    base = ::mmap(nullptr, size, to_write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                  fd.get(), 0);
     if (base == MAP_FAILED) throw system_error("mmap of the call board", errno);
   }
   ~Mapping() { ::munmap(base, size); }
@@ -143,6 +144,14 @@ std::optional<CallBoard> CallBoard::inherit(const EnvLookup& env) {
   if (!number) return std::nullopt;
   UniqueFd fd(::fcntl(static_cast<int>(*number), F_DUPFD_CLOEXEC, 3));
   if (!fd) return std::nullopt;
+  return map(std::move(fd), /*to_write=*/true);
+}
+
+std::optional<CallBoard> CallBoard::look(UniqueFd fd) {
+  return map(std::move(fd), /*to_write=*/false);
+}
+
+std::optional<CallBoard> CallBoard::map(UniqueFd fd, bool to_write) {
   struct stat info{};
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd.get(), &info) != 0)
@@ -151,7 +160,7 @@ std::optional<CallBoard> CallBoard::inherit(const EnvLookup& env) {
   if (size < board_size(1) || (size - kHeaderSize) % sizeof(Slot) != 0) return std::nullopt;
   const size_t ranks = (size - kHeaderSize) / sizeof(Slot);
   if (ranks > kMaxRanks) return std::nullopt;
-  auto mapping = std::make_unique<Mapping>(std::move(fd), static_cast<int>(ranks));
+  auto mapping = std::make_unique<Mapping>(std::move(fd), static_cast<int>(ranks), to_write);
   if (mapping->header().magic.load() != kMagic || mapping->header().ranks.load() != ranks)
     return std::nullopt;
   return CallBoard(std::move(mapping));

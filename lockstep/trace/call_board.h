@@ -49,6 +49,9 @@ class CallBoard {
   // Maps the board that the agent left in LOCKSTEP_BOARD_FD; nullopt when there is none or it is
   // not a board.
   static std::optional<CallBoard> inherit(const EnvLookup& env);
+  // Maps one that another process holds (/proc/PID/fd), to read alone: nothing that writes is called on
+  // it. nullopt when it is not a board.
+  static std::optional<CallBoard> look(UniqueFd fd);
 
   CallBoard(CallBoard&&) noexcept;
   CallBoard& operator=(CallBoard&&) noexcept;
@@ -83,6 +86,7 @@ class CallBoard {
  private:
   struct Mapping;
   explicit CallBoard(std::unique_ptr<Mapping> mapping);
+  static std::optional<CallBoard> map(UniqueFd fd, bool to_write);
   std::unique_ptr<Mapping> mapping_;
 };
 

@@ -27,6 +27,21 @@ CallRecord record(uint64_t sequence, const std::string& op) {
   return result;
 }
 
+TEST(CallBoard, AnotherProcessLooksAtItThroughADescriptorThatOnlyReads) {
+  CallBoard board = CallBoard::create(2);
+  board.enter(0, 71);
+  board.begin(0, record(3, "barrier"));
+  const std::string path = "/proc/self/fd/" + std::to_string(board.fd());
+  const auto seen = CallBoard::look(UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->ranks(), 2);
+  EXPECT_EQ(seen->pid(0), 71U);
+  EXPECT_EQ(seen->read(0).call, "barrier");
+  board.begin(0, record(4, "broadcast"));
+  EXPECT_EQ(seen->read(0).call, "broadcast") << "it is the same memory";
+  EXPECT_FALSE(CallBoard::look(UniqueFd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC))));
+}
+
 TEST(CallBoard, StartsEmptyAndShowsTheLastCall) {
   CallBoard board = CallBoard::create(2);
   EXPECT_EQ(board.ranks(), 2);

@@ -23,6 +23,8 @@ void MetricsCallback::on_log(const TrainerState& state, const LogEvent& event) {
                               {"seconds", state.seconds}};
   for (const auto& [name, value] : event.figures)
     if (!line.contains(name)) line[name] = value;
+  for (const auto& [name, text] : event.texts)
+    if (!line.contains(name)) line[name] = text;
   writer_.write(line);
 }
 

@@ -13,7 +13,7 @@ namespace lockstep {
 // The epoch that a state is in or has just ended, from 1.
 int64_t epoch_number(const TrainerState& state);
 
-// Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds", the task's figures} and
+// Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds", the event's figures and texts} and
 // a line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, the evaluation's
 // other metrics, "samples", "train_loss", "best"}. `loss` is the mean over ranks and steps since the line before. For rank 0.
 class MetricsCallback final : public TrainCallback {

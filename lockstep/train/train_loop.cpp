@@ -82,7 +82,7 @@ void TrainLoop::run_epoch() {
     task_.begin_epoch(state_.epoch, state_.step_in_epoch);
   if (finishing_) finish_step(*std::exchange(finishing_, std::nullopt));
   while (state_.step_in_epoch < task_.steps_per_epoch && !finished()) {
-    const StepResult result = task_.step();
+    const StepResult result = step();
     const LoopPoint now = counted(result);
     state_ = now.state;
     since_log_ = now.since_log;
@@ -171,6 +171,14 @@ void TrainLoop::finish_step(const StepResult& result) {
   }
 }
 
+StepResult TrainLoop::step() {
+  const auto start = Clock::now();
+  const double waited = comm_.waited();
+  StepResult result = task_.step();
+  result.own = seconds_between(start, Clock::now()) - (comm_.waited() - waited);
+  return result;
+}
+
 // What is due within an epoch.
 void TrainLoop::after_step() {
   const auto due = [this](int64_t every) { return every > 0 && state_.step % every == 0; };
@@ -244,6 +252,7 @@ void TrainLoop::log() {
   log_samples_ = state_.samples;
   count_time();
   if (task_.figures) event.figures = task_.figures();
+  for (auto& callback : callbacks_) callback->before_log(state_, event);
   for (auto& callback : callbacks_) callback->on_log(state_, event);
 }
 

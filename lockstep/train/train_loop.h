@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
@@ -35,6 +36,8 @@ struct StepResult {
   double loss = 0;       // mean over this rank's batch
   int64_t samples = 0;   // of this rank's batch
   StepTimes times = {};  // zeros where the task does not measure them
+  // Seconds without those that this rank was in calls of communicators; TrainLoop measures it.
+  double own = 0;
   // Bytes that a forward left for its backward; counted in the first step, 0 in others.
   int64_t activations = 0;
 };
@@ -56,7 +59,8 @@ struct TrainTask {
 struct LogEvent {
   double loss = 0;           // mean over the steps since the last log
   double samples_per_s = 0;  // over the same
-  Metrics figures = {};      // the task's, this rank's
+  Metrics figures = {};      // the task's, this rank's, and callbacks'
+  std::vector<std::pair<std::string, std::string>> texts = {};  // callbacks', by name
 };
 struct EpochEvent {
   double loss = 0;           // mean over the epoch, or what was done of it
@@ -76,6 +80,8 @@ class TrainCallback {
  public:
   virtual ~TrainCallback() = default;
   virtual void on_step(const TrainerState&, const StepResult&) {}
+  // All callbacks', then on_log() of all: what else the log is to say.
+  virtual void before_log(const TrainerState&, LogEvent&) {}
   virtual void on_log(const TrainerState&, const LogEvent&) {}
   // After every evaluation, those of on_epoch included; comes before it.
   virtual void on_evaluation(const TrainerState&, const Evaluation&, bool /*best*/, TrainControl&) {
@@ -149,6 +155,7 @@ class TrainLoop {
   void run_epoch();
   LoopPoint counted(const StepResult& result) const;  // without the callbacks
   void finish_step(const StepResult& result);
+  StepResult step();
   void after_step();
   void heed_signals();
   Evaluation evaluate();

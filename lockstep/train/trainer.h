@@ -30,8 +30,10 @@
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
+#include "lockstep/train/replica_check.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_clock.h"
+#include "lockstep/train/straggler.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
@@ -164,6 +166,8 @@ class Trainer {
   static Parts checked(Parts parts) {
     check(parts.args);
     if (!parts.strategy) parts.strategy = make_strategy("ddp");
+    check_has_replicas(*parts.strategy, parts.args.check_replicas);
+    check_eviction(parts.args.evict_stragglers, process_env());
     check_divided(*parts.strategy, "Trainer", parts.args.gradient_accumulation_steps,
                   parts.args.fp16);
     if (parts.strategy->logical_ranks() > 0 &&
@@ -353,6 +357,9 @@ class Trainer {
   }
 
   void add_callbacks(TrainLoop& loop, const TrainingRun& saved, RunStart start) {
+    if (const auto check = replica_check(run_.comm(), *parts_.model, model_.strategy(),
+                                         parts_.args.check_replicas))
+      loop.add(check);
     add_standard_callbacks(loop, run_.comm(), parts_.args, steps_, model_.strategy(),
                            run_.optimizer(), start);
     for (const auto& callback : parts_.callbacks) loop.add(callback);

@@ -31,6 +31,7 @@
 #include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
+#include "lockstep/train/straggler.h"
 
 namespace lockstep {
 namespace {
@@ -217,6 +218,7 @@ std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
 void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingArguments& args,
                             const TrainingSteps& steps, Strategy& strategy,
                             torch::optim::Optimizer& optimizer, RunStart start) {
+  if (comm.size() > 1) loop.add(straggler_report(comm, args.evict_stragglers));
   on_root(comm, [&] {
     const std::filesystem::path folder = args.output_dir;
     const OutputFolder output(folder);

@@ -247,7 +247,8 @@ std::vector<std::string> metrics_of(const fs::path& folder) {
   for (std::string line; std::getline(file, line);) {
     auto json = nlohmann::ordered_json::parse(line);
     for (const char* timed : {"seconds", "samples_per_s", "eval_runtime", "eval_samples_per_second",
-                              "eval_steps_per_second"})
+                              "eval_steps_per_second", "straggler_rank", "straggler_host",
+                              "straggler_late_s", "straggler_since_step"})
       json.erase(timed);
     lines.push_back(json.dump());
   }

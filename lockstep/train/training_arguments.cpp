@@ -44,6 +44,8 @@ void visit_arguments(Arguments& a, const Visit& visit) {
   visit("group_by_length", a.group_by_length);
   visit("disable_tqdm", a.disable_tqdm);
   visit("stop_on_signals", a.stop_on_signals);
+  visit("check_replicas", a.check_replicas);
+  visit("evict_stragglers", a.evict_stragglers);
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 }
 
@@ -101,6 +103,8 @@ void check(const TrainingArguments& a) {
   settings::at_least("save_total_limit", a.save_total_limit, 0);
   settings::at_least("seed", a.seed, 0);
   settings::at_least("dataloader_num_workers", a.dataloader_num_workers, 0);
+  settings::at_least("check_replicas", a.check_replicas, 0);
+  if (a.evict_stragglers != 0) in_range("evict_stragglers", a.evict_stragglers, 1.01, kAny);
   if (a.metric_for_best_model.empty())
     settings::refuse("metric_for_best_model", "", "a metric's name");
   check_strategies(a);

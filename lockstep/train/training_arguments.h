@@ -51,6 +51,11 @@ struct TrainingArguments {
   bool disable_tqdm = false;     // no progress bar
   // SIGTERM and SIGUSR1 to any rank end training at a step boundary, with a checkpoint (stop_signals.h).
   bool stop_on_signals = true;
+  // After so many steps, each time, all ranks' parameters are compared (replica_check.h); 0: never. Not in transformers.
+  int64_t check_replicas = 0;
+  // A rank that stays so many times slower than the others ends itself, for the launcher to start it anew
+  // (straggler.h); 0: none does. Not in transformers.
+  double evict_stragglers = 0;
   std::string resume_from_checkpoint =
       {};  // "": start anew; "true": the latest of output_dir; a path
 

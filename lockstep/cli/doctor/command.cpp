@@ -6,6 +6,7 @@
 
 #include "lockstep/cli/doctor/checks.h"
 #include "lockstep/cli/doctor/findings.h"
+#include "lockstep/cli/doctor/live_jobs.h"
 #include "lockstep/cli/doctor/peer.h"
 #include "lockstep/cli/doctor/trace.h"
 #include "lockstep/cli/option_parsing.h"
@@ -25,13 +26,18 @@ struct DoctorFlags {
   std::optional<int> listen;
   std::string interface;
   double timeout = 60;
+  bool live = false;
+  std::string live_pid;
+  double every = 1;
+  int times = 0;
   bool help = false;
 };
 
 class DoctorParser {
  public:
   explicit DoctorParser(DoctorFlags& flags)
-      : app_("Looks at what a job of several ranks needs, and says what to do where it is missing.",
+      : flags_(flags),
+        app_("Looks at what a job of several ranks needs, and says what to do where it is missing.",
              "lockstep doctor") {
     app_.set_help_flag();
     app_.footer(
@@ -44,6 +50,18 @@ class DoctorParser {
                     "Merge the traces of a job's ranks (lockstep run --trace-dir) and say where "
                     "they fell out of step")
         ->type_name("DIR");
+    live_ = app_.add_option("--live", flags.live_pid,
+                            "Show what the ranks of a running job on this host are in, and for "
+                            "which of them the others wait, anew every second; PID: of lockstep "
+                            "run or a rank, where there are several jobs")
+                ->type_name("[PID]")
+                ->expected(0, 1);
+    app_.add_option("--every", flags.every, "With --live: seconds from one look to the next")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.05, 1e6));
+    app_.add_option("--times", flags.times, "With --live: so many looks; 0: until the job is over")
+        ->type_name("N")
+        ->check(CLI::Range(0, 1000000000));
     app_.add_option("--json", flags.json, "Write the findings there too")->type_name("FILE");
     app_.add_option("--listen", flags.listen, "Wait for another host's --peer")
         ->type_name("PORT")
@@ -59,17 +77,26 @@ class DoctorParser {
     app_.add_flag("--help,-h", flags.help, "This text");
   }
 
-  void parse(const std::vector<std::string>& words) { parse_options(app_, words); }
+  void parse(const std::vector<std::string>& words) {
+    parse_options(app_, words);
+    flags_.live = live_->count() > 0;
+  }
   std::string help() const { return app_.help(); }
 
  private:
+  DoctorFlags& flags_;
   CLI::App app_;
+  CLI::Option* live_ = nullptr;
 };
 
 void check(const DoctorFlags& flags) {
   const bool network = !flags.peer.empty() || flags.listen;
   if (!flags.trace.empty() && network)
     throw UsageError("--trace looks at files; it goes with neither --peer nor --listen");
+  if (flags.live && (network || !flags.trace.empty() || !flags.json.empty()))
+    throw UsageError("--live goes with --every and --times alone");
+  if (!flags.live && (flags.every != 1 || flags.times != 0))
+    throw UsageError("--every and --times go with --live");
   if (!flags.peer.empty() && flags.listen)
     throw UsageError("one host has --listen, the other --peer");
   if (!flags.interface.empty() && !network)
@@ -87,6 +114,17 @@ int look_at_traces(const DoctorFlags& flags) {
   write_stdout(format_report(report));
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;
+}
+
+int look_at_running(const DoctorFlags& flags) {
+  LiveOptions options{.every = flags.every, .times = flags.times};
+  if (!flags.live_pid.empty()) {
+    const auto pid = parse_int(flags.live_pid, 1, INT32_MAX);
+    if (!pid)
+      throw UsageError("--live is '" + flags.live_pid + "'; give the pid of lockstep run, or none");
+    options.pid = static_cast<int>(*pid);
+  }
+  return show_live(options);
 }
 
 Secret secret_of_environment() {
@@ -110,6 +148,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   }
   check(flags);
   check_output_file(flags.json);
+  if (flags.live) return look_at_running(flags);
   if (!flags.trace.empty()) return look_at_traces(flags);
   std::vector<Finding> findings;
   const Deadline deadline = Deadline::seconds(flags.timeout);

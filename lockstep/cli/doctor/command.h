@@ -1,5 +1,5 @@
-// `lockstep doctor`: looks at this host, at the way to another one, or at the traces of a job that
-// failed.
+// `lockstep doctor`: looks at this host, at the way to another one, at the traces of a job that
+// failed, or at one that runs.
 #pragma once
 
 #include <string>

@@ -27,6 +27,16 @@ int main(int argc, char** argv) {
     auto comm = lockstep::init(options);
     const at::Tensor tensor = at::ones({1000});
     for (int step = 0; step < 3; ++step) comm.all_reduce(tensor);
+    // Until somebody stops it: rank 1 takes longer than the others, or all take equally long.
+    for (int step = 0; (is("slow") || is("even")) && step < 4000; ++step) {
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(is("slow") && comm.rank() == 1 ? 100 : 15));
+      comm.all_reduce(tensor);
+      if (step == 5 && comm.rank() == 0) {
+        std::printf("all are training\n");
+        std::fflush(stdout);
+      }
+    }
     if (comm.rank() == 1) {
       if (is("die")) ::raise(SIGKILL);
       if (is("hang") || is("late")) {

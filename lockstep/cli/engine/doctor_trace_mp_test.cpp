@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -97,6 +98,46 @@ TEST(DoctorTrace, WithoutAnAgentARankWritesItsOwnWhenItsCommunicatorBreaks) {
   EXPECT_THAT(doctor(dir, 1),
               AllOf(HasSubstr("Traces of 1 of 2 ranks"), HasSubstr("No trace of rank 1: "),
                     HasSubstr("not arrived: rank 1")));
+}
+
+// What `lockstep doctor --live` says of a running job, at its last look; `code` is what it exits with.
+std::string live(const TestDirectory& dir, const std::string& behaviour, int code) {
+  Started ranks = job(dir, behaviour);
+  ranks.await("all are training");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // some of its time to look at
+  Started doctor({lockstep(), "doctor", "--live", std::to_string(ranks.process().pid()), "--times",
+                  "2", "--every", "0.5"});
+  EXPECT_EQ(doctor.finish(), code) << doctor.said;
+  EXPECT_FALSE(ranks.process().poll().has_value()) << "the job goes on";
+  ranks.process().signal(SIGTERM);
+  EXPECT_EQ(ranks.finish(), 128 + SIGTERM);
+  const std::string& said = doctor.said;
+  return said.substr(said.rfind("job of pid "));
+}
+
+TEST(DoctorLive, TheRankThatTheOthersWaitForIsNamed) {
+  const TestDirectory dir;
+  EXPECT_THAT(live(dir, "slow", 1),
+              AllOf(HasSubstr("3 of 3 ranks are on this host; the last "),
+                    HasSubstr("all_reduce sum float32 x 1000 at doctor_test_program.cpp:"),
+                    HasSubstr("\nrank 1 is late: the others wait for it ")));
+}
+
+TEST(DoctorLive, NobodyIsNamedWhereAllAreAlike) {
+  const TestDirectory dir;
+  EXPECT_THAT(live(dir, "even", 0),
+              AllOf(HasSubstr("3 of 3 ranks are on this host"), Not(HasSubstr("is late"))));
+}
+
+TEST(DoctorLive, WithoutAJobThereIsOneLine) {
+  Started doctor({lockstep(), "doctor", "--live", std::to_string(::getpid())});
+  EXPECT_EQ(doctor.finish(), 1);
+  EXPECT_THAT(doctor.said, HasSubstr("no job of Lockstep's has that process"));
+  Started wrong({lockstep(), "doctor", "--live", "x"});
+  EXPECT_EQ(wrong.finish(), 2);
+  Started alone({lockstep(), "doctor", "--times", "3"});
+  EXPECT_EQ(alone.finish(), 2);
+  EXPECT_THAT(alone.said, HasSubstr("--every and --times go with --live"));
 }
 
 }  // namespace lockstep::engine::doctor_trace_mp_test

@@ -23,6 +23,7 @@
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/train/stop_signals.h"
+#include "lockstep/train/straggler.h"
 
 namespace lockstep::engine {
 namespace {
@@ -36,6 +37,11 @@ void leave_to_agent(const std::exception& error, const StartedRun& run) {
                                  process_env()))
       throw Told{.exit_code = 1};
     throw Error(full);
+  }
+  if (dynamic_cast<const Evicted*>(&error) != nullptr) {
+    write_all(STDERR_FILENO, std::string("lockstep train: ") + error.what() + "\n");
+    launch::leave_error_note({.message = error.what()}, process_env());
+    throw Told{.exit_code = Evicted::kExitCode};
   }
   if (dynamic_cast<const PeerLost*>(&error) != nullptr &&
       launch::leave_error_note({.message = error.what(), .consequence = true}, process_env()))
@@ -117,6 +123,7 @@ int train_command(const Arguments& arguments) {
     if (!alone && goes_on_by_itself(parsed)) parsed.resume = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
+    check_eviction(plan.config.evict_stragglers, process_env());
     const StartedRun run{.output = plan.config.output,
                          .arguments = arguments,
                          .resumed = parsed.resume,

@@ -1,0 +1,186 @@
+// Faults that nobody throws: a bit that flips, a rank that is slow. Ranks as processes.
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/recover/recovery.h"
+#include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/replica_check.h"
+#include "lockstep/train/straggler.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep::silent_faults_mp_test {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr const char* kFolder = "SILENT_FAULTS_TEST_FOLDER";
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    first = register_module("first", torch::nn::Linear(8, 4));
+    last = register_module("last", torch::nn::Linear(4, 2));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(torch::relu(first(x))); }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+};
+TORCH_MODULE(Net);
+
+// Steps of a real training; `before(step)` is called in each, from 1.
+void train(Communicator& comm, int64_t steps, TrainLoopOptions options,
+           const std::function<void(Net&, int64_t)>& before,
+           const std::vector<std::shared_ptr<TrainCallback>>& callbacks, int64_t check_every = 0) {
+  torch::manual_seed(3);
+  Net net;
+  const std::shared_ptr<Strategy> strategy = make_strategy("ddp");
+  StrategyModel model(net, strategy, comm);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
+  int64_t step = 0;
+  TrainTask task{.steps_per_epoch = steps,
+                 .begin_epoch = [](int64_t, int64_t) {},
+                 .step = [&]() -> StepResult {
+                   before(net, ++step);
+                   optimizer.zero_grad();
+                   const at::Tensor loss = model(at::ones({4, 8})).square().mean();
+                   strategy->backward(loss);
+                   strategy->step(optimizer);
+                   return {.loss = loss.item<double>(), .samples = 4};
+                 }};
+  options.epochs = 1;
+  TrainLoop loop(comm, std::move(task), options);
+  if (const auto check = replica_check(comm, *net, *strategy, check_every)) loop.add(check);
+  for (const auto& callback : callbacks) loop.add(callback);
+  loop.run();
+}
+
+TEST(SilentFaults, ABitOfOneRankOfThreeIsFound) {
+  testing::expect_ranks(3, [](Communicator& comm) {
+    std::string error;
+    try {
+      train(
+          comm, 20, {},
+          [&](Net& net, int64_t step) {
+            if (comm.rank() == 2 && step == 11)
+              static_cast<char*>(net->first->bias.mutable_data_ptr())[2] ^= 1;
+          },
+          {}, /*check_every=*/5);
+    } catch (const Mismatch& mismatch) {
+      error = mismatch.what();
+    }
+    EXPECT_THAT(error, HasSubstr("replicas differ at step 15: 'first."));
+    EXPECT_THAT(error, HasSubstr("' of rank 2 (on "));
+    EXPECT_THAT(error, HasSubstr(") is not that of the other 2 ranks"));
+  });
+}
+
+// One of four ranks sleeps in some steps.
+void straggle(Communicator& comm, int late, int64_t from, int64_t to) {
+  std::vector<std::shared_ptr<TrainCallback>> callbacks{std::make_shared<StragglerCallback>(comm)};
+  if (comm.rank() == 0)
+    callbacks.push_back(std::make_shared<MetricsCallback>(
+        JsonlWriter(std::filesystem::path(std::getenv(kFolder)) / "metrics.jsonl",
+                    JsonlWriter::Mode::kReplace)));
+  train(
+      comm, 60, {.log_every = 5},
+      [&](Net&, int64_t step) {
+        const bool slow = comm.rank() == late && step >= from && step <= to;
+        std::this_thread::sleep_for(milliseconds(slow ? 100 : 10));
+      },
+      callbacks);
+}
+
+// By step, of metrics.jsonl: who is late; -1: nobody.
+std::map<int64_t, int> named(const TestDirectory& dir) {
+  std::map<int64_t, int> ranks;
+  std::ifstream file(dir / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.at("type") != "train") continue;
+    ranks[json.at("step")] = json.value("straggler_rank", -1);
+    if (!json.contains("straggler_rank")) continue;
+    EXPECT_NEAR(json.at("straggler_late_s"), 0.09, 0.06) << line;
+    EXPECT_EQ(json.at("straggler_since_step"), 21) << line;
+    EXPECT_FALSE(json.at("straggler_host").get<std::string>().empty()) << line;
+  }
+  return ranks;
+}
+
+TEST(SilentFaults, TheOneOfFourThatSleepsIsNamedWhileItDoes) {
+  const TestDirectory dir;
+  ::setenv(kFolder, dir.path().c_str(), 0);  // of the parent
+  testing::expect_ranks(4, [](Communicator& comm) { straggle(comm, 2, 21, 40); });
+  const auto ranks = named(dir);
+  ASSERT_EQ(ranks.size(), 12U);
+  for (const auto& [step, rank] : ranks)
+    EXPECT_EQ(rank, step >= 30 && step <= 40 ? 2 : -1) << "step " << step;
+  ::unsetenv(kFolder);
+}
+
+TEST(SilentFaults, NobodyIsNamedWhereAllAreAlike) {
+  const TestDirectory dir;
+  ::setenv(kFolder, dir.path().c_str(), 0);
+  testing::expect_ranks(4, [](Communicator& comm) { straggle(comm, -1, 0, 0); });
+  const auto ranks = named(dir);
+  ASSERT_EQ(ranks.size(), 12U);
+  for (const auto& [step, rank] : ranks) EXPECT_EQ(rank, -1) << "step " << step;
+  ::unsetenv(kFolder);
+}
+
+int life() {
+  return static_cast<int>(env_int(process_env(), "LOCKSTEP_RESTART_COUNT").value_or(0));
+}
+
+// The first process of rank 1 is slow.
+void train_with_eviction(Communicator& first) {
+  constexpr int64_t kSteps = 60;
+  torch::manual_seed(3);
+  Net net;
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
+  const bool slow = first.rank() == 1 && life() == 0;
+  Recovery run(first, {.model = net.ptr(), .optimizer = &optimizer});
+  while (run.step() < kSteps) try {
+      DistributedDataParallel ddp(net, run.comm());
+      StragglerMonitor monitor(run.comm(), {.windows = 1, .evict = 3, .evict_windows = 2});
+      while (run.step() < kSteps) {
+        const auto start = std::chrono::steady_clock::now();
+        const double waited = run.comm().waited();
+        std::this_thread::sleep_for(milliseconds(slow ? 100 : 5));
+        optimizer.zero_grad();
+        ddp(at::ones({4, 8})).square().mean().backward();
+        run.update([&] { optimizer.step(); });
+        const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+        monitor.add_step(passed.count() - (run.comm().waited() - waited));
+        if (run.step() % 5 == 0) monitor.compare(run.step());
+      }
+    } catch (...) {
+      run.recover();
+    }
+  run.finish();
+  EXPECT_EQ(life(), first.rank() == 1 ? 1 : 0);
+  EXPECT_EQ(run.step(), kSteps);
+  check_equal_values(run.comm(), parameters_of(net));
+}
+
+TEST(SilentFaults, ARankThatStaysSlowIsEvictedAndReplaced) {
+  testing::expect_ranks(3, train_with_eviction, {.replacements = 1});
+}
+
+}  // namespace
+}  // namespace lockstep::silent_faults_mp_test

@@ -1,0 +1,75 @@
+// StragglerWatch: which rank is late, from how long each rank's own work takes. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+struct StragglerOptions {
+  // A rank is late whose own work takes so many times the median of the others', and so many seconds a step
+  // more; it stays late until it is less than half way between that and equal.
+  double slower = 1.5;
+  double least_seconds = 0.002;
+  int windows = 2;          // in a row before it is told
+  int64_t least_steps = 5;  // of a window; shorter ones are put together
+  // A rank that is so many times slower in evict_windows windows in a row is to be evicted; 0: none is.
+  double evict = 0;
+  int evict_windows = 3;
+};
+
+// Throws InvalidArgument for numbers that make no sense: slower and evict are above 1.
+void check(const StragglerOptions& options);
+
+struct Straggler {
+  int rank = -1;
+  double seconds = 0;      // its own work a step, the median over the latest window
+  double others = 0;       // the median of the others'
+  int64_t since_step = 0;  // the first step of the first window in which it was late
+  double late() const { return seconds - others; }  // a step
+};
+
+// A rank's steps since the window before.
+struct RankWindow {
+  double seconds = 0;  // median of the own work of a step
+  int64_t steps = 0;
+};
+
+class StragglerWatch {
+ public:
+  // Throws InvalidArgument (check()).
+  explicit StragglerWatch(StragglerOptions options = {});
+
+  struct Change {
+    std::optional<Straggler> begins;
+    std::optional<Straggler> ends;  // as it last was
+  };
+  // windows[r] is rank r's, up to `step`. As many ranks each time, and the same number of steps on all but
+  // a rank that has come later.
+  Change add(std::span<const RankWindow> windows, int64_t step);
+
+  // Who is late, once it is told.
+  std::optional<Straggler> straggler() const;
+  // Who is to be evicted; asked after add().
+  std::optional<int> evicted() const;
+
+ private:
+  Change judge(int64_t first_step);
+
+  StragglerOptions options_;
+  std::vector<RankWindow> sums_;  // seconds times steps, of windows that are too short yet
+  int64_t first_step_ = 0;        // of them
+  std::optional<Straggler> suspect_;
+  int late_windows_ = 0;   // of the suspect, in a row
+  int evict_windows_ = 0;  // likewise, as slow as `evict`
+};
+
+// "rank 2 (on node7) is slower than the others since step 101: its own work takes 0.152 s a step, theirs
+// 0.048 s"; and of its end.
+std::string begins_text(const Straggler& straggler, const std::string& host);
+std::string ends_text(const Straggler& straggler, const std::string& host, int64_t step);
+
+}  // namespace lockstep
