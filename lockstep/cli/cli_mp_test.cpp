@@ -84,6 +84,26 @@ TEST(LockstepRun, ARoleOfItsOwnIsStartedAgainAlone) {
   EXPECT_THAT(ended.err, HasSubstr("rank 0 (ps 0) killed by SIGKILL"));
 }
 
+TEST(LockstepRun, TheOthersGoOnWithoutARankThatDiesWhereTheyMay) {
+  const std::vector<std::string> run{"run", "--on-failure", "shrink", "-np", "3", "/bin/sh", "-c"};
+  const auto with = [&run](const std::string& script) {
+    std::vector<std::string> words = run;
+    words.push_back(script);
+    return lockstep(words);
+  };
+  const Ended ended = with("[ $RANK = 1 ] && kill -9 $$; sleep 0.5; echo rank $RANK");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("rank 0", "rank 2"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 1 killed by SIGKILL"));
+  EXPECT_THAT(ended.err, testing::EndsWith("; the others go on without it\n"));
+  EXPECT_EQ(with("kill -9 $$").code, 1) << "nobody is left";
+  EXPECT_EQ(with("[ $RANK = 1 ] && exit 2; sleep 30").code, 2);
+  EXPECT_THAT(lockstep({"run", "--on-failure", "shrink", "--nnodes", "2", "--node-rank", "0",
+                        "--rdzv-endpoint", "127.0.0.1:0", "/bin/true"})
+                  .err,
+              HasSubstr("on-failure shrink is for the ranks of one host"));
+}
+
 TEST(LockstepRun, NoUseEnvPassesTheLocalRank) {
   EXPECT_THAT(lines_of(lockstep({"run", "-np", "2", "--no-use-env", "/bin/echo", "a"}).out),
               UnorderedElementsAre("--local-rank=0 a", "--local-rank=1 a"));

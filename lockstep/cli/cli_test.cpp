@@ -229,9 +229,11 @@ TEST(RunPlan, WrongValuesAreOneClearLine) {
               HasSubstr("at least 4 hosts and at most 1 contradict each other"));
   EXPECT_THAT(error_of("--nnodes 0:4 /bin/true"), HasSubstr("such as 2 or 2:4"));
   EXPECT_THAT(error_of("--on-failure panic /bin/true"),
-              HasSubstr("expected stop, restart or replace"));
+              HasSubstr("expected stop, restart, replace or shrink"));
   EXPECT_THAT(error_of("--on-failure replace /bin/true"),
               HasSubstr("--on-failure=replace needs --max-restarts=N"));
+  EXPECT_THAT(error_of("--on-failure shrink --max-restarts 2 /bin/true"),
+              HasSubstr("--on-failure=shrink contradicts --max-restarts=2"));
   EXPECT_THAT(error_of("--simulate-failures every=0 /bin/true"),
               HasSubstr("--simulate-failures: 'every=0': every=0: expected seconds above 0"));
   EXPECT_THAT(error_of("--on-failure stop --max-restarts 2 /bin/true"),

@@ -106,6 +106,23 @@ TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
 INSTANTIATE_TEST_SUITE_P(Backends, Reform, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Without a successor, under a launcher that lets the others live.
+TEST(ReformAlone, TheOthersShrinkWhereTheLauncherLetsThem) {
+  testing::expect_ranks(3,
+                        [](Communicator& comm) {
+                          const int pid = ::getpid(), rank = comm.rank();
+                          EXPECT_EQ(sum_of_ones(comm), 3.0);
+                          if (rank == 1) die();
+                          EXPECT_THROW(sum_of_ones(comm), PeerLost);
+                          Communicator smaller = comm.shrink(Deadline::after(seconds(30)));
+                          EXPECT_EQ(smaller.size(), 2);
+                          EXPECT_EQ(smaller.rank(), rank == 0 ? 0 : 1);
+                          EXPECT_EQ(sum_of_ones(smaller), 2.0);
+                          EXPECT_EQ(::getpid(), pid);
+                        },
+                        {.shrinks = true});
+}
+
 TEST(ReformAlone, IsRefusedWhereNobodyIsStartedAnew) {
   testing::expect_ranks(2, [](Communicator& comm) {
     EXPECT_EQ(comm.generation(), 0);

@@ -36,6 +36,12 @@ void check(const LaunchOptions& options) {
            " hosts asked for, and at most " + std::to_string(options.nodes->nodes));
   if (options.on_failure == OnFailure::kStop && options.max_restarts > 0)
     refuse("max-restarts contradicts on-failure stop");
+  if (options.on_failure == OnFailure::kShrink && options.max_restarts > 0)
+    refuse("max-restarts contradicts on-failure shrink, which starts nobody");
+  if (options.on_failure == OnFailure::kShrink && options.nodes)
+    refuse(
+        "on-failure shrink is for the ranks of one host; use restart, which goes on with the hosts "
+        "that are left");
   if (options.on_failure == OnFailure::kReplace && options.max_restarts == 0)
     refuse("on-failure replace needs max-restarts: how often a rank may be replaced");
   check_roles(options.roles);
@@ -230,12 +236,12 @@ std::optional<OnFailure> parse_on_failure(const std::string& text, int max_resta
           "--on-failure=replace needs --max-restarts=N: how often a rank may be replaced");
     return OnFailure::kReplace;
   }
-  if (text != "stop")
-    throw InvalidArgument("--on-failure=" + text + ": expected stop, restart or replace");
+  if (text != "stop" && text != "shrink")
+    throw InvalidArgument("--on-failure=" + text + ": expected stop, restart, replace or shrink");
   if (max_restarts > 0)
-    throw InvalidArgument("--on-failure=stop contradicts --max-restarts=" +
-                          std::to_string(max_restarts));
-  return OnFailure::kStop;
+    throw InvalidArgument("--on-failure=" + text +
+                          " contradicts --max-restarts=" + std::to_string(max_restarts));
+  return text == "stop" ? OnFailure::kStop : OnFailure::kShrink;
 }
 
 LaunchResult launch(const LaunchOptions& options) {

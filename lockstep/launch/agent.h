@@ -31,6 +31,8 @@ enum class OnFailure {
   kRestart,  // all ranks are started anew, on the hosts that are there then
   kReplace,  // a rank that fails is started anew, alone; the others go on and meet it again
              // (comm/communicator.h, reform())
+  kShrink,  // the others go on without a rank that fails (shrink()), as long as there are any; the job ends
+            // well if those that are left do. On one host.
 };
 
 // Where etcd is, whose key says which agent leads, and how it is reached.
@@ -129,7 +131,7 @@ struct LaunchOptions {
 };
 
 OnFailure on_failure_of(const LaunchOptions& options);
-// What --on-failure says: stop, restart or replace; "": nothing. Throws InvalidArgument, also where it
+// What --on-failure says: stop, restart, replace or shrink; "": nothing. Throws InvalidArgument, also where it
 // contradicts max_restarts.
 std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts);
 

@@ -58,7 +58,8 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       traces_(options_.env, process_env()),
       supervisor_(policies(options_, job_.node), {options_.grace, options_.stop_grace},
                   job_.node.nodes == 1,
-                  on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0),
+                  on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0,
+                  on_failure_of(options_) == OnFailure::kShrink),
       sentinel_(ranks_) {
   if (options_.simulate_failures) {
     // Other moments in every generation and on every host.
@@ -303,16 +304,18 @@ void Attempt::look_for_exits() {
   for (const RankExit& exit : exits) note_end(exit);
   const std::vector<SignalOrder> orders = supervisor_.on_exits(exits, Clock::now());
   const bool fails_now = !had_failed && supervisor_.failure();
+  const bool left_behind = supervisor_.left_behind() > 0 && !supervisor_.failure();
   bool ends = false;
   for (const RankExit& exit : exits) {
     if (exit.status.ok()) continue;
     const bool waits = supervisor_.waits(exit.local_rank);
-    ends = ends || !waits;
+    ends = ends || !(waits || left_behind);
     // Its children have nobody to serve; the next process shall find their ports free.
-    if (waits) workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
+    if (waits || left_behind)
+      workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
     const bool restarts_are_left =
         exit.status.exit_code != 2 && supervisor_.restarts_are_left(exit.local_rank);
-    if (waits || (fails_now && restarts_are_left)) say_restart(exit);
+    if (waits || left_behind || (fails_now && restarts_are_left)) say_restart(exit);
   }
   if (ends) look_at_ranks();
   obey(orders);

@@ -138,10 +138,14 @@ void Attempt::say_restart(const RankExit& exit) {
   const int number = replaces ? supervisor_.replaced() : supervisor_.restarts(exit.local_rank);
   const int most =
       replaces ? supervisor_.replacements() : supervisor_.most_restarts(exit.local_rank);
+  const std::string role = name_in_role(options_.roles, rank);
+  const int pid = worker.process().pid();
+  const bool left_behind = supervisor_.left_behind() > 0 && !supervisor_.failure();
   context_.err.put(
       -2,
-      {restart_line(rank, name_in_role(options_.roles, rank), exit.status, worker.process().pid(),
-                    supervisor_.waits(exit.local_rank) ? number : 0, most)},
+      {left_behind ? left_behind_line(rank, role, exit.status, pid)
+                   : restart_line(rank, role, exit.status, pid,
+                                  supervisor_.waits(exit.local_rank) ? number : 0, most)},
       "");
 }
 

@@ -101,11 +101,22 @@ std::string describe_cause(const WorkerFailure& failure) {
   return "rank " + std::to_string(cause.rank) + on_host(cause.host) + " " + state_of(cause);
 }
 
+namespace {
+
+std::string end_line(int rank, const std::string& role, const ExitStatus& status, int pid) {
+  return "[lockstep] rank " + std::to_string(rank) + (role.empty() ? " " : " (" + role + ") ") +
+         describe_end(status) + ", pid " + std::to_string(pid) + "; ";
+}
+
+}  // namespace
+
+std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid) {
+  return end_line(rank, role, status, pid) + "the others go on without it\n";
+}
+
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
                          int number, int most) {
-  const std::string line = "[lockstep] rank " + std::to_string(rank) +
-                           (role.empty() ? " " : " (" + role + ") ") + describe_end(status) +
-                           ", pid " + std::to_string(pid) + "; ";
+  const std::string line = end_line(rank, role, status, pid);
   if (number == 0) return line + "it is not started again, since the job ends\n";
   return line + "it is started again, " + std::to_string(number) + " of " + std::to_string(most) +
          "\n";

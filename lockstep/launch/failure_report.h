@@ -34,5 +34,7 @@ std::string describe_cause(const WorkerFailure& failure);
 // ended, for the `number`-th of `most` restarts; 0: for none, since the job ends.
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
                          int number, int most);
+// The same of one that nobody takes the place of: "...; the others go on without it".
+std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 
 }  // namespace lockstep::launch

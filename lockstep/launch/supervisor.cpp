@@ -36,7 +36,8 @@ std::chrono::milliseconds restart_pause(int n) {
 Supervisor::Supervisor(int ranks, Grace grace)
     : Supervisor(std::vector<RankPolicy>(static_cast<size_t>(ranks)), grace) {}
 
-Supervisor::Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone, int replacements)
+Supervisor::Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone, int replacements,
+                       bool shrinks)
     : ranks_(std::move(ranks)),
       grace_(grace),
       alone_(alone),
@@ -44,6 +45,7 @@ Supervisor::Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone, i
       restarts_(ranks_.size(), 0),
       restart_at_(ranks_.size()),
       replacements_(replacements),
+      shrinks_(shrinks),
       started_at_(ranks_.size()),
       quick_ends_(ranks_.size(), 0),
       running_(static_cast<int>(ranks_.size())) {
@@ -75,6 +77,18 @@ bool Supervisor::comes_back(const RankExit& exit) {
   return true;
 }
 
+// Where somebody is left, or was.
+bool Supervisor::goes_on_without(std::span<const RankExit> failures) const {
+  const auto bad_usage = [](const RankExit& exit) {
+    return exit.status.signal == 0 && exit.status.exit_code == 2;
+  };
+  if (!shrinks_ || std::any_of(failures.begin(), failures.end(), bad_usage)) return false;
+  bool anybody = any_ended_well_;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    anybody = anybody || (alive_[rank] && !ranks_[rank].service);
+  return anybody;
+}
+
 std::chrono::milliseconds Supervisor::pause_before_next(size_t rank, Time now) {
   if (replacements_ == 0) return restart_pause(restarts_[rank]);
   quick_ends_[rank] = now - started_at_[rank] < kQuickEnd ? quick_ends_[rank] + 1 : 0;
@@ -99,24 +113,35 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
     const bool service = ranks_[static_cast<size_t>(exit.local_rank)].service;
     any_ended_well_ = any_ended_well_ || (exit.status.ok() && !service);
   }
+  std::vector<RankExit> back;
   for (const RankExit& exit : exits) {
     const auto rank = static_cast<size_t>(exit.local_rank);
     alive_[rank] = false;
     --running_;
     if (exit.status.ok() && !ranks_[rank].service) --to_be_served_;
-    if (exit.status.ok()) continue;
-    const bool back = comes_back(exit);
-    if (!back) failures.push_back(exit);
-    if (!ranks_[rank].service && (!back || phase_ != Phase::kRunning)) any_ended_badly_ = true;
+    if (!exit.status.ok()) (comes_back(exit) ? back : failures).push_back(exit);
   }
-  if (phase_ != Phase::kRunning) return {};
+  const bool stopping = phase_ != Phase::kRunning;
+  const bool without = !stopping && goes_on_without(failures);
+  for (const RankExit& exit : failures) {
+    if (ranks_[static_cast<size_t>(exit.local_rank)].service) continue;
+    if (without)
+      --to_be_served_;
+    else
+      any_ended_badly_ = true;
+  }
+  if (stopping) {
+    for (const RankExit& exit : back)
+      any_ended_badly_ = any_ended_badly_ || !ranks_[static_cast<size_t>(exit.local_rank)].service;
+    return {};
+  }
   if (alone_ && served()) return on_stop(now);
-  if (!failures.empty()) {
+  if (!failures.empty() && !without) {
     failure_ = choose_first_failure(failures);
     return on_stop(now);
   }
-  for (const RankExit& exit : exits) {
-    if (exit.status.ok()) continue;
+  left_behind_ += static_cast<int>(failures.size());
+  for (const RankExit& exit : back) {
     const auto rank = static_cast<size_t>(exit.local_rank);
     ++restarts_[rank];
     restart_at_[rank] = now + pause_before_next(rank, now);

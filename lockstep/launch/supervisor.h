@@ -64,7 +64,9 @@ class Supervisor {
   // `replacements`: so often any of the ranks that fails is replaced, the others going on, until one
   // has ended well, for whom a new one would wait in vain. At once,
   // but for a rank whose processes end quickly, which has a pause of restart_pause() for each in a row.
-  Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone = true, int replacements = 0);
+  // `shrinks`: the others go on without a rank that fails, as long as there are any; not where it exited with 2.
+  Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone = true, int replacements = 0,
+             bool shrinks = false);
 
   // All ends found in one look. A failure makes the others stop: SIGTERM, and SIGKILL after the
   // grace; but a rank that has restarts left waits for the next one instead. So do the services
@@ -97,6 +99,8 @@ class Supervisor {
     return restarts(local_rank) < most_restarts(local_rank) ||
            (replaced_ < replacements_ && !any_ended_well_);
   }
+  // Ranks that failed and that the others go on without.
+  int left_behind() const { return left_behind_; }
   // Of all ranks together, and how often that may be.
   int replaced() const { return replaced_; }
   int replacements() const { return replacements_; }
@@ -116,6 +120,7 @@ class Supervisor {
   std::vector<SignalOrder> to_running(int signal, bool group) const;
   std::vector<SignalOrder> kill_all();
   bool comes_back(const RankExit& exit);
+  bool goes_on_without(std::span<const RankExit> failures) const;
   std::chrono::milliseconds pause_before_next(size_t rank, Time now);
   void begin_to_stop(Time now, bool asked);
   std::ptrdiff_t waiting() const;
@@ -128,6 +133,8 @@ class Supervisor {
   std::vector<std::optional<Time>> restart_at_;
   int replacements_ = 0;
   int replaced_ = 0;
+  bool shrinks_ = false;
+  int left_behind_ = 0;
   bool any_ended_well_ = false;   // of those that are no services
   bool any_ended_badly_ = false;  // likewise, and was not started again
   std::vector<Time> started_at_;  // the latest process of a rank that was started again

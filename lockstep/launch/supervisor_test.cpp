@@ -213,5 +213,42 @@ TEST_F(Replacing, BadUsageIsFinal) {
   EXPECT_EQ(supervisor_.replaced(), 0);
 }
 
+class ShrinkingJob : public ::testing::Test {
+ protected:
+  Supervisor supervisor_{std::vector<RankPolicy>(3), kGrace, true, 0, true};
+};
+
+TEST_F(ShrinkingJob, TheOthersGoOnWithoutARankThatFails) {
+  EXPECT_THAT(exits(supervisor_, {killed(1, SIGKILL)}), IsEmpty());
+  EXPECT_FALSE(supervisor_.waits(1));
+  EXPECT_EQ(supervisor_.left_behind(), 1);
+  exits(supervisor_, {exited(0, 0)});
+  EXPECT_FALSE(supervisor_.done());
+  exits(supervisor_, {exited(2, 0)});
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_FALSE(supervisor_.failure());
+  EXPECT_TRUE(supervisor_.all_ended_well());
+}
+
+TEST_F(ShrinkingJob, TheLastOneIsTheJob) {
+  exits(supervisor_, {killed(0, SIGKILL), exited(2, 1)});
+  EXPECT_EQ(supervisor_.left_behind(), 2);
+  exits(supervisor_, {killed(1, SIGSEGV)});
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_EQ(supervisor_.failure()->local_rank, 1);
+}
+
+TEST_F(ShrinkingJob, ALastOneThatFailsAfterAnotherHasEndedWellIsLeftBehindToo) {
+  exits(supervisor_, {exited(0, 0), exited(1, 0)});
+  exits(supervisor_, {killed(2, SIGKILL)});
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_FALSE(supervisor_.failure());
+}
+
+TEST_F(ShrinkingJob, BadUsageIsFinal) {
+  EXPECT_THAT(exits(supervisor_, {exited(1, 2)}),
+              ElementsAre(group(0, SIGTERM), group(2, SIGTERM)));
+}
+
 }  // namespace supervisor_test
 }  // namespace lockstep::launch

@@ -22,6 +22,8 @@ struct RankOptions {
   // So often ranks that die are started anew, alone, and meet the others in Communicator::reform():
   // fn runs from its start there.
   int replacements = 0;
+  // The others go on without ranks that die (Communicator::shrink()).
+  bool shrinks = false;
   // How the children, which execute this program anew, find this call again: a name that no other
   // call has, and the arguments that bring main() here. With GoogleTest: gtest_point() of
   // gtest_ranks.h.

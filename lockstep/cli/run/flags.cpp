@@ -47,9 +47,8 @@ class RunParser {
           "Restart all ranks so often after a failure, or replace so many", "N");
     value("--on-failure", "", flags.on_failure,
           "What follows a failure, or a host that comes or goes: stop, restart of all ranks (the "
-          "default with --max-restarts), or replace: a failed rank is started anew, and the others "
-          "go "
-          "on where the program recovers",
+          "default with --max-restarts), replace: a failed rank is started anew, and the others "
+          "go on where the program recovers, or shrink: they go on without it",
           "WAY");
     value(
         "--simulate-failures", "", flags.simulate_failures,

@@ -120,6 +120,11 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   }
   if (result.max_restarts < 0) throw InvalidArgument("--max-restarts must not be negative");
   result.on_failure = launch::parse_on_failure(on_failure, result.max_restarts);
+  if (result.on_failure == launch::OnFailure::kShrink)
+    throw InvalidArgument(
+        "--on-failure=shrink is for programs that call shrink() themselves; use replace, or "
+        "restart, "
+        "which resumes on as many ranks as there are");
   if (!result.record.empty() && result.record == result.json)
     throw InvalidArgument("--record and --json are both " + result.json + "; give two files");
   if (dropout_option != nullptr && dropout_option->count() > 0) {
