@@ -130,7 +130,7 @@ void ModelOnRanks::bind() {
   }
   if (scaler_) scaler_->use(comm());
   const std::optional<at::Tensor>& state = rollback_->state();
-  if (optimizer_ || state) {
+  if (std::exchange(bound_, true) || state) {
     optimizer_.reset();
     detach_parameters(*parts_.model, /*values=*/!state);
   }

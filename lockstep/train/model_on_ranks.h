@@ -132,6 +132,7 @@ class ModelOnRanks {
   std::optional<StepResult> result_;  // of the step that is agreed on
   std::string place_;                 // LoopPoint and streams, as they came back
   at::Tensor first_stream_;           // random, of a run that has not begun
+  bool bound_ = false;                // parameters may lie in an optimizer's memory
   // One of them, where ranks are replaced: of whole states, and of divided ones.
   std::unique_ptr<Recovery> recovery_;
   std::unique_ptr<RollbackRecovery> rollback_;
