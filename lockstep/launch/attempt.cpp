@@ -223,7 +223,7 @@ void Attempt::take_orders() {
       continue;
     }
     if (order->signal != 0) {
-      obey(orders_of_signal(order->signal));
+      obey(orders_of_signal(order->signal, /*relayed=*/true));
       continue;
     }
     if (!order->asked) {
@@ -242,14 +242,14 @@ void Attempt::say_if_served() {
   job_.peers.tell(served);
 }
 
-std::vector<SignalOrder> Attempt::orders_of_signal(int signal) {
+std::vector<SignalOrder> Attempt::orders_of_signal(int signal, bool relayed) {
   const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   if (!stops) {
     if (traces_.on() && !supervisor_.done()) write_traces(signal_name(signal));
   } else {
     write_last_traces(signal_name(signal) + " to lockstep run");
   }
-  std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now());
+  std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now(), relayed);
   // Asking for traces must not end ranks that know nothing of the signal.
   if (!stops && traces_.on()) {
     std::erase_if(orders, [this](const SignalOrder& order) {
@@ -301,10 +301,11 @@ void Attempt::look_for_exits() {
   }
   if (exits.empty()) return;
   const bool had_failed = supervisor_.failure().has_value();
+  const int left_before = supervisor_.left_behind();
   for (const RankExit& exit : exits) note_end(exit);
   const std::vector<SignalOrder> orders = supervisor_.on_exits(exits, Clock::now());
   const bool fails_now = !had_failed && supervisor_.failure();
-  const bool left_behind = supervisor_.left_behind() > 0 && !supervisor_.failure();
+  const bool left_behind = supervisor_.left_behind() > left_before;
   bool ends = false;
   for (const RankExit& exit : exits) {
     if (exit.status.ok()) continue;
@@ -315,7 +316,7 @@ void Attempt::look_for_exits() {
       workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
     const bool restarts_are_left =
         exit.status.exit_code != 2 && supervisor_.restarts_are_left(exit.local_rank);
-    if (waits || left_behind || (fails_now && restarts_are_left)) say_restart(exit);
+    if (waits || left_behind || (fails_now && restarts_are_left)) say_restart(exit, left_behind);
   }
   if (ends) look_at_ranks();
   obey(orders);
@@ -374,7 +375,10 @@ void Attempt::end_groups() {
   };
   bool killed = supervisor_.killing();
   signal_all(killed ? SIGKILL : SIGTERM);
-  Deadline deadline = Deadline::after(killed ? kKilledGroupTimeout : options_.grace);
+  // Their children may be what saves.
+  Deadline deadline = Deadline::after(killed                      ? kKilledGroupTimeout
+                                      : supervisor_.stop_signal() ? options_.stop_grace
+                                                                  : options_.grace);
   const int signals_before = signals_;
   while (any_group_alive()) {
     wait_for_events(Clock::now() + kGroupPause);

@@ -61,7 +61,7 @@ class Attempt {
 
   std::unique_ptr<Worker> start_rank(int rank);
   void start_again(int rank);
-  void say_restart(const RankExit& exit);
+  void say_restart(const RankExit& exit, bool left_behind);
   void watch();  // until the ranks have ended
   void simulate_failures();
   void end_groups();  // until nobody of their process groups is left
@@ -74,7 +74,7 @@ class Attempt {
   void take_orders();
   void say_if_served();
   void obey(const std::vector<SignalOrder>& orders);
-  std::vector<SignalOrder> orders_of_signal(int signal);
+  std::vector<SignalOrder> orders_of_signal(int signal, bool relayed = false);
   void write_traces(const std::string& reason);
   void write_last_traces(const std::string& reason);
   void look_for_exits();

@@ -130,7 +130,7 @@ void Attempt::start_again(int rank) {
 }
 
 // Of a rank that failed and had restarts left. After what it wrote itself.
-void Attempt::say_restart(const RankExit& exit) {
+void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());
   const int rank = job_.node.first_rank + exit.local_rank;
@@ -140,7 +140,6 @@ void Attempt::say_restart(const RankExit& exit) {
       replaces ? supervisor_.replacements() : supervisor_.most_restarts(exit.local_rank);
   const std::string role = name_in_role(options_.roles, rank);
   const int pid = worker.process().pid();
-  const bool left_behind = supervisor_.left_behind() > 0 && !supervisor_.failure();
   context_.err.put(
       -2,
       {left_behind ? left_behind_line(rank, role, exit.status, pid)

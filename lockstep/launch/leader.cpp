@@ -154,6 +154,8 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
   // A member that was still to join, or waits for a new generation, just leaves.
   if (from != kSelf && !agent.member) return {};
+  // A second one of the same agent: whoever sends it is in a hurry.
+  if (!signalled_.insert(from).second) message.number = SIGKILL;
   Sends sends = runs ? to_all(message, from) : Sends{};
   const bool first = !final_;
   final_ = true;

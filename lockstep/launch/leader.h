@@ -15,6 +15,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -181,9 +182,10 @@ class Leader {
   struct Size {
     int hosts = 0, ranks = 0;
   };
-  Size size_, former_size_;  // of this generation, and of the one before that ran
-  std::string reason_;       // why there is a new generation
-  bool final_ = false;       // the job ends with this one
+  Size size_, former_size_;     // of this generation, and of the one before that ran
+  std::string reason_;          // why there is a new generation
+  bool final_ = false;          // the job ends with this one
+  std::set<Member> signalled_;  // agents that were told to stop by a signal
   std::map<Member, Agent> agents_;
   std::map<std::string, Member> by_id_;
   std::vector<Formation> known_;   // with endpoints > 1

@@ -77,13 +77,14 @@ bool Supervisor::comes_back(const RankExit& exit) {
   return true;
 }
 
-// Where somebody is left, or was.
+// Where somebody is left, and none has ended well: for the last ones to fail then is to lose what they had to do.
 bool Supervisor::goes_on_without(std::span<const RankExit> failures) const {
   const auto bad_usage = [](const RankExit& exit) {
     return exit.status.signal == 0 && exit.status.exit_code == 2;
   };
-  if (!shrinks_ || std::any_of(failures.begin(), failures.end(), bad_usage)) return false;
-  bool anybody = any_ended_well_;
+  if (!shrinks_ || any_ended_well_ || std::any_of(failures.begin(), failures.end(), bad_usage))
+    return false;
+  bool anybody = false;
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
     anybody = anybody || (alive_[rank] && !ranks_[rank].service);
   return anybody;
@@ -102,6 +103,7 @@ std::ptrdiff_t Supervisor::waiting() const {
 
 void Supervisor::begin_to_stop(Time now, bool asked) {
   phase_ = Phase::kStopping;
+  asked_ = asked;
   kill_at_ = now + (asked ? grace_.when_asked : grace_.after_failure);
   any_ended_badly_ = any_ended_badly_ || waiting() > 0;
   std::fill(restart_at_.begin(), restart_at_.end(), std::nullopt);
@@ -135,12 +137,12 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
       any_ended_badly_ = any_ended_badly_ || !ranks_[static_cast<size_t>(exit.local_rank)].service;
     return {};
   }
+  if (without) left_behind_ += static_cast<int>(failures.size());
   if (alone_ && served()) return on_stop(now);
   if (!failures.empty() && !without) {
     failure_ = choose_first_failure(failures);
     return on_stop(now);
   }
-  left_behind_ += static_cast<int>(failures.size());
   for (const RankExit& exit : back) {
     const auto rank = static_cast<size_t>(exit.local_rank);
     ++restarts_[rank];
@@ -155,9 +157,14 @@ std::vector<SignalOrder> Supervisor::on_stop(Time now, bool asked) {
   return to_running(SIGTERM, true);
 }
 
-std::vector<SignalOrder> Supervisor::on_signal(int signal, Time now) {
+std::vector<SignalOrder> Supervisor::on_signal(int signal, Time now, bool relayed) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return to_running(signal, false);
-  if (phase_ != Phase::kRunning) return kill_all();
+  if (relayed && signal == SIGKILL) return kill_all();
+  const bool again = !relayed && std::exchange(heard_signal_, true);
+  if (phase_ != Phase::kRunning) {
+    const bool same_wish = asked_ && signal == SIGTERM && !again;
+    return relayed || same_wish ? std::vector<SignalOrder>() : kill_all();
+  }
   stop_signal_ = signal;
   begin_to_stop(now, signal == SIGTERM);
   // Ranks cannot be asked to stop by a lost reader of the agent's output.

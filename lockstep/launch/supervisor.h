@@ -64,7 +64,8 @@ class Supervisor {
   // `replacements`: so often any of the ranks that fails is replaced, the others going on, until one
   // has ended well, for whom a new one would wait in vain. At once,
   // but for a rank whose processes end quickly, which has a pause of restart_pause() for each in a row.
-  // `shrinks`: the others go on without a rank that fails, as long as there are any; not where it exited with 2.
+  // `shrinks`: the others go on without a rank that fails, as long as there are any and none has ended well; not
+  // where it exited with 2.
   Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone = true, int replacements = 0,
              bool shrinks = false);
 
@@ -73,8 +74,10 @@ class Supervisor {
   // stop when nobody is left to be served; how they end says nothing then.
   std::vector<SignalOrder> on_exits(std::span<const RankExit> exits, Time now);
   // A signal to the agent. SIGUSR1 and SIGUSR2 are passed on; any other stops the job: it is passed
-  // on, SIGKILL follows after the grace (SIGTERM asks), or at once when a second one comes.
-  std::vector<SignalOrder> on_signal(int signal, Time now);
+  // on, SIGKILL follows after the grace (SIGTERM asks), or at once when a second one comes. Whoever ends a job
+  // on several hosts may tell all agents: SIGTERM to one whose ranks were asked already changes nothing, nor does
+  // one that is `relayed` from another host; SIGKILL is relayed where that host got a second signal.
+  std::vector<SignalOrder> on_signal(int signal, Time now, bool relayed = false);
   // Ranks failed on another host, or its agent did: those here stop, as after a failure of theirs.
   // Or only services are left on all hosts. `asked`: nothing failed, another generation follows.
   std::vector<SignalOrder> on_stop(Time now, bool asked = false);
@@ -143,6 +146,8 @@ class Supervisor {
   int to_be_served_ = 0;  // ranks that are no services and have not ended well
   bool has_services_ = false;
   Phase phase_ = Phase::kRunning;
+  bool asked_ = false;         // to stop, without a failure
+  bool heard_signal_ = false;  // that stops, here
   Time kill_at_;
   std::optional<RankExit> failure_;
   std::optional<int> stop_signal_;

@@ -12,6 +12,7 @@ namespace supervisor_test {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::SizeIs;
 
 constexpr milliseconds kGrace(100);
 
@@ -238,11 +239,40 @@ TEST_F(ShrinkingJob, TheLastOneIsTheJob) {
   EXPECT_EQ(supervisor_.failure()->local_rank, 1);
 }
 
-TEST_F(ShrinkingJob, ALastOneThatFailsAfterAnotherHasEndedWellIsLeftBehindToo) {
-  exits(supervisor_, {exited(0, 0), exited(1, 0)});
-  exits(supervisor_, {killed(2, SIGKILL)});
-  EXPECT_TRUE(supervisor_.done());
-  EXPECT_FALSE(supervisor_.failure());
+TEST_F(ShrinkingJob, AFailureAfterAnotherHasEndedWellIsTheJobs) {
+  exits(supervisor_, {exited(0, 0)});
+  EXPECT_THAT(exits(supervisor_, {killed(2, SIGKILL)}), ElementsAre(group(1, SIGTERM)))
+      << "the last checkpoint may be what it did not write";
+  EXPECT_EQ(supervisor_.failure()->local_rank, 2);
+}
+
+class Told : public ::testing::Test {
+ protected:
+  Supervisor supervisor_{3, kGrace};
+};
+
+TEST_F(Told, WhoeverTellsAllHostsKillsNobody) {
+  EXPECT_THAT(supervisor_.on_signal(SIGTERM, kStart, true), SizeIs(3));
+  EXPECT_THAT(supervisor_.on_signal(SIGTERM, kStart), IsEmpty()) << "this host's own";
+  EXPECT_FALSE(supervisor_.killing());
+  EXPECT_THAT(supervisor_.on_signal(SIGTERM, kStart, true), IsEmpty()) << "a third host's";
+  EXPECT_FALSE(supervisor_.killing());
+  EXPECT_THAT(supervisor_.on_signal(SIGTERM, kStart),
+              ElementsAre(group(0, SIGKILL), group(1, SIGKILL), group(2, SIGKILL)))
+      << "a second one here";
+}
+
+TEST_F(Told, ASecondSignalElsewhereIsRelayedAsAKill) {
+  EXPECT_THAT(supervisor_.on_signal(SIGTERM, kStart), SizeIs(3));
+  EXPECT_THAT(supervisor_.on_signal(SIGTERM, kStart, true), IsEmpty());
+  EXPECT_THAT(supervisor_.on_signal(SIGKILL, kStart, true), SizeIs(3));
+  EXPECT_TRUE(supervisor_.killing());
+}
+
+TEST_F(Told, SigintAfterSigtermKills) {
+  supervisor_.on_signal(SIGTERM, kStart, true);
+  EXPECT_THAT(supervisor_.on_signal(SIGINT, kStart), SizeIs(3));
+  EXPECT_TRUE(supervisor_.killing());
 }
 
 TEST_F(ShrinkingJob, BadUsageIsFinal) {

@@ -56,6 +56,8 @@ void start_folder(const RunFolder& folder, const std::string& config_json,
   if (anew) {
     const auto moved = make_room_for_run(folder, process_env());
     if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
+  } else {
+    name_job(folder.root, process_env());
   }
   remove_requeue_note(folder.root);
   write_file_aside(folder.config(), config_json);
@@ -133,12 +135,13 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
     parts.files.others[kTrainJson] = config_json;
   const TrainingRun run{comm,    parts.run.model(), strategy,   parts.run.optimizer(),
                         trainer, nullptr,           parts.files};
-  const bool in_place = parts.run.goes_on();
+  const bool in_place = parts.run.goes_on(), again = parts.run.has_room();
   const bool resumes =
       !in_place && goes_on_from_last(comm, folder.root, folder.last(), options.resume);
   if (resumes) restore_training(run, folder.last());
   const bool anew = !in_place && !resumes;
-  on_root(comm, [&] { start_folder(folder, config_json, options, anew && !parts.run.again()); });
+  on_root(comm, [&] { start_folder(folder, config_json, options, anew && !parts.run.has_room()); });
+  parts.run.has_made_room();
 
   TrainResult result;
   result.question = std::move(parts.question);
@@ -153,7 +156,8 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
     if (!in_place) metrics.truncate(trainer.state().metrics_bytes);
     trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
     TensorBoardOptions resumed;
-    if (!anew) resumed.resumed_at = trainer.state().step + 1;
+    // The step that led to the place is told of once more.
+    if (!anew) resumed.resumed_at = in_place ? parts.run.goes_on_at() : trainer.state().step + 1;
     trainer.add(
         std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
   }
@@ -161,7 +165,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   std::optional<int64_t> activations;
   if (strategy.has_whole_parameters()) activations = parts.plan_activations();
   std::shared_ptr<MemoryCallback> memory;
-  const bool says = options.progress && !parts.run.again() && !in_place;
+  const bool says = options.progress && !again && !in_place;
   if (const std::string layout = strategy.layout(); comm.rank() == 0 && says && !layout.empty())
     write_all(STDERR_FILENO, layout + "\n");
   if (comm.rank() == 0) {

@@ -1,5 +1,5 @@
-// RankCopy: what a rank has alone, as bytes, and the copies of it that its neighbours keep. Not a
-// public header.
+// RankCopy: what a rank has alone, as bytes, and the copies of it that its neighbours keep. For
+// this room and train; not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>

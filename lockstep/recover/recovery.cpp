@@ -236,8 +236,9 @@ Resumption Recovery::resume() {
   // What a failure leaves from here on: a new rank keeps nobody's state yet; the others keep what they
   // kept, which is of this very step; and a run that begins has not begun.
   copies_ = exchange_copies(comm_, own_);
+  has_copies_ = true;
   comm_.barrier();
-  whole_ = has_copies_ = true;
+  whole_ = true;
   return plan;
 }
 

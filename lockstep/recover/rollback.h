@@ -22,8 +22,8 @@ struct Rollback {
   std::vector<int> newcomers = {};  // ranks that get their state from their keepers
 };
 
-// The rank that keeps a copy of `rank`'s state: on another host where every host has at most `local`
-// ranks and there are several. Every rank keeps one other's, its ward's; itself where it is alone.
+// The rank that keeps a copy of `rank`'s state: on another host where there are several, each with `local` ranks;
+// where they have unequal numbers, of which `local` is the greatest, on another one for most. Every rank keeps one other's, its ward's; itself where it is alone.
 int keeper_of(int rank, int size, int local);
 int ward_of(int rank, int size, int local);
 

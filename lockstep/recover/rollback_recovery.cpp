@@ -112,13 +112,16 @@ void RollbackRecovery::start_copy(Kept& kept, at::Tensor memory) {
   copies_->recv(length, ward);
   sent.wait();
   const int64_t count = *length.const_data_ptr<int64_t>();
-  if (!memory.defined() || memory.numel() != count) memory = bytes(count);
-  kept.copy = std::move(memory);
-  kept.pending.push_back(copies_->irecv(kept.copy, ward));
+  if (!memory.defined() || memory.storage().nbytes() < static_cast<size_t>(count))
+    memory = bytes(count + count / 64);  // states grow by some bytes now and then
+  // Only once it is on its way: what the memory held before is of another step.
+  const at::Tensor copy = at::empty({0}, at::kByte).set_(memory.storage(), 0, {count});
+  kept.pending.push_back(copies_->irecv(copy, ward));
+  kept.copy = copy;
   kept.pending.push_back(copies_->isend(kept.own, keeper));
 }
 
-// What had arrived before the failure is there, whether anybody has asked for it or not.
+// Before the communicator is given up: what has arrived is there, whether anybody has asked for it or not.
 void RollbackRecovery::give_up_pending() noexcept {
   for (Kept& kept : kept_) {
     if (kept.pending.empty()) continue;
@@ -134,16 +137,13 @@ void RollbackRecovery::give_up_pending() noexcept {
 
 void RollbackRecovery::recover() {
   const std::string reason = recover::reason_to_go_on(comm_, lost_);
+  give_up_pending();
   recover::meet_again(
       comm_, Deadline::after(options_.patience), times_, [this] { resume(); },
       [this] { return lost_; });
   ++recoveries_;
-  const bool first = std::find(replaced_.begin(), replaced_.end(), 0) == replaced_.end();
-  const int speaker = first ? 0 : [this] {
-    int r = 0;
-    while (std::find(replaced_.begin(), replaced_.end(), r) != replaced_.end()) ++r;
-    return r;
-  }();
+  int speaker = 0;  // the first that was there before
+  while (std::find(replaced_.begin(), replaced_.end(), speaker) != replaced_.end()) ++speaker;
   if (comm_.rank() != speaker) return;
   if (anew_)
     log_warning(
@@ -208,17 +208,20 @@ void RollbackRecovery::resume() {
     mine = bytes(length.item<int64_t>());
     copies_->recv(mine, keeper);
   }
-  // Copies anew, beside what is there: a failure on the way leaves that.
+  // What this rank has is there from now on, its ward's as soon as it has come, whatever happens on the way.
+  Kept& kept = of_step();
+  kept.step = plan.step;
+  kept.own = mine;
+  begun_ = true;
   Kept next{.step = plan.step, .own = mine, .copy = {}, .pending = {}};
   start_copy(next, at::Tensor());
   wait(next);
+  kept.copy = next.copy;
   comm_.barrier();
-  kept_ = {};
-  latest_ = 0;
-  kept_[0] = std::move(next);
+  latest_ = &kept == kept_.data() ? 0 : 1;
+  kept_[1 - latest_] = {};
   step_ = plan.step;
   state_ = mine;
-  begun_ = true;
 }
 
 }  // namespace lockstep

@@ -42,15 +42,15 @@
 namespace lockstep {
 
 struct RollbackOptions {
-  // Steps between two copies; 1: no step is ever repeated but the one that was interrupted. The same on
-  // all ranks.
+  // Steps between two copies: after a death up to so many are repeated, and as many again where the latest copies
+  // were still on their way. The same on all ranks.
   int64_t every = 10;
   // As RecoveryOptions::patience.
   std::chrono::nanoseconds patience = std::chrono::minutes(2);
 };
 
 // One thread, the communicator's. Memory of a rank: four times what `state` gives: its own of the latest two copies, and
-// its ward's.
+// its ward's; five times during a recovery.
 class RollbackRecovery {
  public:
   // A state: uint8, 1-D, contiguous, in the CPU's memory: all that this rank has, and that makes training go on at the

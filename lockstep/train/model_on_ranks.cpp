@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
@@ -59,20 +60,34 @@ Place place_from(const std::string& bytes) try {
   throw DataError(std::string(kSource) + " is damaged: " + error.what());
 }
 
-std::vector<at::Tensor> buffers_of(const torch::nn::Module& model) {
-  std::vector<at::Tensor> buffers;
-  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
-    buffers.push_back(buffer);
-  return buffers;
+using Tensors = std::unordered_set<const c10::TensorImpl*>;
+
+Tensors optimized_by(const torch::optim::Optimizer& optimizer) {
+  Tensors all;
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params()) all.insert(parameter.unsafeGetTensorImpl());
+  return all;
 }
 
-// The model's parameters lose what they had in common with an optimizer that is gone. `values`: they keep theirs.
-void detach_parameters(torch::nn::Module& model, bool values) {
+// Buffers, and parameters that no optimizer changes: frozen ones, and those of no group.
+std::vector<at::Tensor> others_of(const torch::nn::Module& model,
+                                  const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> others;
+  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
+    others.push_back(buffer);
+  const Tensors optimized = optimized_by(optimizer);
+  for (const auto& [name, parameter] : parameters_of(model))
+    if (!optimized.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
+  return others;
+}
+
+// The model's parameters lose what they had in common with an optimizer that goes. `values`: they keep theirs.
+void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : model.parameters()) {
     parameter.mutable_grad() = at::Tensor();
     // Memory that nobody writes is none.
-    if (parameter.requires_grad() && !values)
+    if (!values && optimized.contains(parameter.unsafeGetTensorImpl()))
       parameter.set_data(at::empty_like(parameter));
     else
       parameter.set_data(parameter.detach().clone());
@@ -131,8 +146,9 @@ void ModelOnRanks::bind() {
   if (scaler_) scaler_->use(comm());
   const std::optional<at::Tensor>& state = rollback_->state();
   if (std::exchange(bound_, true) || state) {
+    const Tensors optimized = optimizer_ ? optimized_by(*optimizer_) : Tensors();
     optimizer_.reset();
-    detach_parameters(*parts_.model, /*values=*/!state);
+    detach_parameters(*parts_.model, optimized, /*values=*/!state);
   }
   if (!state) {
     place_.clear();
@@ -150,8 +166,9 @@ at::Tensor ModelOnRanks::state(at::Tensor memory) const {
   if (scaler_) extra.push_back(to_json(scaler_->state()));
   std::string bytes;
   Json::to_cbor(extra, bytes);
-  const at::Tensor rest = recover::pack(
-      {.generator = cpu_rng_state(), .buffers = buffers_of(*parts_.model), .extra = bytes});
+  const at::Tensor rest = recover::pack({.generator = cpu_rng_state(),
+                                         .buffers = others_of(*parts_.model, *optimizer_),
+                                         .extra = bytes});
   const int64_t share = parts_.strategy->share_bytes(*optimizer_), length = rest.numel();
   const int64_t all = share + length + static_cast<int64_t>(sizeof length);
   // A little more than is needed, as a place grows by some bytes now and then.
@@ -171,14 +188,19 @@ void ModelOnRanks::put_back(const at::Tensor& state) {
   if (end > 0) std::memcpy(&length, state.const_data_ptr<uint8_t>() + end, sizeof length);
   if (length < 1 || length > end) throw DataError(std::string(kSource) + " is damaged");
   parts_.strategy->restore_share(*optimizer_, state.narrow(0, 0, end - length));
-  const std::vector<at::Tensor> buffers = buffers_of(*parts_.model);
+  const std::vector<at::Tensor> buffers = others_of(*parts_.model, *optimizer_);
   const recover::RankState rank = recover::unpack(state.narrow(0, end - length, length), buffers);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(rank.buffers[i]);
   set_cpu_rng_state(rank.generator, kSource);
-  const Json extra = Json::from_cbor(rank.extra);
-  place_ = from_binary(extra.at(0));
-  if (scaler_) scaler_->load_state(scaler_state_from_json(extra.at(1).get<std::string>(), kSource));
+  try {
+    const Json extra = Json::from_cbor(rank.extra);
+    place_ = from_binary(extra.at(0));
+    if (scaler_)
+      scaler_->load_state(scaler_state_from_json(extra.at(1).get<std::string>(), kSource));
+  } catch (const Json::exception& error) {
+    throw DataError(std::string(kSource) + " is damaged: " + error.what());
+  }
 }
 
 void ModelOnRanks::bind_or_recover() {
@@ -205,6 +227,10 @@ void ModelOnRanks::recover_ranks() {
     rollback_->recover();
   else
     throw;
+}
+
+int64_t ModelOnRanks::goes_on_at() const {
+  return goes_on() ? loop_point_from(place_from(place_).point).state.step : 0;
 }
 
 std::string ModelOnRanks::place() const {

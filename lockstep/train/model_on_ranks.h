@@ -50,7 +50,7 @@ class ModelOnRanks {
     Strategy::Initial initial = nullptr;  // Strategy::set_up_undrawn()
     bool float16 = false;                 // with a GradScaler
     // Where the state is divided (Strategy::has_shares()): steps between two copies of a rank's share in another rank's
-    // memory; after a death so many at most are repeated.
+    // memory (RollbackOptions::every).
     int64_t copy_every = 10;
   };
 
@@ -71,10 +71,9 @@ class ModelOnRanks {
   // the strategy rebinds() or has_shares(). Elsewhere an exception ends the training, as ever.
   bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
 
-  // Whether this attempt is not the first of this process. Does not communicate.
-  bool again() const {
-    return (recovery_ && recovery_->recoveries() > 0) || (rollback_ && rollback_->recoveries() > 0);
-  }
+  // Whether an attempt of this process has made room for the run's files, for the attempts behind it.
+  bool has_room() const { return has_room_; }
+  void has_made_room() { has_room_ = true; }
 
   // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced, all
   // of them agree on it before any takes it.
@@ -94,6 +93,7 @@ class ModelOnRanks {
   };
   // Whether a loop is to go on where the run stood when a rank died. Does not communicate.
   bool goes_on() const { return !place_.empty(); }
+  int64_t goes_on_at() const;  // the steps done by then; 0 where it does not
 
   // What `attempt` returns; after a recovery it is called again, from its beginning, on every rank. So it
   // makes anew whatever stands on comm(), and refers to nothing that it has made itself when it is left.
@@ -132,7 +132,8 @@ class ModelOnRanks {
   std::optional<StepResult> result_;  // of the step that is agreed on
   std::string place_;                 // LoopPoint and streams, as they came back
   at::Tensor first_stream_;           // random, of a run that has not begun
-  bool bound_ = false;                // parameters may lie in an optimizer's memory
+  bool has_room_ = false;
+  bool bound_ = false;  // parameters may lie in an optimizer's memory
   // One of them, where ranks are replaced: of whole states, and of divided ones.
   std::unique_ptr<Recovery> recovery_;
   std::unique_ptr<RollbackRecovery> rollback_;

@@ -9,6 +9,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/secret.h"
 #include "lockstep/report/line_chart.h"
 
 namespace lockstep {
@@ -75,6 +76,12 @@ std::string job_of(const EnvLookup& env) {
   return {};
 }
 
+// An id may be any bytes, and JSON may not.
+std::string printable(const std::string& id) {
+  const bool plain = std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c < 127; });
+  return plain ? id : "hex-" + to_hex(id);
+}
+
 bool started_again(const EnvLookup& env) {
   for (const char* name :
        {"TORCHELASTIC_RESTART_COUNT", "LOCKSTEP_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
@@ -94,7 +101,14 @@ bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
   if (job.empty() || !started_again(env)) return false;
   std::ifstream file(RunFolder{root}.job());
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.value("job", "") == job;
+  return json.is_object() && json.contains("job") && json["job"].is_string() &&
+         json["job"].get<std::string>() == printable(job);
+}
+
+void name_job(const fs::path& root, const EnvLookup& env) {
+  const std::string job = job_of(env);
+  if (job.empty()) return;
+  write_file_aside(RunFolder{root}.job(), nlohmann::json{{"job", printable(job)}}.dump() + "\n");
 }
 
 std::optional<std::string> make_room_for_run(const fs::path& root,
@@ -102,13 +116,7 @@ std::optional<std::string> make_room_for_run(const fs::path& root,
                                              const EnvLookup& env) {
   std::optional<std::string> moved;
   if (!left_by_this_job(root, env)) moved = move_former_run_aside(root, parts);
-  if (const std::string job = job_of(env); !job.empty()) {
-    // An id may be any bytes.
-    write_file_aside(RunFolder{root}.job(),
-                     nlohmann::json{{"job", job}}.dump(-1, ' ', false,
-                                                       nlohmann::json::error_handler_t::replace) +
-                         "\n");
-  }
+  name_job(root, env);
   return moved;
 }
 

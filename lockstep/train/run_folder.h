@@ -38,7 +38,9 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 // Whether what is in `root` was left by an earlier attempt of the job that this process belongs to: its launcher has
 // started it again (torchrun's, Slurm's and `lockstep run`'s variables tell). Such a run goes on by itself.
 bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
-// move_former_run_aside() where it is not so, and the job's name into `root`. Throws SystemError.
+// The name of this process's job into `root`, by which the above knows it. Throws SystemError.
+void name_job(const std::filesystem::path& root, const EnvLookup& env);
+// move_former_run_aside() where it is not so, and name_job(). Throws SystemError.
 std::optional<std::string> make_room_for_run(const std::filesystem::path& root,
                                              const std::vector<std::string>& parts,
                                              const EnvLookup& env);

@@ -96,7 +96,8 @@ class Trainer {
   // Trains from the start, or from args.resume_from_checkpoint, to the end, and leaves the best
   // model in place if args say so. A job that its launcher has started again goes on from its last
   // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`, and a
-  // strategy that rebinds()) the others go on in place, and no step is lost (recover/recovery.h).
+  // strategy that rebinds() or has_shares()) the others go on in place, and no step is lost
+  // (recover/recovery.h).
   // SIGTERM or SIGUSR1 to any rank ends it sooner, saved (TrainOutput::stopped_by).
   // Throws InvalidArgument without a training set; where ranks are replaced, for a second call too.
   TrainOutput train() {
@@ -221,9 +222,10 @@ class Trainer {
     if (!run_.goes_on()) {
       const auto from = resumed_checkpoint(run_.comm(), args);
       if (from) restore_training(saved, *from);
-      start = from ? RunStart::kResumed : run_.again() ? RunStart::kAgain : RunStart::kAnew;
+      start = from ? RunStart::kResumed : run_.has_room() ? RunStart::kAgain : RunStart::kAnew;
     }
     add_callbacks(loop, saved, start);
+    run_.has_made_room();
     TrainOutput output = run_to_end(loop);
     state_ = loop.state();
     return output;

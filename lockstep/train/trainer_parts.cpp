@@ -143,11 +143,9 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
 
 std::optional<std::filesystem::path> resumed_checkpoint(Communicator& comm,
                                                         const TrainingArguments& args) {
-  if (args.resume_from_checkpoint.empty()) {
-    const std::filesystem::path last = std::filesystem::path(args.output_dir) / "last";
-    if (!goes_on_from_last(comm, args.output_dir, last)) return std::nullopt;
-    return last;
-  }
+  const std::filesystem::path last = std::filesystem::path(args.output_dir) / "last";
+  if (goes_on_from_last(comm, args.output_dir, last)) return last;
+  if (args.resume_from_checkpoint.empty()) return std::nullopt;
   std::filesystem::path path = args.resume_from_checkpoint == "true"
                                    ? std::filesystem::path(args.output_dir) / "last"
                                    : std::filesystem::path(args.resume_from_checkpoint);
@@ -188,7 +186,9 @@ std::string EarlyStoppingCallback::state() const {
 }
 
 void EarlyStoppingCallback::set_state(const std::string& state) {
-  const nlohmann::json json = nlohmann::json::parse(state);
+  const nlohmann::json json = nlohmann::json::parse(state, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array() || json.empty() || json.size() > 2)
+    throw DataError("EarlyStoppingCallback: its state is damaged");
   waited_ = json.at(0).get<int64_t>();
   best_.reset();
   if (json.size() > 1) best_ = json.at(1).get<double>();
@@ -226,6 +226,8 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
     if (start == RunStart::kAnew) {
       if (const auto moved = make_room_for_run(folder, parts_of_run(folder), process_env()))
         write_all(STDERR_FILENO, *moved + "\n");
+    } else {
+      name_job(folder, process_env());
     }
     remove_requeue_note(folder);
     JsonlWriter metrics(RunFolder{folder}.metrics(),

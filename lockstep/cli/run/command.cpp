@@ -184,9 +184,10 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   if (!(flags.grace >= 0 && flags.grace < 1e6))
     throw UsageError("--grace: expected seconds, 0 or more");
   options.grace = std::chrono::milliseconds(static_cast<int64_t>(flags.grace * 1000));
-  if (!(flags.stop_grace >= 0 && flags.stop_grace < 1e6))
+  const double stop_grace = flags.stop_grace.value_or(std::max(25.0, flags.grace));
+  if (!(stop_grace >= 0 && stop_grace < 1e6))
     throw UsageError("--stop-grace: expected seconds, 0 or more");
-  options.stop_grace = std::chrono::milliseconds(static_cast<int64_t>(flags.stop_grace * 1000));
+  options.stop_grace = std::chrono::milliseconds(static_cast<int64_t>(stop_grace * 1000));
   options.max_restarts = flags.max_restarts;
   options.on_failure = launch::parse_on_failure(flags.on_failure, flags.max_restarts);
   if (!flags.simulate_failures.empty())

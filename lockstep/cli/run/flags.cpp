@@ -57,8 +57,11 @@ class RunParser {
         "every=SECONDS[,seed=N]");
     value("--grace", "", flags.grace, "Seconds between SIGTERM and SIGKILL after a failure",
           "SECONDS");
-    value("--stop-grace", "", flags.stop_grace,
-          "The same when SIGTERM to lockstep run stops the job: time to save", "SECONDS");
+    value(
+        "--stop-grace", "", flags.stop_grace,
+        "The same when SIGTERM to lockstep run stops the job: time to save [25, or --grace if that "
+        "is more]",
+        "SECONDS");
     value("--shutdown-timeout", "", flags.grace, "torchrun's name of --grace", "SECONDS");
 
     app_.option_defaults()->group("Output");

@@ -34,7 +34,7 @@ struct RunFlags {
   std::string on_failure;
   std::string simulate_failures;
   double grace = 5;
-  double stop_grace = 25;
+  std::optional<double> stop_grace;  // 25, or grace where that is more
   std::string log_dir;
   std::string trace_dir;
   std::string redirects = "0";

@@ -120,6 +120,10 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   }
   if (result.max_restarts < 0) throw InvalidArgument("--max-restarts must not be negative");
   result.on_failure = launch::parse_on_failure(on_failure, result.max_restarts);
+  if (result.on_failure == launch::OnFailure::kReplace && !result.record.empty())
+    throw InvalidArgument(
+        "--record keeps every step of one process, and --on-failure=replace has several of a rank; "
+        "give one of them");
   if (result.on_failure == launch::OnFailure::kShrink)
     throw InvalidArgument(
         "--on-failure=shrink is for programs that call shrink() themselves; use replace, or "

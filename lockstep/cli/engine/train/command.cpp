@@ -120,7 +120,8 @@ int train_command(const Arguments& arguments) {
     const auto job = launch::read_job_environment(process_env());
     const bool alone = job.launcher == launch::Launcher::kNone;
     // Ranks that were started again go on from what they have saved, as many or not.
-    if (!alone && goes_on_by_itself(parsed)) parsed.resume = true;
+    // Where single ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.
+    if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
     check_eviction(plan.config.evict_stragglers, process_env());
