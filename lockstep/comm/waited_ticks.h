@@ -10,6 +10,30 @@
 
 namespace lockstep {
 
+// One moment on both clocks.
+struct TickMoment {
+  uint64_t ticks = 0;
+  std::chrono::steady_clock::time_point time;
+};
+
+// Reads the time between two reads of the ticks, and again where something came between them that took long,
+// as another process on this core does; eight times at most, the closest one counts.
+template <typename ReadTicks, typename ReadTime>
+TickMoment read_moment(ReadTicks&& read_ticks, ReadTime&& read_time) noexcept {
+  constexpr uint64_t kClose = 10'000;  // a few microseconds
+  TickMoment closest;
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < 8 && least > kClose; ++i) {
+    const uint64_t before = read_ticks();
+    const auto time = read_time();
+    const uint64_t apart = read_ticks() - before;
+    if (apart >= least) continue;
+    least = apart;
+    closest = {.ticks = before + apart / 2, .time = time};
+  }
+  return closest;
+}
+
 // From any thread.
 class WaitedTicks {
  public:
@@ -19,21 +43,24 @@ class WaitedTicks {
     const auto waited = static_cast<double>(waited_.load(std::memory_order_relaxed));
     double rate = seconds_a_tick_.load(std::memory_order_relaxed);
     if (rate == 0) {
-      const uint64_t now = ticks();
-      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - since_;
-      rate = now > first_ ? passed.count() / static_cast<double>(now - first_) : 0;
-      // Kept from then on: the system's clock is slewed, and a sum must not change by that.
-      if (passed > std::chrono::milliseconds(20))
-        seconds_a_tick_.store(rate, std::memory_order_relaxed);
+      const TickMoment now = moment();
+      const std::chrono::duration<double> passed = now.time - first_.time;
+      rate = now.ticks > first_.ticks
+                 ? passed.count() / static_cast<double>(now.ticks - first_.ticks)
+                 : 0;
+      // Kept from then on: the system's clock is slewed, and a sum must not change by that. After a second,
+      // what the two moments are off by is nothing.
+      if (passed >= std::chrono::seconds(1)) seconds_a_tick_.store(rate, std::memory_order_relaxed);
     }
     return waited * rate;
   }
 
  private:
+  static TickMoment moment() noexcept { return read_moment(ticks, std::chrono::steady_clock::now); }
+
   std::atomic<uint64_t> waited_{0};
   mutable std::atomic<double> seconds_a_tick_{0};  // 0: not known yet
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  uint64_t first_ = ticks();
+  TickMoment first_ = moment();
 };
 
 }  // namespace lockstep

@@ -35,25 +35,26 @@ class Evicted : public Error {
   using Error::Error;
 };
 
-// Whether anybody starts a rank anew that ends so, as the launcher's environment says: `lockstep run
-// --max-restarts` with --on-failure replace or restart, and torchrun --max-restarts. In the last attempt that the
-// launcher has, nobody. Pure.
-bool restarts_are_left(const EnvLookup& env);
-// Throws InvalidArgument, one line, unless `evict` is 0, or above 1 and a launcher has restarts at all. Pure.
+// Throws InvalidArgument, one line, unless `evict` is 0, or above 1 and a launcher has restarts at all: so many, or
+// as many as it tells its ranks (`lockstep run` and torchrun with --max-restarts). Pure.
+void check_eviction(double evict, int64_t max_restarts);
 void check_eviction(double evict, const EnvLookup& env);
 
 // One thread, the communicator's.
 class StragglerMonitor {
  public:
-  // Does not communicate. Throws InvalidArgument (check(options)).
-  explicit StragglerMonitor(Communicator comm, StragglerOptions options = {});
+  // `env` says what restarts the launcher has; where it names none, nobody counts them. Does not communicate.
+  // Throws InvalidArgument (check(options)).
+  explicit StragglerMonitor(Communicator comm, StragglerOptions options = {},
+                            const EnvLookup& env = process_env());
 
   // How long this rank's own work in a step took: seconds without those in which it waited for others
   // (Communicator::waited()).
   void add_step(double seconds) { steps_.push_back(seconds); }
-  // What the ranks were since the last call, up to step `step`: 80 bytes of each. Rank 0 says in one line on
+  // What the ranks were since the last call, up to step `step`: 88 bytes of each. Rank 0 says in one line on
   // stderr when a rank begins to be late, and when it ends. Throws Evicted on the rank that is to go,
-  // alone. Collective.
+  // alone; not where the launcher's restarts are used up, which with --on-failure replace all ranks of a host
+  // share. Collective.
   void compare(int64_t step);
 
   // As of the latest compare(); the same on all ranks that have compared as often.
@@ -62,7 +63,17 @@ class StragglerMonitor {
   std::string host(int rank) const;
 
  private:
+  // The launcher's, as it told this process.
+  struct Restarts {
+    std::optional<int64_t> most;
+    bool shared = false;  // by the ranks of a host: single ones are replaced
+    int32_t node = 0;
+    int32_t count = 0;  // of this rank, or, where they are not shared, of all ranks together
+  };
+  static Restarts read_restarts(const EnvLookup& env);
+
   Communicator comm_;
+  Restarts restarts_;
   StragglerWatch watch_;
   std::vector<double> steps_;
   std::vector<std::string> hosts_;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <random>
 #include <thread>
 
 #include "lockstep/core/errors.h"
@@ -91,35 +92,94 @@ TEST(StragglerMonitor, WhatALoopWaitsIsNotItsOwnWork) {
   });
 }
 
-TEST(Eviction, NeedsALauncherThatStartsRanksAnew) {
-  using Variables = std::map<std::string, std::string, std::less<>>;
-  const auto env = [](Variables variables) {
-    return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
-      const auto found = variables.find(name);
-      return found == variables.end() ? std::nullopt : std::optional(found->second);
-    };
+TEST(StragglerMonitor, NobodyIsNamedWhereAllAreAlike) {
+  ::testing::internal::CaptureStderr();
+  testing::run_threads(4, [](Communicator& comm) {
+    StragglerMonitor monitor(comm, {.evict = 1.5});
+    std::mt19937 random(static_cast<unsigned>(comm.rank()));
+    std::uniform_real_distribution<double> seconds(0.09, 0.11);
+    for (int64_t step = 1; step <= 200; ++step) {
+      monitor.add_step(seconds(random));
+      if (step % 10 != 0) continue;
+      monitor.compare(step);
+      EXPECT_FALSE(monitor.straggler()) << "step " << step;
+    }
+  });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+EnvLookup env(Variables variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
   };
-  const auto error = [&](double evict, const Variables& variables) -> std::string {
+}
+
+TEST(Eviction, NeedsALauncherThatStartsRanksAnew) {
+  const auto error = [&](double evict, const auto& restarts) -> std::string {
     try {
-      check_eviction(evict, env(variables));
+      check_eviction(evict, restarts);
     } catch (const InvalidArgument& refused) {
       return refused.what();
     }
     return "";
   };
-  const Variables all{{"TORCHELASTIC_MAX_RESTARTS", "2"}, {"TORCHELASTIC_RESTART_COUNT", "1"}};
-  EXPECT_EQ(error(0, {}), "");
-  EXPECT_EQ(error(3, all), "");
-  EXPECT_THAT(error(3, {}), HasSubstr("--on-failure replace --max-restarts N"));
-  EXPECT_THAT(error(3, {{"TORCHELASTIC_MAX_RESTARTS", "0"}}), HasSubstr("evict_stragglers is 3"));
-  EXPECT_THAT(error(0.5, all), HasSubstr("above 1"));
-  EXPECT_TRUE(restarts_are_left(env(all)));
-  EXPECT_FALSE(restarts_are_left(
-      env({{"TORCHELASTIC_MAX_RESTARTS", "2"}, {"TORCHELASTIC_RESTART_COUNT", "2"}})))
-      << "the last attempt goes on";
-  EXPECT_TRUE(restarts_are_left(
-      env({{"TORCHELASTIC_MAX_RESTARTS", "2"}, {"LOCKSTEP_ON_FAILURE", "replace"}})));
-  EXPECT_FALSE(restarts_are_left(env({})));
+  const EnvLookup two = env({{"TORCHELASTIC_MAX_RESTARTS", "2"}});
+  EXPECT_EQ(error(0, env({})), "");
+  EXPECT_EQ(error(3, two), "");
+  EXPECT_THAT(error(3, env({})), HasSubstr("--on-failure replace --max-restarts N"));
+  EXPECT_THAT(error(3, env({{"TORCHELASTIC_MAX_RESTARTS", "0"}})),
+              HasSubstr("evict_stragglers is 3"));
+  EXPECT_THAT(error(0.5, two), HasSubstr("above 1"));
+  EXPECT_EQ(error(3, 1), "");
+  EXPECT_EQ(error(0, 0), "");
+  EXPECT_THAT(error(3, 0), HasSubstr("--on-failure replace --max-restarts N"));
+}
+
+// Whether rank 1 of three is evicted for being slow; of_rank[r]: what the launcher has told rank r.
+bool evicts(const std::array<Variables, 3>& of_rank) {
+  ::testing::internal::CaptureStderr();
+  std::atomic<bool> evicted{false};
+  testing::run_threads(3, [&](Communicator& comm) {
+    StragglerMonitor monitor(comm, {.windows = 1, .evict = 2.5, .evict_windows = 1},
+                             env(of_rank[static_cast<size_t>(comm.rank())]));
+    int64_t step = 0;
+    try {
+      ten_steps(monitor, comm, 1, step);
+    } catch (const Evicted&) {
+      EXPECT_EQ(comm.rank(), 1);
+      evicted = true;
+    }
+  });
+  ::testing::internal::GetCapturedStderr();
+  return evicted;
+}
+
+TEST(Eviction, TheReplacementsAreThoseOfAllRanksOfAHost) {
+  const auto rank = [](const char* host, const char* restarts) {
+    return Variables{{"LOCKSTEP_ON_FAILURE", "replace"},
+                     {"TORCHELASTIC_MAX_RESTARTS", "2"},
+                     {"GROUP_RANK", host},
+                     {"LOCKSTEP_RESTART_COUNT", restarts}};
+  };
+  EXPECT_TRUE(evicts({rank("0", "0"), rank("0", "1"), rank("0", "0")}));
+  EXPECT_FALSE(evicts({rank("0", "0"), rank("0", "2"), rank("0", "0")})) << "its own";
+  EXPECT_FALSE(evicts({rank("0", "1"), rank("0", "0"), rank("0", "1")})) << "the others'";
+  EXPECT_TRUE(evicts({rank("0", "1"), rank("0", "0"), rank("1", "1")})) << "another host's";
+}
+
+TEST(Eviction, RestartsOfAllRanksCountOnce) {
+  const auto all = [](const char* restarts, const char* most) {
+    const Variables rank{{"TORCHELASTIC_MAX_RESTARTS", most},
+                         {"TORCHELASTIC_RESTART_COUNT", restarts}};
+    return std::array<Variables, 3>{rank, rank, rank};
+  };
+  EXPECT_TRUE(evicts(all("1", "2")));
+  EXPECT_FALSE(evicts(all("2", "2"))) << "the last attempt goes on";
+  EXPECT_FALSE(evicts(all("0", "0")));
+  EXPECT_TRUE(evicts({})) << "who starts it anew is the program's affair";
 }
 
 }  // namespace lockstep::straggler_test

@@ -131,6 +131,19 @@ TEST(Engine, TwoRunsOfTwoRanksEndInTheSameBitsAndSoDoesAResumedOne) {
   expect_same_bytes(dir, "a", "c");
 }
 
+// The launching process has no launcher's variables itself, and its ranks have them.
+TEST(Engine, EvictionNeedsRestartsOfTheCommandThatStartsTheRanks) {
+  const TestDirectory dir;
+  const Arguments evicts{"--evict-stragglers", "1000", "--max-steps", "3", "--epochs", "1"};
+  const Ended refused = run(dir, train(dir, "a", evicts));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--on-failure replace --max-restarts N, or leave it at 0"));
+  Arguments with_restarts = evicts;
+  with_restarts.insert(with_restarts.end(), {"--max-restarts", "1"});
+  const Ended ended = run(dir, train(dir, "a", with_restarts));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+}
+
 // What four ranks divide, two others go on with, under another strategy.
 TEST(Engine, OtherRanksGoOn) {
   const TestDirectory dir;

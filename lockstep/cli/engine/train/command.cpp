@@ -124,7 +124,11 @@ int train_command(const Arguments& arguments) {
     if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
-    check_eviction(plan.config.evict_stragglers, process_env());
+    // Where this command starts the ranks, it has the restarts itself.
+    if (alone)
+      check_eviction(plan.config.evict_stragglers, parsed.max_restarts);
+    else
+      check_eviction(plan.config.evict_stragglers, process_env());
     const StartedRun run{.output = plan.config.output,
                          .arguments = arguments,
                          .resumed = parsed.resume,
