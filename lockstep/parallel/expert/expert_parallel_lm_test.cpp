@@ -71,10 +71,11 @@ Batch batch_of(int64_t step, int64_t sequences = 4) {
   return {ids, ids.roll(-1, 1)};
 }
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
+// Of the greatest of b, or of `least`.
+double difference(const at::Tensor& a, const at::Tensor& b, double least = 1e-12) {
   EXPECT_EQ(a.sizes(), b.sizes());
   const double most = b.abs().max().item<double>();
-  return (a - b).abs().max().item<double>() / std::max(most, 1e-12);
+  return (a - b).abs().max().item<double>() / std::max(most, least);
 }
 
 using Values = std::map<std::string, at::Tensor>;
@@ -91,10 +92,11 @@ Values gradients_of(const TransformerLm& lm) {
 }
 
 // This rank's experts, and all else.
-void expect_parts(const Values& mine, const Values& whole, int experts, double tolerance) {
+void expect_parts(const Values& mine, const Values& whole, int experts, double tolerance,
+                  double least = 1e-12) {
   size_t of_whole = 0;
   for (const auto& [name, value] : mine) {
-    EXPECT_LT(difference(value, whole.at(name)), tolerance) << name;
+    EXPECT_LT(difference(value, whole.at(name), least), tolerance) << name;
     of_whole += is_expert_parameter(name) ? static_cast<size_t>(experts) : 1;
   }
   EXPECT_EQ(of_whole, whole.size());
@@ -234,6 +236,11 @@ TEST(ExpertParallelLm, ExpertsWithoutTokens) {
       whole->zero_grad();
       whole->loss(batch.ids, batch.targets).backward();
       const auto gradients = gradients_of(whole);
+      // Among equal tokens it makes no difference which one is looked at: the gradients of queries and keys are
+      // zero but for rounding, which is another one on every processor.
+      double greatest = 0;
+      for (const auto& [name, gradient] : gradients)
+        greatest = std::max(greatest, gradient.abs().max().item<double>());
       const auto choices = whole->routers()[0].choices;
       // Of one kind of token, on the first rank or on both.
       const auto idle = std::count(choices.begin(), choices.end(), 0);
@@ -250,7 +257,8 @@ TEST(ExpertParallelLm, ExpertsWithoutTokens) {
         }
         for (const auto& item : lm->named_parameters())
           ASSERT_TRUE(item.value().grad().defined()) << item.key();
-        expect_parts(gradients_of(lm), gradients, 2, type == at::kDouble ? 1e-10 : 1e-4);
+        expect_parts(gradients_of(lm), gradients, 2, type == at::kDouble ? 1e-10 : 1e-4,
+                     1e-3 * greatest);
       });
     }
   }
