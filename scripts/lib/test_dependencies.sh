@@ -89,7 +89,8 @@ ensure_python_test_packages() {
   say "Installing expecttest, numpy, safetensors, scikit-learn, transformers, kubernetes-validate and TensorBoard's reader into .venv, for the tests"
   pip_quietly install expecttest numpy safetensors scikit-learn 'transformers>=5' ||
     say "pip could not install expecttest, numpy, safetensors, scikit-learn and transformers (log: build/pip.log)"
-  pip_quietly install kubernetes-validate || say "pip could not install kubernetes-validate (log: build/pip.log)"
+  # The manifests are held against the schemas of Kubernetes 1.34.
+  pip_quietly install 'kubernetes-validate>=1.34' || say "pip could not install kubernetes-validate (log: build/pip.log)"
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 

@@ -4,9 +4,12 @@
         job = slurm.submit(["--time", "5", "train.sbatch"], {"OUTPUT": "out"})
         slurm.await_state(job, "COMPLETED", 60)
 
-When it is left nothing of it runs any more, jobs included. unavailable() says what a machine lacks.
+When it is left nothing of it runs any more, jobs included. Daemons end with the thread that has started them as well; a job
+whose test is ended by SIGKILL goes on to its own end. unavailable() says what a machine lacks.
 """
+import ctypes
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -16,6 +19,8 @@ import time
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel")
 START_S = 30  # generous: the machine may be busy
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LIBC = ctypes.CDLL(None, use_errno=True)
 SBIN = os.pathsep.join(("/usr/sbin", "/sbin", "/usr/local/sbin"))
 
 
@@ -26,7 +31,23 @@ def which(program):
 def unavailable():
     """Why there is no Slurm here; "": there is."""
     missing = [program for program in PROGRAMS if which(program) is None]
-    return f"no {', '.join(missing)} (Debian's slurm-wlm and munge)" if missing else ""
+    if missing:
+        return f"no {', '.join(missing)} (Debian's slurm-wlm and munge)"
+    return "" if user_name() else f"uid {os.getuid()} has no name in passwd, and slurm.conf needs one (SlurmUser)"
+
+
+def user_name():
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def end_with_parent(parent):
+    """In a child: it gets SIGTERM when its parent ends, however that does."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
 
 
 def free_port():
@@ -64,7 +85,7 @@ class SlurmCluster:
         # Where a requeued job waits for its credential to run out, the least that Slurm allows.
         # Nothing here asks for rights that an ordinary user lacks.
         host = socket.gethostname().split(".")[0]
-        user = subprocess.run(["id", "-un"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        user = user_name()
         for name in ("state", "spool"):
             os.mkdir(self.path(name))
         settings = {
@@ -89,7 +110,9 @@ class SlurmCluster:
 
     def start(self, name, command):
         with open(self.path(name + ".out"), "w", encoding="utf-8") as out:
-            self.daemons.append((name, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env)))
+            parent = os.getpid()
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, preexec_fn=lambda: end_with_parent(parent))
+            self.daemons.append((name, process))
 
     def start_munge(self):
         os.chmod(self.folder, 0o755)  # munged looks whether anybody else could write there
@@ -149,6 +172,17 @@ class SlurmCluster:
         """What `scontrol show job` says of it: {"JobState": "RUNNING", ...}."""
         _, said = self.run(["scontrol", "show", "job", job])
         return dict(re.findall(r"(\w+)=(\S*)", said))
+
+    def state(self, job):
+        """Its JobState. Asked again where slurmctld was too busy for an answer."""
+        deadline = time.monotonic() + START_S
+        while True:
+            found = self.show(job).get("JobState")
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise SlurmError(f"scontrol says nothing of job {job}\n" + self.logs())
+            time.sleep(0.1)
 
     def await_state(self, job, state, seconds, restarts=None):
         deadline = time.monotonic() + seconds
