@@ -9,6 +9,7 @@
 #include "lockstep/checkpoint/mapped_file.h"
 #include "lockstep/checkpoint/sharded_safetensors.h"
 #include "lockstep/checkpoint/small_file.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
@@ -88,14 +89,15 @@ void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
 }
 
 Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts, ModelForm form) {
-  constexpr int kTries = 10;
-  for (int n = 1;; ++n) {
+  // One who saves without a pause may be met at every look for a while.
+  const Deadline patience = Deadline::seconds(10);
+  while (true) {
     const auto before = identity_of(path);
     try {
       return read_once(path, parts, form);
     } catch (const CheckpointError&) {
       // Files of two checkpoints, or some that are gone: a writer has put another in its place.
-      if (n == kTries || identity_of(path) == before) throw;
+      if (patience.expired() || identity_of(path) == before) throw;
     }
   }
 }

@@ -206,6 +206,7 @@ void train(Communicator& comm, const std::string& name, const How& how) {
                                .dataloader_num_workers = how.workers,
                                .disable_tqdm = true,
                                .resume_from_checkpoint = how.resume ? "true" : ""};
+  moments.at("starting", 0);
   Net net;
   torch::manual_seed(100 + static_cast<uint64_t>(comm.rank()));
   Trainer<Net, Points, PointsLoss> trainer(
@@ -352,6 +353,28 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
   killed.replacements = 5;
   run("killed", killed);
   expect_same("killed", "undisturbed", 2);
+}
+
+// A rank that dies before the run has begun makes its others begin again, too; nothing has been written by then.
+TEST_F(TrainerRecovery, AFormerRunStaysWhereARankDiesAtTheStart) {
+  for (const std::string strategy : {"ddp", "zero1"}) {
+    const How how{.strategy = strategy,
+                  .deaths = {{"starting", 0, 1, 0}, {"starting", 0, 2, 0}},
+                  .replacements = 4,
+                  .max_steps = 4};
+    const fs::path folder = root_ / strategy;
+    if (!in_rank()) {
+      fs::create_directories(folder);
+      std::ofstream(folder / "metrics.jsonl") << "of a former run\n";
+    }
+    run(strategy, how);
+    if (in_rank() || HasFailure()) continue;
+    std::ifstream file(folder / "previous" / "metrics.jsonl");
+    std::string line;
+    std::getline(file, line);
+    EXPECT_EQ(line, "of a former run") << strategy;
+    EXPECT_EQ(metrics_of(folder).size(), 2u) << "steps 2 and 4";
+  }
 }
 
 // Whose state is divided: all go back to the latest copies.
