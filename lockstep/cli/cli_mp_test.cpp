@@ -98,10 +98,6 @@ TEST(LockstepRun, TheOthersGoOnWithoutARankThatDiesWhereTheyMay) {
   EXPECT_THAT(ended.err, testing::EndsWith("; the others go on without it\n"));
   EXPECT_EQ(with("kill -9 $$").code, 1) << "nobody is left";
   EXPECT_EQ(with("[ $RANK = 1 ] && exit 2; sleep 30").code, 2);
-  EXPECT_THAT(lockstep({"run", "--on-failure", "shrink", "--nnodes", "2", "--node-rank", "0",
-                        "--rdzv-endpoint", "127.0.0.1:29400", "/bin/true"})
-                  .err,
-              HasSubstr("on-failure shrink is for the ranks of one host"));
 }
 
 TEST(LockstepRun, NoUseEnvPassesTheLocalRank) {
