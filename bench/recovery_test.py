@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""What bench/recovery.py makes of rows, its processes and its picture."""
+"""What bench/recovery.py makes of rows, its processes, and docs/figures/recovery*.svg, which are what it draws."""
 
+import json
+import pathlib
 import sys
 import tempfile
 import time
@@ -10,6 +12,8 @@ import recovery_minutes
 import recovery_picture
 import recovery_rows
 from recovery_job import Contender, Failed, Job
+
+FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs/figures"
 
 # A launcher of three ranks, which note a step and wait; it does not end them when it ends.
 LAUNCHER = """
@@ -107,6 +111,12 @@ class Picture(unittest.TestCase):
         self.assertEqual(shown["killed"], 1)
         self.assertGreaterEqual(min(at for _, _, at in shown["rows"]), -1)
         self.assertLessEqual(max(at for _, _, at in shown["rows"]), shown["all"] + 1)
+
+    def test_those_of_the_docs_are_drawn_from_their_figures(self):
+        saved = json.loads((FIGURES / "recovery.json").read_text())
+        for language, name in (("en", "recovery.svg"), ("zh", "recovery_zh.svg")):
+            drawn = recovery_picture.draw(saved["last"], saved["ranks"], language)
+            self.assertEqual(drawn, (FIGURES / name).read_text(encoding="utf-8"), "draw them anew: scripts/figures")
 
 
 if __name__ == "__main__":
