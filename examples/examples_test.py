@@ -451,6 +451,14 @@ def roles(job):
         sys.exit(done.stderr)
 
 
+def with_replacements(job, restarts, flags, program, *words):
+    """The example under a launcher that starts dead ranks anew."""
+    command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", restarts, *flags, "-np",
+               str(job.ranks), f"{job.options.bin}/examples/{program}", *words]
+    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          encoding="utf-8", timeout=120)
+
+
 def recovery(job):
     steps = ["--steps", "12"]
     undisturbed = job.output("recovery", *steps)
@@ -458,18 +466,12 @@ def recovery(job):
         sys.exit(undisturbed)
     if job.way != "run":
         return
-    command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "2", "-np", str(job.ranks),
-               f"{job.options.bin}/examples/recovery", *steps, "--kill-rank", "1", "--kill-step", "7"]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    done = with_replacements(job, "2", [], "recovery", *steps, "--kill-rank", "1", "--kill-step", "7")
     expect("recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
     if "rank 1 killed by SIGKILL" not in done.stderr or "it is started again, 1 of 2" not in done.stderr:
         sys.exit(done.stderr)
     steps = ["--steps", "250"]
-    command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "99", "--simulate-failures",
-               "every=3,seed=3", "-np", str(job.ranks), f"{job.options.bin}/examples/recovery", *steps]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    done = with_replacements(job, "99", ["--simulate-failures", "every=3,seed=3"], "recovery", *steps)
     expect("recovery from failures that the launcher makes", (done.returncode, done.stdout),
            (0, job.output("recovery", *steps)))
     if "simulated failure: rank" not in done.stderr:
@@ -484,10 +486,7 @@ def recovery_divided(job):
     if job.way != "run":
         return
     for every, kill_step in (("5", "7"), ("1", "7"), ("100", "3")):
-        command = [f"{job.options.bin}/lockstep", "run", "--on-failure", "replace", "--max-restarts", "2", "-np", str(job.ranks),
-                   f"{job.options.bin}/examples/recovery_divided", *steps, "--every", every, "--kill-rank", "1", "--kill-step", kill_step]
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+        done = with_replacements(job, "2", [], "recovery_divided", *steps, "--every", every, "--kill-rank", "1", "--kill-step", kill_step)
         expect("divided recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
         # The latest, or the one before where that was still on its way.
         latest = int(kill_step) // int(every) * int(every)

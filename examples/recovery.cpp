@@ -4,9 +4,7 @@
 //   lockstep run --on-failure replace --max-restarts 3 --nproc-per-node 3 recovery
 //   lockstep run --on-failure replace --max-restarts 3 --nproc-per-node 3 recovery --kill-rank 1 --kill-step 20
 #include <lockstep/lockstep.h>
-#include <signal.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -15,6 +13,7 @@
 #include <fstream>
 #include <string>
 
+#include "dying_rank.h"
 #include "number_checks.h"
 #include "on_ranks.h"
 
@@ -23,8 +22,7 @@ namespace {
 struct Settings {
   int64_t steps = 40;
   int nproc = 3;
-  int kill_rank = -1;
-  int64_t kill_step = 20;
+  DyingRank dying;
   std::string times;
 };
 
@@ -48,13 +46,10 @@ void note(const Settings& settings, int rank, int64_t step) {
   std::ofstream(settings.times, std::ios::app) << line;
 }
 
-// A process that was started anew does not die again.
 void die_if_told(const Settings& settings, int rank, int64_t step) {
-  const bool first_life =
-      lockstep::launch::read_job_environment(lockstep::process_env()).restart_count == 0;
-  if (!first_life || rank != settings.kill_rank || step != settings.kill_step) return;
+  if (!settings.dying.is_to_die(rank, step)) return;
   note(settings, rank, -1);
-  ::kill(::getpid(), SIGKILL);
+  DyingRank::die();
 }
 
 void train(lockstep::Communicator& comm, const Settings& settings) {
@@ -106,11 +101,7 @@ int main(int argc, char** argv) {
   app.add_option("--nproc", settings.nproc, "ranks to start when no launcher did")
       ->check(above_zero())
       ->capture_default_str();
-  app.add_option("--kill-rank", settings.kill_rank, "the rank that kills itself; -1: none")
-      ->capture_default_str();
-  app.add_option("--kill-step", settings.kill_step, "in which step, from 0")
-      ->check(zero_or_more())
-      ->capture_default_str();
+  settings.dying.add_to(app);
   app.add_option("--times", settings.times,
                  "append to this file when each rank had done each step, and when one died");
   CLI11_PARSE(app, argc, argv);

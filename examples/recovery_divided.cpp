@@ -7,14 +7,13 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/parallel/zero/zero_optimizer.h>
 #include <lockstep/recover/rollback_recovery.h>
-#include <signal.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
 
+#include "dying_rank.h"
 #include "number_checks.h"
 #include "on_ranks.h"
 
@@ -23,8 +22,7 @@ namespace {
 struct Settings {
   int64_t steps = 40, every = 8;
   int nproc = 3;
-  int kill_rank = -1;
-  int64_t kill_step = 20;
+  DyingRank dying;
 };
 
 torch::nn::Sequential make_net() {
@@ -36,8 +34,6 @@ torch::nn::Sequential make_net() {
 void train(lockstep::Communicator& comm, const Settings& settings) {
   lockstep::data::generate_digits("data/digits");  // the first rank to come makes it
   const auto digits = lockstep::data::mnist("data/digits", {.load_test = false});
-  const bool first_life =
-      lockstep::launch::read_job_environment(lockstep::process_env()).restart_count == 0;
 
   lockstep::RollbackRecovery run(comm, {.every = settings.every});
   while (true) try {
@@ -58,8 +54,7 @@ void train(lockstep::Communicator& comm, const Settings& settings) {
         loader.skip(run.step() % loader.batches());
         for (auto& [image, label] : loader) {
           torch::nn::functional::cross_entropy(net->forward(image.flatten(1)), label).backward();
-          if (first_life && comm.rank() == settings.kill_rank && run.step() == settings.kill_step)
-            ::kill(::getpid(), SIGKILL);
+          if (settings.dying.is_to_die(comm.rank(), run.step())) DyingRank::die();
           optimizer.step();
           run.stepped(share);
           if (run.step() == settings.steps) break;
@@ -92,11 +87,7 @@ int main(int argc, char** argv) {
   app.add_option("--nproc", settings.nproc, "ranks to start when no launcher did")
       ->check(above_zero())
       ->capture_default_str();
-  app.add_option("--kill-rank", settings.kill_rank, "the rank that kills itself; -1: none")
-      ->capture_default_str();
-  app.add_option("--kill-step", settings.kill_step, "in which step, from 0")
-      ->check(zero_or_more())
-      ->capture_default_str();
+  settings.dying.add_to(app);
   CLI11_PARSE(app, argc, argv);
   return on_ranks(settings.nproc, [&](lockstep::Communicator& comm) { train(comm, settings); });
 }

@@ -1,12 +1,14 @@
 #include "lockstep/recover/rank_copy.h"
 
 #include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
 
 #include <cstring>
 #include <span>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/named_tensors.h"
 #include "lockstep/recover/resumption.h"
 
 namespace lockstep::recover {
@@ -46,6 +48,13 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<at::Tensor> buffers_of(const torch::nn::Module& model) {
+  std::vector<at::Tensor> buffers;
+  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
+    buffers.push_back(buffer);
+  return buffers;
+}
 
 at::Tensor pack(const RankState& state) {
   size_t size = kHead + state.generator.nbytes() + state.extra.size();

@@ -11,6 +11,10 @@
 
 #include "lockstep/comm/communicator.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep::recover {
 
 // Of one moment; the tensors are copies, on the CPU.
@@ -19,6 +23,9 @@ struct RankState {
   std::vector<at::Tensor> buffers = {};  // of the module, such as running means
   std::string extra = {};                // the caller's own
 };
+
+// A module's, in its order.
+std::vector<at::Tensor> buffers_of(const torch::nn::Module& model);
 
 // One uint8 tensor. Buffers are known by their place: they must be as many, of the same shapes and
 // types, where they are unpacked.

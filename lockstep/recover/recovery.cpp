@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 namespace lockstep {
 namespace {
 
+using recover::buffers_of;
 using recover::decide_resumption;
 using recover::exchange_copies;
 using recover::RankState;
@@ -33,13 +35,6 @@ using recover::Resumption;
 using recover::Standing;
 
 constexpr const char* kSource = "the state that came from another rank";
-
-std::vector<at::Tensor> buffers_of(const torch::nn::Module& model) {
-  std::vector<at::Tensor> buffers;
-  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
-    buffers.push_back(buffer);
-  return buffers;
-}
 
 // A list of tensors that the other side does not know: their descriptions, then each of them.
 void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
@@ -78,20 +73,10 @@ void refuse_devices(const torch::nn::Module& model) {
 }
 
 std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
-  constexpr int64_t kFields = 5;
-  const at::Tensor mine = at::empty({kFields}, at::kLong);
-  auto* fields = mine.mutable_data_ptr<int64_t>();
-  fields[0] = own.whole;
-  fields[1] = own.step;
-  fields[2] = own.agreeing;
-  fields[3] = own.has_copies;
-  fields[4] = own.has_own;
-  const at::Tensor all = comm.all_gather(mine);
+  const std::array<int64_t, 5> mine{own.whole, own.step, own.agreeing, own.has_copies, own.has_own};
   std::vector<Standing> ranks;
-  for (const int64_t* at = all.const_data_ptr<int64_t>();
-       ranks.size() < static_cast<size_t>(comm.size()); at += kFields) {
-    ranks.push_back({at[0] != 0, at[1], at[2] != 0, at[3] != 0, at[4] != 0});
-  }
+  for (const auto& row : recover::exchange_numbers(comm, mine))
+    ranks.push_back({row[0] != 0, row[1], row[2] != 0, row[3] != 0, row[4] != 0});
   return ranks;
 }
 
@@ -202,13 +187,7 @@ Resumption Recovery::resume() {
                                  .has_copies = has_copies_,
                                  .has_own = !whole_ && own_.defined()});
   lost_ = true;
-  Resumption plan;
-  try {
-    plan = decide_resumption(ranks);
-  } catch (const Error& error) {
-    if (comm_.rank() == 0) log_warning(error.what());
-    throw;
-  }
+  const Resumption plan = recover::decided_by_all(comm_, [&] { return decide_resumption(ranks); });
   lost_ = false;
   if (plan.anew) {
     NamedTensors everything = parameters_of(*state_.model);

@@ -6,8 +6,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
@@ -29,6 +27,7 @@
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/recover/recovery.h"
+#include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
 
@@ -37,27 +36,11 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using Net = recover_test::TestNet;
 namespace fs = std::filesystem;
 
 constexpr int kRanks = 3;
 constexpr int64_t kSamples = 240, kBatch = 4, kWidth = 12;
-
-// Everything that a step leaves behind: parameters, a random stream (dropout), running means.
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    torch::manual_seed(7);
-    first = register_module("first", torch::nn::Linear(kWidth, 16));
-    norm = register_module("norm", torch::nn::BatchNorm1d(16));
-    dropout = register_module("dropout", torch::nn::Dropout(0.25));
-    last = register_module("last", torch::nn::Linear(16, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) { return last(dropout(torch::relu(norm(first(x))))); }
-
-  torch::nn::Linear first{nullptr}, last{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-};
-TORCH_MODULE(Net);
 
 // Where the job is, and what it shows to the test.
 class Place {
@@ -94,7 +77,7 @@ using Moment = std::function<void(const char* what, int64_t step)>;
 void train(Communicator& first, int64_t steps, const Moment& moment) {
   const Place place = Place::of_this_rank();
   const int pid = ::getpid();
-  Net net;
+  Net net(kWidth);
   torch::manual_seed(100 + static_cast<uint64_t>(first.rank()));
   optim::FusedAdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
   // How often this rank has seen each sample: something that it has alone.
@@ -290,7 +273,7 @@ TEST(Recovery, AnotherModelIsRefused) {
 
 TEST(Recovery, TheErrorIsThrownFurtherWhereNobodyIsStartedAnew) {
   testing::expect_ranks(2, [](Communicator& comm) {
-    Net net;
+    Net net(kWidth);
     optim::FusedAdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
     Recovery run(comm, {.model = net.ptr(), .optimizer = &optimizer});
     try {

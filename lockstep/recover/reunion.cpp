@@ -1,9 +1,11 @@
 #include "lockstep/recover/reunion.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
-#include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::recover {
@@ -19,6 +21,20 @@ std::string reason_to_go_on(const Communicator& comm, bool lost) {
   } catch (const Timeout& error) {
     return error.what();
   }
+}
+
+std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
+                                                   std::span<const int64_t> own) {
+  const auto count = static_cast<int64_t>(own.size());
+  const at::Tensor mine = at::empty({1, count}, at::kLong);
+  std::copy(own.begin(), own.end(), mine.mutable_data_ptr<int64_t>());
+  const at::Tensor all = comm.all_gather(mine);
+  std::vector<std::vector<int64_t>> rows;
+  for (int r = 0; r < comm.size(); ++r) {
+    const int64_t* row = all.const_data_ptr<int64_t>() + r * count;
+    rows.emplace_back(row, row + count);
+  }
+  return rows;
 }
 
 void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,

@@ -1,12 +1,16 @@
 // What a rank does when another one has died, whatever its state consists of.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep::recover {
 
@@ -20,6 +24,21 @@ struct RecoveryTimes {
 // While an exception is handled: what it says, where ranks are replaced and it is another rank's
 // failure (PeerLost, Timeout). Any other, and every one where the state is `lost`, is thrown further.
 std::string reason_to_go_on(const Communicator& comm, bool lost);
+
+// What each rank says of where it stands: rows[r] are rank r's numbers. All give as many. Collective.
+std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
+                                                   std::span<const int64_t> own);
+
+// What `decide` makes of that, the same on all ranks, its error included: rank 0 says one for all of them.
+template <typename Decide>
+auto decided_by_all(const Communicator& comm, const Decide& decide) {
+  try {
+    return decide();
+  } catch (const Error& error) {
+    if (comm.rank() == 0) log_warning(error.what());
+    throw;
+  }
+}
 
 // Makes `comm` the next generation and calls `resume`, again until no rank dies on the way. `lost`
 // says whether a failure was the last. Throws what reason_to_go_on() throws further, and at the

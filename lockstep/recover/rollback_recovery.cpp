@@ -20,29 +20,19 @@ using recover::KeptStates;
 using recover::Rollback;
 using recover::ward_of;
 
-std::vector<int64_t> of_all_ranks(Communicator& comm, int64_t own) {
-  const at::Tensor all = comm.all_gather(at::full({1}, own, at::kLong));
-  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
-}
-
 // Ranks of the largest host.
 int most_local(Communicator& comm) {
-  const auto all = of_all_ranks(comm, comm.local_size());
-  return static_cast<int>(*std::max_element(all.begin(), all.end()));
+  const std::array<int64_t, 1> mine{comm.local_size()};
+  int64_t most = 1;
+  for (const auto& row : recover::exchange_numbers(comm, mine)) most = std::max(most, row[0]);
+  return static_cast<int>(most);
 }
 
 std::vector<KeptStates> exchange(Communicator& comm, const KeptStates& own) {
-  constexpr int64_t kFields = 5;
-  const at::Tensor mine = at::empty({kFields}, at::kLong);
-  auto* fields = mine.mutable_data_ptr<int64_t>();
-  std::copy(own.own.begin(), own.own.end(), fields);
-  std::copy(own.copy.begin(), own.copy.end(), fields + 2);
-  fields[4] = own.begun;
-  const at::Tensor all = comm.all_gather(mine);
+  const std::array<int64_t, 5> mine{own.own[0], own.own[1], own.copy[0], own.copy[1], own.begun};
   std::vector<KeptStates> ranks;
-  for (const int64_t* at = all.const_data_ptr<int64_t>();
-       ranks.size() < static_cast<size_t>(comm.size()); at += kFields)
-    ranks.push_back({{at[0], at[1]}, {at[2], at[3]}, at[4] != 0});
+  for (const auto& row : recover::exchange_numbers(comm, mine))
+    ranks.push_back({{row[0], row[1]}, {row[2], row[3]}, row[4] != 0});
   return ranks;
 }
 
@@ -138,14 +128,16 @@ void RollbackRecovery::give_up_pending() noexcept {
 void RollbackRecovery::recover() {
   const std::string reason = recover::reason_to_go_on(comm_, lost_);
   give_up_pending();
+  Rollback plan;
   recover::meet_again(
-      comm_, Deadline::after(options_.patience), times_, [this] { resume(); },
+      comm_, Deadline::after(options_.patience), times_, [&] { plan = resume(); },
       [this] { return lost_; });
   ++recoveries_;
   int speaker = 0;  // the first that was there before
-  while (std::find(replaced_.begin(), replaced_.end(), speaker) != replaced_.end()) ++speaker;
+  const auto& replaced = plan.newcomers;
+  while (std::find(replaced.begin(), replaced.end(), speaker) != replaced.end()) ++speaker;
   if (comm_.rank() != speaker) return;
-  if (anew_)
+  if (plan.anew)
     log_warning(
         "no rank has a state to go back to, the run begins anew, or from its last "
         "checkpoint; what had happened: " +
@@ -153,11 +145,11 @@ void RollbackRecovery::recover() {
   else
     log_warning(
         recover::recovery_line("the run goes on from its copies of step " + std::to_string(step_),
-                               replaced_, times_, reason));
+                               replaced, times_, reason));
 }
 
 // In a new generation: all ranks have their states of one step afterwards, and of all of them there is a copy.
-void RollbackRecovery::resume() {
+Rollback RollbackRecovery::resume() {
   give_up_pending();
   copies_ = comm_.duplicate();
   local_ = most_local(comm_);
@@ -169,21 +161,13 @@ void RollbackRecovery::resume() {
   }
   const std::vector<KeptStates> ranks = exchange(comm_, own);
   lost_ = true;
-  Rollback plan;
-  try {
-    plan = decide_rollback(ranks, local_);
-  } catch (const PeerLost& error) {
-    if (comm_.rank() == 0) log_warning(error.what());
-    throw;
-  }
+  Rollback plan = recover::decided_by_all(comm_, [&] { return decide_rollback(ranks, local_); });
   lost_ = false;
-  replaced_ = plan.newcomers;
-  anew_ = plan.anew;
   if (plan.anew) {
     kept_ = {};
     step_ = 0;
     state_.reset();
-    return;
+    return plan;
   }
   const int size = comm_.size(), rank = comm_.rank();
   const int ward = ward_of(rank, size, local_);
@@ -222,6 +206,7 @@ void RollbackRecovery::resume() {
   kept_[1 - latest_] = {};
   step_ = plan.step;
   state_ = mine;
+  return plan;
 }
 
 }  // namespace lockstep

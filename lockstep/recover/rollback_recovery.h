@@ -40,6 +40,9 @@
 #include "lockstep/recover/reunion.h"
 
 namespace lockstep {
+namespace recover {
+struct Rollback;
+}
 
 struct RollbackOptions {
   // Steps between two copies: after a death up to so many are repeated, and as many again where the latest copies
@@ -93,7 +96,7 @@ class RollbackRecovery {
   void keep(const State& state);
   void start_copy(Kept& kept, at::Tensor memory);
   static void wait(Kept& kept);
-  void resume();
+  recover::Rollback resume();
   void give_up_pending() noexcept;
 
   Communicator comm_;
@@ -105,8 +108,6 @@ class RollbackRecovery {
   bool begun_ = false, lost_ = false;
   int64_t step_ = 0;
   std::optional<at::Tensor> state_;
-  std::vector<int> replaced_;
-  bool anew_ = false;
   int recoveries_ = 0;
   recover::RecoveryTimes times_;
 };

@@ -72,9 +72,7 @@ Tensors optimized_by(const torch::optim::Optimizer& optimizer) {
 // Buffers, and parameters that no optimizer changes: frozen ones, and those of no group.
 std::vector<at::Tensor> others_of(const torch::nn::Module& model,
                                   const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> others;
-  for (const auto& [name, buffer] : to_named_tensors(model.named_buffers()))
-    others.push_back(buffer);
+  std::vector<at::Tensor> others = recover::buffers_of(model);
   const Tensors optimized = optimized_by(optimizer);
   for (const auto& [name, parameter] : parameters_of(model))
     if (!optimized.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());

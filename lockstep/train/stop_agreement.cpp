@@ -36,10 +36,4 @@ int StopAgreement::after_step() {
   return static_cast<int>(values[0]);
 }
 
-void StopAgreement::begin_anew(Communicator comm) {
-  comm_ = std::move(comm);
-  cadence_ = {};
-  looked_at_ = clock_();
-}
-
 }  // namespace lockstep

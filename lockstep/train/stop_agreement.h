@@ -38,8 +38,6 @@ class StopAgreement {
   // greatest: SIGTERM before SIGUSR1. Now and then one all_reduce of two numbers; the first step has one. Throws what
   // the communicator throws.
   int after_step();
-  // Ranks have joined or left: the next step counts as the first. On all ranks.
-  void begin_anew(Communicator comm);
 
  private:
   Communicator comm_;

@@ -126,9 +126,10 @@ TEST(StopAgreement, AllRanksStopAfterTheSameStepWhoeverWasTold) {
 
 TEST(StopAgreement, OfTwoSignalsTheGreaterAndAnewForOtherRanks) {
   testing::run_threads(2, [&](Communicator& comm) {
-    StopAgreement agreement(comm, [&] { return comm.rank() == 0 ? SIGUSR1 : SIGTERM; });
+    const auto told = [&] { return comm.rank() == 0 ? SIGUSR1 : SIGTERM; };
+    StopAgreement agreement(comm, told);
     EXPECT_EQ(agreement.after_step(), SIGTERM);
-    agreement.begin_anew(comm);
+    agreement = StopAgreement(comm, told);
     EXPECT_EQ(agreement.after_step(), SIGTERM) << "the first step has a look";
   });
 }

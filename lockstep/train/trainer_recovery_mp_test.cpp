@@ -5,9 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -27,6 +24,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/train/trainer.h"
@@ -34,6 +32,7 @@
 namespace lockstep::trainer_recovery_mp_test {
 namespace {
 
+using Net = recover_test::TestNet;
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 
@@ -52,22 +51,6 @@ struct Death {
   int rank, life;
 };
 using Deaths = std::vector<Death>;
-
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    torch::manual_seed(7);
-    first = register_module("first", torch::nn::Linear(kWidth, 16));
-    norm = register_module("norm", torch::nn::BatchNorm1d(16));
-    dropout = register_module("dropout", torch::nn::Dropout(0.25));
-    last = register_module("last", torch::nn::Linear(16, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) { return last(dropout(torch::relu(norm(first(x))))); }
-
-  torch::nn::Linear first{nullptr}, last{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-};
-TORCH_MODULE(Net);
 
 // What happens in this process, in order: how the moment's step is known where nobody says it.
 class Moments {
@@ -207,7 +190,7 @@ void train(Communicator& comm, const std::string& name, const How& how) {
                                .disable_tqdm = true,
                                .resume_from_checkpoint = how.resume ? "true" : ""};
   moments.at("starting", 0);
-  Net net;
+  Net net(kWidth);
   torch::manual_seed(100 + static_cast<uint64_t>(comm.rank()));
   Trainer<Net, Points, PointsLoss> trainer(
       {.model = net,

@@ -3,22 +3,21 @@
 
     tests/schedulers/service_test.py --bin build/release/bin
 """
-import argparse
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
+
+import command_line
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 FOLDER = os.path.join(ROOT, "examples", "schedulers")
 # Some minutes of steps: a signal stops it however fast they are, and nobody waits for its end.
 LONG = ["--epochs", "2000", "--batch-size", "32", "--log-every", "10"]
-bin_folder = None
 
 
 class TrainSh(unittest.TestCase):
@@ -29,7 +28,7 @@ class TrainSh(unittest.TestCase):
         self.output = os.path.join(self.folder, "run")
 
     def start(self, *words):
-        variables = {"OUTPUT": self.output, "LOCKSTEP": os.path.join(bin_folder, "lockstep"), "RUN": "--nproc-per-node 2"}
+        variables = {"OUTPUT": self.output, "LOCKSTEP": os.path.join(command_line.bin_folder, "lockstep"), "RUN": "--nproc-per-node 2"}
         with open(os.path.join(self.folder, "log"), "a", encoding="utf-8") as log:
             training = subprocess.Popen([os.path.join(FOLDER, "train.sh"), *words], cwd=self.folder, env={**os.environ, **variables}, stdin=subprocess.DEVNULL,
                                         stdout=log, stderr=log, start_new_session=True)
@@ -92,16 +91,5 @@ class Unit(unittest.TestCase):
             self.assertEqual(bool(about), wrong, done.stdout)
 
 
-def leave(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough; the cleanup goes through
-    sys.exit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    options, rest = parser.parse_known_args()
-    bin_folder = os.path.abspath(options.bin)
-    # Not the default, which ends the test at once and leaves a training behind. unittest takes it for an error; no test comes after it.
-    signal.signal(signal.SIGTERM, leave)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2, failfast=True)
+    command_line.run()

@@ -5,16 +5,14 @@
 
 Exit status 77: there is no Slurm here.
 """
-import argparse
 import filecmp
 import json
 import os
-import signal
-import sys
 import tempfile
 import time
 import unittest
 
+import command_line
 import slurm_cluster
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -42,8 +40,6 @@ done
 for ((i = 0; i < 30; ++i)); do sleep 0.1; done
 echo saved >>"$said"
 """
-SKIPPED = 77
-bin_folder = None
 
 
 def text_of(path):
@@ -89,7 +85,7 @@ class TrainSbatch(unittest.TestCase):
 
     def test_usr1_saves_and_requeues_and_the_job_ends_as_one_that_nothing_happened_to(self):
         words = self.write("words", " ".join(LONG))
-        lockstep = self.write("with_words", WITH_WORDS.format(words=words, lockstep=os.path.join(bin_folder, "lockstep")))
+        lockstep = self.write("with_words", WITH_WORDS.format(words=words, lockstep=os.path.join(command_line.bin_folder, "lockstep")))
         job = self.submit("job", lockstep)
         self.await_steps(job)
         os.remove(words)  # the next start waits for its own
@@ -109,13 +105,13 @@ class TrainSbatch(unittest.TestCase):
         self.assertEqual(result["steps"], note["step"] + 20)
         resumed = self.weights()
 
-        whole = self.submit("whole", os.path.join(bin_folder, "lockstep"), *whole_words)
+        whole = self.submit("whole", os.path.join(command_line.bin_folder, "lockstep"), *whole_words)
         self.slurm.await_state(whole, "COMPLETED", 180, restarts=0)
         self.assertTrue(filecmp.cmp(resumed, self.weights(), shallow=False), "the same weights in every bit")
         print(f"requeued after step {note['step']} of {result['steps']}; the weights are those of the undisturbed run")
 
     def test_scancel_saves_and_the_job_stays_cancelled(self):
-        job = self.submit("job", os.path.join(bin_folder, "lockstep"), *LONG)
+        job = self.submit("job", os.path.join(command_line.bin_folder, "lockstep"), *LONG)
         self.await_steps(job)
         self.slurm.run(["scancel", job])
         self.slurm.await_state(job, "CANCELLED", 60)
@@ -150,19 +146,5 @@ class TrainSbatch(unittest.TestCase):
             time.sleep(0.05)
 
 
-def leave(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough; the cleanup goes through
-    sys.exit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    options, rest = parser.parse_known_args()
-    bin_folder = os.path.abspath(options.bin)
-    if why := slurm_cluster.unavailable():
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    # Not the default, which ends the test at once and leaves jobs behind. unittest takes it for an error; no test comes after it.
-    signal.signal(signal.SIGTERM, leave)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2, failfast=True)
+    command_line.run(slurm_cluster.unavailable)
