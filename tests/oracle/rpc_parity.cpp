@@ -60,6 +60,12 @@ void put(NamedTensors& results, const std::string& prefix, int part, const Tenso
   results.emplace_back(prefix + "bias" + std::to_string(part), both[1].clone());
 }
 
+// A tensor of its own, not a view into the file or into all batches: on AMD's processors MKL's products depend on where their
+// operands lie, and an agent gets its tensors at the allocator's alignment.
+at::Tensor batch(const std::map<std::string, at::Tensor>& input, int step) {
+  return input.at("inputs")[step].clone();
+}
+
 NamedTensors over_agents(const std::map<std::string, at::Tensor>& input, int processes,
                          const std::string& name) {
   const auto store = std::make_shared<HashStore>();
@@ -86,7 +92,7 @@ NamedTensors over_agents(const std::map<std::string, at::Tensor>& input, int pro
   for (int step = 0; step < kSteps; ++step) {
     rpc::AutogradContext context(agent);
     const at::Tensor h =
-        local->forward(parts[0].rpc_sync<at::Tensor>("forward", input.at("inputs")[step]));
+        local->forward(parts[0].rpc_sync<at::Tensor>("forward", batch(input, step)));
     const at::Tensor loss = parts[2].rpc_sync<at::Tensor>("forward", h).pow(2).sum();
     context.backward({loss});
     for (int i = 0; step == 0 && i < 3; ++i)
@@ -115,7 +121,7 @@ NamedTensors alone(const std::map<std::string, at::Tensor>& input, const std::st
   NamedTensors results;
   for (int step = 0; step < kSteps; ++step) {
     optimizer->zero_grad();
-    at::Tensor h = input.at("inputs")[step];
+    at::Tensor h = batch(input, step);
     for (Part& part : parts) h = part.forward(h);
     const at::Tensor loss = h.pow(2).sum();
     loss.backward();
@@ -146,7 +152,7 @@ int main(int argc, char** argv) {
     const std::string run = std::string(argv[2]) + "-" + argv[3] + ".safetensors";
     std::map<std::string, at::Tensor> input;
     for (const auto& [name, tensor] : read_safetensors(folder / "case.safetensors").tensors)
-      input[name] = tensor;
+      input[name] = tensor.clone();
     write_safetensors(folder / ("ours-" + run), over_agents(input, std::stoi(argv[2]), argv[3]));
     write_safetensors(folder / ("alone-" + run), alone(input, argv[3]));
     return 0;

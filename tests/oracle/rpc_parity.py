@@ -71,7 +71,7 @@ def train(folder, processes, name):
     results = {}
     for step in range(STEPS):
         with dist_autograd.context() as context:
-            h = rpc.rpc_sync(parts[0].owner(), forward, args=(parts[0], case["inputs"][step]))
+            h = rpc.rpc_sync(parts[0].owner(), forward, args=(parts[0], case["inputs"][step].clone()))  # a tensor of its own, as in rpc_parity.cpp
             h = local(h)
             loss = rpc.rpc_sync(parts[2].owner(), forward, args=(parts[2], h)).pow(2).sum()
             dist_autograd.backward(context, [loss])
