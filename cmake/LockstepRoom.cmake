@@ -7,6 +7,8 @@
 #               MP_TESTS <x_mp_test.cpp>   one test program a room that starts processes; not built under ThreadSanitizer
 #               SANITIZED_MP <filter>      those of them, as a --gtest_filter without '-', that are quick enough for every run
 #                                          under AddressSanitizer; the others are a test of the label long there
+#               WAITING_MP <filter>        those of them whose processes wait for deadlines most of the time: a test of their own,
+#                                          <room>_mp_waits, which ctest -j runs beside others
 #               TEST_DEPENDS <rooms ...>   further rooms that only the tests include
 #               TORCH                      the room uses libtorch
 #               MODULES                    ... and its modules, optimizers or autograd, whose headers are then parsed once for all
@@ -97,7 +99,7 @@ if(LOCKSTEP_BUILD_TESTS)
 endif()
 
 function(lockstep_room)
-  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;WAITING_MP;TEST_DEPENDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "lockstep_room(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -140,7 +142,13 @@ function(lockstep_room)
     endif()
     if(ARG_MP_TESTS AND NOT LOCKSTEP_SANITIZE MATCHES "thread")
       set(test ${ARG_NAME}_mp_test)
-      if(NOT LOCKSTEP_SANITIZE)
+      if(NOT LOCKSTEP_SANITIZE AND ARG_WAITING_MP)
+        string(JOIN ":" filter ${ARG_WAITING_MP})
+        lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps} ARGUMENTS "--gtest_filter=-${filter}")
+        lockstep_add_test(${ARG_NAME}_mp_waits COMMAND ${test} "--gtest_filter=${filter}")
+        # Early, so that there is something to run beside it.
+        set_tests_properties(${ARG_NAME}_mp_waits PROPERTIES TIMEOUT 1200 COST 1000)
+      elseif(NOT LOCKSTEP_SANITIZE)
         lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
       elseif(ARG_SANITIZED_MP)
         string(JOIN ":" filter ${ARG_SANITIZED_MP})

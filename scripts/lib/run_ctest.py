@@ -3,9 +3,9 @@
 usage: run_ctest.py BUILD_FOLDER COMMAND...      (ctest with its arguments, --output-on-failure left out)
 
 Of a failed program only the failed cases are shown: somebody who reads the first failure of a long run, or only the part of a log
-around it, sees why. Programs named *_mp_test start processes with deadlines, which another load on the machine can break. A case of
-theirs that failed is run once more by itself; that it passed then is kept and reported as unsteady, never silently. More than five
-such cases are no accident and are not tried. Exit status 0 if nothing failed, or every failure passed at its second try.
+around it, sees why. A case with deadlines, which another load on the machine can break (BESIDE and ALONE in test_results.py), is run
+once more by itself; that it passed then is kept and reported, never silently. More than five such cases are no accident and are not
+tried. Exit status 0 if nothing failed, or every failure passed at its second try.
 """
 import json
 import os
@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-from test_results import count, read_results, second_tries
+from test_results import ALONE, BESIDE, count, read_results, second_tries
 
 LINES = 120  # of a case's own output, from its end
 MOST = 5
@@ -34,7 +34,8 @@ def show(label, lines):
 
 def passes_alone(folder, label):
     """Whether 'program: Suite.Case' passes by itself."""
-    program, case = label.split(": ", 1)
+    test, case = label.split(": ", 1)
+    program = re.sub("_waits$", "_test", test)
     print(f"---- again, alone: {label}", flush=True)
     command = [os.path.join(folder, "bin", "tests", program), f"--gtest_filter={case}"]
     try:
@@ -79,7 +80,7 @@ def main():
     if ctest.returncode == 0:
         return 0
     labels = [label for result in read_results(folder) for label in result.failed]
-    cases = [label for label in labels if re.fullmatch(r"\w+_mp_test: \S+", label)]
+    cases = [label for label in labels if ALONE.fullmatch(label) or BESIDE.fullmatch(label)]
     again = [label for label in cases if passes_alone(folder, label)] if len(cases) <= MOST else []
     with open(second_tries(folder), "w", encoding="utf-8") as f:
         json.dump(again, f)

@@ -3,8 +3,8 @@
 usage: summarise_tests.py [PRESET=BUILD_FOLDER ...] [--failed-stages NAME ...] [--skipped-stages REASON ...]
 
 A GoogleTest program counts as its cases, any other test as one, plus what it skips. Skips are listed with their reasons, failures by
-name. A case that passed only at its second try (run_ctest.py) has failed, unless the list of unsteady cases has it (unsteady.py). A
-failed stage (a build, say) counts as one failure unless its log names failed tests already. Exit status 1 if anything failed or nothing
+name. A case that passed only at its second try (run_ctest.py) is unsteady if it had run beside others the first time, or if the list of
+unsteady cases has it (unsteady.py); else it has failed. A failed stage (a build, say) counts as one failure unless its log names failed tests already. Exit status 1 if anything failed or nothing
 ran.
 """
 import argparse
@@ -12,7 +12,7 @@ import collections
 import datetime
 import sys
 
-from test_results import read_results, read_second_tries
+from test_results import BESIDE, read_results, read_second_tries
 from unsteady import FILE, read_list
 
 NAMED = 3  # cases that are skipped for the same reason
@@ -27,6 +27,13 @@ def skip_lines(skipped):
         more = f" and {len(cases) - NAMED} more" if len(cases) > NAMED else ""
         named = ", ".join(case for case in cases[:NAMED] if case)
         yield f"skipped  {program}" + (f": {named}{more}" if named else "") + (f": {reason}" if reason else "")
+
+
+def why_unsteady(case, known):
+    """Why a case may pass at its second try only; "": it may not."""
+    if case in known:
+        return known[case]
+    return "failed beside others, passed alone" if BESIDE.fullmatch(case) else ""
 
 
 def main():
@@ -44,9 +51,9 @@ def main():
         again = read_second_tries(folder)
         failures_before = len(failed)
         for result in read_results(folder):
-            cured = [what for what in result.failed if what in again and what in known]
+            cured = [what for what in result.failed if what in again and why_unsteady(what, known)]
             passed += result.passed + len(cured)
-            unsteady += [f"{preset}: {what}: {known[what]}" for what in cured]
+            unsteady += [f"{preset}: {what}: {why_unsteady(what, known)}" for what in cured]
             failed += [f"{preset}: {what}" + (": passed when run again alone; mend it, or list it in tests/unsteady.txt"
                                               if what in again else "") for what in result.failed if what not in cured]
             skipped += [(f"{preset}: {program}", case, why) for program, case, why in result.skipped]

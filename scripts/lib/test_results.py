@@ -108,6 +108,12 @@ def read_results(folder):
     return [count(name, outputs.get(name, []), outcome) for name, outcome in outcomes.items()]
 
 
+# Cases with deadlines that ctest runs beside others, whose load can break them: what they do alone counts.
+BESIDE = re.compile(r"(\w+_mp_waits|(wire|store|trace|launch|comm|rpc|recover)_test): \S+")
+# The same of those that it runs alone: what they did counts, but somebody who reads of a failure wants to know.
+ALONE = re.compile(r"\w+_mp_test: \S+")
+
+
 def second_tries(folder):
     """Where run_ctest.py keeps the labels of the cases that passed when they were run again."""
     return os.path.join(folder, "second_tries.json")

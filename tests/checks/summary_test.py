@@ -85,8 +85,8 @@ $1
 
     def test_a_failure_is_shown_and_a_process_test_tried_again(self):
         # Fails the first time only, with a line of its own. Asked for one case, GoogleTest says PASSED with the count.
-        last = ("if [ -e $0.ran ]; then echo '[       OK ] Env.Last (1 ms)'; echo '[  PASSED  ] 1 test.'; exit 0; fi\n"
-                "touch $0.ran; echo 'the peer was late'; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1")
+        last = ("if [ -e ${0%/*}/ran ]; then echo '[       OK ] Env.Last (1 ms)'; echo '[  PASSED  ] 1 test.'; exit 0; fi\n"
+                "touch ${0%/*}/ran; echo 'the peer was late'; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1")
         root = self.write_program(last, "some_mp_test")
         with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
             f.write('add_test(next "echo" "of no interest")\n')
@@ -107,7 +107,17 @@ $1
         self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
                          (0, f"{skipped}unsteady p: some_mp_test: Env.Last: late | on loaded machines\n3 passed, 0 failed, 1 skipped\n"))
 
-        # Once more it fails, or the test starts no processes: it stays failed.
+        # What ran beside others counts as it is alone.
+        for name in ("comm_mp_waits", "rpc_test"):
+            root = self.write_program(last, name)
+            if name == "comm_mp_waits":
+                os.symlink(name, os.path.join(root, "bin", "tests", "comm_mp_test"))
+            self.assertEqual(self.run_ctest(root)[0], 0)
+            status, text = self.run_script("summarise_tests.py", f"p={root}")
+            self.assertEqual(status, 0, text)
+            self.assertIn(f"unsteady p: {name}: Env.Last: failed beside others, passed alone\n", text)
+
+        # Once more it fails, or the test has no deadlines: it stays failed.
         for name, end in (("some_mp_test", "echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"), ("some_test", last)):
             root = self.write_program(end, name)
             self.assertEqual(self.run_ctest(root)[0], 1)

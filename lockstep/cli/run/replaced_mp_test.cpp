@@ -1,0 +1,169 @@
+// `lockstep run --on-failure replace` on several hosts, which are network namespaces: a rank that is killed is
+// started anew on its host, the others keep their processes, and the numbers are those of an undisturbed run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "lockstep/cli/run/hosts_test.h"
+
+namespace lockstep::cli {
+namespace run_replaced_mp_test {
+
+using namespace hosts_test;  // NOLINT: a test's own helpers
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr int kHosts = 2, kRanks = 4;
+
+std::string text_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+class RunReplaced : public HostsTest {
+ protected:
+  using Agents = std::vector<std::unique_ptr<Running>>;
+  Agents start_on_all(const Words& command) {
+    Agents agents;
+    for (int host = 0; host < kHosts; ++host) {
+      Words words = {"--nnodes",
+                     std::to_string(kHosts),
+                     "--node-rank",
+                     std::to_string(host),
+                     "--master-addr",
+                     "10.77.0.1",
+                     "--master-port",
+                     "29511",
+                     "-np",
+                     std::to_string(kRanks / kHosts),
+                     "--on-failure",
+                     "replace",
+                     "--max-restarts",
+                     "9"};
+      words.insert(words.end(), command.begin(), command.end());
+      agents.push_back(start(host, words));
+    }
+    return agents;
+  }
+  static void finish(Agents& agents) {
+    for (auto& agent : agents) EXPECT_EQ(agent->finish(), 0) << agent->out << agent->err;
+  }
+  // What rank 0 printed.
+  std::string run_example(const std::string& name, const Words& arguments) {
+    // It draws its data into the folder where it runs.
+    Words command = {"/bin/sh", "-c", "cd '" + folder_.path().string() + "' && exec \"$0\" \"$@\"",
+                     example(name)};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    Agents agents = start_on_all(command);
+    finish(agents);
+    const bool dies = !arguments.empty();
+    std::string said;
+    for (const auto& agent : agents) said += agent->err;
+    EXPECT_EQ(said.find("is started again") != std::string::npos, dies) << said;
+    EXPECT_EQ(said.find("rank 3 was replaced") != std::string::npos, dies) << said;
+    return agents[0]->out;
+  }
+  static std::string example(const std::string& name) {
+    return (fs::path(lockstep_program()).parent_path() / "examples" / name).string();
+  }
+
+  // The processes of ranks, by rank.
+  std::map<int, pid_t> ranks() const {
+    std::map<int, pid_t> found;
+    for (int host = 0; host < kHosts; ++host) {
+      for (const pid_t pid : network_->processes(host)) {
+        const std::string of_process = "/proc/" + std::to_string(pid);
+        const std::string variables = '\0' + text_of(of_process + "/environ");
+        const std::string name = std::string(1, '\0') + "RANK=";
+        const size_t at = variables.find(name);
+        if (at == std::string::npos) continue;
+        found[std::stoi(variables.substr(at + name.size()))] = pid;
+      }
+    }
+    return found;
+  }
+  Words train_lm(const std::string& strategy, const std::string& output) const {
+    return {lockstep_program(),
+            "train",
+            "lm",
+            "--data",
+            "sentences",
+            "--max-steps",
+            "40",
+            "--batch-size",
+            "2",
+            "--log-every",
+            "5",
+            "--save-every",
+            "10",
+            "--strategy",
+            strategy,
+            "--output",
+            path(output),
+            "--quiet"};
+  }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+};
+
+TEST_F(RunReplaced, WholeAndDividedStatesGoOnInTheSameBits) {
+  for (const std::string name : {"recovery", "recovery_divided"}) {
+    if (!fs::exists(example(name))) GTEST_SKIP() << "the examples are not built";
+    const std::string undisturbed = run_example(name, {});
+    EXPECT_THAT(undisturbed, HasSubstr("40 steps"));
+    for (const std::string step : {"0", "1", "20"})
+      EXPECT_EQ(run_example(name, {"--kill-rank", "3", "--kill-step", step}), undisturbed)
+          << name << " killed in step " << step;
+  }
+}
+
+// A process that a test kills from outside, at whatever it is doing; the first time while it starts.
+TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
+  for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
+    Agents quiet = start_on_all(train_lm(strategy, strategy));
+    finish(quiet);
+    Agents agents = start_on_all(train_lm(strategy, strategy + "-killed"));
+    const fs::path metrics = path(strategy + "-killed") + "/metrics.jsonl";
+    std::map<int, pid_t> before;  // whose pid is to stay
+    int kills = 0;
+    for (const int rank : {3, 0, 2}) {
+      const Deadline deadline = Deadline::seconds(60);
+      const auto lines = [&] {
+        const std::string text = text_of(metrics);
+        return std::count(text.begin(), text.end(), '\n');
+      };
+      const auto wanted = static_cast<std::ptrdiff_t>(2 * kills);
+      std::map<int, pid_t> now = ranks();
+      while ((now.size() < kRanks || lines() < wanted) && !deadline.expired()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        now = ranks();
+      }
+      ASSERT_FALSE(deadline.expired()) << agents[0]->out << agents[0]->err;
+      for (const auto& [other, pid] : before) EXPECT_EQ(now.at(other), pid) << "rank " << other;
+      ::kill(now.at(rank), SIGKILL);
+      ++kills;
+      before = now;
+      before.erase(rank);
+    }
+    finish(agents);
+    int files = 0;
+    for (const auto& file : fs::directory_iterator(path(strategy) + "/checkpoints/last")) {
+      if (file.path().extension() != ".safetensors") continue;
+      ++files;
+      const std::string name = file.path().filename();
+      EXPECT_TRUE(text_of(path(strategy + "-killed") + "/checkpoints/last/" + name) ==
+                  text_of(file.path()))
+          << strategy << ": " << name;
+    }
+    EXPECT_GE(files, 2) << "the model's and the optimizer's";
+  }
+}
+
+}  // namespace run_replaced_mp_test
+}  // namespace lockstep::cli
