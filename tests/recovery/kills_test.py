@@ -77,7 +77,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
     """Runs it; returns (processes seen, kills done). `divided`: of a state of which each rank has a part, a copy of it being its
     neighbour's: two neighbours do not die at once."""
     log = output + ".log"
-    seen, done = {}, 0
+    seen, killed = {}, set()
     last = None
     with open(log, "w") as file:
         job = subprocess.Popen(command, stdout=file, stderr=file)
@@ -89,6 +89,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
                 fail(f"'{' '.join(command)}' does not end within {deadline} s", log)
             there = ranks_of(job.pid)
             seen.update(there)
+            done = len(killed)
             # Not in the last steps: what comes after training is no part of it.
             begun = steps_done(output)
             if next_kill is None and begun > 0:
@@ -96,7 +97,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
             # One that is restarted as a whole, from a checkpoint.
             ready = not restarts or os.path.exists(os.path.join(output, "checkpoints", "last"))
             if done < kills and ready and next_kill and time.monotonic() >= next_kill and begun < steps * 0.9 and there:
-                able = sorted(there)
+                able = sorted(there.keys() - killed)  # one that was killed may still be there for a moment
                 if divided and not recovered(log, done):
                     able = [pid for pid in able if there[pid] == last]  # its successor, in the midst of recovery
                 if not able:
@@ -104,7 +105,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
                 victim = chance.choice(able)
                 try:
                     os.kill(victim, signal.SIGKILL)
-                    done += 1
+                    killed.add(victim)
                     last = there[victim]
                 except ProcessLookupError:
                     pass
@@ -117,7 +118,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
             job.wait()
     if job.returncode != 0:
         fail(f"'{' '.join(command)}' ended with {job.returncode}", log)
-    return seen, done
+    return seen, len(killed)
 
 
 def result_of(output):
