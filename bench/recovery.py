@@ -7,6 +7,7 @@ changes from round to round: rank 1 kills itself with SIGKILL in the middle of a
 the new one too, have done one and the same step again. A contender that fails in a round is named and left out of it.
 
 - lockstep: lockstep run --on-failure replace, examples/recovery: the others keep their processes and repeat the step.
+- lockstep-spare: the same with --spare-ranks 1; rank 1 is killed from outside, when a spare waits.
 - torchrun: all ranks are started again and go on from a checkpoint, by default of the latest step (--save-every).
   torchrun 2.13 keeps one store for all restarts, with the former ranks' addresses in it, which gloo then connects to;
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives each restart a store of its own.
@@ -54,8 +55,11 @@ def contenders(arguments):
     """Those that are there; the others are named with the reason."""
     binaries = (arguments.build / "bin").resolve()
     python = arguments.python.absolute()
-    ours = Contender("lockstep", [binaries / "lockstep", "run", "--on-failure", "replace", "--max-restarts", "999",
-                                  "--nproc-per-node", arguments.ranks, *arguments.flags.split(), binaries / "examples/recovery"])
+    def lockstep(name, *flags, **more):
+        return Contender(name, [binaries / "lockstep", "run", "--on-failure", "replace", "--max-restarts", "999", "--nproc-per-node",
+                                arguments.ranks, *flags, *arguments.flags.split(), binaries / "examples/recovery"], **more)
+
+    ours, spare = lockstep("lockstep"), lockstep("lockstep-spare", "--spare-ranks", 1, spares=True)
     torchrun = Contender("torchrun", [python, "-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1",
                                       "--max-restarts", "999", "--nproc-per-node", arguments.ranks, HERE / "recovery_torch.py",
                                       "--save-every", arguments.save_every],
@@ -63,7 +67,8 @@ def contenders(arguments):
     with_torchft = (arguments.torchft or arguments.python).absolute()
     torchft = Contender("torchft", [with_torchft, HERE / "recovery_torchft.py", "--ranks", arguments.ranks], shrinks=True)
     found = []
-    for contender, test in ((ours, [binaries / "examples/recovery", "--help"]), (torchrun, [python, "-c", "import torch"]),
+    ours_starts = [binaries / "examples/recovery", "--help"]
+    for contender, test in ((ours, ours_starts), (spare, ours_starts), (torchrun, [python, "-c", "import torch"]),
                             (torchft, [with_torchft, "-c", "import torch, torchft"])):
         if contender.name not in arguments.contenders.split(","):
             continue
@@ -86,12 +91,17 @@ def start_seconds(*command):
 
 
 def recover_once(contender, folder, ranks):
-    """The rows of a job in which a rank died and was back. Throws Failed."""
-    with Job(contender, folder, ["--kill-rank", KILLED, "--kill-step", KILL_STEP]) as job:
-        job.wait_for("recovery", lambda rows: recovery_rows.recovery(rows, ranks, KILL_STEP), LIMIT)
+    """The rows of a job in which a rank died and was back, and the step that it died in. Throws Failed."""
+    itself = [] if contender.spares else ["--kill-rank", KILLED, "--kill-step", KILL_STEP]
+    with Job(contender, folder, itself) as job:
+        killed_in = KILL_STEP
+        if contender.spares:
+            job.wait_for("a spare", lambda rows: recovery_rows.all_began(rows, ranks, KILL_STEP) and job.spare_waits(), LIMIT)
+            killed_in = job.kill_and_note(KILLED)
+        job.wait_for("recovery", lambda rows: recovery_rows.recovery(rows, ranks, killed_in), LIMIT)
         time.sleep(AFTERWARDS)
         job.check()
-        return job.rows()
+        return job.rows(), killed_in
 
 
 def measure_rounds(runners, folders, arguments):
@@ -102,12 +112,12 @@ def measure_rounds(runners, folders, arguments):
         turn = index % len(runners)
         for contender in runners[turn:] + runners[:turn]:
             try:
-                rows = recover_once(contender, folders[contender.name], arguments.ranks)
+                rows, killed_in = recover_once(contender, folders[contender.name], arguments.ranks)
             except Failed as failure:
                 say(f"round {index + 1}: {contender.name} is left out: {failure}")
                 continue
-            now[contender.name] = recovery_rows.recovery(rows, arguments.ranks, KILL_STEP)
-            last[contender.name] = recovery_picture.window(rows, arguments.ranks, KILL_STEP)
+            now[contender.name] = recovery_rows.recovery(rows, arguments.ranks, killed_in)
+            last[contender.name] = recovery_picture.window(rows, arguments.ranks, killed_in)
         say(f"round {index + 1}: " + ", ".join(f"{name} {took['all']:.2f} s" for name, took in sorted(now.items())))
         rounds.append(now)
     return rounds, last
@@ -118,9 +128,9 @@ def report_rounds(rounds, runners, ranks):
     for contender in runners:
         took = [now[contender.name] for now in rounds if contender.name in now]
         if not took:
-            say(f"{contender.name:<10} no round was complete")
+            say(f"{contender.name:<14} no round was complete")
             continue
-        line = f"{contender.name:<10} {spread([one['all'] for one in took])}, {len(took)} of {len(rounds)} rounds"
+        line = f"{contender.name:<14} {spread([one['all'] for one in took])}, {len(took)} of {len(rounds)} rounds"
         if contender.shrinks:
             line += f"; the others go on without it after {spread([one['others'] for one in took])}"
         say(line)
@@ -141,7 +151,7 @@ def parse():
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
     parser.add_argument("--python", type=pathlib.Path, default=pathlib.Path(".venv/bin/python"), help="one that has torch")
     parser.add_argument("--torchft", type=pathlib.Path, help="a Python that has torch and torchft; default: --python's")
-    parser.add_argument("--contenders", default="lockstep,torchrun,torchft")
+    parser.add_argument("--contenders", default="lockstep,lockstep-spare,torchrun,torchft")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--save-every", type=int, default=1, help="steps between torchrun's checkpoints")
@@ -177,10 +187,12 @@ def main():
         folders = {contender.name: pathlib.Path(scratch) / contender.name for contender in runners}
         for folder in folders.values():
             folder.mkdir()
-        if "lockstep" in folders:
+        ours = [folders[name] for name in ("lockstep", "lockstep-spare") if name in folders]
+        if ours:
             program = (arguments.build / "bin/examples/recovery").resolve()
-            subprocess.run([program, "--nproc", "1", "--steps", "1"], cwd=folders["lockstep"], stdout=subprocess.DEVNULL,
-                           check=True)  # makes the data
+            for folder in ours:
+                subprocess.run([program, "--nproc", "1", "--steps", "1"], cwd=folder, stdout=subprocess.DEVNULL,
+                               check=True)  # makes the data
             starts = [start_seconds(program, "--help") for _ in range(5)]
             saved["start"] = starts
             say(f"a process of ours starts in {spread(starts)} s (examples/recovery --help)")

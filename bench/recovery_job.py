@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -10,7 +11,10 @@ import uuid
 
 import recovery_rows
 
+SPARE = b"LOCKSTEP_SPARE_FD="  # in the environment of a spare, and of a rank that was one
+STILL = 10  # looks in a row at which a spare sleeps: it waits
 MARK = "RECOVERY_BENCH_JOB"  # in the environment of all processes of a job: how they are found, whoever started them
+TAKEN = re.compile(r"rank (\d+) is pid (\d+) from now on, which was a spare")
 POLL = 0.05  # seconds
 
 
@@ -24,6 +28,7 @@ class Contender:
     command: list  # takes the flags of examples/recovery
     environment: dict = dataclasses.field(default_factory=dict)
     shrinks: bool = False  # steps are made without the dead rank until it is back
+    spares: bool = False  # a process that has started beforehand takes the dead rank's place
 
 
 def last_words(path):
@@ -41,6 +46,7 @@ class Job:
         self.output = folder / "output"
         for old in (self.times, *folder.glob("checkpoint*")):
             old.unlink(missing_ok=True)
+        self.still = 0
         self.mark = uuid.uuid4().hex
         environment = dict(os.environ, **contender.environment, OMP_NUM_THREADS="1", **{MARK: self.mark})
         with open(self.output, "w") as output:
@@ -67,6 +73,7 @@ class Job:
 
     def _processes(self):
         """(pid, rank or None) of each process of this job."""
+        taken = self._former_spares()
         for folder in pathlib.Path("/proc").iterdir():
             if not folder.name.isdigit():
                 continue
@@ -76,7 +83,33 @@ class Job:
                 continue  # it is gone, or somebody else's
             if f"{MARK}={self.mark}".encode() in words:
                 ranks = [int(word[5:]) for word in words if word.startswith(b"RANK=")]
-                yield int(folder.name), ranks[0] if ranks else None
+                yield int(folder.name), taken.get(int(folder.name), ranks[0] if ranks else None)
+
+    def _former_spares(self):
+        """{pid: rank} of ranks that were spares, whose environment, as others see it, has no rank."""
+        return {int(pid): int(rank) for rank, pid in TAKEN.findall(self.output.read_text(errors="replace"))}
+
+    def spare_waits(self):
+        """Whether a spare has started so far as to wait for a rank; called again and again."""
+        asleep = False
+        for pid, rank in self._processes():
+            try:
+                folder = pathlib.Path("/proc") / str(pid)
+                if rank is None and SPARE in (folder / "environ").read_bytes():
+                    asleep = asleep or (folder / "stat").read_text().rpartition(") ")[2].startswith("S")
+            except OSError:
+                pass  # it is gone
+        self.still = self.still + 1 if asleep else 0
+        return self.still >= STILL
+
+    def kill_and_note(self, rank):
+        """Kills it from outside, with the row of a rank that kills itself; how many steps had been done."""
+        with open(self.times, "a") as times:
+            times.write(f"{rank} -1 {time.time():.6f}\n")
+        if not self.kill_rank(rank):
+            raise Failed(f"no process of rank {rank} was there to be killed")
+        rows = self.rows()
+        return recovery_rows.progress(rows, recovery_rows.death(rows)[1])
 
     @staticmethod
     def _kill(pid):

@@ -98,6 +98,23 @@ class Processes(unittest.TestCase):
             self.assertEqual(sorted(rank for _, rank in job._processes() if rank is not None), [0, 2])
         self.assertEqual(list(job._processes()), [])
 
+    def test_a_spare_that_sleeps_waits_and_has_a_rank_once_it_is_said(self):
+        launcher = LAUNCHER.replace("time.sleep(600)\n", """
+environment = dict(os.environ, LOCKSTEP_SPARE_FD="5")
+environment.pop("RANK", None)
+spare = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment)
+print(f"[lockstep] rank 1 is pid {spare.pid} from now on, which was a spare", file=open("taken", "w"))
+time.sleep(600)
+""")
+        with Job(Contender("fake", [sys.executable, "-c", launcher]), self.folder) as job:
+            job.wait_for("a spare", lambda rows: recovery_rows.all_began(rows, 3, 1) and job.spare_waits(), 60)
+            taken = (pathlib.Path(self.folder) / "taken").read_text()
+            job.output.write_text(taken)
+            self.assertFalse(job.spare_waits(), "it is a rank")
+            self.assertEqual(sorted(rank for _, rank in job._processes() if rank is not None), [0, 1, 1, 2])
+            self.assertEqual(job.kill_and_note(1), 1)
+            self.assertEqual(recovery_rows.death(job.rows())[0], 1)
+
     def test_says_what_a_job_ended_with(self):
         with Job(Contender("fake", [sys.executable, "-c", "raise ValueError('no such model')"]), self.folder) as job:
             with self.assertRaisesRegex(Failed, "ended with 1: ValueError: no such model"):

@@ -10,23 +10,25 @@
 #include <exception>
 #include <functional>
 
-// Runs `fn` as the rank that a launcher made this process, or, without a launcher, on `nproc`
+// Runs `fn`, which calls init(), as the rank that a launcher made this process, or, without a launcher, on `nproc`
 // processes that execute this program anew. Returns what main() returns.
-inline int on_ranks(int nproc, const std::function<void(lockstep::Communicator&)>& fn) {
+inline int as_ranks(int nproc, const std::function<void()>& fn) {
   using namespace lockstep;
-  const auto as_rank = [&fn] {
-    Communicator comm = init();
-    fn(comm);
-  };
   try {
-    const auto job = launch::read_job_environment(process_env());
-    if (job.launcher == launch::Launcher::kNone || launch::in_spawned_child()) {
-      return launch::spawn(nproc, as_rank).exit_code;
-    }
-    as_rank();
+    const bool alone = launch::launcher_of(process_env()) == launch::Launcher::kNone;
+    if (alone || launch::in_spawned_child()) return launch::spawn(nproc, fn).exit_code;
+    fn();
     return 0;
   } catch (const std::exception& error) {
     log_error(error.what());
     return 1;
   }
+}
+
+// The same with an `fn` that needs nothing before.
+inline int on_ranks(int nproc, const std::function<void(lockstep::Communicator&)>& fn) {
+  return as_ranks(nproc, [&fn] {
+    lockstep::Communicator comm = lockstep::init();
+    fn(comm);
+  });
 }

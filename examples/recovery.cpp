@@ -52,12 +52,14 @@ void die_if_told(const Settings& settings, int rank, int64_t step) {
   DyingRank::die();
 }
 
-void train(lockstep::Communicator& comm, const Settings& settings) {
-  lockstep::data::generate_digits("data/digits");  // the first rank to come makes it
+void train(const Settings& settings) {
+  // What stands before init() a spare has done when a rank needs it.
+  lockstep::data::generate_digits("data/digits");  // the first process to come makes it
   const auto digits = lockstep::data::mnist("data/digits", {.load_test = false});
 
   torch::manual_seed(1234);
   lockstep::SimpleCnn model;
+  lockstep::Communicator comm = lockstep::init();
   torch::manual_seed(1234 + comm.rank());  // dropout differs from rank to rank
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   lockstep::Recovery run(comm, {.model = model.ptr(), .optimizer = &optimizer});
@@ -105,5 +107,5 @@ int main(int argc, char** argv) {
   app.add_option("--times", settings.times,
                  "append to this file when each rank had done each step, and when one died");
   CLI11_PARSE(app, argc, argv);
-  return on_ranks(settings.nproc, [&](lockstep::Communicator& comm) { train(comm, settings); });
+  return as_ranks(settings.nproc, [&] { train(settings); });
 }

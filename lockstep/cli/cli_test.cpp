@@ -234,6 +234,13 @@ TEST(RunPlan, WrongValuesAreOneClearLine) {
               HasSubstr("--on-failure=replace needs --max-restarts=N"));
   EXPECT_THAT(error_of("--on-failure shrink --max-restarts 2 /bin/true"),
               HasSubstr("--on-failure=shrink contradicts --max-restarts=2"));
+  EXPECT_THAT(error_of("--spare-ranks 1 --max-restarts 2 /bin/true"),
+              HasSubstr("--spare-ranks=1 needs --on-failure=replace"));
+  EXPECT_THAT(error_of("--spare-ranks -1 --on-failure replace --max-restarts 2 /bin/true"),
+              HasSubstr("--spare-ranks=-1: expected a number of spares"));
+  EXPECT_THAT(
+      error_of("--spare-ranks 1 --on-failure replace --max-restarts 2 --no-use-env /bin/true"),
+      HasSubstr("--spare-ranks=1 does not go with ${local_rank}"));
   EXPECT_THAT(error_of("--simulate-failures every=0 /bin/true"),
               HasSubstr("--simulate-failures: 'every=0': every=0: expected seconds above 0"));
   EXPECT_THAT(error_of("--on-failure stop --max-restarts 2 /bin/true"),

@@ -17,6 +17,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/launch/spare_wait.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/trace_writer.h"
@@ -149,6 +150,7 @@ Communicator init(const InitOptions& options) {
 }
 
 Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) {
+  launch::wait_if_spare();
   const EnvLookup env = process_env();
   // The agent reads its ranks through pipes, which stdio would fill 4 KiB at a time.
   if (env("LOCKSTEP_STORE")) std::setvbuf(stdout, nullptr, _IOLBF, 0);

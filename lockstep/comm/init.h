@@ -38,7 +38,9 @@ void check_backend_name(const std::string& name);
 // lines come when they are printed. A rank that was started again alone (lockstep run --role
 // NAME=COUNT,restarts=N) cannot join again what a former process of it has joined, or begun to, and
 // gets InvalidArgument at once; one that replaces a rank which died (--on-failure replace) meets the
-// others in their Communicator::reform(). Throws InvalidArgument, StoreError, Timeout (names the ranks
+// others in their Communicator::reform(). Where the launcher keeps spares (--spare-ranks), one waits here, without a
+// deadline, until it becomes a rank: its environment is complete only then, and changes while it waits
+// (launch/spare_wait.h). Throws InvalidArgument, StoreError, Timeout (names the ranks
 // that did not arrive), PeerLost.
 Communicator init(const InitOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/spare_wait.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
@@ -15,6 +16,7 @@ constexpr const char* kProgramKeys = "program";
 }  // namespace
 
 std::shared_ptr<Store> job_store(Deadline deadline) {
+  launch::wait_if_spare();
   const EnvLookup env = process_env();
   Meeting meeting = decide_meeting({}, env);
   if (meeting.kind == Meeting::Kind::kAlone) return std::make_shared<HashStore>();

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/internal/cpu_mask.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +49,16 @@ std::vector<int> allowed_cpus() {
     if (ok) return cpus;
   }
   return {0};
+}
+
+void move_threads_to(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  const CpuMask mask(cpus);
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    if (const auto id = parse_int(task.path().filename().string(), 1))
+      ::sched_setaffinity(static_cast<pid_t>(*id), mask.size(), mask.get());
+  }
 }
 
 int usable_cpu_count() {

@@ -21,6 +21,7 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/cpu_mask.h"
 
 namespace lockstep {
 namespace {
@@ -133,29 +134,6 @@ int read_exec_error(int fd) {
     return n == sizeof error ? error : 0;
   }
 }
-
-class CpuMask {
- public:
-  explicit CpuMask(const std::vector<int>& cpus) {
-    if (cpus.empty()) return;
-    const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
-    size_ = CPU_ALLOC_SIZE(count);
-    set_ = CPU_ALLOC(count);
-    CPU_ZERO_S(size_, set_);
-    for (const int cpu : cpus) CPU_SET_S(cpu, size_, set_);
-  }
-  ~CpuMask() {
-    if (set_ != nullptr) CPU_FREE(set_);
-  }
-  CpuMask(const CpuMask&) = delete;
-  CpuMask& operator=(const CpuMask&) = delete;
-  const cpu_set_t* get() const { return set_; }
-  size_t size() const { return size_; }
-
- private:
-  cpu_set_t* set_ = nullptr;
-  size_t size_ = 0;
-};
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "lockstep/core/errors.h"
@@ -44,6 +45,7 @@ void check(const LaunchOptions& options) {
         "that are left");
   if (options.on_failure == OnFailure::kReplace && options.max_restarts == 0)
     refuse("on-failure replace needs max-restarts: how often a rank may be replaced");
+  check_spare_ranks(options);
   check_roles(options.roles);
   if (!options.roles.empty() && !options.nodes && rank_count(options.roles) != options.nproc)
     refuse(std::to_string(options.nproc) + " ranks asked for, but the roles have " +
@@ -225,6 +227,26 @@ LaunchResult run(const AgentContext& context) {
 OnFailure on_failure_of(const LaunchOptions& options) {
   const OnFailure usual = options.max_restarts > 0 ? OnFailure::kRestart : OnFailure::kStop;
   return options.on_failure.value_or(usual);
+}
+
+void check_spare_ranks(const LaunchOptions& options) {
+  if (options.spare_ranks == 0) return;
+  const std::string given = "--spare-ranks=" + std::to_string(options.spare_ranks);
+  if (options.spare_ranks < 0 || options.spare_ranks > kMostRanksOfAHost)
+    throw InvalidArgument(given + ": expected a number of spares from 0 to " +
+                          std::to_string(kMostRanksOfAHost));
+  if (on_failure_of(options) != OnFailure::kReplace)
+    throw InvalidArgument(given +
+                          " needs --on-failure=replace: a spare takes a failed rank's place");
+  const auto has_macro = [](const std::string& word) {
+    return word.find(kLocalRankMacro) != std::string::npos;
+  };
+  if (options.substitute_local_rank &&
+      std::any_of(options.command.begin() + 1, options.command.end(), has_macro))
+    throw InvalidArgument(
+        given + " does not go with " + std::string(kLocalRankMacro) +
+        " in the command line (--no-use-env puts it there): a spare is started before it has "
+        "a rank; let the program read LOCAL_RANK after init()");
 }
 
 std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts) {

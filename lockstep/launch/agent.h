@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/net.h"
@@ -103,6 +104,10 @@ struct LaunchOptions {
   // After failures, but for exit code 2: of all ranks, or, with kReplace, of single ones, on each host
   // so often.
   int max_restarts = 0;
+  // Processes a host that are started before a rank needs them, with kReplace: one takes a failed rank's place at once,
+  // having done beforehand what the program does before init() (spare_wait.h). They have no stdin. Their output is shown
+  // once they are a rank.
+  int spare_ranks = 0;
   // Default: kRestart with max_restarts, else kStop. With kRestart, hosts that come or go begin a
   // new generation, too, which is no restart that counts.
   std::optional<OnFailure> on_failure;
@@ -130,6 +135,10 @@ struct LaunchOptions {
   std::optional<NodesOptions> nodes;  // several hosts
 };
 
+// Throws InvalidArgument where spare_ranks does not go with the others.
+void check_spare_ranks(const LaunchOptions& options);
+// In arguments, with substitute_local_rank.
+inline constexpr std::string_view kLocalRankMacro = "${local_rank}";
 OnFailure on_failure_of(const LaunchOptions& options);
 // What --on-failure says: stop, restart, replace or shrink; "": nothing. Throws InvalidArgument, also where it
 // contradicts max_restarts.

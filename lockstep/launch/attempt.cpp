@@ -23,8 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLookForExits = std::chrono::milliseconds(10);  // without pidfds
-constexpr auto kGroupPause = std::chrono::milliseconds(2);
-constexpr auto kKilledGroupTimeout = std::chrono::seconds(2);
 
 // The secret in a file without a name, which the ranks inherit: it is neither on a command line nor
 // in an environment.
@@ -60,7 +58,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
                   job_.node.nodes == 1,
                   on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0,
                   on_failure_of(options_) == OnFailure::kShrink),
-      sentinel_(ranks_) {
+      sentinel_(ranks_ + options_.spare_ranks) {
   if (options_.simulate_failures) {
     // Other moments in every generation and on every host.
     FailureDrill drill = *options_.simulate_failures;
@@ -68,7 +66,8 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
                  static_cast<uint64_t>(job_.node.node_rank);
     failures_.emplace(drill, Clock::now());
   }
-  if (!options_.stdin_for_ranks) no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!options_.stdin_for_ranks || options_.spare_ranks > 0)
+    no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (int rank = 0; rank < ranks_; ++rank) workers_.push_back(start_rank(rank));
   for (int rank = 0; rank < ranks_; ++rank) {
     sights_.push_back({.rank = job_.node.first_rank + rank,
@@ -77,6 +76,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
 }
 
 AttemptResult Attempt::run() {
+  keep_spares();
   watch();
   end_groups();
   for (const auto& worker : workers_) {
@@ -117,7 +117,9 @@ void Attempt::watch() {
     obey(supervisor_.on_time(Clock::now()));
     simulate_failures();
     for (const int rank : supervisor_.take_restarts(Clock::now())) start_again(rank);
+    tend_spares();
   }
+  if (spares_) spares_->dismiss();
 }
 
 void Attempt::simulate_failures() {
@@ -180,6 +182,7 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   if (failures_ && !supervisor_.done()) polls.wake_at(failures_->next_time());
   polls.add(context_.signals.fd(), POLLIN);
   add_ranks(polls);
+  if (spares_) spares_->watch(polls, Clock::now(), spares_needed());
   job_.peers.watch(polls);
   if (job_.peers.take_news()) polls.wake_at(Clock::now());
   add_consoles(polls);
@@ -197,94 +200,12 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   take_orders();
 }
 
-void Attempt::take_signal(int signal) {
-  obey(orders_of_signal(signal));
-  // Ranks that were told to stop before may be followed by others, and shall not be now.
-  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
-  if (stops && !stop_signal_ && (supervisor_.stop_signal() || !job_.peers.last_word()))
-    stop_signal_ = signal;
-  AgentMessage message;
-  message.kind = AgentMessage::Kind::kSignal;
-  message.number = signal == SIGPIPE ? SIGTERM : signal;
-  leaves_ = leaves_ || (signal == SIGTERM && job_.peers.may_leave());
-  if (leaves_) {
-    message.kind = AgentMessage::Kind::kLeave;
-    message.text = signal_name(signal);
-  }
-  job_.peers.tell(message);
-}
-
-void Attempt::take_orders() {
-  // What is for the next generation waits for it.
-  if (job_.peers.plan()->generation != job_.node.generation) return;
-  while (const auto order = job_.peers.next_order()) {
-    if (order->well) {
-      obey(supervisor_.on_stop(Clock::now()));
-      continue;
-    }
-    if (order->signal != 0) {
-      obey(orders_of_signal(order->signal, /*relayed=*/true));
-      continue;
-    }
-    if (!order->asked) {
-      look_at_ranks();
-      write_last_traces("the job failed on another host");
-    }
-    obey(supervisor_.on_stop(Clock::now(), order->asked));
-  }
-}
-
 void Attempt::say_if_served() {
   if (said_served_ || !supervisor_.served()) return;
   said_served_ = true;
   AgentMessage served;
   served.kind = AgentMessage::Kind::kServed;
   job_.peers.tell(served);
-}
-
-std::vector<SignalOrder> Attempt::orders_of_signal(int signal, bool relayed) {
-  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
-  if (!stops) {
-    if (traces_.on() && !supervisor_.done()) write_traces(signal_name(signal));
-  } else {
-    write_last_traces(signal_name(signal) + " to lockstep run");
-  }
-  std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now(), relayed);
-  // Asking for traces must not end ranks that know nothing of the signal.
-  if (!stops && traces_.on()) {
-    std::erase_if(orders, [this](const SignalOrder& order) {
-      return !trace::survives_signal(
-          workers_[static_cast<size_t>(order.local_rank)]->process().pid(), order.signal);
-    });
-  }
-  return orders;
-}
-
-void Attempt::write_traces(const std::string& reason) {
-  const std::string line =
-      traces_.write(board_, ranks_, job_.node.first_rank, job_.node.world_size, reason);
-  context_.err.put(-2, {line}, "");
-}
-
-// What the ranks were in when the job began to end; what they do afterwards says nothing.
-void Attempt::write_last_traces(const std::string& reason) {
-  if (!traces_.on() || ranks_ == 0 || last_traces_written_) return;
-  last_traces_written_ = true;
-  write_traces(reason);
-}
-
-void Attempt::obey(const std::vector<SignalOrder>& orders) {
-  for (const SignalOrder& order : orders) {
-    Subprocess& process = workers_[static_cast<size_t>(order.local_rank)]->process();
-    if (order.group) {
-      process.signal_group(order.signal);
-      // One that stands still could not obey.
-      const RankSight& sight = sights_[static_cast<size_t>(order.local_rank)];
-      if (!sight.stopped_by.empty()) process.signal_group(SIGCONT);
-    } else {
-      process.signal(order.signal);
-    }
-  }
 }
 
 // Looks at all ranks at once, so that of several that are dead the right one is blamed.
@@ -348,48 +269,6 @@ void Attempt::show_complaint_once(int complaining_rank) {
     other.do_not_repeat(complaining.first_lines().text());
     if (other.shown().ends_with(complaining.first_lines().held_text())) {
       complaining.first_lines().do_not_repeat(other.shown());
-    }
-  }
-}
-
-bool Attempt::any_group_alive() {
-  bool alive = false;
-  for (const auto* workers : {&workers_, &former_}) {
-    for (const auto& worker : *workers) {
-      // This process is the reaper of its descendants (agent.cpp): orphans of the group end up
-      // here, so ask for every group.
-      if (worker->process().group_alive()) alive = true;
-    }
-  }
-  return alive;
-}
-
-void Attempt::end_groups() {
-  if (!any_group_alive()) return;
-  const auto signal_all = [&](int signal) {
-    for (const auto* workers : {&workers_, &former_}) {
-      for (const auto& worker : *workers) {
-        if (worker->process().group_alive()) worker->process().signal_group(signal);
-      }
-    }
-  };
-  bool killed = supervisor_.killing();
-  signal_all(killed ? SIGKILL : SIGTERM);
-  // Their children may be what saves.
-  Deadline deadline = Deadline::after(killed                      ? kKilledGroupTimeout
-                                      : supervisor_.stop_signal() ? options_.stop_grace
-                                                                  : options_.grace);
-  const int signals_before = signals_;
-  while (any_group_alive()) {
-    wait_for_events(Clock::now() + kGroupPause);
-    const bool hurry = signals_ > signals_before;
-    if (!killed && (hurry || deadline.expired())) {
-      signal_all(SIGKILL);
-      killed = true;
-      deadline = Deadline::after(kKilledGroupTimeout);
-    } else if (killed && deadline.expired()) {
-      log_warning("a process that a rank started does not die of SIGKILL; it is left behind");
-      return;
     }
   }
 }

@@ -2,6 +2,7 @@
 // role has restarts may be started again meanwhile, alone.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/sentinel.h"
 #include "lockstep/launch/signal_pipe.h"
+#include "lockstep/launch/spares.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker.h"
 #include "lockstep/trace/call_board.h"
@@ -59,8 +61,22 @@ class Attempt {
  private:
   using Time = Supervisor::Time;
 
+  struct Streams {
+    StreamPlan out, err;
+    std::filesystem::path folder;  // of the log files; "": there are none
+  };
+
   std::unique_ptr<Worker> start_rank(int rank);
+  std::unique_ptr<Worker> start_spare(int link);
+  // nullptr: no spare is there.
+  std::unique_ptr<Worker> take_spare(int rank);
   void start_again(int rank);
+  Streams streams_of(int rank);
+  Variables variables_of(int rank, const std::string& error_file);
+  std::vector<int> cpus_of(int rank) const;
+  void keep_spares();
+  int spares_needed() const;
+  void tend_spares();
   void say_restart(const RankExit& exit, bool left_behind);
   void watch();  // until the ranks have ended
   void simulate_failures();
@@ -91,7 +107,7 @@ class Attempt {
   const AttemptJob job_;
   const int ranks_;  // on this host
   UniqueFd secret_file_;
-  UniqueFd no_input_;  // when the ranks have no stdin
+  UniqueFd no_input_;  // for ranks that have no stdin, and for spares
   trace::CallBoard board_;
   const trace::TraceWriter traces_;
   bool last_traces_written_ = false;
@@ -110,6 +126,7 @@ class Attempt {
   bool leaves_ = false;             // the others go on without this host
   std::optional<int> stop_signal_;  // the first to this agent that ends the job, or its part in it
   int signals_ = 0;                 // how many came
+  std::optional<Spares> spares_;
 };
 
 }  // namespace lockstep::launch

@@ -34,32 +34,35 @@ bool user_places_threads(const EnvLookup& env) {
 std::vector<std::string> command_of(const LaunchOptions& options, int rank) {
   std::vector<std::string> command = options.command;
   if (!options.substitute_local_rank) return command;
-  static constexpr std::string_view kMacro = "${local_rank}";
   for (size_t i = 1; i < command.size(); ++i) {
-    for (size_t at = 0; (at = command[i].find(kMacro, at)) != std::string::npos;) {
-      command[i].replace(at, kMacro.size(), std::to_string(rank));
+    for (size_t at = 0; (at = command[i].find(kLocalRankMacro, at)) != std::string::npos;) {
+      command[i].replace(at, kLocalRankMacro.size(), std::to_string(rank));
     }
   }
   return command;
 }
 
+struct ErrorFile {
+  UniqueFd fd;  // of one without a name
+  std::string path;
+};
+
+// Without a name in any folder it cannot be left behind.
+ErrorFile nameless_error_file() {
+  UniqueFd fd(::memfd_create("lockstep-error", MFD_CLOEXEC));
+  if (!fd) throw system_error("memfd_create", errno);
+  std::string path = "/proc/self/fd/" + std::to_string(fd.get());
+  return {std::move(fd), std::move(path)};
+}
+
 }  // namespace
 
-std::unique_ptr<Worker> Attempt::start_rank(int rank) {
-  const EnvLookup env = process_env();
+Variables Attempt::variables_of(int rank, const std::string& error_file) {
   AttemptPlan plan;
   plan.node = job_.node;
   plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
   // Of one of them at most: agent.h.
-  const int restart_count = job_.node.restarts + supervisor_.restarts(rank);
-  const RankNames names = {
-      .role = options_.roles.empty()
-                  ? options_.role
-                  : options_.roles[place_in_role(options_.roles, job_.node.first_rank + rank).role]
-                        .name,
-      .rank = job_.node.first_rank + rank,
-      .local_rank = rank};
-  plan.restart_count = restart_count;
+  plan.restart_count = job_.node.restarts + supervisor_.restarts(rank);
   plan.max_restarts = options_.max_restarts;
   plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
   plan.run_id = options_.run_id;
@@ -71,26 +74,28 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
   plan.default_threads = threads_per_rank(usable_cpu_count(), ranks_);
   plan.memory_of_rank = allowed_memory(ranks_);
   plan.terminal_columns = terminal_columns(context_.out, context_.err);
+  return rank_variables(plan, rank, error_file, process_env());
+}
 
+Attempt::Streams Attempt::streams_of(int rank) {
+  const RankNames names = {
+      .role = options_.roles.empty()
+                  ? options_.role
+                  : options_.roles[place_in_role(options_.roles, job_.node.first_rank + rank).role]
+                        .name,
+      .rank = job_.node.first_rank + rank,
+      .local_rank = rank};
   const Redirect tee = redirect_of(options_.tee, rank),
                  redirect = redirect_of(options_.redirects, rank);
   const bool shown = options_.show_ranks.empty() || options_.show_ranks.contains(rank);
-  std::filesystem::path folder;
-  UniqueFd error_file;
-  std::string error_path;
-  if (context_.logs != nullptr) {
-    folder = context_.logs->rank_folder(job_.node.generation + supervisor_.restarts(rank), rank);
-    error_path = folder / "error.json";
-  } else {
-    // Without a name in any folder it cannot be left behind.
-    error_file.reset(::memfd_create("lockstep-error", MFD_CLOEXEC));
-    if (!error_file) throw system_error("memfd_create", errno);
-    error_path = "/proc/self/fd/" + std::to_string(error_file.get());
-  }
+  Streams streams;
+  if (context_.logs != nullptr)
+    streams.folder =
+        context_.logs->rank_folder(job_.node.generation + supervisor_.restarts(rank), rank);
   const auto stream = [&](bool to_tee, bool to_file, Console& console, const char* name) {
     StreamPlan result;
     result.file_only = to_file && !to_tee;
-    if (to_file || to_tee) result.file = folder / name;
+    if (to_file || to_tee) result.file = streams.folder / name;
     if (shown && !result.file_only) result.console = &console;
     result.earlier = &console == &context_.err ? &context_.out : &context_.err;
     result.prefix = line_prefix(options_, names, &console == &context_.err);
@@ -98,23 +103,92 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
     result.show_unfinished = job_.node.first_rank + rank == 0 && console.terminal();
     return result;
   };
+  streams.out = stream(has_stdout(tee), has_stdout(redirect), context_.out, "stdout.log");
+  streams.err = stream(has_stderr(tee), has_stderr(redirect), context_.err, "stderr.log");
+  return streams;
+}
 
+std::vector<int> Attempt::cpus_of(int rank) const {
+  if (!options_.pin || user_places_threads(process_env())) return {};
+  return cpu_share(allowed_cpus(), ranks_, rank);
+}
+
+std::unique_ptr<Worker> Attempt::start_rank(int rank) {
+  Streams streams = streams_of(rank);
+  ErrorFile error =
+      streams.folder.empty() ? nameless_error_file() : ErrorFile{{}, streams.folder / "error.json"};
   SubprocessOptions start;
   start.command = command_of(options_, rank);
   start.program = options_.program;
-  Variables variables = rank_variables(plan, rank, error_path, env);
+  Variables variables = variables_of(rank, error.path);
   for (const auto& [name, value] : options_.env) variables[name] = value;
   start.env = merge_environment(current_environment(), variables);
-  start.stdin_fd = no_input_.get();
+  if (!options_.stdin_for_ranks) start.stdin_fd = no_input_.get();
   start.inherit = {secret_file_.get(), board_.fd()};
-  if (options_.pin && !user_places_threads(env))
-    start.cpus = cpu_share(allowed_cpus(), ranks_, rank);
-  auto worker = std::make_unique<Worker>(
-      std::move(start), stream(has_stdout(tee), has_stdout(redirect), context_.out, "stdout.log"),
-      stream(has_stderr(tee), has_stderr(redirect), context_.err, "stderr.log"), rank,
-      std::move(error_file), error_path);
+  start.cpus = cpus_of(rank);
+  auto worker =
+      std::make_unique<Worker>(std::move(start), std::move(streams.out), std::move(streams.err),
+                               rank, std::move(error.fd), error.path);
   sentinel_.watch(rank, worker->process().pid());
+  if (spares_) spares_->on_rank_started(std::chrono::steady_clock::now());
   return worker;
+}
+
+// What it writes waits in its pipes, which nobody reads before it has a rank.
+std::unique_ptr<Worker> Attempt::start_spare(int link) {
+  ErrorFile error = nameless_error_file();
+  SubprocessOptions start;
+  start.command = options_.command;
+  start.program = options_.program;
+  Variables variables = variables_of_all(variables_of(0, error.path));
+  variables["TORCHELASTIC_ERROR_FILE"] = error.path;
+  for (const auto& [name, value] : options_.env) variables[name] = value;
+  variables[kSpareFd] = std::to_string(link);
+  start.env = merge_environment(current_environment(), variables);
+  start.stdin_fd = no_input_.get();
+  start.inherit = {secret_file_.get(), board_.fd(), link};
+  return std::make_unique<Worker>(std::move(start), StreamPlan{}, StreamPlan{}, 0,
+                                  std::move(error.fd), error.path);
+}
+
+std::unique_ptr<Worker> Attempt::take_spare(int rank) {
+  if (!spares_ || !spares_->available()) return nullptr;
+  Streams streams = streams_of(rank);
+  const std::filesystem::path error =
+      streams.folder.empty() ? std::filesystem::path() : streams.folder / "error.json";
+  SpareOrder order{.variables = variables_of_one(variables_of(rank, error)), .cpus = cpus_of(rank)};
+  // Without log files it writes its error where it was told to when it was started.
+  if (error.empty()) order.variables.erase("TORCHELASTIC_ERROR_FILE");
+  for (const auto& [name, value] : options_.env) order.variables.erase(name);
+  auto worker = spares_->give(order, rank, std::chrono::steady_clock::now());
+  if (!worker) return nullptr;
+  worker->become(std::move(streams.out), std::move(streams.err), rank, error);
+  const int number = job_.node.first_rank + rank;
+  context_.err.put(
+      -2, {spare_taken_line(number, name_in_role(options_.roles, number), worker->process().pid())},
+      "");
+  return worker;
+}
+
+void Attempt::keep_spares() {
+  if (options_.spare_ranks == 0 || ranks_ == 0) return;
+  spares_.emplace(
+      options_.spare_ranks, sentinel_, ranks_,
+      Spares::Effects{.start = [this](int link) { return start_spare(link); },
+                      .say = [this](const std::string& line) { context_.err.put(-2, {line}, ""); },
+                      .leave = [this](auto worker) { former_.push_back(std::move(worker)); }},
+      std::chrono::steady_clock::now());
+}
+
+// A job that ends needs none.
+int Attempt::spares_needed() const {
+  return supervisor_.stopping() || supervisor_.done() ? 0 : supervisor_.replacements_left();
+}
+
+void Attempt::tend_spares() {
+  if (!spares_) return;
+  if (supervisor_.stopping()) spares_->dismiss();
+  spares_->tend(std::chrono::steady_clock::now(), spares_needed());
 }
 
 void Attempt::start_again(int rank) {
@@ -124,7 +198,8 @@ void Attempt::start_again(int rank) {
   std::erase_if(exits_, [rank](const RankExit& exit) { return exit.local_rank == rank; });
   board_.leave(rank);
   if (worker->process().group_alive()) former_.push_back(std::move(worker));
-  worker = start_rank(rank);
+  auto spare = take_spare(rank);
+  worker = spare ? std::move(spare) : start_rank(rank);
   sights_[static_cast<size_t>(rank)] = {.rank = job_.node.first_rank + rank,
                                         .pid = worker->process().pid()};
 }

@@ -122,6 +122,33 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
          "\n";
 }
 
+namespace {
+
+std::string spares_go_on(bool is_last) {
+  return is_last
+             ? "no more spares are kept after so many in a row: a rank that dies is started anew\n"
+             : "another one is started\n";
+}
+
+}  // namespace
+
+std::string spare_taken_line(int rank, const std::string& role, int pid) {
+  return "[lockstep] rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") +
+         " is pid " + std::to_string(pid) + " from now on, which was a spare\n";
+}
+
+std::string spare_lost_line(const SpareEnd& end) {
+  std::string line = "[lockstep] a spare " + describe_end(end.status) + ", pid " +
+                     std::to_string(end.pid) + ", " +
+                     (end.waited ? "before a rank needed it" : "and had not come to init()");
+  if (!end.last_line.empty()) line += "; its last line: " + end.last_line;
+  return line + "; " + spares_go_on(end.is_last);
+}
+
+std::string spare_not_started_line(const std::string& why, bool is_last) {
+  return "[lockstep] a spare cannot be started: " + why + "; " + spares_go_on(is_last);
+}
+
 std::string format_failure(const WorkerFailure& failure, int world_size) {
   if (failure.complete) return failure.message + "\n";
   const std::string first = "rank " + std::to_string(failure.rank);

@@ -37,4 +37,19 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
 // The same of one that nobody takes the place of: "...; the others go on without it".
 std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 
+// "[lockstep] rank 0 (ps 0) is pid 43 from now on, which was a spare".
+std::string spare_taken_line(int rank, const std::string& role, int pid);
+
+// Of a spare (spares.h) that ended before a rank needed it.
+struct SpareEnd {
+  ExitStatus status;
+  int pid = 0;
+  bool waited = false;         // for a rank; else it had not come to init()
+  std::string last_line = {};  // that it wrote; "": nothing
+  bool is_last = false;        // no more are kept
+};
+// "[lockstep] a spare exited with code 1, pid 42, and had not come to init(); its last line: no such file; ...".
+std::string spare_lost_line(const SpareEnd& end);
+std::string spare_not_started_line(const std::string& why, bool is_last);
+
 }  // namespace lockstep::launch

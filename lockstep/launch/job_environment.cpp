@@ -7,6 +7,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/host_list.h"
 #include "lockstep/launch/mpi_family.h"
+#include "lockstep/launch/spare_wait.h"
 
 namespace lockstep::launch {
 namespace {
@@ -103,9 +104,9 @@ JobEnvironment read_torchrun(const EnvLookup& env) {
 
 // No mpirun says which host a rank is on (OMPI_COMM_WORLD_NODE_RANK is the rank within the host,
 // over all jobs). The number here assumes the default placement, by slot.
-JobEnvironment read_mpirun(const EnvLookup& env, const MpiLauncher& names) {
+JobEnvironment read_mpirun(const EnvLookup& env, Launcher launcher, const MpiLauncher& names) {
   JobEnvironment job;
-  job.launcher = names.family == MpiFamily::kOpenMpi ? Launcher::kOpenMpi : Launcher::kMpich;
+  job.launcher = launcher;
   job.rank = need_int(env, names.rank, 0, names.size);
   job.world_size = need_int(env, names.size, 1, names.rank);
   job.local_rank = need_int(env, names.local_rank, 0, names.rank);
@@ -256,6 +257,7 @@ JobRole read_job_role(const EnvLookup& env) {
 }
 
 JobRole job_role() {
+  wait_if_spare();
   return read_job_role(process_env());
 }
 
@@ -276,12 +278,34 @@ const char* to_string(Launcher launcher) {
   return "unknown";
 }
 
-JobEnvironment read_job_environment(const EnvLookup& env) {
-  if (const auto store = env("LOCKSTEP_STORE")) return read_lockstep(env, *store);
-  if (env("RANK") || env("WORLD_SIZE")) return read_torchrun(env);
+JobEnvironment job_environment() {
+  wait_if_spare();
+  return read_job_environment(process_env());
+}
+
+Launcher launcher_of(const EnvLookup& env) {
+  if (env("LOCKSTEP_STORE")) return Launcher::kLockstep;
+  if (env("RANK") || env("WORLD_SIZE")) return Launcher::kTorchrun;
   // Before Slurm: mpirun inside an allocation may start its own daemons by srun.
-  if (const MpiLauncher* mpirun = mpi_launcher(env)) return read_mpirun(env, *mpirun);
-  if (in_slurm_step(env)) return read_slurm(env);
+  if (const MpiLauncher* mpirun = mpi_launcher(env))
+    return mpirun->family == MpiFamily::kOpenMpi ? Launcher::kOpenMpi : Launcher::kMpich;
+  return in_slurm_step(env) ? Launcher::kSlurm : Launcher::kNone;
+}
+
+JobEnvironment read_job_environment(const EnvLookup& env) {
+  switch (const Launcher launcher = launcher_of(env)) {
+    case Launcher::kLockstep:
+      return read_lockstep(env, *env("LOCKSTEP_STORE"));
+    case Launcher::kTorchrun:
+      return read_torchrun(env);
+    case Launcher::kOpenMpi:
+    case Launcher::kMpich:
+      return read_mpirun(env, launcher, *mpi_launcher(env));
+    case Launcher::kSlurm:
+      return read_slurm(env);
+    case Launcher::kNone:
+      break;
+  }
   return {};
 }
 

@@ -21,6 +21,10 @@ enum class Launcher {
 };
 const char* to_string(Launcher launcher);
 
+// Who has started this process: the first in the order of read_job_environment() whose variables are there. A spare, which
+// has no rank yet, knows that already. Pure. Throws InvalidArgument where Slurm's number of tasks is malformed.
+Launcher launcher_of(const EnvLookup& env);
+
 // 0 <= rank < world_size; 0 <= local_rank < local_world_size; 0 <= node_rank < nodes.
 struct JobEnvironment {
   Launcher launcher = Launcher::kNone;
@@ -42,6 +46,8 @@ struct JobEnvironment {
 // several tasks). Pure. Throws InvalidArgument that names the variable when values are missing,
 // malformed or contradict each other (RANK=3 of WORLD_SIZE=2).
 JobEnvironment read_job_environment(const EnvLookup& env);
+// Of this process. A spare waits here until it has a rank (spare_wait.h).
+JobEnvironment job_environment();
 
 // A role of a job, as its programs see it: the ranks first to first + count - 1.
 struct RoleRanks {
@@ -69,7 +75,7 @@ struct JobRole {
 // ("ps=0-0,trainer=1-4"). Pure. Throws InvalidArgument as read_job_environment() does.
 JobRole read_job_role(const EnvLookup& env);
 
-// Of this process.
+// Of this process; a spare waits, as in job_environment().
 JobRole job_role();
 
 }  // namespace lockstep::launch

@@ -80,6 +80,12 @@ TEST(JobEnvironment, LockstepsOwnAgentComesFirst) {
   EXPECT_EQ(job.store->to_string(), "127.0.0.1:1234");
 }
 
+TEST(JobEnvironment, ASpareKnowsItsLauncherBeforeItHasARank) {
+  const EnvLookup spare = lookup({{"LOCKSTEP_STORE", "127.0.0.1:4000"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(launcher_of(spare), Launcher::kLockstep);
+  EXPECT_THROW(read_job_environment(spare), InvalidArgument);
+}
+
 TEST(JobEnvironment, RanksStartedByHandNeedNoLocalRank) {
   const JobEnvironment job = read(
       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1"}});

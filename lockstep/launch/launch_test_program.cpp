@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"
@@ -41,6 +44,9 @@ int run(const std::vector<std::string>& words) {
       options.stop_grace = std::chrono::milliseconds(std::stoi(value()));
     } else if (words[i] == "restarts") {
       options.max_restarts = std::stoi(value());
+    } else if (words[i] == "spares") {
+      options.on_failure = OnFailure::kReplace;
+      options.spare_ranks = std::stoi(value());
     } else if (words[i] == "prefix") {
       options.prefix = LinePrefix::kRank;
     } else if (words[i] == "log-dir") {
@@ -135,6 +141,29 @@ int play_role() {
   return 0;
 }
 
+// A rank that may be a spare at first; it says when it has begun, in a file of the folder as well, for nobody reads a
+// spare's output, and goes when the folder has a file "end". "slow": it takes long before it asks which rank it is.
+// "brief": it goes at once then.
+int spare_rank(const std::string& folder, const std::string& behaviour) {
+  const int pid = static_cast<int>(::getpid());
+  std::printf("pid %d has begun\n", pid);
+  std::fflush(stdout);
+  if (behaviour == "slow") std::this_thread::sleep_for(std::chrono::seconds(2));
+  std::ofstream(folder + "/" + std::to_string(pid)).flush();
+  const JobEnvironment job = job_environment();
+  std::string cpus;
+  for (const int cpu : allowed_cpus()) cpus += " " + std::to_string(cpu);
+  std::printf("rank %d life %d is pid %d on%s, error file %s\n", job.rank,
+              job.own_restarts.value_or(-1), pid, cpus.c_str(),
+              process_env()("TORCHELASTIC_ERROR_FILE").value_or("").c_str());
+  std::fflush(stdout);
+  std::fprintf(stderr, "pid %d has a rank\n", pid);
+  const Deadline deadline = Deadline::seconds(100);
+  while (behaviour != "brief" && !std::filesystem::exists(folder + "/end") && !deadline.expired())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return deadline.expired() ? 1 : 0;
+}
+
 int spawn_as_told(const std::string& behaviour) {
   if (behaviour == "nested") {
     return spawn(2, [] { spawn(2, [] {}); }).exit_code;
@@ -158,6 +187,7 @@ int spawn_as_told(const std::string& behaviour) {
 int main_of_test(const std::vector<std::string>& words) {
   if (words.size() > 1 && words[0] == "run") return run({words.begin() + 1, words.end()});
   if (words.size() == 2 && words[0] == "rank") return rank(words[1]);
+  if (words.size() == 3 && words[0] == "spare-rank") return spare_rank(words[1], words[2]);
   if (words.size() == 1 && words[0] == "role") return play_role();
   if (words.size() == 2 && words[0] == "spawn") return spawn_as_told(words[1]);
   return 64;

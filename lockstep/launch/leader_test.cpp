@@ -435,15 +435,16 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   options.stop_grace = milliseconds(40'000);
   options.prefix = LinePrefix::kRankAndStream;
   options.prefix_template = "${rank}: ";
+  options.spare_ranks = 2;
   options.tee = {{-1, Redirect::kBoth}};
   options.roles = {{.name = "ps", .ranks = 2, .restarts = 3, .service = true}, {.name = "trainer"}};
   options.nodes.emplace();
   options.nodes->nodes = 2;
   options.nodes->forward = {"COLOUR"};
-  const RemoteOrder order = decode_remote_order(encode(
-      make_order(options, {"b", 1, 4}, {{"10.0.0.1", 77}}, "/work",
-                 {"LOCKSTEP_LOG=debug", "LOCKSTEP_SECRET=x", "LOCKSTEP_STORE=y",
-                  "LOCKSTEP_ROLES=a=0-0", "LOCKSTEP_RESTART_COUNT=1", "COLOUR=blue", "HOME=/h"})));
+  const RemoteOrder order = decode_remote_order(encode(make_order(
+      options, {"b", 1, 4}, {{"10.0.0.1", 77}}, "/work",
+      {"LOCKSTEP_LOG=debug", "LOCKSTEP_SECRET=x", "LOCKSTEP_STORE=y", "LOCKSTEP_ROLES=a=0-0",
+       "LOCKSTEP_RESTART_COUNT=1", "LOCKSTEP_SPARE_FD=5", "COLOUR=blue", "HOME=/h"})));
   EXPECT_EQ(order.directory, "/work");
   EXPECT_EQ(order.env.size(), 2u);
   EXPECT_EQ(order.env.at("LOCKSTEP_LOG"), "debug");
@@ -454,6 +455,7 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   EXPECT_EQ(order.options.stop_grace, options.stop_grace);
   EXPECT_EQ(order.options.prefix, options.prefix);
   EXPECT_EQ(order.options.prefix_template, options.prefix_template);
+  EXPECT_EQ(order.options.spare_ranks, options.spare_ranks);
   EXPECT_EQ(order.options.tee, options.tee);
   EXPECT_EQ(order.options.roles, options.roles);
   EXPECT_EQ(order.options.nodes->number, 1);

@@ -2,9 +2,32 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "lockstep/core/memory_settings.h"
 
 namespace lockstep::launch {
+namespace {
+
+constexpr std::string_view kOfOneRank[] = {"RANK",
+                                           "LOCAL_RANK",
+                                           "ROLE_NAME",
+                                           "ROLE_RANK",
+                                           "ROLE_WORLD_SIZE",
+                                           "TORCHELASTIC_RESTART_COUNT",
+                                           "TORCHELASTIC_MAX_RESTARTS",
+                                           "TORCHELASTIC_ERROR_FILE",
+                                           "LOCKSTEP_RESTART_COUNT",
+                                           "LOCKSTEP_TTY",
+                                           "LOCKSTEP_COLUMNS"};
+
+bool of_one_rank(std::string_view name) {
+  return std::find(std::begin(kOfOneRank), std::end(kOfOneRank), name) != std::end(kOfOneRank);
+}
+
+}  // namespace
 
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env) {
@@ -49,6 +72,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
       {"LOCKSTEP_SECRET", ""},
       {"LOCKSTEP_SECRET_FILE", ""},
       {"LOCKSTEP_SPAWN_CALL", ""},
+      {"LOCKSTEP_SPARE_FD", ""},
       {"LOCKSTEP_TTY", ""},
       {"LOCKSTEP_COLUMNS", ""},
   };
@@ -72,6 +96,20 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
   if (node.first_rank + local_rank == 0 && plan.terminal_columns > 0) {
     variables["LOCKSTEP_TTY"] = "1";
     variables["LOCKSTEP_COLUMNS"] = std::to_string(plan.terminal_columns);
+  }
+  return variables;
+}
+
+Variables variables_of_one(const Variables& of_rank) {
+  Variables variables = of_rank;
+  std::erase_if(variables, [](const auto& variable) { return !of_one_rank(variable.first); });
+  return variables;
+}
+
+Variables variables_of_all(const Variables& of_rank) {
+  Variables variables = of_rank;
+  for (auto& [name, value] : variables) {
+    if (of_one_rank(name)) value.clear();
   }
   return variables;
 }

@@ -38,6 +38,10 @@ using Variables = std::map<std::string, std::string>;
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env);
 
+// Of rank_variables(): what a rank alone has, and what all ranks of the host have, the former then to be removed.
+Variables variables_of_one(const Variables& of_rank);
+Variables variables_of_all(const Variables& of_rank);
+
 // NAME=value lines: `base` with `variables` in the place of the same names, and without those that
 // are to be removed.
 std::vector<std::string> merge_environment(const std::vector<std::string>& base,

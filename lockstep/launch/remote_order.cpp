@@ -14,10 +14,11 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 // Of this job's agent, or of the launching host.
-constexpr std::array<std::string_view, 12> kNotForwarded = {
+constexpr std::array<std::string_view, 13> kNotForwarded = {
     "LOCKSTEP_SECRET",    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",     "LOCKSTEP_STORE",
     "LOCKSTEP_BOARD_FD",  "LOCKSTEP_SPAWN_CALL",  "LOCKSTEP_TTY",           "LOCKSTEP_COLUMNS",
-    "LOCKSTEP_INTERFACE", "LOCKSTEP_ROLES",       "LOCKSTEP_RESTART_COUNT", "LOCKSTEP_GENERATION"};
+    "LOCKSTEP_INTERFACE", "LOCKSTEP_ROLES",       "LOCKSTEP_RESTART_COUNT", "LOCKSTEP_GENERATION",
+    "LOCKSTEP_SPARE_FD"};
 
 std::map<std::string, std::string> forwarded(const std::vector<std::string>& environment,
                                              const std::vector<std::string>& names) {
@@ -108,6 +109,7 @@ std::string encode(const RemoteOrder& order) {
                 {"run_id", o.run_id},
                 {"role", o.role},
                 {"max_restarts", o.max_restarts},
+                {"spare_ranks", o.spare_ranks},
                 {"on_failure", static_cast<int>(on_failure_of(o))},
                 {"simulate_failures",
                  o.simulate_failures
@@ -149,6 +151,7 @@ RemoteOrder decode_remote_order(std::string_view line) {
     o.run_id = value.at("run_id");
     o.role = value.at("role");
     o.max_restarts = value.at("max_restarts");
+    o.spare_ranks = value.at("spare_ranks");
     o.on_failure = static_cast<OnFailure>(value.at("on_failure").get<int>());
     if (const auto& drill = value.at("simulate_failures"); !drill.is_null())
       o.simulate_failures = {std::chrono::milliseconds(drill.at(0).get<int64_t>()),

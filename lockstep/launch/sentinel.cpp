@@ -42,7 +42,7 @@ namespace {
 
 }  // namespace
 
-Sentinel::Sentinel(int ranks) : count_(static_cast<size_t>(std::max(1, ranks))) {
+Sentinel::Sentinel(int places) : count_(static_cast<size_t>(std::max(1, places))) {
   void* memory = ::mmap(nullptr, count_ * sizeof(pid_t), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw system_error("mmap for the sentinel", errno);
@@ -71,12 +71,12 @@ Sentinel::~Sentinel() {
   ::munmap(groups_, count_ * sizeof(pid_t));
 }
 
-void Sentinel::watch(int rank, pid_t group) noexcept {
-  std::atomic_ref(groups_[rank]).store(group);
+void Sentinel::watch(int place, pid_t group) noexcept {
+  std::atomic_ref(groups_[place]).store(group);
 }
 
-void Sentinel::forget(int rank) noexcept {
-  std::atomic_ref(groups_[rank]).store(0);
+void Sentinel::forget(int place) noexcept {
+  std::atomic_ref(groups_[place]).store(0);
 }
 
 }  // namespace lockstep::launch

@@ -15,7 +15,7 @@ class Sentinel {
  public:
   // Forks; the child makes async-signal-safe calls only, holds no descriptor of this process, and
   // waits. Throws SystemError.
-  explicit Sentinel(int ranks);
+  explicit Sentinel(int places);
   // The process ends without doing anything.
   ~Sentinel();
   Sentinel(const Sentinel&) = delete;
@@ -23,9 +23,10 @@ class Sentinel {
 
   // From now on the process group is killed when this process ends in whatever way, but for the
   // destructor.
-  void watch(int rank, pid_t group) noexcept;
-  // The rank's group has no process any more: its number may become another's.
-  void forget(int rank) noexcept;
+  // `place`: below the number of them; a rank's own, or a spare's.
+  void watch(int place, pid_t group) noexcept;
+  // The group of this place has no process any more: its number may become another's.
+  void forget(int place) noexcept;
 
  private:
   size_t count_;

@@ -99,14 +99,15 @@ class Supervisor {
     return ranks_[static_cast<size_t>(local_rank)].restarts;
   }
   bool restarts_are_left(int local_rank) const {
-    return restarts(local_rank) < most_restarts(local_rank) ||
-           (replaced_ < replacements_ && !any_ended_well_);
+    return restarts(local_rank) < most_restarts(local_rank) || replacements_left() > 0;
   }
   // Ranks that failed and that the others go on without.
   int left_behind() const { return left_behind_; }
   // Of all ranks together, and how often that may be.
   int replaced() const { return replaced_; }
   int replacements() const { return replacements_; }
+  // How many more there may come to be.
+  int replacements_left() const { return any_ended_well_ ? 0 : replacements_ - replaced_; }
   // Only services are left here, if any.
   bool served() const { return has_services_ && to_be_served_ == 0; }
   bool stopping() const { return phase_ != Phase::kRunning; }

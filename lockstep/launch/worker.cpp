@@ -71,6 +71,14 @@ OutputStream::OutputStream(StreamPlan plan, int source)
   child_end_ = std::move(pipe.write);
 }
 
+void OutputStream::become(StreamPlan plan, int source) {
+  plan_ = std::move(plan);
+  plan_.file_only = false;
+  source_ = source;
+  first_lines_ = FirstLines(plan_.hold_first_lines);
+  if (!plan_.file.empty()) file_ = open_log(plan_.file);
+}
+
 int OutputStream::child_fd() const {
   return plan_.file_only ? file_.get() : child_end_.get();
 }
@@ -180,6 +188,15 @@ Worker::Worker(SubprocessOptions options, StreamPlan out, StreamPlan err, int lo
       error_file_(std::move(error_file)),
       error_path_(std::move(error_path)),
       process_(start(std::move(options), out_, err_, error_file_.get())) {}
+
+void Worker::become(StreamPlan out, StreamPlan err, int local_rank,
+                    std::filesystem::path error_path) {
+  out_.become(std::move(out), 2 * local_rank);
+  err_.become(std::move(err), 2 * local_rank + 1);
+  if (error_path.empty()) return;
+  error_file_.reset();
+  error_path_ = std::move(error_path);
+}
 
 void Worker::pump_out(OutputStream::Time now) {
   if (out_.has_input()) err_.overtake(now);  // not at its end, which the rank's end brings about

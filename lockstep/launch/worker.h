@@ -51,6 +51,10 @@ class OutputStream {
   // `source` is the stream's number on the console.
   OutputStream(StreamPlan plan, int source);
 
+  // A spare's, which from now on goes where `plan` says, with what waits in its pipe. There the file is written from
+  // the pipe, whatever file_only says.
+  void become(StreamPlan plan, int source);
+
   // The descriptor for the child; closed by started().
   int child_fd() const;
   void started() { child_end_.reset(); }
@@ -92,11 +96,16 @@ class OutputStream {
   Time last_input_{};
 };
 
+// A rank's process, or a spare's.
 class Worker {
  public:
   // Starts the process. `options` without stdout_fd and stderr_fd. Throws LaunchError.
   Worker(SubprocessOptions options, StreamPlan out, StreamPlan err, int local_rank,
          UniqueFd error_file, std::filesystem::path error_path);
+
+  // A spare's, which has become this rank. `error_path`: where it writes its error from now on; "": where it did.
+  // Throws LaunchError.
+  void become(StreamPlan out, StreamPlan err, int local_rank, std::filesystem::path error_path);
 
   Subprocess& process() { return process_; }
   OutputStream& out() { return out_; }

@@ -26,6 +26,9 @@ CASES = {
     "bert-zero3": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
     "lm-fsdp": (16, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
 }
+# With a spare, which is killed as well now and then while it waits: how many steps for a kill, since there is none again before a
+# second has gone.
+SPARES = {"mnist-spare": ("mnist", 300)}
 # All ranks end with one: --max-restarts alone; or with the launcher, too.
 RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
 OF_THE_CLOCK = ("seconds", "samples_per_s")
@@ -39,7 +42,7 @@ def fail(message, log=None):
 
 
 def ranks_of(pid):
-    """The agent's children that are ranks, as {pid: rank}."""
+    """The agent's children that are ranks or spares, as {pid: rank}; a spare has none, nor has a rank that was one."""
     found = {}
     for task in glob.glob(f"/proc/{pid}/task/*/children"):
         try:
@@ -48,8 +51,8 @@ def ranks_of(pid):
             for child in children:
                 with open(f"/proc/{child}/environ", "rb") as file:
                     names = dict(v.split(b"=", 1) for v in file.read().split(b"\0") if b"=" in v)
-                if b"LOCAL_RANK" in names:
-                    found[int(child)] = int(names[b"RANK"])
+                if b"LOCAL_RANK" in names or b"LOCKSTEP_SPARE_FD" in names:
+                    found[int(child)] = int(names.get(b"RANK", -1))
         except OSError:  # it went meanwhile
             pass
     return found
@@ -73,7 +76,7 @@ def recovered(log, kills):
     return text.count("is started again") >= kills and text.rfind(" goes on ") > text.rfind("is started again")
 
 
-def train(command, output, kills, steps, chance, deadline, divided=False, restarts=False):
+def train(command, output, kills, steps, chance, deadline, divided=False, restarts=False, spares=False):
     """Runs it; returns (processes seen, kills done). `divided`: of a state of which each rank has a part, a copy of it being its
     neighbour's: two neighbours do not die at once."""
     log = output + ".log"
@@ -110,7 +113,8 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
                 except ProcessLookupError:
                     pass
                 # Now and then while the others still recover from the one before.
-                next_kill = time.monotonic() + (chance.uniform(0, 0.2) if chance.random() < 0.2 else chance.uniform(0.2, 0.9))
+                soon, late = (1.5, 3) if spares else (0, 0.2) if chance.random() < 0.2 else (0.2, 0.9)
+                next_kill = time.monotonic() + chance.uniform(soon, late)
             time.sleep(0.02)
     finally:
         if job.poll() is None:
@@ -201,21 +205,28 @@ def kill_all(command, output):
 def check(lockstep, case, kills, seed, folder):
     if case in RESTARTED:
         return check_restarts(lockstep, case, seed, folder)
-    steps_a_kill, arguments = CASES[case]
+    spares = ["--spare-ranks", "1"] if case in SPARES else []
+    if spares:
+        of, steps_a_kill = SPARES[case]
+        arguments = CASES[of][1]
+    else:
+        steps_a_kill, arguments = CASES[case]
     steps = steps_a_kill * (kills + 2)
     chance = random.Random(f"{case} {seed}")
     command = command_of(lockstep, arguments, steps)
     quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
     train(command + ["--output", quiet], quiet, 0, steps, chance, 60 + steps)
     begin = time.monotonic()
-    seen, done = train(command + ["--output", killed, "--on-failure", "replace", "--max-restarts", str(10 * kills + 10)], killed, kills,
-                       steps, chance, 120 + 2 * steps + 10 * kills, divided="zero3" in case or "fsdp" in case)
+    seen, done = train(command + ["--output", killed, "--on-failure", "replace", "--max-restarts", str(10 * kills + 10), *spares], killed,
+                       kills, steps, chance, 120 + 2 * steps + 10 * kills, divided="zero3" in case or "fsdp" in case, spares=bool(spares))
     seconds = time.monotonic() - begin
     log = killed + ".log"
     if done < min(kills, 2):
         fail(f"{case}: the machine was too quick for {kills} kills, only {done} were done; seed {seed}", log)
     expect_same(case, killed, quiet, done, seed)
-    if len(seen) > RANKS + done:
+    if spares and "which was a spare" not in open(log).read():
+        fail(f"{case}: {done} kills, and no spare took a rank's place; seed {seed}", log)
+    if len(seen) > RANKS + done + len(spares) // 2:
         fail(f"{case}: {len(seen)} processes of ranks after {done} kills: a rank that nobody killed has gone; seed {seed}", log)
     print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them", flush=True)
 
@@ -225,7 +236,7 @@ def main():
     parser.add_argument("--bin", required=True, help="where lockstep is")
     parser.add_argument("--kills", type=int, default=100 if os.environ.get("LOCKSTEP_LONG_TESTS") == "1" else 4, help="a case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *RESTARTED])
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *SPARES, *RESTARTED])
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     folder = tempfile.mkdtemp(prefix="lockstep-kills-")

@@ -36,10 +36,20 @@ std::optional<std::string> variable_of(int pid, const std::string& name) {
   return std::nullopt;
 }
 
-int number_of(int pid, const std::string& name, int fallback) {
+std::optional<int> number_of(int pid, const std::string& name) {
   const auto text = variable_of(pid, name);
   const auto number = text ? parse_int(*text, 0, INT32_MAX) : std::nullopt;
-  return number ? static_cast<int>(*number) : fallback;
+  return number ? std::optional(static_cast<int>(*number)) : std::nullopt;
+}
+
+// The host's ranks have numbers in a row, from this one on. Of one that was a spare at first, others see the environment
+// of a spare, which has no rank.
+int first_rank_of(const trace::CallBoard& board) {
+  for (int local = 0; local < board.ranks(); ++local) {
+    if (const auto rank = number_of(static_cast<int>(board.pid(local)), "RANK"))
+      return *rank - local;
+  }
+  return 0;
 }
 
 // The board that a process holds, opened for reading.
@@ -61,10 +71,10 @@ bool alive(int pid) {
   return state != '\0' && state != 'Z' && state != 'X';
 }
 
-// Who holds it and is none of its ranks.
+// Who holds it and is none of its ranks, nor a spare.
 int launcher_of(const LiveJob& job) {
   for (const int pid : job.processes) {
-    bool rank = false;
+    bool rank = variable_of(pid, "LOCKSTEP_SPARE_FD").has_value();
     for (int local = 0; local < job.board.ranks(); ++local)
       rank |= job.board.pid(local) == static_cast<uint32_t>(pid);
     if (!rank) return pid;
@@ -123,11 +133,12 @@ LiveJob find_live_job(int pid) {
 std::vector<trace::TraceFile> read_live(const LiveJob& job) {
   std::vector<trace::TraceFile> ranks;
   const trace::BoardClock now = trace::read_clock();
+  const int first = first_rank_of(job.board);
   for (int local = 0; local < job.board.ranks(); ++local) {
     const int pid = static_cast<int>(job.board.pid(local));
     if (pid == 0 || !alive(pid)) continue;
-    ranks.push_back(trace::trace_of(job.board, local, number_of(pid, "RANK", local),
-                                    number_of(pid, "WORLD_SIZE", job.board.ranks()), ""));
+    ranks.push_back(trace::trace_of(job.board, local, first + local,
+                                    number_of(pid, "WORLD_SIZE").value_or(job.board.ranks()), ""));
   }
   for (trace::TraceFile& rank : ranks) rank.now = now;
   return ranks;

@@ -190,6 +190,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.stop_grace = std::chrono::milliseconds(static_cast<int64_t>(stop_grace * 1000));
   options.max_restarts = flags.max_restarts;
   options.on_failure = launch::parse_on_failure(flags.on_failure, flags.max_restarts);
+  options.spare_ranks = flags.spare_ranks;
   if (!flags.simulate_failures.empty())
     options.simulate_failures = with_flag("--simulate-failures", [&] {
       return launch::parse_failure_drill(flags.simulate_failures);
@@ -227,6 +228,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
       options.env[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   if (!flags.backend.empty()) options.env["LOCKSTEP_BACKEND"] = flags.backend;
+  launch::check_spare_ranks(options);
   plan.by_mpirun = flags.backend == "mpi" || flags.backend == "hierarchical:mpi";
   if (plan.by_mpirun) check_mpi_flags(flags, plan);
   if (!flags.numa_binding.empty()) {

@@ -51,6 +51,11 @@ class RunParser {
           "go on where the program recovers, or shrink: they go on without it",
           "WAY");
     value(
+        "--spare-ranks", "", flags.spare_ranks,
+        "With --on-failure replace: keep so many processes that have started as far as init(), to "
+        "take a failed rank's place at once",
+        "N");
+    value(
         "--simulate-failures", "", flags.simulate_failures,
         "Kill a rank of this host now and then, on average every so many seconds, to see what the "
         "program makes of it",

@@ -32,6 +32,7 @@ struct RunFlags {
   std::vector<std::string> roles;  // --role with a number of ranks: NAME=COUNT[,...]
   int max_restarts = 0;
   std::string on_failure;
+  int spare_ranks = 0;
   std::string simulate_failures;
   double grace = 5;
   std::optional<double> stop_grace;  // 25, or grace where that is more

@@ -112,6 +112,11 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   app.add_option("--max-restarts", result.max_restarts,
                  "how often all ranks are restarted, or single ones replaced [0]")
       ->type_name("N");
+  app.add_option("--spare-ranks", result.spare_ranks,
+                 "with --on-failure replace: so many processes that have started already take the "
+                 "place of a "
+                 "rank that dies [0]")
+      ->type_name("N");
   app.add_flag("--quiet", result.quiet, "no summary at the end");
   parse(app, arguments);
   if (&recipe_of(result.recipe) != &likely) {
@@ -120,6 +125,10 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   }
   if (result.max_restarts < 0) throw InvalidArgument("--max-restarts must not be negative");
   result.on_failure = launch::parse_on_failure(on_failure, result.max_restarts);
+  launch::LaunchOptions spares;
+  spares.spare_ranks = result.spare_ranks;
+  spares.on_failure = result.on_failure;
+  launch::check_spare_ranks(spares);
   if (result.on_failure == launch::OnFailure::kReplace && !result.record.empty())
     throw InvalidArgument(
         "--record keeps every step of one process, and --on-failure=replace has several of a rank; "

@@ -24,6 +24,7 @@ struct TrainArguments {
   bool quiet = false;                           // no summary at the end
   std::optional<launch::OnFailure> on_failure;  // where this command starts the ranks
   int max_restarts = 0;
+  int spare_ranks = 0;
 
   bool gives(const std::string& field) const;
 };

@@ -104,6 +104,7 @@ int start_ranks(const TrainPlan& plan, const TrainArguments& arguments, const St
   options.nproc = static_cast<int>(plan.config.nproc);
   options.on_failure = arguments.on_failure;
   options.max_restarts = arguments.max_restarts;
+  options.spare_ranks = arguments.spare_ranks;
   options.run_id = to_hex(random_bytes(8));  // by which a restarted run knows its own checkpoints
   const int code = launch::launch(options).exit_code;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
@@ -117,7 +118,7 @@ int start_ranks(const TrainPlan& plan, const TrainArguments& arguments, const St
 int train_command(const Arguments& arguments) {
   return run_guarded("train", [&] {
     TrainArguments parsed = parse_train_arguments(arguments);
-    const auto job = launch::read_job_environment(process_env());
+    const auto job = launch::job_environment();
     const bool alone = job.launcher == launch::Launcher::kNone;
     // Ranks that were started again go on from what they have saved, as many or not.
     // Where single ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.

@@ -1,0 +1,147 @@
+// The part of Attempt that passes signals on and ends ranks.
+#include <signal.h>
+
+#include <chrono>
+#include <vector>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/process_state.h"
+#include "lockstep/launch/attempt.h"
+#include "lockstep/launch/failure_report.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kGroupPause = std::chrono::milliseconds(2);
+constexpr auto kKilledGroupTimeout = std::chrono::seconds(2);
+
+}  // namespace
+
+void Attempt::take_signal(int signal) {
+  obey(orders_of_signal(signal));
+  // Ranks that were told to stop before may be followed by others, and shall not be now.
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  if (stops && !stop_signal_ && (supervisor_.stop_signal() || !job_.peers.last_word()))
+    stop_signal_ = signal;
+  AgentMessage message;
+  message.kind = AgentMessage::Kind::kSignal;
+  message.number = signal == SIGPIPE ? SIGTERM : signal;
+  leaves_ = leaves_ || (signal == SIGTERM && job_.peers.may_leave());
+  if (leaves_) {
+    message.kind = AgentMessage::Kind::kLeave;
+    message.text = signal_name(signal);
+  }
+  job_.peers.tell(message);
+}
+
+void Attempt::take_orders() {
+  // What is for the next generation waits for it.
+  if (job_.peers.plan()->generation != job_.node.generation) return;
+  while (const auto order = job_.peers.next_order()) {
+    if (order->well) {
+      obey(supervisor_.on_stop(Clock::now()));
+      continue;
+    }
+    if (order->signal != 0) {
+      obey(orders_of_signal(order->signal, /*relayed=*/true));
+      continue;
+    }
+    if (!order->asked) {
+      look_at_ranks();
+      write_last_traces("the job failed on another host");
+    }
+    obey(supervisor_.on_stop(Clock::now(), order->asked));
+  }
+}
+
+std::vector<SignalOrder> Attempt::orders_of_signal(int signal, bool relayed) {
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  if (!stops) {
+    if (traces_.on() && !supervisor_.done()) write_traces(signal_name(signal));
+  } else {
+    write_last_traces(signal_name(signal) + " to lockstep run");
+  }
+  std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now(), relayed);
+  // Asking for traces must not end ranks that know nothing of the signal.
+  if (!stops && traces_.on()) {
+    std::erase_if(orders, [this](const SignalOrder& order) {
+      return !trace::survives_signal(
+          workers_[static_cast<size_t>(order.local_rank)]->process().pid(), order.signal);
+    });
+  }
+  return orders;
+}
+
+void Attempt::write_traces(const std::string& reason) {
+  const std::string line =
+      traces_.write(board_, ranks_, job_.node.first_rank, job_.node.world_size, reason);
+  context_.err.put(-2, {line}, "");
+}
+
+// What the ranks were in when the job began to end; what they do afterwards says nothing.
+void Attempt::write_last_traces(const std::string& reason) {
+  if (!traces_.on() || ranks_ == 0 || last_traces_written_) return;
+  last_traces_written_ = true;
+  write_traces(reason);
+}
+
+void Attempt::obey(const std::vector<SignalOrder>& orders) {
+  for (const SignalOrder& order : orders) {
+    Subprocess& process = workers_[static_cast<size_t>(order.local_rank)]->process();
+    if (order.group) {
+      process.signal_group(order.signal);
+      // One that stands still could not obey.
+      const RankSight& sight = sights_[static_cast<size_t>(order.local_rank)];
+      if (!sight.stopped_by.empty()) process.signal_group(SIGCONT);
+    } else {
+      process.signal(order.signal);
+    }
+  }
+}
+
+bool Attempt::any_group_alive() {
+  bool alive = false;
+  for (const auto* workers : {&workers_, &former_}) {
+    for (const auto& worker : *workers) {
+      // This process is the reaper of its descendants (agent.cpp): orphans of the group end up
+      // here, so ask for every group.
+      if (worker->process().group_alive()) alive = true;
+    }
+  }
+  return alive;
+}
+
+void Attempt::end_groups() {
+  if (!any_group_alive()) return;
+  const auto signal_all = [&](int signal) {
+    for (const auto* workers : {&workers_, &former_}) {
+      for (const auto& worker : *workers) {
+        if (worker->process().group_alive()) worker->process().signal_group(signal);
+      }
+    }
+  };
+  bool killed = supervisor_.killing();
+  signal_all(killed ? SIGKILL : SIGTERM);
+  // Their children may be what saves.
+  Deadline deadline = Deadline::after(killed                      ? kKilledGroupTimeout
+                                      : supervisor_.stop_signal() ? options_.stop_grace
+                                                                  : options_.grace);
+  const int signals_before = signals_;
+  while (any_group_alive()) {
+    wait_for_events(Clock::now() + kGroupPause);
+    const bool hurry = signals_ > signals_before;
+    if (!killed && (hurry || deadline.expired())) {
+      signal_all(SIGKILL);
+      killed = true;
+      deadline = Deadline::after(kKilledGroupTimeout);
+    } else if (killed && deadline.expired()) {
+      log_warning("a process that a rank started does not die of SIGKILL; it is left behind");
+      return;
+    }
+  }
+}
+
+}  // namespace lockstep::launch
