@@ -23,12 +23,12 @@ RANKS = 3
 CASES = {
     "mnist": (40, ["mnist", "--data", "digits", "--batch-size", "16"]),
     "bert-ddp": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24"]),
-    "bert-zero3": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
-    "lm-fsdp": (16, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
+    "bert-zero3": (24, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
+    "lm-fsdp": (24, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
 }
 # With a spare, which is killed as well now and then while it waits: how many steps for a kill, since there is none again before a
 # second has gone.
-SPARES = {"mnist-spare": ("mnist", 300)}
+SPARES = {"mnist-spare": ("mnist", 200)}
 # All ranks end with one: --max-restarts alone; or with the launcher, too.
 RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
 OF_THE_CLOCK = ("seconds", "samples_per_s")
@@ -103,7 +103,8 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
                 able = sorted(there.keys() - killed)  # one that was killed may still be there for a moment
                 if divided and not recovered(log, done):
                     able = [pid for pid in able if there[pid] == last]  # its successor, in the midst of recovery
-                if not able:
+                if not able:  # nor is it to be killed as soon as it comes, time and again
+                    next_kill = time.monotonic() + chance.uniform(0, 0.5)
                     continue
                 victim = chance.choice(able)
                 try:
@@ -112,9 +113,10 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
                     last = there[victim]
                 except ProcessLookupError:
                     pass
-                # Now and then while the others still recover from the one before.
-                soon, late = (1.5, 3) if spares else (0, 0.2) if chance.random() < 0.2 else (0.2, 0.9)
-                next_kill = time.monotonic() + chance.uniform(soon, late)
+                # Now and then while the others still recover from the one before. Where a death costs some steps, not so often that
+                # training stands still.
+                usual = (1.5, 3) if spares else (0.5, 2.5) if divided else (0.2, 0.9)
+                next_kill = time.monotonic() + chance.uniform(*((0, 0.2) if not spares and chance.random() < 0.2 else usual))
             time.sleep(0.02)
     finally:
         if job.poll() is None:
