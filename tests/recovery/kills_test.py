@@ -81,7 +81,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
     neighbour's: two neighbours do not die at once."""
     log = output + ".log"
     seen, killed = {}, set()
-    last = None
+    last, in_a_row = None, 0
     with open(log, "w") as file:
         job = subprocess.Popen(command, stdout=file, stderr=file)
     end = time.monotonic() + deadline
@@ -101,15 +101,19 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
             ready = not restarts or os.path.exists(os.path.join(output, "checkpoints", "last"))
             if done < kills and ready and next_kill and time.monotonic() >= next_kill and begun < steps * 0.9 and there:
                 able = sorted(there.keys() - killed)  # one that was killed may still be there for a moment
-                if divided and not recovered(log, done):
-                    able = [pid for pid in able if there[pid] == last]  # its successor, in the midst of recovery
-                if not able:  # nor is it to be killed as soon as it comes, time and again
+                if divided and (len(there) < RANKS or not recovered(log, done)):
+                    # Its successor, in the midst of recovery; but some time there is to be an end to that.
+                    able = [pid for pid in able if there[pid] == last and in_a_row < 3]
+                else:
+                    in_a_row = 0
+                if not able:  # nor is it to be killed as soon as it comes
                     next_kill = time.monotonic() + chance.uniform(0, 0.5)
                     continue
                 victim = chance.choice(able)
                 try:
                     os.kill(victim, signal.SIGKILL)
                     killed.add(victim)
+                    in_a_row += 1
                     last = there[victim]
                 except ProcessLookupError:
                     pass
@@ -218,19 +222,24 @@ def check(lockstep, case, kills, seed, folder):
     command = command_of(lockstep, arguments, steps)
     quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
     train(command + ["--output", quiet], quiet, 0, steps, chance, 60 + steps)
-    begin = time.monotonic()
+    begin, divided = time.monotonic(), "zero3" in case or "fsdp" in case
     seen, done = train(command + ["--output", killed, "--on-failure", "replace", "--max-restarts", str(10 * kills + 10), *spares], killed,
-                       kills, steps, chance, 120 + 2 * steps + 10 * kills, divided="zero3" in case or "fsdp" in case, spares=bool(spares))
+                       kills, steps, chance, 120 + 2 * steps + 10 * kills, divided=divided, spares=bool(spares))
     seconds = time.monotonic() - begin
     log = killed + ".log"
     if done < min(kills, 2):
         fail(f"{case}: the machine was too quick for {kills} kills, only {done} were done; seed {seed}", log)
     expect_same(case, killed, quiet, done, seed)
-    if spares and "which was a spare" not in open(log).read():
+    with open(log) as file:
+        text = file.read()
+    if spares and "which was a spare" not in text:
         fail(f"{case}: {done} kills, and no spare took a rank's place; seed {seed}", log)
-    if len(seen) > RANKS + done + len(spares) // 2:
+    # The log does not say when all have recovered, so that a rank and the keeper of its copy may be killed within one recovery.
+    lost = text.count("which kept a copy of it; start again from the last checkpoint") if divided else 0
+    if len(seen) > RANKS + done + len(spares) // 2 + RANKS * lost:
         fail(f"{case}: {len(seen)} processes of ranks after {done} kills: a rank that nobody killed has gone; seed {seed}", log)
-    print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them", flush=True)
+    print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them" +
+          (f"; a rank died with its keeper, and all went on from a checkpoint: {lost}" if lost else ""), flush=True)
 
 
 def main():
