@@ -301,6 +301,25 @@ TEST(Agent, WhatIsReturnedBecauseTheAgentStopsIsNoAnswer) {
   }
 }
 
+// Nor has one that ends because its deadline has passed, although the caller's own clock may be late.
+TEST_F(AgentTest, WhatIsReturnedBehindTheDeadlineIsNoAnswer) {
+  Registry registry;
+  registry.add("spin", [] {
+    while (!cancelled()) continue;
+    return true;
+  });
+  registry.add("throw", [] {
+    while (!cancelled()) continue;
+    throw DataError("cancelled");
+  });
+  Agent c = town_.agent("c", std::move(registry));
+  for (int i = 0; i < 100; ++i) {
+    const auto to_c = a_.to("c", {.timeout = std::chrono::milliseconds(3)});
+    EXPECT_THROW(to_c.rpc_sync<bool>("spin"), Timeout) << "time " << i;
+    EXPECT_THROW(to_c.rpc_sync("throw"), Timeout) << "time " << i;
+  }
+}
+
 TEST(Agent, BackPressureIsSaidInTheError) {
   const Town town;
   Agent b = town.agent("b", functions());
