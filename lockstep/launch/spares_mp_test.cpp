@@ -188,32 +188,42 @@ TEST(Spares, OneHasTheProcessorsOfItsRank) {
   EXPECT_NE(cpus["rank 1 life 1"], cpus["rank 0 life 0"]);
 }
 
+// A job with log files, after rank 1 has died and a spare is it.
+class LoggedJob {
+ public:
+  explicit LoggedJob(const std::string& how, const std::string& streams)
+      : job({"spares", "1", "log-dir", logs_.path().string(), how, streams}),
+        spare(job.await_spare()) {
+    ::kill(job.await_life(1, 0), SIGKILL);
+    job.await_life(1, 1);
+    EXPECT_EQ(job.end(), 0);
+  }
+  // Of the new rank.
+  std::filesystem::path folder() const {
+    return std::filesystem::directory_iterator(logs_.path())->path() / "attempt_1/1";
+  }
+
+ private:
+  TestDirectory logs_;
+
+ public:
+  Job job;
+  const int spare;
+};
+
 TEST(Spares, LogFilesHaveWhatOneWroteBeforeAndAfterwards) {
-  const TestDirectory logs;
-  Job job({"spares", "1", "log-dir", logs.path().string(), "tee", "1"});
-  const int spare = job.await_spare();
-  ::kill(job.await_life(1, 0), SIGKILL);
-  job.await_life(1, 1);
-  EXPECT_EQ(job.end(), 0);
-  const std::filesystem::path folder =
-      std::filesystem::directory_iterator(logs.path())->path() / "attempt_1/1";
-  EXPECT_THAT(text_of(folder / "stdout.log"),
-              AllOf(HasSubstr("pid " + std::to_string(spare) + " has begun\nrank 1 life 1 is pid "),
-                    HasSubstr(", error file " + (folder / "error.json").string())));
+  const LoggedJob logged("tee", "1");
+  EXPECT_THAT(
+      text_of(logged.folder() / "stdout.log"),
+      AllOf(HasSubstr("pid " + std::to_string(logged.spare) + " has begun\nrank 1 life 1 is pid "),
+            HasSubstr(", error file " + (logged.folder() / "error.json").string())));
 }
 
 TEST(Spares, RedirectedOutputGoesToTheFileAlone) {
-  const TestDirectory logs;
-  Job job({"spares", "1", "log-dir", logs.path().string(), "redirects", "1:2"});
-  const int spare = job.await_spare();
-  ::kill(job.await_life(1, 0), SIGKILL);
-  job.await_life(1, 1);
-  EXPECT_EQ(job.end(), 0);
-  const std::filesystem::path folder =
-      std::filesystem::directory_iterator(logs.path())->path() / "attempt_1/1";
-  const std::string said = "pid " + std::to_string(spare) + " has a rank\n";
-  EXPECT_EQ(text_of(folder / "stderr.log"), said);
-  EXPECT_THAT(job.agent.err, Not(HasSubstr(said)));
+  const LoggedJob logged("redirects", "1:2");
+  const std::string said = "pid " + std::to_string(logged.spare) + " has a rank\n";
+  EXPECT_EQ(text_of(logged.folder() / "stderr.log"), said);
+  EXPECT_THAT(logged.job.agent.err, Not(HasSubstr(said)));
 }
 
 // Both programs of the script find the rank that it has become.

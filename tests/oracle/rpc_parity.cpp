@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
     const std::string run = std::string(argv[2]) + "-" + argv[3] + ".safetensors";
     std::map<std::string, at::Tensor> input;
     for (const auto& [name, tensor] : read_safetensors(folder / "case.safetensors").tensors)
-      input[name] = tensor.clone();
+      input[name] = tensor;
     write_safetensors(folder / ("ours-" + run), over_agents(input, std::stoi(argv[2]), argv[3]));
     write_safetensors(folder / ("alone-" + run), alone(input, argv[3]));
     return 0;

@@ -20,15 +20,15 @@ import time
 
 RANKS = 3
 # Steps for a kill, so that there is time for all of them; and what a case trains.
+MNIST = ["mnist", "--data", "digits", "--batch-size", "16"]
 CASES = {
-    "mnist": (40, ["mnist", "--data", "digits", "--batch-size", "16"]),
+    "mnist": (40, MNIST),
+    # With a spare, which is killed as well now and then while it waits; there is none again before a second has gone.
+    "mnist-spare": (200, MNIST),
     "bert-ddp": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24"]),
     "bert-zero3": (24, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
     "lm-fsdp": (24, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
 }
-# With a spare, which is killed as well now and then while it waits: how many steps for a kill, since there is none again before a
-# second has gone.
-SPARES = {"mnist-spare": ("mnist", 200)}
 # All ranks end with one: --max-restarts alone; or with the launcher, too.
 RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
 OF_THE_CLOCK = ("seconds", "samples_per_s")
@@ -211,20 +211,18 @@ def kill_all(command, output):
 def check(lockstep, case, kills, seed, folder):
     if case in RESTARTED:
         return check_restarts(lockstep, case, seed, folder)
-    spares = ["--spare-ranks", "1"] if case in SPARES else []
-    if spares:
-        of, steps_a_kill = SPARES[case]
-        arguments = CASES[of][1]
-    else:
-        steps_a_kill, arguments = CASES[case]
+    steps_a_kill, arguments = CASES[case]
     steps = steps_a_kill * (kills + 2)
     chance = random.Random(f"{case} {seed}")
     command = command_of(lockstep, arguments, steps)
     quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
     train(command + ["--output", quiet], quiet, 0, steps, chance, 60 + steps)
-    begin, divided = time.monotonic(), "zero3" in case or "fsdp" in case
-    seen, done = train(command + ["--output", killed, "--on-failure", "replace", "--max-restarts", str(10 * kills + 10), *spares], killed,
-                       kills, steps, chance, 120 + 2 * steps + 10 * kills, divided=divided, spares=bool(spares))
+    divided, spares = "zero3" in case or "fsdp" in case, int("spare" in case)
+    if spares:
+        command += ["--spare-ranks", str(spares)]
+    begin = time.monotonic()
+    seen, done = train(command + ["--output", killed, "--on-failure", "replace", "--max-restarts", str(10 * kills + 10)], killed, kills,
+                       steps, chance, 120 + 2 * steps + 10 * kills, divided=divided, spares=spares > 0)
     seconds = time.monotonic() - begin
     log = killed + ".log"
     if done < min(kills, 2):
@@ -236,7 +234,7 @@ def check(lockstep, case, kills, seed, folder):
         fail(f"{case}: {done} kills, and no spare took a rank's place; seed {seed}", log)
     # The log does not say when all have recovered, so that a rank and the keeper of its copy may be killed within one recovery.
     lost = text.count("which kept a copy of it; start again from the last checkpoint") if divided else 0
-    if len(seen) > RANKS + done + len(spares) // 2 + RANKS * lost:
+    if len(seen) > RANKS + done + spares + RANKS * lost:
         fail(f"{case}: {len(seen)} processes of ranks after {done} kills: a rank that nobody killed has gone; seed {seed}", log)
     print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them" +
           (f"; a rank died with its keeper, and all went on from a checkpoint: {lost}" if lost else ""), flush=True)
@@ -247,7 +245,7 @@ def main():
     parser.add_argument("--bin", required=True, help="where lockstep is")
     parser.add_argument("--kills", type=int, default=100 if os.environ.get("LOCKSTEP_LONG_TESTS") == "1" else 4, help="a case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *SPARES, *RESTARTED])
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *RESTARTED])
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     folder = tempfile.mkdtemp(prefix="lockstep-kills-")

@@ -31,7 +31,7 @@ Task Served::task() {
 }
 
 void Served::run() {
-  if (cancelled_ || deadline_.expired()) {
+  if (nobody_waits()) {
     if (end()) ended();
     return;
   }
@@ -108,8 +108,7 @@ void Served::error(std::exception_ptr error) {
 // Nobody waits any more where the deadline has passed or the call was cancelled, nor does an answer leave an agent that
 // stops: what a function returns because of that is no result. Its caller's own deadline says so, or the link's end.
 void Served::answer(MessageKind kind, Writer& writer) {
-  if (core_->stopped() || cancelled_.load(std::memory_order_acquire) || deadline_.expired())
-    return core_->held_by(writer.holds(), nullptr);
+  if (core_->stopped() || nobody_waits()) return core_->held_by(writer.holds(), nullptr);
   const bool sent = link_->send({kind, number_}, writer.body(), {}, writer.tensors(),
                                 core_->reactor().busy() ? Link::When::kSoon : Link::When::kNow);
   core_->held_by(writer.holds(), sent ? link_ : nullptr);

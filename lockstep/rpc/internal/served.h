@@ -51,6 +51,9 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
     std::shared_ptr<Served> of;
   };
 
+  bool nobody_waits() const {
+    return cancelled_.load(std::memory_order_acquire) || deadline_.expired();
+  }
   bool end() noexcept { return !ended_.exchange(true, std::memory_order_acq_rel); }
   void answer(MessageKind kind, Writer& writer);
   void ended();
