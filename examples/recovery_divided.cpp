@@ -63,7 +63,7 @@ void train(lockstep::Communicator& comm, const Settings& settings) {
       double sum = 0;
       for (const at::Tensor& parameter : net->parameters())
         sum += parameter.detach().to(at::kDouble).abs().sum().item<double>();
-      run.comm().barrier();  // until all are here, a rank may need another one's share
+      run.finish();  // until all are here, a rank may need another one's share
       if (run.comm().rank() == 0)
         std::printf("%lld steps, sum of all parameters' magnitudes %.17g\n",
                     static_cast<long long>(run.step()), sum);

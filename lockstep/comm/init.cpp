@@ -62,7 +62,13 @@ class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
   JobMeeting(const std::shared_ptr<Store>& store, const Topology& topology, InitOptions options,
              CommunicatorOptions communicator, int life)
       : reformation_(store, topology.rank, topology.size,
-                     std::to_string(life) + "." + std::to_string(random_word())),
+                     std::to_string(life) + "." + std::to_string(random_word()),
+                     [board = communicator.board, topology](int rank) {
+                       // Those of this host.
+                       const int local = rank - topology.rank + topology.local_rank;
+                       return local >= 0 && local < topology.local_size &&
+                              board->presence(local) == trace::CallBoard::Presence::kEnded;
+                     }),
         topology_(topology),
         options_(std::move(options)),
         communicator_(std::move(communicator)) {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -43,8 +44,9 @@ class GivenUp : public Error {
 // One attempt, as one rank sees it.
 class Reformation::Attempt {
  public:
-  Attempt(std::shared_ptr<Store> store, int rank, int size)
-      : store_(std::move(store)), rank_(rank), size_(size) {}
+  Attempt(std::shared_ptr<Store> store, int rank, int size,
+          const std::function<bool(int rank)>& has_ended)
+      : store_(std::move(store)), rank_(rank), size_(size), has_ended_(has_ended) {}
 
   std::optional<std::string> outcome() { return store_->try_get("outcome"); }
   std::string give_up(const std::string& why) { return store_->compare_set("outcome", "", why); }
@@ -54,7 +56,7 @@ class Reformation::Attempt {
     return store_->compare_set(here(rank_), "", life) == life;
   }
 
-  // True once all ranks are here; false when the attempt has been given up. Throws Timeout.
+  // True once all ranks are here; false when the attempt has been given up. Throws Timeout, Mismatch.
   bool meet(Deadline deadline) {
     Pauses pauses;
     std::vector<bool> came(static_cast<size_t>(size_), false);
@@ -62,6 +64,7 @@ class Reformation::Attempt {
       const std::vector<int> missing = without(came, "here/");
       if (missing.empty()) return true;
       if (outcome()) return false;
+      refuse_ended(missing);
       if (deadline.expired()) {
         give_up("rank " + std::to_string(rank_) + " waited no longer");
         throw Timeout("the ranks of the job are to meet again, but rank " + joined(missing, ", ") +
@@ -87,6 +90,17 @@ class Reformation::Attempt {
   }
 
  private:
+  void refuse_ended(const std::vector<int>& missing) {
+    std::vector<int> ended;
+    std::copy_if(missing.begin(), missing.end(), std::back_inserter(ended),
+                 [this](int rank) { return has_ended_ && has_ended_(rank); });
+    if (ended.empty()) return;
+    const std::string who = "rank " + joined(ended, ", ");
+    give_up(who + " had ended");
+    throw Mismatch("the ranks of the job are to meet again, but " + who +
+                   (ended.size() == 1 ? " has" : " have") +
+                   " ended, with exit code 0, and will not come");
+  }
   static std::string here(int rank) { return "here/" + std::to_string(rank); }
   // The ranks that have no key `prefix`R yet; `known`: those that had one when last looked at.
   std::vector<int> without(std::vector<bool>& known, const std::string& prefix) {
@@ -102,6 +116,7 @@ class Reformation::Attempt {
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
+  const std::function<bool(int rank)>& has_ended_;
 };
 
 namespace {
@@ -157,15 +172,20 @@ class AttemptStore final : public Store {
 
 }  // namespace
 
-Reformation::Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life)
-    : store_(std::move(store)), rank_(rank), size_(size), life_(std::move(life)) {}
+Reformation::Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life,
+                         std::function<bool(int rank)> has_ended)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      life_(std::move(life)),
+      has_ended_(std::move(has_ended)) {}
 
 int64_t Reformation::form(const Connect& connect, Deadline deadline) {
   Deadline::Duration patience = kFirstPatience;
   while (true) {
     const int64_t number = next_;
     const auto base = std::make_shared<PrefixStore>(std::to_string(number), store_);
-    Attempt attempt(base, rank_, size_);
+    Attempt attempt(base, rank_, size_, has_ended_);
     ++next_;
     if (attempt.outcome()) continue;
     if (!attempt.announce(life_)) {

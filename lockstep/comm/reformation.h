@@ -23,8 +23,10 @@ namespace lockstep {
 
 class Reformation {
  public:
-  // `life`: differs between all processes that this rank ever has.
-  Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life);
+  // `life`: differs between all processes that this rank ever has. `has_ended`: whether a rank's process is known to have
+  // ended well, so that it will not come; null: none is.
+  Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life,
+              std::function<bool(int rank)> has_ended = nullptr);
 
   // Connects this rank in attempt `number`, in `store`, which is new to it, until the deadline at
   // most. An error of this library gives the attempt up.
@@ -34,8 +36,8 @@ class Reformation {
   // Returns once `connect` has succeeded on all ranks in one attempt: its number, equal on all of
   // them, from 1, greater than before; what it made in former attempts is to be replaced. Collective
   // over the job, newcomers included. While it connects, the store's waits end as soon as the attempt
-  // is given up. Throws Timeout that names the ranks that have not come, StoreError, and
-  // InvalidArgument of `connect`.
+  // is given up. Throws Timeout that names the ranks that have not come, Mismatch that names one that has_ended,
+  // StoreError, and InvalidArgument of `connect`.
   int64_t form(const Connect& connect, Deadline deadline);
 
  private:
@@ -45,6 +47,7 @@ class Reformation {
   int rank_;
   int size_;
   std::string life_;
+  std::function<bool(int rank)> has_ended_;
   int64_t next_ = 1;  // the attempt to look at next
 };
 

@@ -114,6 +114,27 @@ TEST(Reformation, WhoDoesNotComeIsNamed) {
   });
 }
 
+TEST(Reformation, WhoHasEndedIsNotWaitedFor) {
+  const auto store = std::make_shared<HashStore>();
+  std::atomic<bool> ended{false};
+  each(3, [&](int rank) {
+    if (rank == 1) return;
+    if (rank == 2) {  // while the other one waits for it
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      ended = true;
+      return;
+    }
+    try {
+      Reformation(store, rank, 3, "0", [&](int other) {
+        return other == 2 && ended;
+      }).form([](int64_t, const std::shared_ptr<Store>&, Deadline) { ADD_FAILURE(); }, patience());
+      ADD_FAILURE();
+    } catch (const Mismatch& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 2 has ended, with exit code 0"));
+    }
+  });
+}
+
 TEST(Reformation, AnOptionThatIsWrongIsNotTriedAgain) {
   const auto store = std::make_shared<HashStore>();
   Reformation reformation(store, 0, 1, "0");

@@ -126,6 +126,8 @@ void Attempt::simulate_failures() {
   if (!failures_ || supervisor_.failure() || supervisor_.stop_signal()) return;
   std::vector<int> running;
   for (int rank = 0; rank < ranks_; ++rank) {
+    // Behind its work nobody can be replaced.
+    if (board_.presence(rank) != trace::CallBoard::Presence::kAtWork) return;
     if (supervisor_.running(rank)) running.push_back(rank);
   }
   const std::optional<int> hit = failures_->take(running, Clock::now());
@@ -217,6 +219,7 @@ void Attempt::look_for_exits() {
     const auto status = process.poll();
     if (!status) continue;
     exits.push_back({rank, *status, board_.read(rank).gave_up});
+    if (status->ok()) board_.set_presence(rank, trace::CallBoard::Presence::kEnded);
     exits_.push_back(exits.back());
     if (!process.group_alive()) sentinel_.forget(rank);
   }

@@ -149,6 +149,7 @@ void Recovery::finish() {
   while (true) {
     try {
       comm_.barrier();
+      recover::say_finished(comm_, true);
       return;
     } catch (...) {
       meet_again(deadline, reason_to_go_on());

@@ -121,7 +121,7 @@ class Recovery {
   Times times() const { return times_; }
 
   // At the end: returns once all ranks have done all their steps, so that none ends while others
-  // still need it. Recovers by itself. Collective.
+  // still need it. Recovers by itself. A rank that dies behind it ends the job: nobody is left to meet. Collective.
   void finish();
 
  private:

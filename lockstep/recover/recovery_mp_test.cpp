@@ -290,6 +290,45 @@ TEST(Recovery, TheErrorIsThrownFurtherWhereNobodyIsStartedAnew) {
   });
 }
 
+// A new process would wait for the others, who go.
+TEST(Recovery, ADeathBehindTheLastStepEndsTheJobAtOnce) {
+  const auto start = std::chrono::steady_clock::now();
+  const testing::RankResult result = testing::run_ranks(
+      3,
+      [](Communicator& comm) {
+        Net net(kWidth);
+        Recovery run(comm, {.model = net.ptr()});
+        run.finish();
+        if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
+        std::this_thread::sleep_for(milliseconds(100));
+      },
+      testing::gtest_point({.deadline = seconds(60), .replacements = 9}, "behind"));
+  if (Job::in_rank()) return;
+  EXPECT_EQ(result.launch.exit_code, 1);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(30));
+  ASSERT_TRUE(result.launch.failure);
+  EXPECT_EQ(result.launch.failure->rank, 1);
+  EXPECT_THAT(result.report, ::testing::HasSubstr("ended, with exit code 0"));
+}
+
+TEST(Recovery, NoFailureIsSimulatedOnceARankHasFinished) {
+  const testing::RankResult result = testing::run_ranks(
+      3,
+      [](Communicator& comm) {
+        Net net(kWidth);
+        Recovery run(comm, {.model = net.ptr()});
+        run.finish();
+        std::this_thread::sleep_for(seconds(3));  // some failures' time
+      },
+      testing::gtest_point({.deadline = seconds(90),
+                            .replacements = 999,
+                            .simulate_failures = {{.every = seconds(1), .seed = 1}}},
+                           "drill"));
+  if (Job::in_rank()) return;
+  EXPECT_EQ(result.launch.exit_code, 0) << result.report;
+}
+
 // Killed from outside at random moments, starting included.
 TEST(Recovery, RandomKillsCostNoBit) {
   const int kills = testing::long_tests() ? 100 : 6;

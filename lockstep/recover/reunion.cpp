@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 
+#include "lockstep/core/env.h"
 #include "lockstep/core/text.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::recover {
 
@@ -56,6 +58,13 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
       if (deadline.expired()) throw;
     }
   }
+}
+
+void say_finished(const Communicator& comm, bool finished) {
+  using trace::CallBoard;
+  if (auto board = CallBoard::inherit(process_env()))
+    board->set_presence(comm.local_rank(),
+                        finished ? CallBoard::Presence::kFinished : CallBoard::Presence::kAtWork);
 }
 
 std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,

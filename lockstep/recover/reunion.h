@@ -46,6 +46,9 @@ auto decided_by_all(const Communicator& comm, const Decide& decide) {
 void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
                 const std::function<void()>& resume, const std::function<bool()>& lost);
 
+// Whether this rank has done all in which another one needs it, for its agent, which simulates no failures once a rank has.
+void say_finished(const Communicator& comm, bool finished);
+
 // "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had
 // happened: ...".
 std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,

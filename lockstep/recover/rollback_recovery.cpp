@@ -76,6 +76,11 @@ void RollbackRecovery::stepped(const State& state) {
   keep(state);
 }
 
+void RollbackRecovery::finish() {
+  comm_.barrier();
+  recover::say_finished(comm_, true);
+}
+
 void RollbackRecovery::wait(Kept& kept) {
   for (Work& work : kept.pending) work.wait();
   kept.pending.clear();

@@ -13,6 +13,7 @@
 //       optimizer.step();
 //       run.stepped(share);
 //     }
+//     run.finish();
 //     break;
 //   } catch (...) {
 //     run.recover();
@@ -84,6 +85,9 @@ class RollbackRecovery {
   // As Recovery::recover(), while an exception is handled: afterwards all ranks have their state() of the
   // same step(). What stood on the former communicator is made again by the caller.
   void recover();
+  // At the end, inside the `try`: returns once all ranks have done all their steps, so that none ends while others
+  // still need its share. A rank that dies behind it ends the job.
+  void finish();
 
  private:
   struct Kept {

@@ -106,6 +106,7 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
     launch_options.on_failure = launch::OnFailure::kReplace;
     launch_options.max_restarts = options.replacements;
   }
+  launch_options.simulate_failures = options.simulate_failures;
   if (options.shrinks) launch_options.on_failure = launch::OnFailure::kShrink;
 
   std::atomic<bool> timed_out{false};

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct RankOptions {
   // So often ranks that die are started anew, alone, and meet the others in Communicator::reform():
   // fn runs from its start there.
   int replacements = 0;
+  // Ranks are killed now and then.
+  std::optional<launch::FailureDrill> simulate_failures = {};
   // The others go on without ranks that die (Communicator::shrink()).
   bool shrinks = false;
   // How the children, which execute this program anew, find this call again: a name that no other

@@ -21,7 +21,7 @@
 namespace lockstep::trace {
 namespace {
 
-constexpr uint64_t kMagic = 0x3344524f42534c4c;  // "LLSBORD3"
+constexpr uint64_t kMagic = 0x3444524f42534c4c;  // "LLSBORD4"
 constexpr int kMaxRanks = 1 << 14;
 constexpr size_t kWords = sizeof(CallRecord) / sizeof(uint64_t);
 
@@ -50,7 +50,8 @@ struct alignas(64) Slot {
   std::atomic<uint64_t> pid;
   std::atomic<uint64_t> entered_ticks;
   std::atomic<int64_t> entered_unix_ns;
-  std::atomic<int64_t> gave_up;      // 0: no; else the late rank + 2
+  std::atomic<int64_t> gave_up;  // 0: no; else the late rank + 2
+  std::atomic<uint64_t> presence;
   std::atomic<uint64_t> step_stamp;  // odd while the step is written
   std::array<std::atomic<uint64_t>, kStepWords> step;
   std::array<Entry, CallBoard::kRecords> entries;
@@ -182,6 +183,7 @@ void CallBoard::enter(int local_rank, uint32_t pid) noexcept {
   slot->entered_unix_ns.store(int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec,
                               std::memory_order_relaxed);
   slot->gave_up.store(0, std::memory_order_relaxed);
+  set_presence(local_rank, Presence::kAtWork);
   slot->pid.store(pid, std::memory_order_release);
 }
 
@@ -190,6 +192,7 @@ void CallBoard::leave(int local_rank) noexcept {
   if (slot == nullptr) return;
   slot->pid.store(0, std::memory_order_release);
   slot->gave_up.store(0, std::memory_order_relaxed);
+  set_presence(local_rank, Presence::kAtWork);
   slot->calls.store(0, std::memory_order_release);
   for (Entry& entry : slot->entries) entry.stamp.store(0, std::memory_order_relaxed);
   // Killed while it wrote, it has left an odd stamp, which would never be even again.
@@ -212,6 +215,18 @@ void CallBoard::step(int local_rank, std::string_view what) noexcept {
 void CallBoard::give_up(int local_rank, int late) noexcept {
   Slot* slot = mapping_->slot(local_rank);
   if (slot != nullptr) slot->gave_up.store(std::max(late, -1) + 2, std::memory_order_release);
+}
+
+void CallBoard::set_presence(int local_rank, Presence presence) noexcept {
+  Slot* slot = mapping_->slot(local_rank);
+  if (slot != nullptr)
+    slot->presence.store(static_cast<uint64_t>(presence), std::memory_order_release);
+}
+
+CallBoard::Presence CallBoard::presence(int local_rank) const noexcept {
+  const Slot* slot = mapping_->slot(local_rank);
+  return slot == nullptr ? Presence::kAtWork
+                         : static_cast<Presence>(slot->presence.load(std::memory_order_acquire));
 }
 
 uint64_t CallBoard::begin(int local_rank, const CallRecord& record) noexcept {

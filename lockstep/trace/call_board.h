@@ -44,6 +44,13 @@ class CallBoard {
  public:
   static constexpr uint64_t kRecords = 1024;  // of a rank
 
+  // What the others can still expect of a rank.
+  enum class Presence : uint64_t {
+    kAtWork,
+    kFinished,  // it says that no other rank needs it any more
+    kEnded,     // its process has ended, with 0: the agent says so
+  };
+
   // A new board for `ranks` local ranks, in a sealed memfd.
   static CallBoard create(int ranks);
   // Maps the board that the agent left in LOCKSTEP_BOARD_FD; nullopt when there is none or it is
@@ -60,7 +67,7 @@ class CallBoard {
   int ranks() const;
   int fd() const;  // owned by the board; close-on-exec is set, the agent clears it for its workers
 
-  // Says who writes as this rank from now on; before its first begin(). Forgets give_up().
+  // Says who writes as this rank from now on; before its first begin(). Forgets give_up() and the presence.
   void enter(int local_rank, uint32_t pid) noexcept;
   // Forgets all of the rank, whose process has ended: another one may enter. For the agent.
   void leave(int local_rank) noexcept;
@@ -75,6 +82,10 @@ class CallBoard {
   // The rank waited for the rank `late` of the job (-1: for one that it does not know) in vain.
   void give_up(int local_rank, int late) noexcept;
 
+  void set_presence(int local_rank, Presence presence) noexcept;
+
+  // kAtWork for ranks that the board lacks.
+  Presence presence(int local_rank) const noexcept;
   // The rank's last call; an empty one before the first and for ranks that the board lacks.
   BoardRecord read(int local_rank) const;
   // The rank's last calls that are whole, oldest first.

@@ -66,6 +66,7 @@ TEST(CallBoard, ForgetsWhoHasLeft) {
     board.begin(rank, record(7, "barrier"));
     board.step(rank, "connecting");
     board.give_up(rank, 0);
+    board.set_presence(rank, CallBoard::Presence::kFinished);
   }
   board.leave(1);
   const BoardRecord left = board.read(1);
@@ -73,8 +74,12 @@ TEST(CallBoard, ForgetsWhoHasLeft) {
   EXPECT_EQ(left.sequence, 0u);
   EXPECT_EQ(left.step, "");
   EXPECT_FALSE(left.gave_up);
+  EXPECT_EQ(board.presence(1), CallBoard::Presence::kAtWork);
   EXPECT_TRUE(board.records(1).empty());
   EXPECT_EQ(board.read(0).call, "barrier");
+  EXPECT_EQ(board.presence(0), CallBoard::Presence::kFinished);
+  board.enter(0, 44);
+  EXPECT_EQ(board.presence(0), CallBoard::Presence::kAtWork);
   board.enter(1, 43);
   board.begin(1, record(1, "all_reduce"));
   EXPECT_EQ(board.read(1).call, "all_reduce");
@@ -128,6 +133,8 @@ TEST(CallBoard, IgnoresRanksThatItDoesNotHave) {
   CallBoard board = CallBoard::create(1);
   board.begin(1, record(1, "x"));
   board.begin(-1, record(1, "x"));
+  board.set_presence(1, CallBoard::Presence::kEnded);
+  EXPECT_EQ(board.presence(1), CallBoard::Presence::kAtWork);
   board.end(-1, 0, 1);
   EXPECT_EQ(board.read(1).sequence, 0u);
   EXPECT_EQ(board.read(0).sequence, 0u);

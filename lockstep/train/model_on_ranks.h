@@ -103,8 +103,12 @@ class ModelOnRanks {
   auto attempts(const Attempt& attempt) {
     while (true) {
       try {
+        recover::say_finished(comm(), false);
         auto result = attempt();
-        if (recovers()) comm().barrier();
+        if (recovers()) {
+          comm().barrier();
+          recover::say_finished(comm(), true);
+        }
         return result;
       } catch (...) {
         recover();
