@@ -146,6 +146,8 @@ def check_script(words):
     path = os.path.join(ROOT, words[0])
     if not os.path.exists(path):
         raise Problem(f"there is no {words[0]}")
+    if not os.access(path, os.X_OK):
+        raise Problem(f"{words[0]} is not executable: chmod +x")
     with open(path, encoding="utf-8") as f:
         own = words[1:words.index("--")] if "--" in words else words[1:]
         unknown_flags(words[0], own, f.read())
