@@ -471,7 +471,7 @@ def recovery(job):
     if "rank 1 killed by SIGKILL" not in done.stderr or "it is started again, 1 of 2" not in done.stderr:
         sys.exit(done.stderr)
     steps = ["--steps", "250"]
-    done = with_replacements(job, "99", ["--simulate-failures", "every=3,seed=3"], "recovery", *steps)
+    done = with_replacements(job, "99", ["--simulate-failures", "every=2,seed=3"], "recovery", *steps)
     expect("recovery from failures that the launcher makes", (done.returncode, done.stdout),
            (0, job.output("recovery", *steps)))
     if "simulated failure: rank" not in done.stderr:

@@ -72,7 +72,7 @@ int number_of(const fs::path& path) {
                               .init_method = "file://" + store,
                               .rank = rank,
                               .world_size = kRanks,
-                              .timeout = std::chrono::seconds(20)});
+                              .timeout = std::chrono::seconds(8)});
     CheckpointWriter writer(comm);
     for (int number = last + 1;; ++number) {
       const bool aside = number % 2 == 0;

@@ -319,8 +319,8 @@ class Communicator final {
   // wait for its successor. Nothing else of the job is restored: groups, symmetric memory and the
   // state of training are made anew by whoever had them (recover/recovery.h).
   //
-  // Throws Timeout that names the ranks that have not come (call it again, or end the process),
-  // StoreError (the job's store does not answer), InvalidArgument (nobody is started anew here, or
+  // Throws Timeout that names the ranks that have not come (call it again, or end the process), Mismatch that names one of
+  // this host that has ended with exit code 0 and so will not come, StoreError (the job's store does not answer), InvalidArgument (nobody is started anew here, or
   // this is a group of the job's ranks).
   Communicator reform(Deadline deadline);
   // Of the job's ranks as they met here: rises with every reform(); 0 where nobody is started anew.

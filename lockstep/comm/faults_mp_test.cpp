@@ -232,7 +232,7 @@ std::string report_of(const std::function<void()>& rank) {
 
 TEST(AgentNames, ARankThatIsStoppedInACollective) {
   const std::string report = report_of([] {
-    Communicator comm = init({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+    Communicator comm = init({.backend = "gloo", .timeout = std::chrono::seconds(5)});
     comm.barrier();
     if (comm.rank() == 1) ::raise(SIGSTOP);
     comm.barrier();
@@ -246,7 +246,7 @@ TEST(AgentNames, ARankThatIsStoppedInACollective) {
 TEST(AgentNames, ARankThatIsStoppedInInit) {
   const std::string report = report_of([] {
     const int rank = static_cast<int>(env_int(process_env(), "RANK").value());
-    init_by_steps({.backend = "gloo", .timeout = std::chrono::seconds(2)},
+    init_by_steps({.backend = "gloo", .timeout = std::chrono::seconds(5)},
                   [rank](const std::string& what) {
                     if (rank == 1 && what.starts_with("connecting over gloo")) ::raise(SIGSTOP);
                   });
@@ -261,7 +261,7 @@ TEST(AgentNames, ARankThatIsStoppedInInit) {
 // It stands in no wait of Lockstep's: a loader that hangs, say.
 TEST(AgentNames, ARankThatRunsButDoesNotCome) {
   const std::string report = report_of([] {
-    Communicator comm = init({.backend = "shm", .timeout = std::chrono::seconds(2)});
+    Communicator comm = init({.backend = "shm", .timeout = std::chrono::seconds(5)});
     comm.barrier();
     if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
     comm.barrier();

@@ -41,7 +41,7 @@ void check_backend_name(const std::string& name);
 // others in their Communicator::reform(). Where the launcher keeps spares (--spare-ranks), one waits here, without a
 // deadline, until it becomes a rank: its environment is complete only then, and changes while it waits
 // (launch/spare_wait.h). Throws InvalidArgument, StoreError, Timeout (names the ranks
-// that did not arrive), PeerLost.
+// that did not arrive), PeerLost, Mismatch (one that replaces another: a rank of this host has ended already).
 Communicator init(const InitOptions& options = {});
 
 }  // namespace lockstep

@@ -63,7 +63,8 @@ TEST_P(Reform, SurvivorsKeepTheirProcessAndMeetTheNewRank) {
                           }
                           EXPECT_EQ(::getpid(), pid);
                           EXPECT_EQ(failures, comm.rank() == 1 ? 0 : 1);
-                          EXPECT_EQ(comm.generation(), 2);
+                          EXPECT_GE(comm.generation(), 2)
+                              << "more where connecting took too long once";
                           // Groups of the new generation, made by old and new processes alike.
                           Communicator twin = comm.duplicate();
                           EXPECT_EQ(sum_of_ones(twin), 3.0);

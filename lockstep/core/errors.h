@@ -43,8 +43,8 @@ class PeerLost : public Error {
   int rank_;
 };
 
-// Ranks called different operations, or the same one with different arguments. The message shows
-// both calls.
+// Ranks called different operations, or the same one with different arguments: the message shows
+// both calls. Or a rank is to be met again that has ended.
 class Mismatch : public Error {
  public:
   using Error::Error;

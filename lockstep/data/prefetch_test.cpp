@@ -36,12 +36,18 @@ TEST(PrefetchRing, StaysWithinItsBound) {
   std::atomic<int64_t> made = 0;
   PrefetchRing ring({.first = 0, .count = 1000, .workers = 3, .ahead = 4},
                     [&](int64_t, size_t) { ++made; });
+  // Comes to `count`, and stays there.
+  const auto expect_made = [&](int64_t count) {
+    const auto limit = std::chrono::steady_clock::now() + 20s;
+    while (made < count && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(50ms);
+    EXPECT_EQ(made, count);
+  };
   ASSERT_TRUE(ring.next());
-  std::this_thread::sleep_for(50ms);
-  EXPECT_EQ(made, 5);  // one in hand, four ahead
+  expect_made(5);  // one in hand, four ahead
   ASSERT_TRUE(ring.next());
-  std::this_thread::sleep_for(50ms);
-  EXPECT_EQ(made, 6);
+  expect_made(6);
 }
 
 TEST(PrefetchRing, MayBeLeftAtAnyMoment) {

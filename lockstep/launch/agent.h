@@ -111,7 +111,8 @@ struct LaunchOptions {
   // Default: kRestart with max_restarts, else kStop. With kRestart, hosts that come or go begin a
   // new generation, too, which is no restart that counts.
   std::optional<OnFailure> on_failure;
-  // Ranks of this host are killed now and then, to see what the program makes of it.
+  // Ranks of this host are killed now and then, to see what the program makes of it; none once one has finished (Recovery)
+  // or has ended well.
   std::optional<FailureDrill> simulate_failures;
   std::string log_dir;    // "": no files, or a new temporary folder if redirects or tee ask for one
   RedirectMap redirects;  // streams that go to files only

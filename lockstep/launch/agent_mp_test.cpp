@@ -157,10 +157,10 @@ TEST(Agent, AProgramThatCannotBeStartedIsOneClearLine) {
 TEST(Agent, TermThenKillAfterTheGrace) {
   const Ended ended =
       run_shell({"nproc", "2", "grace", "300"},
-                "if [ $RANK = 1 ]; then sleep 0.1; exit 1; fi; trap '' TERM; echo pid $$; "
+                "if [ $RANK = 1 ]; then sleep 1; exit 1; fi; trap '' TERM; echo pid $$; "
                 "while :; do sleep 0.05; done");
   EXPECT_EQ(ended.code, 1);
-  EXPECT_GE(ended.seconds, 0.3);
+  EXPECT_GE(ended.seconds, 1.3);
   EXPECT_LT(ended.seconds, 5);
   for (const int pid : pids_in(ended.out)) EXPECT_FALSE(alive(pid));
 }
@@ -168,7 +168,7 @@ TEST(Agent, TermThenKillAfterTheGrace) {
 TEST(Agent, NothingThatARankStartedIsLeft) {
   // One rank fails while its and the other's children run; then a rank that ends well leaves a
   // child behind.
-  for (const char* end : {"sleep 0.2; exit 1", "exit 0"}) {
+  for (const char* end : {"sleep 1; exit 1", "exit 0"}) {
     const Ended ended = run_shell(
         {"nproc", "2", "grace", "300"},
         "(trap '' TERM; while :; do sleep 0.05; done) & echo pid $!; sleep 60 & echo pid $!; " +
@@ -257,7 +257,7 @@ TEST(Agent, ASecondInterruptKillsAtOnce) {
   agent.await_output("\n", 2);
   const auto start = std::chrono::steady_clock::now();
   ::kill(agent.process().pid(), SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // two that are pending are one
   ::kill(agent.process().pid(), SIGINT);
   EXPECT_EQ(agent.finish(), 128 + SIGINT);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));

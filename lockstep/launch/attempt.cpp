@@ -123,13 +123,15 @@ void Attempt::watch() {
 }
 
 void Attempt::simulate_failures() {
-  if (!failures_ || supervisor_.failure() || supervisor_.stop_signal()) return;
+  if (!failures_) return;
+  // Once a rank has finished, nobody is left whom another one's successor could meet.
+  bool over = supervisor_.failure() || supervisor_.stop_signal();
   std::vector<int> running;
   for (int rank = 0; rank < ranks_; ++rank) {
-    // Behind its work nobody can be replaced.
-    if (board_.presence(rank) != trace::CallBoard::Presence::kAtWork) return;
+    over = over || board_.presence(rank) != trace::CallBoard::Presence::kAtWork;
     if (supervisor_.running(rank)) running.push_back(rank);
   }
+  if (over) running.clear();
   const std::optional<int> hit = failures_->take(running, Clock::now());
   if (!hit) return;
   context_.err.put(-2,

@@ -80,7 +80,7 @@ TEST(AgentOutput, OnATerminalRankZeroIsToldAndBarsAreWipedForLines) {
                      "-c",
                      "if [ $RANK = 0 ]; then echo tty=$LOCKSTEP_TTY columns=$LOCKSTEP_COLUMNS; "
                      "printf '10%%\\r'; sleep 30; "
-                     "else sleep 0.3; echo a line; echo tty=$LOCKSTEP_TTY; fi"};
+                     "else sleep 1; echo a line; echo tty=$LOCKSTEP_TTY; fi"};
   options.stdout_fd = options.stderr_fd = terminal.get();
   Subprocess agent(options);
   terminal.reset();

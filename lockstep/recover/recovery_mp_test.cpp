@@ -299,8 +299,10 @@ TEST(Recovery, ADeathBehindTheLastStepEndsTheJobAtOnce) {
         Net net(kWidth);
         Recovery run(comm, {.model = net.ptr()});
         run.finish();
+        // The others are out of the barrier by then, and go once rank 1 is to be replaced.
+        std::this_thread::sleep_for(milliseconds(500));
         if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
-        std::this_thread::sleep_for(milliseconds(100));
+        std::this_thread::sleep_for(seconds(2));
       },
       testing::gtest_point({.deadline = seconds(60), .replacements = 9}, "behind"));
   if (Job::in_rank()) return;
@@ -319,11 +321,11 @@ TEST(Recovery, NoFailureIsSimulatedOnceARankHasFinished) {
         Net net(kWidth);
         Recovery run(comm, {.model = net.ptr()});
         run.finish();
-        std::this_thread::sleep_for(seconds(3));  // some failures' time
+        std::this_thread::sleep_for(seconds(5));  // one falls due, after 4.5 s at the latest
       },
       testing::gtest_point({.deadline = seconds(90),
                             .replacements = 999,
-                            .simulate_failures = {{.every = seconds(1), .seed = 1}}},
+                            .simulate_failures = {{.every = seconds(3), .seed = 1}}},
                            "drill"));
   if (Job::in_rank()) return;
   EXPECT_EQ(result.launch.exit_code, 0) << result.report;

@@ -49,6 +49,7 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
   while (true) {
     try {
       comm = comm.reform(deadline);
+      say_finished(comm, false);
       times.met = seconds();
       resume();
       times.ready = seconds();
@@ -62,6 +63,7 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
 
 void say_finished(const Communicator& comm, bool finished) {
   using trace::CallBoard;
+  if (comm.generation() == 0) return;
   if (auto board = CallBoard::inherit(process_env()))
     board->set_presence(comm.local_rank(),
                         finished ? CallBoard::Presence::kFinished : CallBoard::Presence::kAtWork);

@@ -40,13 +40,14 @@ auto decided_by_all(const Communicator& comm, const Decide& decide) {
   }
 }
 
-// Makes `comm` the next generation and calls `resume`, again until no rank dies on the way. `lost`
+// Makes `comm` the next generation, in which nobody has finished, and calls `resume`, again until no rank dies on the way. `lost`
 // says whether a failure was the last. Throws what reason_to_go_on() throws further, and at the
 // deadline what came last.
 void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
                 const std::function<void()>& resume, const std::function<bool()>& lost);
 
 // Whether this rank has done all in which another one needs it, for its agent, which simulates no failures once a rank has.
+// Said before the barrier behind which ranks go. Does nothing where no ranks are replaced.
 void say_finished(const Communicator& comm, bool finished);
 
 // "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had

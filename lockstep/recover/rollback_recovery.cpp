@@ -48,6 +48,7 @@ RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
     throw InvalidArgument("RollbackRecovery: every is " + std::to_string(options_.every) +
                           "; give 1 or more steps");
   const Deadline deadline = Deadline::after(options_.patience);
+  recover::say_finished(comm_, false);
   try {
     resume();
   } catch (...) {
@@ -77,8 +78,8 @@ void RollbackRecovery::stepped(const State& state) {
 }
 
 void RollbackRecovery::finish() {
-  comm_.barrier();
   recover::say_finished(comm_, true);
+  comm_.barrier();
 }
 
 void RollbackRecovery::wait(Kept& kept) {

@@ -18,6 +18,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/net.h"
 #include "lockstep/core/process_state.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/rank_environment.h"
@@ -32,9 +33,19 @@ std::string call_text(int parent, const std::string& name) {
   return std::to_string(parent) + ":" + name;
 }
 
-[[noreturn]] void run_and_exit(const std::function<void()>& fn) {
+// All are there before the first of them counts its time-outs.
+void meet(int size) {
+  const EnvLookup env = process_env();
+  const Deadline deadline = Deadline::seconds(60);
+  TcpStore store(parse_host_port(env("LOCKSTEP_STORE").value()), Secret::from_env(env).value(),
+                 deadline);
+  store_barrier(store, "started", size, deadline);
+}
+
+[[noreturn]] void run_and_exit(int size, const std::function<void()>& fn) {
   int code = 0;
   try {
+    meet(size);
     fn();
   } catch (const std::exception& error) {
     log_error(error.what());
@@ -113,7 +124,7 @@ bool in_lone_rank() {
 std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
                                      const LoneOptions& options) {
   if (const auto call = process_env()(kLoneCall)) {
-    if (*call == call_text(::getppid(), options.name)) run_and_exit(fn);
+    if (*call == call_text(::getppid(), options.name)) run_and_exit(size, fn);
     return {};  // another call's child
   }
   const Deadline deadline = Deadline::after(options.deadline);

@@ -43,7 +43,7 @@ struct LoneRank {
   std::string output;  // stdout and stderr
 };
 
-// Runs fn() in `size` processes that execute this program anew; in them lockstep::init() joins the
+// Runs fn() in `size` processes that execute this program anew, once all have started; in them lockstep::init() joins the
 // job through a store that this process serves, so it outlives every rank. A child ends with 0, or
 // with 1 after an exception, whose text is in the output. Returns when all have ended; nothing that
 // it started is left. Throws LaunchError, SystemError.

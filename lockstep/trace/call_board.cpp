@@ -183,7 +183,6 @@ void CallBoard::enter(int local_rank, uint32_t pid) noexcept {
   slot->entered_unix_ns.store(int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec,
                               std::memory_order_relaxed);
   slot->gave_up.store(0, std::memory_order_relaxed);
-  set_presence(local_rank, Presence::kAtWork);
   slot->pid.store(pid, std::memory_order_release);
 }
 

@@ -67,7 +67,7 @@ class CallBoard {
   int ranks() const;
   int fd() const;  // owned by the board; close-on-exec is set, the agent clears it for its workers
 
-  // Says who writes as this rank from now on; before its first begin(). Forgets give_up() and the presence.
+  // Says who writes as this rank from now on; before its first begin(). Forgets give_up().
   void enter(int local_rank, uint32_t pid) noexcept;
   // Forgets all of the rank, whose process has ended: another one may enter. For the agent.
   void leave(int local_rank) noexcept;
@@ -82,6 +82,7 @@ class CallBoard {
   // The rank waited for the rank `late` of the job (-1: for one that it does not know) in vain.
   void give_up(int local_rank, int late) noexcept;
 
+  // Until leave(); kAtWork at first.
   void set_presence(int local_rank, Presence presence) noexcept;
 
   // kAtWork for ranks that the board lacks.

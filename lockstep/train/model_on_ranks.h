@@ -29,6 +29,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/recover/recovery.h"
+#include "lockstep/recover/reunion.h"
 #include "lockstep/recover/rollback_recovery.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
@@ -103,11 +104,11 @@ class ModelOnRanks {
   auto attempts(const Attempt& attempt) {
     while (true) {
       try {
-        recover::say_finished(comm(), false);
+        if (recovers()) recover::say_finished(comm(), false);
         auto result = attempt();
         if (recovers()) {
-          comm().barrier();
           recover::say_finished(comm(), true);
+          comm().barrier();
         }
         return result;
       } catch (...) {

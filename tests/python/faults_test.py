@@ -102,8 +102,9 @@ class Deaths(unittest.TestCase):
 
 def late(rank):
     group = dist.new_group(timeout=timedelta(seconds=1))
+    dist.barrier()
     if rank == VICTIM:
-        time.sleep(2)
+        time.sleep(4)
         return None
     start = time.monotonic()
     try:
@@ -114,8 +115,9 @@ def late(rank):
 
 
 def late_for_a_call(rank):
+    dist.barrier()
     if rank == VICTIM:
-        time.sleep(2)
+        time.sleep(4)
         return None
     start = time.monotonic()
     try:
@@ -128,8 +130,9 @@ def late_for_a_call(rank):
 def impatient_wait(rank):
     """wait(timeout) gives up waiting, not the operation."""
     tensor = torch.full((10,), rank + 1.0)
+    dist.barrier()
     if rank == VICTIM:
-        time.sleep(1)
+        time.sleep(3)
     work = dist.all_reduce(tensor, async_op=True)
     gave_up = False
     if rank != VICTIM:
@@ -202,12 +205,13 @@ def monitored_barriers(rank):
 
 def nobody_waits(rank):
     """Operations go on while their caller does something else."""
+    dist.barrier()
     start = time.monotonic()
     tensor = torch.ones(1 << 18)
     work = dist.all_reduce(tensor, async_op=True)
     sent = dist.isend(torch.full((1 << 18,), rank + 1.0), (rank + 1) % SIZE) if rank == 0 else None
     if rank == 0:
-        time.sleep(1.5)
+        time.sleep(4)
         done = work.is_completed()
         work.wait()
         sent.wait()
@@ -216,8 +220,8 @@ def nobody_waits(rank):
     if rank == 1:
         got = torch.zeros(1 << 18)
         dist.recv(got, 0)
-        return time.monotonic() - start < 1 and got[-1].item() == 1
-    return time.monotonic() - start < 1
+        return time.monotonic() - start < 3 and got[-1].item() == 1
+    return time.monotonic() - start < 3
 
 
 def two_threads(rank):

@@ -6,6 +6,7 @@ goes but those killed. The same where all ranks are restarted, and where all of 
     tests/recovery/kills_test.py --bin build/release/bin [--kills N] [--seed N] [CASE...]
 """
 import argparse
+import contextlib
 import glob
 import hashlib
 import json
@@ -198,7 +199,8 @@ def kill_all(command, output):
         time.sleep(0.02)
     ranks = ranks_of(job.pid)
     for pid in (job.pid, *ranks):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # ranks go with their launcher
+            os.kill(pid, signal.SIGKILL)
     job.wait()
     for pid in ranks:
         while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:

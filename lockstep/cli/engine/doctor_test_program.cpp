@@ -38,7 +38,11 @@ int main(int argc, char** argv) {
       }
     }
     if (comm.rank() == 1) {
-      if (is("die")) ::raise(SIGKILL);
+      if (is("die")) {
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(500));  // the others come to their next call
+        ::raise(SIGKILL);
+      }
       if (is("hang") || is("late")) {
         std::printf("rank 1 pauses\n");
         std::fflush(stdout);

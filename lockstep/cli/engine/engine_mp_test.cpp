@@ -521,7 +521,10 @@ TEST(Engine, AFullDiskIsOneLineThatNamesTheFile) {
   std::istringstream lines(ended.err);
   std::vector<std::string> told;
   for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("epoch ") && !line.starts_with("Memory of a rank, "))
+    // A rank may well be slower than the other where this machine has other things to do.
+    const bool of_speed = line.find("slower than the others since") != std::string::npos ||
+                          line.find("as fast as the others again") != std::string::npos;
+    if (!line.starts_with("epoch ") && !line.starts_with("Memory of a rank, ") && !of_speed)
       told.push_back(line);
   }
   ASSERT_EQ(told.size(), 1u) << ended.err;
