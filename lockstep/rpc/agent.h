@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "lockstep/core/secret.h"
+#include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future.h"
 #include "lockstep/rpc/pending.h"
@@ -67,14 +68,6 @@ struct AgentOptions {
   std::vector<std::string> world = {};
   // The job's secret; else LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE, LOCKSTEP_SECRET.
   std::optional<Secret> secret = {};
-};
-
-struct CallOptions {
-  std::optional<std::chrono::nanoseconds> timeout =
-      {};  // else AgentOptions::timeout; never beyond the caller's own call
-  // Calls of this process to one peer with the same number, other than 0, run one after another, in the order in which they
-  // were made. Others run side by side.
-  uint64_t order = 0;
 };
 
 namespace internal {
@@ -254,32 +247,32 @@ Future<T> RRef<T>::to_here_async() const
   requires Travels<T>
 {
   auto call = std::make_shared<internal::TypedCall<T>>();
-  internal::start_fetch(checked(), call);
+  internal::start_fetch(checked(), options_, call);
   return Future<T>(std::move(call));
 }
 template <typename T>
 void RRef<T>::wait() const {
   auto call = std::make_shared<internal::TypedCall<void>>();
-  internal::start_wait(checked(), call);
+  internal::start_wait(checked(), options_, call);
   Future<void>(std::move(call)).get();
 }
 template <typename T>
 template <typename R, typename... Args>
 R RRef<T>::rpc_sync(std::string_view function, Args&&... args) const {
-  return internal::destination_of(checked()).template rpc_sync<R>(function, *this,
-                                                                  std::forward<Args>(args)...);
+  return internal::destination_of(checked(), options_)
+      .template rpc_sync<R>(function, *this, std::forward<Args>(args)...);
 }
 template <typename T>
 template <typename R, typename... Args>
 Future<R> RRef<T>::rpc_async(std::string_view function, Args&&... args) const {
-  return internal::destination_of(checked()).template rpc_async<R>(function, *this,
-                                                                   std::forward<Args>(args)...);
+  return internal::destination_of(checked(), options_)
+      .template rpc_async<R>(function, *this, std::forward<Args>(args)...);
 }
 template <typename T>
 template <typename R, typename... Args>
 RRef<R> RRef<T>::remote(std::string_view function, Args&&... args) const {
-  return internal::destination_of(checked()).template remote<R>(function, *this,
-                                                                std::forward<Args>(args)...);
+  return internal::destination_of(checked(), options_)
+      .template remote<R>(function, *this, std::forward<Args>(args)...);
 }
 
 }  // namespace lockstep::rpc

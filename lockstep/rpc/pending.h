@@ -17,7 +17,6 @@
 
 namespace lockstep::rpc {
 
-struct CallOptions;
 class Destination;
 
 namespace internal {
@@ -90,10 +89,10 @@ void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::s
 ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
                           std::string_view function, uint64_t types_hash, const std::string& types,
                           Writer& arguments, const CallOptions& options, const ReferencePtr& owned);
-void start_fetch(const ReferencePtr& reference, const PendingPtr& call);
-void start_wait(const ReferencePtr& reference, const PendingPtr& call);
+void start_fetch(const ReferencePtr& reference, const CallOptions& options, const PendingPtr& call);
+void start_wait(const ReferencePtr& reference, const CallOptions& options, const PendingPtr& call);
 ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object);
-Destination destination_of(const ReferencePtr& reference);
+Destination destination_of(const ReferencePtr& reference, const CallOptions& options);
 
 }  // namespace internal
 }  // namespace lockstep::rpc

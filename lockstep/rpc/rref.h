@@ -22,6 +22,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future.h"
 #include "lockstep/rpc/peer.h"
@@ -29,7 +30,6 @@
 namespace lockstep::rpc {
 
 class Agent;
-struct CallOptions;
 
 namespace internal {
 
@@ -142,6 +142,14 @@ class RRef {
   template <typename R, typename... Args>
   RRef<R> remote(std::string_view function, Args&&... args) const;
 
+  // The same reference; what is called through this handle has these options: net.with({.timeout = …}).to_here(). They do not
+  // travel with it.
+  RRef with(CallOptions options) const {
+    RRef handle = *this;
+    handle.options_ = options;
+    return handle;
+  }
+
   const internal::ReferencePtr& reference() const { return reference_; }
 
  private:
@@ -149,6 +157,7 @@ class RRef {
   const internal::Reference& get() const { return *checked(); }
 
   internal::ReferencePtr reference_;
+  CallOptions options_;
 };
 
 namespace internal {

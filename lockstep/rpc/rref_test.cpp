@@ -29,6 +29,16 @@ Registry rref_functions() {
   });
   registry.add("make_fails", [](int) -> std::shared_ptr<Counter> { throw DataError("cannot"); });
   registry.add("add", &Counter::add);
+  registry.add("late_value", [](const Counter& counter) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return counter.value;
+  });
+  registry.add("late",
+               [](const RRef<Counter>& counter) { return counter.rpc_sync<int>("late_value"); });
+  registry.add("ones_late", [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return at::ones({2});
+  });
   registry.add("value", [](const Counter& counter) { return counter.value; });
   registry.add("ones", [](int64_t n) { return at::ones({n}); });
   registry.add("sum", [](const RRef<at::Tensor>& t) { return t.to_here().sum().item<double>(); });
@@ -100,6 +110,25 @@ TEST_F(RRefTest, PassedOnAndGivenBack) {
   EXPECT_EQ(kept_within(a_, 0), 0u);
   c_.stop();
   EXPECT_EQ(kept_within(b_, 0), 0u) << "c is gone, and what it had with it";
+}
+
+TEST_F(RRefTest, CallsThroughAReferenceHaveItsOptions) {
+  const auto counter = a_.remote<Counter>("b", "make", 0);
+  const auto soon = counter.with({.timeout = std::chrono::milliseconds(100)});
+  EXPECT_THROW(soon.rpc_sync<int>("late_value"), Timeout);
+  EXPECT_EQ(counter.rpc_sync<int>("late_value"), 0) << "the other handle has its own";
+  EXPECT_THROW(soon.rpc_async<int>("late_value").get(), Timeout);
+  EXPECT_EQ(a_.rpc_sync<int>("c", "late", soon), 0) << "they do not travel";
+  // What its maker still works on.
+  const auto late = a_.remote<at::Tensor>("b", "ones_late");
+  EXPECT_THROW(late.with({.timeout = std::chrono::milliseconds(50)}).wait(), Timeout);
+  EXPECT_THROW(late.with({.timeout = std::chrono::milliseconds(50)}).to_here(), Timeout);
+  EXPECT_TRUE(late.to_here().equal(at::ones({2})));
+  // One after another, in the order in which they were made.
+  const auto in_order = counter.with({.order = 7});
+  std::vector<Future<int>> sums;
+  for (int i = 0; i < 100; ++i) sums.push_back(in_order.rpc_async<int>("add", 1));
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(sums[static_cast<size_t>(i)].get(), 1 + i);
 }
 
 TEST_F(RRefTest, ADeadOwnerIsNamed) {

@@ -406,31 +406,33 @@ std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::t
 namespace {
 
 // A call of the owner's whose argument is the object.
-void ask_owner(const ReferencePtr& reference, const char* function, const PendingPtr& call) {
+void ask_owner(const ReferencePtr& reference, const char* function, const CallOptions& options,
+               const PendingPtr& call) {
   const auto core = reference->core.lock();
   if (!core)
     return call->state().fail(
         std::make_exception_ptr(Cancelled("the agent of a reference was shut down")));
   Writer& arguments = scratch_writer(core);
   write_id(arguments, reference->id);
-  core->call_owner(reference->owner, function, arguments, {}, How::kSync, call);
+  core->call_owner(reference->owner, function, arguments, options, How::kSync, call);
 }
 
 }  // namespace
 
-void start_fetch(const ReferencePtr& reference, const PendingPtr& call) {
-  ask_owner(reference, "rpc.fetch", call);
+void start_fetch(const ReferencePtr& reference, const CallOptions& options,
+                 const PendingPtr& call) {
+  ask_owner(reference, "rpc.fetch", options, call);
 }
 
-void start_wait(const ReferencePtr& reference, const PendingPtr& call) {
-  ask_owner(reference, "rpc.wait", call);
+void start_wait(const ReferencePtr& reference, const CallOptions& options, const PendingPtr& call) {
+  ask_owner(reference, "rpc.wait", options, call);
 }
 
-Destination destination_of(const ReferencePtr& reference) {
+Destination destination_of(const ReferencePtr& reference, const CallOptions& options) {
   const auto core = reference->core.lock();
   if (!core) throw Cancelled("the agent of a reference was shut down");
   core->check_owner(reference->owner);
-  return Destination(core, reference->owner.name, {}, reference);
+  return Destination(core, reference->owner.name, options, reference);
 }
 
 }  // namespace lockstep::rpc::internal
