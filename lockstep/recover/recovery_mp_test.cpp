@@ -27,9 +27,11 @@
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/recover/recovery.h"
+#include "lockstep/recover/rollback_recovery.h"
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::recovery_mp_test {
 namespace {
@@ -312,6 +314,26 @@ TEST(Recovery, ADeathBehindTheLastStepEndsTheJobAtOnce) {
   ASSERT_TRUE(result.launch.failure);
   EXPECT_EQ(result.launch.failure->rank, 1);
   EXPECT_THAT(result.report, ::testing::HasSubstr("ended, with exit code 0"));
+}
+
+trace::CallBoard::Presence presence(const Communicator& comm) {
+  return trace::CallBoard::inherit(process_env())->presence(comm.local_rank());
+}
+
+TEST(RollbackRecovery, SaysThatItHasFinishedUntilAnotherBegins) {
+  testing::expect_ranks(2,
+                        [](Communicator& comm) {
+                          using Presence = trace::CallBoard::Presence;
+                          RollbackRecovery run(comm);
+                          EXPECT_EQ(presence(comm), Presence::kAtWork);
+                          run.finish();
+                          EXPECT_EQ(presence(comm), Presence::kFinished);
+                          comm.duplicate().barrier();
+                          EXPECT_EQ(presence(comm), Presence::kFinished);
+                          const RollbackRecovery again(comm);
+                          EXPECT_EQ(presence(comm), Presence::kAtWork);
+                        },
+                        {.replacements = 1});
 }
 
 TEST(Recovery, NoFailureIsSimulatedOnceARankHasFinished) {

@@ -27,6 +27,7 @@
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
+#include "lockstep/trace/call_board.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::trainer_recovery_mp_test {
@@ -208,6 +209,11 @@ void train(Communicator& comm, const std::string& name, const How& how) {
   const TrainOutput output = trainer.train();
   EXPECT_EQ(::getpid(), pid);
   EXPECT_EQ(output.global_step, how.max_steps);
+  if (comm.generation() > 0) {
+    EXPECT_EQ(trace::CallBoard::inherit(process_env())->presence(comm.local_rank()),
+              trace::CallBoard::Presence::kFinished)
+        << "behind it no failure is simulated";
+  }
   const Metrics metrics = trainer.evaluate();
   const at::Tensor all_seen = at::tensor(seen, at::kInt);
   trainer.comm().all_reduce(all_seen);
