@@ -37,40 +37,43 @@ double sum_of_ones(Communicator& comm) {
 class Reform : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Reform, SurvivorsKeepTheirProcessAndMeetTheNewRank) {
-  testing::expect_ranks(3,
-                        [](Communicator& first) {
-                          Communicator comm = first;
-                          const int pid = ::getpid();
-                          EXPECT_EQ(comm.size(), 3);
-                          int failures = 0;
-                          for (int step = is_first_life() ? 0 : -1; step < 6;) {
-                            try {
-                              if (step < 0) {  // where are the others?
-                                const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
-                                comm.all_reduce(at_step, ReduceOp::kMax);
-                                step = static_cast<int>(at_step.item<int64_t>());
-                              }
-                              if (step == 3 && comm.rank() == 1 && is_first_life()) die();
-                              EXPECT_EQ(sum_of_ones(comm), 3.0);
-                              ++step;
-                            } catch (const PeerLost&) {
-                              ++failures;
-                              comm = comm.reform(Deadline::after(seconds(20)));
-                              const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
-                              comm.all_reduce(at_step, ReduceOp::kMax);
-                              step = static_cast<int>(at_step.item<int64_t>());
-                            }
-                          }
-                          EXPECT_EQ(::getpid(), pid);
-                          EXPECT_EQ(failures, comm.rank() == 1 ? 0 : 1);
-                          EXPECT_GE(comm.generation(), 2)
-                              << "more where connecting took too long once";
-                          // Groups of the new generation, made by old and new processes alike.
-                          Communicator twin = comm.duplicate();
-                          EXPECT_EQ(sum_of_ones(twin), 3.0);
-                          EXPECT_THROW(twin.reform(Deadline::after(seconds(1))), InvalidArgument);
-                        },
-                        {.backend = GetParam(), .replacements = 1});
+  testing::expect_ranks(
+      3,
+      [](Communicator& first) {
+        Communicator comm = first;
+        const int pid = ::getpid();
+        EXPECT_EQ(comm.size(), 3);
+        int failures = 0;
+        for (int step = is_first_life() ? 0 : -1; step < 6;) {
+          try {
+            if (step < 0) {  // where are the others?
+              const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
+              comm.all_reduce(at_step, ReduceOp::kMax);
+              step = static_cast<int>(at_step.item<int64_t>());
+            }
+            if (step == 3 && comm.rank() == 1 && is_first_life()) die();
+            EXPECT_EQ(sum_of_ones(comm), 3.0);
+            ++step;
+          } catch (const PeerLost&) {
+            ++failures;
+            comm = comm.reform(Deadline::after(seconds(20)));
+            const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
+            comm.all_reduce(at_step, ReduceOp::kMax);
+            step = static_cast<int>(at_step.item<int64_t>());
+          }
+        }
+        EXPECT_EQ(::getpid(), pid);
+        EXPECT_EQ(failures, comm.rank() == 1 ? 0 : 1);
+        const at::Tensor generations = at::ones({1}, at::kLong).fill_(comm.generation());
+        comm.all_reduce(generations);
+        EXPECT_EQ(generations.item<int64_t>(), 3 * comm.generation());
+        EXPECT_GE(comm.generation(), 2) << "more where connecting took too long once";
+        // Groups of the new generation, made by old and new processes alike.
+        Communicator twin = comm.duplicate();
+        EXPECT_EQ(sum_of_ones(twin), 3.0);
+        EXPECT_THROW(twin.reform(Deadline::after(seconds(1))), InvalidArgument);
+      },
+      {.backend = GetParam(), .replacements = 1});
 }
 
 // One after another, the ranks that have just come included, also while the others meet.

@@ -90,7 +90,7 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   refuse_devices(*state_.model);
   if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);  // now, not at a failure
   const Deadline deadline = Deadline::after(options_.patience);
-  recover::say_finished(comm_, false);
+  recover::say_at_work(comm_);
   try {
     resume();
   } catch (...) {
@@ -149,8 +149,7 @@ void Recovery::finish() {
   const int64_t steps = step_;
   while (true) {
     try {
-      recover::say_finished(comm_, true);
-      comm_.barrier();
+      recover::finish_together(comm_);
       return;
     } catch (...) {
       meet_again(deadline, reason_to_go_on());

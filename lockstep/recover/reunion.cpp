@@ -11,6 +11,18 @@
 #include "lockstep/trace/call_board.h"
 
 namespace lockstep::recover {
+namespace {
+
+using Presence = trace::CallBoard::Presence;
+
+// Where ranks are replaced.
+void say(const Communicator& comm, Presence presence) {
+  if (comm.generation() == 0) return;
+  if (auto board = trace::CallBoard::inherit(process_env()))
+    board->set_presence(comm.local_rank(), presence);
+}
+
+}  // namespace
 
 // Half of an update is no state, a lost one is lost, and without a launcher that replaces ranks nobody
 // comes.
@@ -49,7 +61,7 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
   while (true) {
     try {
       comm = comm.reform(deadline);
-      say_finished(comm, false);
+      say_at_work(comm);
       times.met = seconds();
       resume();
       times.ready = seconds();
@@ -61,12 +73,13 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
   }
 }
 
-void say_finished(const Communicator& comm, bool finished) {
-  using trace::CallBoard;
-  if (comm.generation() == 0) return;
-  if (auto board = CallBoard::inherit(process_env()))
-    board->set_presence(comm.local_rank(),
-                        finished ? CallBoard::Presence::kFinished : CallBoard::Presence::kAtWork);
+void finish_together(Communicator& comm) {
+  say(comm, Presence::kFinished);
+  comm.barrier();
+}
+
+void say_at_work(const Communicator& comm) {
+  say(comm, Presence::kAtWork);
 }
 
 std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,

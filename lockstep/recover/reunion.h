@@ -46,9 +46,11 @@ auto decided_by_all(const Communicator& comm, const Decide& decide) {
 void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
                 const std::function<void()>& resume, const std::function<bool()>& lost);
 
-// Whether this rank has done all in which another one needs it, for its agent, which simulates no failures once a rank has.
-// Said before the barrier behind which ranks go. Does nothing where no ranks are replaced.
-void say_finished(const Communicator& comm, bool finished);
+// Returns once all ranks have come here, having done all in which another one needs them. Each tells its agent so, which
+// simulates no failures from then on, before the barrier behind which ranks go. Collective.
+void finish_together(Communicator& comm);
+// Takes back what finish_together() has said: there is work again.
+void say_at_work(const Communicator& comm);
 
 // "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had
 // happened: ...".

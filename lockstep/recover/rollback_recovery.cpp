@@ -48,7 +48,7 @@ RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
     throw InvalidArgument("RollbackRecovery: every is " + std::to_string(options_.every) +
                           "; give 1 or more steps");
   const Deadline deadline = Deadline::after(options_.patience);
-  recover::say_finished(comm_, false);
+  recover::say_at_work(comm_);
   try {
     resume();
   } catch (...) {
@@ -78,8 +78,7 @@ void RollbackRecovery::stepped(const State& state) {
 }
 
 void RollbackRecovery::finish() {
-  recover::say_finished(comm_, true);
-  comm_.barrier();
+  recover::finish_together(comm_);
 }
 
 void RollbackRecovery::wait(Kept& kept) {

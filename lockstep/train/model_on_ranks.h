@@ -102,14 +102,11 @@ class ModelOnRanks {
   // rank.
   template <typename Attempt>
   auto attempts(const Attempt& attempt) {
+    if (recovers()) recover::say_at_work(comm());  // of attempts before
     while (true) {
       try {
-        if (recovers()) recover::say_finished(comm(), false);
         auto result = attempt();
-        if (recovers()) {
-          recover::say_finished(comm(), true);
-          comm().barrier();
-        }
+        if (recovers()) recover::finish_together(comm());
         return result;
       } catch (...) {
         recover();

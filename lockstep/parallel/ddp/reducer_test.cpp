@@ -8,6 +8,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -90,7 +91,8 @@ class Shown final : public CommHook {
 // As where a backward sums over another axis of ranks.
 TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
   static constexpr int kSteps = 10;
-  testing::run_threads(2, [](Communicator& comm) {
+  std::atomic<int> waits{0};  // the step in which rank 0 does
+  testing::run_threads(2, [&waits](Communicator& comm) {
     Communicator other = comm.duplicate();
     const auto late = leaf({4}), early = leaf({4});
     const auto buckets = std::make_shared<Shown>();
@@ -107,16 +109,21 @@ TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
       middle.register_hook([&](const at::Tensor&) {
         if (step == 0) return;
         ASSERT_EQ(buckets->started.size(), 1U);
-        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        // Not before rank 0 waits there.
+        if (comm.rank() == 0) {
+          waits = step;
+        } else {
+          while (waits < step) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
         other.all_reduce(torch::ones({1}));
         over += buckets->started[0][0].item<double>() == -1.5;
       });
       ((middle * early).sum() * (1.0 + comm.rank())).backward();
       EXPECT_EQ(early.grad()[0].item<double>(), -1.5);
     }
-    // Not where this rank came to the other group later than rank 1, and had nothing to wait for.
     if (comm.rank() == 0) {
-      EXPECT_GE(over, kSteps / 2);
+      EXPECT_EQ(over, kSteps);
     }
   });
 }
