@@ -414,8 +414,7 @@ def pipeline_resnet(job):
     *lines, last = job.output("rpc/pipeline_resnet").splitlines()
     shown = [re.fullmatch(r"(\d) x (\d+) images: loss \S+, \S+ s a step; one process \S+ s", line) for line in lines]
     expect("micro-batches", [(int(one[1]), int(one[2])) for one in shown], [(parts, 8 // parts) for parts in (1, 2, 4, 8)])
-    off = re.fullmatch(r"losses differ by (\S+) at most; drawn in pipeline_resnet.svg", last)[1]
-    expect(f"losses differ by {off}", float(off) < 1e-3, True)
+    expect("the end", last, "the losses are those of one process, bit for bit; drawn in pipeline_resnet.svg")
     with open("pipeline_resnet.svg", encoding="utf-8") as f:
         expect("the picture", "micro-batches" in f.read(), True)
 

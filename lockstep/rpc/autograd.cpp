@@ -25,31 +25,33 @@ void register_autograd(Core& core, Registry& registry) {
     using Typed = typename decltype(callable_of(body))::template Function<decltype(body)>;
     Core::insert_own(registry, name, std::make_shared<Typed>(std::move(body)));
   };
-  add("rpc.backward", [&core](ContextId id, uint64_t token, bool retain_graph,
+  add("rpc.backward", [&core](ContextId id, const CallPath& path, const PassOptions& options,
                               std::vector<at::Tensor> gradients) {
-    return context_of(core, id)->run_record(token, caller(), std::move(gradients), retain_graph);
+    return context_of(core, id)->run_record(path, caller(), std::move(gradients), options);
   });
-  add("rpc.late", [&core](ContextId id, uint64_t token, int64_t place, at::Tensor gradient) {
-    context_of(core, id)->late(token, place, std::move(gradient));
+  add("rpc.late", [&core](ContextId id, const CallPath& sent, int64_t place, const CallPath& by,
+                          at::Tensor gradient) {
+    context_of(core, id)->late(sent, place, by, std::move(gradient));
     return PassResult{};
   });
   // Late gradients of this process, and of those that it called, but for those who have been asked.
-  add("rpc.run_late", [&core](ContextId id, bool retain_graph, std::vector<std::string> asked) {
-    return run_late_everywhere(core, *context_of(core, id), retain_graph, asked);
-  });
+  add("rpc.run_late",
+      [&core](ContextId id, const PassOptions& options, std::vector<std::string> asked) {
+        return run_late_everywhere(core, *context_of(core, id), options, asked);
+      });
 }
 
 // -> how many gradients went back late meanwhile, and who has been asked.
-LateResult run_late_everywhere(Core& core, ContextState& state, bool retain_graph,
+LateResult run_late_everywhere(Core& core, ContextState& state, const PassOptions& options,
                                std::vector<std::string> asked) {
   asked.push_back(core.self().name);
   LateResult result;
-  result.late = state.run_late(retain_graph).get().late;
+  result.late = state.run_late(options).get().late;
   for (const std::string& peer : state.peers()) {
     if (std::find(asked.begin(), asked.end(), peer) != asked.end()) continue;
-    const LateResult answer = call_agent<LateResult>(core, peer, "rpc.run_late", How::kSync,
-                                                     state.id, retain_graph, asked)
-                                  .get();
+    const LateResult answer =
+        call_agent<LateResult>(core, peer, "rpc.run_late", How::kSync, state.id, options, asked)
+            .get();
     result.late += answer.late;
     asked = answer.asked;
   }
@@ -65,7 +67,7 @@ AutogradContext::AutogradContext(Agent agent) : agent_(std::move(agent)) {
   internal::Core& core = *agent_.core();
   state_ = core.contexts().find_or_make({core.self().incarnation, core.next_number()},
                                         core.self().incarnation, agent_.core());
-  current.autograd = state_;
+  current.autograd = std::make_shared<internal::Recorder>(state_, internal::CallPath{});
 }
 
 AutogradContext::~AutogradContext() {
@@ -85,9 +87,12 @@ void AutogradContext::backward(const std::vector<at::Tensor>& losses, bool retai
     gradients.push_back(at::ones_like(losses[i]));
   }
   const internal::ContextScope outside(internal::this_context().without_autograd());
-  int64_t late = state_->run(losses, std::move(gradients), retain_graph, 0, "").get().late;
-  while (late > 0)
-    late = internal::run_late_everywhere(*agent_.core(), *state_, retain_graph, {}).late;
+  internal::PassOptions options{.round = ++rounds_, .retain_graph = retain_graph};
+  int64_t late = state_->run(losses, std::move(gradients), options).get().late;
+  while (late > 0) {
+    options.round = ++rounds_;
+    late = internal::run_late_everywhere(*agent_.core(), *state_, options, {}).late;
+  }
 }
 
 std::vector<std::pair<at::Tensor, at::Tensor>> AutogradContext::gradients() const {
@@ -99,8 +104,9 @@ at::Tensor AutogradContext::gradient_of(const at::Tensor& parameter) const {
 }
 
 std::vector<std::pair<at::Tensor, at::Tensor>> context_gradients() {
-  const auto& state = internal::this_context().autograd;
-  return state ? state->gradients() : std::vector<std::pair<at::Tensor, at::Tensor>>();
+  const auto& recorder = internal::this_context().autograd;
+  return recorder ? recorder->context->gradients()
+                  : std::vector<std::pair<at::Tensor, at::Tensor>>();
 }
 
 }  // namespace lockstep::rpc

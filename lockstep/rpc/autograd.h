@@ -1,6 +1,7 @@
 // AutogradContext: backward through calls. What is computed inside a context may depend on tensors of several processes; its
 // backward runs in all of them, and each keeps the gradients of its own parameters in the context, apart from grad(),
-// so that several contexts may be under way at once.
+// so that several contexts may be under way at once. Gradients of one parameter are summed in the order that autograd has in one
+// process, the later call's first: whichever thread ends first, the bits are the same.
 //
 //   rpc::AutogradContext context(agent);                                // this thread's, until it goes
 //   at::Tensor h = encoder.rpc_sync<at::Tensor>("forward", x);          // recorded
@@ -15,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +24,9 @@
 #include "lockstep/rpc/agent.h"
 
 namespace lockstep::rpc {
+namespace internal {
+class ContextState;
+}
 
 class AutogradContext {
  public:
@@ -46,6 +51,7 @@ class AutogradContext {
  private:
   Agent agent_;
   std::shared_ptr<internal::ContextState> state_;
+  uint64_t rounds_ = 0;  // of passes
 };
 
 // In a function that serves a call of a context: the gradients that this process has in it, as AutogradContext::gradients().

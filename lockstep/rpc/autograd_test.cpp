@@ -7,6 +7,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <array>
 #include <thread>
 
 #include "lockstep/rpc/internal/core.h"
@@ -57,6 +58,28 @@ Registry autograd_functions() {
   registry.add("both", [](const at::Tensor& x, const at::Tensor& y) { return x * y; });
   registry.add("leaf", [](int64_t size) { return at::zeros({size}).requires_grad_(true); });
   registry.add("times", [](at::Tensor& leaf, double x) { return (leaf * x).sum(); });
+  // Its backward takes its time, as long as it is told.
+  registry.add("forward_slow_back", [](Part& part, const at::Tensor& x, int64_t milliseconds) {
+    const at::Tensor y = part.forward(x);
+    y.register_hook([milliseconds](const at::Tensor&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    });
+    return y;
+  });
+  registry.add("itself", [](const at::Tensor& x) { return x * 1; });
+  registry.add("forward_shifted",
+               [](Part& part, const RRef<at::Tensor>& x, int64_t by, int64_t milliseconds) {
+                 const at::Tensor shifted = x.to_here() + by;
+                 shifted.register_hook([milliseconds](const at::Tensor&) {
+                   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+                 });
+                 return part.forward(shifted);
+               });
+  registry.add("gradient", [](Part& part) {
+    for (const auto& [parameter, gradient] : context_gradients())
+      if (parameter.is_same(part.layer->weight)) return gradient;
+    throw InvalidArgument("the weight has no gradient");
+  });
   registry.add("gradients", [] { return static_cast<int64_t>(context_gradients().size()); });
   add_optimizers(registry);
   return registry;
@@ -176,6 +199,61 @@ TEST_F(AutogradTest, GradientsThatComeBackLate) {
   context.backward({loss});
   EXPECT_TRUE(context.gradient_of(local.layer->weight).equal(wanted));
   EXPECT_EQ(a_.rpc_sync<int64_t>("b", "gradients"), 4);
+}
+
+// The parts of a batch run backward side by side, and end in any order; the sums are those of one process.
+TEST_F(AutogradTest, TheOrderInWhichPassesEndChangesNoBit) {
+  constexpr int kParts = 6;
+  Part first(5, 7, 1), last(7, 4, 2);
+  const auto parts = (input(6 * kParts) * 100).chunk(kParts);
+  std::vector<at::Tensor> outputs;
+  for (const at::Tensor& x : parts)  // aligned as what is received: a product's bits may hang on it
+    outputs.push_back(last.forward(first.forward(x.clone())));
+  at::cat(outputs).pow(2).sum().backward();
+
+  auto one = a_.remote<Part>("b", "part", 5, 7, 1), two = a_.remote<Part>("c", "part", 7, 4, 2);
+  for (const auto& waits : std::vector<std::array<int, kParts>>{{0, 0, 0, 0, 0, 0},
+                                                                {0, 20, 40, 60, 80, 100},
+                                                                {100, 80, 60, 40, 20, 0},
+                                                                {50, 0, 90, 10, 70, 30}}) {
+    AutogradContext context(a_);
+    std::vector<Future<at::Tensor>> answers;
+    for (int i = 0; i < kParts; ++i) {
+      const auto h = one.remote<at::Tensor>("forward_slow_back", parts[i], waits[i]);
+      answers.push_back(two.rpc_async<at::Tensor>("forward_of", h));
+    }
+    std::vector<at::Tensor> results;
+    for (const auto& answer : answers) results.push_back(answer.get());
+    context.backward({at::cat(results).pow(2).sum()});
+    EXPECT_TRUE(one.rpc_sync<at::Tensor>("gradient").equal(first.layer->weight.grad()));
+    EXPECT_TRUE(two.rpc_sync<at::Tensor>("gradient").equal(last.layer->weight.grad()));
+  }
+}
+
+// What several calls leave at one owner, and others use there, comes back late in one order, too.
+TEST_F(AutogradTest, LateGradientsOfOneTensorAreSummedAsInOneProcess) {
+  Part local(5, 7, 1), there(7, 4, 2);
+  const at::Tensor x = input() * 100;
+  {
+    const at::Tensor h = local.forward(x);
+    std::vector<at::Tensor> outputs;
+    for (int i = 0; i < 4; ++i) outputs.push_back(there.forward(h + i));
+    at::cat(outputs).pow(2).sum().backward();
+  }
+  auto part = a_.remote<Part>("b", "part", 7, 4, 2);
+  for (const bool forward : {true, false}) {
+    AutogradContext context(a_);
+    const auto h = a_.remote<at::Tensor>("b", "itself", local.forward(x));  // stays with b
+    std::vector<Future<at::Tensor>> answers;
+    for (int i = 0; i < 4; ++i)
+      answers.push_back(
+          part.rpc_async<at::Tensor>("forward_shifted", h, i, 25 * (forward ? i : 3 - i)));
+    std::vector<at::Tensor> results;
+    for (const auto& answer : answers) results.push_back(answer.get());
+    context.backward({at::cat(results).pow(2).sum()});
+    EXPECT_TRUE(context.gradient_of(local.layer->weight).equal(local.layer->weight.grad()));
+    EXPECT_TRUE(part.rpc_sync<at::Tensor>("gradient").equal(there.layer->weight.grad()));
+  }
 }
 
 TEST_F(AutogradTest, ContextsOfSeveralThreadsDoNotMeet) {

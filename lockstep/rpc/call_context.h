@@ -10,14 +10,14 @@
 
 namespace lockstep::rpc::internal {
 
-class ContextState;
 class Core;
 class Link;
+class Recorder;
 
 struct CallContext {
-  std::optional<Deadline> deadline = {};        // nested calls end by then
-  std::shared_ptr<ContextState> autograd = {};  // that calls and results are recorded in
-  std::shared_ptr<Core> core = {};              // whose call it is
+  std::optional<Deadline> deadline = {};                    // nested calls end by then
+  std::shared_ptr<Recorder> autograd = {};                  // of the calls that are made
+  std::shared_ptr<Core> core = {};                          // whose call it is
   std::shared_ptr<const std::atomic<bool>> cancelled = {};  // the caller waits no longer
   std::shared_ptr<Link> from = {};                          // the caller
 

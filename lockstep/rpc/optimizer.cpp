@@ -122,8 +122,9 @@ OwnedOptimizer::OwnedOptimizer(std::vector<at::Tensor> parameters,
       optimizer_(std::move(optimizer)) {}
 
 void OwnedOptimizer::step() {
-  const auto context = internal::this_context().autograd;
-  if (!context) throw InvalidArgument("optimizer.step is for calls inside an rpc::AutogradContext");
+  const auto recorder = internal::this_context().autograd;
+  if (!recorder)
+    throw InvalidArgument("optimizer.step is for calls inside an rpc::AutogradContext");
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(*turn_);
   std::vector<at::Tensor> before;
@@ -132,7 +133,7 @@ void OwnedOptimizer::step() {
   };
   for (at::Tensor& parameter : parameters_) {
     before.push_back(parameter.grad());
-    parameter.mutable_grad() = context->gradient_of(parameter);
+    parameter.mutable_grad() = recorder->context->gradient_of(parameter);
   }
   try {
     optimizer_->step();
@@ -161,7 +162,8 @@ DistributedOptimizer::DistributedOptimizer(Agent agent,
 }
 
 void DistributedOptimizer::step(const AutogradContext& context) {
-  if (internal::this_context().autograd != context.state())
+  const auto& recorder = internal::this_context().autograd;
+  if (!recorder || recorder->context != context.state())
     throw InvalidArgument(
         "DistributedOptimizer::step() is for the thread's own rpc::AutogradContext");
   std::vector<Future<void>> steps;

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_set>
 
 #include "lockstep/core/errors.h"
@@ -19,7 +20,7 @@ namespace {
 // The pass that runs in this thread: the answers that it must not end before.
 struct Pass {
   std::vector<Future<PassResult>> answers;
-  bool retain_graph = false;
+  PassOptions options;
 };
 Pass*& this_pass() {
   thread_local Pass* pass = nullptr;
@@ -64,8 +65,8 @@ class RemoteBackward final : public torch::autograd::Node {
                             "' in an rpc::AutogradContext runs backward by the context's "
                             "backward(), not by the tensor's");
     const auto answer = call_agent<PassResult>(
-        *core, sent_->peer, "rpc.backward", How::kSync, sent_->context->id, sent_->recording.token,
-        pass->retain_graph, std::vector<at::Tensor>(gradients.begin(), gradients.end()));
+        *core, sent_->peer, "rpc.backward", How::kSync, sent_->context->id, sent_->recording.path,
+        pass->options, std::vector<at::Tensor>(gradients.begin(), gradients.end()));
     torch::autograd::variable_list result(1 + sent_->tensors.size());
     sent_->context->wait_for(answer);
     if (sent_->tensors.empty()) return result;
@@ -83,14 +84,13 @@ class RemoteBackward final : public torch::autograd::Node {
 ContextState::ContextState(ContextId id, std::weak_ptr<Core> core)
     : id(id), core_(std::move(core)), root_(at::zeros({}).requires_grad_(true)) {}
 
-std::shared_ptr<SentTensors> ContextState::sent(const Tensors& tensors, const std::string& peer) {
+std::shared_ptr<SentTensors> ContextState::sent(const Tensors& tensors, const std::string& peer,
+                                                CallPath path) {
   if (!at::GradMode::is_enabled()) return nullptr;
-  const auto core = core_.lock();
-  if (!core) return nullptr;
   auto sent = std::make_shared<SentTensors>();
   sent->context = shared_from_this();
   sent->recording.context = id;
-  sent->recording.token = core->next_number();
+  sent->recording.path = std::move(path);
   sent->peer = peer;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].requires_grad()) continue;
@@ -100,7 +100,7 @@ std::shared_ptr<SentTensors> ContextState::sent(const Tensors& tensors, const st
   const MutexLock lock(mutex_);
   if (ended_) return nullptr;
   peers_.insert(peer);
-  if (!sent->tensors.empty()) sent_[sent->recording.token] = sent;
+  if (!sent->tensors.empty()) sent_[sent->recording.path] = sent;
   return sent;
 }
 
@@ -120,15 +120,14 @@ void ContextState::attach(const std::shared_ptr<SentTensors>& sent, Tensors& rec
 }
 
 void ContextState::received(const Recording& recording, Tensors& tensors, const std::string& from) {
-  const RecordId record{from, recording.token};
   const MutexLock lock(mutex_);
   if (ended_) return;
-  Record& kept = records_[record];
+  Record& kept = record_of(recording.path, from);
   for (const uint32_t place : recording.gradients) {
     if (!torch::autograd::isDifferentiableType(tensors[place].scalar_type()))
       throw DataError("a message of rpc wants a gradient of a tensor that has none");
     tensors[place].requires_grad_(true);
-    origins_[tensors[place].unsafeGetTensorImpl()] = {record, kept.leaves.size()};
+    origins_[tensors[place].unsafeGetTensorImpl()] = {recording.path, kept.leaves.size()};
     kept.leaves.push_back(tensors[place]);
   }
 }
@@ -145,8 +144,27 @@ std::vector<uint32_t> ContextState::returned(const Recording& recording, const T
   if (places.empty()) return places;
   const MutexLock lock(mutex_);
   if (ended_) return {};
-  records_[{from, recording.token}].outputs = std::move(outputs);
+  record_of(recording.path, from).outputs = std::move(outputs);
   return places;
+}
+
+ContextState::Record& ContextState::record_of(const CallPath& path, const std::string& from) {
+  Record& record = records_[path];
+  if (record.from.empty()) record.from = from;
+  if (record.from != from)
+    throw DataError("a call of rpc is recorded as another one, of '" + record.from + "'");
+  return record;
+}
+
+// A process learns of a round by its first pass. All calls of forward are here by then; whether a call has a part in the round shows
+// only when its pass comes, so gradients wait for each that might.
+void ContextState::begin_round(uint64_t round) {
+  if (round == round_) return;
+  round_ = round;
+  gradients_.settle();
+  unfinished_.clear();
+  for (const auto& [path, record] : records_)
+    if (!record.outputs.empty()) unfinished_.insert(path);
 }
 
 void ContextState::wait_for(Future<PassResult> answer) {
@@ -154,10 +172,14 @@ void ContextState::wait_for(Future<PassResult> answer) {
 }
 
 Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
-                                     std::vector<at::Tensor> gradients, bool retain_graph,
-                                     uint64_t own_token, const std::string& from) {
+                                     std::vector<at::Tensor> gradients, const PassOptions& options,
+                                     const CallPath& own) {
   Pass pass;
-  pass.retain_graph = retain_graph;
+  pass.options = options;
+  {
+    const MutexLock lock(mutex_);
+    begin_round(options.round);
+  }
   PassResult result;
   std::vector<at::Tensor> leaves = leaves_of(outputs);
   torch::autograd::variable_list computed;
@@ -168,42 +190,45 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
   };
   if (!leaves.empty()) {
     const Turn turn(&pass);
-    computed =
-        torch::autograd::grad(outputs, leaves, gradients, retain_graph, /*create_graph=*/false,
-                              /*allow_unused=*/true);
+    computed = torch::autograd::grad(outputs, leaves, gradients, options.retain_graph,
+                                     /*create_graph=*/false,
+                                     /*allow_unused=*/true);
   }
-  std::vector<std::pair<RecordId, std::pair<size_t, at::Tensor>>> late;
+  std::vector<std::pair<std::string, Late>> late;  // to whom
   {
-    const at::NoGradGuard no_grad;
     const MutexLock lock(mutex_);
-    if (const auto own = records_.find({from, own_token}); own_token && own != records_.end())
-      result.gradients.resize(own->second.leaves.size());
+    const auto record = own.empty() ? records_.end() : records_.find(own);
+    if (record != records_.end()) result.gradients.resize(record->second.leaves.size());
     for (size_t i = 0; i < leaves.size(); ++i) {
       if (!computed[i].defined() || leaves[i].is_same(root_)) continue;
       const auto* impl = leaves[i].unsafeGetTensorImpl();
       if (const auto origin = origins_.find(impl); origin != origins_.end()) {
-        if (origin->second.record == RecordId{from, own_token})
-          result.gradients[origin->second.place] = computed[i];
+        const auto& [path, place] = origin->second;
+        if (path == own)
+          result.gradients[place] = computed[i];
         else
-          late.push_back({origin->second.record, {origin->second.place, computed[i]}});
+          late.push_back({records_.at(path).from,
+                          {.by = own,
+                           .sent = path,
+                           .place = static_cast<int64_t>(place),
+                           .gradient = computed[i]}});
         continue;
       }
-      auto& [parameter, sum] = gradients_[impl];
-      parameter = leaves[i];
-      sum = sum.defined() ? sum + computed[i] : computed[i];
+      gradients_.add({options.round, own}, leaves[i], computed[i]);
     }
-    if (!retain_graph && own_token) {
-      const auto own = records_.find({from, own_token});
-      if (own != records_.end()) own->second.outputs.clear();
-    }
+    if (!options.retain_graph && record != records_.end()) record->second.outputs.clear();
+    unfinished_.erase(own);
+    if (unfinished_.empty())
+      gradients_.settle();
+    else
+      gradients_.settle_before({options.round, *unfinished_.rbegin()});
   }
   const auto core = core_.lock();
   if (!core) throw Cancelled("the agent was shut down");
-  for (auto& [record, gradient] : late) {
+  for (auto& [to, one] : late) {
     ++result.late;
-    pass.answers.push_back(
-        call_agent<PassResult>(*core, record.first, "rpc.late", How::kAsync, id, record.second,
-                               static_cast<int64_t>(gradient.first), gradient.second));
+    pass.answers.push_back(call_agent<PassResult>(*core, to, "rpc.late", How::kAsync, id, one.sent,
+                                                  one.place, one.by, one.gradient));
   }
   // The answer comes when all others have.
   struct Rest {
@@ -239,13 +264,15 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
   return all;
 }
 
-Future<PassResult> ContextState::run_record(uint64_t token, const std::string& from,
-                                            std::vector<at::Tensor> gradients, bool retain_graph) {
+Future<PassResult> ContextState::run_record(const CallPath& path, const std::string& from,
+                                            std::vector<at::Tensor> gradients,
+                                            const PassOptions& options) {
   std::vector<at::Tensor> outputs, wanted;
   {
     const MutexLock lock(mutex_);
-    const auto found = records_.find({from, token});
-    if (found == records_.end() || found->second.outputs.size() != gradients.size())
+    const auto found = records_.find(path);
+    if (found == records_.end() || found->second.from != from ||
+        found->second.outputs.size() != gradients.size())
       throw InvalidArgument(
           "the call's part of the graph is not here: it ran backward already (retain_graph), or "
           "its context ended");
@@ -257,41 +284,46 @@ Future<PassResult> ContextState::run_record(uint64_t token, const std::string& f
       wanted.push_back(std::move(gradients[i]));
     }
   }
-  return run(std::move(outputs), std::move(wanted), retain_graph, token, from);
+  return run(std::move(outputs), std::move(wanted), options, path);
 }
 
-void ContextState::late(uint64_t token, int64_t place, at::Tensor gradient) {
+void ContextState::late(const CallPath& sent, int64_t place, const CallPath& by,
+                        at::Tensor gradient) {
   const MutexLock lock(mutex_);
-  const auto found = sent_.find(token);
+  const auto found = sent_.find(sent);
   if (found == sent_.end() || place < 0 ||
       static_cast<size_t>(place) >= found->second->tensors.size())
     throw DataError("a late gradient of rpc is of no tensor that was sent");
-  late_.emplace_back(found->second->tensors[static_cast<size_t>(place)], std::move(gradient));
+  late_.push_back({.by = by, .sent = sent, .place = place, .gradient = std::move(gradient)});
 }
 
-Future<PassResult> ContextState::run_late(bool retain_graph) {
+Future<PassResult> ContextState::run_late(const PassOptions& options) {
   std::vector<at::Tensor> outputs, gradients;
   {
     const MutexLock lock(mutex_);
-    for (auto& [tensor, gradient] : std::exchange(late_, {})) {
-      outputs.push_back(tensor);
-      gradients.push_back(std::move(gradient));
+    std::vector<Late> late = std::exchange(late_, {});
+    // In one order however they came, as GradientSums has it.
+    std::stable_sort(late.begin(), late.end(), [](const Late& a, const Late& b) {
+      return std::tie(a.by, a.sent, a.place) > std::tie(b.by, b.sent, b.place);
+    });
+    for (Late& one : late) {
+      outputs.push_back(sent_.at(one.sent)->tensors[static_cast<size_t>(one.place)]);
+      gradients.push_back(std::move(one.gradient));
     }
   }
-  return run(std::move(outputs), std::move(gradients), retain_graph, 0, "");
+  return run(std::move(outputs), std::move(gradients), options);
 }
 
-at::Tensor ContextState::gradient_of(const at::Tensor& parameter) const {
+at::Tensor ContextState::gradient_of(const at::Tensor& parameter) {
   const MutexLock lock(mutex_);
-  const auto found = gradients_.find(parameter.unsafeGetTensorImpl());
-  return found == gradients_.end() ? at::Tensor() : found->second.second;
+  gradients_.settle();
+  return gradients_.of(parameter);
 }
 
-std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() const {
+std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() {
   const MutexLock lock(mutex_);
-  std::vector<std::pair<at::Tensor, at::Tensor>> all;
-  for (const auto& [impl, pair] : gradients_) all.push_back(pair);
-  return all;
+  gradients_.settle();
+  return gradients_.all();
 }
 
 std::set<std::string> ContextState::peers() const {
@@ -304,14 +336,14 @@ void ContextState::clear() noexcept {
   decltype(records_) records;
   decltype(origins_) origins;
   decltype(sent_) sent;
-  decltype(gradients_) gradients;
+  GradientSums gradients;
   decltype(late_) late;
   const MutexLock lock(mutex_);
   ended_ = true;
   records.swap(records_);
   origins.swap(origins_);
   sent.swap(sent_);
-  gradients.swap(gradients_);
+  std::swap(gradients, gradients_);
   late.swap(late_);
 }
 

@@ -1,6 +1,6 @@
 // What distributed autograd remembers of each context in this process. Not a public header.
 //
-// A call inside a context is recorded at both ends under one token. The caller's end is a node of its graph, RemoteBackward: its
+// A call inside a context is recorded at both ends under its path. The caller's end is a node of its graph, RemoteBackward: its
 // inputs are the tensors that were sent, its outputs those that came back. The other end computes on leaves of its own,
 // and keeps them and the outputs. In backward the node sends the outputs' gradients there; that end runs its own part of the graph
 // from the outputs to its leaves, keeps what parameters get, and answers with the gradients of what was sent.
@@ -15,6 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -26,12 +27,14 @@
 
 #include "lockstep/core/mutex.h"
 #include "lockstep/rpc/future.h"
+#include "lockstep/rpc/internal/gradient_sums.h"
 #include "lockstep/rpc/message.h"
 #include "lockstep/rpc/pending.h"
 #include "lockstep/rpc/registry.h"
 
 namespace lockstep::rpc::internal {
 
+class ContextState;
 class Core;
 
 struct ContextId {
@@ -60,7 +63,7 @@ namespace lockstep::rpc::internal {
 // What a request says of its recording.
 struct Recording {
   ContextId context;
-  uint64_t token = 0;               // of the call; unique among those of the caller's process
+  CallPath path;                    // of the call
   std::vector<uint32_t> gradients;  // which of its tensors want gradients
 };
 
@@ -71,6 +74,18 @@ class SentTensors {
   Recording recording;
   std::vector<at::Tensor> tensors;  // those that want gradients
   std::string peer;
+};
+
+// What all passes of a round have in common.
+struct PassOptions {
+  uint64_t round =
+      0;  // the passes that backward() begins are one, late gradients are run in further ones
+  bool retain_graph = false;
+  template <typename Visit>
+  void reflect(Visit&& visit) {
+    visit("round", round);
+    visit("retain_graph", retain_graph);
+  }
 };
 
 // What a pass answers: gradients of what was sent (undefined where there is none), and how many went back late.
@@ -102,7 +117,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   const ContextId id;
 
   // Caller: what is to be recorded of a call's tensors; null outside of a context or where gradients are not computed.
-  std::shared_ptr<SentTensors> sent(const Tensors& tensors, const std::string& peer);
+  std::shared_ptr<SentTensors> sent(const Tensors& tensors, const std::string& peer, CallPath path);
   // Caller: the tensors that came back, those of `places` as outputs of a RemoteBackward.
   static void attach(const std::shared_ptr<SentTensors>& sent, Tensors& received,
                      const std::vector<uint32_t>& places);
@@ -114,19 +129,21 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   std::vector<uint32_t> returned(const Recording& recording, const Tensors& results,
                                  const std::string& from);
 
-  // Runs the graph from `outputs` with their `gradients`; waits for nobody but nodes that need answers. `own`: the record whose
-  // leaves are answered for.
+  // Runs the graph from `outputs` with their `gradients`; waits for nobody but nodes that need answers. `own`: the call whose
+  // leaves are answered for; empty: none, this process begins the pass.
   Future<PassResult> run(std::vector<at::Tensor> outputs, std::vector<at::Tensor> gradients,
-                         bool retain_graph, uint64_t own_token, const std::string& from);
-  Future<PassResult> run_record(uint64_t token, const std::string& from,
-                                std::vector<at::Tensor> gradients, bool retain_graph);
-  // A gradient that came back late for a tensor that this process sent; runs with the next run_late().
-  void late(uint64_t token, int64_t place, at::Tensor gradient);
-  Future<PassResult> run_late(bool retain_graph);
+                         const PassOptions& options, const CallPath& own = {});
+  // `from`: who asks; its caller, or InvalidArgument.
+  Future<PassResult> run_record(const CallPath& path, const std::string& from,
+                                std::vector<at::Tensor> gradients, const PassOptions& options);
+  // A gradient that came back late for a tensor that this process sent, `place` among those of the call `sent`, from the pass of the
+  // call `by`; runs with the next run_late().
+  void late(const CallPath& sent, int64_t place, const CallPath& by, at::Tensor gradient);
+  Future<PassResult> run_late(const PassOptions& options);
 
-  // The parameter's gradient in this context; undefined: none.
-  at::Tensor gradient_of(const at::Tensor& parameter) const;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;  // of all parameters
+  // The parameter's gradient in this context; undefined: none. Between passes.
+  at::Tensor gradient_of(const at::Tensor& parameter);
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients();  // of all parameters
 
   // It has ended: lets go of all tensors. Its graphs lead back to it, so it would stay for ever otherwise.
   void clear() noexcept;
@@ -136,35 +153,61 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
       Future<PassResult> answer);  // for RemoteBackward: of the pass that runs in this thread
 
  private:
-  using RecordId = std::pair<std::string, uint64_t>;  // the caller, its token
   struct Record {
+    std::string from;  // the caller
     std::vector<at::Tensor> leaves, outputs;
   };
   struct Origin {
-    RecordId record;
+    CallPath path;
     size_t place = 0;
   };
+  struct Late {
+    CallPath by, sent;
+    int64_t place = 0;
+    at::Tensor gradient;
+  };
+  Record& record_of(const CallPath& path, const std::string& from) LOCKSTEP_REQUIRES(mutex_);
+  void begin_round(uint64_t round) LOCKSTEP_REQUIRES(mutex_);
 
   const std::weak_ptr<Core> core_;
   const at::Tensor
       root_;  // a leaf that every RemoteBackward leads to: autograd runs what leads to a leaf
   mutable Mutex mutex_;
-  std::map<RecordId, Record> records_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<CallPath, Record> records_ LOCKSTEP_GUARDED_BY(mutex_);  // calls that are served here
   std::map<const c10::TensorImpl*, Origin> origins_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::shared_ptr<SentTensors>> sent_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<const c10::TensorImpl*, std::pair<at::Tensor, at::Tensor>> gradients_
-      LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::pair<at::Tensor, at::Tensor>> late_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<CallPath, std::shared_ptr<SentTensors>> sent_ LOCKSTEP_GUARDED_BY(mutex_);
+  GradientSums gradients_ LOCKSTEP_GUARDED_BY(mutex_);
+  uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::set<CallPath> unfinished_
+      LOCKSTEP_GUARDED_BY(mutex_);  // calls that may yet run in the round
+  std::vector<Late> late_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<std::string> peers_ LOCKSTEP_GUARDED_BY(mutex_);
   bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // nothing is kept any more
 
   friend class RemoteBackward;
 };
 
+// Gives the calls that one function makes, or the thread of an AutogradContext, their paths.
+class Recorder {
+ public:
+  Recorder(std::shared_ptr<ContextState> context, CallPath path)
+      : context(std::move(context)), path_(std::move(path)) {}
+  const std::shared_ptr<ContextState> context;
+  CallPath next_call() {  // by any thread: a function may go on in another one
+    CallPath path = path_;
+    path.push_back(calls_++);
+    return path;
+  }
+
+ private:
+  const CallPath path_;
+  std::atomic<uint32_t> calls_ = 0;
+};
+
 // The functions of the agent's own that backward needs.
 void register_autograd(Core& core, Registry& registry);
 // Runs this process's late gradients and those of everybody whom it called, but for `asked`.
-LateResult run_late_everywhere(Core& core, ContextState& state, bool retain_graph,
+LateResult run_late_everywhere(Core& core, ContextState& state, const PassOptions& options,
                                std::vector<std::string> asked);
 
 // The contexts that this process has a part in.

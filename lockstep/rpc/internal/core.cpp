@@ -50,7 +50,8 @@ void RequestHead::write(Writer& writer) const {
   if (!record) return;
   writer.word(record->context.maker);
   writer.word(record->context.number);
-  writer.word(record->token);
+  writer.length(record->path.size());
+  for (const uint32_t call : record->path) writer.length(call);
   writer.length(record->gradients.size());
   for (const uint32_t place : record->gradients) writer.length(place);
 }
@@ -70,7 +71,8 @@ RequestHead RequestHead::read(Reader& reader) {
     Recording& record = head.record.emplace();
     record.context.maker = reader.word();
     record.context.number = reader.word();
-    record.token = reader.word();
+    record.path.resize(reader.count());
+    for (uint32_t& call : record.path) call = static_cast<uint32_t>(reader.length());
     record.gradients.resize(reader.count());
     for (uint32_t& place : record.gradients) place = static_cast<uint32_t>(reader.length());
     for (const uint32_t place : record.gradients)
@@ -154,7 +156,9 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   const Deadline own = Deadline::after(options.timeout.value_or(options_.timeout));
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
-  if (context.autograd) call->sent = context.autograd->sent(arguments.tensors(), to);
+  if (context.autograd)
+    call->sent =
+        context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
   if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
   try {
     if (of.owner) check_owner(*of.owner);

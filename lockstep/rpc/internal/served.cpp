@@ -45,11 +45,12 @@ void Served::run() {
       context_ = core_->contexts().find_or_make(record_->context, link_->peer().incarnation, core_);
       if (context_) context_->received(*record_, message_.tensors, link_->peer().name);
     }
-    const ContextScope scope({.deadline = deadline_,
-                              .autograd = context_,
-                              .core = core_,
-                              .cancelled = {shared_from_this(), &cancelled_},
-                              .from = link_});
+    const ContextScope scope(
+        {.deadline = deadline_,
+         .autograd = context_ ? std::make_shared<Recorder>(context_, record_->path) : nullptr,
+         .core = core_,
+         .cancelled = {shared_from_this(), &cancelled_},
+         .from = link_});
     LinkReferences references(*core_, link_);
     Reader reader({arguments_.data(), arguments_.size()}, std::move(message_.tensors), &references);
     function_.call(reader, shared_from_this());

@@ -1,0 +1,48 @@
+#include "lockstep/rpc/internal/gradient_sums.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+
+namespace lockstep::rpc::internal {
+
+void GradientSums::add(const Turn& turn, const at::Tensor& parameter, at::Tensor gradient) {
+  waiting_[turn].emplace_back(parameter, std::move(gradient));
+}
+
+void GradientSums::settle_before(const Turn& open) {
+  settle_until(waiting_.lower_bound(open));
+}
+
+void GradientSums::settle() {
+  settle_until(waiting_.end());
+}
+
+void GradientSums::settle_until(Waiting::iterator end) {
+  const at::NoGradGuard no_grad;
+  for (auto at = waiting_.begin(); at != end; at = waiting_.erase(at))
+    for (auto& [parameter, gradient] : at->second) {
+      auto& [of, sum] = sums_[parameter.unsafeGetTensorImpl()];
+      of = parameter;
+      // Not in place: the gradient may be another tensor's memory, or what autograd still reads.
+      sum = sum.defined() ? at::add(sum, gradient) : std::move(gradient);
+    }
+}
+
+at::Tensor GradientSums::of(const at::Tensor& parameter) const {
+  const auto found = sums_.find(parameter.unsafeGetTensorImpl());
+  return found == sums_.end() ? at::Tensor() : found->second.second;
+}
+
+std::vector<GradientSums::ParameterAndGradient> GradientSums::all() const {
+  std::vector<ParameterAndGradient> all;
+  for (const auto& [impl, sum] : sums_) all.push_back(sum);
+  return all;
+}
+
+size_t GradientSums::waiting() const {
+  size_t count = 0;
+  for (const auto& [turn, gradients] : waiting_) count += gradients.size();
+  return count;
+}
+
+}  // namespace lockstep::rpc::internal
