@@ -200,6 +200,20 @@ void check_types(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
+// What the handles of an agent share. The last of them stops it on its own thread, though calls that are being served keep the core
+// longer: else its end came in one of its workers, which would wait for itself, and the process might end meanwhile.
+std::shared_ptr<internal::Core> handle_of(std::shared_ptr<internal::Core> core) {
+  struct Owner {
+    explicit Owner(std::shared_ptr<internal::Core> core) : core(std::move(core)) {}
+    ~Owner() { core->stop("its agent was destroyed", Deadline::seconds(5)); }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    const std::shared_ptr<internal::Core> core;
+  };
+  const auto owner = std::make_shared<Owner>(std::move(core));
+  return {owner, owner->core.get()};
+}
+
 }  // namespace
 
 Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
@@ -215,7 +229,7 @@ Agent init(const std::string& name, std::shared_ptr<Store> store, Registry regis
   auto core = std::make_shared<internal::Core>(std::move(registry), std::move(store), *secret,
                                                std::move(options));
   core->start();
-  return Agent(std::move(core));
+  return Agent(handle_of(std::move(core)));
 }
 
 Agent init(Communicator& comm, Registry registry, AgentOptions options) {

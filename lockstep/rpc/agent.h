@@ -169,7 +169,7 @@ class Destination {
 class Agent {
  public:
   explicit Agent(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
-  // The agent whose call this thread serves. Throws InvalidArgument elsewhere.
+  // The agent whose call this thread serves. Throws InvalidArgument elsewhere. It does not keep the agent running.
   static Agent current();
 
   const std::string& name() const;
@@ -201,7 +201,8 @@ class Agent {
   // served meanwhile), then ends. With a process that does not come it ends after `timeout` and throws Timeout that names
   // it; the agent is down then, too. Not from a function that is being served.
   void shutdown(std::chrono::nanoseconds timeout = std::chrono::seconds(60));
-  // At once, without waiting for anybody: pending calls are Cancelled here, PeerLost at the other ends. What the last handle does.
+  // At once, without waiting for others: pending calls are Cancelled here, PeerLost at the other ends. Waits up to 5 s for functions
+  // that are being served. What the last handle of init() does.
   void stop();
 
   // What is pending now, for people: calls to others and calls of others, oldest first, with their age.

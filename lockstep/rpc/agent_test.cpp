@@ -6,7 +6,9 @@
 
 #include <array>
 #include <atomic>
+#include <future>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "lockstep/rpc/rpc_test_support.h"
@@ -279,6 +281,27 @@ TEST(Agent, APeerThatStopsFailsItsCallsAtOnceAndComesBack) {
                Error);
   Agent b = town.agent("b", functions());
   EXPECT_EQ(a.rpc_sync<int>("b", "twice", 1), 2);
+}
+
+// Though a function is being served, which keeps what is inside of the agent: nothing of it would run on as the process ends.
+TEST(Agent, ItsLastHandleWaitsForWhatIsBeingServed) {
+  const Town town;
+  const Agent a = town.agent("a");
+  std::promise<void> in;
+  std::atomic<bool> ended{false};
+  Registry registry;
+  registry.add("spin", [&] {
+    in.set_value();
+    while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ended = true;
+  });
+  std::optional<Agent> b = town.agent("b", std::move(registry));
+  const auto f = a.rpc_async("b", "spin");
+  in.get_future().wait();
+  b.reset();
+  EXPECT_TRUE(ended);
+  EXPECT_THROW(f.get(), PeerLost);
 }
 
 // A function that ends because its agent stops has no result, however soon it ends: it is no answer to its caller.

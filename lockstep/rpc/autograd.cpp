@@ -66,7 +66,7 @@ AutogradContext::AutogradContext(Agent agent) : agent_(std::move(agent)) {
   if (current.autograd) throw InvalidArgument("this thread is in an rpc::AutogradContext already");
   internal::Core& core = *agent_.core();
   state_ = core.contexts().find_or_make({core.self().incarnation, core.next_number()},
-                                        core.self().incarnation, agent_.core());
+                                        core.self().incarnation, core.weak_from_this());
   current.autograd = std::make_shared<internal::Recorder>(state_, internal::CallPath{});
 }
 

@@ -254,6 +254,17 @@ TEST(Reactor, StopDropsWhatHasNotRun) {
   EXPECT_EQ(ran, 1);
 }
 
+TEST(Reactor, AThreadThatStopsItDoesNotWaitForItself) {
+  std::promise<bool> stopped;
+  Reactor reactor(2);
+  reactor.post(task_of([&] {
+    const auto deadline = Reactor::Clock::now() + 60s;
+    reactor.stop(deadline);
+    stopped.set_value(Reactor::Clock::now() < deadline);
+  }));
+  EXPECT_TRUE(stopped.get_future().get());
+}
+
 TEST(Reactor, AThreadThatIsStuckIsLeftBehind) {
   auto go = std::make_shared<std::promise<void>>();
   auto out = std::make_shared<std::promise<void>>();

@@ -98,7 +98,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   bool serves_store() const { return serves_store_; }
   void wait_left(Deadline deadline) noexcept;
   void say_left() noexcept;  // after stop()
-  // No call is served or made any more. Not from an own thread.
+  // No call is served or made any more. From an own thread it does not wait for that one.
   void stop(const std::string& why, Deadline deadline) noexcept;
 
   std::vector<Agent::PendingCall> pending_calls() const;

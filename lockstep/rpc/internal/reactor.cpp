@@ -363,6 +363,9 @@ void Reactor::stop(Clock::time_point deadline) {
     threads.swap(state.threads);
     lock.unlock();
   }
+  for (std::thread& thread : threads)
+    if (thread.get_id() == std::this_thread::get_id()) thread.detach();
+  std::erase_if(threads, [](const std::thread& thread) { return !thread.joinable(); });
   size_t stuck = 0;
   {
     MutexLock lock(state.mutex);

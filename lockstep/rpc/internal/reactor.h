@@ -54,7 +54,8 @@ class Reactor {
   // Whether this thread is one of the reactor's.
   bool is_own_thread() const;
   // Waits at most until `deadline` for running tasks, drops the queued ones and the timers, joins the threads that
-  // ended; a thread that is stuck in a task is left behind and named in the log. Not from an own thread.
+  // ended; a thread that is stuck in a task is left behind and named in the log. A thread of its own does not wait for itself, and is
+  // left behind, too; it ends after its task.
   void stop(Clock::time_point deadline);
 
  private:
