@@ -60,12 +60,18 @@ Tensors draw_model() {
 at::Tensor forward(const Tensors& p, const at::Tensor& x) {
   return at::linear(at::linear(x, p[0], p[1]).relu(), p[2], p[3]);
 }
-Tensors gradients(const Tensors& parameters, const Digits& digits, int64_t step,
-                  double* loss = nullptr) {
+Tensors gradients(const Tensors& parameters, const Digits& digits, int64_t step) {
   const auto [x, y] = digits.at_step(step);
-  const at::Tensor value = at::cross_entropy_loss(forward(parameters, x), y);
-  if (loss) *loss = value.item<double>();
-  return torch::autograd::grad({value}, parameters);
+  return torch::autograd::grad({at::cross_entropy_loss(forward(parameters, x), y)}, parameters);
+}
+struct Score {
+  double loss = 0, right = 0;  // right: of all, 0 to 1
+};
+Score score(const Tensors& parameters, const Digits& digits) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor logits = forward(parameters, digits.x);
+  return {at::cross_entropy_loss(logits, digits.y).item<double>(),
+          logits.argmax(1).eq(digits.y).to(at::kDouble).mean().item<double>()};
 }
 Tensors copies(const Tensors& tensors) {
   Tensors all;
@@ -136,11 +142,8 @@ class Server {
   rpc::Promise<Tensors> updated_;
 };
 
-// A trainer; -> its losses.
-std::vector<double> train(const rpc::RRef<Server>& server, const std::string& mode, int trainer,
-                          int trainers) {
+void train(const rpc::RRef<Server>& server, const std::string& mode, int trainer, int trainers) {
   const Digits digits = digits_of_trainer(trainer);
-  std::vector<double> losses(kSteps);
   if (mode == "hogwild") {
     const rpc::Agent agent = rpc::Agent::current();
     rpc::DistributedOptimizer optimizer(
@@ -152,17 +155,14 @@ std::vector<double> train(const rpc::RRef<Server>& server, const std::string& mo
       const at::Tensor loss = at::cross_entropy_loss(server.rpc_sync<at::Tensor>("forward", x), y);
       context.backward({loss});
       optimizer.step(context);
-      losses[step] = loss.item<double>();
     }
-    return losses;
+    return;
   }
   Tensors parameters = server.rpc_sync<Tensors>("fetch");
   for (int64_t step = 0; step < kSteps; ++step) {
     for (at::Tensor& one : parameters) one.requires_grad_(true);
-    parameters =
-        server.rpc_sync<Tensors>(mode, trainer, gradients(parameters, digits, step, &losses[step]));
+    parameters = server.rpc_sync<Tensors>(mode, trainer, gradients(parameters, digits, step));
   }
-  return losses;
 }
 
 // What one process computes with all trainers' batches.
@@ -193,24 +193,22 @@ rpc::Registry functions() {
 void serve(const rpc::Agent& agent, int trainers, const std::string& mode) {
   const auto server = std::make_shared<Server>(trainers);
   const rpc::RRef<Server> reference = agent.own(server);
+  const Digits test(500, 0, DigitsSplit::kTest);
+  const Score before = score(server->fetch(), test);
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<rpc::Future<std::vector<double>>> runs;
+  std::vector<rpc::Future<void>> runs;
   for (int t = 0; t < trainers; ++t)
-    runs.push_back(agent.rpc_async<std::vector<double>>("trainer" + std::to_string(t), "train",
-                                                        reference, mode, t, trainers));
-  double first = 0, last = 0;
-  for (auto& run : runs) {
-    first += run.get().front() / trainers;
-    last += run.get().back() / trainers;
-  }
+    runs.push_back(
+        agent.rpc_async("trainer" + std::to_string(t), "train", reference, mode, t, trainers));
+  rpc::wait_all(runs);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
 
   const Tensors trained = server->fetch();
-  const Digits test(500, 0, DigitsSplit::kTest);
-  const double right = forward(trained, test.x).argmax(1).eq(test.y).sum().item<double>();
+  const Score after = score(trained, test);
   std::printf(
-      "%s, trainers: %d; loss %.3f to %.3f, %.1f %% of 500 digits right; %.0f gradients a second\n",
-      mode.c_str(), trainers, first, last, right / 5, trainers * kSteps / time.count());
+      "%s, trainers: %d; loss of 500 digits %.3f to %.3f, %.1f %% right; %.0f gradients a second\n",
+      mode.c_str(), trainers, before.loss, after.loss, 100 * after.right,
+      trainers * kSteps / time.count());
   if (mode != "batched") return;
   const Tensors alone = train_alone(trainers);
   bool same = true;

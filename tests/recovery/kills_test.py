@@ -107,6 +107,8 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
                     able = [pid for pid in able if there[pid] == last and in_a_row < 3]
                 else:
                     in_a_row = 0
+                if spares and not killed:  # whatever is drawn afterwards, one spare takes a rank's place
+                    able = [pid for pid in able if there[pid] >= 0] if -1 in there.values() else []
                 if not able:  # nor is it to be killed as soon as it comes
                     next_kill = time.monotonic() + chance.uniform(0, 0.5)
                     continue
