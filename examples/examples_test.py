@@ -470,11 +470,16 @@ def recovery(job):
     expect("recovery from a rank that is killed", (done.returncode, done.stdout), (0, undisturbed))
     if "rank 1 killed by SIGKILL" not in done.stderr or "it is started again, 1 of 2" not in done.stderr:
         sys.exit(done.stderr)
-    steps = ["--steps", "250"]
-    begin = time.monotonic()
-    undisturbed = job.output("recovery", *steps)
-    # The first comes after a half to three halves of it: before the end, however fast the machine is.
-    every = f"{(time.monotonic() - begin) / 3:.2f}"
+    # The first failure comes after a half to three halves of `every`: before the end, however fast the machine is, but not before a new
+    # rank has had the time to start.
+    count, taken = 125, 0
+    while taken < 4:
+        count *= 2
+        steps = ["--steps", str(count)]
+        begin = time.monotonic()
+        undisturbed = job.output("recovery", *steps)
+        taken = time.monotonic() - begin
+    every = f"{taken / 3:.2f}"
     done = with_replacements(job, "99", ["--simulate-failures", f"every={every},seed=3"], "recovery", *steps)
     expect("recovery from failures that the launcher makes", (done.returncode, done.stdout), (0, undisturbed))
     if "simulated failure: rank" not in done.stderr:

@@ -202,7 +202,7 @@ class Agent {
   // it; the agent is down then, too. Not from a function that is being served.
   void shutdown(std::chrono::nanoseconds timeout = std::chrono::seconds(60));
   // At once, without waiting for others: pending calls are Cancelled here, PeerLost at the other ends. Waits up to 5 s for functions
-  // that are being served. What the last handle of init() does.
+  // that are being served. Not from a `quick` function. What the last handle of init() does.
   void stop();
 
   // What is pending now, for people: calls to others and calls of others, oldest first, with their age.

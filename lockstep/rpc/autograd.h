@@ -1,7 +1,10 @@
 // AutogradContext: backward through calls. What is computed inside a context may depend on tensors of several processes; its
 // backward runs in all of them, and each keeps the gradients of its own parameters in the context, apart from grad(),
-// so that several contexts may be under way at once. Gradients of one parameter are summed in the order that autograd has in one
-// process, the later call's first: whichever thread ends first, the bits are the same.
+// so that several contexts may be under way at once. Gradients of one parameter are summed in one order, whichever
+// thread ends first: within a call as autograd does, then those of the calls, the later call's first, and behind them what came back
+// late. So the bits are the same in every run, and those of one process where each call uses a parameter once. Not so for calls that
+// coroutines make side by side, for three parts or more of a graph that several calls have built at their owner, and for a part that runs
+// twice in one backward() (retain_graph).
 //
 //   rpc::AutogradContext context(agent);                                // this thread's, until it goes
 //   at::Tensor h = encoder.rpc_sync<at::Tensor>("forward", x);          // recorded

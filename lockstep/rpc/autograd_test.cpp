@@ -48,8 +48,8 @@ Registry autograd_functions() {
   registry.add("forward_after", [](Part& part, RRef<Part> first, const at::Tensor& x) {
     return part.forward(first.rpc_sync<at::Tensor>("forward", x));
   });
-  registry.add("forward_late", [](Part& part, const at::Tensor& x) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  registry.add("forward_waiting", [](Part& part, const at::Tensor& x, int64_t milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     return part.forward(x);
   });
   registry.add("forward_of",
@@ -166,7 +166,8 @@ TEST_F(AutogradTest, NestedCallsAndReferencesToTensors) {
     return two.rpc_sync<at::Tensor>("forward_of", one.remote<at::Tensor>("forward", x));
   });
   check([&] {  // c asks before it is there: the thread that makes it answers c, not a
-    return two.rpc_sync<at::Tensor>("forward_of", one.remote<at::Tensor>("forward_late", x));
+    return two.rpc_sync<at::Tensor>("forward_of",
+                                    one.remote<at::Tensor>("forward_waiting", x, 100));
   });
 }
 
@@ -222,6 +223,60 @@ TEST_F(AutogradTest, TheOrderInWhichPassesEndChangesNoBit) {
       const auto h = one.remote<at::Tensor>("forward_slow_back", parts[i], waits[i]);
       answers.push_back(two.rpc_async<at::Tensor>("forward_of", h));
     }
+    std::vector<at::Tensor> results;
+    for (const auto& answer : answers) results.push_back(answer.get());
+    context.backward({at::cat(results).pow(2).sum()});
+    EXPECT_TRUE(one.rpc_sync<at::Tensor>("gradient").equal(first.layer->weight.grad()));
+    EXPECT_TRUE(two.rpc_sync<at::Tensor>("gradient").equal(last.layer->weight.grad()));
+  }
+}
+
+// What is sent in several calls gets its gradients from all of them, and answers are read by any thread in any order.
+TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
+  constexpr int kCalls = 5;
+  Part local(5, 7, 1), there(7, 4, 2);
+  const at::Tensor x = input() * 100;
+  {
+    const at::Tensor h = local.forward(x);
+    std::vector<at::Tensor> outputs;
+    for (int i = 0; i < kCalls; ++i) outputs.push_back(there.forward(h * (i + 1)));
+    at::cat(outputs).pow(2).sum().backward();
+  }
+  auto part = a_.remote<Part>("b", "part", 7, 4, 2);
+  for (const auto& waits : std::vector<std::array<int, kCalls>>{
+           {0, 0, 0, 0, 0}, {0, 20, 40, 60, 80}, {80, 60, 40, 20, 0}, {40, 0, 80, 20, 60}}) {
+    AutogradContext context(a_);
+    const at::Tensor h = local.forward(x);
+    std::vector<Future<at::Tensor>> answers;
+    for (int i = 0; i < kCalls; ++i)
+      answers.push_back(part.rpc_async<at::Tensor>("forward_waiting", h * (i + 1), waits[i]));
+    std::vector<at::Tensor> results;
+    for (const auto& answer : answers) results.push_back(answer.get());
+    context.backward({at::cat(results).pow(2).sum()});
+    EXPECT_TRUE(context.gradient_of(local.layer->weight).equal(local.layer->weight.grad()));
+    EXPECT_TRUE(part.rpc_sync<at::Tensor>("gradient").equal(there.layer->weight.grad()));
+  }
+}
+
+// Calls that follow others have their places from the moment when that was said, not from when those have ended.
+TEST_F(AutogradTest, TheOrderInWhichContinuationsRunChangesNoBit) {
+  constexpr int kParts = 5;
+  Part first(5, 7, 1), last(7, 4, 2);
+  const auto parts = (input(6 * kParts) * 100).chunk(kParts);
+  std::vector<at::Tensor> outputs;
+  for (const at::Tensor& x : parts) outputs.push_back(last.forward(first.forward(x.clone())));
+  at::cat(outputs).pow(2).sum().backward();
+
+  auto one = a_.remote<Part>("b", "part", 5, 7, 1), two = a_.remote<Part>("c", "part", 7, 4, 2);
+  for (const auto& waits : std::vector<std::array<int, kParts>>{
+           {0, 20, 40, 60, 80}, {80, 60, 40, 20, 0}, {40, 0, 80, 20, 60}}) {
+    AutogradContext context(a_);
+    std::vector<Future<at::Tensor>> answers;
+    for (int i = 0; i < kParts; ++i)
+      answers.push_back(one.rpc_async<at::Tensor>("forward_waiting", parts[i], waits[i])
+                            .then([&two](const at::Tensor& h) {
+                              return two.rpc_async<at::Tensor>("forward", h);
+                            }));
     std::vector<at::Tensor> results;
     for (const auto& answer : answers) results.push_back(answer.get());
     context.backward({at::cat(results).pow(2).sum()});
@@ -302,7 +357,7 @@ TEST_F(AutogradTest, ACallThatComesLateLeavesNothing) {
   Future<at::Tensor> late;
   {
     AutogradContext context(a_);
-    late = part.rpc_async<at::Tensor>("forward_late", input());
+    late = part.rpc_async<at::Tensor>("forward_waiting", input(), 100);
   }
   EXPECT_TRUE(late.get().equal(Part(5, 7, 1).forward(input())));
   for (Agent* agent : {&a_, &b_}) {

@@ -21,6 +21,8 @@ struct CallContext {
   std::shared_ptr<const std::atomic<bool>> cancelled = {};  // the caller waits no longer
   std::shared_ptr<Link> from = {};                          // the caller
 
+  // Of what goes on once a future is there: its calls have a place of their own, from the moment when it was said what follows.
+  CallContext continued() const;
   CallContext without_autograd() const {
     CallContext other = *this;
     other.autograd = nullptr;

@@ -189,33 +189,33 @@ Out Future<T>::then_into(F f) const {
   using Kind = typename Out::value_type;
   auto promise = std::make_shared<Promise<Kind>>();
   Out out = promise->future();
-  state().on_done(internal::task_of(
-      [f = std::move(f), self = *this, promise, context = internal::this_context()]() mutable {
-        if (self.error()) {
-          promise->set_error(self.error());
-          return;
-        }
-        const internal::ContextScope scope(std::move(context));
-        try {
-          if constexpr (std::is_same_v<Result, Out>) {
-            self.invoke(f).when_done([promise](const Out& inner) {
-              if (inner.error())
-                promise->set_error(inner.error());
-              else if constexpr (std::is_void_v<Kind>)
-                promise->set_value();
-              else
-                promise->set_value(inner.get());
-            });
-          } else if constexpr (std::is_void_v<Result>) {
-            self.invoke(f);
+  state().on_done(internal::task_of([f = std::move(f), self = *this, promise,
+                                     context = internal::this_context().continued()]() mutable {
+    if (self.error()) {
+      promise->set_error(self.error());
+      return;
+    }
+    const internal::ContextScope scope(std::move(context));
+    try {
+      if constexpr (std::is_same_v<Result, Out>) {
+        self.invoke(f).when_done([promise](const Out& inner) {
+          if (inner.error())
+            promise->set_error(inner.error());
+          else if constexpr (std::is_void_v<Kind>)
             promise->set_value();
-          } else {
-            promise->set_value(self.invoke(f));
-          }
-        } catch (...) {
-          promise->set_error(std::current_exception());
-        }
-      }));
+          else
+            promise->set_value(inner.get());
+        });
+      } else if constexpr (std::is_void_v<Result>) {
+        self.invoke(f);
+        promise->set_value();
+      } else {
+        promise->set_value(self.invoke(f));
+      }
+    } catch (...) {
+      promise->set_error(std::current_exception());
+    }
+  }));
   return out;
 }
 

@@ -53,7 +53,7 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
 class RemoteBackward final : public torch::autograd::Node {
  public:
   RemoteBackward(torch::autograd::edge_list edges, std::shared_ptr<SentTensors> sent)
-      : Node(std::move(edges)), sent_(std::move(sent)) {}
+      : Node(sent->sequence, std::move(edges)), sent_(std::move(sent)) {}
   std::string name() const override { return "lockstep::rpc::RemoteBackward"; }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -91,6 +91,7 @@ std::shared_ptr<SentTensors> ContextState::sent(const Tensors& tensors, const st
   sent->context = shared_from_this();
   sent->recording.context = id;
   sent->recording.path = std::move(path);
+  sent->sequence = at::sequence_number::get_and_increment();
   sent->peer = peer;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].requires_grad()) continue;
@@ -122,18 +123,21 @@ void ContextState::attach(const std::shared_ptr<SentTensors>& sent, Tensors& rec
 void ContextState::received(const Recording& recording, Tensors& tensors, const std::string& from) {
   const MutexLock lock(mutex_);
   if (ended_) return;
-  Record& kept = record_of(recording.path, from);
+  const auto [at, fresh] = records_.try_emplace(recording.path);
+  if (!fresh)
+    throw DataError("a call of rpc is recorded as another one, of '" + at->second.from + "'");
+  Record& kept = at->second;
+  kept.from = from;
   for (const uint32_t place : recording.gradients) {
     if (!torch::autograd::isDifferentiableType(tensors[place].scalar_type()))
       throw DataError("a message of rpc wants a gradient of a tensor that has none");
     tensors[place].requires_grad_(true);
-    origins_[tensors[place].unsafeGetTensorImpl()] = {recording.path, kept.leaves.size()};
+    origins_[tensors[place].unsafeGetTensorImpl()] = {&at->first, kept.leaves.size()};
     kept.leaves.push_back(tensors[place]);
   }
 }
 
-std::vector<uint32_t> ContextState::returned(const Recording& recording, const Tensors& results,
-                                             const std::string& from) {
+std::vector<uint32_t> ContextState::returned(const Recording& recording, const Tensors& results) {
   std::vector<uint32_t> places;
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -144,16 +148,8 @@ std::vector<uint32_t> ContextState::returned(const Recording& recording, const T
   if (places.empty()) return places;
   const MutexLock lock(mutex_);
   if (ended_) return {};
-  record_of(recording.path, from).outputs = std::move(outputs);
+  records_.at(recording.path).outputs = std::move(outputs);
   return places;
-}
-
-ContextState::Record& ContextState::record_of(const CallPath& path, const std::string& from) {
-  Record& record = records_[path];
-  if (record.from.empty()) record.from = from;
-  if (record.from != from)
-    throw DataError("a call of rpc is recorded as another one, of '" + record.from + "'");
-  return record;
 }
 
 // A process learns of a round by its first pass. All calls of forward are here by then; whether a call has a part in the round shows
@@ -204,13 +200,14 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
       const auto* impl = leaves[i].unsafeGetTensorImpl();
       if (const auto origin = origins_.find(impl); origin != origins_.end()) {
         const auto& [path, place] = origin->second;
-        if (path == own)
+        if (record != records_.end() && path == &record->first)
           result.gradients[place] = computed[i];
         else
-          late.push_back({records_.at(path).from,
+          late.push_back({records_.at(*path).from,
                           {.by = own,
-                           .sent = path,
+                           .sent = *path,
                            .place = static_cast<int64_t>(place),
+                           .tensor = {},
                            .gradient = computed[i]}});
         continue;
       }
@@ -294,7 +291,11 @@ void ContextState::late(const CallPath& sent, int64_t place, const CallPath& by,
   if (found == sent_.end() || place < 0 ||
       static_cast<size_t>(place) >= found->second->tensors.size())
     throw DataError("a late gradient of rpc is of no tensor that was sent");
-  late_.push_back({.by = by, .sent = sent, .place = place, .gradient = std::move(gradient)});
+  late_.push_back({.by = by,
+                   .sent = sent,
+                   .place = place,
+                   .tensor = found->second->tensors[static_cast<size_t>(place)],
+                   .gradient = std::move(gradient)});
 }
 
 Future<PassResult> ContextState::run_late(const PassOptions& options) {
@@ -307,7 +308,7 @@ Future<PassResult> ContextState::run_late(const PassOptions& options) {
       return std::tie(a.by, a.sent, a.place) > std::tie(b.by, b.sent, b.place);
     });
     for (Late& one : late) {
-      outputs.push_back(sent_.at(one.sent)->tensors[static_cast<size_t>(one.place)]);
+      outputs.push_back(std::move(one.tensor));
       gradients.push_back(std::move(one.gradient));
     }
   }
@@ -345,6 +346,22 @@ void ContextState::clear() noexcept {
   sent.swap(sent_);
   std::swap(gradients, gradients_);
   late.swap(late_);
+}
+
+CallPath Recorder::next_call() {
+  if (path_.size() >= kDeepestCall)
+    throw InvalidArgument("calls of an rpc::AutogradContext nest deeper than " +
+                          std::to_string(kDeepestCall));
+  CallPath path = path_;
+  path.push_back(calls_++);
+  return path;
+}
+
+CallContext CallContext::continued() const {
+  CallContext other = *this;
+  if (autograd)
+    other.autograd = std::make_shared<Recorder>(autograd->context, autograd->next_call());
+  return other;
 }
 
 Contexts::~Contexts() {

@@ -72,6 +72,8 @@ class SentTensors {
  public:
   std::shared_ptr<ContextState> context;
   Recording recording;
+  // Of the call among what this thread computes, as autograd counts: backward runs the later first, whichever thread reads the answer.
+  uint64_t sequence = 0;
   std::vector<at::Tensor> tensors;  // those that want gradients
   std::string peer;
 };
@@ -124,10 +126,9 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
 
   // The other end: makes leaves of the tensors that want gradients.
   void received(const Recording& recording, Tensors& tensors, const std::string& from);
-  // Keeps the call's results that want gradients; -> their places. `from`: the caller; the thread may serve another call, which
-  // has made what this one waited for.
-  std::vector<uint32_t> returned(const Recording& recording, const Tensors& results,
-                                 const std::string& from);
+  // Keeps the call's results that want gradients; -> their places. The thread may serve another call, which has made what this one
+  // waited for.
+  std::vector<uint32_t> returned(const Recording& recording, const Tensors& results);
 
   // Runs the graph from `outputs` with their `gradients`; waits for nobody but nodes that need answers. `own`: the call whose
   // leaves are answered for; empty: none, this process begins the pass.
@@ -158,15 +159,14 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
     std::vector<at::Tensor> leaves, outputs;
   };
   struct Origin {
-    CallPath path;
+    const CallPath* path = nullptr;  // of a record
     size_t place = 0;
   };
   struct Late {
     CallPath by, sent;
     int64_t place = 0;
-    at::Tensor gradient;
+    at::Tensor tensor, gradient;
   };
-  Record& record_of(const CallPath& path, const std::string& from) LOCKSTEP_REQUIRES(mutex_);
   void begin_round(uint64_t round) LOCKSTEP_REQUIRES(mutex_);
 
   const std::weak_ptr<Core> core_;
@@ -193,11 +193,8 @@ class Recorder {
   Recorder(std::shared_ptr<ContextState> context, CallPath path)
       : context(std::move(context)), path_(std::move(path)) {}
   const std::shared_ptr<ContextState> context;
-  CallPath next_call() {  // by any thread: a function may go on in another one
-    CallPath path = path_;
-    path.push_back(calls_++);
-    return path;
-  }
+  // By any thread: a function may go on in another one. Throws InvalidArgument where calls nest too deep.
+  CallPath next_call();
 
  private:
   const CallPath path_;

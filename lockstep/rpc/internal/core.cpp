@@ -71,8 +71,13 @@ RequestHead RequestHead::read(Reader& reader) {
     Recording& record = head.record.emplace();
     record.context.maker = reader.word();
     record.context.number = reader.word();
-    record.path.resize(reader.count());
-    for (uint32_t& call : record.path) call = static_cast<uint32_t>(reader.length());
+    const size_t depth = reader.count();
+    if (depth == 0 || depth > kDeepestCall)
+      throw DataError("a message of rpc is " + std::to_string(depth) +
+                      " calls deep in its context; 1 to " + std::to_string(kDeepestCall) +
+                      " are possible");
+    for (size_t i = 0; i < depth; ++i)
+      record.path.push_back(static_cast<uint32_t>(reader.length()));
     record.gradients.resize(reader.count());
     for (uint32_t& place : record.gradients) place = static_cast<uint32_t>(reader.length());
     for (const uint32_t place : record.gradients)

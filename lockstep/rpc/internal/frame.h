@@ -32,7 +32,7 @@ inline constexpr auto kReady =
     static_cast<MessageKind>(129);  // body: one byte, 1: this end reads the other's memory
 
 struct FrameHead {
-  static constexpr uint32_t kMagic = 0x3152534c;  // "LSR1"
+  static constexpr uint32_t kMagic = 0x3252534c;  // "LSR2"
   uint32_t magic = kMagic;
   MessageKind kind = MessageKind::kRequest;
   uint8_t zeros[3] = {};

@@ -19,13 +19,18 @@ void GradientSums::settle() {
 
 void GradientSums::settle_until(Waiting::iterator end) {
   const at::NoGradGuard no_grad;
-  for (auto at = waiting_.begin(); at != end; at = waiting_.erase(at))
-    for (auto& [parameter, gradient] : at->second) {
+  while (waiting_.begin() != end) {
+    const auto turn = waiting_.extract(waiting_.begin());
+    for (const auto& [parameter, gradient] : turn.mapped()) {
       auto& [of, sum] = sums_[parameter.unsafeGetTensorImpl()];
       of = parameter;
-      // Not in place: the gradient may be another tensor's memory, or what autograd still reads.
-      sum = sum.defined() ? at::add(sum, gradient) : std::move(gradient);
+      // Not in place: the gradient may be another tensor's memory, or what autograd still reads. A sparse one is added to a dense one.
+      if (!sum.defined())
+        sum = gradient;
+      else
+        sum = sum.is_sparse() ? at::add(gradient, sum) : at::add(sum, gradient);
     }
+  }
 }
 
 at::Tensor GradientSums::of(const at::Tensor& parameter) const {

@@ -1,10 +1,10 @@
 // The gradients of an AutogradContext in one process, summed in one order however the threads run that compute them: floating-point
 // sums in another order have other bits. Not a public header.
 //
-// The order is that of autograd in one process: what was computed last in forward comes first. A gradient waits until all that come
-// before it are there, so with calls that run backward in about that order few are kept apart. Those of one turn, which comes twice where
-// two graphs share a call (retain_graph), are summed as they come. Pure: it knows no calls and no clock.
-// Not thread-safe.
+// What one pass has computed comes as one gradient. The passes' are added the later call's first, as autograd does in one process;
+// those of later rounds behind them. A gradient waits until all that may come before it are there: since callers begin the passes in that
+// order, few are kept apart. Those of one turn, which comes twice where two graphs share a call (retain_graph), are summed as they
+// come. Pure: it knows no calls and no clock. Not thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,10 @@
 namespace lockstep::rpc::internal {
 
 // The place of a call among those of its context: the place of the call that it is made in, and how many that one had made before. It
-// is the same in every run of a program, whichever threads serve its calls. Empty: the context's own thread.
+// is the same in every run of a program whose functions do the same, whichever threads serve them; but for calls that coroutines make
+// side by side, which are counted as they come. Empty: the context's own thread.
 using CallPath = std::vector<uint32_t>;
+inline constexpr size_t kDeepestCall = 256;  // the longest path
 
 // By which pass a gradient was computed: in which round of backward, and through the part of the graph of which call.
 struct Turn {

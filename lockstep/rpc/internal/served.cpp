@@ -79,7 +79,7 @@ void Served::value(const std::function<void(Writer&)>& write,
     } else {
       Writer result(&references);
       write(result);
-      const auto places = context_->returned(*record_, result.tensors(), link_->peer().name);
+      const auto places = context_->returned(*record_, result.tensors());
       writer.length(places.size());
       for (const uint32_t place : places) writer.length(place);
       writer.raw(result.body());
