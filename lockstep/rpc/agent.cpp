@@ -25,7 +25,7 @@ Writer& scratch_writer(const std::shared_ptr<Core>& core) {
   return writer;
 }
 void drop_written(Core& core, Writer& writer) noexcept {
-  core.held_by(writer.holds(), nullptr);
+  core.drop_holds(writer.holds());
 }
 Writer& scratch_head() {
   thread_local Writer writer;
@@ -34,6 +34,8 @@ Writer& scratch_head() {
 
 bool receive_for(Pending& call, Deadline deadline) {
   if (!call.link || deadline.expired()) return false;
+  const auto core = call.core.lock();  // with its reactor, which the link works with
+  if (!core) return false;
   return call.link->receive_until([&] { return call.state().done(); }, deadline);
 }
 void cancel_call(Pending& call) {
@@ -106,7 +108,12 @@ void Core::wait_left(Deadline deadline) noexcept {
 }
 
 void Core::stop(const std::string& why, Deadline deadline) noexcept {
-  if (stopped_.exchange(true)) return;
+  if (stopped_.exchange(true)) {  // another thread is at it, or was
+    MutexLock lock(mutex_);
+    while (!ended_ && !reactor_->is_own_thread())
+      if (!has_ended_.wait_until(lock, deadline.time())) break;
+    return;
+  }
   for (const PendingPtr& call : calls_.take_all())
     finish(call, std::make_exception_ptr(Cancelled("'" + call->function.str() + "' on '" +
                                                    call->peer.str() + "': " + why)));
@@ -121,6 +128,9 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
     log_warning(std::string("rpc: ") + error.what());
   }
   reactor_->stop(deadline.time());
+  const MutexLock lock(mutex_);
+  ended_ = true;
+  has_ended_.notify_all();
 }
 
 }  // namespace internal
@@ -141,7 +151,7 @@ const std::vector<std::string>& Agent::world() const {
 }
 
 void Agent::shutdown(std::chrono::nanoseconds timeout) {
-  if (core_->stopped()) return;
+  if (core_->stopped()) return stop();
   if (core_->reactor().is_own_thread())
     throw InvalidArgument(
         "shutdown() of rpc from a function that is being served would wait for itself");

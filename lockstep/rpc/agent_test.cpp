@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
 namespace lockstep::rpc {
@@ -302,6 +303,49 @@ TEST(Agent, ItsLastHandleWaitsForWhatIsBeingServed) {
   b.reset();
   EXPECT_TRUE(ended);
   EXPECT_THROW(f.get(), PeerLost);
+}
+
+// As an agent drops the tasks that it has not come to.
+TEST(Coroutine, EndsWhereWhatWouldResumeItIsDropped) {
+  struct Dropping final : internal::ValueState<int> {
+    void execute(internal::Task task) override { task.reset(); }
+  };
+  auto state = std::make_shared<Dropping>();
+  const auto gone = std::make_shared<int>(1);
+  const auto wait = [](Future<int> other, std::shared_ptr<int> kept) -> Future<int> {
+    co_return co_await other + *kept;
+  };
+  const Future<int> waiting = wait(Future<int>(state), gone);
+  EXPECT_EQ(gone.use_count(), 2);
+  ASSERT_TRUE(state->claim());
+  state->store(1);
+  state->finish(nullptr);
+  EXPECT_EQ(gone.use_count(), 1) << "what it holds goes";
+  EXPECT_THROW(waiting.get(), Cancelled);
+}
+
+// Whoever stops an agent that another thread is stopping waits for that, too.
+TEST(Agent, ASecondStopWaitsForTheFirst) {
+  const Town town;
+  const Agent a = town.agent("a");
+  std::promise<void> in;
+  std::atomic<bool> ended{false};
+  Registry registry;
+  registry.add("spin", [&] {
+    in.set_value();
+    while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ended = true;
+  });
+  Agent b = town.agent("b", std::move(registry));
+  const auto f = a.rpc_async("b", "spin");
+  in.get_future().wait();
+  std::thread first([&] { b.stop(); });
+  while (!b.core()->stopped()) std::this_thread::yield();
+  b.stop();
+  EXPECT_TRUE(ended);
+  b.shutdown();
+  first.join();
 }
 
 // A function that ends because its agent stops has no result, however soon it ends: it is no answer to its caller.

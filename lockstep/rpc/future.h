@@ -38,6 +38,27 @@ class Promise;
 namespace internal {
 [[noreturn]] void throw_empty_future();
 [[noreturn]] void throw_not_done(Deadline deadline);
+
+// Resumes a coroutine, once, in the context in which it waits. It ends with this where that is dropped, as by an agent that stops: its
+// future is Cancelled then.
+class Resumption {
+ public:
+  explicit Resumption(std::coroutine_handle<> waiting) : waiting_(waiting) {}
+  Resumption(Resumption&& other) noexcept
+      : waiting_(std::exchange(other.waiting_, nullptr)), context_(std::move(other.context_)) {}
+  Resumption& operator=(Resumption&&) = delete;
+  ~Resumption() {
+    if (waiting_) waiting_.destroy();
+  }
+  void operator()() {
+    const ContextScope scope(std::move(context_));
+    std::exchange(waiting_, nullptr).resume();
+  }
+
+ private:
+  std::coroutine_handle<> waiting_;
+  CallContext context_ = this_context();
+};
 template <typename T>
 struct CoroutinePromise;
 template <typename T>
@@ -113,10 +134,7 @@ class Future {
   // co_await gives the value, or throws.
   bool await_ready() const { return done(); }
   void await_suspend(std::coroutine_handle<> waiting) const {
-    state().on_done(internal::task_of([waiting, context = internal::this_context()]() mutable {
-      const internal::ContextScope scope(std::move(context));
-      waiting.resume();
-    }));
+    state().on_done(internal::task_of(internal::Resumption(waiting)));
   }
   std::conditional_t<std::is_void_v<T>, void, T> await_resume() const {
     if (state().error()) std::rethrow_exception(state().error());

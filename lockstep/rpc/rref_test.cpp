@@ -95,6 +95,48 @@ TEST_F(RRefTest, WhatMakingThrewShowsWhenItIsUsed) {
               ::testing::HasSubstr("called as (int) -> nothing"));
 }
 
+// A call that is cancelled before it has begun, or refused: nobody reads the references that are in it.
+TEST_F(RRefTest, ARequestThatIsDroppedUnreadKeepsNothing) {
+  std::promise<void> in, go;
+  Registry registry = rref_functions();
+  registry.add("block", [&] {
+    in.set_value();
+    go.get_future().wait();
+  });
+  const Agent d = town_.agent("d", std::move(registry), {.workers = 1});
+  const auto fresh = [&] { return a_.own(std::make_shared<Counter>(1)); };
+  const auto block = a_.rpc_async("d", "block");
+  in.get_future().wait();
+  a_.rpc_async("d", "keep", fresh()).cancel();
+  go.set_value();
+  block.get();
+  EXPECT_EQ(kept_within(a_, 0), 0u) << "a call that was cancelled";
+  EXPECT_THROW(a_.rpc_sync("d", "not_there", fresh()), RemoteError);
+  EXPECT_THROW(a_.rpc_sync("d", "keep", fresh(), 1), RemoteError);
+  EXPECT_EQ(kept_within(a_, 0), 0u) << "calls that were refused";
+  EXPECT_EQ(a_.core()->holds(), 0u);
+}
+
+// An answer that has crossed with its call's end.
+TEST_F(RRefTest, AnAnswerThatIsDroppedUnreadKeepsNothing) {
+  std::promise<void> in, go;
+  Registry registry;
+  registry.add("make_own",
+               [&] {
+                 in.set_value();
+                 go.get_future().wait();
+                 return Agent::current().own(std::make_shared<Counter>(1));
+               },
+               {.quick = true});  // while it runs nobody reads that it was cancelled
+  const Agent d = town_.agent("d", std::move(registry));
+  const auto answer = a_.rpc_async<RRef<Counter>>("d", "make_own");
+  in.get_future().wait();
+  answer.cancel();
+  go.set_value();
+  EXPECT_EQ(kept_within(d, 0), 0u);
+  EXPECT_EQ(d.core()->holds(), 0u);
+}
+
 TEST_F(RRefTest, PassedOnAndGivenBack) {
   {
     auto counter = a_.remote<Counter>("b", "make", 0);

@@ -32,7 +32,12 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
   settle_vector_maths();
   const int own = at::get_num_threads();
   const int share = std::max(1, own / static_cast<int>(std::max<size_t>(1, count)));
-  for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
+  try {
+    for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
+  } catch (...) {  // the system has no more threads
+    end();
+    throw;
+  }
   MutexLock lock(mutex_);
   while (running_ != 0) changed_.wait(lock);
   // A thread's call of set_num_threads is also what later threads begin with: back to the caller's.
@@ -40,6 +45,10 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
 }
 
 ReplicaThreads::~ReplicaThreads() {
+  end();
+}
+
+void ReplicaThreads::end() {
   {
     const MutexLock lock(mutex_);
     ending_ = true;

@@ -27,6 +27,7 @@ class ReplicaThreads {
 
  private:
   void loop(size_t index, int intra_op_threads);
+  void end();
 
   Mutex mutex_;
   ConditionVariable changed_;

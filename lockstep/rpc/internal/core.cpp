@@ -205,10 +205,10 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
 
   const std::shared_ptr<Link> link = call->link;
   call->begun = Deadline::Clock::now();
-  held_by(arguments.holds(), link);
   const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
   if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
   if (calls_.insert(call)) keep_time();
+  held_by(arguments.holds(), link, {call->number, false});
   const bool together = how == How::kAsync && in_flight >= kCallsSentAtOnce;
   bool sent = false;
   const auto undo = [&] {
@@ -279,9 +279,9 @@ void Core::cancel_within(const std::vector<const std::atomic<bool>*>& calls) {
 }
 
 void Core::keep_time() {
+  const MutexLock lock(mutex_);  // before looking: who looks last sets the clock last
   const auto next = calls_.next_end();
   if (!next) return;
-  const MutexLock lock(mutex_);
   if (clock_timer_) reactor_->cancel(clock_timer_);
   clock_timer_ = reactor_->at(*next, task_of([weak = weak_from_this()] {
     const auto core = weak.lock();
@@ -345,6 +345,7 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
           std::make_exception_ptr(InvalidArgument("'" + std::string(head.function) + "' " + text)));
     }
     if (message.pending) link->drop(message.pending);
+    say_unread(link, {message.head.call, false});
     Writer writer;
     writer.text(type);
     writer.text(text);
@@ -406,6 +407,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
   PendingPtr call = calls_.take(message.head.call);
   if (!call || call->link != link) {  // it was cancelled, or was late
     if (message.pending) link->drop(message.pending);
+    if (message.head.kind == MessageKind::kResponse) say_unread(link, {message.head.call, true});
     return;
   }
   if (message.head.kind == MessageKind::kError) {
@@ -416,6 +418,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     std::exception_ptr error;
     if (!call->state().claim()) {
       if (message.pending) call->link->drop(message.pending);
+      core->say_unread(call->link, {call->number, true});
       return core->finish(call, nullptr);
     }
     try {
@@ -428,6 +431,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
       reader.tensors() = std::move(message.tensors);
       call->take(reader);
     } catch (...) {
+      core->say_unread(call->link, {call->number, true});
       error = std::current_exception();
     }
     core->finish(call, nullptr);

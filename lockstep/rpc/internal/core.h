@@ -98,7 +98,8 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   bool serves_store() const { return serves_store_; }
   void wait_left(Deadline deadline) noexcept;
   void say_left() noexcept;  // after stop()
-  // No call is served or made any more. From an own thread it does not wait for that one.
+  // No call is served or made any more. From an own thread it does not wait for that one. Where another thread has begun it waits for
+  // that.
   void stop(const std::string& why, Deadline deadline) noexcept;
 
   std::vector<Agent::PendingCall> pending_calls() const;
@@ -118,8 +119,19 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   // Nobody needs the context any more; those who were called in it are told.
   void forget(ContextId id);
   void served(const Served& call) noexcept;  // it has ended
-  // What was written with references goes over this link; null: it was not sent.
-  void held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link) noexcept;
+  // A message of one call: its request, or its answer.
+  struct MessageOf {
+    uint64_t call = 0;
+    bool answer = false;
+    friend bool operator==(const MessageOf&, const MessageOf&) = default;
+  };
+  // What was written with references is to go over this link, in this message.
+  void held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link,
+               MessageOf message) noexcept;
+  // It was not sent, or has arrived.
+  void drop_holds(const std::vector<uint64_t>& holds) noexcept;
+  // A message was dropped without having been read: the other end need not hold what was in it.
+  void say_unread(const std::shared_ptr<Link>& link, MessageOf message) noexcept;
 
  private:
   struct Line {  // calls of one peer with one order number
@@ -145,7 +157,6 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   void send_notice(const std::shared_ptr<Link>& link, const Writer& notice);
   // Through the living link, else by a worker that connects.
   void tell(const Peer& peer, Writer notice);
-  void drop_holds(const std::vector<uint64_t>& holds) noexcept { held_by(holds, nullptr); }
   std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline,
                                 const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
@@ -161,6 +172,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::atomic<uint64_t> numbers_{0};
   std::atomic<int64_t> nested_{0};  // calls under way that have a `within`
   std::atomic<bool> stopped_{false};
+  ConditionVariable has_ended_;
   std::atomic<bool> serves_store_{false};
 
   mutable Mutex mutex_;
@@ -172,7 +184,9 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   struct Hold {
     ReferencePtr reference;
     std::shared_ptr<Link> link;
+    MessageOf message;
   };
+  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // stop() has
   std::map<uint64_t, Hold> holds_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::pair<uint64_t, ObjectId>, std::weak_ptr<Reference>> references_
       LOCKSTEP_GUARDED_BY(mutex_);

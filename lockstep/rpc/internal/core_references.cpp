@@ -13,7 +13,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-enum Notice : uint8_t { kAlive = 1, kArrived, kReleased, kForget };
+enum Notice : uint8_t { kAlive = 1, kArrived, kReleased, kForget, kUnread };
 
 void write_id(Writer& writer, ObjectId id) {
   writer.word(id.maker);
@@ -145,7 +145,7 @@ void Core::write_reference(Writer& writer, const ReferencePtr& reference) {
   writer.word(hold);
   writer.holds().push_back(hold);
   const MutexLock lock(mutex_);
-  holds_[hold] = {reference, nullptr};
+  holds_[hold] = {reference, nullptr, {}};
 }
 
 ReferencePtr Core::read_reference(Reader&) {
@@ -211,19 +211,41 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
   return reference;
 }
 
-void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link) noexcept {
+void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link,
+                   MessageOf message) noexcept {
   if (holds.empty()) return;
-  std::vector<ReferencePtr> freed;
   const MutexLock lock(mutex_);
   for (const uint64_t hold : holds) {
     const auto found = holds_.find(hold);
     if (found == holds_.end()) continue;
-    if (link) {
-      found->second.link = link;
-    } else {
-      freed.push_back(std::move(found->second.reference));
-      holds_.erase(found);
-    }
+    found->second.link = link;
+    found->second.message = message;
+  }
+}
+
+void Core::drop_holds(const std::vector<uint64_t>& holds) noexcept {
+  if (holds.empty()) return;
+  std::vector<ReferencePtr> freed;  // outside of the lock
+  const MutexLock lock(mutex_);
+  for (const uint64_t hold : holds) {
+    const auto found = holds_.find(hold);
+    if (found == holds_.end()) continue;
+    freed.push_back(std::move(found->second.reference));
+    holds_.erase(found);
+  }
+}
+
+void Core::say_unread(const std::shared_ptr<Link>& link, MessageOf message) noexcept {
+  if (stopped()) return;
+  try {
+    Writer notice;
+    notice.byte(kUnread);
+    notice.byte(message.answer ? 1 : 0);
+    notice.word(message.call);
+    send_notice(link, notice);
+  } catch (const std::exception& error) {
+    log_warning("rpc: " + link->peer().str() +
+                " cannot be told that a message was dropped: " + error.what());
   }
 }
 
@@ -282,6 +304,17 @@ void Core::received_notice(const std::shared_ptr<Link>& link, Reader& notice) {
       return objects_.heard(link->peer().incarnation, Deadline::Clock::now());
     case kArrived:
       return drop_holds({notice.word()});
+    case kUnread: {
+      const bool answer = notice.byte() != 0;
+      const MessageOf message{notice.word(), answer};
+      std::vector<uint64_t> holds;
+      {
+        const MutexLock lock(mutex_);
+        for (const auto& [number, hold] : holds_)
+          if (hold.link == link && hold.message == message) holds.push_back(number);
+      }
+      return drop_holds(holds);
+    }
     case kReleased: {
       const ObjectId id = read_id(notice);
       const uint64_t user = notice.word();

@@ -304,6 +304,8 @@ void StreamLink::say_lost() {
 }
 
 void StreamLink::wait_until_quiet() const {
+  // Who closes it in one of its handlers says that it is lost once the handler has returned.
+  if (handing_out_.load() == std::this_thread::get_id()) return;
   while (!lost_is_said_.load() || reading_.load())
     std::this_thread::sleep_for(std::chrono::microseconds(50));
 }

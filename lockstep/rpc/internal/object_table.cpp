@@ -80,12 +80,14 @@ bool ObjectTable::when_made(ObjectId id, Ready ready) {
     const MutexLock lock(mutex_);
     const auto found = kept_.find(id);
     if (found == kept_.end()) return false;
-    if (!found->second.made) {
+    if (!found->second.made && !closed_) {
       found->second.waiting.push_back(std::move(ready));
       return true;
     }
     object = found->second.object;
-    error = found->second.error;
+    error = found->second.made
+                ? found->second.error
+                : std::make_exception_ptr(Cancelled("the agent of an object has ended"));
   }
   ready(object, error);
   return true;

@@ -162,6 +162,13 @@ void Reactor::State::lead(Own& self) {
     self.handling = false;
     mutex.lock();
     poked = false;
+    if (stopping) {
+      // stop() has emptied the queue. Their end outside of the lock.
+      mutex.unlock();
+      self.requests.clear();
+      mutex.lock();
+      break;
+    }
     for (Task& task : self.requests) queue.push_back(std::move(task));
     self.requests.clear();
     if (queue.empty()) continue;

@@ -22,6 +22,7 @@ Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Fun
 
 Served::~Served() {
   if (message_.pending) link_->drop(message_.pending);
+  if (!read_) core_->say_unread(link_, {number_, false});
   if (end()) core_->served(*this);
 }
 
@@ -53,6 +54,7 @@ void Served::run() {
          .from = link_});
     LinkReferences references(*core_, link_);
     Reader reader({arguments_.data(), arguments_.size()}, std::move(message_.tensors), &references);
+    read_ = true;
     function_.call(reader, shared_from_this());
   } catch (...) {
     error(std::current_exception());
@@ -88,7 +90,7 @@ void Served::value(const std::function<void(Writer&)>& write,
     }
     answer(MessageKind::kResponse, writer);
   } catch (...) {
-    core_->held_by(writer.holds(), nullptr);
+    core_->drop_holds(writer.holds());
     Writer error;
     write_error(error, std::current_exception(), function_);
     answer(MessageKind::kError, error);
@@ -109,10 +111,11 @@ void Served::error(std::exception_ptr error) {
 // Nobody waits any more where the deadline has passed or the call was cancelled, nor does an answer leave an agent that
 // stops: what a function returns because of that is no result. Its caller's own deadline says so, or the link's end.
 void Served::answer(MessageKind kind, Writer& writer) {
-  if (core_->stopped() || nobody_waits()) return core_->held_by(writer.holds(), nullptr);
+  if (core_->stopped() || nobody_waits()) return core_->drop_holds(writer.holds());
+  core_->held_by(writer.holds(), link_, {number_, true});
   const bool sent = link_->send({kind, number_}, writer.body(), {}, writer.tensors(),
                                 core_->reactor().busy() ? Link::When::kSoon : Link::When::kNow);
-  core_->held_by(writer.holds(), sent ? link_ : nullptr);
+  if (!sent) core_->drop_holds(writer.holds());
 }
 
 void Served::ended() {

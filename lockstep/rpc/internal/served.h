@@ -67,7 +67,8 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   const std::optional<ObjectId> keep_;
   std::optional<Recording> record_;
   std::shared_ptr<ContextState> context_;
-  Incoming message_;  // without its body
+  Incoming message_;   // without its body
+  bool read_ = false;  // it, or what was wrong with it
   c10::SmallVector<char, 256> arguments_;
   std::atomic<bool> cancelled_{false}, ended_{false};
   Run run_;

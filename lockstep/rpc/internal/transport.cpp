@@ -214,6 +214,10 @@ void Transport::State::write_what_waits() {
 
 void Transport::State::accept(int listener, bool local) {
   const std::weak_ptr<State> weak = weak_from_this();
+  {
+    const MutexLock lock(mutex);
+    if (closed) return;  // the listener's number may be another's by now
+  }
   while (true) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
