@@ -135,9 +135,9 @@ void a_nested_call_waits(Part& part) {
   if (part.is(kA)) part.expect_told([&] { part.agent().rpc_sync("b", "relay", "c"); });
   if (part.is(kB)) {
     if (part.victim() == kC)
-      part.expect_noted(part.killed() ? kLost : kLate, "'c'");
+      part.expect_noted(part.killed() ? kLost : kByDeadline, "'c'");
     else
-      part.expect_noted(part.killed() ? kCancelled : kLate, "'wait' on 'c'");
+      part.expect_noted(part.killed() ? kCancelled : kByDeadline, "'wait' on 'c'");
   }
   if (part.is(kC)) part.expect_cancelled();
 }
@@ -148,7 +148,7 @@ void a_reference_is_passed_on(Part& part) {
     part.agent().rpc_sync("c", "ping");
     part.say("b knows c");
     if (part.victim() == kC)
-      part.expect_noted(part.killed() ? kLost : kLate, "'c'");
+      part.expect_noted(part.killed() ? kLost : kByDeadline, "'c'");
     else
       part.expect_noted(kWell | kCancelled, "'c'");
   }

@@ -32,6 +32,8 @@ enum Told : unsigned {
   kCancelled = 16,  // Cancelled
   kWell = 32,       // it does not fail
 };
+// Of a call inside another one, with whose deadline it ends: whichever of the two is seen to be late first.
+inline constexpr unsigned kByDeadline = kLate | kCancelled;
 
 // Of calls to who is stopped, and of those for a name that nobody answers to.
 inline constexpr auto kShort = std::chrono::milliseconds(700);

@@ -128,11 +128,14 @@ TEST_F(RRefTest, AnAnswerThatIsDroppedUnreadKeepsNothing) {
                  return Agent::current().own(std::make_shared<Counter>(1));
                },
                {.quick = true});  // while it runs nobody reads that it was cancelled
+  registry.add("nothing", [] {});
   const Agent d = town_.agent("d", std::move(registry));
   const auto answer = a_.rpc_async<RRef<Counter>>("d", "make_own");
   in.get_future().wait();
   answer.cancel();
+  const auto behind = a_.rpc_async("d", "nothing");
   go.set_value();
+  behind.get();
   EXPECT_EQ(kept_within(d, 0), 0u);
   EXPECT_EQ(d.core()->holds(), 0u);
 }
