@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/objects.h"
@@ -110,9 +111,14 @@ void Core::wait_left(Deadline deadline) noexcept {
 void Core::stop(const std::string& why, Deadline deadline) noexcept {
   if (stopped_.exchange(true)) {  // another thread is at it, or was
     MutexLock lock(mutex_);
-    while (!ended_ && !reactor_->is_own_thread())
+    while (!ended_ && stopping_ != std::this_thread::get_id() && !reactor_->is_own_thread())
       if (!has_ended_.wait_until(lock, deadline.time())) break;
     return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    stopping_ =
+        std::this_thread::get_id();  // what is told of the end runs here, and may stop it, too
   }
   for (const PendingPtr& call : calls_.take_all())
     finish(call, std::make_exception_ptr(Cancelled("'" + call->function.str() + "' on '" +

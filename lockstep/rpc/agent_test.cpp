@@ -324,6 +324,27 @@ TEST(Coroutine, EndsWhereWhatWouldResumeItIsDropped) {
   EXPECT_THROW(waiting.get(), Cancelled);
 }
 
+// Who is told of the end by the thread that stops the agent may stop it, too; that would wait for itself.
+TEST(Agent, WhatFollowsItsEndMayStopItAgain) {
+  const Town town;
+  Agent a = town.agent("a");
+  Registry registry;
+  registry.add("spin", [] {
+    while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  const Agent b = town.agent("b", std::move(registry));
+  const auto f = a.rpc_async("b", "spin");
+  double seconds = -1;
+  f.when_done([&](const Future<void>&) {
+    const Deadline begin = Deadline::seconds(0);
+    a.shutdown();
+    seconds = begin.elapsed_seconds();
+  });
+  a.stop();
+  EXPECT_GE(seconds, 0);
+  EXPECT_LT(seconds, 4) << "it waited out the 5 s of stop()";
+}
+
 // Whoever stops an agent that another thread is stopping waits for that, too.
 TEST(Agent, ASecondStopWaitsForTheFirst) {
   const Town town;

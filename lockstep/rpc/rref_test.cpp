@@ -103,11 +103,13 @@ TEST_F(RRefTest, ARequestThatIsDroppedUnreadKeepsNothing) {
     in.set_value();
     go.get_future().wait();
   });
+  registry.add("read", [] {}, {.quick = true});  // on the thread that reads
   const Agent d = town_.agent("d", std::move(registry), {.workers = 1});
   const auto fresh = [&] { return a_.own(std::make_shared<Counter>(1)); };
   const auto block = a_.rpc_async("d", "block");
   in.get_future().wait();
   a_.rpc_async("d", "keep", fresh()).cancel();
+  a_.rpc_sync("d", "read");  // d knows that it was cancelled
   go.set_value();
   block.get();
   EXPECT_EQ(kept_within(a_, 0), 0u) << "a call that was cancelled";

@@ -36,6 +36,7 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
     for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
   } catch (...) {  // the system has no more threads
     end();
+    at::set_num_threads(own);
     throw;
   }
   MutexLock lock(mutex_);

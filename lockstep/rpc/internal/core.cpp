@@ -161,9 +161,14 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   const Deadline own = Deadline::after(options.timeout.value_or(options_.timeout));
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
-  if (context.autograd)
-    call->sent =
-        context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
+  try {
+    if (context.autograd)
+      call->sent =
+          context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
+  } catch (...) {  // calls nest too deep
+    drop_holds(arguments.holds());
+    throw;
+  }
   if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
   try {
     if (of.owner) check_owner(*of.owner);

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "lockstep/core/mutex.h"
@@ -186,7 +187,8 @@ class Core : public std::enable_shared_from_this<Core>, public References {
     std::shared_ptr<Link> link;
     MessageOf message;
   };
-  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // stop() has
+  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;        // stop() has
+  std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // who is in stop()
   std::map<uint64_t, Hold> holds_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::pair<uint64_t, ObjectId>, std::weak_ptr<Reference>> references_
       LOCKSTEP_GUARDED_BY(mutex_);

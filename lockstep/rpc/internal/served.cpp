@@ -80,8 +80,14 @@ void Served::value(const std::function<void(Writer&)>& write,
       write(writer);
     } else {
       Writer result(&references);
-      write(result);
-      const auto places = context_->returned(*record_, result.tensors());
+      std::vector<uint32_t> places;
+      try {
+        write(result);
+        places = context_->returned(*record_, result.tensors());
+      } catch (...) {
+        core_->drop_holds(result.holds());
+        throw;
+      }
       writer.length(places.size());
       for (const uint32_t place : places) writer.length(place);
       writer.raw(result.body());
