@@ -116,9 +116,9 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
     return;
   }
   {
+    // What is told of the end runs on this thread, and may stop it, too.
     const MutexLock lock(mutex_);
-    stopping_ =
-        std::this_thread::get_id();  // what is told of the end runs here, and may stop it, too
+    stopping_ = std::this_thread::get_id();
   }
   for (const PendingPtr& call : calls_.take_all())
     finish(call, std::make_exception_ptr(Cancelled("'" + call->function.str() + "' on '" +
@@ -242,10 +242,10 @@ Agent init(const std::string& name, std::shared_ptr<Store> store, Registry regis
     throw InvalidArgument(
         "rpc::init() needs the job's secret: AgentOptions::secret, or LOCKSTEP_SECRET_FILE in the "
         "environment");
-  auto core = std::make_shared<internal::Core>(std::move(registry), std::move(store), *secret,
-                                               std::move(options));
+  auto core = handle_of(std::make_shared<internal::Core>(std::move(registry), std::move(store),
+                                                         *secret, std::move(options)));
   core->start();
-  return Agent(handle_of(std::move(core)));
+  return Agent(std::move(core));
 }
 
 Agent init(Communicator& comm, Registry registry, AgentOptions options) {

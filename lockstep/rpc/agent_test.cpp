@@ -284,24 +284,32 @@ TEST(Agent, APeerThatStopsFailsItsCallsAtOnceAndComesBack) {
   EXPECT_EQ(a.rpc_sync<int>("b", "twice", 1), 2);
 }
 
+// A function that runs until nobody waits for it, and a while longer.
+struct Spin {
+  Registry registry() {
+    Registry registry;
+    registry.add("spin", [this] {
+      in.set_value();
+      while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ended = true;
+    });
+    return registry;
+  }
+  std::promise<void> in;
+  std::atomic<bool> ended{false};
+};
+
 // Though a function is being served, which keeps what is inside of the agent: nothing of it would run on as the process ends.
 TEST(Agent, ItsLastHandleWaitsForWhatIsBeingServed) {
   const Town town;
   const Agent a = town.agent("a");
-  std::promise<void> in;
-  std::atomic<bool> ended{false};
-  Registry registry;
-  registry.add("spin", [&] {
-    in.set_value();
-    while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    ended = true;
-  });
-  std::optional<Agent> b = town.agent("b", std::move(registry));
+  Spin spin;
+  std::optional<Agent> b = town.agent("b", spin.registry());
   const auto f = a.rpc_async("b", "spin");
-  in.get_future().wait();
+  spin.in.get_future().wait();
   b.reset();
-  EXPECT_TRUE(ended);
+  EXPECT_TRUE(spin.ended);
   EXPECT_THROW(f.get(), PeerLost);
 }
 
@@ -328,11 +336,8 @@ TEST(Coroutine, EndsWhereWhatWouldResumeItIsDropped) {
 TEST(Agent, WhatFollowsItsEndMayStopItAgain) {
   const Town town;
   Agent a = town.agent("a");
-  Registry registry;
-  registry.add("spin", [] {
-    while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  });
-  const Agent b = town.agent("b", std::move(registry));
+  Spin spin;
+  const Agent b = town.agent("b", spin.registry());
   const auto f = a.rpc_async("b", "spin");
   double seconds = -1;
   f.when_done([&](const Future<void>&) {
@@ -349,22 +354,14 @@ TEST(Agent, WhatFollowsItsEndMayStopItAgain) {
 TEST(Agent, ASecondStopWaitsForTheFirst) {
   const Town town;
   const Agent a = town.agent("a");
-  std::promise<void> in;
-  std::atomic<bool> ended{false};
-  Registry registry;
-  registry.add("spin", [&] {
-    in.set_value();
-    while (!cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    ended = true;
-  });
-  Agent b = town.agent("b", std::move(registry));
+  Spin spin;
+  Agent b = town.agent("b", spin.registry());
   const auto f = a.rpc_async("b", "spin");
-  in.get_future().wait();
+  spin.in.get_future().wait();
   std::thread first([&] { b.stop(); });
   while (!b.core()->stopped()) std::this_thread::yield();
   b.stop();
-  EXPECT_TRUE(ended);
+  EXPECT_TRUE(spin.ended);
   b.shutdown();
   first.join();
 }

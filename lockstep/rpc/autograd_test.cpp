@@ -90,6 +90,40 @@ class AutogradTest : public ::testing::Test {
   at::Tensor input(int64_t rows = 6) const {
     return at::arange(rows * 5, at::kFloat).view({rows, 5}).sin();
   }
+  static at::Tensor loss_of(const std::vector<at::Tensor>& outputs) {
+    return at::cat(outputs).pow(2).sum();
+  }
+  static std::vector<at::Tensor> all_of(const std::vector<Future<at::Tensor>>& answers) {
+    std::vector<at::Tensor> all;
+    for (const auto& answer : answers) all.push_back(answer.get());
+    return all;
+  }
+  // b's part of a model and then c's, on the parts of a batch, as call(one, two, x, wait) begins them: with each row of waits the
+  // gradients have the bits of one process.
+  using TwoParts = std::function<Future<at::Tensor>(RRef<Part>& one, RRef<Part>& two,
+                                                    const at::Tensor& x, int wait)>;
+  void expect_one_process_of_two_parts(const std::vector<std::vector<int>>& rows,
+                                       const TwoParts& call) {
+    const auto count = static_cast<int64_t>(rows[0].size());
+    Part first(5, 7, 1), last(7, 4, 2);
+    const auto parts = (input(6 * count) * 100).chunk(count);
+    std::vector<at::Tensor> outputs;
+    for (const at::Tensor& x :
+         parts)  // aligned as what is received: a product's bits may hang on it
+      outputs.push_back(last.forward(first.forward(x.clone())));
+    loss_of(outputs).backward();
+    auto one = a_.remote<Part>("b", "part", 5, 7, 1), two = a_.remote<Part>("c", "part", 7, 4, 2);
+    for (const std::vector<int>& waits : rows) {
+      AutogradContext context(a_);
+      std::vector<Future<at::Tensor>> answers;
+      for (size_t i = 0; i < waits.size(); ++i)
+        answers.push_back(call(one, two, parts[i], waits[i]));
+      context.backward({loss_of(all_of(answers))});
+      EXPECT_TRUE(one.rpc_sync<at::Tensor>("gradient").equal(first.layer->weight.grad()));
+      EXPECT_TRUE(two.rpc_sync<at::Tensor>("gradient").equal(last.layer->weight.grad()));
+    }
+  }
+
   Town town_;
   Agent a_ = town_.agent("a", autograd_functions()), b_ = town_.agent("b", autograd_functions()),
         c_ = town_.agent("c", autograd_functions());
@@ -204,31 +238,15 @@ TEST_F(AutogradTest, GradientsThatComeBackLate) {
 
 // The parts of a batch run backward side by side, and end in any order; the sums are those of one process.
 TEST_F(AutogradTest, TheOrderInWhichPassesEndChangesNoBit) {
-  constexpr int kParts = 6;
-  Part first(5, 7, 1), last(7, 4, 2);
-  const auto parts = (input(6 * kParts) * 100).chunk(kParts);
-  std::vector<at::Tensor> outputs;
-  for (const at::Tensor& x : parts)  // aligned as what is received: a product's bits may hang on it
-    outputs.push_back(last.forward(first.forward(x.clone())));
-  at::cat(outputs).pow(2).sum().backward();
-
-  auto one = a_.remote<Part>("b", "part", 5, 7, 1), two = a_.remote<Part>("c", "part", 7, 4, 2);
-  for (const auto& waits : std::vector<std::array<int, kParts>>{{0, 0, 0, 0, 0, 0},
-                                                                {0, 20, 40, 60, 80, 100},
-                                                                {100, 80, 60, 40, 20, 0},
-                                                                {50, 0, 90, 10, 70, 30}}) {
-    AutogradContext context(a_);
-    std::vector<Future<at::Tensor>> answers;
-    for (int i = 0; i < kParts; ++i) {
-      const auto h = one.remote<at::Tensor>("forward_slow_back", parts[i], waits[i]);
-      answers.push_back(two.rpc_async<at::Tensor>("forward_of", h));
-    }
-    std::vector<at::Tensor> results;
-    for (const auto& answer : answers) results.push_back(answer.get());
-    context.backward({at::cat(results).pow(2).sum()});
-    EXPECT_TRUE(one.rpc_sync<at::Tensor>("gradient").equal(first.layer->weight.grad()));
-    EXPECT_TRUE(two.rpc_sync<at::Tensor>("gradient").equal(last.layer->weight.grad()));
-  }
+  expect_one_process_of_two_parts(
+      {{0, 0, 0, 0, 0, 0},
+       {0, 20, 40, 60, 80, 100},
+       {100, 80, 60, 40, 20, 0},
+       {50, 0, 90, 10, 70, 30}},
+      [](RRef<Part>& one, RRef<Part>& two, const at::Tensor& x, int wait) {
+        const auto h = one.remote<at::Tensor>("forward_slow_back", x, wait);
+        return two.rpc_async<at::Tensor>("forward_of", h);
+      });
 }
 
 // What is sent in several calls gets its gradients from all of them, and answers are read by any thread in any order.
@@ -240,7 +258,7 @@ TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
     const at::Tensor h = local.forward(x);
     std::vector<at::Tensor> outputs;
     for (int i = 0; i < kCalls; ++i) outputs.push_back(there.forward(h * (i + 1)));
-    at::cat(outputs).pow(2).sum().backward();
+    loss_of(outputs).backward();
   }
   auto part = a_.remote<Part>("b", "part", 7, 4, 2);
   for (const auto& waits : std::vector<std::array<int, kCalls>>{
@@ -250,9 +268,7 @@ TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
     std::vector<Future<at::Tensor>> answers;
     for (int i = 0; i < kCalls; ++i)
       answers.push_back(part.rpc_async<at::Tensor>("forward_waiting", h * (i + 1), waits[i]));
-    std::vector<at::Tensor> results;
-    for (const auto& answer : answers) results.push_back(answer.get());
-    context.backward({at::cat(results).pow(2).sum()});
+    context.backward({loss_of(all_of(answers))});
     EXPECT_TRUE(context.gradient_of(local.layer->weight).equal(local.layer->weight.grad()));
     EXPECT_TRUE(part.rpc_sync<at::Tensor>("gradient").equal(there.layer->weight.grad()));
   }
@@ -260,29 +276,12 @@ TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
 
 // Calls that follow others have their places from the moment when that was said, not from when those have ended.
 TEST_F(AutogradTest, TheOrderInWhichContinuationsRunChangesNoBit) {
-  constexpr int kParts = 5;
-  Part first(5, 7, 1), last(7, 4, 2);
-  const auto parts = (input(6 * kParts) * 100).chunk(kParts);
-  std::vector<at::Tensor> outputs;
-  for (const at::Tensor& x : parts) outputs.push_back(last.forward(first.forward(x.clone())));
-  at::cat(outputs).pow(2).sum().backward();
-
-  auto one = a_.remote<Part>("b", "part", 5, 7, 1), two = a_.remote<Part>("c", "part", 7, 4, 2);
-  for (const auto& waits : std::vector<std::array<int, kParts>>{
-           {0, 20, 40, 60, 80}, {80, 60, 40, 20, 0}, {40, 0, 80, 20, 60}}) {
-    AutogradContext context(a_);
-    std::vector<Future<at::Tensor>> answers;
-    for (int i = 0; i < kParts; ++i)
-      answers.push_back(one.rpc_async<at::Tensor>("forward_waiting", parts[i], waits[i])
-                            .then([&two](const at::Tensor& h) {
-                              return two.rpc_async<at::Tensor>("forward", h);
-                            }));
-    std::vector<at::Tensor> results;
-    for (const auto& answer : answers) results.push_back(answer.get());
-    context.backward({at::cat(results).pow(2).sum()});
-    EXPECT_TRUE(one.rpc_sync<at::Tensor>("gradient").equal(first.layer->weight.grad()));
-    EXPECT_TRUE(two.rpc_sync<at::Tensor>("gradient").equal(last.layer->weight.grad()));
-  }
+  expect_one_process_of_two_parts(
+      {{0, 20, 40, 60, 80}, {80, 60, 40, 20, 0}, {40, 0, 80, 20, 60}},
+      [](RRef<Part>& one, RRef<Part>& two, const at::Tensor& x, int wait) {
+        return one.template rpc_async<at::Tensor>("forward_waiting", x, wait)
+            .then([&two](const at::Tensor& h) { return two.rpc_async<at::Tensor>("forward", h); });
+      });
 }
 
 // What several calls leave at one owner, and others use there, comes back late in one order, too.
@@ -293,7 +292,7 @@ TEST_F(AutogradTest, LateGradientsOfOneTensorAreSummedAsInOneProcess) {
     const at::Tensor h = local.forward(x);
     std::vector<at::Tensor> outputs;
     for (int i = 0; i < 4; ++i) outputs.push_back(there.forward(h + i));
-    at::cat(outputs).pow(2).sum().backward();
+    loss_of(outputs).backward();
   }
   auto part = a_.remote<Part>("b", "part", 7, 4, 2);
   for (const bool forward : {true, false}) {
@@ -303,9 +302,7 @@ TEST_F(AutogradTest, LateGradientsOfOneTensorAreSummedAsInOneProcess) {
     for (int i = 0; i < 4; ++i)
       answers.push_back(
           part.rpc_async<at::Tensor>("forward_shifted", h, i, 25 * (forward ? i : 3 - i)));
-    std::vector<at::Tensor> results;
-    for (const auto& answer : answers) results.push_back(answer.get());
-    context.backward({at::cat(results).pow(2).sum()});
+    context.backward({loss_of(all_of(answers))});
     EXPECT_TRUE(context.gradient_of(local.layer->weight).equal(local.layer->weight.grad()));
     EXPECT_TRUE(part.rpc_sync<at::Tensor>("gradient").equal(there.layer->weight.grad()));
   }

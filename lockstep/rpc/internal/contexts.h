@@ -80,8 +80,8 @@ class SentTensors {
 
 // What all passes of a round have in common.
 struct PassOptions {
-  uint64_t round =
-      0;  // the passes that backward() begins are one, late gradients are run in further ones
+  // The passes that backward() begins are one; late gradients are run in further ones.
+  uint64_t round = 0;
   bool retain_graph = false;
   template <typename Visit>
   void reflect(Visit&& visit) {
@@ -178,8 +178,8 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   std::map<CallPath, std::shared_ptr<SentTensors>> sent_ LOCKSTEP_GUARDED_BY(mutex_);
   GradientSums gradients_ LOCKSTEP_GUARDED_BY(mutex_);
   uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  std::set<CallPath> unfinished_
-      LOCKSTEP_GUARDED_BY(mutex_);  // calls that may yet run in the round
+  // Calls that may yet run in the round.
+  std::set<CallPath> unfinished_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Late> late_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<std::string> peers_ LOCKSTEP_GUARDED_BY(mutex_);
   bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // nothing is kept any more

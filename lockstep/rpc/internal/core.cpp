@@ -105,9 +105,7 @@ Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret
   reactor_ = std::make_unique<Reactor>(options_.workers);
 }
 
-Core::~Core() {
-  stop("its agent was destroyed", Deadline::seconds(5));
-}
+Core::~Core() = default;
 
 void Core::start() {
   // A link may outlive nothing of the core's: handlers hold it weakly.
@@ -161,16 +159,11 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   const Deadline own = Deadline::after(options.timeout.value_or(options_.timeout));
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
+  if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
   try {
     if (context.autograd)
       call->sent =
           context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
-  } catch (...) {  // calls nest too deep
-    drop_holds(arguments.holds());
-    throw;
-  }
-  if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
-  try {
     if (of.owner) check_owner(*of.owner);
     call->link = link_of(to, *call->ends, of.owner);
     Link& link = *call->link;
@@ -349,8 +342,7 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
           *head.keep, nullptr,
           std::make_exception_ptr(InvalidArgument("'" + std::string(head.function) + "' " + text)));
     }
-    if (message.pending) link->drop(message.pending);
-    say_unread(link, {message.head.call, false});
+    drop_unread(link, message);
     Writer writer;
     writer.text(type);
     writer.text(text);
@@ -411,9 +403,7 @@ void Core::served(const Served& call) noexcept {
 void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message) {
   PendingPtr call = calls_.take(message.head.call);
   if (!call || call->link != link) {  // it was cancelled, or was late
-    if (message.pending) link->drop(message.pending);
-    if (message.head.kind == MessageKind::kResponse) say_unread(link, {message.head.call, true});
-    return;
+    return drop_unread(link, message);
   }
   if (message.head.kind == MessageKind::kError) {
     Reader reader(message.body, {});
@@ -422,8 +412,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
   const auto take = [core = shared_from_this()](const PendingPtr& call, Incoming& message) {
     std::exception_ptr error;
     if (!call->state().claim()) {
-      if (message.pending) call->link->drop(message.pending);
-      core->say_unread(call->link, {call->number, true});
+      core->drop_unread(call->link, message);
       return core->finish(call, nullptr);
     }
     try {

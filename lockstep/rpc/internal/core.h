@@ -131,7 +131,9 @@ class Core : public std::enable_shared_from_this<Core>, public References {
                MessageOf message) noexcept;
   // It was not sent, or has arrived.
   void drop_holds(const std::vector<uint64_t>& holds) noexcept;
-  // A message was dropped without having been read: the other end need not hold what was in it.
+  // The message will not be read: the other end need keep neither its tensors nor the references that are in it.
+  void drop_unread(const std::shared_ptr<Link>& link, const Incoming& message) noexcept;
+  // Not to its end: its references need not be held.
   void say_unread(const std::shared_ptr<Link>& link, MessageOf message) noexcept;
 
  private:
@@ -173,10 +175,12 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::atomic<uint64_t> numbers_{0};
   std::atomic<int64_t> nested_{0};  // calls under way that have a `within`
   std::atomic<bool> stopped_{false};
-  ConditionVariable has_ended_;
   std::atomic<bool> serves_store_{false};
 
   mutable Mutex mutex_;
+  ConditionVariable has_ended_;
+  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;        // stop() has
+  std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // who is in stop()
   uint64_t clock_timer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::map<LineKey, Line> lines_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Served*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -187,8 +191,6 @@ class Core : public std::enable_shared_from_this<Core>, public References {
     std::shared_ptr<Link> link;
     MessageOf message;
   };
-  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;        // stop() has
-  std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // who is in stop()
   std::map<uint64_t, Hold> holds_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::pair<uint64_t, ObjectId>, std::weak_ptr<Reference>> references_
       LOCKSTEP_GUARDED_BY(mutex_);

@@ -235,6 +235,12 @@ void Core::drop_holds(const std::vector<uint64_t>& holds) noexcept {
   }
 }
 
+void Core::drop_unread(const std::shared_ptr<Link>& link, const Incoming& message) noexcept {
+  if (message.pending) link->drop(message.pending);
+  if (message.head.kind == MessageKind::kError) return;  // it has no references
+  say_unread(link, {message.head.call, message.head.kind == MessageKind::kResponse});
+}
+
 void Core::say_unread(const std::shared_ptr<Link>& link, MessageOf message) noexcept {
   if (stopped()) return;
   try {

@@ -67,7 +67,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   void close(const std::string& why) override;
 
   bool lost() const { return closed_.load(std::memory_order_acquire); }
-  // Waits until no thread is in a handler of this link any more; after close(), and not from a handler.
+  // Waits until no thread is in a handler of this link any more; after close(). From a handler it returns at once.
   void wait_until_quiet() const;
 
   // Guards Surroundings::write_soon against asking twice.

@@ -21,8 +21,7 @@ Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Fun
       arguments_(arguments.begin(), arguments.end()) {}
 
 Served::~Served() {
-  if (message_.pending) link_->drop(message_.pending);
-  if (!read_) core_->say_unread(link_, {number_, false});
+  if (!read_) core_->drop_unread(link_, message_);
   if (end()) core_->served(*this);
 }
 
