@@ -8,7 +8,11 @@
 #               SANITIZED_MP <filter>      those of them, as a --gtest_filter without '-', that are quick enough for every run
 #                                          under AddressSanitizer; the others are a test of the label long there
 #               WAITING_MP <filter>        those of them whose processes wait for deadlines most of the time: a test of their own,
-#                                          <room>_mp_waits, which ctest -j runs beside others
+#                                          <room>_mp_waits, which ctest -j runs beside any other
+#               ALONE_MP <filter>          those of them that assert times: a test of their own, <room>_mp_alone, beside which nothing runs
+#               SHARDS <n>                 the cases of a test program are dealt to so many tests of ctest, <program>_part<i>, so that they run side by
+#                                          side; 1 if it is not given
+#               TIMEOUT <seconds>          of each of these tests; 600 if it is not given
 #               TEST_DEPENDS <rooms ...>   further rooms that only the tests include
 #               TORCH                      the room uses libtorch
 #               MODULES                    ... and its modules, optimizers or autograd, whose headers are then parsed once for all
@@ -99,7 +103,7 @@ if(LOCKSTEP_BUILD_TESTS)
 endif()
 
 function(lockstep_room)
-  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;WAITING_MP;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME;SHARDS;TIMEOUT" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;WAITING_MP;ALONE_MP;TEST_DEPENDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "lockstep_room(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -137,32 +141,41 @@ function(lockstep_room)
     foreach(dep IN LISTS ARG_TEST_DEPENDS)
       list(APPEND test_deps lockstep_${dep})
     endforeach()
+    if(NOT ARG_SHARDS)
+      set(ARG_SHARDS 1)
+    endif()
+    if(NOT ARG_TIMEOUT)
+      set(ARG_TIMEOUT 600)
+    endif()
     if(ARG_TESTS)
       lockstep_test_program(${ARG_NAME}_test SOURCES ${ARG_TESTS} LIBRARIES ${target} ${test_deps})
+      lockstep_add_cases(${ARG_NAME}_test ${ARG_NAME}_test SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
     endif()
     if(ARG_MP_TESTS AND NOT LOCKSTEP_SANITIZE MATCHES "thread")
       set(test ${ARG_NAME}_mp_test)
+      lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps})
       string(JOIN ":" waiting ${ARG_WAITING_MP})
+      string(JOIN ":" alone ${ARG_ALONE_MP})
       string(JOIN ":" sanitized ${ARG_SANITIZED_MP})
-      set(arguments)
-      if(NOT LOCKSTEP_SANITIZE AND waiting)
-        set(arguments "--gtest_filter=-${waiting}")
-      elseif(LOCKSTEP_SANITIZE AND sanitized)
-        set(arguments "--gtest_filter=${sanitized}")
+      string(JOIN ":" apart ${ARG_WAITING_MP} ${ARG_ALONE_MP})
+      if(LOCKSTEP_SANITIZE)
+        if(sanitized)
+          lockstep_add_cases(${test} ${test} FILTER "${sanitized}" SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+        endif()
+        if(NOT sanitized STREQUAL "*")
+          lockstep_add_cases(${test}_others ${test} FILTER "-${sanitized}" PROPERTIES TIMEOUT 3600 RUN_SERIAL ON LABELS long)
+        endif()
+      else()
+        lockstep_add_cases(${test} ${test} FILTER "-${apart}" SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+        if(waiting)
+          # Early, so that there is something to run beside it.
+          lockstep_add_cases(${ARG_NAME}_mp_waits ${test} FILTER "${waiting}"
+                             PROPERTIES TIMEOUT 1200 COST 1000 PROCESSORS ${LOCKSTEP_TEST_WAITS})
+        endif()
+        if(alone)
+          lockstep_add_cases(${ARG_NAME}_mp_alone ${test} FILTER "${alone}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ON)
+        endif()
       endif()
-      lockstep_test_program(${test} SOURCES ${ARG_MP_TESTS} LIBRARIES ${target} ${test_deps} ARGUMENTS ${arguments})
-      if(NOT LOCKSTEP_SANITIZE AND waiting)
-        lockstep_add_test(${ARG_NAME}_mp_waits COMMAND ${test} "--gtest_filter=${waiting}")
-        # Early, so that there is something to run beside it.
-        set_tests_properties(${ARG_NAME}_mp_waits PROPERTIES TIMEOUT 1200 COST 1000)
-      elseif(LOCKSTEP_SANITIZE AND NOT sanitized)
-        set_tests_properties(${test} PROPERTIES LABELS long)
-      elseif(LOCKSTEP_SANITIZE AND NOT sanitized STREQUAL "*")
-        lockstep_add_test(${test}_others COMMAND ${test} "--gtest_filter=-${sanitized}")
-        set_tests_properties(${test}_others PROPERTIES TIMEOUT 3600 RUN_SERIAL ON LABELS long)
-      endif()
-      # Its ranks take the machine: ctest -j runs nothing beside it.
-      set_tests_properties(${test} PROPERTIES TIMEOUT 600 RUN_SERIAL ON)
     endif()
   endif()
   if(ARG_MODULES)
@@ -174,9 +187,14 @@ function(lockstep_room)
   endif()
 endfunction()
 
-# A GoogleTest program, run as one ctest test.
+# What a test takes of the machine, in halves of a core: `ctest -j` is given twice the number of cores (scripts/test).
+set(LOCKSTEP_TEST_WAITS 1)    # it waits most of the time
+set(LOCKSTEP_TEST_CORE 2)     # a core, and a little more now and then
+set(LOCKSTEP_TEST_MACHINE 4)  # two cores
+
+# A GoogleTest program. lockstep_add_cases() makes tests of it.
 function(lockstep_test_program name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;ARGUMENTS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES LOCKSTEP_TEST ON UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 16
                                            RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
@@ -184,14 +202,33 @@ function(lockstep_test_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main
                                         lockstep_flags)
   add_dependencies(lockstep_tests ${name})
-  lockstep_add_test(${name} COMMAND ${name} ${ARG_ARGUMENTS})
+endfunction()
+
+# lockstep_add_cases(<test> <program> [FILTER <--gtest_filter>] [SHARDS <n>] [PROPERTIES <of each test> ...])
+function(lockstep_add_cases name program)
+  cmake_parse_arguments(ARG "" "FILTER;SHARDS" "PROPERTIES" ${ARGN})
+  set(arguments)
+  if(ARG_FILTER AND NOT ARG_FILTER STREQUAL "-")
+    set(arguments "--gtest_filter=${ARG_FILTER}")
+  endif()
+  if(NOT ARG_SHARDS OR ARG_SHARDS EQUAL 1)
+    lockstep_add_test(${name} COMMAND ${program} ${arguments})
+    set_tests_properties(${name} PROPERTIES ${ARG_PROPERTIES})
+    return()
+  endif()
+  foreach(part RANGE 1 ${ARG_SHARDS})
+    math(EXPR index "${part} - 1")
+    lockstep_add_test(${name}_part${part} COMMAND ${program} ${arguments})
+    set_tests_properties(${name}_part${part} PROPERTIES ${ARG_PROPERTIES})
+    set_property(TEST ${name}_part${part} APPEND PROPERTY ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS}" "GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # add_test with what the sanitizers want to know.
 function(lockstep_add_test name)
   add_test(NAME ${name} ${ARGN})
   set(suppressions "${PROJECT_SOURCE_DIR}/tests/sanitizers")
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${LOCKSTEP_TEST_CORE}
     ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()
 

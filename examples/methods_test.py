@@ -3,7 +3,7 @@
 `lockstep eval` and `lockstep predict` take, and that transformers opens with the same logits; and without dropout, with the same texts
 in a step, the losses of one process.
 
-    examples/methods_test.py --bin build/release/bin METHOD
+    examples/methods_test.py --bin build/release/bin [METHOD...]
 """
 import argparse
 import json
@@ -52,8 +52,14 @@ def losses(bin_dir, method, model, folder):
         return json.load(file)["losses"]
 
 
-def check_same_losses(bin_dir, method, folder):
-    saved, model = os.path.join(folder, method, "checkpoints", "best"), os.path.join(folder, "without_dropout")
+def model_without_dropout(bin_dir, folder):
+    """single's checkpoint as a model to start from, with dropout 0; made once."""
+    model = os.path.join(folder, "without_dropout")
+    if os.path.isdir(model):
+        return model
+    saved = os.path.join(folder, "single", "checkpoints", "best")
+    if not os.path.isdir(saved):
+        run(command_of(bin_dir, "single", os.path.join(folder, "single")), folder)
     os.mkdir(model)
     for name in ("model.safetensors", "vocab.txt"):
         shutil.copy(os.path.join(saved, name), model)
@@ -62,10 +68,18 @@ def check_same_losses(bin_dir, method, folder):
     settings["hidden_dropout_prob"] = settings["attention_probs_dropout_prob"] = 0.0
     with open(os.path.join(model, "config.json"), "w") as file:
         json.dump(settings, file)
-    alone, together = (losses(bin_dir, each, model, folder) for each in ("single", method))
-    worst = max(abs(a - b) for a, b in zip(alone, together))
-    if len(alone) != SAME_STEPS or len(together) != len(alone) or worst > LOSS_TOLERANCE.get(method, 1e-5):
-        fail(f"{method}: losses differ from single's by up to {worst}: {together} and {alone}")
+    return model
+
+
+def check_same_losses(bin_dir, method, folder, of_single):
+    """`of_single`: single's losses, which the first method to be compared fills in."""
+    model = model_without_dropout(bin_dir, folder)
+    if not of_single:
+        of_single += losses(bin_dir, "single", model, folder)
+    together = losses(bin_dir, method, model, folder)
+    worst = max(abs(a - b) for a, b in zip(of_single, together))
+    if len(of_single) != SAME_STEPS or len(together) != len(of_single) or worst > LOSS_TOLERANCE.get(method, 1e-5):
+        fail(f"{method}: losses differ from single's by up to {worst}: {together} and {of_single}")
     print(f"single's losses within {worst:.1e}")
 
 
@@ -233,28 +247,35 @@ def check_transformers(method, folder, answer):
     print(f"transformers opens the checkpoint: logits within {worst:.1e}")
 
 
+def check(bin_dir, method, folder, of_single):
+    output = run(command_of(bin_dir, method, os.path.join(folder, method)), folder)
+    check_lines(method, output)
+    result = check_result(method, folder)
+    check_output(bin_dir, method, folder)
+    answer = check_use(bin_dir, method, folder, result)
+    if method == "single":
+        check_english(bin_dir, folder)
+    if method == "distributed":
+        check_transformers(method, folder, answer)
+        check_recipe(bin_dir, folder)
+    if method != "single":
+        check_same_losses(bin_dir, method, folder, of_single)
+    if method in ("single", "trainer"):
+        check_former_run(bin_dir, method, folder)
+    print(f"{method}: {STEPS} steps, losses {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
-    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)}; all of them if none is named")
     options = parser.parse_args()
-    bin_dir = os.path.abspath(options.bin)
+    if unknown := set(options.methods) - set(METHODS):
+        parser.error(f"there is no method {', '.join(sorted(unknown))}")
+    of_single = []
     with tempfile.TemporaryDirectory() as folder:
-        output = run(command_of(bin_dir, options.method, os.path.join(folder, options.method)), folder)
-        check_lines(options.method, output)
-        result = check_result(options.method, folder)
-        check_output(bin_dir, options.method, folder)
-        answer = check_use(bin_dir, options.method, folder, result)
-        if options.method == "single":
-            check_english(bin_dir, folder)
-        if options.method == "distributed":
-            check_transformers(options.method, folder, answer)
-            check_recipe(bin_dir, folder)
-        if options.method != "single":
-            check_same_losses(bin_dir, options.method, folder)
-        if options.method in ("single", "trainer"):
-            check_former_run(bin_dir, options.method, folder)
-    print(f"{options.method}: {STEPS} steps, losses {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}")
+        for method in options.methods or METHODS:
+            check(os.path.abspath(options.bin), method, folder, of_single)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 usage: run_ctest.py BUILD_FOLDER COMMAND...      (ctest with its arguments, --output-on-failure left out)
 
 Of a failed program only the failed cases are shown: somebody who reads the first failure of a long run, or only the part of a log
-around it, sees why. A case with deadlines, which another load on the machine can break (BESIDE and ALONE in test_results.py), is run
+around it, sees why. A case with processes or deadlines, which another load on the machine can break (BESIDE and ALONE in test_results.py), is run
 once more by itself; that it passed then is kept and reported, never silently. More than five such cases are no accident and are not
 tried. Exit status 0 if nothing failed, or every failure passed at its second try.
 """
@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-from test_results import ALONE, BESIDE, count, read_results, second_tries
+from test_results import ALONE, BESIDE, count, program_of, read_results, second_tries
 
 LINES = 120  # of a case's own output, from its end
 MOST = 5
@@ -35,9 +35,8 @@ def show(label, lines):
 def passes_alone(folder, label):
     """Whether 'program: Suite.Case' passes by itself."""
     test, case = label.split(": ", 1)
-    program = re.sub("_waits$", "_test", test)
     print(f"---- again, alone: {label}", flush=True)
-    command = [os.path.join(folder, "bin", "tests", program), f"--gtest_filter={case}"]
+    command = [os.path.join(folder, "bin", "tests", program_of(test)), f"--gtest_filter={case}"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, errors="replace", timeout=SECONDS, check=False)

@@ -45,6 +45,7 @@ def read_outcomes(junit):
 
 def count(name, output, outcome):
     """One ctest test -> Result."""
+    name = without_part(name)
     ran = [m for m in (re.match(r"^\[==========\] (\d+) tests? from .* ran\.", line) for line in output) if m]
     case = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \(\d+ ms\)$")
     results = {}
@@ -109,9 +110,19 @@ def read_results(folder):
 
 
 # Cases with deadlines that ctest runs beside others, whose load can break them: what they do alone counts.
-BESIDE = re.compile(r"(\w+_mp_waits|(wire|store|trace|launch|comm|rpc|recover)_test): \S+")
+BESIDE = re.compile(r"(\w+_mp_waits|\w+_mp_test|(wire|store|trace|launch|comm|rpc|recover)_test): \S+")
 # The same of those that it runs alone: what they did counts, but somebody who reads of a failure wants to know.
-ALONE = re.compile(r"\w+_mp_test: \S+")
+ALONE = re.compile(r"\w+_mp_(alone|test_others): \S+")
+
+
+def without_part(test):
+    """A test of ctest's name without the part that it is: cmake/LockstepRoom.cmake deals the cases of a program among several."""
+    return re.sub(r"_part\d+$", "", test)
+
+
+def program_of(test):
+    """The GoogleTest program of which a test of ctest runs some cases."""
+    return re.sub(r"_mp_(waits|alone|test_others)$", "_mp_test", without_part(test))
 
 
 def second_tries(folder):

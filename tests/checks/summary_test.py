@@ -7,6 +7,8 @@ import tempfile
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+from test_results import program_of  # noqa: E402  (it is there from here on)
 
 
 class Summary(unittest.TestCase):
@@ -35,7 +37,7 @@ $1
             f.writelines(line + "\n" for line in ("# a comment", "", *lines))
 
     def write_program(self, last, name="program"):
-        """A folder as ctest sees it, whose program's last case ends with these shell commands."""
+        """A folder as ctest sees it, whose test's program's last case ends with these shell commands."""
         root = tempfile.mkdtemp(prefix="lockstep-summary-")
         self.addCleanup(shutil.rmtree, root)
         program = os.path.join(root, "bin", "tests", name)
@@ -43,6 +45,9 @@ $1
         with open(program, "w", encoding="utf-8") as f:
             f.write(self.PROGRAM.replace("$1", last))
         os.chmod(program, 0o755)
+        if (whole := program_of(name)) != name:
+            os.rename(program, os.path.join(root, "bin", "tests", whole))
+            program = os.path.join(root, "bin", "tests", whole)
         with open(os.path.join(root, "CTestTestfile.cmake"), "w", encoding="utf-8") as f:
             f.write(f'add_test({name} "{program}")\nset_tests_properties({name} PROPERTIES TIMEOUT 2)\n')
         return root
@@ -87,35 +92,34 @@ $1
         # Fails the first time only, with a line of its own. Asked for one case, GoogleTest says PASSED with the count.
         last = ("if [ -e ${0%/*}/ran ]; then echo '[       OK ] Env.Last (1 ms)'; echo '[  PASSED  ] 1 test.'; exit 0; fi\n"
                 "touch ${0%/*}/ran; echo 'the peer was late'; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1")
-        root = self.write_program(last, "some_mp_test")
+        root = self.write_program(last, "some_mp_alone")
         with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
             f.write('add_test(next "echo" "of no interest")\n')
         status, text = self.run_ctest(root)
         self.assertEqual(status, 0, text)
         # At once, and nothing of what passed.
-        self.assertRegex(text, r"(?s)Test #1: some_mp_test \.+\*\*\*Failed[^\n]+\n---- failed: some_mp_test: Env.Last\n"
-                               r"the peer was late\n---- end of some_mp_test: Env.Last\n +Start 2: next\n.*"
-                               r"---- again, alone: some_mp_test: Env.Last\n     passed\n$")
+        self.assertRegex(text, r"(?s)Test #1: some_mp_alone \.+\*\*\*Failed[^\n]+\n---- failed: some_mp_alone: Env.Last\n"
+                               r"the peer was late\n---- end of some_mp_alone: Env.Last\n +Start 2: next\n.*"
+                               r"---- again, alone: some_mp_alone: Env.Last\n     passed\n$")
         for line in ("needs mpirun", "Env.Good", "of no interest"):
             self.assertNotIn(line, text)
         # It counts as a failure all the same, unless it is known.
-        skipped = "skipped  p: some_mp_test: Env.Skip: needs mpirun\n"
+        skipped = "skipped  p: some_mp_alone: Env.Skip: needs mpirun\n"
         self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
-                         (1, f"{skipped}FAILED   p: some_mp_test: Env.Last: passed when run again alone; mend it, or list it in "
+                         (1, f"{skipped}FAILED   p: some_mp_alone: Env.Last: passed when run again alone; mend it, or list it in "
                              "tests/unsteady.txt\n2 passed, 1 failed, 1 skipped\n"))
-        self.list_unsteady("2026-11-20 | some_mp_test: Env.Last | late | on loaded machines")
+        self.list_unsteady("2026-11-20 | some_mp_alone: Env.Last | late | on loaded machines")
         self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
-                         (0, f"{skipped}unsteady p: some_mp_test: Env.Last: late | on loaded machines\n3 passed, 0 failed, 1 skipped\n"))
+                         (0, f"{skipped}unsteady p: some_mp_alone: Env.Last: late | on loaded machines\n3 passed, 0 failed, 1 skipped\n"))
 
         # What ran beside others counts as it is alone.
-        for name in ("comm_mp_waits", "rpc_test"):
+        for name, label in (("comm_mp_waits", "comm_mp_waits"), ("rpc_test", "rpc_test"), ("some_mp_test", "some_mp_test"),
+                            ("some_mp_test_part2", "some_mp_test")):
             root = self.write_program(last, name)
-            if name == "comm_mp_waits":
-                os.symlink(name, os.path.join(root, "bin", "tests", "comm_mp_test"))
             self.assertEqual(self.run_ctest(root)[0], 0)
             status, text = self.run_script("summarise_tests.py", f"p={root}")
             self.assertEqual(status, 0, text)
-            self.assertIn(f"unsteady p: {name}: Env.Last: failed beside others, passed alone\n", text)
+            self.assertIn(f"unsteady p: {label}: Env.Last: failed beside others, passed alone\n", text)
 
         # Once more it fails, or the test has no deadlines: it stays failed.
         for name, end in (("some_mp_test", "echo no; echo '[  FAILED  ] Env.Last (1 ms)'; exit 1"), ("some_test", last)):

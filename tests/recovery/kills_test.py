@@ -32,6 +32,9 @@ CASES = {
 }
 # All ranks end with one: --max-restarts alone; or with the launcher, too.
 RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
+# What every run of the tests has: whole states with a spare, divided states. The others with LOCKSTEP_LONG_TESTS=1.
+ALWAYS = ["mnist-spare", "bert-zero3"]
+LONG = os.environ.get("LOCKSTEP_LONG_TESTS") == "1"
 OF_THE_CLOCK = ("seconds", "samples_per_s")
 
 
@@ -247,9 +250,9 @@ def check(lockstep, case, kills, seed, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, help="where lockstep is")
-    parser.add_argument("--kills", type=int, default=100 if os.environ.get("LOCKSTEP_LONG_TESTS") == "1" else 4, help="a case")
+    parser.add_argument("--kills", type=int, default=100 if LONG else 4, help="a case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *RESTARTED])
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=[*CASES, *RESTARTED] if LONG else ALWAYS)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     folder = tempfile.mkdtemp(prefix="lockstep-kills-")
