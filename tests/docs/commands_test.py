@@ -9,6 +9,7 @@ scripts/lib/dependencies.sh installs. The `lockstep` lines of the blocks are als
 it says of the others why they are not.
 """
 import argparse
+import functools
 import glob
 import json
 import os
@@ -71,6 +72,11 @@ def flags_of(words):
     return [word.split("=")[0] for word in words if re.match(r"^--?[A-Za-z]", word)]
 
 
+@functools.cache
+def help_of(*words):
+    return run([*words, "--help"])
+
+
 def run(words, **options):
     return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                           timeout=120, check=False, **options)
@@ -106,7 +112,7 @@ def check_program(words):
     if program and flags_of(words[1:]):
         if not os.path.exists(program):
             raise Problem(f"{program} is not built")
-        unknown_flags(os.path.basename(program), words[1:], run([program, "--help"]).stdout)
+        unknown_flags(os.path.basename(program), words[1:], help_of(program).stdout)
 
 
 def check_lockstep(words):
@@ -114,7 +120,7 @@ def check_lockstep(words):
     lockstep = os.path.join(bin_folder, "lockstep")
     words = [word for word in words if not PLACEHOLDER.match(word)]
     if words[0] == "run":
-        help_text = run([lockstep, "run", "--help"]).stdout
+        help_text = help_of(lockstep, "run").stdout
         at = 1
         while at < len(words) and words[at].startswith("-"):
             unknown_flags("lockstep run", [words[at]], help_text)
@@ -183,19 +189,19 @@ def check(words):
 
 
 def listed():
-    """commands.txt -> ([words to run, in order], {line that is not run: reason})."""
+    """commands.txt -> ([(words to run, words to add then), in order], {line that is not run: reason})."""
     to_run, left_out = [], {}
     with open(os.path.join(HERE, "commands.txt"), encoding="utf-8") as f:
         for line in filter(None, map(str.strip, f)):
             if line.startswith("#"):
                 continue
             verb, command, *reason = [part.strip() for part in line.split("|")]
-            if verb == "run" and not reason:
-                to_run.append(words_of(command))
+            if verb in ("run", "begin") and not reason:
+                to_run.append((words_of(command), ["--max-steps", "20"] if verb == "begin" else []))
             elif verb == "not" and reason:
                 left_out[shlex.join(words_of(command))] = reason[0]
             else:
-                raise Problem(f"commands.txt: '{line}' is neither 'run | COMMAND' nor 'not | COMMAND | REASON'")
+                raise Problem(f"commands.txt: '{line}' is neither 'run | COMMAND', 'begin | COMMAND' nor 'not | COMMAND | REASON'")
     return to_run, left_out
 
 
@@ -221,7 +227,7 @@ class Commands(unittest.TestCase):
         found = {shlex.join(words) for _, text in documents(ROOT) for words in block_commands(text)
                  if os.path.basename(words[0]) == "lockstep"}
         to_run, left_out = listed()
-        known = {shlex.join(words) for words in to_run} | set(left_out)
+        known = {shlex.join(words) for words, _ in to_run} | set(left_out)
         self.assertEqual(sorted(found - known), [], "not in tests/docs/commands.txt")
         self.assertEqual(sorted(known - found), [], "in tests/docs/commands.txt, but in no document")
 
@@ -236,9 +242,9 @@ class Commands(unittest.TestCase):
             os.symlink(f.name, os.path.join(folder, "build/train"))
             os.symlink(bin_folder, os.path.join(folder, "build/release/bin"))
             path = os.pathsep.join([bin_folder, os.path.join(bin_folder, "examples"), os.environ["PATH"]])
-            for words in to_run:
+            for words, more in to_run:
                 with self.subTest(shlex.join(words)):
-                    done = run(words, cwd=folder, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"})
+                    done = run(words + more, cwd=folder, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"})
                     self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_what_is_wrong_is_found(self):
