@@ -166,7 +166,9 @@ function(lockstep_room)
           lockstep_add_cases(${test}_others ${test} FILTER "-${sanitized}" PROPERTIES TIMEOUT 3600 RUN_SERIAL ON LABELS long)
         endif()
       else()
-        lockstep_add_cases(${test} ${test} FILTER "-${apart}" SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+        if(NOT waiting STREQUAL "*")
+          lockstep_add_cases(${test} ${test} FILTER "-${apart}" SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+        endif()
         if(waiting)
           # Early, so that there is something to run beside it.
           lockstep_add_cases(${ARG_NAME}_mp_waits ${test} FILTER "${waiting}"

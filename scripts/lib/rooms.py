@@ -8,7 +8,9 @@ import dataclasses
 import os
 import re
 
-KEYWORDS = {"NAME", "SOURCES", "DEPENDS", "LIBRARIES", "TESTS", "MP_TESTS", "TEST_DEPENDS", "TORCH", "COLD"}
+# Of lockstep_room(), cmake/LockstepRoom.cmake.
+KEYWORDS = {"NAME", "SOURCES", "HEADERS", "DEPENDS", "LIBRARIES", "TESTS", "MP_TESTS", "SANITIZED_MP", "WAITING_MP", "ALONE_MP", "SHARDS",
+            "TIMEOUT", "TEST_DEPENDS", "TORCH", "MODULES", "COLD"}
 
 
 @dataclasses.dataclass
