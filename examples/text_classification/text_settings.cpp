@@ -59,7 +59,9 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_option("--seed", s.seed, "of weights, order and dropout")
       ->check(zero_or_more())
       ->capture_default_str();
-  app.add_option("--nproc", s.nproc, "replicas, or ranks to start, where the method makes them")
+  // The tutorial's word for it, which a launcher's ranks are told as well.
+  app.add_option("--nproc,--local_world_size", s.nproc,
+                 "replicas, or ranks to start, where the method makes them")
       ->check(above_zero())
       ->capture_default_str();
   app.add_option("--amp", s.amp, "bfloat16 or float16, where the method computes in it")

@@ -74,6 +74,45 @@ TEST(LockstepRun, StartsRanksAndPassesTheirExitCode) {
   EXPECT_EQ(lockstep({"run", "/bin/sh", "-c", "exit 2"}).code, 2);
 }
 
+// As cron, a daemon or `>&-` start a program: it runs as if they were /dev/null.
+TEST(LockstepCommand, ClosedStandardStreamsChangeNothingElse) {
+  const auto with_closed = [](const std::string& closed, Words words) {
+    words.insert(words.begin(),
+                 {"/bin/sh", "-c", "exec \"$0\" \"$@\" " + closed, lockstep_program()});
+    return run(words);
+  };
+  struct Case {
+    std::string closed;
+    bool out = true, err = true;  // is there
+  };
+  for (const auto& [closed, out, err] :
+       {Case{"<&-"}, Case{"</dev/null >&-", false, true}, Case{"</dev/null 2>&-", true, false},
+        Case{"<&- >&- 2>&-", false, false}}) {
+    const TestDirectory folder;
+    const std::string script =
+        "cat; echo out; echo err >&2; echo done > '" + folder.path().string() + "'/$RANK; exit $1";
+    const Ended ended =
+        with_closed(closed, {"run", "-np", "2", "/bin/sh", "-c", script, "sh", "0"});
+    EXPECT_EQ(ended.code, 0) << closed << ": " << ended.err;
+    EXPECT_EQ(folder.read("0") + folder.read("1"), "done\ndone\n") << closed;
+    EXPECT_EQ(ended.out, out ? "out\nout\n" : "") << closed;
+    EXPECT_EQ(ended.err, err ? "err\nerr\n" : "") << closed;
+    EXPECT_EQ(with_closed(closed, {"run", "-np", "2", "/bin/sh", "-c", script, "sh", "3"}).code, 1)
+        << closed;
+    EXPECT_THAT(with_closed(closed, {"doctor"}).code, testing::AnyOf(0, 1)) << closed;
+  }
+}
+
+TEST(LockstepRun, AgentsThatDoNotMeetAreNoMistake) {
+  ::setenv("LOCKSTEP_SECRET", "of this test", 1);
+  const Ended ended =
+      lockstep({"run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1",
+                "--master-port", "9", "--rdzv-conf", "join_timeout=1", "/bin/true"});
+  ::unsetenv("LOCKSTEP_SECRET");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("no first agent to join within 1 s"));
+}
+
 TEST(LockstepRun, ARoleOfItsOwnIsStartedAgainAlone) {
   const Ended ended =
       lockstep({"run", "--role", "ps=1,restarts=1", "--role", "trainer=2", "/bin/sh", "-c",

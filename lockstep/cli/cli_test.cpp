@@ -182,14 +182,24 @@ TEST(RunFlags, EveryFlagOfTorchrunIsKnown) {
   }
 }
 
-TEST(RunFlags, BothSpellingsShortFormsAndTheLastOneCounts) {
+TEST(RunFlags, BothSpellingsAndShortForms) {
   EXPECT_EQ(flags_of("--nproc_per_node 2 x").nproc, "2");
   EXPECT_EQ(flags_of("--nproc 2 x").nproc, "2");
   EXPECT_EQ(flags_of("-np 2 x").nproc, "2");
-  EXPECT_EQ(flags_of("-np 2 --nproc-per-node=3 x").nproc, "3");
+  EXPECT_EQ(flags_of("-np 2 --nproc-per-node=2 x").nproc, "2");
   EXPECT_EQ(flags_of("-r3 -t 1 x").redirects, "3");
   EXPECT_EQ(flags_of("-r=2 x").redirects, "2");
   EXPECT_EQ(flags_of("--nnode=1 x").nnodes, "1");
+}
+
+TEST(RunFlags, OneSettingWithTwoValuesIsRefused) {
+  EXPECT_EQ(error_of("-np 2 --nproc 3 x"),
+            "--nproc-per-node=2 and --nproc-per-node=3 contradict each other; give one of them");
+  EXPECT_THAT(error_of("--max-restarts 1 --max-restarts 2 x"), HasSubstr("contradict each other"));
+  EXPECT_EQ(error_of("--grace 3 --shutdown-timeout 4 x"),
+            "--grace=3 and --shutdown-timeout=4 contradict each other; give one of them");
+  EXPECT_EQ(flags_of("--grace 3 --shutdown-timeout 3 -x A -x B x").grace, 3);
+  EXPECT_EQ(flags_of("--local-addr a --start-method b x").nproc, "1") << "neither means anything";
 }
 
 TEST(RunFlags, VariablesOfTorchrunAreDefaults) {

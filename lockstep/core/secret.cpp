@@ -1,6 +1,5 @@
 #include "lockstep/core/secret.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -14,6 +13,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
@@ -49,9 +49,14 @@ std::optional<Secret> Secret::from_env(const EnvLookup& env) {
         read_secret_fd(static_cast<int>(*fd), "LOCKSTEP_SECRET_FD=" + std::to_string(*fd)));
   }
   if (const auto path = env("LOCKSTEP_SECRET_FILE")) {
-    UniqueFd file(::open(path->c_str(), O_RDONLY | O_CLOEXEC));
     const std::string what = "LOCKSTEP_SECRET_FILE=" + *path;
-    if (!file) throw InvalidArgument(system_error(what + " cannot be opened", errno).what());
+    const UniqueFd file = [&path] {
+      try {
+        return open_named_file(*path);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(std::string("LOCKSTEP_SECRET_FILE: ") + error.what());
+      }
+    }();
     struct stat info{};
     if (::fstat(file.get(), &info) != 0) throw system_error("fstat " + *path, errno);
     if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {

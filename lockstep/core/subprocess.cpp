@@ -28,13 +28,18 @@ namespace {
 
 constexpr auto kExecTimeout = std::chrono::seconds(60);
 
-LaunchError cannot_start(const std::string& program, int errnum) {
-  std::string reason = system_error("cannot start '" + program + "'", errnum).what();
+// What passes is no mistake of whoever named the program.
+[[noreturn]] void fail_to_start(const std::string& program, int errnum) {
+  const SystemError error = system_error("cannot start '" + program + "'", errnum);
+  for (const int passing : {EAGAIN, ENOMEM, EMFILE, ENFILE, ETXTBSY, EIO, ETIMEDOUT}) {
+    if (errnum == passing) throw error;
+  }
+  std::string reason = error.what();
   if (errnum == ENOENT)
     reason += "; the file, or the interpreter that its first line names, does not exist";
   if (errnum == ENOEXEC)
     reason += "; it is neither a program for this machine nor a script with a #! line";
-  return LaunchError(reason);
+  throw LaunchError(reason);
 }
 
 // The descriptor itself if it is 3 or above, else a copy there, so that dup2 onto 0, 1, 2
@@ -243,14 +248,14 @@ Subprocess::Subprocess(const SubprocessOptions& options) : own_session_(options.
   plan.error_fd = above_stdio(error.write.get(), copies[3]);
 
   pid_ = fork_quietly(plan);
-  if (pid_ < 0) throw LaunchError(system_error("cannot start '" + name_ + "': fork", errno).what());
+  if (pid_ < 0) throw system_error("cannot start '" + name_ + "': fork", errno);
   error.write.reset();
   copies[3].reset();
   if (const int reason = read_exec_error(error.read.get())) {
     ::kill(pid_, SIGKILL);
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
-    throw cannot_start(program, reason);
+    fail_to_start(program, reason);
   }
   pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
 }

@@ -61,7 +61,7 @@ class Subprocess {
  public:
   // Starts it. The child has default signal handlers and no blocked signal; ignored signals stay
   // ignored. Throws LaunchError with the reason, also when exec itself fails: the child never runs
-  // half-started.
+  // half-started; SystemError where the system has no room for it now.
   explicit Subprocess(const SubprocessOptions& options);
   Subprocess(Subprocess&& other) noexcept;
   Subprocess& operator=(Subprocess&&) = delete;

@@ -14,6 +14,7 @@
 
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep {
 namespace subprocess_test {
@@ -52,6 +53,23 @@ std::string error_of(const SubprocessOptions& options) {
     return error.what();
   }
   return "no error";
+}
+
+// A mistake of whoever named the program is told apart from what passes.
+TEST(Subprocess, WhatMayPassIsNoMistake) {
+  const TestDirectory folder;
+  const std::string busy = folder.write("program", "#!/bin/sh\nexit 0\n");
+  std::filesystem::permissions(busy, std::filesystem::perms::owner_all);
+  const UniqueFd writer(::open(busy.c_str(), O_WRONLY | O_CLOEXEC));
+  SubprocessOptions options;
+  options.command = {busy};
+  try {
+    Subprocess process(options);
+    FAIL() << "it was started";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.errnum(), ETXTBSY);
+    EXPECT_NE(std::string(error.what()).find("cannot start '" + busy + "'"), std::string::npos);
+  }
 }
 
 TEST(Subprocess, ExitCodesAndSignals) {

@@ -9,8 +9,11 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/standard_streams.h"
 #include "lockstep/launch/alone_agent.h"
 #include "lockstep/launch/attempt.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/peers.h"
 
 namespace lockstep::launch {
@@ -100,11 +103,19 @@ bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   return !shown || has_stderr(redirect) || failure.tail_stream != "stderr" || failure.tail.empty();
 }
 
+// Behind all that the ranks have written. `hurried`: whoever reads it may have stopped doing so.
+void say_at_the_end(const AgentContext& context, const std::string& text, bool hurried) {
+  context.err.put(-2, {text}, "");
+  write_rest(context.out, context.err, context.signals, hurried);
+}
+
 // Whoever reads the output must not take a part for the whole.
-bool output_failed(const AttemptResult& attempt) {
+bool output_failed(const AgentContext& context, const AttemptResult& attempt) {
   if (attempt.output_failure.empty()) return false;
-  write_all(STDERR_FILENO, "[lockstep] the ranks' output cannot be written, " +
-                               attempt.output_failure + "; make room or send it elsewhere\n");
+  say_at_the_end(context,
+                 "[lockstep] the ranks' output cannot be written, " + attempt.output_failure +
+                     "; make room or send it elsewhere\n",
+                 attempt.hurried);
   return true;
 }
 
@@ -117,12 +128,18 @@ bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, b
   return failed_here || others_output_is_here ? needs_report(options, *last_word.failure) : true;
 }
 
+// A mistake, which would be one the next time as well.
+bool is_mistake(const Error& error) {
+  return dynamic_cast<const InvalidArgument*>(&error) != nullptr ||
+         dynamic_cast<const LaunchError*>(&error) != nullptr;
+}
+
 // The ranks of this host cannot be started: the others are told, and heard to the end.
-void give_up(Peers& peers, const std::string& why, std::chrono::milliseconds grace) {
+void give_up(Peers& peers, const Error& why, std::chrono::milliseconds grace) {
   AgentMessage message;
   message.kind = AgentMessage::Kind::kFailed;
-  message.text = why;
-  message.exit_code = 2;
+  message.text = why.what();
+  message.exit_code = is_mistake(why) ? 2 : 1;
   peers.tell(message);
   message.kind = AgentMessage::Kind::kEnded;
   peers.tell(message);
@@ -143,11 +160,12 @@ void check_world(const LaunchOptions& options, const NodePlan& plan) {
 }
 
 // How the job ended on all hosts, and here.
-void conclude(const LaunchOptions& options, const AgentMessage& last_word, bool failed_here,
-              LaunchResult& result) {
+void conclude(const AgentContext& context, const AgentMessage& last_word, bool failed_here,
+              bool hurried, LaunchResult& result) {
   result.failure = last_word.failure;
   result.exit_code = last_word.exit_code;
-  if (needs_report(options, last_word, failed_here)) write_all(STDERR_FILENO, last_word.text);
+  if (needs_report(context.options, last_word, failed_here))
+    say_at_the_end(context, last_word.text, hurried);
 }
 
 LaunchResult run(const AgentContext& context) {
@@ -169,7 +187,7 @@ LaunchResult run(const AgentContext& context) {
         joined.peers = std::make_unique<AloneAgent>(options, context.err);
       }
       if (joined.signal != 0) {
-        write_rest(context.out, context.err, context.signals);
+        write_rest(context.out, context.err, context.signals, true);
         result.exit_code = 128 + joined.signal;
         return result;
       }
@@ -177,8 +195,8 @@ LaunchResult run(const AgentContext& context) {
     }
     if (peers->last_word()) {
       // It was not needed.
-      write_rest(context.out, context.err, context.signals);
-      conclude(options, *peers->last_word(), false, result);
+      const bool written = write_rest(context.out, context.err, context.signals, false);
+      conclude(context, *peers->last_word(), false, !written, result);
       return result;
     }
     const NodePlan plan = *peers->plan();
@@ -187,14 +205,14 @@ LaunchResult run(const AgentContext& context) {
       check_world(options, plan);
       ranks.emplace(context, AttemptJob{.node = plan, .secret = peers->secret(), .peers = *peers});
     } catch (const Error& error) {
-      give_up(*peers, error.what(), options.grace);
+      give_up(*peers, error, options.grace);
       throw;
     }
     const AttemptResult attempt = ranks->run();
     ranks.reset();
     result.restarts = plan.restarts;
     result.generation = plan.generation;
-    if (output_failed(attempt)) {
+    if (output_failed(context, attempt)) {
       result.exit_code = 1;
       return result;
     }
@@ -207,7 +225,7 @@ LaunchResult run(const AgentContext& context) {
       return result;
     }
     if (last_word) {
-      conclude(options, *last_word, attempt.failed, result);
+      conclude(context, *last_word, attempt.failed, attempt.hurried, result);
       // A signal that came while ranks were being stopped only hurries a failed job's end.
       if (attempt.stop_signal && result.exit_code != 0 && !result.failure)
         result.exit_code = 128 + *attempt.stop_signal;
@@ -267,6 +285,7 @@ std::optional<OnFailure> parse_on_failure(const std::string& text, int max_resta
 }
 
 LaunchResult launch(const LaunchOptions& options) {
+  open_standard_streams();
   check(options);
   if (options.program.empty() && options.nproc > 0)
     find_program(options.command.front());  // throws before anything is made
@@ -281,13 +300,18 @@ LaunchResult launch(const LaunchOptions& options) {
   const DescendantReaper reaper;
   SignalPipe signals;
   Console out(STDOUT_FILENO), err(STDERR_FILENO);
-  const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err};
+  LostOutput lost;
+  const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err, lost};
 
   try {
-    return run(context);
+    const LaunchResult result = run(context);
+    if (lost.bytes > 0)
+      say_at_the_end(context, lost_bytes_line(lost.bytes, options.allow_lost_logs),
+                     result.exit_code > 128);
+    return result;
   } catch (...) {
     // Generations before may have left something.
-    write_rest(out, err, signals);
+    write_rest(out, err, signals, false);
     throw;
   }
 }

@@ -44,6 +44,9 @@ struct EtcdAccess {
   std::string user, password;      // "": it does not ask for one
 };
 
+// torchrun's name of a job that nobody has named.
+inline constexpr const char* kUnnamedRun = "none";
+
 // How the agents of several hosts find each other. One of them, the first, serves the job's store
 // and leads: it gives the ranks their numbers, and a failure on any host stops the job on all, or
 // begins a new generation.
@@ -114,9 +117,10 @@ struct LaunchOptions {
   // Ranks of this host are killed now and then, to see what the program makes of it; none once one has finished (Recovery)
   // or has ended well.
   std::optional<FailureDrill> simulate_failures;
-  std::string log_dir;    // "": no files, or a new temporary folder if redirects or tee ask for one
-  RedirectMap redirects;  // streams that go to files only
-  RedirectMap tee;        // streams that go to files and here; wins over redirects
+  std::string log_dir;  // "": no files, or a new temporary folder if redirects or tee ask for one
+  bool allow_lost_logs = false;           // else what cannot be written there makes exit code 0 a 1
+  RedirectMap redirects;                  // streams that go to files only
+  RedirectMap tee;                        // streams that go to files and here; wins over redirects
   std::set<int> show_ranks;               // local ranks whose output appears here; empty: all
   LinePrefix prefix = LinePrefix::kNone;  // before each line
   std::string prefix_template;            // torchrun's, instead of `prefix` (line_prefix.h)
@@ -128,8 +132,9 @@ struct LaunchOptions {
   // MASTER_ADDR and MASTER_PORT, on one host. On several they are found out: an address of rank 0's
   // host that the others reach, and a free port there, kept reserved for rank 0.
   std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;     // default: a free one
-  std::string run_id = "none";        // TORCHELASTIC_RUN_ID, and the start of the log folder's name
+  std::optional<int> master_port;  // default: a free one
+  // The start of the log folder's name, and TORCHELASTIC_RUN_ID, which is made up for a job without a name.
+  std::string run_id = kUnnamedRun;
   std::string role = "default";       // ROLE_NAME
   bool quiet = false;                 // no report at the end; the caller prints it
   bool stdin_for_ranks = true;        // they inherit it; false: they have none
@@ -181,7 +186,7 @@ struct WorkerFailure {
 
 struct LaunchResult {
   // 0 done, also where SIGTERM came and all ranks then ended with 0; 2 when the first failing rank exited with 2; else
-  // 1; 128+n on signal n to this agent.
+  // 1, also where nothing else failed and log files lack output; 128+n on signal n to this agent.
   int exit_code = 0;
   int restarts = 0;                      // of all ranks, after failures
   int generation = 0;                    // the last one that this host was part of, from 0
@@ -216,9 +221,13 @@ struct LaunchResult {
 //
 // When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
 // what they started in turn; the kernel does so too when the thread that called launch() ends. A
-// process that a rank moves to a session of its own (setsid) is not followed. Throws LaunchError,
-// InvalidArgument: before any rank was started, or after those that were have been killed. Throws
-// PeerLost where the agent that led a running job was lost and no other was found.
+// process that a rank moves to a session of its own (setsid) is ended with the ranks, but survives
+// an agent that is killed. Where stdin, stdout or stderr is closed it is opened on /dev/null.
+//
+// Throws LaunchError, InvalidArgument: before any rank was started, or after those that were have
+// been killed. Throws Timeout where the agents did not find each other, SystemError where the
+// system has no room for another process or file, PeerLost where the agent that led a running job
+// was lost and no other was found.
 LaunchResult launch(const LaunchOptions& options);
 
 // The report that ends a failed run: rank, pid, signal or exit code, last collective, tail of the

@@ -14,9 +14,9 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Two agents of different versions say so instead of misunderstanding each other.
-constexpr int kProtocol = 5;
+constexpr int kProtocol = 6;
 
-constexpr std::array<std::pair<Kind, const char*>, 15> kNames = {{
+constexpr std::array<std::pair<Kind, const char*>, 16> kNames = {{
     {Kind::kJoin, "join"},
     {Kind::kRefused, "refused"},
     {Kind::kWait, "wait"},
@@ -29,6 +29,7 @@ constexpr std::array<std::pair<Kind, const char*>, 15> kNames = {{
     {Kind::kServed, "served"},
     {Kind::kStopServices, "stop services"},
     {Kind::kLeave, "leave"},
+    {Kind::kWaitInVain, "wait in vain"},
     {Kind::kEnded, "ended"},
     {Kind::kOver, "over"},
     {Kind::kBeat, "beat"},
@@ -65,7 +66,7 @@ json to_json(const NodePlan& plan) {
           {"first_rank", plan.first_rank}, {"local_ranks", plan.local_ranks},
           {"world_size", plan.world_size}, {"master", to_json(plan.master)},
           {"store", to_json(plan.store)},  {"generation", plan.generation},
-          {"restarts", plan.restarts}};
+          {"restarts", plan.restarts},     {"job", plan.job}};
 }
 
 NodePlan plan_of(const json& value) {
@@ -79,6 +80,7 @@ NodePlan plan_of(const json& value) {
   plan.store = host_port_of(value.at("store"));
   plan.generation = value.at("generation");
   plan.restarts = value.at("restarts");
+  plan.job = value.at("job");
   return plan;
 }
 
@@ -222,6 +224,7 @@ std::string encode(const AgentMessage& message) {
       value["port"] = message.port;
       value["seen"] = message.seen;
       value["restarts"] = message.restarts;
+      value["job"] = message.job;
       break;
     case Kind::kPlan:
       value["plan"] = to_json(message.plan);
@@ -249,10 +252,12 @@ std::string encode(const AgentMessage& message) {
       value["port"] = message.port;
       value["finished"] = message.finished;
       value["well"] = message.well;
+      value["lost_output"] = message.lost_output;
       break;
     case Kind::kReady:
     case Kind::kServed:
     case Kind::kStopServices:
+    case Kind::kWaitInVain:
     case Kind::kBeat:
       break;
   }
@@ -293,6 +298,8 @@ AgentMessage decode_agent_message(std::string_view body) {
     message.restarts = value.value("restarts", 0);
     message.finished = value.value("finished", false);
     message.well = value.value("well", false);
+    message.lost_output = value.value("lost_output", false);
+    message.job = value.value("job", "");
     message.run_id = value.value("run_id", "");
     message.port = value.value("port", uint16_t{0});
     message.number = value.value("number", 0);

@@ -35,7 +35,7 @@ std::vector<Formation> newest_formations(std::vector<Formation> known,
 struct AgentMessage {
   enum class Kind {
     kJoin,     // member: agent, introduction, nodes, min_nodes, run_id, port, seen,
-               // restarts
+               // restarts, job
     kRefused,  // leader: text; the member cannot join
     kWait,     // leader: text; the member may be part of the next generation
     kPlan,     // leader: plan, of a new generation; its master has no host where that is the
@@ -48,8 +48,9 @@ struct AgentMessage {
     kServed,        // member: only services are left of its ranks
     kStopServices,  // leader: only they are left anywhere; members stop them
     kLeave,         // member: text; its ranks stop, and its host is not part of another generation
+    kWaitInVain,  // either: ranks that are replaced where they die gave up waiting for one that may stand still elsewhere
     kEnded,  // member: all its ranks have ended; with failure if one was its first, sights, port and
-             // whether they had finished, and all ended with 0
+             // whether they had finished, all ended with 0, and some output was lost
     kOver,   // leader: exit_code, text and failure if any; the job is over, no message follows
     kBeat,   // either: still there; a member's: it runs that generation
   };
@@ -65,7 +66,9 @@ struct AgentMessage {
   int restarts = 0;       // kJoin: of all ranks so far, as the member knows
   bool finished = false;  // kEnded: all ranks by themselves, with 0
   bool well = false;      // kEnded: all ranks with 0, whoever told them to
-  int endpoint = -1;      // kJoin: which of the job's endpoints is the member's host; -1: none
+  bool lost_output = false;  // kEnded: their log files lack some of it, and that makes the job fail
+  std::string job = {};      // kJoin: its name, as the member knows from a plan
+  int endpoint = -1;         // kJoin: which of the job's endpoints is the member's host; -1: none
   NodePlan plan = {};
   // kJoin: of what generations the member knows; kPlan: those, and the plan's own. With a standby.
   std::vector<Formation> known = {};

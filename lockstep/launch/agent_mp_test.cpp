@@ -180,6 +180,26 @@ TEST(Agent, NothingThatARankStartedIsLeft) {
   }
 }
 
+// One that moves to a session of its own, and so out of its rank's process group.
+TEST(Agent, NothingIsLeftInSessionsOfItsOwn) {
+  for (const char* end : {"exit 1", "exit 0"}) {
+    const TestDirectory folder;
+    const std::string file = (folder / "pids").string();
+    // And what that has started; the second takes no notice of SIGTERM.
+    const Ended ended =
+        run_shell({"nproc", "2", "grace", "300"},
+                  "setsid sh -c 'sleep 60 & echo pid $! >> " + file + "; echo pid $$ >> " + file +
+                      "; trap \"\" TERM; while :; do sleep 60; done' > " + file +
+                      ".out 2>&1 & "
+                      "until [ $(wc -l < " +
+                      file + ") = 4 ]; do sleep 0.02; done 2> " + file + ".err; " + end);
+    EXPECT_EQ(ended.code, std::string(end) == "exit 1" ? 1 : 0) << ended.err;
+    const auto pids = pids_in(folder.read("pids"));
+    EXPECT_EQ(pids.size(), 4u);
+    for (const int pid : pids) EXPECT_TRUE(dies_soon(pid)) << end;
+  }
+}
+
 TEST(Agent, TheRanksDieWithTheAgent) {
   Running agent({program(), "run", "nproc", "2", "--", program(), "rank", "wait"});
   agent.await_output("of rank 0");

@@ -8,6 +8,7 @@ using Clock = std::chrono::steady_clock;
 LeaderOptions leader_options(const LaunchOptions& options) {
   LeaderOptions leader;
   leader.run_id = options.run_id;
+  leader.job = to_hex(random_bytes(8));
   leader.on_failure = on_failure_of(options);
   leader.max_restarts = options.max_restarts;
   leader.grace = options.grace;

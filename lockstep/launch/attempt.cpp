@@ -58,7 +58,9 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
                   job_.node.nodes == 1,
                   on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0,
                   on_failure_of(options_) == OnFailure::kShrink),
-      sentinel_(ranks_ + options_.spare_ranks) {
+      sentinel_(ranks_ + options_.spare_ranks),
+      strays_("LOCKSTEP_STORE=" + job_.node.store.to_string()),
+      still_(static_cast<size_t>(ranks_)) {
   if (options_.simulate_failures) {
     // Other moments in every generation and on every host.
     FailureDrill drill = *options_.simulate_failures;
@@ -92,13 +94,17 @@ AttemptResult Attempt::run() {
   ended.sights = sights_;
   ended.finished = !supervisor_.stopping() && !result.failed;
   ended.well = supervisor_.all_ended_well();
+  say_lost_output();
+  ended.lost_output = context_.lost.bytes > 0 && !options_.allow_lost_logs;
   job_.peers.tell(ended);
   wait_for_the_others();
   context_.out.close_line();
   context_.err.close_line();
   // Before the next generation nothing waits for a slow reader: the other agents would miss this one.
+  result.hurried = stop_signal_ || supervisor_.stop_signal();
   if (job_.peers.last_word() || stop_signal_)
-    write_rest(context_.out, context_.err, context_.signals);
+    result.hurried =
+        !write_rest(context_.out, context_.err, context_.signals, result.hurried) || result.hurried;
   result.stop_signal = stop_signal_;
   result.was_stopping = stop_signal_ && !supervisor_.stop_signal();
   for (const auto& [console, name] :
@@ -116,6 +122,7 @@ void Attempt::watch() {
     look_for_exits();
     obey(supervisor_.on_time(Clock::now()));
     simulate_failures();
+    end_still_ranks();
     for (const int rank : supervisor_.take_restarts(Clock::now())) start_again(rank);
     tend_spares();
   }
@@ -186,6 +193,7 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   if (failures_ && !supervisor_.done()) polls.wake_at(failures_->next_time());
   polls.add(context_.signals.fd(), POLLIN);
   add_ranks(polls);
+  if (looks_for_still_ranks()) polls.wake_at(look_for_still_at_);
   if (spares_) spares_->watch(polls, Clock::now(), spares_needed());
   job_.peers.watch(polls);
   if (job_.peers.take_news()) polls.wake_at(Clock::now());
@@ -201,7 +209,14 @@ void Attempt::wait_for_events(std::optional<Time> until) {
     take_signal(signal);
     ++signals_;
   }
+  say_lost_output();
   take_orders();
+}
+
+void Attempt::say_lost_output() {
+  if (said_lost_output_ || context_.lost.error == 0) return;
+  said_lost_output_ = true;
+  context_.err.put(-2, {lost_output_line(context_.lost.file, context_.lost.error)}, "");
 }
 
 void Attempt::say_if_served() {
@@ -226,6 +241,7 @@ void Attempt::look_for_exits() {
     if (!process.group_alive()) sentinel_.forget(rank);
   }
   if (exits.empty()) return;
+  excuse_who_waited(exits);
   const bool had_failed = supervisor_.failure().has_value();
   const int left_before = supervisor_.left_behind();
   for (const RankExit& exit : exits) note_end(exit);
@@ -286,11 +302,7 @@ void Attempt::look_at_ranks() {
     RankSight& sight = sights_[static_cast<size_t>(rank)];
     if (!sight.end.empty()) continue;
     handles_term_[static_cast<size_t>(rank)] = trace::survives_signal(sight.pid, SIGTERM);
-    const auto in_call = static_cast<int>(board_.pid(rank));
-    sight.stopped_by = stopped_by(sight.pid);
-    // A rank may be a program that the worker started.
-    if (sight.stopped_by.empty() && in_call != 0 && ::getpgid(in_call) == sight.pid)
-      sight.stopped_by = stopped_by(in_call);
+    sight.stopped_by = stands_still_by(rank);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "lockstep/launch/sentinel.h"
 #include "lockstep/launch/signal_pipe.h"
 #include "lockstep/launch/spares.h"
+#include "lockstep/launch/strays.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker.h"
 #include "lockstep/trace/call_board.h"
@@ -31,6 +32,7 @@ struct AgentContext {
   SignalPipe& signals;
   Console& out;
   Console& err;
+  LostOutput& lost;
 };
 
 // The job, as the ranks of this host have to know it. Everything outlives the attempt.
@@ -45,6 +47,7 @@ struct AttemptResult {
   std::optional<int> stop_signal;  // that came to this agent and ended the job, or its part in it
   bool was_stopping = false;       // the ranks here had been told to stop before that signal
   std::string output_failure;      // why the agent's own output could not be written; "": it could
+  bool hurried = false;            // a signal asked for an end, whoever still reads the output
 };
 
 class Attempt {
@@ -80,7 +83,16 @@ class Attempt {
   void say_restart(const RankExit& exit, bool left_behind);
   void watch();  // until the ranks have ended
   void simulate_failures();
-  void end_groups();  // until nobody of their process groups is left
+  // In attempt_still.cpp.
+  std::string stands_still_by(int rank) const;
+  bool looks_for_still_ranks() const;
+  bool any_gave_up();
+  void end_still_ranks();
+  void replace_still_rank(int rank, const std::string& by);
+  void leave_still_ranks();
+  void excuse_who_waited(std::vector<RankExit>& exits);
+  void end_groups();  // until nobody of their process groups, and nobody who left them, is left
+  void signal_all(int signal);
   void wait_for_the_others();
   void add_ranks(PollSet& polls);
   void add_consoles(PollSet& polls);
@@ -89,6 +101,7 @@ class Attempt {
   void take_signal(int signal);
   void take_orders();
   void say_if_served();
+  void say_lost_output();
   void obey(const std::vector<SignalOrder>& orders);
   std::vector<SignalOrder> orders_of_signal(int signal, bool relayed = false);
   void write_traces(const std::string& reason);
@@ -118,9 +131,21 @@ class Attempt {
   std::vector<std::unique_ptr<Worker>> workers_;  // by local rank
   // Former ones of ranks that were started again, of whose groups somebody still lived.
   std::vector<std::unique_ptr<Worker>> former_;
+  Strays strays_;
   std::vector<RankSight> sights_;   // by local rank
   std::vector<bool> handles_term_;  // by local rank, once looked_: it does not die of SIGTERM
   bool looked_ = false;             // the job has begun to end
+  struct Still {
+    std::optional<Time> since =
+        {};  // it stands still, while others wait for it or have gone on without it
+    bool killed = false;
+    Time begun = {};  // its process
+  };
+  std::vector<Still> still_;             // by local rank
+  std::optional<Time> still_killed_at_;  // the latest that was replaced
+  Time look_for_still_at_{};
+  Time say_that_others_wait_at_{};
+  bool said_lost_output_ = false;
   bool reader_lost_ = false;
   bool said_served_ = false;
   bool leaves_ = false;             // the others go on without this host

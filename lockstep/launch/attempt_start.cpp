@@ -65,7 +65,7 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   plan.restart_count = job_.node.restarts + supervisor_.restarts(rank);
   plan.max_restarts = options_.max_restarts;
   plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
-  plan.run_id = options_.run_id;
+  plan.run_id = options_.run_id == kUnnamedRun ? job_.node.job : options_.run_id;
   plan.role = options_.role;
   plan.roles = options_.roles;
   plan.secret_fd = secret_file_.get();
@@ -94,9 +94,11 @@ Attempt::Streams Attempt::streams_of(int rank) {
         context_.logs->rank_folder(job_.node.generation + supervisor_.restarts(rank), rank);
   const auto stream = [&](bool to_tee, bool to_file, Console& console, const char* name) {
     StreamPlan result;
-    result.file_only = to_file && !to_tee;
-    if (to_file || to_tee) result.file = streams.folder / name;
-    if (shown && !result.file_only) result.console = &console;
+    if (to_file || to_tee) {
+      result.file = streams.folder / name;
+      result.lost = &context_.lost;
+    }
+    if (shown && (to_tee || !to_file)) result.console = &console;
     result.earlier = &console == &context_.err ? &context_.out : &context_.err;
     result.prefix = line_prefix(options_, names, &console == &context_.err);
     if (&console == &context_.err && ranks_ > 1) result.hold_first_lines = FirstLines::kCount;
@@ -202,6 +204,7 @@ void Attempt::start_again(int rank) {
   worker = spare ? std::move(spare) : start_rank(rank);
   sights_[static_cast<size_t>(rank)] = {.rank = job_.node.first_rank + rank,
                                         .pid = worker->process().pid()};
+  still_[static_cast<size_t>(rank)] = {.begun = std::chrono::steady_clock::now()};
 }
 
 // Of a rank that failed and had restarts left. After what it wrote itself.

@@ -2,10 +2,10 @@
 #include <signal.h>
 
 #include <chrono>
+#include <set>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
-#include "lockstep/core/log.h"
 #include "lockstep/core/process_state.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/failure_report.h"
@@ -104,25 +104,29 @@ void Attempt::obey(const std::vector<SignalOrder>& orders) {
 
 bool Attempt::any_group_alive() {
   bool alive = false;
+  std::set<pid_t> ranks;
   for (const auto* workers : {&workers_, &former_}) {
     for (const auto& worker : *workers) {
       // This process is the reaper of its descendants (agent.cpp): orphans of the group end up
       // here, so ask for every group.
       if (worker->process().group_alive()) alive = true;
+      ranks.insert(worker->process().pid());
     }
   }
-  return alive;
+  return strays_.look(ranks) || alive;
+}
+
+void Attempt::signal_all(int signal) {
+  for (const auto* workers : {&workers_, &former_}) {
+    for (const auto& worker : *workers) {
+      if (worker->process().group_alive()) worker->process().signal_group(signal);
+    }
+  }
+  strays_.signal(signal);
 }
 
 void Attempt::end_groups() {
   if (!any_group_alive()) return;
-  const auto signal_all = [&](int signal) {
-    for (const auto* workers : {&workers_, &former_}) {
-      for (const auto& worker : *workers) {
-        if (worker->process().group_alive()) worker->process().signal_group(signal);
-      }
-    }
-  };
   bool killed = supervisor_.killing();
   signal_all(killed ? SIGKILL : SIGTERM);
   // Their children may be what saves.
@@ -138,7 +142,10 @@ void Attempt::end_groups() {
       killed = true;
       deadline = Deadline::after(kKilledGroupTimeout);
     } else if (killed && deadline.expired()) {
-      log_warning("a process that a rank started does not die of SIGKILL; it is left behind");
+      context_.err.put(-2,
+                       {"[lockstep] a process that a rank started does not die of SIGKILL; it is "
+                        "left behind\n"},
+                       "");
       return;
     }
   }

@@ -83,17 +83,33 @@ void Console::watch(PollSet& polls) const {
   polls.add([this] { return backlog() > 0 ? fd_ : -1; }, POLLOUT);
 }
 
-void write_rest(Console& out, Console& err, SignalPipe& signals) {
+bool write_rest(Console& out, Console& err, SignalPipe& signals, bool stopped) {
+  const auto give_up_at = std::chrono::steady_clock::now() + kLastWords;
   while (true) {
     PollSet polls;
     for (Console* console : {&out, &err}) {
       console->flush();
       console->watch(polls);
     }
-    if (out.backlog() + err.backlog() == 0) return;
+    if (out.backlog() + err.backlog() == 0) return true;
+    if (stopped && std::chrono::steady_clock::now() >= give_up_at) return false;
+    if (stopped) polls.wake_at(give_up_at);
     polls.add(signals.fd(), POLLIN);
     polls.wait();
-    if (!signals.take().empty()) return;
+    if (!signals.take().empty()) return false;
+  }
+}
+
+void write_last_words(int fd, std::string_view text) {
+  Console console(fd);
+  console.put(0, {std::string(text), Piece::End::kLine}, "");
+  const auto give_up_at = std::chrono::steady_clock::now() + kLastWords;
+  for (console.flush(); console.backlog() > 0 && std::chrono::steady_clock::now() < give_up_at;
+       console.flush()) {
+    PollSet polls;
+    console.watch(polls);
+    polls.wake_at(give_up_at);
+    polls.wait();
   }
 }
 

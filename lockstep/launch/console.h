@@ -2,6 +2,7 @@
 // whole.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -62,7 +63,13 @@ class Console {
 };
 
 // Writes what both consoles have kept. A reader may be slow (a pager): it is waited for until a
-// signal comes, which is taken and dropped. So only for when nothing but the end is left to come.
-void write_rest(Console& out, Console& err, SignalPipe& signals);
+// signal comes, which is taken and dropped; or for kLastWords, where this process was told to stop. So only for when
+// nothing but the end is left to come.
+inline constexpr std::chrono::seconds kLastWords{5};
+// False: something is left.
+bool write_rest(Console& out, Console& err, SignalPipe& signals, bool stopped);
+
+// Writes a last line behind that, for kLastWords at most: whoever reads `fd` may not read on.
+void write_last_words(int fd, std::string_view text);
 
 }  // namespace lockstep::launch

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::launch {
@@ -120,6 +121,24 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
   if (number == 0) return line + "it is not started again, since the job ends\n";
   return line + "it is started again, " + std::to_string(number) + " of " + std::to_string(most) +
          "\n";
+}
+
+std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,
+                            const std::string& what) {
+  return "[lockstep] rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") +
+         " stands still (" + by + "), pid " + std::to_string(pid) + ", and " + what + "\n";
+}
+
+std::string lost_output_line(const std::filesystem::path& file, int error) {
+  return std::string("[lockstep] ") +
+         system_error(file.string() + " cannot be written", error).what() +
+         "; what the ranks write is lost until there is room\n";
+}
+
+std::string lost_bytes_line(uint64_t bytes, bool allowed) {
+  return "[lockstep] " + std::to_string(bytes) +
+         " bytes of the ranks' output are missing from the log files" +
+         (allowed ? "\n" : "; give --log-dir more room, or --allow-lost-logs\n");
 }
 
 namespace {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "lockstep/core/subprocess.h"
@@ -36,6 +38,15 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
                          int number, int most);
 // The same of one that nobody takes the place of: "...; the others go on without it".
 std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
+
+// "[lockstep] rank 0 (ps 0) stands still (SIGSTOP), pid 42, and others gave up waiting for it: it is killed".
+std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,
+                            const std::string& what);
+
+// "[lockstep] /logs/stderr.log cannot be written: No space left on device; ...": what the ranks write is lost.
+std::string lost_output_line(const std::filesystem::path& file, int error);
+// How much it was in the end, and whether that changes the exit code.
+std::string lost_bytes_line(uint64_t bytes, bool allowed);
 
 // "[lockstep] rank 0 (ps 0) is pid 43 from now on, which was a spare".
 std::string spare_taken_line(int rank, const std::string& role, int pid);

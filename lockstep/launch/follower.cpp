@@ -74,6 +74,9 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       state_ = State::kOver;
       step.hear.push_back(message);
       break;
+    case Kind::kWaitInVain:
+      if (running) step.hear.push_back(message);
+      break;
     case Kind::kSignal:
       step.hear.push_back(message);
       break;

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
 #include "lockstep/launch/joined_agent.h"
 #include "lockstep/launch/leading_agent.h"
 #include "lockstep/launch/rendezvous.h"
@@ -278,11 +277,13 @@ class Joining {
 
   [[noreturn]] void leave_failed(Peers& peers) {
     std::string text = peers.last_word()->text;
+    const bool mistake = peers.last_word()->exit_code == 2;
     leave(peers);
     const std::string head = "[lockstep] ";
     if (text.starts_with(head)) text.erase(0, head.size());
     while (!text.empty() && text.back() == '\n') text.pop_back();
-    fail(text);
+    if (mistake) fail(text);
+    give_up(text);
   }
 
   bool lifeline_ended() const {
@@ -313,6 +314,11 @@ class Joining {
     if (former_.lost.empty()) throw LaunchError(what);
     throw PeerLost(what, -1);
   }
+  // The same where it may go well the next time.
+  [[noreturn]] void give_up(const std::string& what) const {
+    if (former_.lost.empty()) throw Timeout(what);
+    throw PeerLost(what, -1);
+  }
 
   [[noreturn]] void say_that_it_is_gone() const {
     fail("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
@@ -323,26 +329,27 @@ class Joining {
   void say_why_it_waits(const Peers& peers) {
     if (peers.waits().empty() || told_why_ || options_.quiet) return;
     told_why_ = true;
-    write_all(err_.fd(), "[lockstep] " + peers.waits() + "\n");
+    err_.put(-2, {"[lockstep] " + peers.waits() + "\n"}, "");
   }
 
   [[noreturn]] void give_up() {
     const std::string waited =
         std::to_string(static_cast<int64_t>(deadline_.timeout_seconds())) + " s";
     if (!former_.lost.empty())
-      fail("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
-           "; none was found within " + waited);
-    fail("no first agent to join within " + waited + ": " + why_);
+      give_up("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
+              "; none was found within " + waited);
+    give_up("no first agent to join within " + waited + ": " + why_);
   }
 
   void say_that_it_waits() {
     if (said_ || options_.quiet || deadline_.elapsed_seconds() < kNoteAfterSeconds) return;
     said_ = true;
-    write_all(err_.fd(), "[lockstep] waiting for the first agent (" + place() + ")\n");
+    err_.put(-2, {"[lockstep] waiting for the first agent (" + place() + ")\n"}, "");
   }
 
   void pause() {
     PollSet polls;
+    flush(polls);
     polls.add(signals_.fd(), POLLIN);
     polls.add(nodes_.lifeline, POLLIN);
     if (election_ != nullptr) election_->watch(polls);

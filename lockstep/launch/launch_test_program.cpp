@@ -47,6 +47,10 @@ int run(const std::vector<std::string>& words) {
     } else if (words[i] == "spares") {
       options.on_failure = OnFailure::kReplace;
       options.spare_ranks = std::stoi(value());
+    } else if (words[i] == "on-failure") {
+      options.on_failure = parse_on_failure(value(), options.max_restarts);
+    } else if (words[i] == "allow-lost-logs") {
+      options.allow_lost_logs = true;
     } else if (words[i] == "prefix") {
       options.prefix = LinePrefix::kRank;
     } else if (words[i] == "log-dir") {
@@ -164,6 +168,35 @@ int spare_rank(const std::string& folder, const std::string& behaviour) {
   return deadline.expired() ? 1 : 0;
 }
 
+// Rank 1 stands still in its first life. The others have given up waiting for it as a communicator does, and then wait for
+// its next life; "impatient": they end instead, and wait in their own next life.
+int outwait(const std::string& behaviour) {
+  const JobEnvironment job = read_job_environment(process_env());
+  TcpStore store(job.store.value(), Secret::from_env(process_env()).value(), Deadline::seconds(10));
+  auto board = trace::CallBoard::inherit(process_env());
+  if (!board) throw std::runtime_error("no board");
+  board->enter(job.local_rank, static_cast<uint32_t>(::getpid()));
+  const int64_t life = job.own_restarts.value_or(-1);
+  if (job.rank == 1 && life == 0) {
+    store.set("stops", std::to_string(::getpid()));
+    ::raise(SIGSTOP);
+    return 3;
+  }
+  if (job.rank == 1) store.set("is back", "yes");
+  if (life == 0) {
+    const std::string text = store.get("stops", Deadline::seconds(30));
+    const int pid = static_cast<int>(parse_int(text, 1).value());
+    const Deadline deadline = Deadline::seconds(30);
+    while (process_state(pid) != 'T' && !deadline.expired())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    board->give_up(job.local_rank, 1);
+    if (behaviour == "impatient") return 1;
+  }
+  store.get("is back", Deadline::seconds(60));
+  std::printf("rank %d life %d\n", job.rank, static_cast<int>(life));
+  return 0;
+}
+
 int spawn_as_told(const std::string& behaviour) {
   if (behaviour == "nested") {
     return spawn(2, [] { spawn(2, [] {}); }).exit_code;
@@ -188,6 +221,7 @@ int main_of_test(const std::vector<std::string>& words) {
   if (words.size() > 1 && words[0] == "run") return run({words.begin() + 1, words.end()});
   if (words.size() == 2 && words[0] == "rank") return rank(words[1]);
   if (words.size() == 3 && words[0] == "spare-rank") return spare_rank(words[1], words[2]);
+  if (words.size() == 2 && words[0] == "outwait") return outwait(words[1]);
   if (words.size() == 1 && words[0] == "role") return play_role();
   if (words.size() == 2 && words[0] == "spawn") return spawn_as_told(words[1]);
   return 64;

@@ -124,6 +124,8 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
     case Kind::kServed:
       serve(agent);
       return stop_services_if_all_served();
+    case Kind::kWaitInVain:
+      return to_all(about(Kind::kWaitInVain), from);
     case Kind::kEnded:
       return agent.ended ? Sends{} : on_ended(from, message, now);
     default:
@@ -195,6 +197,7 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
   agent.ended = true;
   agent.finished = message.finished;
   agent.well = message.well;
+  agent.lost_output = message.lost_output;
   if (message.port != 0) agent.port = message.port;
   --pending_;
   // Its last word about its failure has more of the log's tail.
@@ -338,6 +341,10 @@ Leader::Sends Leader::end(const Cause* cause) {
     over_.failure = cause->worker;
     over_.text = cause->worker ? format_failure(*cause->worker, size_.ranks)
                                : "[lockstep] " + cause->text + "\n";
+  } else if (std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+               return entry.second.member && entry.second.lost_output;
+             })) {
+    over_.exit_code = 1;  // each agent has said what it lost
   }
   return to_all(over_);
 }

@@ -29,6 +29,7 @@ struct LeaderOptions {
   bool numbered = false;           // every host was given its number
   std::vector<std::string> names;  // of the hosts by number, where they are known beforehand
   std::string run_id;
+  std::string job;  // its name, unless an agent that joins knows one from a generation before
   OnFailure on_failure = OnFailure::kStop;
   int max_restarts = 0;  // after failures of ranks
   std::chrono::milliseconds join_timeout{600'000};
@@ -98,6 +99,7 @@ class Leader {
     NodeIntroduction introduction;
     uint16_t port = 0;
     int seen = -1, restarts = 0, endpoint = -1;
+    std::string job;
     Time heard;
     bool counted = false;   // in hosts_
     bool member = false;    // of the newest generation
@@ -107,6 +109,7 @@ class Leader {
     bool ended = false;     // all its ranks have
     bool finished = false;  // by themselves, with 0
     bool well = false;      // with 0, whoever told them to
+    bool lost_output = false;
     bool leaving = false;
     bool lost = false;
     NodePlan plan;

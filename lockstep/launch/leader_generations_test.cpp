@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -345,6 +346,57 @@ TEST(Follower, TakesEachWordOnceAndRepeatsWhatIsNotAnswered) {
   EXPECT_EQ(follower.on_message(stop).say.front().kind, Kind::kEnded);
   start.generation = 4;
   EXPECT_TRUE(follower.on_message(start).hear.empty());
+}
+
+// By which its ranks know what they have left themselves (train/run_folder.h).
+TEST_F(GenerationsOfALeader, AJobHasOneNameInAllGenerationsWhoeverLeads) {
+  const auto name_in = [](const Leader::Sends& sends) {
+    std::set<std::string> names;
+    for (const auto& [to, message] : sends)
+      if (message.kind == Kind::kPlan) names.insert(message.plan.job);
+    return names;
+  };
+  LeaderOptions named = options();
+  named.job = "first";
+  leader_ = Leader(named, now_);
+  for (const int member : {0, 1, 2}) join(member);
+  EXPECT_THAT(name_in(wait(seconds(5))), ElementsAre("first"));
+  ready({0, 1, 2}, 0);
+  say(1, Kind::kFailed, 0, SIGSEGV);
+  EXPECT_THAT(name_in(ended({0, 1, 2}, 0)), ElementsAre("first")) << "a failure";
+
+  // Another agent leads, which was started anew; one that joins it knows.
+  named.job = "second";
+  leader_ = Leader(named, now_);
+  join(0);
+  AgentMessage knows = join_message(1, -1, "", 1);
+  knows.job = "first";
+  say(1, knows);
+  EXPECT_THAT(name_in(wait(seconds(5))), ElementsAre("first")) << "a leader that was lost";
+  EXPECT_EQ(decode_agent_message(encode(knows)).job, "first");
+}
+
+TEST_F(GenerationsOfALeader, WhoWaitsInVainIsToldToTheOtherHosts) {
+  running();
+  EXPECT_THAT(told(say(1, Kind::kWaitInVain, 0), Kind::kWaitInVain), ElementsAre(0, 2));
+  EXPECT_THAT(told(say(0, Kind::kWaitInVain, 0), Kind::kWaitInVain), ElementsAre(1, 2));
+  EXPECT_THAT(say(1, Kind::kWaitInVain, 7), IsEmpty()) << "of another generation";
+}
+
+// The exit code is the same on all hosts.
+TEST_F(GenerationsOfALeader, OutputThatOneHostLostIsAFailureOfAll) {
+  running();
+  ended({0, 1}, 0);
+  AgentMessage last;
+  last.kind = Kind::kEnded;
+  last.generation = 0;
+  last.finished = last.well = last.lost_output = true;
+  for (const auto& [to, message] : say(2, last)) {
+    EXPECT_EQ(message.kind, Kind::kOver);
+    EXPECT_EQ(message.exit_code, 1);
+    EXPECT_EQ(message.text, "");
+  }
+  EXPECT_TRUE(leader_.over());
 }
 
 }  // namespace leader_generations_test

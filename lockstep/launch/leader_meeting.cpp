@@ -143,6 +143,7 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   agent.seen = message.seen;
   agent.endpoint = message.endpoint;
   agent.restarts = message.restarts;
+  agent.job = message.job;
   agent.heard = now;
   count(agent, now);
   const Agent& added = agents_.emplace(from, std::move(agent)).first->second;
@@ -237,6 +238,7 @@ Leader::Sends Leader::propose(Time now) {
   for (auto& [member, agent] : agents_) {
     generation_ = std::max(generation_, agent.seen);
     restarts_ = std::max(restarts_, agent.restarts);
+    if (!agent.job.empty()) options_.job = agent.job;
     agent.member = agent.ready = agent.started = false;
     agent.served = agent.ended = agent.finished = agent.well = false;
   }
@@ -259,6 +261,7 @@ Leader::Sends Leader::propose(Time now) {
     agent.plan.master = master;
     agent.plan.generation = generation_;
     agent.plan.restarts = restarts_;
+    agent.plan.job = options_.job;
   }
   for (const Member member : members) sends.push_back({member, word_to(agents_.at(member))});
   return sends;

@@ -372,6 +372,7 @@ TEST(AgentMessages, SurviveTheWire) {
   message.port = 77;
   message.finished = true;
   message.well = true;
+  message.lost_output = true;
   message.failure.emplace();
   message.failure->host = "b";
   message.failure->rank = 3;
@@ -399,6 +400,7 @@ TEST(AgentMessages, SurviveTheWire) {
   EXPECT_EQ(back.port, 77);
   EXPECT_TRUE(back.finished);
   EXPECT_TRUE(back.well);
+  EXPECT_TRUE(back.lost_output);
   EXPECT_EQ(back.failure->host, "b");
   EXPECT_EQ(back.failure->rank, 3);
   EXPECT_EQ(back.failure->role, "ps 1");

@@ -9,7 +9,6 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
-#include "lockstep/core/log.h"
 
 namespace lockstep::launch {
 namespace {
@@ -41,6 +40,7 @@ LeaderOptions leader_options(const LaunchOptions& options, const Former& former)
   leader.numbered = nodes.number.has_value() || !nodes.remotes.empty();
   leader.names = nodes.names;
   leader.run_id = options.run_id;
+  leader.job = to_hex(random_bytes(8));
   leader.join_timeout = nodes.join_timeout;
   leader.beat = nodes.beat;
   leader.silence = nodes.silence;
@@ -245,8 +245,10 @@ void LeadingAgent::serve(Leader::Member member) {
     connection.dead = true;
     if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr &&
         ++refusals_ <= kMaxRefusalLines) {
-      log_warning("closed the connection from " + connection.channel.peer().to_string() + ": " +
-                  error.what());
+      err_.put(-2,
+               {"[lockstep] closed the connection from " + connection.channel.peer().to_string() +
+                ": " + error.what() + "\n"},
+               "");
     }
     dispatch(leader_.on_lost(member, error.what(), Clock::now()));
   }
@@ -266,10 +268,11 @@ void LeadingAgent::say_who_is_missing(Time now) {
   if (!note_at_ || now < *note_at_) return;
   note_at_.reset();
   if (!leader_.meeting() || options_.quiet) return;
-  write_all(err_.fd(), "[lockstep] waiting for " + leader_.missing() + " (" +
-                           std::to_string(leader_.joined()) + " of " +
-                           std::to_string(nodes_.nodes) + " are here, the store is at " +
-                           store_.address().to_string() + ")\n");
+  err_.put(-2,
+           {"[lockstep] waiting for " + leader_.missing() + " (" +
+            std::to_string(leader_.joined()) + " of " + std::to_string(nodes_.nodes) +
+            " are here, the store is at " + store_.address().to_string() + ")\n"},
+           "");
 }
 
 // An agent whose ssh has ended does not come back.

@@ -11,19 +11,25 @@
 namespace lockstep::launch {
 namespace {
 
+// Of the path, which is a mistake; or of what the system has no room for, which passes.
+[[noreturn]] void fail(const std::string& what, int errnum) {
+  const SystemError error = system_error(what, errnum);
+  for (const int passing : {ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EIO}) {
+    if (errnum == passing) throw error;
+  }
+  throw LaunchError(error.what());
+}
+
 std::filesystem::path make_unique_folder(const std::filesystem::path& start) {
   std::string name = start.string() + "XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) {
-    throw LaunchError(system_error("cannot make the log folder " + name, errno).what());
-  }
+  if (::mkdtemp(name.data()) == nullptr) fail("cannot make the log folder " + name, errno);
   return name;
 }
 
 void make_folders(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error)
-    throw LaunchError("cannot make the log folder " + path.string() + ": " + error.message());
+  if (error) fail("cannot make the log folder " + path.string(), error.value());
 }
 
 }  // namespace
@@ -51,8 +57,7 @@ std::filesystem::path LogFolder::rank_folder(int attempt, int local_rank) const 
 
 UniqueFd open_log(const std::filesystem::path& path) {
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!file)
-    throw LaunchError(system_error("cannot open the log file " + path.string(), errno).what());
+  if (!file) fail("cannot open the log file " + path.string(), errno);
   return file;
 }
 

@@ -33,6 +33,7 @@ struct NodePlan {
   std::string interface;  // by which this host reaches the others; "": there are none
   int generation = 0;     // of the job's ranks, from 0: one more whenever all are started
   int restarts = 0;       // of all ranks after a failure so far
+  std::string job = {};   // made up by who led first: all generations of a job have the same
 };
 
 // The places of all hosts, in the order of `nodes`, whose ranks follow `order`. A host without

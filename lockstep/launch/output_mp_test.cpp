@@ -139,6 +139,38 @@ TEST_F(LogFiles, RanksThatAreNotShownStillWriteTheirFiles) {
   EXPECT_EQ(text("0/stdout.log"), "out 0\n");
 }
 
+// Files of 4 MiB at most stand for a disk that fills up.
+TEST_F(LogFiles, WhatADiskDoesNotTakeIsToldCountedAndAFailure) {
+  for (const bool allowed : {false, true}) {
+    for (const char* streams : {"redirects", "tee"}) {
+      const std::string folder = folder_.path().string() + (allowed ? "/allowed-" : "/") + streams;
+      Words words{"/bin/sh", "-c",      "trap '' XFSZ; ulimit -f 8192; exec \"$0\" \"$@\"",
+                  program(), "run",     "nproc",
+                  "2",       "log-dir", folder,
+                  streams,   "1"};
+      if (allowed) words.emplace_back("allow-lost-logs");
+      const Words command{"--", "/bin/sh", "-c",
+                          "[ $RANK = 1 ] || { yes 'a line that is wanted' | head -c 6000000; }"};
+      words.insert(words.end(), command.begin(), command.end());
+      Running agent(words);
+      EXPECT_EQ(agent.finish(), allowed ? 0 : 1) << agent.err;
+      uintmax_t kept = 0;
+      for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
+        if (file.is_regular_file()) kept += file.file_size();
+      }
+      ASSERT_LT(kept, 6000000u) << "this shell's ulimit sets no limit";
+      const Words lines = lines_of(agent.err);
+      ASSERT_EQ(lines.size(), 2u) << agent.err;
+      EXPECT_THAT(lines[0], AllOf(HasSubstr("/0/stdout.log cannot be written: File too large"),
+                                  HasSubstr("what the ranks write is lost until there is room")));
+      EXPECT_THAT(lines[1],
+                  HasSubstr("[lockstep] " + std::to_string(6000000 - kept) +
+                            " bytes of the ranks' output are missing from the log files"));
+      EXPECT_EQ(lines[1].find("--allow-lost-logs") == std::string::npos, allowed);
+    }
+  }
+}
+
 TEST(AgentOutput, StdinIsInherited) {
   Pipe pipe = make_pipe();
   ASSERT_EQ(::write(pipe.write.get(), "typed\n", 6), 6);
@@ -166,6 +198,24 @@ TEST(AgentOutput, ALostReaderEndsTheJob) {
   out.read.reset();
   const ExitStatus status = agent.wait(Deadline::seconds(10));
   EXPECT_EQ(status.exit_code, 128 + SIGPIPE);
+}
+
+// Nobody reads, and nobody is gone: the launcher ends all the same once it is told to.
+TEST(AgentOutput, AReaderThatDoesNotReadOnKeepsNobodyThatIsToldToEnd) {
+  Pipe out = make_pipe();
+  SubprocessOptions options;
+  options.command = {program(), "run",     "nproc", "2",
+                     "--",      "/bin/sh", "-c",    "while :; do echo line of $RANK; done"};
+  options.stdout_fd = options.stderr_fd = out.write.get();
+  Subprocess agent(options);
+  // Until no line fits any more.
+  const Deadline deadline = Deadline::seconds(60);
+  pollfd room{out.write.get(), POLLOUT, 0};
+  while (::poll(&room, 1, 0) != 0 && !deadline.expired())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_FALSE(deadline.expired());
+  agent.signal(SIGTERM);
+  EXPECT_EQ(agent.wait(Deadline::seconds(60)).exit_code, 128 + SIGTERM);
 }
 
 TEST(AgentOutput, OneLogOfBothStreamsReadsAsItWasWritten) {

@@ -13,6 +13,12 @@
 #include "lockstep/core/errors.h"
 
 namespace lockstep::launch {
+namespace {
+
+// They say so again as long as it is true.
+constexpr auto kWaitInVain = std::chrono::seconds(4);
+
+}  // namespace
 
 void Peers::tell(const AgentMessage& message) {
   AgentMessage said = message;
@@ -44,6 +50,9 @@ void Peers::hear(const AgentMessage& message) {
       break;
     case AgentMessage::Kind::kStopServices:
       orders_.push_back({.well = true});
+      break;
+    case AgentMessage::Kind::kWaitInVain:
+      others_wait_until_ = std::chrono::steady_clock::now() + kWaitInVain;
       break;
     case AgentMessage::Kind::kSignal:
       orders_.push_back({message.number});
@@ -111,6 +120,7 @@ AgentMessage introduction(const LaunchOptions& options, const Former& former) {
   join.agent = former.agent;
   join.seen = former.seen;
   join.restarts = former.plan.restarts;
+  join.job = former.plan.job;
   join.known = former.known;
   join.endpoint = former.endpoint;
   join.run_id = options.run_id;

@@ -1,6 +1,7 @@
 // Peers: the agents of a job, as the agent of one host sees them.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -61,6 +62,8 @@ class Peers {
   std::optional<PeerOrder> next_order();
   // Something was heard, or the first agent lost, since the last call: nobody should go to sleep.
   bool take_news() { return std::exchange(news_, false); }
+  // Ranks of another host have just given up waiting for one that did not come.
+  bool others_wait_in_vain() const { return std::chrono::steady_clock::now() < others_wait_until_; }
   // How the job ended on all hosts; nullopt: it goes on.
   const std::optional<AgentMessage>& last_word() const { return last_word_; }
   // Why the first agent does not let this one join; "": it does, or has not answered.
@@ -96,6 +99,7 @@ class Peers {
   std::optional<AgentMessage> last_word_;
   std::string waits_;
   std::string lost_;
+  Time others_wait_until_{};
   bool news_ = false;
 };
 

@@ -98,6 +98,7 @@ std::string encode(const RemoteOrder& order) {
                 {"grace_ms", o.grace.count()},
                 {"stop_grace_ms", o.stop_grace.count()},
                 {"log_dir", o.log_dir},
+                {"allow_lost_logs", o.allow_lost_logs},
                 {"redirects", redirects_json(o.redirects)},
                 {"tee", redirects_json(o.tee)},
                 {"show_ranks", o.show_ranks},
@@ -140,6 +141,7 @@ RemoteOrder decode_remote_order(std::string_view line) {
     o.grace = milliseconds(value.at("grace_ms").get<int64_t>());
     o.stop_grace = milliseconds(value.at("stop_grace_ms").get<int64_t>());
     o.log_dir = value.at("log_dir");
+    o.allow_lost_logs = value.at("allow_lost_logs");
     o.redirects = redirects_of(value.at("redirects"));
     o.tee = redirects_of(value.at("tee"));
     o.show_ranks = value.at("show_ranks").get<std::set<int>>();

@@ -46,6 +46,7 @@ Supervisor::Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone, i
       restart_at_(ranks_.size()),
       replacements_(replacements),
       shrinks_(shrinks),
+      is_left_(ranks_.size(), false),
       started_at_(ranks_.size()),
       quick_ends_(ranks_.size(), 0),
       running_(static_cast<int>(ranks_.size())) {
@@ -72,8 +73,9 @@ std::vector<SignalOrder> Supervisor::kill_all() {
 bool Supervisor::comes_back(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
-  if (exit.status.ok() || hopeless || !restarts_are_left(exit.local_rank)) return false;
-  if (restarts_[rank] >= ranks_[rank].restarts) ++replaced_;
+  const bool may = restarts_are_left(exit.local_rank) || (exit.excused && !any_ended_well_);
+  if (exit.status.ok() || hopeless || !may) return false;
+  if (restarts_[rank] >= ranks_[rank].restarts && !exit.excused) ++replaced_;
   return true;
 }
 
@@ -120,8 +122,8 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
     const auto rank = static_cast<size_t>(exit.local_rank);
     alive_[rank] = false;
     --running_;
-    if (exit.status.ok() && !ranks_[rank].service) --to_be_served_;
-    if (!exit.status.ok()) (comes_back(exit) ? back : failures).push_back(exit);
+    if ((exit.status.ok() || is_left_[rank]) && !ranks_[rank].service) --to_be_served_;
+    if (!exit.status.ok() && !is_left_[rank]) (comes_back(exit) ? back : failures).push_back(exit);
   }
   const bool stopping = phase_ != Phase::kRunning;
   const bool without = !stopping && goes_on_without(failures);
@@ -172,8 +174,27 @@ std::vector<SignalOrder> Supervisor::on_signal(int signal, Time now, bool relaye
 }
 
 std::vector<SignalOrder> Supervisor::on_time(Time now) {
+  if (phase_ == Phase::kRunning && leave_behind_by_ && now >= *leave_behind_by_) {
+    leave_behind_by_.reset();
+    std::vector<SignalOrder> orders = to_running(SIGKILL, true);
+    std::erase_if(orders, [this](const SignalOrder& order) {
+      return !is_left_[static_cast<size_t>(order.local_rank)];
+    });
+    return orders;
+  }
   if (phase_ != Phase::kStopping || now < kill_at_) return {};
   return kill_all();
+}
+
+std::vector<SignalOrder> Supervisor::leave_behind(std::span<const int> ranks, Time now) {
+  std::vector<SignalOrder> orders;
+  for (const int rank : ranks) {
+    is_left_[static_cast<size_t>(rank)] = true;
+    orders.push_back({rank, SIGTERM, true});
+  }
+  left_behind_ += static_cast<int>(ranks.size());
+  leave_behind_by_ = now + grace_.after_failure;
+  return orders;
 }
 
 std::vector<int> Supervisor::take_restarts(Time now) {
@@ -191,7 +212,7 @@ std::vector<int> Supervisor::take_restarts(Time now) {
 
 std::optional<Supervisor::Time> Supervisor::next_time() const {
   if (phase_ == Phase::kStopping) return kill_at_;
-  std::optional<Time> next;
+  std::optional<Time> next = leave_behind_by_;
   for (const std::optional<Time>& at : restart_at_) {
     if (at && (!next || *at < *next)) next = at;
   }

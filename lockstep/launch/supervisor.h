@@ -16,6 +16,8 @@ struct RankExit {
   int local_rank = 0;
   ExitStatus status;
   bool gave_up = false;  // it only waited for others, in vain
+  bool excused =
+      false;  // so, and the one that it waited for is replaced: its own replacement is not counted
 };
 
 struct SignalOrder {
@@ -82,6 +84,13 @@ class Supervisor {
   // Or only services are left on all hosts. `asked`: nothing failed, another generation follows.
   std::vector<SignalOrder> on_stop(Time now, bool asked = false);
   std::vector<SignalOrder> on_time(Time now);
+  // Of a job that shrinks: these ranks are ended, with SIGKILL after the grace, since all others have ended well without
+  // them. How they end says nothing.
+  std::vector<SignalOrder> leave_behind(std::span<const int> ranks, Time now);
+  // Where it shrinks: some rank has ended well, and who still runs may be one that the others went on without.
+  bool may_leave_behind() const {
+    return shrinks_ && any_ended_well_ && phase_ == Phase::kRunning && !leave_behind_by_;
+  }
   // The ranks to start again now; they count as running.
   std::vector<int> take_restarts(Time now);
   // When on_time() or take_restarts() has something to do.
@@ -89,6 +98,7 @@ class Supervisor {
 
   bool done() const { return running_ == 0 && waiting() == 0; }
   bool running(int local_rank) const { return alive_[static_cast<size_t>(local_rank)]; }
+  bool service(int local_rank) const { return ranks_[static_cast<size_t>(local_rank)].service; }
   // It has ended, and will be started again.
   bool waits(int local_rank) const {
     return restart_at_[static_cast<size_t>(local_rank)].has_value();
@@ -139,10 +149,12 @@ class Supervisor {
   int replaced_ = 0;
   bool shrinks_ = false;
   int left_behind_ = 0;
-  bool any_ended_well_ = false;   // of those that are no services
-  bool any_ended_badly_ = false;  // likewise, and was not started again
-  std::vector<Time> started_at_;  // the latest process of a rank that was started again
-  std::vector<int> quick_ends_;   // of a rank, in a row
+  std::vector<bool> is_left_;            // leave_behind() ended it
+  std::optional<Time> leave_behind_by_;  // then they are killed
+  bool any_ended_well_ = false;          // of those that are no services
+  bool any_ended_badly_ = false;         // likewise, and was not started again
+  std::vector<Time> started_at_;         // the latest process of a rank that was started again
+  std::vector<int> quick_ends_;          // of a rank, in a row
   int running_;
   int to_be_served_ = 0;  // ranks that are no services and have not ended well
   bool has_services_ = false;

@@ -246,6 +246,40 @@ TEST_F(ShrinkingJob, AFailureAfterAnotherHasEndedWellIsTheJobs) {
   EXPECT_EQ(supervisor_.failure()->local_rank, 2);
 }
 
+// Those without whom the others have ended, since they stand still.
+TEST_F(ShrinkingJob, WhoIsLeftBehindIsEndedAndIsNoFailure) {
+  EXPECT_FALSE(supervisor_.may_leave_behind());
+  exits(supervisor_, {exited(0, 0), exited(2, 0)});
+  EXPECT_TRUE(supervisor_.may_leave_behind());
+  const int left[] = {1};
+  EXPECT_THAT(supervisor_.leave_behind(left, kStart), ElementsAre(group(1, SIGTERM)));
+  EXPECT_FALSE(supervisor_.may_leave_behind()) << "once";
+  EXPECT_EQ(supervisor_.next_time(), kStart + kGrace);
+  EXPECT_THAT(supervisor_.on_time(kStart + milliseconds(99)), IsEmpty());
+  EXPECT_THAT(supervisor_.on_time(kStart + kGrace), ElementsAre(group(1, SIGKILL)));
+  EXPECT_FALSE(supervisor_.next_time());
+  EXPECT_THAT(exits(supervisor_, {killed(1, SIGKILL)}), IsEmpty());
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_TRUE(supervisor_.all_ended_well());
+  EXPECT_FALSE(supervisor_.failure());
+  EXPECT_EQ(supervisor_.left_behind(), 1);
+}
+
+// A rank that only lost patience with the one that is replaced.
+TEST(ReplacedRanks, WhoIsExcusedIsReplacedWithoutBeingCounted) {
+  Supervisor supervisor({{}, {}, {}}, kGrace, true, /*replacements=*/1);
+  RankExit waited = exited(0, 1), stood_still = killed(1, SIGKILL);
+  waited.gave_up = waited.excused = true;
+  EXPECT_THAT(exits(supervisor, {waited}), IsEmpty());
+  EXPECT_THAT(exits(supervisor, {stood_still}), IsEmpty());
+  EXPECT_EQ(supervisor.replaced(), 1);
+  waited.local_rank = 2;
+  EXPECT_THAT(exits(supervisor, {waited}), IsEmpty()) << "although none is left";
+  EXPECT_EQ(supervisor.replaced(), 1);
+  EXPECT_FALSE(supervisor.failure());
+  EXPECT_THAT(supervisor.take_restarts(kStart + std::chrono::hours(1)), SizeIs(3));
+}
+
 class Told : public ::testing::Test {
  protected:
   Supervisor supervisor_{3, kGrace};

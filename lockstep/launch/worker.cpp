@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
 #include "lockstep/launch/log_folder.h"
 
 namespace lockstep::launch {
@@ -18,7 +16,6 @@ namespace {
 
 constexpr size_t kTailLines = 20;
 constexpr size_t kTailLineLength = 500;
-constexpr size_t kTailFileBytes = size_t{1} << 16;
 constexpr size_t kConsoleBacklog = size_t{1} << 20;
 constexpr auto kUnfinishedPause = std::chrono::milliseconds(100);
 constexpr size_t kErrorFileBytes = size_t{1} << 20;
@@ -50,20 +47,9 @@ std::vector<std::string> Tail::lines() const {
   return lines;
 }
 
-void Tail::add_file(const std::filesystem::path& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info{};
-  if (!file || ::fstat(file.get(), &info) != 0) return;
-  const off_t begin = std::max<off_t>(0, info.st_size - static_cast<off_t>(kTailFileBytes));
-  LineSplitter splitter;
-  for (const Piece& piece : splitter.feed(read_from(file.get(), begin, kTailFileBytes))) add(piece);
-  for (const Piece& piece : splitter.flush()) add(piece);
-}
-
 OutputStream::OutputStream(StreamPlan plan, int source)
     : plan_(std::move(plan)), source_(source), first_lines_(plan_.hold_first_lines) {
   if (!plan_.file.empty()) file_ = open_log(plan_.file);
-  if (plan_.file_only) return;
   Pipe pipe = make_pipe();
   // Only our end: the rank's stays blocking.
   ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
@@ -73,14 +59,9 @@ OutputStream::OutputStream(StreamPlan plan, int source)
 
 void OutputStream::become(StreamPlan plan, int source) {
   plan_ = std::move(plan);
-  plan_.file_only = false;
   source_ = source;
   first_lines_ = FirstLines(plan_.hold_first_lines);
   if (!plan_.file.empty()) file_ = open_log(plan_.file);
-}
-
-int OutputStream::child_fd() const {
-  return plan_.file_only ? file_.get() : child_end_.get();
 }
 
 bool OutputStream::wanted() const {
@@ -111,10 +92,28 @@ bool OutputStream::read_some(Time now) {
     return false;
   }
   const std::string_view bytes(buffer, static_cast<size_t>(n));
-  if (file_) write_all(file_.get(), bytes);
+  if (file_) write_to_file(bytes);
   pass_on(splitter_.feed(bytes), now);
   last_input_ = now;
   return true;
+}
+
+// Goes on after a loss: there may be room again later.
+void OutputStream::write_to_file(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      LostOutput& lost = *plan_.lost;
+      if (lost.error == 0) {
+        lost.error = errno;
+        lost.file = plan_.file;
+      }
+      lost.bytes += bytes.size();
+      return;
+    }
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
 }
 
 void OutputStream::pass_on(const std::vector<Piece>& pieces, Time now) {
@@ -159,12 +158,6 @@ void OutputStream::finish() {
   pass_on(splitter_.flush(), last_input_);
   show(first_lines_.release());
   read_end_.reset();
-}
-
-Tail OutputStream::tail() const {
-  Tail tail = tail_;
-  if (plan_.file_only) tail.add_file(plan_.file);
-  return tail;
 }
 
 namespace {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/subprocess.h"
@@ -22,8 +24,6 @@ namespace lockstep::launch {
 class Tail {
  public:
   void add(const Piece& piece);
-  // The lines at the end of a file, read now.
-  void add_file(const std::filesystem::path& path);
   // Including one that the stream left unfinished.
   std::vector<std::string> lines() const;
 
@@ -32,12 +32,19 @@ class Tail {
   std::string unfinished_;
 };
 
+// What should be in log files and is not, since they cannot be written (a full disk), of all ranks of this host.
+struct LostOutput {
+  uint64_t bytes = 0;
+  int error = 0;               // errno of the first loss; 0: nothing is lost
+  std::filesystem::path file;  // where it happened
+};
+
 // Where a stream of a rank goes.
 struct StreamPlan {
   Console* console = nullptr;  // nullptr: it is not shown
   Console* earlier = nullptr;  // flushed before `console` gets more, for both may be one file
   std::filesystem::path file;  // "": to no file
-  bool file_only = false;      // the rank writes into the file itself
+  LostOutput* lost = nullptr;  // of the file; outlives the stream
   std::string prefix;
   bool show_unfinished = false;  // put an unfinished line onto a terminal after a moment
   int hold_first_lines = 0;      // FirstLines
@@ -51,12 +58,11 @@ class OutputStream {
   // `source` is the stream's number on the console.
   OutputStream(StreamPlan plan, int source);
 
-  // A spare's, which from now on goes where `plan` says, with what waits in its pipe. There the file is written from
-  // the pipe, whatever file_only says.
+  // A spare's, which from now on goes where `plan` says, with what waits in its pipe.
   void become(StreamPlan plan, int source);
 
   // The descriptor for the child; closed by started().
-  int child_fd() const;
+  int child_fd() const { return child_end_.get(); }
   void started() { child_end_.reset(); }
 
   // Has `polls` call `ready` when there is input, unless the stream has ended or the console is too
@@ -76,10 +82,11 @@ class OutputStream {
   // Reads the rest without waiting, and ends the stream.
   void finish();
 
-  Tail tail() const;
+  const Tail& tail() const { return tail_; }
 
  private:
   bool wanted() const;
+  void write_to_file(std::string_view bytes);
   // False at the end of the stream, or when nothing is there now.
   bool read_some(Time now);
   void pass_on(const std::vector<Piece>& pieces, Time now);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
@@ -68,26 +69,37 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
   return parts;
 }
 
-// "none" is torchrun's where nobody has named the run: any job's.
-std::string job_of(const EnvLookup& env) {
-  for (const char* name : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
-    if (const auto id = env(name); id && *id != "none") return *id;
-  }
-  return {};
+// A job that a launcher or a scheduler may start again, as it calls it.
+struct NamedJob {
+  const char* key;     // in job.json
+  std::string name;    // "": none
+  bool again = false;  // this is not its first start
+};
+
+// Whoever can start this process again, the innermost first: a scheduler's job may hold several of a launcher's.
+// LOCKSTEP_GENERATION counts every start of all ranks, for whatever reason; the others count failures alone, or what
+// happened to one rank. "none" is torchrun's where nobody has named the run: any job's.
+std::vector<NamedJob> jobs_of(const EnvLookup& env) {
+  const auto job = [&env](const char* key, const char* name,
+                          std::initializer_list<const char*> counts) {
+    const std::string id = env(name).value_or("");
+    NamedJob named{.key = key, .name = id == "none" ? "" : id};
+    for (const char* count : counts)
+      named.again = named.again || parse_int(env(count).value_or(""), 1, INT64_MAX).has_value();
+    return named;
+  };
+  std::vector<NamedJob> jobs = {
+      job("job", "TORCHELASTIC_RUN_ID",
+          {"LOCKSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT", "LOCKSTEP_RESTART_COUNT"}),
+      job("slurm_job", "SLURM_JOB_ID", {"SLURM_RESTART_COUNT"})};
+  std::erase_if(jobs, [](const NamedJob& each) { return each.name.empty(); });
+  return jobs;
 }
 
 // An id may be any bytes, and JSON may not.
 std::string printable(const std::string& id) {
   const bool plain = std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c < 127; });
   return plain ? id : "hex-" + to_hex(id);
-}
-
-bool started_again(const EnvLookup& env) {
-  for (const char* name :
-       {"TORCHELASTIC_RESTART_COUNT", "LOCKSTEP_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
-    if (parse_int(env(name).value_or(""), 1, INT64_MAX)) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -97,18 +109,19 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
 }
 
 bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
-  const std::string job = job_of(env);
-  if (job.empty() || !started_again(env)) return false;
   std::ifstream file(RunFolder{root}.job());
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("job") && json["job"].is_string() &&
-         json["job"].get<std::string>() == printable(job);
+  const std::vector<NamedJob> jobs = jobs_of(env);
+  return json.is_object() && std::any_of(jobs.begin(), jobs.end(), [&json](const NamedJob& job) {
+           const auto left = json.find(job.key);
+           return job.again && left != json.end() && *left == printable(job.name);
+         });
 }
 
 void name_job(const fs::path& root, const EnvLookup& env) {
-  const std::string job = job_of(env);
-  if (job.empty()) return;
-  write_file_aside(RunFolder{root}.job(), nlohmann::json{{"job", printable(job)}}.dump() + "\n");
+  nlohmann::json json;
+  for (const NamedJob& job : jobs_of(env)) json[job.key] = printable(job.name);
+  if (!json.empty()) write_file_aside(RunFolder{root}.job(), json.dump() + "\n");
 }
 
 std::optional<std::string> make_room_for_run(const fs::path& root,

@@ -36,9 +36,10 @@ std::optional<std::string> move_former_run_aside(const std::filesystem::path& ro
 std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 
 // Whether what is in `root` was left by an earlier attempt of the job that this process belongs to: its launcher has
-// started it again (torchrun's, Slurm's and `lockstep run`'s variables tell). Such a run goes on by itself.
+// started it again, after a failure or since hosts came or went (`lockstep run`'s, torchrun's and Slurm's variables tell).
+// Such a run goes on by itself.
 bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
-// The name of this process's job into `root`, by which the above knows it. Throws SystemError.
+// The names of this process's job into `root`, by which the above knows it. Throws SystemError.
 void name_job(const std::filesystem::path& root, const EnvLookup& env);
 // move_former_run_aside() where it is not so, and name_job(). Throws SystemError.
 std::optional<std::string> make_room_for_run(const std::filesystem::path& root,

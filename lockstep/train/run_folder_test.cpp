@@ -80,9 +80,67 @@ TEST(RunFolder, AJobThatIsStartedAgainKnowsItsOwnRun) {
   EXPECT_FALSE(make_room_for_run(folder, environment({{"SLURM_JOB_ID", "7"}})));
   EXPECT_TRUE(left_by_this_job(dir.path(),
                                environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));
+  EXPECT_FALSE(left_by_this_job(dir.path(),
+                                environment({{"SLURM_JOB_ID", "7"}, {"LOCKSTEP_GENERATION", "1"}})))
+      << "of a launcher's job, not of Slurm's";
   dir.write("job.json", "{");
   EXPECT_FALSE(left_by_this_job(
       dir.path(), environment({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})));
+}
+
+// Whatever makes the ranks begin once more: the run goes on, and nothing is moved aside.
+TEST(RunFolder, EveryWayInWhichTheRanksOfAJobBeginAgain) {
+  using Variables = std::map<std::string, std::string>;
+  const Variables first = {{"TORCHELASTIC_RUN_ID", "a"},
+                           {"TORCHELASTIC_RESTART_COUNT", "0"},
+                           {"LOCKSTEP_GENERATION", "0"}};
+  const Variables in_slurm = {{"TORCHELASTIC_RUN_ID", "drawn at its first start"},
+                              {"LOCKSTEP_GENERATION", "0"},
+                              {"SLURM_JOB_ID", "7"}};
+  struct Way {
+    const char* what;
+    Variables first, then;
+    bool goes_on = true;
+  };
+  const Way ways[] = {
+      {"a failure, counted",
+       first,
+       {{"TORCHELASTIC_RESTART_COUNT", "1"}, {"LOCKSTEP_GENERATION", "1"}}},
+      {"a host that came or went, not counted", first, {{"LOCKSTEP_GENERATION", "1"}}},
+      {"a failure, and then a host",
+       first,
+       {{"TORCHELASTIC_RESTART_COUNT", "1"}, {"LOCKSTEP_GENERATION", "2"}}},
+      {"a rank that was replaced", first, {{"LOCKSTEP_RESTART_COUNT", "1"}}},
+      {"torchrun's restart", {{"TORCHELASTIC_RUN_ID", "a"}}, {{"TORCHELASTIC_RESTART_COUNT", "1"}}},
+      {"Slurm's requeue of srun", {{"SLURM_JOB_ID", "7"}}, {{"SLURM_RESTART_COUNT", "1"}}},
+      {"Slurm's requeue of a launcher, which draws another name",
+       in_slurm,
+       {{"TORCHELASTIC_RUN_ID", "drawn anew"}, {"SLURM_RESTART_COUNT", "1"}}},
+      {"a second job of that name", first, {}, false},
+      {"another job's second generation",
+       first,
+       {{"TORCHELASTIC_RUN_ID", "b"}, {"LOCKSTEP_GENERATION", "1"}},
+       false},
+      {"two launchers in one job of Slurm's, one after the other",
+       in_slurm,
+       {{"TORCHELASTIC_RUN_ID", "drawn anew"}},
+       false},
+  };
+  for (const Way& way : ways) {
+    const TestDirectory dir;
+    const RunFolder folder{dir.path()};
+    Variables then = way.first;
+    for (const auto& [name, value] : way.then) then[name] = value;
+    EXPECT_FALSE(make_room_for_run(folder, environment(way.first))) << way.what;
+    dir.write("metrics.jsonl", "of the first");
+    EXPECT_EQ(left_by_this_job(dir.path(), environment(then)), way.goes_on) << way.what;
+    EXPECT_EQ(make_room_for_run(folder, environment(then)).has_value(), !way.goes_on) << way.what;
+    dir.write("metrics.jsonl", "of the second");
+    then["LOCKSTEP_GENERATION"] = "9";
+    if (then.contains("TORCHELASTIC_RUN_ID")) {
+      EXPECT_TRUE(left_by_this_job(dir.path(), environment(then))) << way.what << ", and again";
+    }
+  }
 }
 
 }  // namespace lockstep::run_folder_test

@@ -1,6 +1,7 @@
 #include "lockstep/cli/doctor/command.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -12,6 +13,7 @@
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/secret.h"
@@ -109,7 +111,29 @@ void write_json(const DoctorFlags& flags, const nlohmann::ordered_json& json) {
                      json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// "": there are some, or it is something else than a folder, which reading it says.
+std::string why_no_traces(const std::filesystem::path& folder) {
+  const std::string when =
+      "traces are written when a job fails, or on SIGUSR1 and SIGUSR2 to lockstep run, so there "
+      "are none where nothing has failed";
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error) && !error)
+    throw DataError(folder.string() + " cannot be read, since it does not exist; " + when);
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("rank") && name.ends_with(".json")) return "";
+  }
+  return error ? "" : "No traces in " + folder.string() + ": " + when + ".";
+}
+
 int look_at_traces(const DoctorFlags& flags) {
+  if (const std::string why = why_no_traces(flags.trace); !why.empty()) {
+    TraceReport nothing;
+    nothing.verdict = {why};
+    write_stdout(why + "\n");
+    write_json(flags, json_of(nothing));
+    return 0;
+  }
   const TraceReport report = merge_traces(trace::read_traces(flags.trace));
   write_stdout(format_report(report));
   write_json(flags, json_of(report));

@@ -11,6 +11,7 @@
 #include "lockstep/cli/cli_test_support.h"
 #include "lockstep/cli/doctor/peer.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
 
@@ -103,6 +104,21 @@ TEST(LockstepDoctor, NobodyThereIsAProblem) {
   const Ended without = Doctor({"--peer", "127.0.0.1:9"}, "").finish();
   EXPECT_EQ(without.code, 2);
   EXPECT_THAT(without.out, HasSubstr("lockstep doctor: --listen and --peer need a secret"));
+}
+
+TEST(LockstepDoctor, WhereNothingHasFailedItSaysSo) {
+  const TestDirectory folder;
+  const std::string traces = folder / "traces";
+  EXPECT_EQ(cli_test_support::lockstep({"run", "--trace-dir", traces, "/bin/true"}).code, 0);
+  const Ended none = Doctor({"--trace", traces}).finish();
+  EXPECT_EQ(none.code, 1) << "or the name is another";
+  EXPECT_THAT(none.out, AllOf(HasSubstr(traces + " cannot be read, since it does not exist; "),
+                              HasSubstr("there are none where nothing has failed")));
+  std::filesystem::create_directory(traces);
+  const Ended empty = Doctor({"--trace", traces, "--json", folder / "report.json"}).finish();
+  EXPECT_EQ(empty.code, 0);
+  EXPECT_THAT(empty.out, testing::StartsWith("No traces in " + traces + ": traces are written"));
+  EXPECT_THAT(folder.read("report.json"), HasSubstr("\"wrong\": false"));
 }
 
 TEST(LockstepDoctor, ATraceFolderThatIsNoneIsAnError) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -125,14 +124,6 @@ int run_guarded(const std::string& name, const std::function<int()>& command) {
 void write_json(const std::string& path, const nlohmann::ordered_json& json) {
   if (path.empty()) return;
   write_file_aside(path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
-
-std::string read_text_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || fs::is_directory(path)) throw InvalidArgument("cannot read " + path.string());
-  return text.str();
 }
 
 fs::path self() {

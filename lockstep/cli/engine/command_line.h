@@ -41,9 +41,6 @@ int run_guarded(const std::string& name, const std::function<int()>& command);
 // `json` as a file, whole or not at all. Nothing if `path` is empty.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
-// A file as text. Throws InvalidArgument that names it.
-std::string read_text_file(const std::filesystem::path& path);
-
 // This program's file.
 std::filesystem::path self();
 // How the user calls lockstep: its name if it is on PATH, else its path from here.

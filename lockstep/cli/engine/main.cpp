@@ -13,9 +13,11 @@
 #include "lockstep/cli/engine/train/command.h"
 #include "lockstep/cli/engine/verify/command.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/standard_streams.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep::engine;
+  lockstep::open_standard_streams();
   const Arguments words(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string command = words.empty() ? "" : words[0];
   const Arguments rest(words.begin() + (words.empty() ? 0 : 1), words.end());

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/option_parsing.h"
@@ -13,6 +11,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/report/pipeline_picture.h"
@@ -142,11 +141,14 @@ void check_required(const PlanFlags& flags) {
 void show_measured(const PlanFlags& flags) {
   check_output_file(flags.svg);
   check_output_file(flags.json);
-  std::ifstream file(flags.measured, std::ios::binary);
-  if (!file)
-    throw UsageError("--measured: cannot read " + flags.measured +
-                     "; give a file that a pipeline's program wrote");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = [&flags] {
+    try {
+      return read_named_file(flags.measured);
+    } catch (const InvalidArgument& error) {
+      throw UsageError(std::string("--measured: ") + error.what() +
+                       "; give a file that a pipeline's program wrote");
+    }
+  }();
   const MeasuredPipeline measured = parse_measured_pipeline(text, flags.measured);
   write_stdout(text_of(measured));
   if (!flags.svg.empty()) write_file_aside(flags.svg, pipeline_svg(measured));

@@ -1,6 +1,7 @@
 // `lockstep plan`: what it draws, and what it says of wrong flags.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 
@@ -116,6 +117,9 @@ TEST(PlanCommand, DrawsWhatWasMeasuredBelowThePlan) {
 TEST(PlanCommand, MistakesAreOneLine) {
   EXPECT_THAT(refusal_of({"--measured", "/nowhere/step.json"}),
               HasSubstr("--measured: cannot read /nowhere/step.json"));
+  const TestDirectory folder;
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(refusal_of({"--measured", folder / "fifo"}), HasSubstr("it is no ordinary file"));
   EXPECT_THAT(refusal_of({"--measured", "step.json", "--stages", "4"}), HasSubstr("--stages"));
   EXPECT_THAT(refusal_of({"--schedule", "1f1b"}), HasSubstr("--stages is required"));
   EXPECT_THAT(refusal_of({"--stages", "4", "--micro-batches", "8", "--schedule", "zb-h2"}),

@@ -196,6 +196,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
       return launch::parse_failure_drill(flags.simulate_failures);
     });
   options.log_dir = flags.log_dir;
+  options.allow_lost_logs = flags.allow_lost_logs;
   // The agents of other hosts, and ranks that have no agent, get it as well.
   if (!flags.trace_dir.empty())
     options.env["LOCKSTEP_TRACE_DIR"] = std::filesystem::absolute(flags.trace_dir).string();
@@ -215,9 +216,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.master_port = flags.master_port;
   if (!flags.rdzv_id.empty()) {
     options.run_id = flags.rdzv_id;
-  } else if (flags.standalone ||
-             (flags.max_restarts > 0 && (!options.nodes || !options.nodes->remotes.empty()))) {
-    // A job that is started again knows by it what it has left itself (train/run_folder.h).
+  } else if (flags.standalone) {
     options.run_id = to_hex(random_bytes(8));
   }
   options.role = flags.role;

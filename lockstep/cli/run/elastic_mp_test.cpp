@@ -108,6 +108,33 @@ TEST_F(RunElastic, EnoughHostsBeginAndLaterOnesAreTakenIn) {
   EXPECT_THAT(third->err, HasSubstr("the job runs on 2 hosts, and may have 4; this one waits"));
 }
 
+// By which a training knows that it goes on, whatever began the generation (train/run_folder.h).
+TEST_F(RunElastic, AJobWithoutANameHasOneInAllItsGenerations) {
+  const auto on = [this](int host) {
+    return start(host, {"--nnodes", "1:2", "--max-restarts", "5", "--rdzv-endpoint",
+                        "10.77.0.1:29400", "--rdzv-conf", "last_call_timeout=1", "/bin/sh", "-c",
+                        "echo generation $LOCKSTEP_GENERATION is of $TORCHELASTIC_RUN_ID." +
+                            and_wait_until_done()});
+  };
+  const auto name_in = [](Running& agent, const std::string& generation) {
+    const std::string before = "generation " + generation + " is of ";
+    agent.await_output(before);
+    const size_t at = agent.out.find(before) + before.size();
+    return agent.out.substr(at, agent.out.find('.', at) - at);
+  };
+  auto first = on(0), second = on(1);
+  const std::string name = name_in(*first, "0");
+  EXPECT_NE(name, "none");
+  EXPECT_EQ(name.size(), 16u) << name;
+  ::kill(agent_on(*network_, 1), SIGKILL);
+  second->finish();
+  EXPECT_EQ(name_in(*first, "1"), name) << "a host is gone";
+  auto third = on(2);
+  EXPECT_EQ(name_in(*first, "2"), name) << "another one came";
+  EXPECT_EQ(name_in(*third, "2"), name);
+  let_them_be_done({first.get(), third.get()});
+}
+
 TEST_F(RunElastic, AHostMayBeKilledAndComeBack) {
   const Words words = rank_until_done(by_endpoint("2:3", {"--on-failure", "restart"}));
   auto first = start(0, words);

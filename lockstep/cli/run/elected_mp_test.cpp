@@ -216,7 +216,7 @@ TEST_F(RunElected, OverTlsWithCertificates) {
 
 TEST_F(RunElected, AnEtcdThatIsNotThereAndAnotherJobOfTheSameIdAreOneLine) {
   Ended ended = run_on(0, elected("1:2", {"true"}, ",join_timeout=2"));
-  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.err, HasSubstr("etcd at 10.77.0.4:2379"));
   EXPECT_THAT(ended.err, HasSubstr("connect to 10.77.0.4 port 2379"));
   EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "lockstep/cli/flag_syntax.h"
@@ -78,6 +79,8 @@ class RunParser {
           "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
           "TEXT");
     value("--log-dir", "", flags.log_dir, "Where log files go", "DIR");
+    flag("--allow-lost-logs", "", flags.allow_lost_logs,
+         "Log files that cannot be written (a full disk) do not change the exit code");
     value("--trace-dir", "", flags.trace_dir,
           "Write the ranks' last calls there on a failure, and on SIGUSR1 and SIGUSR2", "DIR");
     value("--redirects", "-r", flags.redirects,
@@ -162,6 +165,7 @@ class RunParser {
       if (const auto value = env(environment_name(flag.name)))
         words.push_back(flag.name + "=" + *value);
     }
+    refuse_contradictions(split.flags);
     flags.program = split.program;
     bool name_given = false;
     parse_options(app_, words);
@@ -192,11 +196,23 @@ class RunParser {
   template <typename T>
   void value(const std::string& name, const std::string& short_name, T& target,
              const std::string& help, const std::string& type) {
-    // The last one counts, as with argparse.
     app_.add_option(with_short(name, short_name), target, help)
         ->type_name(type)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // all say the same
     flags_.push_back({name, short_name, true});
+    settings_[name] = &target;
+  }
+  // One setting, under one name or two (-np and --nproc-per-node, --grace and --shutdown-timeout).
+  void refuse_contradictions(const std::vector<std::string>& given) const {
+    std::map<const void*, std::string> first;
+    for (const std::string& word : given) {
+      const auto setting = settings_.find(word.substr(0, word.find('=')));
+      if (setting == settings_.end() || setting->second == &unused_) continue;
+      const auto [it, fresh] = first.emplace(setting->second, word);
+      const std::string value = word.substr(word.find('=') + 1);
+      if (!fresh && it->second.substr(it->second.find('=') + 1) != value)
+        throw UsageError(it->second + " and " + word + " contradict each other; give one of them");
+    }
   }
   void list(const std::string& name, const std::string& short_name,
             std::vector<std::string>& target, const std::string& help, const std::string& type) {
@@ -233,6 +249,7 @@ class RunParser {
 
   CLI::App app_;
   std::vector<Flag> flags_;
+  std::map<std::string, const void*> settings_;  // what a flag with a value sets
   std::vector<std::string> roles_;
   std::string unused_;
   bool unused_flag_ = false;

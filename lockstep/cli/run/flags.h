@@ -37,6 +37,7 @@ struct RunFlags {
   double grace = 5;
   std::optional<double> stop_grace;  // 25, or grace where that is more
   std::string log_dir;
+  bool allow_lost_logs = false;
   std::string trace_dir;
   std::string redirects = "0";
   std::string tee = "0";

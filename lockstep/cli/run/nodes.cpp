@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <sstream>
 
 #include "lockstep/cli/usage.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/launch/host_list.h"
 
 namespace lockstep::cli {
@@ -74,11 +74,15 @@ HostPort endpoint_of(const std::string& flag, const std::string& text, int defau
 }
 
 std::string read_password(const std::string& file) {
-  std::ifstream stream(file);
-  std::string password;
-  if (!std::getline(stream, password) || password.empty())
-    throw UsageError("--rdzv-conf: the file '" + file +
-                     "' cannot be read, or its first line, the password, is empty");
+  std::string text;
+  try {
+    text = read_named_file(file);
+  } catch (const InvalidArgument& error) {
+    throw UsageError(std::string("--rdzv-conf: password-file: ") + error.what());
+  }
+  const std::string password = text.substr(0, text.find('\n'));
+  if (password.empty())
+    throw UsageError("--rdzv-conf: the first line of '" + file + "', the password, is empty");
   return password;
 }
 

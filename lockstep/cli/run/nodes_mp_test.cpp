@@ -184,7 +184,7 @@ TEST_F(RunNodes, SigtermToOneAgentLetsTheRanksOfAllHostsSaveAndAllAgentsEndWell)
 
 TEST_F(RunNodes, OverSshAHostThatCannotBeReachedIsNamed) {
   auto agent = start(0, {"-H", "localhost:1,nowhere:1", "/bin/true"});
-  EXPECT_EQ(agent->finish(), 2);
+  EXPECT_EQ(agent->finish(), 1) << "it may be up again soon";
   EXPECT_THAT(agent->err, AllOf(HasSubstr("ssh: Could not resolve hostname nowhere"),
                                 HasSubstr("nowhere: ssh exited with code 255 before")));
 }
@@ -196,9 +196,9 @@ TEST_F(RunNodes, WhoIsMissingIsNamed) {
   auto first = start(0, words);
   words[5] = "1";
   auto second = start(1, words);
-  EXPECT_EQ(first->finish(), 2);
+  EXPECT_EQ(first->finish(), 1) << "no mistake: they may come the next time";
   EXPECT_THAT(first->err, HasSubstr("only 2 of 3 hosts joined within 1 s; missing: node 2"));
-  EXPECT_NE(second->finish(), 0);
+  EXPECT_EQ(second->finish(), 1);
   EXPECT_THAT(second->err, HasSubstr("missing: node 2"));
 }
 

@@ -19,6 +19,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/memory_settings.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/report/comparison_page.h"
@@ -147,7 +148,7 @@ class Runner {
       return outcome;
     }
     try {
-      outcome.result = parse_run_result(read_text_file(job.result()), job.result().string());
+      outcome.result = parse_run_result(read_named_file(job.result()), job.result().string());
       if (outcome.result->method != job.writes) {
         throw DataError(job.result().string() + " is the result of '" + outcome.result->method +
                         "', not of " + job.writes);

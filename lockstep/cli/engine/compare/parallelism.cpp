@@ -18,6 +18,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
@@ -151,7 +152,7 @@ class Measuring {
         {.command = command, .env = launch::current_environment(), .log = log}, deadline);
     try {
       if (!end.status || !end.status->ok()) throw Error(failure_text(end, deadline));
-      row.runs.push_back(parse_divided_record(read_text_file(record), record.string()));
+      row.runs.push_back(parse_divided_record(read_named_file(record), record.string()));
     } catch (const Error& error) {
       row.failure = error.what();
       row.runs.clear();

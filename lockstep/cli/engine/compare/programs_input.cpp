@@ -7,6 +7,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/data/text_classification.h"
@@ -44,7 +45,7 @@ void check_model(const std::string& model) {
     throw InvalidArgument("--model is '" + model +
                           "'; give mini, base or a directory that has a config.json");
   }
-  check(bert_config_from_json(read_text_file(config), config.string()));
+  check(bert_config_from_json(read_named_file(config), config.string()));
 }
 
 void check_data(MethodsArguments& arguments) {

@@ -14,6 +14,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/launch/agent.h"
@@ -113,7 +114,7 @@ Outcome run_one(const CompareArguments& arguments, int64_t nproc) {
   row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (ended.exit_code != 0) return {.exit_code = ended.exit_code};
   const RunFolder folder{fs::path(arguments.output) / ("ranks-" + std::to_string(nproc))};
-  const auto json = nlohmann::json::parse(read_text_file(folder.result()));
+  const auto json = nlohmann::json::parse(read_named_file(folder.result()));
   row.samples_per_s = json.at("samples_per_s");
   row.loss = json.at("loss");
   row.accuracy = json.at("accuracy");

@@ -7,6 +7,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/recipes/lm_data.h"
@@ -21,7 +22,7 @@ namespace {
 
 TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   if (!arguments.config_file.empty()) {
-    config = train_config_from_json(read_text_file(arguments.config_file), arguments.config_file,
+    config = train_config_from_json(read_named_file(arguments.config_file), arguments.config_file,
                                     config);
   }
   for (const auto& [name, text] : arguments.settings) {
@@ -43,11 +44,13 @@ const Recipe& recipe_among(const Arguments& arguments) {
   return recipes().front();
 }
 
-// As many samples a step as before, on other ranks.
+// As many samples a step as before, on other ranks. A launcher that starts the ranks again repeats a --batch-size that
+// was meant for as many as there were at first.
 void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                   TrainConfig* config) {
   const int64_t before = batches_of_step(recorded), now = batches_of_step(*config);
-  if (now < 1 || before == now || arguments.gives("batch_size")) return;  // resolved() refuses 0
+  if (now < 1) return;  // resolved() refuses 0
+  if (!arguments.goes_on && (before == now || arguments.gives("batch_size"))) return;
   const int64_t samples = before * recorded.batch_size;
   if (samples % now != 0)
     throw InvalidArgument("cannot resume: a step has " + std::to_string(samples) + " samples, " +
@@ -182,7 +185,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
   }
   plan.config = apply(plan.config, arguments);
   if (ranks) {
-    if (arguments.gives("nproc") && plan.config.nproc != *ranks) {
+    if (arguments.gives("nproc") && plan.config.nproc != *ranks && !arguments.goes_on) {
       throw InvalidArgument("--nproc is " + std::to_string(plan.config.nproc) +
                             ", but a launcher has started " + std::to_string(*ranks) +
                             " ranks; leave --nproc out");

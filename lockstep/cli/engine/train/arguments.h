@@ -21,6 +21,8 @@ struct TrainArguments {
   std::string json;
   std::string record;
   bool resume = false;
+  bool goes_on =
+      false;  // resumes since a launcher has started the ranks again, with the words of the first time
   bool quiet = false;                           // no summary at the end
   std::optional<launch::OnFailure> on_failure;  // where this command starts the ranks
   int max_restarts = 0;

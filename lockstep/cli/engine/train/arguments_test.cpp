@@ -135,6 +135,18 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_THAT(
       error_of([&] { plan({"mnist", "--output", dir.path(), "--resume", "--nproc", "3"}); }),
       HasSubstr("a step has 128 samples, 64 on each of 2 ranks, which 3 ranks cannot share"));
+  // A launcher that starts the ranks again on fewer or more hosts repeats the line of the first start, on 2 ranks.
+  const auto started_again = [&](std::optional<int> on, const std::string& batch_size = "64") {
+    TrainArguments arguments = parse_train_arguments(
+        {"mnist", "--output", dir.path(), "--nproc", "2", "--batch-size", batch_size});
+    arguments.resume = arguments.goes_on = true;
+    return make_train_plan(arguments, on).config;
+  };
+  EXPECT_EQ(started_again(1).batch_size, 128);
+  EXPECT_EQ(started_again(4).batch_size, 32);
+  EXPECT_EQ(started_again(2).batch_size, 64);
+  EXPECT_EQ(started_again(2, "16").batch_size, 64) << "of a line for 8 ranks, continued on 2";
+  EXPECT_THAT(error_of([&] { started_again(3); }), HasSubstr("which 3 ranks cannot share"));
   more.insert(more.end(), {"--lr", "0.5"});
   EXPECT_THAT(error_of([&] { plan(more); }),
               HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));

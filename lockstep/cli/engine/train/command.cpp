@@ -18,6 +18,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/agent.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/recipes/recipe_run.h"
@@ -108,7 +109,7 @@ int start_ranks(const TrainPlan& plan, const TrainArguments& arguments, const St
   options.run_id = to_hex(random_bytes(8));  // by which a restarted run knows its own checkpoints
   const int code = launch::launch(options).exit_code;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    if (code == 128 + signal) write_all(STDERR_FILENO, stopped_line(run, signal));
+    if (code == 128 + signal) launch::write_last_words(STDERR_FILENO, stopped_line(run, signal));
   }
   return code;
 }
@@ -122,7 +123,7 @@ int train_command(const Arguments& arguments) {
     const bool alone = job.launcher == launch::Launcher::kNone;
     // Ranks that were started again go on from what they have saved, as many or not.
     // Where single ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.
-    if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = true;
+    if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = parsed.goes_on = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
     // Where this command starts the ranks, it has the restarts itself.

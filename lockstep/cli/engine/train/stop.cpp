@@ -14,6 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
+#include "lockstep/launch/console.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/run_folder.h"
@@ -111,7 +112,7 @@ void StopOnSignal::watch(const StartedRun& run) const {
       const auto signal = static_cast<int>(info.ssi_signo);
       if (signal != SIGINT && StopSignals::note(signal)) continue;
       const bool bar = find_terminal(STDERR_FILENO, process_env()).interactive;
-      write_all(STDERR_FILENO, (bar ? "\r\x1b[K" : "") + stopped_line(run, signal));
+      launch::write_last_words(STDERR_FILENO, (bar ? "\r\x1b[K" : "") + stopped_line(run, signal));
       ::_exit(128 + signal);
     }
     if (polls[1].revents != 0) return;

@@ -1,0 +1,18 @@
+#include "lockstep/core/standard_streams.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace lockstep {
+
+void open_standard_streams() noexcept {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest number that is free: this one. Children have it too.
+    [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,127 @@
+// The part of Attempt that ends ranks which stand still (SIGSTOP, a debugger): those for whom the others wait in vain
+// where ranks are replaced, and those without whom they have ended where the job shrinks.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/core/process_state.h"
+#include "lockstep/launch/attempt.h"
+#include "lockstep/launch/failure_report.h"
+
+namespace lockstep::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = std::chrono::milliseconds(250);
+// Somebody may look at a process for a moment.
+constexpr auto kStandsStill = std::chrono::seconds(1);
+constexpr auto kSayAgain = std::chrono::seconds(1);
+
+}  // namespace
+
+// "": it does not. A rank may be a program that the worker started.
+std::string Attempt::stands_still_by(int rank) const {
+  const pid_t pid = workers_[static_cast<size_t>(rank)]->process().pid();
+  const auto in_call = static_cast<pid_t>(board_.pid(rank));
+  std::string by = stopped_by(pid);
+  if (by.empty() && in_call != 0 && ::getpgid(in_call) == pid) by = stopped_by(in_call);
+  return by;
+}
+
+bool Attempt::looks_for_still_ranks() const {
+  if (supervisor_.stopping() || supervisor_.done()) return false;
+  return supervisor_.replacements() > 0 || supervisor_.may_leave_behind();
+}
+
+// Here or on another host: a communicator broke since a rank did not come, or was gone.
+bool Attempt::any_gave_up() {
+  bool here = false;
+  for (int rank = 0; rank < ranks_; ++rank)
+    here = here || (supervisor_.running(rank) && board_.read(rank).gave_up);
+  if (here && Clock::now() >= say_that_others_wait_at_) {
+    say_that_others_wait_at_ = Clock::now() + kSayAgain;
+    AgentMessage message;
+    message.kind = AgentMessage::Kind::kWaitInVain;
+    job_.peers.tell(message);
+  }
+  return here || job_.peers.others_wait_in_vain();
+}
+
+void Attempt::end_still_ranks() {
+  const Time now = Clock::now();
+  if (!looks_for_still_ranks() || now < look_for_still_at_) return;
+  look_for_still_at_ = now + kLook;
+  const bool replaces = supervisor_.replacements() > 0;
+  const bool in_vain = !replaces || any_gave_up();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    Still& still = still_[static_cast<size_t>(rank)];
+    const std::string by =
+        in_vain && supervisor_.running(rank) ? stands_still_by(rank) : std::string();
+    if (by.empty()) {
+      still.since.reset();
+    } else if (!still.since) {
+      still.since = now;
+    } else if (replaces && now >= *still.since + kStandsStill) {
+      replace_still_rank(rank, by);
+    }
+  }
+  if (!replaces) leave_still_ranks();
+}
+
+void Attempt::replace_still_rank(int rank, const std::string& by) {
+  Still& still = still_[static_cast<size_t>(rank)];
+  if (still.killed) return;
+  still.killed = true;
+  still_killed_at_ = Clock::now();
+  const int number = job_.node.first_rank + rank;
+  Subprocess& process = workers_[static_cast<size_t>(rank)]->process();
+  context_.err.put(-2,
+                   {still_rank_line(number, name_in_role(options_.roles, number), by, process.pid(),
+                                    "others gave up waiting for it: it is killed")},
+                   "");
+  process.signal_group(SIGKILL);
+}
+
+// Once nobody else runs: services are not waited for.
+void Attempt::leave_still_ranks() {
+  const Time now = Clock::now();
+  std::vector<int> left;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!supervisor_.running(rank) || supervisor_.service(rank)) continue;
+    const Still& still = still_[static_cast<size_t>(rank)];
+    if (!still.since || now < *still.since + options_.grace) return;
+    left.push_back(rank);
+  }
+  if (left.empty()) return;
+  for (const int rank : left) {
+    const int number = job_.node.first_rank + rank;
+    context_.err.put(
+        -2,
+        {still_rank_line(number, name_in_role(options_.roles, number), stands_still_by(rank),
+                         workers_[static_cast<size_t>(rank)]->process().pid(),
+                         "the others have ended without it: it is ended")},
+        "");
+  }
+  obey(supervisor_.leave_behind(left, now));
+  // They could not obey.
+  for (const int rank : left) workers_[static_cast<size_t>(rank)]->process().signal_group(SIGCONT);
+}
+
+// Ranks that lost patience before the one that they waited for was replaced: its replacement counts, not theirs.
+void Attempt::excuse_who_waited(std::vector<RankExit>& exits) {
+  if (supervisor_.replacements() == 0 || supervisor_.stopping()) return;
+  const auto waited = [](const RankExit& exit) { return exit.gave_up && !exit.status.ok(); };
+  if (std::none_of(exits.begin(), exits.end(), waited)) return;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!supervisor_.running(rank)) continue;
+    if (const std::string by = stands_still_by(rank); !by.empty()) replace_still_rank(rank, by);
+  }
+  for (RankExit& exit : exits)
+    exit.excused = waited(exit) && still_killed_at_ &&
+                   *still_killed_at_ >= still_[static_cast<size_t>(exit.local_rank)].begun;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,53 @@
+// Ranks that stand still, with real processes: who is replaced, and who is left behind.
+#include "lockstep/launch/launch_test_support.h"
+
+namespace lockstep::launch {
+namespace still_mp_test {
+
+using namespace launch_test_support;  // NOLINT: a test's own helpers
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::UnorderedElementsAre;
+
+// One restart is enough: it is the stopped rank's.
+TEST(StillRanks, TheOneForWhomTheOthersWaitIsReplacedAndNotTheOthers) {
+  const Ended ended = run({"nproc", "3", "restarts", "1", "on-failure", "replace"},
+                          {program(), "outwait", "patient"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(lines_of(ended.out),
+              UnorderedElementsAre("rank 0 life 0", "rank 1 life 1", "rank 2 life 0"));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 1 stands still (SIGSTOP), pid "),
+                               HasSubstr(", and others gave up waiting for it: it is killed\n"),
+                               HasSubstr("it is started again, 1 of 1"), Not(HasSubstr("rank 0")),
+                               Not(HasSubstr("rank 2"))));
+}
+
+// Its patience may be shorter than a look at who stands still.
+TEST(StillRanks, WhoLostPatienceBeforeIsReplacedTooAndNotCounted) {
+  const Ended ended = run({"nproc", "3", "restarts", "1", "on-failure", "replace"},
+                          {program(), "outwait", "impatient"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(lines_of(ended.out),
+              UnorderedElementsAre("rank 0 life 1", "rank 1 life 1", "rank 2 life 1"));
+}
+
+TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
+  // It dies of SIGTERM; or takes no notice of it.
+  for (const std::string start : {"", "trap '' TERM; "}) {
+    const Ended ended =
+        run_shell({"nproc", "3", "grace", "300", "on-failure", "shrink"},
+                  start +
+                      "if [ $RANK = 1 ]; then kill -STOP $$; while :; do sleep 60; done; fi; "
+                      "echo rank $RANK");
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("rank 0", "rank 2"));
+    EXPECT_THAT(ended.err,
+                AllOf(HasSubstr("[lockstep] rank 1 stands still (SIGSTOP), pid "),
+                      HasSubstr(", and the others have ended without it: it is ended\n")));
+    EXPECT_EQ(lines_of(ended.err).size(), 1u) << ended.err;
+  }
+}
+
+}  // namespace still_mp_test
+}  // namespace lockstep::launch
