@@ -2,7 +2,8 @@
 #
 #   cmake --install build/release --prefix /opt/lockstep
 #
-# A project then says find_package(Lockstep) and links lockstep::lockstep, or a single room such as lockstep::core.
+# A project then says find_package(Lockstep) and links lockstep::lockstep, or a single room such as lockstep::core. The rooms of
+# the command are not installed, so that nobody needs CLI11 for them.
 # Included by lockstep_finish_rooms(), which has made `rooms`, the list of room targets.
 include(CMakePackageConfigHelpers)
 
@@ -17,8 +18,8 @@ install(TARGETS ${rooms} lockstep_lockstep EXPORT LockstepTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" ${library_component})
 install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}" ${library_component})
 
-# Of the headers those that users may include: lockstep.h, what the rooms list as HEADERS, and what these include. They keep
-# their place: lockstep/comm/communicator.h is included by that name, here and there.
+# Of the headers those that users may include (install_headers.cmake). They keep their place: lockstep/comm/communicator.h is
+# included by that name, here and there.
 get_property(public_headers GLOBAL PROPERTY LOCKSTEP_PUBLIC_HEADERS)
 install(CODE "
   set(SOURCE \"${PROJECT_SOURCE_DIR}\")
@@ -52,7 +53,7 @@ endforeach()
 
 # Third-party packages that the exported targets name: a user of the package needs those, and no others.
 set(LOCKSTEP_FIND_DEPENDENCIES "")
-foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json CLI11)
+foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json)
   foreach(room IN LISTS rooms)
     get_target_property(libraries ${room} INTERFACE_LINK_LIBRARIES)
     if("${libraries}" MATCHES "(^|;|:)${package}::")
