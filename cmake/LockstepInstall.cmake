@@ -9,7 +9,7 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep")
 
-# What is not built is left out, and said: after scripts/quickstart there is the command alone. The libraries, headers and
+# What is not built is left out, and said: after scripts/quickstart there is the command alone, without what measures. The libraries, headers and
 # package go together or not at all, for a package without its libraries would only fail later: so they are a component of
 # their own, which the whole installation installs if it is all there.
 set(library_component COMPONENT lockstep_library EXCLUDE_FROM_ALL)
@@ -71,7 +71,9 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake"
         DESTINATION "${package_dir}" ${library_component})
+list(REMOVE_ITEM programs lockstep-tools)
 lockstep_say_left_out("the command" " --target lockstep" ${programs})
+lockstep_say_left_out("its compare, bench and verify" " --target lockstep-tools" lockstep-tools)
 lockstep_say_left_out("the libraries and headers" "" ${rooms})
 install(CODE "
   if(lockstep_all_there)
