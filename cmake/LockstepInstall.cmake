@@ -62,6 +62,18 @@ foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json)
     endif()
   endforeach()
 endforeach()
+set(LOCKSTEP_PACKAGE_TORCH "${LOCKSTEP_TORCH_DIR}")
+if(LOCKSTEP_BUNDLE_LIBTORCH)
+  # Beside the programs, whose rpath leads there: its headers for those who compile, and its libraries with those that came
+  # with them, such as the CUDA wheel's, but not the system's.
+  set(LOCKSTEP_PACKAGE_TORCH "\${PACKAGE_PREFIX_DIR}/libexec/lockstep/libtorch")
+  install(DIRECTORY "${LOCKSTEP_TORCH_DIR}/include" DESTINATION libexec/lockstep/libtorch ${library_component})
+  install(CODE "
+    set(TORCH_DIR \"${LOCKSTEP_TORCH_DIR}\")
+    set(TORCH_CUDA \"${LOCKSTEP_TORCH_HAS_CUDA}\")
+    set(DESTINATION \"\${CMAKE_INSTALL_PREFIX}/libexec/lockstep/libtorch/lib\")
+    include(\"${PROJECT_SOURCE_DIR}/cmake/install_libtorch.cmake\")")
+endif()
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in" "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)

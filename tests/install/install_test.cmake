@@ -1,5 +1,5 @@
 # cmake -DWAY=find_package|subdirectory ... -P install_test.cmake: builds the project of that name and runs it.
-# -DWAY=command_alone: installs what scripts/quickstart leaves, the command alone.
+# -DWAY=command_alone: installs what scripts/quickstart leaves, the command alone, with a libtorch of its own.
 cmake_policy(VERSION 3.22)
 set(work "${LOCKSTEP_BUILD}/install_test/${WAY}")
 file(REMOVE_RECURSE "${work}")
@@ -17,7 +17,7 @@ endfunction()
 
 if(WAY STREQUAL "command_alone")
   run(${CMAKE_COMMAND} -S "${LOCKSTEP_SOURCE}" -B "${work}/build" -G Ninja -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release
-      "-DLOCKSTEP_LIBTORCH=${LOCKSTEP_LIBTORCH}")
+      "-DLOCKSTEP_LIBTORCH=${LOCKSTEP_LIBTORCH}" -DLOCKSTEP_BUNDLE_LIBTORCH=ON)
   foreach(program IN ITEMS bin/lockstep libexec/lockstep/lockstep-engine)
     get_filename_component(folder "${work}/build/${program}" DIRECTORY)
     file(COPY "${LOCKSTEP_BUILD}/${program}" DESTINATION "${folder}")
@@ -31,13 +31,21 @@ if(WAY STREQUAL "command_alone")
     endif()
   endforeach()
   file(GLOB_RECURSE installed RELATIVE "${work}/prefix" "${work}/prefix/*")
+  list(FILTER installed EXCLUDE REGEX "^libexec/lockstep/libtorch/lib/lib[^/]*[.]so")
   list(SORT installed)
   if(NOT installed STREQUAL "bin/lockstep;libexec/lockstep/lockstep-engine;share/doc/lockstep/LICENSE")
     message(FATAL_ERROR "Installed is ${installed}")
   endif()
-  run("${work}/prefix/bin/lockstep" train --help)
+  # It may be moved, and takes no other libtorch than its own.
+  file(RENAME "${work}/prefix" "${work}/moved")
+  run("${work}/moved/bin/lockstep" train --help)
+  run(ldd "${work}/moved/libexec/lockstep/lockstep-engine")
+  if(NOT out MATCHES "libtorch_cpu[.]so => ${work}/moved/libexec/lockstep/[^\n]*libtorch_cpu[.]so" OR out MATCHES "not found"
+     OR out MATCHES "${LOCKSTEP_LIBTORCH}")
+    message(FATAL_ERROR "The moved command does not load its own libtorch:\n${out}")
+  endif()
   # A command whose program is missing says which, and what to do.
-  execute_process(COMMAND "${work}/prefix/bin/lockstep" bench RESULT_VARIABLE rc ERROR_VARIABLE err)
+  execute_process(COMMAND "${work}/moved/bin/lockstep" bench RESULT_VARIABLE rc ERROR_VARIABLE err)
   if(NOT rc EQUAL 2 OR NOT err MATCHES "^lockstep bench: [^\n]*lockstep-tools is missing; build Lockstep's target lockstep-tools[^\n]*\n$")
     message(FATAL_ERROR "Without its program `lockstep bench` ends with ${rc} and says:\n${err}")
   endif()
@@ -47,6 +55,7 @@ if(WAY STREQUAL "command_alone")
   if(EXISTS "${work}/prefix/include/lockstep")
     message(FATAL_ERROR "Headers are installed without their libraries")
   endif()
+  file(REMOVE_RECURSE "${work}/prefix" "${work}/moved")  # half a gigabyte each
   return()
 endif()
 
