@@ -41,7 +41,7 @@ int run(const Options& options) {
   if (!options.rate.empty()) network.shape(options.rate);
   // In the build, beside bin/bench/rpc_hosts.
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() /
-                       "../../libexec/lockstep/lockstep-engine";
+                       "../../libexec/lockstep/lockstep-tools";
   bench::RpcOptions measured;
   measured.contenders = bench::parse_names("--contenders", options.contenders);
   measured.rounds = options.rounds;

@@ -2,13 +2,14 @@
 #
 #   cmake --install build/release --prefix /opt/lockstep
 #
-# A project then says find_package(Lockstep) and links lockstep::lockstep, or a single room such as lockstep::core.
+# A project then says find_package(Lockstep) and links lockstep::lockstep, or a single room such as lockstep::core. The rooms of
+# the command are not installed, so that nobody needs CLI11 for them.
 # Included by lockstep_finish_rooms(), which has made `rooms`, the list of room targets.
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep")
 
-# What is not built is left out, and said: after scripts/quickstart there is the command alone. The libraries, headers and
+# What is not built is left out, and said: after scripts/quickstart there is the command alone, without what measures. The libraries, headers and
 # package go together or not at all, for a package without its libraries would only fail later: so they are a component of
 # their own, which the whole installation installs if it is all there.
 set(library_component COMPONENT lockstep_library EXCLUDE_FROM_ALL)
@@ -17,8 +18,8 @@ install(TARGETS ${rooms} lockstep_lockstep EXPORT LockstepTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" ${library_component})
 install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION "${package_dir}" ${library_component})
 
-# Of the headers those that users may include: lockstep.h, what the rooms list as HEADERS, and what these include. They keep
-# their place: lockstep/comm/communicator.h is included by that name, here and there.
+# Of the headers those that users may include (install_headers.cmake). They keep their place: lockstep/comm/communicator.h is
+# included by that name, here and there.
 get_property(public_headers GLOBAL PROPERTY LOCKSTEP_PUBLIC_HEADERS)
 install(CODE "
   set(SOURCE \"${PROJECT_SOURCE_DIR}\")
@@ -52,7 +53,7 @@ endforeach()
 
 # Third-party packages that the exported targets name: a user of the package needs those, and no others.
 set(LOCKSTEP_FIND_DEPENDENCIES "")
-foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json CLI11)
+foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json)
   foreach(room IN LISTS rooms)
     get_target_property(libraries ${room} INTERFACE_LINK_LIBRARIES)
     if("${libraries}" MATCHES "(^|;|:)${package}::")
@@ -61,6 +62,18 @@ foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json CLI11)
     endif()
   endforeach()
 endforeach()
+set(LOCKSTEP_PACKAGE_TORCH "${LOCKSTEP_TORCH_DIR}")
+if(LOCKSTEP_BUNDLE_LIBTORCH)
+  # Beside the programs, whose rpath leads there: its headers for those who compile, and its libraries with those that came
+  # with them, such as the CUDA wheel's, but not the system's.
+  set(LOCKSTEP_PACKAGE_TORCH "\${PACKAGE_PREFIX_DIR}/libexec/lockstep/libtorch")
+  install(DIRECTORY "${LOCKSTEP_TORCH_DIR}/include" DESTINATION libexec/lockstep/libtorch ${library_component})
+  install(CODE "
+    set(TORCH_DIR \"${LOCKSTEP_TORCH_DIR}\")
+    set(TORCH_CUDA \"${LOCKSTEP_TORCH_HAS_CUDA}\")
+    set(DESTINATION \"\${CMAKE_INSTALL_PREFIX}/libexec/lockstep/libtorch/lib\")
+    include(\"${PROJECT_SOURCE_DIR}/cmake/install_libtorch.cmake\")")
+endif()
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in" "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
@@ -70,7 +83,9 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake"
         DESTINATION "${package_dir}" ${library_component})
+list(REMOVE_ITEM programs lockstep-tools)
 lockstep_say_left_out("the command" " --target lockstep" ${programs})
+lockstep_say_left_out("its compare, bench and verify" " --target lockstep-tools" lockstep-tools)
 lockstep_say_left_out("the libraries and headers" "" ${rooms})
 install(CODE "
   if(lockstep_all_there)

@@ -1,6 +1,7 @@
 # lockstep_room(NAME <room>
 #               SOURCES <x.cpp ...>
-#               HEADERS <x.h ...>          what users may include beside what lockstep.h does; it is installed
+#               HEADERS <x.h ...>          what users may include, and neither lockstep.h nor a page nor an example names; it is
+#                                          installed (cmake/install_headers.cmake)
 #               DEPENDS <rooms ...>        Lockstep rooms whose headers this one may include
 #               LIBRARIES <targets ...>    third-party targets
 #               TESTS <x_test.cpp ...>     one test program a room: no ranks, or ranks as threads; runs under sanitizers
@@ -16,7 +17,9 @@
 #               TEST_DEPENDS <rooms ...>   further rooms that only the tests include
 #               TORCH                      the room uses libtorch
 #               MODULES                    ... and its modules, optimizers or autograd, whose headers are then parsed once for all
-#               COLD)                      its speed does not matter: compiled with -O1, which takes a quarter less time
+#               COLD                       its speed does not matter: compiled with -O1, which takes a quarter less time
+#               APART                      users link it by its own name: lockstep::lockstep is without it
+#               PROGRAM)                   only Lockstep's own programs link it: it is not installed
 #
 # Makes the static library lockstep_<room> (alias lockstep::<room>) and the tests <room>_test, <room>_mp_test.
 
@@ -93,7 +96,8 @@ endfunction()
 # For code that waits for the kernels of others: tests, examples, the command. After the flags of the build type.
 set(LOCKSTEP_COLD_OPTIONS "$<$<CONFIG:Release>:-O1>")
 
-define_property(GLOBAL PROPERTY LOCKSTEP_ROOMS BRIEF_DOCS "All rooms" FULL_DOCS "All rooms, bottom to top")
+define_property(GLOBAL PROPERTY LOCKSTEP_ROOMS BRIEF_DOCS "Installed rooms" FULL_DOCS "Rooms that are installed, bottom to top")
+define_property(GLOBAL PROPERTY LOCKSTEP_UMBRELLA BRIEF_DOCS "Rooms of lockstep::lockstep" FULL_DOCS "Rooms that lockstep::lockstep links")
 
 # One parse of libtorch's headers for many files; off for tools that want to see each file by itself.
 option(LOCKSTEP_UNITY "Compile a room's files together" ON)
@@ -103,7 +107,7 @@ if(LOCKSTEP_BUILD_TESTS)
 endif()
 
 function(lockstep_room)
-  cmake_parse_arguments(ARG "TORCH;MODULES;COLD" "NAME;SHARDS;TIMEOUT" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;WAITING_MP;ALONE_MP;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;MODULES;COLD;APART;PROGRAM" "NAME;SHARDS;TIMEOUT" "SOURCES;HEADERS;DEPENDS;LIBRARIES;TESTS;MP_TESTS;SANITIZED_MP;WAITING_MP;ALONE_MP;TEST_DEPENDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "lockstep_room(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -130,7 +134,12 @@ function(lockstep_room)
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE ${LOCKSTEP_COLD_OPTIONS})
   endif()
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${target})
+  if(NOT ARG_PROGRAM)
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${target})
+  endif()
+  if(NOT ARG_PROGRAM AND NOT ARG_APART)
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_UMBRELLA ${target})
+  endif()
   foreach(header IN LISTS ARG_HEADERS)
     file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PUBLIC_HEADERS "${path}")
@@ -254,12 +263,13 @@ function(lockstep_say_left_out what targets)
     endif()")
 endfunction()
 
-# The umbrella target, and installation of every room, its headers and the CMake package.
+# The umbrella target, and installation of the rooms, their headers and the CMake package.
 function(lockstep_finish_rooms)
   get_property(rooms GLOBAL PROPERTY LOCKSTEP_ROOMS)
+  get_property(umbrella GLOBAL PROPERTY LOCKSTEP_UMBRELLA)
   add_library(lockstep_lockstep INTERFACE)
   add_library(lockstep::lockstep ALIAS lockstep_lockstep)
   set_target_properties(lockstep_lockstep PROPERTIES EXPORT_NAME lockstep)
-  target_link_libraries(lockstep_lockstep INTERFACE ${rooms})
+  target_link_libraries(lockstep_lockstep INTERFACE ${umbrella})
   include(LockstepInstall)
 endfunction()

@@ -79,13 +79,17 @@ endif()
 set(LOCKSTEP_TORCH_VERSION "")
 set(LOCKSTEP_TORCH_HAS_CUDA OFF)
 if(LOCKSTEP_TORCH_DIR)
-  file(STRINGS "${LOCKSTEP_TORCH_DIR}/include/torch/headeronly/version.h" _lockstep_lines
-       REGEX "^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
-  string(REGEX REPLACE "[^0-9;]+" "" LOCKSTEP_TORCH_VERSION "${_lockstep_lines}")
-  string(REPLACE ";" "." LOCKSTEP_TORCH_VERSION "${LOCKSTEP_TORCH_VERSION}")
+  foreach(_lockstep_header IN ITEMS headeronly/version.h csrc/api/include/torch/version.h)  # the second: until 2.8
+    if(NOT LOCKSTEP_TORCH_VERSION AND EXISTS "${LOCKSTEP_TORCH_DIR}/include/torch/${_lockstep_header}")
+      file(STRINGS "${LOCKSTEP_TORCH_DIR}/include/torch/${_lockstep_header}" _lockstep_lines
+           REGEX "^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+      string(REGEX REPLACE "[^0-9;]+" "" LOCKSTEP_TORCH_VERSION "${_lockstep_lines}")
+      string(REPLACE ";" "." LOCKSTEP_TORCH_VERSION "${LOCKSTEP_TORCH_VERSION}")
+    endif()
+  endforeach()
   if(NOT LOCKSTEP_TORCH_VERSION MATCHES "^2\\.13\\.")
     set(_lockstep_torch_error
-        "Lockstep needs libtorch 2.13 (C++ interfaces change between releases); ${LOCKSTEP_TORCH_DIR} is '${LOCKSTEP_TORCH_VERSION}'. Set LOCKSTEP_LIBTORCH to another one.")
+        "Lockstep needs libtorch 2.13 (C++ interfaces change between releases); ${LOCKSTEP_TORCH_DIR} is '${LOCKSTEP_TORCH_VERSION}' ('' is one without a version header). Set LOCKSTEP_LIBTORCH to another one.")
   endif()
 
   _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so" _lockstep_missing)

@@ -1,7 +1,19 @@
 # Run by an installation: puts the headers that users may include under DESTINATION, by the names by which they are included.
-# Those are the ROOTS, and what a root includes, directly or not; the others are a room's own.
+# Those are the ROOTS, what pages and examples name, and what one of these includes, directly or not; the others are a room's own.
 cmake_policy(VERSION 3.22)
 set(queue ${ROOTS})
+file(GLOB_RECURSE pages "${SOURCE}/README.md" "${SOURCE}/docs/*.md" "${SOURCE}/examples/*.h" "${SOURCE}/examples/*.cpp")
+foreach(page IN LISTS pages)
+  file(STRINGS "${page}" lines REGEX "lockstep/[a-z0-9_/]+[.]h")
+  foreach(line IN LISTS lines)
+    string(REGEX MATCHALL "lockstep/[a-z0-9_/]+[.]h" named "${line}")
+    foreach(header IN LISTS named)
+      if(EXISTS "${SOURCE}/${header}" AND NOT header MATCHES "/internal/")
+        list(APPEND queue "${header}")
+      endif()
+    endforeach()
+  endforeach()
+endforeach()
 set(found "")
 while(queue)
   list(POP_FRONT queue header)

@@ -10,8 +10,10 @@
 #include <filesystem>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "checkpoint [FILE]")) return *code;
   const std::filesystem::path path =
       argc > 1 ? argv[1] : std::filesystem::temp_directory_path() / "lockstep_model.safetensors";
 

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 namespace {
 
@@ -76,6 +77,7 @@ void example(lockstep::Communicator& comm, lockstep::ContextWay way) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "context_parallel [ring|heads]")) return *code;
   const std::string way = argc > 1 ? argv[1] : "ring";
   if (way != "ring" && way != "heads") {
     std::fputs("usage: context_parallel [ring|heads]\n", stderr);

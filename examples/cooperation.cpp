@@ -22,6 +22,7 @@
 #include <optional>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 namespace {
 
@@ -99,6 +100,7 @@ void example(lockstep::Communicator& comm, const fs::path& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "cooperation [FOLDER]")) return *code;
   const fs::path folder = argc > 1 ? argv[1] : fs::temp_directory_path() / "lockstep_cooperation";
   return on_ranks(2, [&](lockstep::Communicator& comm) { example(comm, folder); });
 }

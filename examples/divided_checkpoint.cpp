@@ -17,6 +17,7 @@
 #include <filesystem>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 namespace {
 
@@ -105,6 +106,7 @@ double go_on_alone(const fs::path& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "divided_checkpoint [DIRECTORY]")) return *code;
   const fs::path path =
       argc > 1 ? argv[1] : fs::temp_directory_path() / "lockstep_divided_checkpoint";
   return on_ranks(4, [&path](lockstep::Communicator& comm) {

@@ -502,6 +502,20 @@ def recovery_divided(job):
             sys.exit(done.stderr)
 
 
+# Those that take words and no flags.
+WITH_WORDS = ("checkpoint", "context_parallel", "cooperation", "divided_checkpoint", "language_model", "pipeline", "zero",
+              "pipeline_resnet", "split_rnn")
+
+
+def usage(job, example):
+    """A flag is answered with one line, and no file is named after it."""
+    path = f"rpc/{example}" if example in ("pipeline_resnet", "split_rnn") else example
+    said = job.output(path, "--help")
+    if not re.fullmatch(rf"usage: {example} \[.+\]\n", said):
+        sys.exit(f"{example} --help says {said!r}")
+    expect("files", os.listdir("."), [])
+
+
 def missing(options, way):
     """Why `way` cannot be tried here, or None."""
     if way in MPIRUNS:
@@ -537,6 +551,8 @@ def main():
     for ranks in {"alone": [None], "run": run}.get(options.way, [2]):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
+            if options.way == "alone" and options.example in WITH_WORDS:
+                usage(Job(options, "alone", None), options.example)
             examples[options.example](Job(options, options.way, ranks))
             os.chdir("/")
     return 0

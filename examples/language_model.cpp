@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 namespace {
 
@@ -105,6 +106,7 @@ void example(lockstep::Communicator& comm, int64_t steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "language_model [STEPS]")) return *code;
   const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 300;
   return on_ranks(2, [&](lockstep::Communicator& comm) { example(comm, steps); });
 }

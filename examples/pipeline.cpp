@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 namespace {
 
@@ -105,6 +106,8 @@ void example(lockstep::Communicator& comm, int steps, const std::string& name,
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "pipeline [STEPS [SCHEDULE [FILE.json]]]"))
+    return *code;
   const int steps = argc > 1 ? std::atoi(argv[1]) : 60;
   const std::string schedule = argc > 2 ? argv[2] : "zb-h1";
   const std::string file = argc > 3 ? argv[3] : "";

@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "on_ranks.h"
+#include "usage.h"
 
 namespace {
 
@@ -63,6 +64,7 @@ void example(lockstep::Communicator& comm, const lockstep::zero::ZeroConfig& con
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "zero [CONFIG.json]")) return *code;
   return on_ranks(2, [&](lockstep::Communicator& comm) {
     using namespace lockstep::zero;
     example(comm, argc > 1 ? load_zero_config(argv[1]) : zero_config_from_json(kConfig, "zero"));

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "../on_ranks.h"
+#include "../usage.h"
 
 namespace {
 
@@ -233,6 +234,7 @@ void example(lockstep::Communicator& comm, const std::string& picture, int64_t s
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "pipeline_resnet [FILE.svg [SIDE]]")) return *code;
   const std::string picture = argc > 1 ? argv[1] : "pipeline_resnet.svg";
   const int64_t side = argc > 2 ? std::atoll(argv[2]) : 32;
   return on_ranks(3, [&](lockstep::Communicator& comm) { example(comm, picture, side); });

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "../on_ranks.h"
+#include "../usage.h"
 
 namespace {
 
@@ -211,6 +212,7 @@ void example(lockstep::Communicator& comm, const std::string& file) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = usage_asked(argc, argv, "split_rnn [TEXT]")) return *code;
   const std::string file = argc > 1 ? argv[1] : "";
   return on_ranks(2, [&](lockstep::Communicator& comm) { example(comm, file); });
 }

@@ -436,7 +436,17 @@ TEST(Commands, HelpListsEachWithOneLine) {
   }
   EXPECT_THAT(run_help(),
               AllOf(HasSubstr("--nproc-per-node"), HasSubstr("-H"), HasSubstr("--grace")));
-  EXPECT_EQ(engine_path("/opt/bin/lockstep"), "/opt/libexec/lockstep/lockstep-engine");
+}
+
+TEST(Commands, OtherProgramsLieInLibexec) {
+  EXPECT_EQ(program_path("/opt/bin/lockstep", "lockstep-tools"),
+            "/opt/libexec/lockstep/lockstep-tools");
+  EXPECT_THAT(how_to_build("/opt/bin/lockstep", "lockstep-tools"),
+              HasSubstr("target lockstep-tools"));
+  const TestDirectory build;
+  build.write("CMakeCache.txt", "");
+  EXPECT_EQ(how_to_build(build / "bin" / "lockstep", "lockstep-tools"),
+            "build it: cmake --build " + build.path().string() + " --target lockstep-tools");
 }
 
 TEST(RunPlan, RolesOfTheirOwn) {

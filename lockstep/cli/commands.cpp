@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "lockstep/cli/doctor/command.h"
@@ -10,37 +9,35 @@
 #include "lockstep/cli/run/command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep::cli {
 namespace {
 
 constexpr int kUsageExit = 2;
 constexpr int kFailedExit = 1;
+constexpr const char* kEngine = "lockstep-engine";
+constexpr const char* kTools = "lockstep-tools";
 
 int complain(const std::string& who, const std::string& what, int code) {
   write_all(STDERR_FILENO, who + ": " + what + "\n");
   return code;
 }
 
-// Becomes the engine; returns only when it cannot.
-int become_engine(const std::vector<std::string>& arguments) {
+// Becomes the program `name`; returns only when it cannot.
+int become(const std::string& name, const std::vector<std::string>& arguments) {
   const std::string who = "lockstep " + arguments.front();
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return complain(who, "/proc/self/exe cannot be read: " + error.message(), kFailedExit);
-  const std::string engine = engine_path(self).string();
-  if (::access(engine.c_str(), X_OK) != 0) {
-    return complain(who,
-                    engine +
-                        " is missing; it is built with libtorch (target lockstep-engine, or "
-                        "scripts/quickstart)",
-                    kUsageExit);
-  }
-  std::vector<char*> argv{const_cast<char*>(engine.c_str())};
+  const std::string program = program_path(self, name).string();
+  if (::access(program.c_str(), X_OK) != 0)
+    return complain(who, program + " is missing; " + how_to_build(self, name), kUsageExit);
+  std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  ::execv(engine.c_str(), argv.data());
-  return complain(who, system_error("cannot start " + engine, errno).what(), kFailedExit);
+  ::execv(program.c_str(), argv.data());
+  return complain(who, system_error("cannot start " + program, errno).what(), kFailedExit);
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
@@ -60,14 +57,12 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "run") return run_command({arguments.begin() + 1, arguments.end()});
   if (name == "doctor") return doctor_command({arguments.begin() + 1, arguments.end()});
   if (name == "plan") return plan_command({arguments.begin() + 1, arguments.end()});
-  std::vector<std::string> names;
-  for (const Command& command : commands()) names.emplace_back(command.name);
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    for (const char* flag : {"--help", "--version"}) names.emplace_back(flag);
-    throw UsageError("no command '" + name + "'" + suggestion(name, names) +
-                     "; see lockstep --help");
+  std::vector<std::string> names{"--help", "--version"};
+  for (const Command& command : commands()) {
+    if (name == command.name) return become(command.program, arguments);
+    names.emplace_back(command.name);
   }
-  return become_engine(arguments);
+  throw UsageError("no command '" + name + "'" + suggestion(name, names) + "; see lockstep --help");
 }
 
 }  // namespace
@@ -75,14 +70,14 @@ int dispatch(const std::vector<std::string>& arguments) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands = {
       {"run", "start a program on several ranks, on one host or many (torchrun's flags)"},
-      {"train", "train a built-in model on your data"},
-      {"eval", "measure a checkpoint on a data set"},
-      {"predict", "label texts or images with a checkpoint"},
-      {"compare", "run the same training in several ways, and compare them"},
-      {"diff", "find where two runs or two checkpoints part"},
-      {"checkpoint", "look into a checkpoint, or convert its tensors"},
-      {"bench", "measure collectives, training steps or remote calls"},
-      {"verify", "check that every way to divide a model gives one process's numbers"},
+      {"train", "train a built-in model on your data", kEngine},
+      {"eval", "measure a checkpoint on a data set", kEngine},
+      {"predict", "label texts or images with a checkpoint", kEngine},
+      {"compare", "run the same training in several ways, and compare them", kTools},
+      {"diff", "find where two runs or two checkpoints part", kEngine},
+      {"checkpoint", "look into a checkpoint, or convert its tensors", kEngine},
+      {"bench", "measure collectives, training steps or remote calls", kTools},
+      {"verify", "check that every way to divide a model gives one process's numbers", kTools},
       {"plan", "show what a pipeline's schedule will do, before it runs"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},
   };
@@ -118,8 +113,16 @@ int main_of_lockstep(const std::vector<std::string>& arguments) {
   }
 }
 
-std::filesystem::path engine_path(const std::filesystem::path& program) {
-  return program.parent_path().parent_path() / "libexec" / "lockstep" / "lockstep-engine";
+std::filesystem::path program_path(const std::filesystem::path& lockstep, const std::string& name) {
+  return lockstep.parent_path().parent_path() / "libexec" / "lockstep" / name;
+}
+
+std::string how_to_build(const std::filesystem::path& lockstep, const std::string& name) {
+  const std::filesystem::path build = lockstep.parent_path().parent_path();
+  std::error_code ignored;
+  if (std::filesystem::exists(build / "CMakeCache.txt", ignored))
+    return "build it: cmake --build " + shell_word(build.string()) + " --target " + name;
+  return "build Lockstep's target " + name + ", and install it here";
 }
 
 }  // namespace lockstep::cli

@@ -78,18 +78,28 @@ build() {
   fi
 }
 
+# time_left DONE TOTAL SECONDS: ", about 3 min left", as if the other steps took as long as those that SECONDS have done; nothing
+# while there are too few to tell.
+time_left() {
+  if [ "$1" -lt 5 ] || [ "$3" -lt 10 ]; then return; fi
+  local left=$(($3 * ($2 - $1) / $1))
+  if [ "$left" -lt 60 ]; then printf ', less than a minute left'; else printf ', about %d min left' $(((left + 30) / 60)); fi
+}
+
 build_progress() {
-  local preset=$1 log=$2 line counts last=0 terminal=0
+  local preset=$1 log=$2 line counts left last=0 terminal=0 start=$SECONDS
   if [ -t 1 ]; then terminal=1; fi
   while IFS= read -r line; do
     printf '%s\n' "$line" >>"$log"
-    if [[ $line =~ ^@([0-9]+/[0-9]+)@\ (.*) ]]; then
-      counts=${BASH_REMATCH[1]}
+    if [[ $line =~ ^@([0-9]+)/([0-9]+)@\ (.*) ]]; then
+      if [ "$terminal" = 0 ] && [ $((SECONDS - last)) -lt 15 ]; then continue; fi
+      last=$SECONDS
+      left=$(time_left "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - start)))
+      counts="${BASH_REMATCH[1]}/${BASH_REMATCH[2]}$left"
       if [ "$terminal" = 1 ]; then
-        printf '\r\033[K  building %s  %s' "$counts" "$(short_step "${BASH_REMATCH[2]}")"
-      elif [ $((SECONDS - last)) -ge 15 ]; then
-        last=$SECONDS
-        say "  building $counts  $(short_step "${BASH_REMATCH[2]}")"
+        printf '\r\033[K  building %s  %s' "$counts" "$(short_step "${BASH_REMATCH[3]}")"
+      else
+        say "  building $counts  $(short_step "${BASH_REMATCH[3]}")"
       fi
     fi
   done

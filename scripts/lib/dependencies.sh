@@ -83,9 +83,11 @@ install_packages() {
 }
 
 check_versions() {
-  local version
+  local version least
   version=$("${CXX:-c++}" -dumpversion 2>/dev/null || echo 0)
-  if [ "${version%%.*}" -lt 11 ]; then
+  least=11
+  if [[ $("${CXX:-c++}" --version 2>/dev/null) == *clang* ]]; then least=16; fi
+  if [ "${version%%.*}" -lt "$least" ]; then
     stop 2 "Lockstep is C++20 and needs g++ 11 or clang 16, or newer; ${CXX:-c++} is version $version." \
       "Another compiler can be named: CXX=g++-12 $0"
   fi
@@ -96,11 +98,15 @@ check_versions() {
   fi
 }
 
-is_libtorch() { [ -e "$1/lib/libtorch_cpu.so" ] && [ -e "$1/include/torch/headeronly/version.h" ]; }
+is_libtorch() { [ -e "$1/lib/libtorch_cpu.so" ] && [ -n "$(libtorch_version "$1")" ]; }
 
 libtorch_version() {
-  awk '/^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) / { v = v sep $3; sep = "." } END { print v }' \
-    "$1/include/torch/headeronly/version.h"
+  local header
+  for header in headeronly/version.h csrc/api/include/torch/version.h; do  # the second: until 2.8
+    if [ ! -e "$1/include/torch/$header" ]; then continue; fi
+    awk '/^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) / { v = v sep $3; sep = "." } END { print v }' "$1/include/torch/$header"
+    return
+  done
 }
 
 # The torch folder that an interpreter would import, or nothing. Does not import it.
@@ -127,6 +133,10 @@ ensure_libtorch() {
   if [ -n "${LOCKSTEP_LIBTORCH:-}" ]; then
     if ! is_libtorch "$LOCKSTEP_LIBTORCH"; then
       stop 2 "LOCKSTEP_LIBTORCH=$LOCKSTEP_LIBTORCH is no libtorch: it lacks lib/libtorch_cpu.so or its headers."
+    fi
+    if [[ $(libtorch_version "$LOCKSTEP_LIBTORCH") != 2.13.* ]]; then
+      stop 2 "LOCKSTEP_LIBTORCH=$LOCKSTEP_LIBTORCH is libtorch $(libtorch_version "$LOCKSTEP_LIBTORCH"); Lockstep needs 2.13." \
+        "Without LOCKSTEP_LIBTORCH, scripts/quickstart installs it into .venv."
     fi
     LOCKSTEP_LIBTORCH=$(cd "$LOCKSTEP_LIBTORCH" && pwd)
     export LOCKSTEP_LIBTORCH

@@ -2,7 +2,7 @@
 
 A room is one lockstep_room(...) call. Its files are those under its folder that no deeper room claims; where one
 CMakeLists.txt makes several rooms, a file belongs to the room that lists it (a header: to the one that lists the .cpp
-of the same name).
+of the same name; the main() of its program: to the one it is named after, ROOM_main.cpp).
 """
 import dataclasses
 import os
@@ -10,7 +10,7 @@ import re
 
 # Of lockstep_room(), cmake/LockstepRoom.cmake.
 KEYWORDS = {"NAME", "SOURCES", "HEADERS", "DEPENDS", "LIBRARIES", "TESTS", "MP_TESTS", "SANITIZED_MP", "WAITING_MP", "ALONE_MP", "SHARDS",
-            "TIMEOUT", "TEST_DEPENDS", "TORCH", "MODULES", "COLD"}
+            "TIMEOUT", "TEST_DEPENDS", "TORCH", "MODULES", "COLD", "APART", "PROGRAM"}
 
 
 @dataclasses.dataclass
@@ -78,7 +78,8 @@ class Tree:
             if here:
                 stem = os.path.splitext(path)[0]
                 for room in here:
-                    if path in room.listed() or any(os.path.splitext(f)[0] == stem for f in room.listed()):
+                    if (path in room.listed() or any(os.path.splitext(f)[0] == stem for f in room.listed())
+                            or os.path.basename(path) == f"{room.name}_main.cpp"):
                         return room
                 return here[0]
             folder = os.path.dirname(folder)

@@ -247,5 +247,52 @@ class Checks(unittest.TestCase):
         self.assertIn("lockstep/low/a.h is not formatted\n1 of", done.stdout)
 
 
+class Quickstart(unittest.TestCase):
+    """A compiler or libtorch that is too old is one line, and exit code 2, before anything is compiled."""
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix="lockstep-checks-")
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def ask(self, function, **env):
+        script = f'set -euo pipefail; source "{ROOT}/scripts/lib/common.sh"; source "{ROOT}/scripts/lib/dependencies.sh"; {function}'
+        done = subprocess.run(["bash", "-c", script, "quickstart"], env={**os.environ, **env}, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_compilers(self):
+        compiler = os.path.join(self.root, "c++")
+        for says, version, code in (("Debian clang version 14.0.6", "14.0.6", 2), ("clang version 16.0.0", "16.0.0", 0),
+                                    ("g++ (Debian 10.2.1-6) 10.2.1", "10", 2), ("g++ (Debian 12.2.0-14) 12.2.0", "12", 0)):
+            with open(compiler, "w", encoding="utf-8") as f:
+                f.write(f'#!/bin/sh\nif [ "$1" = -dumpversion ]; then echo "{version}"; else echo "{says}"; fi\n')
+            os.chmod(compiler, 0o755)
+            got, output = self.ask("check_versions", CXX=compiler)
+            self.assertEqual(got, code, output)
+            if code:
+                self.assertIn(f"needs g++ 11 or clang 16, or newer; {compiler} is version {version}.", output)
+
+    def test_how_long_it_will_take(self):
+        for asked, said in (("4 111 60", ""), ("30 60 9", ""), ("10 100 20", ", about 3 min left"), ("50 100 180", ", about 3 min left"),
+                            ("90 100 180", ", less than a minute left")):
+            self.assertEqual(self.ask(f"time_left {asked}"), (0, said))
+
+    def test_libtorch_that_is_too_old(self):
+        for header in ("headeronly/version.h", "csrc/api/include/torch/version.h"):
+            torch = os.path.join(self.root, header.split("/")[0])
+            for path, text in ((f"include/torch/{header}", "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 5\n"
+                                                          "#define TORCH_VERSION_PATCH 1\n"),
+                               ("include/torch/csrc/api/include/torch/torch.h", ""), ("lib/libtorch_cpu.so", "")):
+                os.makedirs(os.path.dirname(os.path.join(torch, path)), exist_ok=True)
+                with open(os.path.join(torch, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            code, output = self.ask("ensure_libtorch", LOCKSTEP_LIBTORCH=torch)
+            self.assertEqual(code, 2, output)
+            self.assertIn(f"LOCKSTEP_LIBTORCH={torch} is libtorch 2.5.1; Lockstep needs 2.13.", output)
+            done = subprocess.run(["cmake", f"-DLOCKSTEP_LIBTORCH={torch}", "-P", os.path.join(ROOT, "cmake", "LockstepTorch.cmake")],
+                                  capture_output=True, text=True, check=False)
+            self.assertIn("Lockstep needs libtorch 2.13", done.stderr)
+            self.assertIn("'2.5.1'", " ".join(done.stderr.split()))
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

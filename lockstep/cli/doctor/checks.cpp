@@ -33,7 +33,7 @@ Finding judge_versions(const HostFacts& facts) {
   Finding finding{Level::kOk, "versions", "lockstep " + facts.version + ", " + facts.compiler, ""};
   if (facts.engine.empty()) {
     finding.level = Level::kWarning;
-    finding.found += "; the engine (train, eval, bench, ...) is not installed beside it";
+    finding.found += "; the engine (train, eval, predict, ...) is not installed beside it";
     finding.todo = "build the target lockstep-engine, or run scripts/quickstart";
   } else {
     finding.found += facts.libtorch.empty() ? "; libtorch was not found by the engine"

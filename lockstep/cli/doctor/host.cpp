@@ -362,7 +362,7 @@ void look_at_versions(HostFacts& facts) {
 #endif
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto engine = engine_path(self);
+  const auto engine = program_path(self, "lockstep-engine");
   if (error || ::access(engine.c_str(), X_OK) != 0) return;
   facts.engine = engine.string();
   facts.libtorch = libtorch_of(facts.engine);

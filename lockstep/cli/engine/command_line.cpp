@@ -16,6 +16,8 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/standard_streams.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -32,6 +34,20 @@ int report(const std::string& name, const std::string& message, int code) {
 }
 
 }  // namespace
+
+int run_one_of(const std::vector<NamedCommand>& commands, int argc, char** argv) {
+  open_standard_streams();
+  const Arguments words(argv + std::min(argc, 1), argv + argc);
+  std::vector<std::string> names;
+  for (const NamedCommand& command : commands) {
+    if (!words.empty() && words[0] == command.name)
+      return command.run({words.begin() + 1, words.end()});
+    names.emplace_back(command.name);
+  }
+  write_all(STDERR_FILENO, "lockstep: there is no command '" + (words.empty() ? std::string() : words[0]) +
+                               "' in this program, which has " + joined(names) + "\n");
+  return 2;
+}
 
 Arguments with_dashes(const Arguments& arguments) {
   Arguments result;
@@ -128,6 +144,10 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json) {
 
 fs::path self() {
   return fs::read_symlink("/proc/self/exe");
+}
+
+fs::path engine_program() {
+  return self().parent_path() / "lockstep-engine";
 }
 
 std::string lockstep_command() {

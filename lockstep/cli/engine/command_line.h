@@ -16,6 +16,13 @@ namespace lockstep::engine {
 // Arguments after the command's name.
 using Arguments = std::vector<std::string>;
 
+// A program's main(): runs the command that argv[1] names; returns the exit code.
+struct NamedCommand {
+  const char* name;
+  int (*run)(const Arguments&);
+};
+int run_one_of(const std::vector<NamedCommand>& commands, int argc, char** argv);
+
 // Long options may be spelled with '_' for '-': "--batch_size=3" becomes "--batch-size=3". Values
 // are left alone, and what follows "--".
 Arguments with_dashes(const Arguments& arguments);
@@ -43,6 +50,8 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 // This program's file.
 std::filesystem::path self();
+// The program of `lockstep train`, which stands beside this one, or is it.
+std::filesystem::path engine_program();
 // How the user calls lockstep: its name if it is on PATH, else its path from here.
 std::string lockstep_command();
 // The path relative to the working directory where that is shorter.

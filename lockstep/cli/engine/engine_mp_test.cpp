@@ -49,7 +49,9 @@ class Engine {
     SubprocessOptions options;
     options.command = {"lockstep"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-    options.program = LOCKSTEP_ENGINE;
+    const std::set<std::string> tools{"bench", "compare", "verify"};
+    const bool tool = !arguments.empty() && tools.count(arguments[0]) != 0;
+    options.program = tool ? LOCKSTEP_TOOLS : LOCKSTEP_ENGINE;
     options.stdout_fd = out.get();
     options.stderr_fd = err.get();
     process_.emplace(options);
@@ -434,7 +436,7 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
     EXPECT_EQ(ended.out, "");
   };
-  expect_line({}, "choose train, eval, predict, compare, diff, checkpoint, bench or verify");
+  expect_line({}, "this program, which has train, eval, predict, diff, checkpoint");
   expect_line({"train"}, "recipe is required");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(

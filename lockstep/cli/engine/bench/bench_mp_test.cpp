@@ -28,7 +28,7 @@ Ended run_command(const TestDirectory& dir, std::vector<std::string> command) {
   const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
   SubprocessOptions options;
   options.command = std::move(command);
-  options.program = LOCKSTEP_ENGINE;
+  options.program = LOCKSTEP_TOOLS;
   options.stdout_fd = out.get();
   options.stderr_fd = err.get();
   const ExitStatus status = Subprocess(options).wait(Deadline::seconds(180));

@@ -27,7 +27,7 @@ ParallelismEnd compare(const TestDirectory& dir, const Arguments& words) {
   SubprocessOptions options;
   options.command = {"lockstep", "compare", "--parallelism", "--output", dir / "out"};
   options.command.insert(options.command.end(), words.begin(), words.end());
-  options.program = LOCKSTEP_ENGINE;
+  options.program = LOCKSTEP_TOOLS;
   options.stdout_fd = out.get();
   options.stderr_fd = err.get();
   const int code = Subprocess(options).wait(Deadline::seconds(400)).exit_code;

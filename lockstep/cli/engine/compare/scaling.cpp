@@ -104,7 +104,7 @@ Outcome run_one(const CompareArguments& arguments, int64_t nproc) {
   launch::LaunchOptions options;
   options.command = {"lockstep", "train"};
   options.command.insert(options.command.end(), train.begin(), train.end());
-  options.program = self().string();
+  options.program = engine_program().string();
   options.nproc = static_cast<int>(nproc);
   options.threads_per_rank = arguments.threads;
   const auto start = std::chrono::steady_clock::now();

@@ -186,7 +186,7 @@ int compare_strategies(const Arguments& arguments) {
     if (built_in) parsed.data = (fs::path(parsed.output) / "data").string();
     if (parsed.threads == 0)
       parsed.threads = std::max<int64_t>(1, usable_cpu_count() / parsed.nproc);
-    const std::vector<std::string> train{self().string(), "train"};
+    const std::vector<std::string> train{engine_program().string(), "train"};
     std::vector<ComparedJob> jobs = plan_strategies(parsed, train);
     // All that can be seen before the first way runs for minutes: its options, then its data.
     TrainConfig shared;
