@@ -60,8 +60,7 @@ void remove_abandoned(const std::filesystem::path& path) {
   if (!entries) return;
   const std::string name = path.filename();
   while (const dirent* entry = ::readdir(entries.get())) {
-    if (is_aside(entry->d_name, name))
-      remove_if_abandoned(::dirfd(entries.get()), entry->d_name);
+    if (is_aside(entry->d_name, name)) remove_if_abandoned(::dirfd(entries.get()), entry->d_name);
   }
 }
 

@@ -102,7 +102,8 @@ TEST_F(AsideFileTest, WhatKilledWritersLeftIsRemovedAndLivingOnesAreNot) {
   write_file_aside(dir_ / "file", "whole");
   living.commit();
   EXPECT_EQ(read("file"), "living");
-  EXPECT_EQ(dir_.names(), (std::vector<std::string>{"file", "file.77-x.partial", "other.77-0.partial"}));
+  EXPECT_EQ(dir_.names(),
+            (std::vector<std::string>{"file", "file.77-x.partial", "other.77-0.partial"}));
 }
 
 // Writers that come and go all the time never take a file from one another.
