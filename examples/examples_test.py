@@ -267,6 +267,20 @@ def checkpoint(job):
     expect("names", tensor_names("model.safetensors"), ["bias", "weight"])
 
 
+def resume(job):
+    """Killed half-way, and gone on with, it ends in the bits of a run that nobody disturbed."""
+    begun, end = re.fullmatch(r"(begins at step 0)\n(30 steps, scale \S+, parameters [0-9a-f]{16}\n)",
+                              job.output("resume", "whole")).groups()
+    if job.way not in ("alone", "run"):
+        return
+    done = subprocess.run([*job.launcher(), f"{job.options.bin}/examples/resume", "parts", "--kill-rank", "1", "--kill-step", "17"],
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    if done.returncode == 0 or begun not in done.stdout or "30 steps" in done.stdout:
+        sys.exit(f"nobody was killed: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    expect("the resumed run", job.output("resume", "parts"), f"begins at step 15\n{end}")
+
+
 def losses(job, example, *arguments):
     """{(rank, epoch): loss as printed}"""
     ranks = job.ranks or 2
@@ -533,7 +547,7 @@ def missing(options, way):
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
-                                        pipeline, checkpoint, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
+                                        pipeline, checkpoint, resume, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
                                         expert_parallel, context_parallel, divided_checkpoint, products, recovery, recovery_divided, roles,
                                         calls, reinforce, split_rnn, parameter_server, pipeline_resnet, ddp_embedding)}

@@ -7,6 +7,8 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/named_optimizer_state.h"
+#include "lockstep/checkpoint/on_root.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"

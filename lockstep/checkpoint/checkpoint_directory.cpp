@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/internal/checkpoint_files.h"
 #include "lockstep/checkpoint/internal/partial_directory.h"
 #include "lockstep/checkpoint/mapped_file.h"
@@ -14,7 +15,6 @@
 
 namespace lockstep {
 namespace fs = std::filesystem;
-using internal::where_it_is;
 namespace {
 
 constexpr std::string_view kTensors = ".safetensors";
@@ -45,13 +45,13 @@ class DirectoryReader {
 // Tells a directory from the one that takes its place; {} where there is none.
 std::array<int64_t, 4> identity_of(const fs::path& path) {
   struct stat info{};
-  if (::stat(where_it_is(path).c_str(), &info) != 0) return {};
+  if (::stat(checkpoint_at(path).c_str(), &info) != 0) return {};
   return {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino), info.st_mtim.tv_sec,
           info.st_mtim.tv_nsec};
 }
 
 Checkpoint read_once(const fs::path& path, CheckpointParts parts, ModelForm form) {
-  const fs::path from = where_it_is(path);
+  const fs::path from = checkpoint_at(path);
   if (!fs::is_directory(from)) {
     throw CheckpointError(path.string() + ": no such checkpoint; give a directory that holds " +
                           internal::kModelFile);
@@ -81,6 +81,21 @@ Checkpoint read_once(const fs::path& path, CheckpointParts parts, ModelForm form
 
 }  // namespace
 
+fs::path checkpoint_at(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  const fs::path folder = path.parent_path(), previous = internal::beside(path, ".previous");
+  if (fs::is_regular_file(status)) {
+    const auto step = linked_step(folder, path.filename().c_str());
+    return step ? checkpoint_of_step(folder, *step) : path;
+  }
+  if (fs::exists(status)) return path;
+  if (fs::exists(previous, error)) return previous;
+  if (path.filename() != kLastCheckpoint) return path;
+  const std::vector<int64_t> steps = checkpoint_steps(folder);
+  return steps.empty() ? path : checkpoint_of_step(folder, steps.back());
+}
+
 void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
   internal::check_further_names(checkpoint);
   internal::PartialDirectory fresh(path, internal::new_attempt());
@@ -109,12 +124,12 @@ FileSums read_checksums(const fs::path& directory) {
 }
 
 bool checkpoint_exists(const fs::path& path) {
-  return has_model_safetensors(where_it_is(path));
+  return has_model_safetensors(checkpoint_at(path));
 }
 
 std::map<std::string, FileVerdict> verify_checkpoint(const fs::path& path) {
   std::map<std::string, FileVerdict> verdicts;
-  const fs::path from = where_it_is(path);
+  const fs::path from = checkpoint_at(path);
   for (const auto& [name, sum] : read_checksums(from)) {
     FileVerdict& verdict = verdicts[name];
     verdict = FileVerdict::kMissing;

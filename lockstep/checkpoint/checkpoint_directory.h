@@ -79,6 +79,12 @@ Checkpoint read_checkpoint(const std::filesystem::path& path,
                            CheckpointParts parts = CheckpointParts::kAll,
                            ModelForm form = ModelForm::kWhole);
 
+// The directory of the checkpoint that `path` means, for whoever looks into it himself: `path`; or "PATH.previous",
+// where a writer is about to put another in its place; or, where links cannot be made (checkpoint_series.h), the one
+// that the small file `path` names, or the latest of a folder whose `last` a copy has left out. `path` where there is
+// none of these. Every function here looks there by itself.
+std::filesystem::path checkpoint_at(const std::filesystem::path& path);
+
 // True if there is a checkpoint at `path`.
 bool checkpoint_exists(const std::filesystem::path& path);
 

@@ -1,12 +1,12 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>  // renameat2
+#include <cstdio>
+#include <fstream>
 
+#include "lockstep/checkpoint/internal/partial_directory.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
@@ -26,19 +26,19 @@ std::optional<int64_t> step_of_name(const std::string& name) {
   return step;
 }
 
-// Lets the link `folder`/`name` mean `target`, in one step. What it meant, or was, is gone.
+// Lets the link `folder`/`name` mean `target`, in one step. What it meant, or was, is gone. Where the file system has
+// no links, a file with the target's name stands for one.
 void let_mean(const fs::path& folder, const char* name, const fs::path& target) {
   const fs::path link = folder / name, fresh = folder / (name + std::string(kLeftover));
   std::error_code error;
   fs::remove_all(fresh, error);
   fs::create_symlink(target, fresh, error);
-  if (error) throw system_error("cannot write " + link.string(), error.value());
+  if (error) write_file_aside(fresh, target.string() + "\n");
   // A directory cannot be renamed over; it changes places with the link.
-  const bool is_directory = fs::is_directory(fs::symlink_status(link, error));
-  const int failed =
-      is_directory ? ::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, link.c_str(), RENAME_EXCHANGE)
-                   : ::rename(fresh.c_str(), link.c_str());
-  if (failed != 0) throw system_error("cannot write " + link.string(), errno);
+  if (fs::is_directory(fs::symlink_status(link, error)))
+    internal::put_in_place(fresh, link);
+  else if (::rename(fresh.c_str(), link.c_str()) != 0)
+    throw system_error("cannot write " + link.string(), errno);
   sync_directory(folder);
   fs::remove_all(fresh, error);
 }
@@ -91,9 +91,37 @@ std::vector<int64_t> checkpoint_steps(const fs::path& folder) {
 }
 
 std::optional<int64_t> linked_step(const fs::path& folder, const char* name) {
+  const fs::path link = folder / name;
   std::error_code error;
-  const fs::path target = fs::read_symlink(folder / name, error);
-  return error ? std::nullopt : step_of_name(target.filename());
+  const fs::path target = fs::read_symlink(link, error);
+  if (!error) return step_of_name(target.filename());
+  constexpr size_t kLongest = 64;  // of what let_mean() writes
+  if (!fs::is_regular_file(link, error)) return std::nullopt;
+  std::string text(kLongest, '\0');
+  std::ifstream file(link, std::ios::binary);
+  file.read(text.data(), kLongest);
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text.ends_with('\n') ? step_of_name(text.substr(0, text.size() - 1)) : std::nullopt;
+}
+
+void try_series(const fs::path& folder) {
+  const fs::path name = folder / (std::string(kPrefix) + "trial-" + internal::new_attempt());
+  const fs::path fresh = name.string() + kLeftover;
+  try {
+    std::error_code error;
+    fs::create_directory(fresh, error);
+    if (error) throw system_error("cannot write " + fresh.string(), error.value());
+    write_file_aside(fresh / "file", "trial");
+    internal::put_in_place(fresh, name);
+    let_mean(name, kLastCheckpoint, "file");
+  } catch (...) {
+    std::error_code ignored;
+    for (const fs::path& left : {fresh, name}) fs::remove_all(left, ignored);
+    throw;
+  }
+  std::error_code error;
+  fs::remove_all(name, error);
+  if (error) throw system_error("cannot remove " + name.string(), error.value());
 }
 
 void write_checkpoint_of_step(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
@@ -105,10 +133,10 @@ void write_checkpoint_of_step(const fs::path& folder, int64_t step, const Checkp
 void continue_series(const fs::path& folder, int64_t step, const SeriesOptions& options) {
   remove_leftovers(folder);
   const fs::path path = checkpoint_of_step(folder, step);
-  if (options.best) let_mean(folder, "best", path.filename());
-  let_mean(folder, "last", path.filename());
+  if (options.best) let_mean(folder, kBestCheckpoint, path.filename());
+  let_mean(folder, kLastCheckpoint, path.filename());
   std::set<int64_t> kept{step};
-  if (const auto best = linked_step(folder, "best")) kept.insert(*best);
+  if (const auto best = linked_step(folder, kBestCheckpoint)) kept.insert(*best);
   for (const int64_t surplus : surplus_checkpoints(checkpoint_steps(folder), options.limit, kept))
     remove_whole(checkpoint_of_step(folder, surplus));
 }

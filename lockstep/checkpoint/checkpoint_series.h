@@ -1,5 +1,6 @@
 // The checkpoints of a run: directories checkpoint-<step>, as transformers names them, of which the
-// best and the latest few are kept, and beside them the links `last` and `best` to two of them.
+// best and the latest few are kept, and beside them the links `last` and `best` to two of them; where the file system
+// has no links, small files with their names instead ("checkpoint-300").
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,21 @@ namespace lockstep {
 std::vector<int64_t> surplus_checkpoints(const std::vector<int64_t>& steps, int64_t limit,
                                          const std::set<int64_t>& kept);
 
+inline constexpr const char* kLastCheckpoint = "last";
+inline constexpr const char* kBestCheckpoint = "best";
+
 // "<folder>/checkpoint-<step>".
 std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder, int64_t step);
 
 // The steps of the whole checkpoints in `folder`, ascending. Empty if there is no such folder.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
 
-// The step that the link `name` ("last", "best") stands at.
+// The step that the link, or the file in its place, `name` ("last", "best") stands at.
 std::optional<int64_t> linked_step(const std::filesystem::path& folder, const char* name);
+
+// Whether `folder`, which is there, can keep checkpoints: does once, with next to nothing, what a checkpoint will need
+// of its file system, so that hours of training do not end at the first one. Leaves nothing. Throws SystemError.
+void try_series(const std::filesystem::path& folder);
 
 struct SeriesOptions {
   bool best = false;  // this is the best so far

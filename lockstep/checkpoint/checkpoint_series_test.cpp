@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/testing/refused_calls.h"
 
 namespace lockstep::checkpoint_series_test {
 
@@ -85,6 +87,81 @@ TEST(CheckpointSeries, LeftoversAndStrangersAreNoCheckpoints) {
   save(dir, 3, false, 1);
   EXPECT_THAT(checkpoint_steps(dir.path()), ElementsAre(3));
   EXPECT_THAT(dir.names(), ElementsAre("checkpoint-3", "checkpoint-8", "checkpoint-x", "last"));
+}
+
+constexpr const char* kNoFilter = "this process may not refuse itself system calls (seccomp)";
+
+TEST(CheckpointSeries, WhereLinksCannotBeMadeSmallFilesStandForThem) {
+  for (const int errnum : {EPERM, EOPNOTSUPP, ENOSYS}) {
+    const TestDirectory dir;
+    const bool ran = testing::with_refused(testing::refused_links(errnum), [&] {
+      try_series(dir.path());
+      EXPECT_THAT(dir.names(), IsEmpty());
+      save(dir, 5, true, 2);
+      save(dir, 10, false, 2);
+      save(dir, 100, false, 2);
+    });
+    if (!ran) GTEST_SKIP() << kNoFilter;
+    EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-100", "checkpoint-5", "last"));
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(dir / "last")));
+    EXPECT_EQ(trainer_of(dir / "last"), "100");
+    EXPECT_EQ(trainer_of(dir / "best"), "5");
+    EXPECT_TRUE(checkpoint_exists(dir / "best"));
+    EXPECT_EQ(checkpoint_at(dir / "best"), dir / "checkpoint-5");
+    EXPECT_EQ(linked_step(dir.path(), "best"), 5);
+    save(dir, 150, true, 1);  // elsewhere, with links
+    EXPECT_TRUE(fs::is_symlink(dir / "last"));
+    EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-150", "last"));
+  }
+}
+
+// As gVisor, WSL 1, seccomp profiles and old kernels refuse it, whatever the names are.
+TEST(CheckpointSeries, WhereDirectoriesCannotBeExchangedTheyAreRenamed) {
+  for (const int errnum : {EINVAL, ENOSYS, EPERM}) {
+    const TestDirectory dir;
+    const bool ran = testing::with_refused({{SYS_renameat2, errnum}}, [&] {
+      try_series(dir.path());
+      EXPECT_THAT(dir.names(), IsEmpty());
+      save(dir, 2, true, 0);
+      save(dir, 2, true, 0);  // in the place of a former one
+      EXPECT_EQ(trainer_of(dir / "last"), "2");
+      // Directories where links are to be, and links where a directory is.
+      const TestDirectory other;
+      write_checkpoint(other / "last", of_step(1));
+      write_checkpoint(other / "last", of_step(2));
+      EXPECT_EQ(trainer_of(other / "last"), "2");
+      save(other, 3, false, 0);
+      EXPECT_TRUE(fs::is_symlink(other / "last"));
+      EXPECT_EQ(trainer_of(other / "last"), "3");
+      write_checkpoint(other / "last", of_step(4));
+      EXPECT_EQ(trainer_of(other / "last"), "4");
+      EXPECT_THAT(other.names(), ElementsAre("checkpoint-3", "last"));
+    });
+    if (!ran) GTEST_SKIP() << kNoFilter;
+    EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-2", "last"));
+  }
+}
+
+TEST(CheckpointSeries, ACopyWithoutLinksHasItsLatest) {
+  const TestDirectory dir;
+  EXPECT_FALSE(checkpoint_exists(dir / "last"));
+  save(dir, 9, true, 0);
+  save(dir, 10, false, 0);
+  for (const char* link : {"last", "best"}) fs::remove(dir / link);
+  EXPECT_EQ(checkpoint_at(dir / "last"), dir / "checkpoint-10");
+  EXPECT_EQ(trainer_of(dir / "last"), "10");
+  EXPECT_FALSE(checkpoint_exists(dir / "best")) << "nothing here says which it was";
+  dir.write("last", "of somebody else\n");
+  EXPECT_FALSE(checkpoint_exists(dir / "last"));
+}
+
+TEST(CheckpointSeries, AFolderThatCannotKeepCheckpointsIsKnownBefore) {
+  const TestDirectory dir;
+  EXPECT_THROW(try_series(dir / "none"), SystemError);
+  const bool ran = testing::with_refused(
+      testing::refused_renames(EROFS), [&] { EXPECT_THROW(try_series(dir.path()), SystemError); });
+  if (!ran) GTEST_SKIP() << kNoFilter;
+  EXPECT_THAT(dir.names(), IsEmpty());
 }
 
 }  // namespace lockstep::checkpoint_series_test

@@ -1,14 +1,18 @@
 #include "lockstep/core/aside_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <memory>
 #include <set>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/file_lock.h"
 #include "lockstep/core/parallel_blocks.h"
 
 namespace lockstep {
@@ -19,18 +23,68 @@ constexpr size_t kSend = 16 << 20;
 // A write past the page cache occupies its memory until it is done; this much keeps any disk busy.
 constexpr size_t kDirectPiece = 32 << 20;
 constexpr int kSyncs = 16;  // at once
+constexpr std::string_view kSuffix = ".partial";
+
+// "NAME.123-0.partial": of a writer of NAME.
+bool is_aside(std::string_view entry, std::string_view name) {
+  if (entry.size() <= name.size() + kSuffix.size() || !entry.starts_with(name) ||
+      !entry.ends_with(kSuffix) || entry[name.size()] != '.')
+    return false;
+  const auto digits = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  const std::string_view whose =
+      entry.substr(name.size() + 1, entry.size() - name.size() - 1 - kSuffix.size());
+  const size_t dash = whose.find('-');
+  return dash != std::string_view::npos && digits(whose.substr(0, dash)) &&
+         digits(whose.substr(dash + 1));
+}
+
+// A writer holds its file's lock until the file has its name, so that one whose lock is free was left behind.
+void remove_if_abandoned(int directory, const char* name) noexcept {
+  const UniqueFd file(
+      ::openat(directory, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  struct stat opened{}, named{};
+  if (!file || ::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode) ||
+      try_lock(file.get()) != FileLock::kHeld)
+    return;
+  // By now it may have got its name, and another have taken this one.
+  if (::fstatat(directory, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+      named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
+    ::unlinkat(directory, name, 0);
+}
+
+void remove_abandoned(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (!entries) return;
+  const std::string name = path.filename();
+  while (const dirent* entry = ::readdir(entries.get())) {
+    if (is_aside(entry->d_name, name)) remove_if_abandoned(::dirfd(entries.get()), entry->d_name);
+  }
+}
+
+// Whether the new file `fd` is this writer's: whoever removes abandoned ones may have met it before its lock.
+bool keeps(int fd) {
+  struct stat info{};
+  return try_lock(fd) != FileLock::kTaken && ::fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
 
 }  // namespace
 
 AsideFile::AsideFile(const std::filesystem::path& path) : path_(path.string()) {
+  remove_abandoned(path);
   // The first name that nobody has: another writer of this path may be under way, here or
   // elsewhere.
+  int error = EEXIST;
   for (int n = 0; !fd_ && n < 1000; ++n) {
-    aside_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(n) + ".partial";
+    aside_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(n);
+    aside_ += kSuffix;
     fd_.reset(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!fd_ && errno != EEXIST) break;
+    if (!fd_ && (error = errno) != EEXIST) break;
+    if (fd_ && !keeps(fd_.get())) fd_.reset();
   }
-  if (!fd_) throw system_error("cannot write " + path_, errno);
+  if (!fd_) throw system_error("cannot write " + path_, error);
 }
 
 AsideFile::~AsideFile() {
@@ -101,7 +155,9 @@ void AsideFile::sync() {
 }
 
 void AsideFile::commit_unsynced() {
-  // Some shared file systems show others a file's bytes once it is closed.
+  // Some shared file systems show others a file's bytes once it is closed; the copy keeps its lock until it has
+  // its name.
+  const UniqueFd held(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
   fd_.reset();
   if (::rename(aside_.c_str(), path_.c_str()) != 0) {
     const int error = errno;

@@ -17,8 +17,9 @@ namespace lockstep {
 inline constexpr size_t kDirectAlignment = 4096;
 
 // A file under way. Without commit() its destructor removes what was written and leaves `path` as
-// it was. Several writers of one path do not meet: the last to commit wins. The mode is 0666 less
-// the umask. Throws SystemError that names the path.
+// it was. Several writers of one path do not meet: the last to commit wins. What writers of the path have left
+// that were killed is removed where the file system has locks, which tell it from what others are still writing.
+// The mode is 0666 less the umask. Throws SystemError that names the path.
 class AsideFile {
  public:
   explicit AsideFile(const std::filesystem::path& path);

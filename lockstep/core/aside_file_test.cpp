@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/core/errors.h"
@@ -78,6 +80,48 @@ TEST_F(AsideFileTest, TwoWritersDoNotMeet) {
   one.commit();
   EXPECT_EQ(read("file"), "one");
   EXPECT_EQ(entries(), 1u);
+}
+
+// A writer that was killed: its file is there, and its lock is not.
+TEST_F(AsideFileTest, WhatKilledWritersLeftIsRemovedAndLivingOnesAreNot) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AsideFile* const file = new AsideFile(dir_ / "file");
+    file->write("half");
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  ASSERT_EQ(entries(), 1u) << "nothing was left, and nothing is tested";
+  dir_.write("file.77-3.partial", "of an earlier version, without a lock");
+  dir_.write("file.77-x.partial", "a stranger's");
+  dir_.write("other.77-0.partial", "of another file");
+  AsideFile living(dir_ / "file");
+  living.write("living");
+  write_file_aside(dir_ / "file", "whole");
+  living.commit();
+  EXPECT_EQ(read("file"), "living");
+  EXPECT_EQ(dir_.names(),
+            (std::vector<std::string>{"file", "file.77-x.partial", "other.77-0.partial"}));
+}
+
+// Writers that come and go all the time never take a file from one another.
+TEST_F(AsideFileTest, WritersOfOnePathThatLookForLeftoversLeaveEachOthers) {
+  constexpr int kWriters = 4, kRounds = 50;
+  std::vector<std::thread> writers;
+  for (int w = 0; w < kWriters; ++w) {
+    writers.emplace_back([&, w] {
+      for (int i = 0; i < kRounds; ++i) {
+        AsideFile file(dir_ / "file");
+        file.write("writer " + std::to_string(w));
+        EXPECT_NO_THROW(file.commit_unsynced());
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(entries(), 1u);
+  EXPECT_TRUE(read("file").starts_with("writer "));
 }
 
 TEST_F(AsideFileTest, FailureNamesThePathAndLeavesTheOldFile) {

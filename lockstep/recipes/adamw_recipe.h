@@ -78,15 +78,22 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
          .autocast = autocast,
          .max_norm = recipe.max_norm});
     TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), judges, autocast); });
-    if (recipe.figures) steps.figures = [&] { return recipe.figures(model.module()); };
-    return run_recipe(config, options,
-                      {.run = run,
-                       .task = std::move(steps),
-                       .plan_activations = [&] { return task.plan_activations(); },
-                       .files = recipe.files(model.module()),
-                       .labels = recipe.labels,
-                       .question = recipe.question,
-                       .start = start});
+    if (recipe.figures)
+      steps.figures = [&, of_update = std::move(steps.figures)] {
+        Metrics figures = of_update();
+        const Metrics more = recipe.figures(model.module());
+        figures.insert(figures.end(), more.begin(), more.end());
+        return figures;
+      };
+    return run_recipe(
+        config, options,
+        {.run = run,
+         .task = std::move(steps),
+         .plan_activations = [&](int64_t limit) { return task.plan_activations(limit); },
+         .files = recipe.files(model.module()),
+         .labels = recipe.labels,
+         .question = recipe.question,
+         .start = start});
   });
   comm = run.comm();
   return result;

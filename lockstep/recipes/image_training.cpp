@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/data/augment.h"
@@ -81,16 +80,6 @@ std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t
                        std::llround(config.warmup * static_cast<double>(steps_per_epoch)))});
 }
 
-// Evaluates what a checkpoint would hold: ranks have BatchNorm statistics of their own, and rank
-// 0's are those that are saved.
-Evaluation evaluate(ImageModel& model, const data::ImageDataset& test, Communicator& comm,
-                    int64_t classes) {
-  constexpr int64_t kBatch = 500;
-  const NamedTensors buffers = to_named_tensors(model->named_buffers());
-  if (!buffers.empty()) broadcast_tensors(comm, buffers);
-  return evaluate_classifier(model, test, comm, classes, kBatch);
-}
-
 std::vector<std::string> numbers_to(int64_t count) {
   std::vector<std::string> names;
   for (int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
@@ -146,8 +135,11 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
     return run_recipe(
         config, options,
         {.run = run,
-         .task = task.task([&] { return evaluate(net, data.test, ranks, recipe.classes); }),
-         .plan_activations = [&] { return task.plan_activations(); },
+         .task = task.task([&] {
+           constexpr int64_t kBatch = 500;
+           return evaluate_classifier(net, data.test, ranks, recipe.classes, kBatch);
+         }),
+         .plan_activations = [&](int64_t limit) { return task.plan_activations(limit); },
          .files = {},
          .labels = numbers_to(recipe.classes),
          .question = question_for(config, data.test.size()),

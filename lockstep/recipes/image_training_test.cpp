@@ -67,6 +67,31 @@ TEST(MnistRecipe, LeavesItsFilesAndCountsEveryTestSample) {
   EXPECT_TRUE(checkpoint_exists(folder.root / "previous" / "checkpoints" / "last"));
 }
 
+TEST(MnistRecipe, AShortRunHasACurveWithItsRate) {
+  const TestDirectory dir;
+  TrainConfig config = small(dir, "run", 2);
+  config.log_every = 50;
+  train(config);
+  const auto lines = recipe_runs_test::metrics_of(config, "train");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].at("step"), 1);
+  EXPECT_EQ(lines[1].at("step"), 8);
+  for (const auto& line : lines) {
+    EXPECT_EQ(line.at("learning_rate"), config.lr);
+    EXPECT_FALSE(line.contains("grad_norm")) << "nothing is clipped";
+  }
+}
+
+TEST(MnistRecipe, ABatchThatMemoryCannotHoldIsOneLine) {
+  constexpr int64_t kGiga = 1'000'000'000;
+  EXPECT_EQ(memory_refusal(64, 8 * kGiga, 2, 16 * kGiga), "");
+  const std::string refusal = memory_refusal(99'999'999'999, 9 * kGiga, 2, 16 * kGiga);
+  EXPECT_THAT(refusal, ::testing::AllOf(::testing::HasSubstr("batch_size is 99999999999"),
+                                        ::testing::HasSubstr("9.0 GB of memory on a rank"),
+                                        ::testing::HasSubstr("2 ranks of this host have 16 GB")));
+  EXPECT_EQ(refusal.find('\n'), std::string::npos);
+}
+
 TEST(MnistRecipe, RanksFollowTheSingleProcess) {
   const TestDirectory dir;
   const TrainConfig alone = small(dir, "alone", 1);

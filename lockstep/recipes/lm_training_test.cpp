@@ -76,6 +76,8 @@ TEST(LmTraining, ModelsWithExpertsTrainAndSayWhatTheirRoutersDo) {
   const auto lines = metrics_of(config, "train");
   EXPECT_LT(result.loss, 0.95 * lines.front().at("loss").get<double>());
   for (const auto& line : lines) {
+    EXPECT_GT(line.at("learning_rate").get<double>(), 0);
+    EXPECT_GT(line.at("grad_norm").get<double>(), 0);
     for (const std::string layer : {"experts/0/", "experts/1/"}) {
       double shares = 0;
       for (int e = 0; e < 4; ++e)

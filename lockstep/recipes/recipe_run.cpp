@@ -1,7 +1,9 @@
 #include "lockstep/recipes/recipe_run.h"
 
+#include <ATen/ops/full.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,7 +14,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/output.h"
+#include "lockstep/core/memory_limit.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipes.h"
@@ -52,7 +54,6 @@ class ResultCallback final : public TrainCallback {
 
 void start_folder(const RunFolder& folder, const std::string& config_json,
                   const TrainRunOptions& options, bool anew) {
-  const OutputFolder output(folder.root);
   if (anew) {
     const auto moved = make_room_for_run(folder, process_env());
     if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
@@ -61,6 +62,31 @@ void start_folder(const RunFolder& folder, const std::string& config_json,
   }
   remove_requeue_note(folder.root);
   write_file_aside(folder.config(), config_json);
+}
+
+// The bytes that the processes of this host may have, at most.
+int64_t memory_there() {
+  const auto installed = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  const auto limit = memory_limit();
+  return limit ? std::min(installed,
+                          static_cast<int64_t>(std::min<uint64_t>(limit->bytes, INT64_MAX)))
+               : installed;
+}
+
+// Before the kernel kills whom it likes. All ranks throw, or none.
+void check_fits(Communicator& comm, const TrainConfig& config, const Strategy& strategy,
+                const torch::optim::Optimizer& optimizer, int64_t activations, int64_t there) {
+  StepMemory memory = strategy.planned_memory(optimizer);
+  memory.activations = activations;
+  const at::Tensor most = at::full({1}, memory.total(), at::kLong);
+  comm.all_reduce(most, ReduceOp::kMax);
+  const std::string refusal =
+      memory_refusal(config.batch_size, most.item<int64_t>(), comm.local_size(), there);
+  const at::Tensor refused = at::full({1}, refusal.empty() ? 0 : 1, at::kLong);
+  comm.all_reduce(refused, ReduceOp::kMax);
+  if (refused.item<int64_t>() == 0) return;
+  throw InvalidArgument(refusal.empty() ? "batch_size: another host has not the memory for it"
+                                        : refusal);
 }
 
 // What is known before the first step.
@@ -75,7 +101,16 @@ RunResult begun_record(const TrainConfig& config, const RunFolder& folder) {
 
 }  // namespace
 
-std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint) {
+std::string memory_refusal(int64_t batch_size, int64_t of_rank, int ranks, int64_t there) {
+  if (of_rank <= there / ranks) return {};
+  return "batch_size is " + std::to_string(batch_size) + ": a step takes " + bytes_text(of_rank) +
+         " of memory on a rank, and the " +
+         (ranks == 1 ? "rank" : std::to_string(ranks) + " ranks") + " of this host have " +
+         bytes_text(there) + "; give a smaller one";
+}
+
+std::optional<TrainConfig> recorded_config(const std::filesystem::path& given) {
+  const std::filesystem::path checkpoint = checkpoint_at(given);
   std::filesystem::path file = checkpoint / kTrainJson;
   if (!std::filesystem::exists(file)) {
     if (is_text_model(checkpoint) || is_language_model(checkpoint)) return std::nullopt;
@@ -116,7 +151,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   if (parts.task.evaluate) {
     // Ranks evaluate different numbers of batches.
     parts.task.evaluate = [evaluate = std::move(parts.task.evaluate), &strategy] {
-      const auto whole = strategy.whole_parameters();
+      const auto whole = strategy.as_saved();
       return evaluate();
     };
   }
@@ -125,9 +160,11 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
       {.epochs = config.epochs,
        .max_steps = config.max_steps,
        .log_every = config.log_every,
+       .log_ends = true,
        .save_every = config.save_every,
        .score = [&recipe](const Evaluation& evaluation) { return score_of(recipe, evaluation); }});
   const RunFolder folder{config.output};
+  on_root(comm, [&] { parts.run.claim(folder.root); });
   const std::string config_json = to_json(config);
   if (recipe.kind == RecipeKind::kImages)
     parts.files.config_json = config_json;
@@ -163,7 +200,11 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   }
   // On all ranks, as they share what a forward may send.
   std::optional<int64_t> activations;
-  if (strategy.has_whole_parameters()) activations = parts.plan_activations();
+  const int64_t there = memory_there();
+  if (strategy.has_whole_parameters()) {
+    activations = parts.plan_activations(there / comm.local_size());
+    check_fits(comm, config, strategy, parts.run.optimizer(), *activations, there);
+  }
   std::shared_ptr<MemoryCallback> memory;
   const bool says = options.progress && !again && !in_place;
   if (const std::string layout = strategy.layout(); comm.rank() == 0 && says && !layout.empty())
@@ -258,6 +299,7 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
        {"nproc", config.nproc},
        {"backend", backend},
        {"strategy", config.strategy},
+       {"mesh", config.mesh},
        {"batch_size", config.batch_size},
        {"seconds", result.seconds},
        {"samples_per_s", result.samples_per_s},

@@ -63,12 +63,16 @@ struct TrainResult {
 TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options = {});
 
+// Why a step that takes so many bytes on each of a host's ranks is not begun, where they have `there` in all; "" where
+// it is.
+std::string memory_refusal(int64_t batch_size, int64_t of_rank, int ranks, int64_t there);
+
 // The configuration of the run that has written `checkpoint`; nothing where a recipe has not. Throws
 // CheckpointError, InvalidArgument.
 std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint);
 
 // The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy (of lm
-// perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, batch_size, seconds, samples_per_s, output,
+// perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, mesh, batch_size, seconds, samples_per_s, output,
 // checkpoint_best, checkpoint_last, metrics, report; stopped_by ("SIGTERM") of a run that a signal has stopped, which
 // lacks scores where nothing was evaluated; memory: {"planned": {"parameters", "gradients",
 // "optimizer", "buffers", "activations"}, "counted": the same}, bytes of rank 0.
@@ -79,10 +83,10 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
 struct RecipeParts {
   ModelOnRanks& run;
   TrainTask task;
-  std::function<int64_t()> plan_activations;  // SupervisedTask's
-  CheckpointFiles files;                      // of checkpoints, the configuration left out
-  std::vector<std::string> labels = {};       // of the classes, where there are any
-  std::string question;                       // TrainResult's
+  std::function<int64_t(int64_t limit)> plan_activations;  // SupervisedTask's
+  CheckpointFiles files;                 // of checkpoints, the configuration left out
+  std::vector<std::string> labels = {};  // of the classes, where there are any
+  std::string question;                  // TrainResult's
   std::chrono::steady_clock::time_point start;
 };
 // One of the run's attempts().

@@ -6,6 +6,9 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/config_fields.h"
 #include "lockstep/train/lm_mesh_strategy.h"
@@ -152,6 +155,18 @@ int64_t batches_of_step(const TrainConfig& config) {
   }
   const int64_t logical = make_strategy(config.strategy)->logical_ranks();
   return logical > 0 ? logical : config.nproc;
+}
+
+int64_t steps_per_epoch(const TrainConfig& config, int64_t samples) {
+  const int64_t rows = batches_of_step(config), batch = config.batch_size;
+  if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0)
+    return data::LogicalSampler(samples, logical, 0, 1, batch).size() / batch;
+  const int64_t own =
+      config.sampler == "partition"
+          ? static_cast<int64_t>(
+                data::DataPartitioner::equal(samples, rows, config.seed).use(0).size())
+          : data::DistributedSampler(samples, rows, 0).size();
+  return data::batch_count({.batch_size = batch}, own);
 }
 
 void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {

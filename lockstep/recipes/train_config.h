@@ -123,6 +123,9 @@ LmParallelism parallelism_of(const TrainConfig& config);
 // How many batches of batch_size a step has, over all ranks.
 int64_t batches_of_step(const TrainConfig& config);
 
+// How many steps an epoch of so many samples has, by a resolved configuration.
+int64_t steps_per_epoch(const TrainConfig& config, int64_t samples);
+
 // A resumed run goes on with the settings that it was begun with. Throws InvalidArgument that lists
 // the fields that would change its course; others (max_steps, output, log_every, ..., and epochs
 // where the schedule is constant) may differ.

@@ -119,7 +119,7 @@ StepMemory AcceleratorState::planned_memory() const {
 StepMemory AcceleratorState::memory() const {
   check_complete("memory");
   StepMemory memory = strategy->memory(*optimizer_);
-  memory.activations = activations_.value_or(0);
+  if (memory.activations == 0) memory.activations = activations_.value_or(0);
   return memory;
 }
 
@@ -131,7 +131,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
         {{"epoch", place->epoch}, {"taken", place->taken}, {"batches", place->batches}});
   CheckpointFiles all = files;
   all.others[kPlaces] = places.dump() + "\n";
-  const auto whole = strategy->whole_parameters();
+  const auto whole = strategy->as_saved();
   write_checkpoint(comm, path,
                    share_of_run_state(comm, *model_, *strategy, *optimizer_,
                                       scaler_ ? &*scaler_ : nullptr, all));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include <filesystem>
@@ -12,7 +13,9 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -99,6 +102,45 @@ TEST(Accelerator, CountsItsMemoryAsPlanned) {
     planned.activations = accelerator.memory().activations;
     EXPECT_EQ(accelerator.memory(), planned);
     EXPECT_GE(planned.activations, 4 * 8);  // the output
+  });
+}
+
+struct NormedImpl : torch::nn::Module {
+  NormedImpl() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(2));
+    out = register_module("out", make_model());
+    norm->to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) { return out(norm(x)); }
+  torch::nn::BatchNorm1d norm = nullptr;
+  torch::nn::Linear out = nullptr;
+};
+TORCH_MODULE(Normed);
+
+TEST(Accelerator, EvaluatesTheStatisticsThatItSaves) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const Numbers numbers{24};
+    Normed net;
+    torch::optim::SGD sgd(net->parameters(), 0.05);
+    data::SequentialSampler sampler(numbers.size());
+    data::Loader<Numbers> plain(numbers, sampler, {.batch_size = 4});
+    Accelerator accelerator(comm, {});
+    auto [model, optimizer, loader] = accelerator.prepare(net, sgd, plain);
+    for (auto& sample : loader) {
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(model(sample.input), sample));
+      optimizer.step();
+    }
+    const auto means = [&] { return comm.all_gather(net->norm->running_mean.view({1, 2})); };
+    ASSERT_FALSE(means()[0].equal(means()[1])) << "nothing differs, and nothing is tested";
+    const at::Tensor of_rank_0 = means()[0].clone();
+    model.eval();
+    EXPECT_TRUE(net->norm->running_mean.equal(of_rank_0));
+    EXPECT_FALSE(net->is_training());
+    accelerator.save_state(dir / "state");
+    const Safetensors saved = read_checkpoint(dir / "state").model;
+    EXPECT_TRUE(saved.find("norm.running_mean")->equal(net->norm->running_mean));
   });
 }
 

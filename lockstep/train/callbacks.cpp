@@ -14,6 +14,11 @@ int64_t epoch_number(const TrainerState& state) {
   return state.epoch + (state.step_in_epoch > 0 ? 1 : 0);
 }
 
+int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch, int64_t max_steps) {
+  const int64_t before = state.step - state.step_in_epoch;
+  return max_steps > before ? std::min(steps_per_epoch, max_steps - before) : steps_per_epoch;
+}
+
 void MetricsCallback::on_log(const TrainerState& state, const LogEvent& event) {
   nlohmann::ordered_json line{{"type", "train"},
                               {"step", state.step},
@@ -65,7 +70,10 @@ std::string test_accuracy_text(const Evaluation& evaluation) {
 }
 
 ProgressCallback::ProgressCallback(ProgressCallbackOptions options)
-    : options_(std::move(options)), bar_({.terminal = options_.terminal}) {}
+    : options_(std::move(options)), bar_({.terminal = options_.terminal}) {
+  if (const int64_t steps = options_.steps_per_epoch; options_.max_steps > 0 && steps > 0)
+    options_.epochs = std::min(options_.epochs, (options_.max_steps + steps - 1) / steps);
+}
 
 std::string ProgressCallback::label(const TrainerState& state) const {
   return "epoch " + std::to_string(epoch_number(state)) + "/" + std::to_string(options_.epochs);
@@ -77,8 +85,9 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
     first_step_ = state.step - 1;
     first_samples_ = state.samples - result.samples * options_.ranks;
   }
-  Progress progress{
-      .label = label(state), .done = state.step_in_epoch, .total = options_.steps_per_epoch};
+  Progress progress{.label = label(state),
+                    .done = state.step_in_epoch,
+                    .total = steps_of_epoch(state, options_.steps_per_epoch, options_.max_steps)};
   constexpr double kNew = 0.1;
   loss_ = loss_ < 0 ? result.loss : (1 - kNew) * loss_ + kNew * result.loss;
   progress.loss = loss_;

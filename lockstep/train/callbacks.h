@@ -13,6 +13,9 @@ namespace lockstep {
 // The epoch that a state is in or has just ended, from 1.
 int64_t epoch_number(const TrainerState& state);
 
+// The steps that there will be of the epoch that a state is in: up to `max_steps` of the run (0: no limit).
+int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch, int64_t max_steps);
+
 // Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds", the event's figures and texts} and
 // a line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, the evaluation's
 // other metrics, "samples", "train_loss", "best"}. `loss` is the mean over ranks and steps since the line before. For rank 0.

@@ -61,7 +61,7 @@ void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::strin
 }  // namespace
 
 void save_training(const TrainingRun& run, const std::filesystem::path& path) {
-  const auto whole = run.strategy.whole_parameters();
+  const auto whole = run.strategy.as_saved();
   write_checkpoint(run.comm, path, share_of(run));
 }
 
@@ -104,7 +104,7 @@ CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path fo
 
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
   writer_.wait();
-  const auto whole = run_.strategy.whole_parameters();
+  const auto whole = run_.strategy.as_saved();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};
   writer_.start(checkpoint_of_step(folder_, step), share_of(run_),

@@ -248,7 +248,9 @@ class LmMeshStrategy final : public Strategy {
     return as_step(made().planned_memory());
   }
   StepMemory memory(torch::optim::Optimizer& /*optimizer*/) override {
-    return as_step(made().memory());
+    StepMemory memory = as_step(made().memory());
+    memory.activations = made().pipeline().activation_bytes();
+    return memory;
   }
   bool divides_model() const override { return true; }
   Checkpoint divided_state() override {

@@ -407,6 +407,38 @@ TEST_F(LmMesh, ALoopOfOnesOwnUnderTheAcceleratorIsOneProcess) {
   }
 }
 
+// A forward that has its backward in it leaves none: they are counted where they come and go.
+TEST_F(LmMesh, ActivationsAreCountedWithinAStep) {
+  const auto activations = [](const Way& way) {
+    int64_t bytes = 0;
+    testing::run_threads(way.ranks, [&](Communicator& comm) {
+      Accelerator accelerator(comm, {.strategy = way.strategy()});
+      TransformerLm lm = make_lm();
+      auto [model] = accelerator.prepare(lm);
+      const auto adamw = accelerator.strategy().make_optimizer(
+          optim::decay_groups(*lm, AdamWOptions(0.1)), AdamWOptions(0.1));
+      auto [optimizer] = accelerator.prepare(*adamw);
+      const Sentences sentences(8);
+      for (int step = 0; step < 2; ++step) {
+        const at::Tensor ids = sentences.ids.narrow(1, 0, 6).contiguous(),
+                         targets = sentences.ids.narrow(1, 1, 6).contiguous();
+        optimizer.zero_grad();
+        accelerator.backward(model(ids, at::Tensor(), targets));
+        optimizer.step();
+      }
+      if (comm.rank() == 0) bytes = accelerator.memory().activations;
+    });
+    return bytes;
+  };
+  const int64_t one = activations({"", 1});
+  ASSERT_GT(one, 10'000);
+  for (const Way& way : {Way{"tensor=2", 2}, Way{"pipe=2", 2}}) {
+    const int64_t divided = activations(way);
+    EXPECT_GT(divided, one / 8) << way.mesh;
+    EXPECT_LT(divided, one) << way.mesh;
+  }
+}
+
 TEST_F(LmMesh, MasksOfDropoutGoOnFromAState) {
   LmConfig config = small();
   config.hidden_dropout = 0.2;

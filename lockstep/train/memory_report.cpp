@@ -1,6 +1,7 @@
 #include "lockstep/train/memory_report.h"
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -72,17 +73,20 @@ MemoryCallback::MemoryCallback(Strategy& strategy, torch::optim::Optimizer& opti
       picture_(std::move(picture)),
       planned_(strategy.planned_memory(optimizer)) {
   planned_.activations = activations.value_or(0);
-  if (!say_) return;
-  say_("Memory of a rank, planned: " + to_text(planned_) +
-       (activations ? "; " + bytes_text(planned_.total()) + " in all"
-                    : "; activations are counted in the first step"));
+  plans_all_ = activations.has_value();
+  if (say_ && plans_all_)
+    say_("Memory of a rank, planned: " + to_text(planned_) + "; " + bytes_text(planned_.total()) +
+         " in all");
 }
 
 void MemoryCallback::on_step(const TrainerState&, const StepResult& result) {
   if (counted_.total() > 0) return;
   counted_ = strategy_.memory(optimizer_);
-  counted_.activations = result.activations;
-  if (say_)
+  if (counted_.activations == 0) counted_.activations = result.activations;
+  constexpr double kWorthSaying = 0.1;
+  const auto planned = static_cast<double>(planned_.total()),
+             counted = static_cast<double>(counted_.total());
+  if (say_ && (!plans_all_ || std::abs(counted - planned) > kWorthSaying * planned))
     say_("Memory of a rank, first step: " + to_text(counted_) + "; " +
          bytes_text(counted_.total()) + " in all");
   write_file_aside(picture_, memory_svg(planned_, counted_));

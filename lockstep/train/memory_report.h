@@ -26,8 +26,8 @@ std::string memory_svg(const StepMemory& planned, const StepMemory& counted);
 // For rank 0; asks the strategy alone, which does not communicate.
 class MemoryCallback final : public TrainCallback {
  public:
-  // All is referred to and must outlive it. `say` gets a line before the first step and one after it;
-  // empty: nobody. `picture`: where memory_svg() goes. `activations`: planned ones (activation_plan.h).
+  // All is referred to and must outlive it. `say` gets a line before the first step, and one after it where the plan has
+  // no activations or the step took something else by more than a tenth; empty: nobody. `picture`: where memory_svg() goes. `activations`: planned ones (activation_plan.h).
   MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
                  std::function<void(const std::string&)> say, std::filesystem::path picture,
                  std::optional<int64_t> activations = std::nullopt);
@@ -42,6 +42,7 @@ class MemoryCallback final : public TrainCallback {
   std::function<void(const std::string&)> say_;
   std::filesystem::path picture_;
   StepMemory planned_, counted_;
+  bool plans_all_ = false;  // with activations
 };
 
 }  // namespace lockstep

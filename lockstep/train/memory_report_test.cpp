@@ -17,9 +17,9 @@
 
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/flat/live_bytes.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/activation_plan.h"
-#include "lockstep/train/live_bytes.h"
 #include "lockstep/train/step_clock.h"
 
 namespace lockstep {
@@ -46,6 +46,18 @@ TEST(LiveBytes, CountsWhatIsLeft) {
   kept = torch::ones({7000});
   const LiveBytes other;
   EXPECT_EQ(other.now(), 0);
+}
+
+TEST(LiveBytes, OneWithinAnotherCountsItsOwn) {
+  const LiveBytes outer;
+  const at::Tensor before = torch::ones({1000});
+  at::Tensor inside;
+  {
+    const LiveBytes inner;
+    inside = torch::ones({5000});
+    EXPECT_NEAR(static_cast<double>(inner.now()), 20'000, 200);
+  }
+  EXPECT_NEAR(static_cast<double>(outer.now()), 24'000, 400);
 }
 
 TEST(LiveBytes, AForwardLeavesItsActivations) {
@@ -146,7 +158,8 @@ TEST(MemoryReport, IsSaidAndDrawn) {
     EXPECT_THAT(svg, HasSubstr(text));
 }
 
-TEST(MemoryReport, TheCallbackSpeaksBeforeAndAfterTheFirstStep) {
+// One line of nearly the same is enough: the plan, or what the first step took where that is news.
+TEST(MemoryReport, TheCallbackSaysItOnce) {
   const TestDirectory dir;
   testing::run_threads(1, [&](Communicator& comm) {
     torch::nn::Sequential net(torch::nn::Linear(30, 50));
@@ -154,29 +167,50 @@ TEST(MemoryReport, TheCallbackSpeaksBeforeAndAfterTheFirstStep) {
     strategy->set_up(net.ptr(), comm);
     const auto optimizer =
         strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
-    std::vector<std::string> said;
-    MemoryCallback callback(
-        *strategy, *optimizer, [&](const std::string& line) { said.push_back(line); },
-        dir / "m.svg");
-    ASSERT_EQ(said.size(), 1U);
-    EXPECT_EQ(said[0],
-              "Memory of a rank, planned: parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB; "
-              "activations are counted in the first step");
     net->forward(torch::ones({2, 30})).sum().backward();
     strategy->step(*optimizer);
-    for (int i = 0; i < 2; ++i) callback.on_step({}, {.activations = 400});
-    ASSERT_EQ(said.size(), 2U);
-    EXPECT_EQ(said[1],
-              "Memory of a rank, first step: parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB, "
-              "activations 400 B; 25 kB in all");
+    const auto said = [&](std::optional<int64_t> planned, int64_t counted) {
+      std::vector<std::string> lines;
+      MemoryCallback callback(
+          *strategy, *optimizer, [&](const std::string& line) { lines.push_back(line); },
+          dir / "m.svg", planned);
+      EXPECT_EQ(lines.size(), planned ? 1U : 0U);
+      for (int i = 0; i < 2; ++i) callback.on_step({}, {.activations = counted});
+      return lines;
+    };
+    const std::string all = "parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB, activations ";
+    const std::string planned = "Memory of a rank, planned: " + all + "400 B; 25 kB in all";
+    EXPECT_EQ(said(400, 410), std::vector<std::string>{planned});
+    EXPECT_EQ(said(400, 4000),
+              (std::vector<std::string>{
+                  planned, "Memory of a rank, first step: " + all + "4.0 kB; 29 kB in all"}));
+    EXPECT_EQ(
+        said(std::nullopt, 400),
+        std::vector<std::string>{"Memory of a rank, first step: " + all + "400 B; 25 kB in all"});
     EXPECT_THAT(dir.read("m.svg"), HasSubstr("first step"));
-    said.clear();
-    MemoryCallback(
-        *strategy, *optimizer, [&](const std::string& line) { said.push_back(line); },
-        dir / "m.svg",
-        /*activations=*/400);
-    EXPECT_THAT(said.at(0), HasSubstr("optimizer 12 kB, activations 400 B; 25 kB in all"));
   });
+}
+
+// Of a batch that would never go into memory no forward is tried but of a few samples.
+TEST(ActivationPlan, WhatIsTooLargeIsToldByAFewSamples) {
+  at::set_num_threads(1);
+  torch::nn::Linear net(100, 200);
+  int64_t largest = 0;
+  const auto plan = [&](int64_t samples, int64_t limit) {
+    largest = 0;
+    return plan_activations(
+        *net, samples,
+        [&](int64_t n) {
+          largest = std::max(largest, n);
+          return torch::ones({n, 100});
+        },
+        [&](const at::Tensor& batch) { return net->forward(batch); }, limit);
+  };
+  constexpr int64_t kSamples = 1'000'000'000, kLimit = 1'000'000;
+  EXPECT_NEAR(static_cast<double>(plan(kSamples, kLimit)), 800e9, 10e9);
+  EXPECT_EQ(largest, 4);
+  EXPECT_NEAR(static_cast<double>(plan(1000, kLimit)), 800e3, 10e3);
+  EXPECT_EQ(largest, 500);
 }
 
 }  // namespace

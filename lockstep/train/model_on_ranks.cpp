@@ -12,7 +12,9 @@
 
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/train/loop_point.h"
@@ -225,6 +227,14 @@ void ModelOnRanks::recover_ranks() {
     rollback_->recover();
   else
     throw;
+}
+
+void ModelOnRanks::claim(const std::filesystem::path& folder) {
+  if (claim_) return;
+  claim_.emplace(folder, process_env());
+  if (!claim_->is_held())
+    log_warning("output " + folder.string() +
+                ": its file system has no locks, so a second job that writes there is not noticed");
 }
 
 int64_t ModelOnRanks::goes_on_at() const {

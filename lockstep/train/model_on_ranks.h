@@ -31,6 +31,7 @@
 #include "lockstep/recover/recovery.h"
 #include "lockstep/recover/reunion.h"
 #include "lockstep/recover/rollback_recovery.h"
+#include "lockstep/train/run_claim.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
@@ -71,6 +72,11 @@ class ModelOnRanks {
   // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and
   // the strategy rebinds() or has_shares(). Elsewhere an exception ends the training, as ever.
   bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
+
+  // On rank 0: nobody else writes into the run's folder (run_claim.h), until release(), or as long as this lives. Of
+  // several calls the first counts. Says, once, where the file system cannot tell. Throws InvalidArgument.
+  void claim(const std::filesystem::path& folder);
+  void release() { claim_.reset(); }
 
   // Whether an attempt of this process has made room for the run's files, for the attempts behind it.
   bool has_room() const { return has_room_; }
@@ -134,6 +140,7 @@ class ModelOnRanks {
   std::optional<StepResult> result_;  // of the step that is agreed on
   std::string place_;                 // LoopPoint and streams, as they came back
   at::Tensor first_stream_;           // random, of a run that has not begun
+  std::optional<RunClaim> claim_;
   bool has_room_ = false;
   bool bound_ = false;  // parameters may lie in an optimizer's memory
   // One of them, where ranks are replaced: of whole states, and of divided ones.

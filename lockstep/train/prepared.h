@@ -43,8 +43,13 @@ class PreparedModel {
     });
   }
 
-  void train(bool on = true) { model_->train(on); }
-  void eval() { model_->eval(); }
+  // For evaluation, buffers that training has moved apart are rank 0's, which are those that are saved (BatchNorm's
+  // running statistics): collective with `on` false. module()->eval() is one rank's alone, with the rank's own.
+  void train(bool on = true) {
+    if (!on) state_->strategy->share_buffers();
+    model_->train(on);
+  }
+  void eval() { train(false); }
   M& module() { return model_.module(); }
   auto operator->() { return model_.operator->(); }
   // While it lives, backwards only add up on this rank.

@@ -7,11 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_series.h"
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/report/line_chart.h"
+#include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -108,6 +111,11 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
   return move_former_run_aside(folder.root, parts_of(folder));
 }
 
+std::string job_id(const EnvLookup& env) {
+  const std::vector<NamedJob> jobs = jobs_of(env);
+  return jobs.empty() ? "" : printable(jobs.front().name);
+}
+
 bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
   std::ifstream file(RunFolder{root}.job());
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -137,9 +145,37 @@ std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvL
   return make_room_for_run(folder.root, parts_of(folder), env);
 }
 
+namespace {
+
+// Of a series whose link `best` a copy has left out: what its latest checkpoint says of it.
+fs::path best_of(const fs::path& series) {
+  const fs::path best = series / kBestCheckpoint, last = checkpoint_at(series / kLastCheckpoint);
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(best, error)) || !fs::exists(last / "trainer.json", error))
+    return checkpoint_at(best);
+  try {
+    const std::string source = (last / "trainer.json").string();
+    const TrainerState state = trainer_state_from_json(read_small_file(source), source);
+    const fs::path named = checkpoint_of_step(series, state.best_step);
+    return checkpoint_exists(named) ? named : best;
+  } catch (const CheckpointError&) {
+    return best;
+  }
+}
+
+}  // namespace
+
+std::vector<fs::path> checkpoints_in(const fs::path& path) {
+  std::vector<fs::path> found{checkpoint_at(path)};
+  for (const fs::path& series : {RunFolder{path}.checkpoints(), path}) {
+    found.push_back(best_of(series));
+    found.push_back(checkpoint_at(series / kLastCheckpoint));
+  }
+  return found;
+}
+
 fs::path find_checkpoint(const fs::path& path) {
-  const RunFolder folder{path};
-  for (const fs::path& candidate : {path, folder.best(), folder.last()}) {
+  for (const fs::path& candidate : checkpoints_in(path)) {
     if (checkpoint_exists(candidate)) return candidate;
   }
   throw CheckpointError(

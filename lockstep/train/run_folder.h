@@ -39,6 +39,8 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 // started it again, after a failure or since hosts came or went (`lockstep run`'s, torchrun's and Slurm's variables tell).
 // Such a run goes on by itself.
 bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
+// What the innermost launcher or scheduler that can start this process again calls its job; "" where none has a name for it.
+std::string job_id(const EnvLookup& env);
 // The names of this process's job into `root`, by which the above knows it. Throws SystemError.
 void name_job(const std::filesystem::path& root, const EnvLookup& env);
 // move_former_run_aside() where it is not so, and name_job(). Throws SystemError.
@@ -47,8 +49,10 @@ std::optional<std::string> make_room_for_run(const std::filesystem::path& root,
                                              const EnvLookup& env);
 std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvLookup& env);
 
-// The checkpoint that `path` means: itself, or the best or else the last one of a run folder.
-// Throws CheckpointError if there is none.
+// Where the checkpoint that `path` means may be, in the order in which to look: itself, then the best and the last one
+// of a run folder, or of an output directory of Trainer's. With links or without (checkpoint_at()).
+std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);
+// The first of them that is one. Throws CheckpointError if there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 // The loss and accuracy of a run as a picture, from its metrics file. Lines that cannot be read are

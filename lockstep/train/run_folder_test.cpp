@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <map>
 
+#include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/train/trainer_state.h"
 
 namespace lockstep::run_folder_test {
 
@@ -42,6 +44,27 @@ TEST(RunFolder, KeepsEveryFormerRun) {
   run("4");
   ASSERT_TRUE(move_former_run_aside({dir.path()}));
   EXPECT_EQ(dir.read("previous-3/config.json"), "3") << "the greatest number is the latest";
+}
+
+// As an object store or an exFAT disk gives a run back.
+TEST(RunFolder, CheckpointsAreFoundWhereACopyHasDroppedTheLinks) {
+  for (const char* series : {"checkpoints", ""}) {
+    const TestDirectory dir;
+    const std::filesystem::path folder = dir / series;
+    std::filesystem::create_directories(folder);
+    for (const int64_t step : {2, 4, 6}) {
+      TrainerState state{.step = step, .best_step = step == 2 ? 2 : 4};
+      Checkpoint checkpoint;
+      checkpoint.trainer_json = to_json(state);
+      write_checkpoint_of_step(folder, step, checkpoint, {.best = step < 6});
+    }
+    EXPECT_EQ(std::filesystem::canonical(find_checkpoint(dir.path())).filename(), "checkpoint-4");
+    for (const char* link : {"last", "best"}) std::filesystem::remove(folder / link);
+    EXPECT_EQ(find_checkpoint(dir.path()), checkpoint_of_step(folder, 4));
+    std::filesystem::remove_all(checkpoint_of_step(folder, 4));
+    EXPECT_EQ(find_checkpoint(dir.path()), checkpoint_of_step(folder, 6));
+    EXPECT_EQ(find_checkpoint(folder / "last"), checkpoint_of_step(folder, 6));
+  }
 }
 
 EnvLookup environment(std::map<std::string, std::string> values) {

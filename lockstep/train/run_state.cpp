@@ -71,7 +71,7 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
 void save_model(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
                 const CheckpointFiles& files, const std::filesystem::path& path) {
   if (!strategy.divides_model()) {
-    const auto whole = strategy.whole_parameters();
+    const auto whole = strategy.as_saved();
     on_root(comm, [&] { save_model(model, files, path); });
     return;
   }

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "lockstep/train/live_bytes.h"
+#include "lockstep/flat/live_bytes.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 

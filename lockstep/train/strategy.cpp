@@ -45,6 +45,12 @@ void Strategy::set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communic
   set_up(std::move(model), std::move(comm));
 }
 
+void Strategy::share_buffers() {
+  if (divides_model()) return;
+  if (const NamedTensors buffers = to_named_tensors(model().named_buffers()); !buffers.empty())
+    broadcast_tensors(comm(), buffers);
+}
+
 std::unique_ptr<torch::optim::Optimizer> Strategy::make_optimizer(
     std::vector<torch::optim::OptimizerParamGroup> groups, const optim::Algorithm& algorithm) {
   return optim::make_fused(groups, algorithm);
@@ -56,18 +62,19 @@ void Strategy::backward(const at::Tensor& loss) {
 }
 
 bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& options) {
+  grad_norm_.reset();
   const auto take = [&] {
     if (auto* fused = dynamic_cast<optim::FusedStep*>(&optimizer)) {
       optim::StepOptions how;
       how.max_norm = options.max_norm;
-      fused->step(how);
+      grad_norm_ = fused->step(how).grad_norm;
       return;
     }
     if (options.max_norm) {
       std::vector<at::Tensor> parameters;
       for (const auto& group : optimizer.param_groups())
         parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-      torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm);
+      grad_norm_ = torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm);
     }
     optimizer.step();
   };
@@ -154,6 +161,14 @@ void Strategy::set_random_states(const at::Tensor& all, const std::string& sourc
     set_cpu_rng_state(all[comm().rank()].contiguous(), source);
   else
     derive_cpu_rng_state(all[0].contiguous(), comm().rank(), source);
+}
+
+Metrics update_figures(const Strategy& strategy, const torch::optim::Optimizer& optimizer) {
+  Metrics figures;
+  if (!optimizer.param_groups().empty())
+    figures.emplace_back("learning_rate", optimizer.param_groups().front().options().get_lr());
+  if (const auto norm = strategy.grad_norm()) figures.emplace_back("grad_norm", *norm);
+  return figures;
 }
 
 int64_t batches_per_step(const Strategy& strategy, const Communicator& comm) {

@@ -30,6 +30,7 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/optim/algorithm.h"
+#include "lockstep/train/metrics.h"
 #include "lockstep/train/step_memory.h"
 
 namespace torch::nn {
@@ -120,6 +121,9 @@ class Strategy {
   // Clips, and takes the optimizer's step. Whether it was taken: with a scaler, one with infinite
   // gradients on any rank is not.
   virtual bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options = {});
+  // The gradients' global norm before clipping, of the last step(), where clipping has computed it. Does not
+  // communicate.
+  std::optional<double> grad_norm() const { return grad_norm_; }
   // Whether grad() is the whole gradient after backward, on every rank, for whoever looks at it; where
   // not, clipping is the step's alone.
   virtual bool has_whole_gradients() const { return true; }
@@ -136,10 +140,19 @@ class Strategy {
   // number of times: for evaluation and checkpoints. It goes before the next step, without
   // communicating, at the same place on all ranks. The default: null, they are always whole.
   [[nodiscard]] virtual std::shared_ptr<void> whole_parameters() { return nullptr; }
-  // Whether that guard is null: a forward by itself then finds all parameters. Does not communicate.
+  // The ranks' buffers that training has moved apart, such as BatchNorm's running statistics, are rank 0's on all of
+  // them: those that are saved. Nothing where the model is divided.
+  void share_buffers();
+  // Both, for whoever evaluates or saves: what is evaluated is bit for bit what is saved.
+  [[nodiscard]] std::shared_ptr<void> as_saved() {
+    share_buffers();
+    return whole_parameters();
+  }
+  // Whether whole_parameters() is null: a forward by itself then finds all parameters. Does not communicate.
   virtual bool has_whole_parameters() const { return true; }
-  // Bytes of this rank with an optimizer that make_optimizer() gave, activations left out: planned from
-  // shapes and types, and what there is after a step. The default: this rank has all. Do not communicate.
+  // Bytes of this rank with an optimizer that make_optimizer() gave: planned from shapes and types, and what there is
+  // after a step. The default: this rank has all. Activations are left out, but for memory() of a strategy whose
+  // forward() has its backward in it, which alone knows them. Do not communicate.
   virtual StepMemory planned_memory(const torch::optim::Optimizer& optimizer) const;
   virtual StepMemory memory(torch::optim::Optimizer& optimizer);
   // Whether the optimizer's state is divided among the ranks: then so is the work of writing a
@@ -196,6 +209,7 @@ class Strategy {
   friend class Accumulation;
   std::shared_ptr<torch::nn::Module> model_;
   std::optional<Communicator> comm_;
+  std::optional<double> grad_norm_;
   bool communicates_ = true;
   int held_ = 0;  // Accumulations that live
 };
@@ -228,6 +242,9 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given,
 // Throws InvalidArgument, in `who`'s name, for what a strategy that divides the model does not take.
 void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
                    bool float16);
+
+// What a log says of the last step: "learning_rate", and "grad_norm" where there is one. Does not communicate.
+Metrics update_figures(const Strategy& strategy, const torch::optim::Optimizer& optimizer);
 
 // Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where these
 // cannot be shared equally.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/learning_rate.h"
@@ -56,14 +57,15 @@ class SupervisedTask {
             .begin_epoch = [this](int64_t epoch,
                                   int64_t first_step) { begin_epoch(epoch, first_step); },
             .step = [this] { return step(); },
-            .evaluate = evaluate};
+            .evaluate = evaluate,
+            .figures = [this] { return update_figures(strategy(), parts_.run.optimizer()); }};
   }
 
   int64_t steps_per_epoch() const { return parts_.loader.batches() / batches_per_step_; }
 
   // What the forward of a batch will leave for its backward (activation_plan.h), as far as the sampler's
-  // first samples tell it.
-  int64_t plan_activations() {
+  // first samples tell it. `limit`: plan_activations()'s.
+  int64_t plan_activations(int64_t limit = INT64_MAX) {
     const std::vector<int64_t> order = parts_.sampler.indices();
     const int64_t samples =
         std::min(parts_.loader.options().batch_size, static_cast<int64_t>(order.size()));
@@ -72,7 +74,8 @@ class SupervisedTask {
         [&](int64_t n) {
           return parts_.loader.gather(std::span(order).first(static_cast<size_t>(n)));
         },
-        [&](const data::BatchOf<D>& batch) { return compute_loss(parts_.model.module(), batch); });
+        [&](const data::BatchOf<D>& batch) { return compute_loss(parts_.model.module(), batch); },
+        limit);
   }
 
  private:
@@ -131,12 +134,13 @@ class SupervisedTask {
 };
 
 // Evaluates a classifier whose forward(input) gives log-probabilities [B, classes]: this rank's
-// part of `dataset`, then all ranks' sums. Collective. In evaluation mode and without gradients;
-// afterwards in the mode it was found in.
+// part of `dataset`, then all ranks' sums. Collective. In evaluation mode and without gradients, with rank 0's
+// buffers (BatchNorm's running statistics), which are those that are saved; afterwards in the mode it was found in.
 template <typename M, data::Dataset D>
 Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, int64_t classes,
                                int64_t batch_size) {
   const at::NoGradGuard no_grad;
+  broadcast_tensors(comm, to_named_tensors(model->named_buffers()));
   const bool training = model->is_training();
   model->eval();
   ClassifierCounts counts(classes);

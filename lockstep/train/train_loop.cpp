@@ -59,7 +59,8 @@ void TrainLoop::run() {
   }
   control_ = {};
   stopped_by_ = 0;
-  saved_step_ = -1;
+  saved_step_ = logged_step_ = -1;
+  const int64_t first = state_.step;
   std::optional<StopSignals> signals;
   agreement_.reset();
   if (options_.stop_signal) {
@@ -70,6 +71,9 @@ void TrainLoop::run() {
     run_epoch();
     if (state_.step_in_epoch == 0) heed_signals();
   }
+  // Behind the last save: a run that goes on from there logs as one that never ended.
+  if (options_.log_ends && stopped_by_ == 0 && state_.step > first && logged_step_ != state_.step)
+    log(Logged::kBeside);
   for (auto& callback : callbacks_) callback->on_end(state_);
 }
 
@@ -163,7 +167,10 @@ void TrainLoop::go_on_at(const LoopPoint& point) {
 
 void TrainLoop::finish_step(const StepResult& result) {
   for (auto& callback : callbacks_) callback->on_step(state_, result);
-  if (state_.step % options_.log_every == 0) log();
+  if (state_.step % options_.log_every == 0)
+    log(Logged::kDue);
+  else if (options_.log_ends && state_.step == 1)
+    log(Logged::kBeside);
   best_now_ = false;
   if (state_.step_in_epoch < task_.steps_per_epoch && !finished()) {
     after_step();
@@ -217,6 +224,7 @@ Evaluation TrainLoop::evaluate() {
 }
 
 void TrainLoop::end_epoch(double seconds, int64_t samples_before) {
+  const auto start = Clock::now();
   EpochEvent event;
   event.loss = mean_of(reduce(of_epoch_));
   event.seconds = seconds;
@@ -234,9 +242,10 @@ void TrainLoop::end_epoch(double seconds, int64_t samples_before) {
   for (auto& callback : callbacks_) callback->on_epoch(state_, event);
   const bool save_due = options_.save_every > 0 && state_.step % options_.save_every == 0;
   if (options_.save_epochs || save_due || (options_.save_best && event.best)) save(event.best);
+  log_clock_ += Clock::now() - start;
 }
 
-void TrainLoop::log() {
+void TrainLoop::log(Logged how) {
   const auto now = Clock::now();
   LogEvent event;
   event.loss = mean_of(reduce(since_log_));
@@ -247,12 +256,17 @@ void TrainLoop::log() {
                 std::to_string(state_.step) +
                 "; lower the learning rate, or look for broken input");
   }
-  since_log_ = {};
-  log_clock_ = now;
-  log_samples_ = state_.samples;
+  logged_step_ = state_.step;
+  if (how == Logged::kDue) {
+    since_log_ = {};
+    log_clock_ = now;
+    log_samples_ = state_.samples;
+  }
   count_time();
   if (task_.figures) event.figures = task_.figures();
-  for (auto& callback : callbacks_) callback->before_log(state_, event);
+  // What these count is from one due log to the next.
+  if (how == Logged::kDue)
+    for (auto& callback : callbacks_) callback->before_log(state_, event);
   for (auto& callback : callbacks_) callback->on_log(state_, event);
 }
 

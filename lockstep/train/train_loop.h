@@ -80,7 +80,7 @@ class TrainCallback {
  public:
   virtual ~TrainCallback() = default;
   virtual void on_step(const TrainerState&, const StepResult&) {}
-  // All callbacks', then on_log() of all: what else the log is to say.
+  // All callbacks', then on_log() of all: what else the log is to say. Not of a log that log_ends adds.
   virtual void before_log(const TrainerState&, LogEvent&) {}
   virtual void on_log(const TrainerState&, const LogEvent&) {}
   // After every evaluation, those of on_epoch included; comes before it.
@@ -103,10 +103,11 @@ class TrainCallback {
 
 struct TrainLoopOptions {
   int64_t epochs = 10;
-  int64_t max_steps = 0;        // optimizer steps in all, resumed ones included; 0: no limit
-  int64_t log_every = 50;       // steps
-  int64_t save_every = 0;       // steps; 0: only at the ends of epochs
-  int64_t evaluate_every = 0;   // steps; 0: only at the ends of epochs
+  int64_t max_steps = 0;       // optimizer steps in all, resumed ones included; 0: no limit
+  int64_t log_every = 50;      // steps
+  bool log_ends = false;       // besides, the first step and the last, beside what log_every counts
+  int64_t save_every = 0;      // steps; 0: only at the ends of epochs
+  int64_t evaluate_every = 0;  // steps; 0: only at the ends of epochs
   bool evaluate_epochs = true;  // at the end of an epoch, or of training within one
   bool save_epochs = true;      // likewise
   bool save_best = false;       // besides, whenever an evaluation is the best
@@ -160,7 +161,8 @@ class TrainLoop {
   void heed_signals();
   Evaluation evaluate();
   void end_epoch(double seconds, int64_t samples_before);
-  void log();
+  enum class Logged : uint8_t { kDue, kBeside };
+  void log(Logged how);
   RunningLoss reduce(const RunningLoss& mine);
   void count_samples();
   void save(bool best);
@@ -175,6 +177,7 @@ class TrainLoop {
   std::optional<StopAgreement> agreement_;  // of the latest run()
   int stopped_by_ = 0;
   int64_t saved_step_ = -1;              // when the latest save was
+  int64_t logged_step_ = -1;             // when the latest log was
   int64_t evaluated_step_ = -1;          // when the latest evaluation was
   bool best_now_ = false;                // and that it was the best
   std::optional<StepResult> finishing_;  // a step that callbacks are to be told of first

@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <limits>
+#include <sstream>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep::train_loop_test {
 
@@ -233,6 +235,19 @@ TEST(TrainLoop, ALossThatIsNoNumberEndsTheRun) {
   });
 }
 
+// A bar ends at all of what was asked for, not at the part of an epoch that it is.
+TEST(ProgressCallback, ABarUnderMaxStepsIsOfTheStepsThatThereWillBe) {
+  const auto steps = [](int64_t max_steps, int64_t epoch, int64_t in_epoch) {
+    return steps_of_epoch(
+        {.epoch = epoch, .step_in_epoch = in_epoch, .step = epoch * 100 + in_epoch}, 100,
+        max_steps);
+  };
+  EXPECT_EQ(steps(6, 0, 6), 6);
+  EXPECT_EQ(steps(150, 0, 99), 100);
+  EXPECT_EQ(steps(150, 1, 25), 50);
+  EXPECT_EQ(steps(0, 1, 25), 100);
+}
+
 TEST(TrainerState, JsonComesBack) {
   TrainerState state;
   state.epoch = 3;
@@ -286,6 +301,42 @@ class KeptRecorder final : public TrainCallback {
  private:
   void add(const std::string& line) { lines += line + "\n"; }
 };
+
+// A run that is shorter than log_every has a curve all the same; what is due is as without.
+TEST(TrainLoop, TheFirstStepAndTheLastAreLoggedBesideWhatIsDue) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto logs = [&](const TrainLoopOptions& options, int64_t step, int64_t epoch) {
+      int64_t taken = step;
+      TrainTask task{.steps_per_epoch = 4,
+                     .begin_epoch = [](int64_t, int64_t) {},
+                     .step = [&]() -> StepResult {
+                       return {.loss = static_cast<double>(++taken), .samples = 2};
+                     },
+                     .evaluate = {}};
+      TrainLoop loop(comm, task, options);
+      loop.state().step = step;
+      loop.state().epoch = epoch;
+      const auto recorder = std::make_shared<KeptRecorder>();
+      loop.add(recorder);
+      loop.run();
+      std::string lines;
+      std::istringstream all(recorder->lines);
+      for (std::string line; std::getline(all, line);)
+        if (line.starts_with("log")) lines += line + "\n";
+      return lines;
+    };
+    EXPECT_EQ(logs({.epochs = 2, .log_every = 100}, 0, 0), "");
+    EXPECT_EQ(logs({.epochs = 2, .log_every = 100, .log_ends = true}, 0, 0),
+              "log 1 1.000000\nlog 8 4.500000\n");
+    EXPECT_EQ(logs({.epochs = 2, .log_every = 3, .log_ends = true}, 0, 0),
+              "log 1 1.000000\nlog 3 2.000000\nlog 6 5.000000\nlog 8 7.500000\n");
+    EXPECT_EQ(logs({.epochs = 1, .log_every = 2, .log_ends = true}, 0, 0),
+              "log 1 1.000000\nlog 2 1.500000\nlog 4 3.500000\n");
+    EXPECT_EQ(logs({.epochs = 2, .log_every = 100, .log_ends = true}, 4, 1), "log 8 6.500000\n");
+    EXPECT_EQ(logs({.epochs = 1, .log_every = 100, .log_ends = true}, 4, 1), "")
+        << "it was finished";
+  });
+}
 
 // A run that goes on at any of its steps, with other objects, does and says what one does that nothing
 // happened to.

@@ -99,8 +99,15 @@ class Trainer {
   // strategy that rebinds() or has_shares()) the others go on in place, and no step is lost
   // (recover/recovery.h).
   // SIGTERM or SIGUSR1 to any rank ends it sooner, saved (TrainOutput::stopped_by).
-  // Throws InvalidArgument without a training set; where ranks are replaced, for a second call too.
+  // While it runs, output_dir is this job's alone (run_claim.h).
+  // Throws InvalidArgument without a training set, and where output_dir is in use or cannot be written; where ranks are
+  // replaced, for a second call too.
   TrainOutput train() {
+    // Whatever ends it, the folder is others' afterwards.
+    struct Release {
+      ModelOnRanks& run;
+      ~Release() { run.release(); }
+    } const release{run_};
     if (parts_.train_dataset == nullptr)
       throw InvalidArgument("Trainer: there is no train_dataset");
     if (run_.recovers() && trained_)
@@ -201,6 +208,7 @@ class Trainer {
   TrainOutput train_once() {
     const TrainingArguments& args = parts_.args;
     Strategy& strategy = model_.strategy();
+    claim_output(run_, args);
     if (run_.recovers()) {
       data_ranks_ = strategy.data_ranks(run_.comm());
       judges_ = strategy.evaluation_ranks(run_.comm());
@@ -244,7 +252,13 @@ class Trainer {
                                                int64_t first) { begin_epoch(run, epoch, first); },
                    .step = [this, &run] { return step(run); }};
     if (parts_.eval_dataset != nullptr) task.evaluate = [this] { return evaluate_in_training(); };
-    if (parts_.figures) task.figures = [this] { return parts_.figures(parts_.model); };
+    task.figures = [this] {
+      Metrics figures = update_figures(model_.strategy(), run_.optimizer());
+      if (!parts_.figures) return figures;
+      const Metrics more = parts_.figures(parts_.model);
+      figures.insert(figures.end(), more.begin(), more.end());
+      return figures;
+    };
     return task;
   }
 
@@ -310,7 +324,7 @@ class Trainer {
   Forwarded forward_all(const D& dataset) {
     const auto start = std::chrono::steady_clock::now();
     const at::NoGradGuard no_grad;
-    const auto whole = model_.strategy().whole_parameters();
+    const auto whole = model_.strategy().as_saved();
     const bool training = parts_.model->is_training();
     parts_.model->eval();
     PredictionSum sum;

@@ -19,7 +19,6 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/report/jsonl.h"
@@ -141,6 +140,10 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
   return options;
 }
 
+void claim_output(ModelOnRanks& run, const TrainingArguments& args) {
+  on_root(run.comm(), [&] { run.claim(args.output_dir); });
+}
+
 std::optional<std::filesystem::path> resumed_checkpoint(Communicator& comm,
                                                         const TrainingArguments& args) {
   const std::filesystem::path last = std::filesystem::path(args.output_dir) / "last";
@@ -221,7 +224,6 @@ void add_standard_callbacks(TrainLoop& loop, Communicator& comm, const TrainingA
   if (comm.size() > 1) loop.add(straggler_report(comm, args.evict_stragglers));
   on_root(comm, [&] {
     const std::filesystem::path folder = args.output_dir;
-    const OutputFolder output(folder);
     const bool anew = start == RunStart::kAnew || start == RunStart::kAgain;
     if (start == RunStart::kAnew) {
       if (const auto moved = make_room_for_run(folder, parts_of_run(folder), process_env()))

@@ -61,6 +61,8 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
 // InvalidArgument that lists the metrics there are.
 std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
 
+// Rank 0's ModelOnRanks::claim() of output_dir. Collective; throws on all ranks.
+void claim_output(ModelOnRanks& run, const TrainingArguments& args);
 // Where to go on from; nothing to start anew: what the arguments name, or, in a job that was started
 // again, the last checkpoint that it has left itself (run_folder.h). Collective. Throws
 // CheckpointError if there is no checkpoint.
@@ -72,8 +74,8 @@ void load_best_model(Communicator& comm, torch::nn::Module& model, Strategy& str
 
 // Rank 0's progress bar, its lines {'loss': ..., 'learning_rate': ..., 'epoch': ...} on stdout, and
 // output_dir/metrics.jsonl. Where the run begins anew, what a former run has left in output_dir
-// is moved aside (run_folder.h), and a line on rank 0's stderr says where to. Two lines beside the bar say
-// what a step takes of its memory, planned and counted, and output_dir/memory.svg draws it (memory_report.h).
+// is moved aside (run_folder.h), and a line on rank 0's stderr says where to. A line beside the bar says
+// what a step takes of its memory, and output_dir/memory.svg draws it, planned and counted (memory_report.h).
 // `strategy` and `optimizer` must outlive the loop, which stands where it begins.
 enum class RunStart : uint8_t {
   kAnew,

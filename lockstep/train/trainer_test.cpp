@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
@@ -12,7 +13,9 @@
 #include <thread>
 
 #include "lockstep/checkpoint/checkpoint_series.h"
+#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/requeue_note.h"
 
@@ -231,6 +234,110 @@ TEST_F(TrainerTest, ASignalSavesAndTheResumedRunEndsInTheSameBits) {
   EXPECT_FALSE(read_requeue_note(folder_)) << "there is nothing to go on from";
   args.stop_on_signals = false;
   EXPECT_EQ(train({signal}).first.global_step, 10) << "nobody listens";
+}
+
+// Its running statistics are each rank's own while it trains.
+struct NormedNetImpl : torch::nn::Module {
+  NormedNetImpl() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(2));
+    out = register_module("out", make_model());
+    norm->to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) { return out(norm(x)); }
+  torch::nn::BatchNorm1d norm = nullptr;
+  torch::nn::Linear out = nullptr;
+};
+TORCH_MODULE(NormedNet);
+
+TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
+  const Points points(32), dev(11);
+  auto args = arguments();
+  args.per_device_eval_batch_size = 1;  // every forward is of one shape, on any number of ranks
+  args.eval_strategy = "epoch";
+  args.save_strategy = "epoch";
+  args.max_steps = 3;
+  using NormedTrainer = Trainer<NormedNet, Points, PointsLoss>;
+  for (const char* strategy : {"ddp", "average", "zero1", "zero3"}) {
+    args.output_dir = (folder_ / strategy).string();
+    std::vector<at::Tensor> measured;  // by evaluations within training, and the last after it
+    testing::run_threads(2, [&](Communicator& comm) {
+      NormedTrainer trainer({.model = NormedNet(),
+                             .comm = comm,
+                             .args = args,
+                             .train_dataset = &points,
+                             .eval_dataset = &dev,
+                             .compute_metrics = [&](const EvalPrediction& prediction) -> Metrics {
+                               if (comm.rank() == 0) measured.push_back(prediction.predictions);
+                               return {{"accuracy", count_classes(prediction).accuracy}};
+                             },
+                             .strategy = make_strategy(strategy)});
+      trainer.train();
+      // Whoever looks by hand finds that training has moved them apart.
+      const at::Tensor all = comm.all_gather(trainer.model()->norm->running_mean.view({1, 2}));
+      EXPECT_TRUE(all[0].equal(all[1])) << "after a save they are rank 0's";
+      trainer.evaluate();
+      trainer.save_model(folder_ / "alone");
+    });
+    ASSERT_EQ(measured.size(), 2u);
+    NormedNet saved;
+    set_module_state(*saved, read_checkpoint(fs::path(args.output_dir) / "last").model.tensors, "");
+    saved->eval();
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> rows;
+    for (int64_t i = 0; i < dev.size(); ++i) rows.push_back(saved(dev.input.narrow(0, i, 1)));
+    for (const at::Tensor& each : measured)
+      EXPECT_TRUE(each.equal(at::cat(rows).to(at::kFloat))) << strategy;
+    NormedNet alone;
+    set_module_state(*alone, read_checkpoint(folder_ / "alone").model.tensors, "");
+    EXPECT_TRUE(alone->norm->running_var.equal(saved->norm->running_var)) << strategy;
+    fs::remove_all(folder_ / "alone");
+  }
+}
+
+// Starts another trainer into the same folder in the midst of the first one's training.
+class Intruder final : public TrainCallback {
+ public:
+  explicit Intruder(std::function<void()> intrude) : intrude_(std::move(intrude)) {}
+  void on_step(const TrainerState& state, const StepResult&) override {
+    if (state.step == 2) intrude_();
+  }
+
+ private:
+  std::function<void()> intrude_;
+};
+
+TEST_F(TrainerTest, ASecondJobInTheSameFolderIsRefusedAndTheFirstGoesOn) {
+  const Points points(16);
+  auto args = arguments();
+  args.save_strategy = "steps";
+  args.save_steps = 1;
+  const auto train = [&](const std::vector<std::shared_ptr<TrainCallback>>& callbacks) {
+    int64_t steps = 0;
+    testing::run_threads(1, [&](Communicator& comm) {
+      PointsTrainer trainer({.model = make_model(),
+                             .comm = comm,
+                             .args = args,
+                             .train_dataset = &points,
+                             .callbacks = callbacks});
+      steps = trainer.train().global_step;
+    });
+    return steps;
+  };
+  std::string refusal;
+  const auto intruder = std::make_shared<Intruder>([&] {
+    std::thread([&] {
+      testing::run_threads(1, [&](Communicator& comm) {
+        PointsTrainer trainer(
+            {.model = make_model(), .comm = comm, .args = args, .train_dataset = &points});
+        refusal = message_of<InvalidArgument>([&] { trainer.train(); });
+      });
+    }).join();
+  });
+  EXPECT_EQ(train({intruder}), 8);
+  EXPECT_NE(refusal.find("in use"), std::string::npos) << refusal;
+  EXPECT_TRUE(checkpoint_exists(folder_ / "last"));
+  EXPECT_FALSE(fs::exists(folder_ / "previous")) << "the first one's run was moved away";
+  EXPECT_EQ(train({}), 8) << "it is free afterwards";
 }
 
 // Whatever wrote it, and however many.

@@ -28,21 +28,6 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail(to, errno);
 }
 
-// Puts the directory `fresh` in the place of `path`.
-void exchange(const fs::path& fresh, const fs::path& path) {
-  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno == ENOENT) {  // there is no former one
-    rename_or_fail(fresh, path);
-    return;
-  }
-  if (errno != EINVAL && errno != ENOSYS) fail(path, errno);
-  const fs::path previous = beside(path, ".previous");
-  remove_tree(previous);
-  rename_or_fail(path, previous);
-  rename_or_fail(fresh, path);
-  remove_tree(previous);
-}
-
 }  // namespace
 
 fs::path beside(const fs::path& path, const char* suffix) {
@@ -51,9 +36,28 @@ fs::path beside(const fs::path& path, const char* suffix) {
   return other;
 }
 
-fs::path where_it_is(const fs::path& path) {
+void put_in_place(const fs::path& fresh, const fs::path& path) {
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  // There is no former one, or the file system or a sandbox lacks the call.
+  const int error = errno;
+  if (error != ENOENT && error != EINVAL && error != ENOSYS && error != EPERM &&
+      error != EOPNOTSUPP)
+    fail(path, error);
   const fs::path previous = beside(path, ".previous");
-  return !fs::exists(path) && fs::exists(previous) ? previous : path;
+  std::error_code unknown;
+  if (!fs::exists(fs::symlink_status(path, unknown))) {
+    rename_or_fail(fresh, path);
+    remove_tree(previous);
+    return;
+  }
+  remove_tree(previous);
+  rename_or_fail(path, previous);
+  if (::rename(fresh.c_str(), path.c_str()) != 0) {
+    const int refused = errno;
+    ::rename(previous.c_str(), path.c_str());
+    fail(path, refused);
+  }
+  remove_tree(previous);
 }
 
 std::string new_attempt() {
@@ -83,7 +87,7 @@ PartialDirectory::~PartialDirectory() {
 }
 
 void PartialDirectory::publish() {
-  exchange(directory_, path_);
+  put_in_place(directory_, path_);
   sync_directory(path_.parent_path());
 }
 

@@ -12,8 +12,10 @@ std::string new_attempt();
 
 // "PATH.partial" and the like; "dir/" is "dir".
 std::filesystem::path beside(const std::filesystem::path& path, const char* suffix);
-// Where the checkpoint is, or "PATH.previous", where it is in the one moment without it.
-std::filesystem::path where_it_is(const std::filesystem::path& path);
+// Puts the directory or link `fresh` in the place of `path`, in one step where the file system can. Afterwards `fresh`
+// is what was there, or nothing. Where it cannot, there is a moment with the former one under "PATH.previous"; nothing
+// of that is left. Throws SystemError; then `path` is as it was.
+void put_in_place(const std::filesystem::path& fresh, const std::filesystem::path& path);
 
 // Where the files of an attempt lie until they are whole: PATH.partial/ATTEMPT. Whoever still writes
 // for an attempt that was given up finds its directory gone, and does not come between another's.

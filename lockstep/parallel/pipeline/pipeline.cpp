@@ -124,7 +124,8 @@ struct Pipeline::State {
   internal::Ties ties;
   std::vector<TimedAction> executed;
   int most_held = 0;
-  bool has_step = false;  // executed is a step's
+  std::optional<int64_t> activation_bytes;  // of the first step
+  bool has_step = false;                    // executed is a step's
 };
 
 double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
@@ -133,7 +134,8 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
   executed.clear();
   most_held = 0;
   has_step = false;
-  internal::PipelineStep step(comm, schedule, chunks, discipline, batch, backward);
+  const bool counts = backward && !activation_bytes;
+  internal::PipelineStep step(comm, schedule, chunks, discipline, batch, backward, counts);
   try {
     double own = 0;
     if (backward) {
@@ -149,6 +151,7 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
         [&] { comm.broadcast(loss, schedule.stage_of.back()); });
     executed = step.executed();
     most_held = step.most_held();
+    if (counts) activation_bytes = step.most_bytes();
     has_step = backward;
     return loss.item<double>();
   } catch (const std::exception& error) {
@@ -187,6 +190,9 @@ const std::vector<TimedAction>& Pipeline::executed() const {
 }
 int Pipeline::most_held() const {
   return state_->most_held;
+}
+int64_t Pipeline::activation_bytes() const {
+  return state_->activation_bytes.value_or(0);
 }
 std::optional<MeasuredPipeline> Pipeline::measured() {
   if (!state_->has_step)

@@ -4,9 +4,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/live_bytes.h"
 #include "lockstep/parallel/pipeline/internal/place.h"
 #include "lockstep/parallel/pipeline/internal/step.h"
 
@@ -15,13 +17,14 @@ namespace lockstep::internal {
 PipelineStep::PipelineStep(Communicator& comm, const PipelineSchedule& schedule,
                            const std::map<int, PipelineChunk>& chunks,
                            const PipelineDiscipline& discipline, const PipelineBatch& batch,
-                           bool backward)
+                           bool backward, bool counts_bytes)
     : comm_(comm),
       schedule_(schedule),
       chunks_(chunks),
       discipline_(discipline),
       batch_(batch),
-      backward_(backward) {
+      backward_(backward),
+      counts_bytes_(counts_bytes) {
   const auto count = static_cast<int>(batch.rows.size());
   int64_t row = 0;
   for (int i = 0; i < count; ++i) {
@@ -166,7 +169,7 @@ void PipelineStep::run(const PipelineAction& action) {
     case PipelineWork::kBackward:
     case PipelineWork::kBackwardInput:
       backward(action);
-      if (action.work == PipelineWork::kBackward) --held_;
+      if (action.work == PipelineWork::kBackward) let_go(action);
       return;
     case PipelineWork::kBackwardWeight:
       if (defers_[static_cast<size_t>(action.chunk)]) {
@@ -174,8 +177,23 @@ void PipelineStep::run(const PipelineAction& action) {
         micro_batch.defer_weights = true;
         chunks_.at(action.chunk).backward_weight(micro_batch);
       }
-      --held_;
+      let_go(action);
   }
+}
+
+void PipelineStep::hold(const PipelineAction& action, int64_t bytes) {
+  most_held_ = std::max(most_held_, ++held_);
+  bytes_[{action.chunk, action.micro_batch}] = bytes;
+  held_bytes_ += bytes;
+  most_bytes_ = std::max(most_bytes_, held_bytes_);
+}
+
+void PipelineStep::let_go(const PipelineAction& action) {
+  --held_;
+  const auto found = bytes_.find({action.chunk, action.micro_batch});
+  LOCKSTEP_CHECK(found != bytes_.end(), "what is let go was held");
+  held_bytes_ -= found->second;
+  bytes_.erase(found);
 }
 
 void PipelineStep::check_rows(const PipelineAction& action, const at::Tensor& rows) const {
@@ -213,7 +231,12 @@ void PipelineStep::forward(const PipelineAction& action) {
                           std::to_string(micro_batch.index) + " has not the " +
                           std::to_string(micro_batch.rows) + " rows that the batch says");
   if (message && backward_) kept.input.requires_grad_(true);
+  std::optional<LiveBytes> live;
+  if (counts_bytes_) live.emplace();
+  // What came from another stage has its memory since it was asked for.
+  const auto came = message ? static_cast<int64_t>(kept.input.nbytes()) : 0;
   kept.output = chunk.forward(kept.input, micro_batch);
+  int64_t bytes = live ? came + live->now() : 0;
   if (const auto next = sent_by(schedule_, action)) {
     check_rows(action, kept.output);
     ended_ = now();  // what the others do with it comes behind
@@ -224,9 +247,10 @@ void PipelineStep::forward(const PipelineAction& action) {
       throw InvalidArgument("pipeline: the loss of micro-batch " +
                             std::to_string(micro_batch.index) + " is no scalar");
     losses_.push_back(kept.output.detach());
+    if (live) bytes = came + live->now();
   }
   if (!backward_) return;
-  most_held_ = std::max(most_held_, ++held_);
+  hold(action, bytes);
   kept_[{action.chunk, action.micro_batch}] = std::move(kept);
 }
 

@@ -12,9 +12,9 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/memory_use.h"
+#include "lockstep/flat/live_bytes.h"
 #include "lockstep/plan/pipeline_timing.h"
 #include "lockstep/products/parallel_lm.h"
-#include "lockstep/train/live_bytes.h"
 
 namespace lockstep::engine {
 namespace {

@@ -41,7 +41,8 @@ void append(NamedTensors* all, const std::string& prefix, const Safetensors& par
 }
 
 // Of a checkpoint all its tensors, those that are not the model's behind the name of their file.
-NamedTensors tensors_of(const fs::path& path) {
+NamedTensors tensors_of(const fs::path& given) {
+  const fs::path path = checkpoint_at(given);
   const bool trained = checkpoint_exists(path) && fs::exists(path / "trainer.json");
   if (!trained) return read_tensor_file(path).contents.tensors;
   const Checkpoint checkpoint = read_checkpoint(path);

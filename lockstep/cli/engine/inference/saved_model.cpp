@@ -10,9 +10,7 @@ namespace lockstep::engine {
 std::optional<std::filesystem::path> find_model(
     const std::filesystem::path& path,
     const std::function<bool(const std::filesystem::path&)>& is_one) {
-  const RunFolder folder{path};
-  for (const std::filesystem::path& candidate :
-       {path, folder.best(), folder.last(), path / "best", path / "last"}) {
+  for (const std::filesystem::path& candidate : checkpoints_in(path)) {
     if (is_one(candidate)) return candidate;
   }
   return std::nullopt;

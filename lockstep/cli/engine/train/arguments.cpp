@@ -6,14 +6,17 @@
 #include <filesystem>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
+#include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/recipes/lm_data.h"
 #include "lockstep/recipes/recipe_actions.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
@@ -58,6 +61,36 @@ void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                           std::to_string(before) + " ranks, which " + std::to_string(now) +
                           " ranks cannot share equally; give another number of ranks");
   config->batch_size = samples / now;
+}
+
+std::optional<TrainerState> state_of(const fs::path& checkpoint) {
+  const std::string file = (checkpoint_at(checkpoint) / "trainer.json").string();
+  try {
+    return trainer_state_from_json(read_small_file(file), file);
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+// What resolved() says of a mesh that no option has named.
+TrainConfig resolved_as_recorded(const TrainConfig& config) {
+  try {
+    return resolved(config);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string(error.what()) + "; the run was begun with --mesh " +
+                          config.mesh + ", and goes on with another one where --mesh is given");
+  }
+}
+
+// Before processes start, which would all find out.
+void check_epochs(const TrainPlan& plan, int64_t samples) {
+  if (!plan.stands || plan.stands->steps_per_epoch == 0) return;
+  const int64_t steps = steps_per_epoch(plan.config, samples);
+  if (steps == plan.stands->steps_per_epoch) return;
+  throw InvalidArgument("cannot resume: an epoch of " + plan.config.output + " has " +
+                        std::to_string(plan.stands->steps_per_epoch) + " steps, and one of " +
+                        plan.config.data + " has " + std::to_string(steps) +
+                        "; resume with the data that it was begun with");
 }
 
 }  // namespace
@@ -175,6 +208,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     if (!found)
       throw CheckpointError(folder.last().string() + ": was not written by lockstep train");
     recorded = *found;
+    plan.stands = state_of(folder.last());
     if (recorded.recipe != recipe.name) {
       throw InvalidArgument("cannot resume: " + folder.root.string() +
                             " holds a run of the recipe " + recorded.recipe + ", not " +
@@ -211,7 +245,9 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     make_absolute(plan.config.tokenizer);
   if (recipe.kind != RecipeKind::kImages && fs::is_directory(plan.config.model))
     make_absolute(plan.config.model);
-  plan.config = resolved(plan.config);
+  plan.config = arguments.resume && !plan.config.mesh.empty() && !arguments.gives("mesh")
+                    ? resolved_as_recorded(plan.config)
+                    : resolved(plan.config);
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
 }
@@ -221,13 +257,40 @@ OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& argu
   const RecipeActions& actions = actions_of(recipe_of(config.recipe));
   actions.check_model(config);
   OutputFolder output(config.output);
+  (void)RunClaim(config.output, process_env());
   check_output_file(arguments.json);
   check_output_file(arguments.record);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
   provide_data(plan);
   const RecipeCounts counts = actions.validate(config);
   check_against_data(config, counts.train, counts.held_out);
+  check_epochs(plan, counts.train);
   return output;
+}
+
+std::string finished_text(const TrainPlan& plan) {
+  const TrainConfig& config = plan.config;
+  if (!plan.stands) return {};
+  const TrainerState& state = *plan.stands;
+  const bool all_steps = config.max_steps > 0 && state.step >= config.max_steps,
+             all_epochs = state.epoch >= config.epochs;
+  if (!all_steps && !all_epochs) return {};
+  const std::string output = shell_word(config.output);
+  std::string text = config.output + " is finished: " + std::to_string(state.step) + " steps, " +
+                     std::to_string(state.epoch) + (state.epoch == 1 ? " epoch" : " epochs") +
+                     "; there is nothing left to resume.\n";
+  if (!all_epochs)
+    text += "For more steps give --resume and a greater --max-steps, or --max-steps 0.\n";
+  else if (config.schedule == "constant")
+    text += "For more epochs give --resume and a greater --epochs" +
+            std::string(all_steps ? " and --max-steps.\n" : ".\n");
+  else
+    text +=
+        "Its learning rate has come to its end. For more epochs begin another run from it, with " +
+        std::string(recipe_of(config.recipe).kind == RecipeKind::kImages ? "--init-from "
+                                                                         : "--model ") +
+        shell_word(RunFolder{config.output}.best().string()) + " and an --output of its own.\n";
+  return text + "To evaluate it: lockstep eval --checkpoint " + output + "\n";
 }
 
 void provide_data(const TrainPlan& plan) {

@@ -10,6 +10,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/recipes/train_config.h"
+#include "lockstep/train/trainer_state.h"
 
 namespace lockstep::engine {
 
@@ -41,7 +42,12 @@ bool goes_on_by_itself(const TrainArguments& arguments);
 struct TrainPlan {
   TrainConfig config;     // resolved
   bool built_in = false;  // config.data is where the recipe's built-in data set goes
+  // On --resume: where the checkpoint stands; nothing where it does not say.
+  std::optional<TrainerState> stands = std::nullopt;
 };
+
+// What to say of a plan to resume a run that has done all that it is asked for; "" of others. Pure.
+std::string finished_text(const TrainPlan& plan);
 
 // The configuration: the defaults (on --resume: what the run was begun with), then --config, then
 // options. `ranks`: how many a launcher has started; nullopt: nproc decides. The data's path is

@@ -8,7 +8,9 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/recipes/recipes.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/trainer_state.h"
 
 namespace lockstep::engine::train_arguments_test {
 
@@ -150,6 +152,77 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   more.insert(more.end(), {"--lr", "0.5"});
   EXPECT_THAT(error_of([&] { plan(more); }),
               HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));
+}
+
+// A run that `config` has begun, up to `state`.
+void write_run(const TestDirectory& dir, const TrainConfig& config, const TrainerState& state) {
+  Checkpoint checkpoint;
+  if (recipe_of(config.recipe).kind == RecipeKind::kImages)
+    checkpoint.config_json = to_json(config);
+  else
+    checkpoint.files["train.json"] = to_json(config);
+  checkpoint.trainer_json = to_json(state);
+  write_checkpoint(RunFolder{dir.path()}.last(), checkpoint);
+}
+
+TEST(TrainArguments, ARunThatIsFinishedSaysSoAndWhatToDo) {
+  const TestDirectory dir;
+  TrainConfig config = default_config("mnist");
+  config.data = "/d";
+  config.epochs = 2;
+  config.batch_size = 64;
+  write_run(dir, config, {.epoch = 2, .step = 188});
+  const auto said = [&](Arguments more) {
+    Arguments arguments{config.recipe, "--output", dir.path(), "--resume"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return finished_text(plan(arguments));
+  };
+  EXPECT_THAT(said({}), AllOf(HasSubstr("is finished: 188 steps, 2 epochs"),
+                              HasSubstr("a greater --epochs"), HasSubstr("lockstep eval")));
+  EXPECT_EQ(said({"--epochs", "3"}), "");
+  EXPECT_THAT(said({"--epochs", "3", "--max-steps", "188"}), HasSubstr("a greater --max-steps"));
+  EXPECT_EQ(said({"--epochs", "3", "--max-steps", "189"}), "");
+  EXPECT_EQ(finished_text(plan({"mnist", "--data", "/d"})), "");
+  config = default_config("cifar");
+  config.data = "/d";
+  config.batch_size = 64;
+  config.lr = 0.1;
+  write_run(dir, config, {.epoch = 30, .step = 900});
+  EXPECT_THAT(said({}),
+              AllOf(HasSubstr("learning rate has come to its end"), HasSubstr("--init-from ")));
+}
+
+TEST(TrainArguments, OtherDataAreNotResumedAndNoProcessStarts) {
+  const TestDirectory dir;
+  TrainConfig config = default_config("mnist");
+  config.data = "digits";
+  config.nproc = 2;
+  config.batch_size = 64;
+  const auto refusal = [&](int64_t steps) {
+    write_run(dir, config, {.step = 3, .steps_per_epoch = steps});
+    return error_of([&] {
+      const TrainArguments parsed =
+          parse_train_arguments({"mnist", "--output", dir.path(), "--data", "digits", "--resume"});
+      const OutputFolder output = check_train_input(make_train_plan(parsed, std::nullopt), parsed);
+    });
+  };
+  const std::string other = refusal(7);
+  EXPECT_THAT(other, AllOf(HasSubstr("cannot resume: an epoch of"), HasSubstr("has 7 steps")));
+  const size_t has = other.rfind(" has ") + 5;
+  EXPECT_EQ(refusal(std::stoll(other.substr(has))), "no error") << other;
+}
+
+TEST(TrainArguments, AMeshThatWasRecordedIsNamedWhereItDoesNotFit) {
+  const TestDirectory dir;
+  TrainConfig config = default_config("lm");
+  config.data = "/d";
+  config.mesh = "tensor=2";
+  config.nproc = 2;
+  config.lr = 0.1;
+  write_run(dir, config, {.step = 3});
+  const Arguments resume{"lm", "--output", dir.path(), "--resume", "--nproc", "3"};
+  EXPECT_THAT(error_of([&] { plan(resume); }),
+              AllOf(HasSubstr("there are 3 ranks"), HasSubstr("begun with --mesh tensor=2")));
 }
 
 TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "lockstep/checkpoint/on_root.h"
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/cli/engine/train/arguments.h"
 #include "lockstep/cli/engine/train/stop.h"
 #include "lockstep/cli/engine/train/summary.h"
@@ -23,6 +24,8 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/train/run_claim.h"
+#include "lockstep/train/run_folder.h"
 #include "lockstep/train/stop_signals.h"
 #include "lockstep/train/straggler.h"
 
@@ -121,11 +124,20 @@ int train_command(const Arguments& arguments) {
     TrainArguments parsed = parse_train_arguments(arguments);
     const auto job = launch::job_environment();
     const bool alone = job.launcher == launch::Launcher::kNone;
+    const bool asked_to_resume = parsed.resume;
     // Ranks that were started again go on from what they have saved, as many or not.
     // Where single ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.
     if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = parsed.goes_on = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
+    if (const std::string finished = finished_text(plan); asked_to_resume && !finished.empty()) {
+      const RunFolder folder{plan.config.output};
+      if (!alone && job.rank != 0) return 0;
+      if (std::filesystem::exists(folder.result()))
+        write_json(parsed.json, nlohmann::ordered_json::parse(read_small_file(folder.result())));
+      if (!parsed.quiet) std::cout << finished << std::flush;
+      return 0;
+    }
     // Where this command starts the ranks, it has the restarts itself.
     if (alone)
       check_eviction(plan.config.evict_stragglers, parsed.max_restarts);
@@ -137,7 +149,7 @@ int train_command(const Arguments& arguments) {
                          .command = lockstep_command()};
     if (!alone) {
       if (job.rank == 0) {
-        const OutputFolder tried(plan.config.output);
+        const RunClaim tried(plan.config.output, process_env());
         check_output_file(parsed.json);
         check_output_file(parsed.record);
       }

@@ -55,7 +55,13 @@ std::string train_summary(const TrainSummary& summary) {
   const auto& [result, config, backend, built_in, command] = summary;
   const RunFolder folder{config.output};
   const std::string ranks = config.nproc == 1 ? "1 rank" : std::to_string(config.nproc) + " ranks";
-  std::string text = "\nTrained on " + ranks + " (" + backend + ", " + config.strategy + "): ";
+  // Of a model that is divided the mesh says how; the strategy says what of the gradients beside it.
+  const std::string way = config.mesh.empty()      ? config.strategy
+                          : !divides_model(config) ? config.strategy + ", mesh " + config.mesh
+                          : config.strategy == "ddp"
+                              ? "mesh " + config.mesh
+                              : "mesh " + config.mesh + ", " + config.strategy;
+  std::string text = "\nTrained on " + ranks + " (" + backend + ", " + way + "): ";
   text.append(std::to_string(result.state.step))
       .append(" steps in ")
       .append(duration_text(result.seconds));

@@ -19,7 +19,7 @@ class PipelineStep {
   // What it refers to must live longer.
   PipelineStep(Communicator& comm, const PipelineSchedule& schedule,
                const std::map<int, PipelineChunk>& chunks, const PipelineDiscipline& discipline,
-               const PipelineBatch& batch, bool backward);
+               const PipelineBatch& batch, bool backward, bool counts_bytes = false);
 
   // The stage's part of the loss: all of it on the last chunk's stage, 0 elsewhere.
   double run();
@@ -28,6 +28,9 @@ class PipelineStep {
   // begins.
   const std::vector<TimedAction>& executed() const { return executed_; }
   int most_held() const { return most_held_; }
+  int64_t most_bytes() const {
+    return most_bytes_;
+  }  // of what it held at once; 0 where it does not count them
   // What it is at, for messages: "stage 2, F3".
   std::string place() const;
 
@@ -60,6 +63,8 @@ class PipelineStep {
   void run(const PipelineAction& action);
   void forward(const PipelineAction& action);
   void backward(const PipelineAction& action);
+  void hold(const PipelineAction& action, int64_t bytes);
+  void let_go(const PipelineAction& action);
   void check_rows(const PipelineAction& action, const at::Tensor& rows) const;
 
   Communicator& comm_;
@@ -83,6 +88,9 @@ class PipelineStep {
   std::chrono::steady_clock::time_point origin_;
   double begun_ = 0, ended_ = 0;  // the action that it is at
   int held_ = 0, most_held_ = 0;
+  bool counts_bytes_;
+  std::map<Place, int64_t> bytes_;  // of what is held
+  int64_t held_bytes_ = 0, most_bytes_ = 0;
 };
 
 }  // namespace lockstep::internal

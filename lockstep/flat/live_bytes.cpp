@@ -1,4 +1,4 @@
-#include "lockstep/train/live_bytes.h"
+#include "lockstep/flat/live_bytes.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -8,7 +8,8 @@
 namespace lockstep {
 
 // libtorch passes it on to the threads that share an operation.
-class LiveBytes::Counter final : public c10::MemoryReportingInfoBase {
+class LiveBytes::Counter final : public c10::MemoryReportingInfoBase,
+                                 public std::enable_shared_from_this<LiveBytes::Counter> {
  public:
   void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
                          c10::Device device) override {
@@ -28,7 +29,14 @@ class LiveBytes::Counter final : public c10::MemoryReportingInfoBase {
 
 LiveBytes::LiveBytes() {
   // A profiler's place, who takes whatever is there for its own.
-  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) return;
+  const auto place = c10::DebugInfoKind::PROFILER_STATE;
+  if (auto* const there = c10::ThreadLocalDebugInfo::get(place); there != nullptr) {
+    auto* const counter = dynamic_cast<Counter*>(there);
+    if (counter == nullptr) return;
+    counter_ = counter->shared_from_this();
+    before_ = counter_->live();
+    return;
+  }
   counter_ = std::make_shared<Counter>();
   guard_ = std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_);
 }
@@ -36,11 +44,11 @@ LiveBytes::LiveBytes() {
 LiveBytes::~LiveBytes() = default;
 
 int64_t LiveBytes::now() const {
-  return counter_ ? counter_->live() : 0;
+  return counter_ ? counter_->live() - before_ : 0;
 }
 
 int64_t LiveBytes::most() const {
-  return counter_ ? counter_->most() : 0;
+  return counter_ ? counter_->most() - before_ : 0;
 }
 
 }  // namespace lockstep

@@ -1,0 +1,16 @@
+#include "lockstep/core/file_lock.h"
+
+#include <sys/file.h>
+
+#include <cerrno>
+
+namespace lockstep {
+
+FileLock try_lock(int fd) noexcept {
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EINTR) return errno == EWOULDBLOCK ? FileLock::kTaken : FileLock::kNone;
+  }
+  return FileLock::kHeld;
+}
+
+}  // namespace lockstep
