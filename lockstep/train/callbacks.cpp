@@ -14,6 +14,18 @@ int64_t epoch_number(const TrainerState& state) {
   return state.epoch + (state.step_in_epoch > 0 ? 1 : 0);
 }
 
+bool counts_in_diff(std::string_view member) {
+  constexpr std::string_view kMachines[] = {
+      "seconds", "minutes", "time", "timestamp", "date",
+      // StragglerCallback's; where no rank was late they are not there.
+      "straggler_rank", "straggler_since_step", "straggler_host"};
+  constexpr std::string_view kEnds[] = {"_s",          "_ms",      "_seconds",
+                                        "_per_second", "_runtime", "_time"};
+  return std::find(std::begin(kMachines), std::end(kMachines), member) == std::end(kMachines) &&
+         std::none_of(std::begin(kEnds), std::end(kEnds),
+                      [&](std::string_view end) { return member.ends_with(end); });
+}
+
 void MetricsCallback::on_log(const TrainerState& state, const LogEvent& event) {
   nlohmann::ordered_json line{{"type", "train"},
                               {"step", state.step},
