@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 
 namespace lockstep {
 namespace {
@@ -24,7 +28,7 @@ class Listing {
  public:
   void add(const std::string& item) {
     constexpr int kMost = 8;
-    if (count_ < kMost) text_ += (count_ == 0 ? "" : ", ") + item;
+    if (count_ < kMost) text_ += (count_ == 0 ? "" : ", ") + printable(item);
     ++count_;
     if (count_ > kMost) tail_ = " and " + std::to_string(count_ - kMost) + " more";
   }
@@ -73,34 +77,93 @@ NamedTensors module_state(const torch::nn::Module& module) {
   return state;
 }
 
-bool strip_module_prefix(NamedTensors* state) {
-  const auto has_prefix = [](const auto& entry) { return entry.first.starts_with(kModulePrefix); };
-  if (state->empty() || !std::all_of(state->begin(), state->end(), has_prefix)) return false;
-  for (auto& [name, tensor] : *state) name.erase(0, kModulePrefix.size());
+namespace {
+
+constexpr std::string_view kModule = "module.";
+// No module is called so but by a wrapper of PyTorch's, which may be around a model or a part of it.
+constexpr std::string_view kInner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                       "_checkpoint_wrapped_module."};
+
+// Takes `part` from the front of every name, if every name has it.
+bool strip_leading(std::vector<std::string>& names, std::string_view part) {
+  const auto has_part = [part](const std::string& name) { return name.starts_with(part); };
+  if (names.empty() || !std::all_of(names.begin(), names.end(), has_part)) return false;
+  for (std::string& name : names) name.erase(0, part.size());
   return true;
 }
 
-namespace {
+// Takes `part` out of a name wherever a module's name begins.
+bool strip_inside(std::string& name, std::string_view part) {
+  bool stripped = false;
+  for (size_t at = 0; (at = name.find(part, at)) != std::string::npos;) {
+    if (at != 0 && name[at - 1] != '.') {
+      ++at;
+      continue;
+    }
+    name.erase(at, part.size());
+    stripped = true;
+  }
+  return stripped;
+}
+
+// `wrapped`: "module." may be a wrapper's.
+std::string strip_names(std::vector<std::string>& names, bool wrapped) {
+  std::string taken;
+  // A model's own child may be called "module" too: of two in a row one is the wrapper's.
+  bool module_may_come = wrapped;
+  for (bool again = true; again;) {
+    again = module_may_come && strip_leading(names, kModule);
+    if (again) {
+      taken += kModule;
+      module_may_come = false;
+    }
+    for (const std::string_view part : kInner) {
+      if (!strip_leading(names, part)) continue;
+      taken += part;
+      again = true;
+      module_may_come = wrapped;
+    }
+  }
+  for (const std::string_view part : kInner) {
+    bool inside = false;
+    for (std::string& name : names) inside = strip_inside(name, part) || inside;
+    if (inside) taken += part;
+  }
+  return taken;
+}
+
+std::string strip(NamedTensors* state, bool wrapped) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : *state) names.push_back(name);
+  const std::string taken = strip_names(names, wrapped);
+  if (taken.empty() || std::set(names.begin(), names.end()).size() != names.size()) return "";
+  auto name = names.begin();
+  for (auto& entry : *state) entry.first = std::move(*name++);
+  return taken;
+}
 
 // What set_module_state() copies, by the module's names. Throws as it does.
 std::map<std::string, at::Tensor> fitting(const NamedTensors& own, const NamedTensors& state,
                                           const std::string& source) {
   NamedTensors given = state;
-  const bool stripped =
-      std::none_of(own.begin(), own.end(),
-                   [](const auto& entry) { return entry.first.starts_with(kModulePrefix); }) &&
-      strip_module_prefix(&given);
+  const std::string stripped = strip(
+      &given, std::none_of(own.begin(), own.end(),
+                           [](const auto& entry) { return entry.first.starts_with(kModule); }));
   std::map<std::string, at::Tensor> values(given.begin(), given.end());
   const std::string difference = differences(own, values);
   if (!difference.empty()) {
     throw CheckpointError(source + ": does not fit the model" +
-                          (stripped ? " (a leading 'module.' left out): " : ": ") + difference +
-                          "; load it into the model that it was saved from");
+                          (stripped.empty() ? ": " : " ('" + stripped + "' left out of names): ") +
+                          difference + "; load it into the model that it was saved from");
   }
   return values;
 }
 
 }  // namespace
+
+std::string strip_wrapper_prefixes(NamedTensors* state) {
+  return strip(state, /*wrapped=*/true);
+}
 
 void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
                         const std::string& source) {

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -23,16 +22,16 @@ namespace lockstep {
 // The module's parameters, then its buffers; the tensors are the module's own, not copies.
 NamedTensors module_state(const torch::nn::Module& module);
 
-// What wrapped modules (PyTorch's DistributedDataParallel and DataParallel) write before each name.
-inline constexpr std::string_view kModulePrefix = "module.";
-
-// Takes one leading "module." from every name, if every name has it, and says whether it did.
-bool strip_module_prefix(NamedTensors* state);
+// Takes from the names what PyTorch's wrappers write into them: a leading "module." of all names
+// (DistributedDataParallel, DataParallel), and "_orig_mod." (torch.compile), "_fsdp_wrapped_module."
+// and "_checkpoint_wrapped_module." before any part of a name; in any nesting. Says what was taken, as
+// "_orig_mod.module."; "" where nothing was, or where two names would have become one.
+std::string strip_wrapper_prefixes(NamedTensors* state);
 
 // Copies `state` into the module's tensors, each on the device where it is. Names, shapes and
-// dtypes must be the same on both sides, but for a leading "module." of all names of `state` where
-// no name of the module begins so: that is stripped. Otherwise throws one CheckpointError that
-// begins with `source` and lists what differs, and the module is unchanged.
+// dtypes must be the same on both sides, but for what strip_wrapper_prefixes() takes from the names of
+// `state`; a "module." stays where a name of the module begins so. Otherwise throws one CheckpointError
+// that begins with `source` and lists what differs, and the module is unchanged.
 void set_module_state(torch::nn::Module& module, const NamedTensors& state,
                       const std::string& source);
 // Throws what set_module_state() would; nothing is copied, and the tensors of `state` may be on meta.

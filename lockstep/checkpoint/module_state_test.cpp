@@ -87,12 +87,48 @@ TEST(ModuleState, PrefixOfAWrappedModelIsLeftOut) {
   NamedTensors twice = state;
   for (auto& [name, tensor] : twice) name = "module." + name;
   EXPECT_THAT(message_of<CheckpointError>([&] { set_module_state(*b, twice, "m"); }),
-              AllOf(HasSubstr("m: does not fit"), HasSubstr("(a leading 'module.' left out)"),
+              AllOf(HasSubstr("m: does not fit"), HasSubstr("('module.' left out of names)"),
                     HasSubstr("unexpected: module.linear.bias")));
   NamedTensors mixed = state;
   mixed.back().first = "x";
   EXPECT_THAT(message_of<CheckpointError>([&] { set_module_state(*b, mixed, "m"); }),
               AllOf(HasSubstr("unexpected: module.linear.bias"), Not(HasSubstr("left out"))));
+}
+
+// torch.compile's, of a whole model and of a part of one, FSDP's and that of activation checkpoints; in any nesting.
+TEST(ModuleState, PrefixesOfCompiledModelsAreLeftOut) {
+  Small a, b;
+  for (const char* prefix :
+       {"_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module._orig_mod.module.",
+        "_fsdp_wrapped_module._checkpoint_wrapped_module."}) {
+    NamedTensors state = module_state(*a);
+    for (auto& [name, tensor] : state) name = prefix + name;
+    torch::nn::init::zeros_(b->linear->weight);
+    set_module_state(*b, state, "m");
+    EXPECT_TRUE(torch::equal(a->linear->weight, b->linear->weight)) << prefix;
+    EXPECT_EQ(strip_wrapper_prefixes(&state), prefix);
+  }
+  NamedTensors part = module_state(*a);
+  for (auto& [name, tensor] : part) {
+    if (name.starts_with("norm.")) name.insert(5, "_orig_mod.");
+  }
+  set_module_state(*b, part, "m");
+  EXPECT_EQ(strip_wrapper_prefixes(&part), "_orig_mod.");
+  // Where two names would become one, all stay; so does what only ends like one.
+  NamedTensors both{{"a", {}}, {"_orig_mod.a", {}}};
+  EXPECT_EQ(strip_wrapper_prefixes(&both), "");
+  EXPECT_EQ(both.back().first, "_orig_mod.a");
+  NamedTensors other{{"my_orig_mod.a", {}}};
+  EXPECT_EQ(strip_wrapper_prefixes(&other), "");
+}
+
+TEST(ModuleState, NamesOfAFileDoNotReachTheTerminalAsTheyAre) {
+  Small a;
+  NamedTensors state = module_state(*a);
+  state.front().first = "\x1b]0;x\x07";
+  const std::string message =
+      message_of<CheckpointError>([&] { set_module_state(*a, state, "m"); });
+  EXPECT_THAT(message, HasSubstr("unexpected: ?]0;x?"));
 }
 
 // A model whose own names begin so keeps them.
@@ -103,6 +139,9 @@ TEST(ModuleState, PrefixThatIsTheModelsOwnStays) {
   } a, b;
   set_module_state(b, module_state(a), "m");
   EXPECT_TRUE(torch::equal(a.module->weight, b.module->weight));
+  NamedTensors compiled = module_state(a);
+  for (auto& [name, tensor] : compiled) name = "_orig_mod." + name;
+  set_module_state(b, compiled, "m");
 }
 
 }  // namespace lockstep::module_state_test

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <optional>
 
 #include "lockstep/checkpoint/pickle_reader.h"
 #include "lockstep/checkpoint/pt_archive.h"
@@ -57,10 +58,10 @@ class PtReader {
   PtContents read() {
     const PickleValue* dict = &pickle_[pickle_.root];
     for (int depth = 0; depth < kDeepestWrapper; ++depth) {
-      const char* key = wrapper_of(*dict, kDeepestWrapper - depth);
-      if (key == nullptr) break;
-      contents_.found_in += (depth == 0 ? "" : ".") + std::string(key);
-      const PickleValue* inner = pickle_.find(*dict, key);
+      const auto key = wrapper_of(*dict, kDeepestWrapper - depth);
+      if (!key) break;
+      contents_.found_in += (depth == 0 ? "" : ".") + std::string(*key);
+      const PickleValue* inner = pickle_.find(*dict, *key);
       add(*dict, inner, /*tensors=*/false);
       dict = inner;
     }
@@ -71,9 +72,17 @@ class PtReader {
   }
 
  private:
+  enum class Found : uint8_t { kUnknown, kYes, kNo };
+
   [[noreturn]] void no_tensors() const {
     const PickleValue& root = pickle_[pickle_.root];
     std::vector<std::string> keys;
+    for (const std::string_view key : keys_of_tensors(root, kDeepestWrapper))
+      keys.push_back(shown(key));
+    if (keys.size() > 1) {
+      archive_.fail("holds several dicts of tensors, under " + joined(keys) +
+                    "; write the one that is meant with torch.save(torch.load(path)[key], path)");
+    }
     constexpr size_t kMost = 8;
     for (size_t i = 0; i < root.items.size() && keys.size() < kMost; i += 2) {
       if (root.kind == PickleKind::kDict && pickle_[root.items[i]].kind == PickleKind::kText)
@@ -92,15 +101,39 @@ class PtReader {
     return false;
   }
 
-  // The key of the dict in `dict` that is the state dict, or leads to it; or nullptr.
-  const char* wrapper_of(const PickleValue& dict, int depth) const {
-    if (depth == 0) return nullptr;
+  // Whether it is a dict with tensors, or has a way to one. Found once a value: a hostile pickle has the same dict
+  // in a million places.
+  bool leads_to_tensors(const PickleValue& value, int depth) const {
+    std::vector<Found>& known = known_[static_cast<size_t>(depth)];
+    known.resize(pickle_.values.size(), Found::kUnknown);
+    Found& found = known[static_cast<size_t>(&value - pickle_.values.data())];
+    if (found == Found::kUnknown)
+      found = has_tensors(value) || wrapper_of(value, depth) ? Found::kYes : Found::kNo;
+    return found == Found::kYes;
+  }
+
+  // Those of the dicts in `dict` that could be the state dict, or lead to it.
+  std::vector<std::string_view> keys_of_tensors(const PickleValue& dict, int depth) const {
+    std::vector<std::string_view> keys;
+    if (depth == 0 || dict.kind != PickleKind::kDict) return keys;
+    for (size_t i = 0; i < dict.items.size(); i += 2) {
+      const PickleValue& key = pickle_[dict.items[i]];
+      if (key.kind == PickleKind::kText && leads_to_tensors(pickle_[dict.items[i + 1]], depth - 1))
+        keys.push_back(key.text);
+    }
+    return keys;
+  }
+
+  // The key of the dict in `dict` that is the state dict, or leads to it: a usual one, or the only one.
+  std::optional<std::string_view> wrapper_of(const PickleValue& dict, int depth) const {
+    if (depth == 0) return std::nullopt;
     for (const char* key : kWrappers) {
       const PickleValue* inner = pickle_.find(dict, key);
-      if (inner != nullptr && (has_tensors(*inner) || wrapper_of(*inner, depth - 1) != nullptr))
-        return key;
+      if (inner != nullptr && leads_to_tensors(*inner, depth - 1)) return key;
     }
-    return nullptr;
+    if (has_tensors(dict)) return std::nullopt;
+    const auto keys = keys_of_tensors(dict, depth);
+    return keys.size() == 1 ? std::optional(keys.front()) : std::nullopt;
   }
 
   // What `dict` holds, but for the value `besides`.
@@ -127,6 +160,7 @@ class PtReader {
   Pickle pickle_;
   PtTensors tensors_;
   PtContents contents_;
+  mutable std::vector<Found> known_[kDeepestWrapper];  // by what is left of the depth, and value
   std::map<std::string, PtTensor> found_;
 };
 

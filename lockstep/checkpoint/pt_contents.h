@@ -38,10 +38,10 @@ struct PtContents {
 bool looks_like_pt(std::span<const std::byte> bytes);
 
 // Finds the state dict: at the root, or under "state_dict", "model_state_dict", "model", "module",
-// "net" or "weights". Every tensor lies within its storage and every storage within the bytes and
-// has its CRC-32; the tensors' sizes together are at most 16 times the file's, plus 64 MiB
-// (expanded tensors). Throws CheckpointError of one line that begins with `file`; for an object
-// that is not data it names it.
+// "net" or "weights", or else under the only key whose value is a dict of tensors. Every tensor lies
+// within its storage and every storage within the bytes and has its CRC-32; the tensors' sizes
+// together are at most 16 times the file's, plus 64 MiB (expanded tensors). Throws CheckpointError of
+// one line that begins with `file`; for an object that is not data it names it.
 PtContents parse_pt(std::span<const std::byte> bytes, const std::string& file);
 
 }  // namespace lockstep

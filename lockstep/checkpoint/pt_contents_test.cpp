@@ -97,6 +97,33 @@ TEST(PtContents, WhatIsNoStateDictIsSaid) {
   EXPECT_THAT(error_of(pt_archive(pickled_dict("N"))), HasSubstr("only the keys 'w'"));
 }
 
+// A dict of one entry as a value: what stands in another one.
+std::string inner_dict(const std::string& value, const std::string& key = "w") {
+  return "}" + pickled(key) + value + "s";
+}
+
+TEST(PtContents, StateDictUnderAnyKeyThatIsTheOnlyOne) {
+  const std::string state = inner_dict(pickled(PickledTensor{}));
+  for (const char* key : {"params", "model_state", "ema", "generator"}) {
+    const PtContents contents = parse(pt_archive("\x80\x02}" + pickled(key) + state + "s" +
+                                                 pickled("epoch") + pickled(3) + "s."));
+    EXPECT_EQ(contents.found_in, key);
+    ASSERT_EQ(contents.tensors.size(), 1u);
+    EXPECT_EQ(contents.tensors[0].name, "w");
+    EXPECT_EQ(contents.metadata.at("epoch"), "3");
+  }
+  EXPECT_EQ(parse(pt_archive(pickled_dict(inner_dict(state, "net_g"), "saved"))).found_in,
+            "saved.net_g");
+  // A usual name is meant before others; of two unusual ones nobody knows which.
+  const auto both = [&](const char* one, const char* other) {
+    return pt_archive("\x80\x02}" + pickled(one) + state + "s" + pickled(other) + state + "s.");
+  };
+  EXPECT_EQ(parse(both("ema", "model")).found_in, "model");
+  EXPECT_THAT(error_of(both("ema", "params")),
+              AllOf(HasSubstr("several dicts of tensors, under 'ema', 'params'"),
+                    HasSubstr("torch.load(path)[key]")));
+}
+
 // Whatever a byte becomes: with the checksums the file is refused, without them read or refused.
 TEST(PtContents, AnyFlippedByteIsHandled) {
   const std::string pickle = pickled_dict(pickled(PickledTensor{}));

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/internal/checkpoint_files.h"
 #include "lockstep/checkpoint/internal/partial_directory.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 
 namespace lockstep {
 namespace {
@@ -61,6 +62,20 @@ Safetensors chosen(const SlicedTensors& from, const std::vector<std::string>& na
   return result;
 }
 
+// What a link leads to would be written into the new checkpoint: of its own folder at most.
+void check_links(const std::filesystem::path& from) {
+  namespace fs = std::filesystem;
+  const fs::path at = internal::where_it_is(from);
+  if (!fs::is_directory(at)) return;
+  const fs::path folder = fs::canonical(at);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!entry.is_symlink() || fs::weakly_canonical(entry.path()).parent_path() == folder) continue;
+    throw CheckpointError((from / printable(entry.path().filename().string())).string() +
+                          ": is a symbolic link out of the checkpoint, which is not followed; put "
+                          "a copy of the file in its place");
+  }
+}
+
 }  // namespace
 
 void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to,
@@ -68,6 +83,7 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
   if (files < 1 || files > kMostFiles)
     throw InvalidArgument("reshard_checkpoint: " + std::to_string(files) +
                           " files cannot be; give 1 to " + std::to_string(kMostFiles));
+  check_links(from);
   const at::NoGradGuard no_grad;
   const Checkpoint whole = read_checkpoint(from, CheckpointParts::kAll, ModelForm::kSlices);
   internal::PartialDirectory fresh(to, internal::new_attempt());

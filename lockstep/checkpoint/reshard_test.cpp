@@ -81,5 +81,25 @@ TEST(Reshard, RefusesWhatCannotBe) {
   EXPECT_EQ(dir.names(), std::vector<std::string>{"whole"});
 }
 
+// The new checkpoint is given to others, who could not read what the link leads to.
+TEST(Reshard, LinksOutOfTheFolderAreNotFollowed) {
+  const TestDirectory dir;
+  write_checkpoint(dir / "whole", example());
+  dir.write("outside.json", "{}");
+  fs::remove(dir / "whole" / "config.json");
+  fs::create_symlink(dir / "outside.json", dir / "whole" / "config.json");
+  EXPECT_THAT(
+      message_of<CheckpointError>([&] { reshard_checkpoint(dir / "whole", dir / "to", 1); }),
+      ::testing::HasSubstr("whole/config.json: is a symbolic link out of the checkpoint"));
+  EXPECT_FALSE(fs::exists(dir / "to"));
+  // A link within it is as good as the file, and so is one to the whole.
+  fs::remove(dir / "whole" / "config.json");
+  dir.write("whole/kept.json", "{}");
+  fs::create_symlink("kept.json", dir / "whole" / "config.json");
+  fs::create_directory_symlink("whole", dir / "link");
+  reshard_checkpoint(dir / "link", dir / "to", 1);
+  EXPECT_EQ(dir.read("to/config.json"), "{}");
+}
+
 }  // namespace
 }  // namespace lockstep::reshard_test

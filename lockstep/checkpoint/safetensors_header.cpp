@@ -25,7 +25,10 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
 
   SafetensorsHeader take() { return std::move(header_); }
 
-  bool null() override { return unexpected("null"); }
+  // The safetensors library takes null for no metadata.
+  bool null() override {
+    return (place_ == Place::kTop && key_ == "__metadata__") || unexpected("null");
+  }
   bool boolean(bool) override { return unexpected("a boolean"); }
   bool number_float(number_float_t, const string_t& text) override {
     return unexpected("the number " + shown(text));

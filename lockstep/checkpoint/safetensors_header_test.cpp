@@ -29,6 +29,7 @@ TEST(SafetensorsHeader, ReadsEntriesAndMetadata) {
   EXPECT_EQ(header.entries[2].dtype, "BF16");
   EXPECT_EQ(header.metadata, (std::map<std::string, std::string>{{"a", "b"}}));
   EXPECT_TRUE(parse("{}", 0).entries.empty());
+  EXPECT_TRUE(parse(R"({"__metadata__":null})", 0).metadata.empty());
 }
 
 TEST(SafetensorsHeader, FormatIsReadBackAndAligned) {

@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// In quotes, cut after 80 bytes, control characters as '?'.
+// printable() in quotes, cut after 80 bytes.
 std::string shown(std::string_view text);
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -76,7 +77,7 @@ void OutputFolder::remove_empty() noexcept {
 }
 
 void check_output_file(const fs::path& path) {
-  if (path.empty()) return;
+  if (path.empty() || path == kStdoutName) return;
   std::error_code ignored;
   if (fs::is_directory(path, ignored))
     throw InvalidArgument(path.string() + " is a directory; give a file");
@@ -88,6 +89,20 @@ void check_output_file(const fs::path& path) {
   } catch (const SystemError& error) {
     throw InvalidArgument(std::string(error.what()) + "; give another file");
   }
+}
+
+void write_output_file(const fs::path& path, std::string_view text) {
+  if (path == kStdoutName)
+    write_stdout(text);
+  else if (!path.empty())
+    write_file_aside(path, text);
+}
+
+void write_for_people(std::string_view text, std::initializer_list<fs::path> results) {
+  if (std::find(results.begin(), results.end(), kStdoutName) == results.end())
+    write_stdout(text);
+  else
+    write_all(STDERR_FILENO, text);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
+#include <string_view>
 #include <vector>
 
 namespace lockstep {
@@ -26,8 +28,15 @@ class OutputFolder {
   std::vector<std::filesystem::path> made_;  // absolute, outermost first
 };
 
+// As the name of a file for results: stdout.
+inline constexpr const char* kStdoutName = "-";
+
 // Throws InvalidArgument unless a file can be written at `path`: its folder must be there, and what
-// has its name must be an ordinary file, which stays as it is. Nothing if `path` is empty.
+// has its name must be an ordinary file, which stays as it is. Nothing if `path` is empty or stdout.
 void check_output_file(const std::filesystem::path& path);
+// The whole of `text` as that file, or to stdout. Nothing if `path` is empty. Throws SystemError.
+void write_output_file(const std::filesystem::path& path, std::string_view text);
+// What a command prints for people: to stdout, or to stderr where a result goes there, which is then alone on it.
+void write_for_people(std::string_view text, std::initializer_list<std::filesystem::path> results);
 
 }  // namespace lockstep

@@ -111,5 +111,23 @@ TEST(OutputFile, MustBeAFileWhoseFolderIsThere) {
   EXPECT_EQ(dir.names(), std::vector<std::string>{"old.json"});
 }
 
+TEST(Output, AMinusIsStdout) {
+  check_output_file("-");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  write_output_file("-", "result\n");
+  write_output_file("", "nothing");
+  write_for_people("table\n", {"", "-"});
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "result\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "table\n");
+  EXPECT_FALSE(std::filesystem::exists("-"));
+  const TestDirectory dir;
+  ::testing::internal::CaptureStdout();
+  write_output_file(dir / "r", "result\n");
+  write_for_people("table\n", {"", dir / "r"});
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "table\n");
+  EXPECT_EQ(dir.read("r"), "result\n");
+}
+
 }  // namespace
 }  // namespace lockstep::output_test

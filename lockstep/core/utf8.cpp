@@ -22,6 +22,12 @@ Utf8Lead utf8_lead(uint8_t byte) {
           static_cast<uint8_t>(byte == 0xf4 ? 0x8f : 0xbf)};
 }
 
+// Control characters are those of C0 and C1 (Unicode 15, section 23.1).
+bool is_obeyed(char32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
+         (code >= 0x2066 && code <= 0x2069);
+}
+
 }  // namespace
 
 Utf8Character utf8_character(std::string_view text) {
@@ -55,6 +61,20 @@ std::optional<size_t> malformed_utf8(std::string_view text) {
     at += character.length;
   }
   return std::nullopt;
+}
+
+std::string printable(std::string_view text, size_t most) {
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Character character = utf8_character(text.substr(at));
+    if (at + character.length > most) return shown + "...";
+    if (!character.valid || is_obeyed(character.code))
+      shown += '?';
+    else
+      shown += text.substr(at, character.length);
+    at += character.length;
+  }
+  return shown;
 }
 
 void append_utf8(std::string& text, char32_t code) {

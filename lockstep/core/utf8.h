@@ -25,6 +25,11 @@ Utf8Character utf8_character(std::string_view text);
 // Where the first malformed sequence starts.
 std::optional<size_t> malformed_utf8(std::string_view text);
 
+// A text of a file that cannot be trusted, made fit for a line of a message or a cell of a table: what a terminal
+// would obey instead of showing it (control characters, line ends among them, and marks that turn a line's
+// direction) and what is no UTF-8 become '?', and after `most` bytes "..." follows.
+std::string printable(std::string_view text, size_t most = std::string_view::npos);
+
 // Appends the character (a code of a character, so at most U+10FFFF).
 void append_utf8(std::string& text, char32_t code);
 

@@ -6,29 +6,23 @@
 
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/internal/packed_file.h"
+#include "lockstep/data/internal/text_files.h"
 #include "lockstep/data/internal/text_rows.h"
 
 namespace lockstep::data {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kEndings[] = {".txt", ".jsonl", ".json", ".tsv", ".csv"};
-
-std::optional<fs::path> named_file(const fs::path& directory, const char* stem) {
-  for (const char* ending : kEndings) {
-    const fs::path file = directory / (std::string(stem) + ending);
-    if (fs::exists(file)) return file;
-  }
-  return std::nullopt;
-}
+constexpr std::string_view kTextEndings[] = {".txt", ".jsonl", ".json", ".tsv", ".csv"};
 
 // train.*, or the only file that can be meant.
 fs::path training_file(const fs::path& directory) {
-  if (const auto file = named_file(directory, "train")) return *file;
+  if (const auto file = part_file(directory, "train", kTextEndings)) return *file;
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string ending = entry.path().extension().string();
-    if (entry.is_regular_file() && std::count(std::begin(kEndings), std::end(kEndings), ending) > 0)
+    if (entry.is_regular_file() &&
+        std::count(std::begin(kTextEndings), std::end(kTextEndings), ending) > 0)
       found.push_back(entry.path());
   }
   if (found.size() == 1) return found.front();
@@ -74,6 +68,7 @@ LanguageTexts language_texts_of_file(const fs::path& file) {
   if ((packed ? file.stem() : file).extension() == ".txt") {
     std::string text = read_text(file);
     if (malformed_utf8(text)) utf8_lines(text, file.string());  // names the line
+    text.erase(0, text.size() - without_byte_order_mark(text).size());
     if (text.empty()) refuse_file(file.string(), "is empty; give a text");
     texts.train.push_back(std::move(text));
     return texts;
@@ -90,8 +85,10 @@ LanguageTexts language_texts(const fs::path& path) {
   const fs::path file = directory ? training_file(path) : path;
   LanguageTexts texts = language_texts_of_file(file);
   std::optional<fs::path> dev;
-  if (directory) dev = named_file(path, "dev");
-  if (directory && !dev) dev = named_file(path, "valid");
+  if (directory) {
+    dev = dev_file(path, kTextEndings);
+    texts.unread = unread_files(path, {file, dev.value_or(file)});
+  }
   if (!dev) {
     split(file, &texts);
     return texts;

@@ -13,16 +13,18 @@ struct LanguageTexts {
   // Each text is a row of a file and ends with a newline; false: whole files, as they are.
   bool rows = false;
   bool dev_of_train = false;  // the dev texts are a part of the training file
+  // Files of the directory that look like texts and are not read, such as test.txt.
+  std::vector<std::string> unread = {};
 };
 
 // Loads a directory, or a single file.
 //
-// A file .txt (plain or gzip) is one text. Of the rows of .jsonl, .json, .tsv and .csv, in the forms of
-// text_classification.h, each is one text; labels and second texts are passed over.
+// A file .txt (plain or gzip) is one text, but for a byte order mark. Of the rows of .jsonl, .json, .tsv and .csv,
+// in the forms of text_classification.h, each is one text; labels and second texts are passed over.
 //
 // A directory has train.txt, train.jsonl, train.json, train.tsv or train.csv, or else one file of these
-// kinds under another name; it may have dev.* or valid.*. Where it has neither, and of a single file, the
-// dev set is the last tenth of the text's characters, or every tenth row.
+// kinds under another name; it may have dev.* (or validation.*, valid.*, val.*, eval.*). Where it has none, and
+// of a single file, the dev set is the last tenth of the text's characters, or every tenth row.
 //
 // Throws DataError that names the file: missing, not UTF-8, malformed, too little for both, training and
 // dev files of different kinds.

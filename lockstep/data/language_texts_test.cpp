@@ -50,6 +50,31 @@ TEST(LanguageTexts, FilesOfTheirOwnAreTakenWhole) {
   EXPECT_FALSE(texts.dev_of_train);
 }
 
+TEST(LanguageTexts, TheDevSetHasAnyOfItsNames) {
+  for (const char* name : {"dev", "validation", "valid", "val", "eval"}) {
+    const TestDirectory dir;
+    dir.write("train.txt", "abc");
+    dir.write(std::string(name) + ".txt", "d");
+    dir.write("test.txt", "e");
+    dir.write("notes.txt", "nothing of the kind");
+    const LanguageTexts texts = language_texts(dir.path());
+    EXPECT_THAT(texts.dev, ElementsAre("d")) << name;
+    EXPECT_FALSE(texts.dev_of_train);
+    EXPECT_THAT(texts.unread, ElementsAre("test.txt"));
+  }
+}
+
+TEST(LanguageTexts, AByteOrderMarkIsNoPartOfTheText) {
+  const TestDirectory dir;
+  dir.write("train.txt",
+            "\xef\xbb\xbf"
+            "abc");
+  dir.write("dev.txt", "\xef\xbb\xbf");
+  EXPECT_THAT(language_texts_of_file(dir / "train.txt").train, ElementsAre("abc"));
+  EXPECT_THAT(message_of<DataError>([&] { language_texts(dir.path()); }),
+              HasSubstr("dev.txt: is empty"));
+}
+
 TEST(LanguageTexts, WhatIsWrongIsNamed) {
   const TestDirectory dir;
   const auto error = [&](const std::string& name) {

@@ -10,7 +10,9 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/data/internal/packed_file.h"
+#include "lockstep/data/internal/text_files.h"
 #include "lockstep/data/internal/text_rows.h"
 
 namespace lockstep::data {
@@ -20,14 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostClasses = 100'000;
 
-// The file of one part of a directory.
-std::optional<fs::path> part_file(const fs::path& directory, const std::string& part) {
-  for (const char* ending : {".json", ".jsonl", ".tsv", ".csv"}) {
-    fs::path file = directory / (part + ending);
-    if (fs::exists(file)) return file;
-  }
-  return std::nullopt;
-}
+constexpr std::string_view kRowEndings[] = {".json", ".jsonl", ".tsv", ".csv"};
 
 // The class's name is the whole label, or else the label is its number.
 class LabelMap {
@@ -47,7 +42,7 @@ class LabelMap {
     const auto classes = static_cast<int64_t>(names_.size());
     if (const auto number = parse_int(label, 0, classes - 1)) return *number;
     const bool many = names_.size() > 12;
-    rows.refuse(row.at, "has the label " + label.substr(0, 60) + "; the classes are " +
+    rows.refuse(row.at, "has the label " + printable(label, 60) + "; the classes are " +
                             (row.label_is_number || many ? "0 to " + std::to_string(classes - 1)
                                                          : joined(names_)));
   }
@@ -68,7 +63,8 @@ std::vector<std::string> read_names(const fs::path& file) {
     if (text.empty())
       refuse_file(name, "line " + std::to_string(line) + " is empty; give one class name a line");
     if (!known.insert(text).second)
-      refuse_file(name, "line " + std::to_string(line) + " has the class " + text + " again");
+      refuse_file(name,
+                  "line " + std::to_string(line) + " has the class " + printable(text) + " again");
     names.push_back(std::move(text));
   }
   if (names.empty()) refuse_file(name, "is empty; give one class name a line");
@@ -89,7 +85,7 @@ std::vector<std::string> implied_names(const std::vector<const TextRows*>& files
                                  std::to_string(kMostClasses - 1) + " are supported");
       }
       if (!number && row.label_is_number) {
-        rows->refuse(row.at, "has the label " + row.label->substr(0, 60) +
+        rows->refuse(row.at, "has the label " + printable(*row.label, 60) +
                                  "; the classes' numbers count from 0");
       }
       numbers = numbers && number.has_value();
@@ -172,25 +168,31 @@ void check_options(const TextDataOptions& options) {
 struct TextFiles {
   fs::path train;
   std::optional<fs::path> dev, test, names, split;
+  std::vector<std::string> unread;
 };
 
 TextFiles find_files(const fs::path& path) {
   if (!fs::is_directory(path)) {
     if (path.extension() == ".txt")
       refuse_file(path.string(), "has no labels; training needs .json, .jsonl, .tsv or .csv");
-    return {.train = path, .dev = {}, .test = {}, .names = {}, .split = {}};
+    return {.train = path, .dev = {}, .test = {}, .names = {}, .split = {}, .unread = {}};
   }
-  const auto train = part_file(path, "train");
+  const auto train = part_file(path, "train", kRowEndings);
   if (!train) refuse_file(path.string(), "has no train.json, train.jsonl, train.tsv or train.csv");
   TextFiles files{.train = *train,
-                  .dev = part_file(path, "dev"),
-                  .test = part_file(path, "test"),
+                  .dev = dev_file(path, kRowEndings),
+                  .test = part_file(path, "test", kRowEndings),
                   .names = {},
-                  .split = {}};
+                  .split = {},
+                  .unread = {}};
   for (const char* name : {"labels.txt", "class.txt"}) {
     if (!files.names && fs::exists(path / name)) files.names = path / name;
   }
   if (fs::exists(path / "split_seed123.txt")) files.split = path / "split_seed123.txt";
+  std::vector<fs::path> read{files.train};
+  for (const auto& file : {files.dev, files.test})
+    if (file) read.push_back(*file);
+  files.unread = unread_files(path, read);
   return files;
 }
 
@@ -213,7 +215,8 @@ TextClassification text_classification(const fs::path& path, const TextDataOptio
                           .dev = examples_of(dev, labels, options.preprocessing, true),
                           .test = examples_of(test, labels, options.preprocessing, false),
                           .labels = labels.names(),
-                          .preprocessing = options.preprocessing};
+                          .preprocessing = options.preprocessing,
+                          .unread = files.unread};
   if (!files.dev) {
     std::vector<int64_t> order(static_cast<size_t>(limit));
     std::iota(order.begin(), order.end(), 0);

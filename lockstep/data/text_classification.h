@@ -48,25 +48,28 @@ struct TextClassification {
   TextPreprocessing preprocessing = {};
   bool dev_of_train = false;  // the dev set is a part of the training file
   bool pairs = false;         // the examples have a second text; all of them have, or none
+  // Files of the directory that look like texts and are not read, such as a second train.*.
+  std::vector<std::string> unread = {};
 
   int64_t classes() const { return static_cast<int64_t>(labels.size()); }
 };
 
 // Loads a directory, or a single file.
 //
-// A directory has train.json, train.jsonl, train.tsv or train.csv; it may have dev.* and test.* of
-// the same forms, labels.txt or class.txt (one class name a line) and split_seed123.txt. A file is
-// read by its ending, and is the training file; nothing beside it is looked at.
+// A directory has train.json, train.jsonl, train.tsv or train.csv; it may have dev.* (or validation.*,
+// valid.*, val.*, eval.*) and test.* of the same forms, labels.txt or class.txt (one class name a line)
+// and split_seed123.txt. A file is read by its ending, and is the training file; nothing beside it is looked at.
 //
 // Rows
 //   .json   an array of [text, label] or [text, pair, label], or of objects as below; or as .jsonl
 //   .jsonl  one such array or object a line
 //           objects: the text under "text", "sentence", "content", "text_a" or "sentence1"; the
-//           pair under "text_b" or "sentence2"; the class under "label"; other keys are ignored
+//           pair under "text_b" or "sentence2"; the class under "label"; other keys are ignored.
+//           NaN and Infinity, which Python and pandas write, count as null
 //   .tsv    text, tab, label (or text, pair, label); no quotes, so no tabs or line ends in a text
 //   .csv    the same with commas and RFC 4180's quotes
 //           both: a first row of the names above (in any order) is a header
-// A label is a class's name or a number 0..classes-1. Only a test file may lack them.
+// A label is a class's name or a number 0..classes-1, in JSON also as 1.0. Only a test file may lack them.
 //
 // The classes' names are, in this order: options.labels; labels.txt; class.txt; if all labels are
 // numbers, "0", "1", ... up to the greatest; else the labels sorted by their bytes. The dev set is,

@@ -47,6 +47,22 @@ TEST(TextRows, Json) {
   EXPECT_TRUE(rows_of("json", "[]").empty());
 }
 
+// What Python's json and pandas write.
+TEST(TextRows, WholeNumbersAsFloatsAndNumbersThatAreNone) {
+  EXPECT_EQ(rows_of("jsonl", "{\"text\": \"a\", \"label\": 1.0}\n[\"b\", 0.0]\n"),
+            two("a", 1, "b", 0));
+  EXPECT_EQ(rows_of("jsonl",
+                    "{\"text\": \"NaN \\\"is\\\" NaN\", \"label\": 1, \"score\": NaN}\n"
+                    "{\"text\": \"b\", \"x\": [Infinity, -Infinity], \"label\": 0}\n"),
+            two("NaN \"is\" NaN", 1, "b", 0));
+  EXPECT_EQ(
+      rows_of("json", R"([{"text": "a", "label": 2.0, "x": NaN}, {"text": "b", "label": 3}])"),
+      two("a", 2, "b", 3));
+  // A missing label, as pandas writes it.
+  EXPECT_EQ(rows_of("jsonl", "{\"text\": \"a\", \"label\": NaN}"),
+            (std::vector<TextExample>{{.text = "a"}}));
+}
+
 TEST(TextRows, TabsAndCommas) {
   EXPECT_EQ(rows_of("tsv", "say \"hi\"\t1\r\nx, y\tb\r\n\r\n"), two("say \"hi\"", 1, "x, y", 1));
   EXPECT_EQ(rows_of("tsv", "label\ttext\tsource\n1\tp\tq\n0\tr\ts"), two("p", 1, "r", 0));
@@ -172,6 +188,22 @@ TEST(TextClassification, TakesFilesOfItsOwnForDevTestAndLabels) {
               text_classification(dir.path());
             }).find("labels.txt: line 2 has the class joy again"),
             std::string::npos);
+}
+
+// As the datasets library and others name it; another file of the same part is named, not passed over.
+TEST(TextClassification, TheDevSetHasAnyOfItsNames) {
+  for (const char* name : {"dev", "validation", "valid", "val", "eval"}) {
+    const TestDirectory dir;
+    dir.write("train.jsonl", "[\"x\", 0]\n[\"y\", 1]\n");
+    dir.write(std::string(name) + ".jsonl", "[\"z\", 1]\n");
+    for (const char* other : {"vocab.txt", "labels.json", "train-2.json", "extra.csv", "test.txt"})
+      dir.write(other, "");
+    const TextClassification data = text_classification(dir.path());
+    EXPECT_EQ(data.train, two("x", 0, "y", 1)) << name;
+    EXPECT_EQ(data.dev, (std::vector<TextExample>{{.text = "z", .label = 1}})) << name;
+    EXPECT_FALSE(data.dev_of_train);
+    EXPECT_EQ(data.unread, (Names{"extra.csv", "test.txt", "train-2.json"}));
+  }
 }
 
 TEST(TextClassification, NamesThatAreNumbersComeFirst) {

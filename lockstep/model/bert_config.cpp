@@ -72,8 +72,22 @@ void check(const BertConfig& config) {
     internal::check_probability("BertConfig", "classifier_dropout", config.classifier_dropout);
   const std::vector<std::string> known{"gelu", "gelu_new", "relu"};
   if (std::find(known.begin(), known.end(), config.hidden_act) == known.end())
-    throw InvalidArgument("BertConfig: hidden_act '" + config.hidden_act + "' is unknown; choose " +
-                          joined(known, ", "));
+    throw InvalidArgument("BertConfig: hidden_act " + shown(json(config.hidden_act)) +
+                          " is unknown; choose " + joined(known, ", "));
+}
+
+int64_t parameter_count(const BertConfig& config) {
+  // As of LmConfig.
+  const auto width = static_cast<double>(config.hidden_size),
+             inner = static_cast<double>(config.intermediate_size);
+  const double square = width * width + width;  // a product and its bias
+  const double rows = static_cast<double>(config.vocab_size) +
+                      static_cast<double>(config.max_position_embeddings) +
+                      static_cast<double>(config.type_vocab_size);
+  const double layer = 4 * square + 2 * width * inner + inner + width + 4 * width;
+  return internal::counted(rows * width + 2 * width +
+                           static_cast<double>(config.num_hidden_layers) * layer + square +
+                           static_cast<double>(config.labels.size()) * (width + 1));
 }
 
 BertConfig bert_config_from_json(std::string_view text, const std::string& source) {

@@ -38,6 +38,9 @@ const std::vector<std::string>& bert_preset_names();
 // divide, a dropout outside [0, 1), an unknown activation, a padding id outside the vocabulary.
 void check(const BertConfig& config);
 
+// How many parameters such a model has, or 9e15 where it would have more.
+int64_t parameter_count(const BertConfig& config);
+
 // config.json as transformers writes it for BertForSequenceClassification. Keys that say nothing of
 // what is computed are passed over; another kind of model, relative positions, cross-attention or
 // a value of the wrong type throw InvalidArgument of one line that begins with `source`.

@@ -117,6 +117,19 @@ TEST(BertClassifier, Float32IsThatOfDoublePrecision) {
     }
 }
 
+TEST(BertClassifier, ParametersAreCountedBeforeItIsMade) {
+  for (const size_t classes : {1, 5}) {
+    BertConfig config = bert_preset("mini");
+    config.vocab_size = 100;
+    config.num_hidden_layers = 3;
+    config.labels.resize(classes, "x");
+    const BertClassifier model(config, InitialParameters::kNone);
+    int64_t count = 0;
+    for (const at::Tensor& parameter : model->parameters()) count += parameter.numel();
+    EXPECT_EQ(parameter_count(config), count);
+  }
+}
+
 TEST(BertClassifier, PackedIsPadded) {
   torch::manual_seed(2);
   BertClassifier model(small(2, 16));

@@ -239,8 +239,8 @@ void check(const LmConfig& config) {
     throw InvalidArgument("LmConfig: initializer_range must be in [0, 1]");
   const RopeScaling& scaling = config.rope_scaling;
   if (scaling.type != "default" && scaling.type != "linear" && scaling.type != "llama3")
-    throw InvalidArgument("LmConfig: rope_scaling.type is '" + scaling.type +
-                          "'; give default, linear or llama3");
+    throw InvalidArgument("LmConfig: rope_scaling.type is " + shown(json(scaling.type)) +
+                          "; give default, linear or llama3");
   if (!(scaling.factor > 0) || scaling.original_max_position_embeddings < 1)
     throw InvalidArgument("LmConfig: factor and original_max_position_embeddings must be above 0");
   if (scaling.type == "llama3" && !(scaling.high_freq_factor > scaling.low_freq_factor))
@@ -260,21 +260,26 @@ void check(const LmConfig& config) {
 }
 
 int64_t parameter_count(const LmConfig& config) {
-  const int64_t width = config.hidden_size, inner = config.intermediate_size;
-  const int64_t queries = config.num_attention_heads * config.head_width();
-  const int64_t keys = config.key_value_heads() * config.head_width();
-  int64_t layer = width * (2 * queries + 2 * keys) + 2 * width;
+  // Doubles have every count exactly that there is memory for, and do not overflow where a file's sizes are absurd.
+  const auto width = static_cast<double>(config.hidden_size),
+             inner = static_cast<double>(config.intermediate_size),
+             head = static_cast<double>(config.head_width()),
+             queries = static_cast<double>(config.num_attention_heads) * head,
+             keys = static_cast<double>(config.key_value_heads()) * head,
+             experts = static_cast<double>(config.num_local_experts),
+             shared = static_cast<double>(config.shared_expert_intermediate_size);
+  double layer = width * (2 * queries + 2 * keys) + 2 * width;
   if (config.has_experts()) {
-    layer += config.num_local_experts * (width + 3 * width * inner);
-    if (config.shared_expert_intermediate_size > 0)
-      layer += width + 3 * width * config.shared_expert_intermediate_size;
+    layer += experts * (width + 3 * width * inner);
+    if (shared > 0) layer += width + 3 * width * shared;
   } else {
     layer += 3 * width * inner;
   }
   if (config.attention_bias) layer += queries + 2 * keys + width;
   if (config.mlp_bias) layer += 2 * inner + width;
-  return config.num_hidden_layers * layer + width +
-         (config.tie_word_embeddings ? 1 : 2) * config.vocab_size * width;
+  return internal::counted(static_cast<double>(config.num_hidden_layers) * layer + width +
+                           (config.tie_word_embeddings ? 1 : 2) *
+                               static_cast<double>(config.vocab_size) * width);
 }
 
 bool is_lm_type(std::string_view type) {

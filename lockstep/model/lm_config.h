@@ -95,7 +95,7 @@ LmConfig lm_preset(std::string_view name);
 // Throws InvalidArgument that names the first field that makes no sense.
 void check(const LmConfig& config);
 
-// How many parameters such a model has.
+// How many parameters such a model has, or 9e15 where it would have more.
 int64_t parameter_count(const LmConfig& config);
 
 // Whether lm_config_from_json() reads a config.json of that model_type.

@@ -134,7 +134,8 @@ std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& 
       if (static_cast<int64_t>(seen.size()) >= positions)
         seen.erase(seen.begin(), seen.end() - kept);
       const auto left = options.max_new_tokens - static_cast<int64_t>(tokens.size());
-      const auto room = positions - static_cast<int64_t>(seen.size());
+      // A model of one position sees the token before alone.
+      const auto room = std::max<int64_t>(positions - static_cast<int64_t>(seen.size()), 1);
       const size_t before = tokens.size();
       more = extend(model, seen, std::min(left, room), options, sampler, &tokens) &&
              options.beyond_positions &&

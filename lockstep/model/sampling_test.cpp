@@ -103,5 +103,27 @@ TEST(Generate, IsGreedyStepByStepAndStops) {
   EXPECT_THROW(generate(lm, std::vector<int64_t>(12, 1), options), InvalidArgument);
 }
 
+TEST(Generate, AModelOfOnePositionSeesTheTokenBeforeAlone) {
+  torch::manual_seed(1);
+  LmConfig config;
+  config.vocab_size = 20;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 2;
+  config.max_position_embeddings = 1;
+  config.initializer_range = 0.3;
+  TransformerLm lm(config);
+  const auto tokens = generate(
+      lm, {3, 1}, {.max_new_tokens = 4, .sampling = {.temperature = 0}, .beyond_positions = true});
+  ASSERT_EQ(tokens.size(), 4u);
+  int64_t before = 1;
+  for (const int64_t token : tokens) {
+    EXPECT_EQ(lm(torch::tensor({{before}}, at::kLong)).argmax().item<int64_t>(), token);
+    before = token;
+  }
+  EXPECT_THROW(generate(lm, {3}, {}), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace lockstep::sampling_test

@@ -6,6 +6,7 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/sliced_tensors.h"
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/pretrained/internal/model_files.h"
 
@@ -103,7 +104,10 @@ bool is_language_model(const fs::path& directory) {
 }
 
 TransformerLm lm_without_values(const fs::path& directory) {
-  return TransformerLm(read_lm_config(directory), LmOptions{.initial = InitialParameters::kNone});
+  const LmConfig config = read_lm_config(directory);
+  internal::check_described(directory, "layers.", config.num_hidden_layers,
+                            parameter_count(config));
+  return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone});
 }
 
 std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_stored_parts(
@@ -130,6 +134,10 @@ LanguageModel load_language_model(const fs::path& directory) {
     loaded.model = load_lm(directory);
     check_vocabulary(directory, loaded.tokenizer, loaded.model->config());
     loaded.model->eval();
+    const fs::path generation = directory / kGenerationConfig;
+    if (fs::exists(generation))
+      loaded.generation =
+          generation_config_from_json(read_small_file(generation), generation.string());
     return loaded;
   });
 }

@@ -4,6 +4,7 @@
 //   config.json            LmConfig
 //   model.safetensors      or pytorch_model.bin; or several files of either, with .index.json
 //   characters.json        or tokenizer.json, or vocab.json with merges.txt
+//   generation_config.json not needed
 //
 // LlamaForCausalLM.from_pretrained(directory) opens ours; of models with experts MixtralForCausalLM does, with a
 // shared one Qwen2MoeForCausalLM. Experts may be a file's matrices one by one, or all of a layer in one tensor.
@@ -15,6 +16,7 @@
 #include <string>
 
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/pretrained/generation_config.h"
 #include "lockstep/tokenizers/lm_tokenizer.h"
 
 namespace lockstep {
@@ -22,6 +24,7 @@ namespace lockstep {
 struct LanguageModel {
   TransformerLm model = nullptr;  // in evaluation mode
   tokenizers::LmTokenizer tokenizer;
+  GenerationConfig generation = {};
 };
 
 // True if there is a config.json of a Llama, a Mixtral or a Qwen2-MoE in `directory`.

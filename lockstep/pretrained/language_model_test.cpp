@@ -53,6 +53,10 @@ TEST(LanguageModel, ComesBackFromItsDirectory) {
     const at::Tensor ids = at::tensor({0, 1, 2, 3, 1}, at::kLong).reshape({1, 5});
     EXPECT_TRUE(at::equal(loaded.model->forward(ids), model->forward(ids)));
     EXPECT_EQ(loaded.tokenizer.encode("ab").size(), 2u);
+    EXPECT_EQ(loaded.generation, GenerationConfig());
+    dir.write("generation_config.json", R"({"temperature": 0.5, "eos_token_id": 3})");
+    EXPECT_EQ(load_language_model(dir.path()).generation,
+              (GenerationConfig{.temperature = 0.5, .eos_token_ids = {3}}));
   }
 }
 
@@ -113,6 +117,7 @@ TEST(LanguageModel, OtherWritersHabitsAreTaken) {
   for (auto& entry : state) entry.second = entry.second.to(at::kBFloat16);
   state.emplace_back("lm_head.weight", at::zeros({4, 8}));
   state.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({2}));
+  for (auto& entry : state) entry.first = "module._orig_mod." + entry.first;
   write_safetensors(dir.path() / "model.safetensors", state);
   const TransformerLm loaded = load_lm(dir.path());
   EXPECT_TRUE(loaded->is_training());
@@ -205,6 +210,37 @@ TEST(LanguageModel, FilesOfAnotherModelAreRefusedBeforeAValueIsRead) {
   NamedTensors other = module_state(*model);
   other.front().second = at::zeros({3, 8});
   EXPECT_THAT(refused(other), HasSubstr(other.front().first));
+}
+
+// Whatever config.json says, no memory is taken for a model of which the files have no tensors.
+TEST(LanguageModel, SizesAreComparedWithTheFilesBeforeAModelIsMade) {
+  const TestDirectory dir;
+  write_model(dir, false);
+  const size_t before = memory_use().virtual_bytes;
+  const auto refused = [&](const LmConfig& config) {
+    dir.write("config.json", to_json(config));
+    const std::string said = message_of<CheckpointError>([&] { load_language_model(dir.path()); });
+    for (const auto& load :
+         {+[](const std::filesystem::path& path) { lm_without_values(path); },
+          +[](const std::filesystem::path& path) { check_language_model(path); }})
+      EXPECT_EQ(message_of<CheckpointError>([&] { load(dir.path()); }), said);
+    return said;
+  };
+  LmConfig config = small(false);
+  config.num_hidden_layers = 1'000'000'000;
+  EXPECT_THAT(refused(config),
+              HasSubstr("config.json: num_hidden_layers is 1000000000, and there are tensors of 2 "
+                        "layers; model.safetensors does not belong to it"));
+  config = small(false);
+  config.vocab_size = 387'000'001;
+  EXPECT_THAT(refused(config), HasSubstr("its sizes are of a model of 6192"));
+  config = small(false);
+  config.num_local_experts = 65536;
+  config.intermediate_size = 1 << 20;
+  EXPECT_THAT(refused(config), HasSubstr("its sizes are of a model of 329"));
+  config.hidden_size = config.intermediate_size = config.vocab_size = 1 << 30;
+  EXPECT_THAT(refused(config), HasSubstr("a model of 9000000000000000 parameters"));
+  EXPECT_LT(memory_use().virtual_bytes, before + (size_t{1} << 30));
 }
 
 TEST(LanguageModel, WhatIsWrongIsNamed) {

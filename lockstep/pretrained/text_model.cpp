@@ -1,7 +1,15 @@
 #include "lockstep/pretrained/text_model.h"
 
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/small_file.h"
@@ -75,6 +83,46 @@ void check_vocabulary(const fs::path& directory, const tokenizers::BertTokenizer
                         std::to_string(config.vocab_size));
 }
 
+constexpr std::string_view kLayers = "encoder.layer.";
+
+// What nobody has named: "0", "1", ..., or transformers' LABEL_0, LABEL_1, ...
+bool are_numbers(const std::vector<std::string>& labels) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const std::string number = std::to_string(i);
+    if (labels[i] != number && labels[i] != "LABEL_" + number) return false;
+  }
+  return true;
+}
+
+std::string in_small_letters(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+// For each of `labels` the row that a head of the classes `stored` has for it: by name, NEGATIVE for negative too;
+// by number where one side has no names. Nothing where the classes are others.
+std::optional<std::vector<int64_t>> head_rows(const std::vector<std::string>& stored,
+                                              const std::vector<std::string>& labels) {
+  if (stored.size() != labels.size()) return std::nullopt;
+  std::vector<int64_t> rows(labels.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  if (stored == labels || are_numbers(stored) || are_numbers(labels)) return rows;
+  for (const auto& spelt : {+[](std::string text) { return text; }, &in_small_letters}) {
+    std::map<std::string, int64_t> row_of;
+    for (size_t i = 0; i < stored.size(); ++i)
+      row_of.emplace(spelt(stored[i]), static_cast<int64_t>(i));
+    std::set<int64_t> taken;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      const auto row = row_of.find(spelt(labels[i]));
+      if (row == row_of.end() || !taken.insert(row->second).second) break;
+      rows[i] = row->second;
+    }
+    if (taken.size() == labels.size()) return rows;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool is_text_model(const fs::path& directory) {
@@ -87,6 +135,8 @@ TextModel load_text_model(const fs::path& directory) {
     TextModel loaded{.tokenizer = tokenizers::BertTokenizer::load(directory),
                      .preparation = read_preparation(directory, config)};
     check_vocabulary(directory, loaded.tokenizer, config);
+    internal::check_described(directory, kLayers, config.num_hidden_layers,
+                              parameter_count(config));
     loaded.model = BertClassifier(config, InitialParameters::kNone);
     set_module_state(*loaded.model, read_parameters(directory), directory.string());
     loaded.model->eval();
@@ -99,20 +149,23 @@ TextModel load_text_model(const fs::path& directory) {
 BertClassifier load_bert(const fs::path& directory, const std::vector<std::string>& labels,
                          std::vector<std::string>* drawn) {
   BertConfig config = read_config(directory);
-  const bool same_classes = config.labels == labels;
+  const std::vector<std::string> stored = std::exchange(config.labels, {});
+  internal::check_described(directory, kLayers, config.num_hidden_layers, parameter_count(config));
   config.labels = labels;
+  const auto rows = head_rows(stored, labels);
   BertClassifier model(config);
   NamedTensors parameters = read_parameters(directory);
   NamedTensors complete;
   for (const auto& [name, own] : module_state(*model)) {
     const auto found = std::find_if(parameters.begin(), parameters.end(),
                                     [&](const auto& entry) { return entry.first == name; });
-    const bool head = name.starts_with(kHead) || name.starts_with("bert.pooler.");
-    const bool usable = found != parameters.end() && (!name.starts_with(kHead) || same_classes ||
-                                                      found->second.sizes() == own.sizes());
-    if (usable) {
+    const bool head = name.starts_with(kHead),
+               same_size = found != parameters.end() && found->second.sizes() == own.sizes();
+    if (found != parameters.end() && (!head || (rows && (same_size || stored == labels)))) {
       complete.push_back(*found);
-    } else if (head) {
+      if (head && same_size)
+        complete.back().second = found->second.index_select(0, at::tensor(*rows, at::kLong));
+    } else if (head || name.starts_with("bert.pooler.")) {
       complete.emplace_back(name, own.clone());
       if (drawn != nullptr) drawn->push_back(name);
     }

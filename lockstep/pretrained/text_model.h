@@ -42,7 +42,9 @@ TextModel load_text_model(const std::filesystem::path& directory);
 
 // A model to be trained further: as above, but the directory may be of a model without a
 // classifier, or with one for other classes; then the classifier is drawn anew, for `labels`.
-// Names what was drawn in `drawn`, if given.
+// The classes' names say which rows are whose, in whatever order the directory has them; where it or
+// `labels` has numbers for names ("0", "LABEL_0"), the numbers do. Names what was drawn in `drawn`, if
+// given.
 BertClassifier load_bert(const std::filesystem::path& directory,
                          const std::vector<std::string>& labels,
                          std::vector<std::string>* drawn = nullptr);

@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::text_model_test {
 
@@ -102,6 +103,66 @@ TEST_F(TextModelTest, ABodyAloneGetsAClassifier) {
   EXPECT_EQ(loaded->config().labels.size(), 2U);
   const auto mine = model_->named_parameters(), theirs = loaded->named_parameters();
   EXPECT_TRUE(at::equal(mine["bert.pooler.dense.weight"], theirs["bert.pooler.dense.weight"]));
+}
+
+TEST_F(TextModelTest, RowsOfTheClassifierFollowTheNamesOfTheClasses) {
+  write(module_state(*model_));
+  const at::Tensor weight = model_->named_parameters()["classifier.weight"];
+  const auto rows_of = [&](const std::vector<std::string>& labels) {
+    std::vector<std::string> drawn;
+    const BertClassifier loaded = load_bert(folder_, labels, &drawn);
+    const at::Tensor theirs = loaded->named_parameters()["classifier.weight"];
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < theirs.size(0); ++i) {
+      for (int64_t j = 0; j < weight.size(0); ++j)
+        if (at::equal(theirs[i], weight[j])) rows.push_back(j);
+    }
+    EXPECT_EQ(drawn.empty(), !rows.empty());
+    return rows;
+  };
+  using Rows = std::vector<int64_t>;
+  EXPECT_EQ(rows_of({"坏事", "好事", "其他"}), (Rows{0, 1, 2}));
+  EXPECT_EQ(rows_of({"其他", "坏事", "好事"}), (Rows{2, 0, 1}));
+  EXPECT_EQ(rows_of({"0", "1", "2"}), (Rows{0, 1, 2}));
+  // Other classes, though as many.
+  EXPECT_EQ(rows_of({"坏事", "好事", "怪事"}), Rows{});
+  replace("config.json", [&] {
+    BertConfig config = small_config();
+    config.labels = {"NEUTRAL", "Negative", "POSITIVE"};
+    return to_json(config);
+  }());
+  EXPECT_EQ(rows_of({"negative", "neutral", "positive"}), (Rows{1, 0, 2}));
+  replace("config.json", [&] {
+    BertConfig config = small_config();
+    config.labels = {"LABEL_0", "LABEL_1", "LABEL_2"};
+    return to_json(config);
+  }());
+  EXPECT_EQ(rows_of({"b", "a", "c"}), (Rows{0, 1, 2}));
+}
+
+// Whatever config.json says, no memory is taken for a model of which the files have no tensors.
+TEST_F(TextModelTest, SizesAreComparedWithTheFilesBeforeAModelIsMade) {
+  write(module_state(*model_));
+  const size_t before = memory_use().virtual_bytes;
+  const auto expect = [&](const BertConfig& config, const char* says) {
+    replace("config.json", to_json(config));
+    EXPECT_THAT(refused(), HasSubstr(says));
+    EXPECT_THAT(message_of<CheckpointError>([&] { load_bert(folder_, {"a", "b"}); }),
+                HasSubstr(says));
+  };
+  BertConfig config = small_config();
+  config.num_hidden_layers = 1'000'000'000;
+  expect(config,
+         "config.json: num_hidden_layers is 1000000000, and there are tensors of 2 layers; "
+         "model.safetensors does not belong to it");
+  config = small_config();
+  config.vocab_size = 387'000'001;
+  expect(config, "its sizes are of a model of 3096");
+  config = small_config();
+  config.max_position_embeddings = config.type_vocab_size = config.intermediate_size =
+      config.hidden_size = 1 << 30;
+  expect(config, "a model of 9000000000000000 parameters");
+  EXPECT_LT(memory_use().virtual_bytes, before + (size_t{1} << 30));
 }
 
 TEST_F(TextModelTest, SaysInOneLineWhatIsWrong) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/pretrained/language_model.h"
@@ -54,19 +55,37 @@ std::vector<int64_t> ends_of(const LmTokenizer& tokenizer, bool rows) {
   return {};
 }
 
-// The first line of a text that says something, or a third of it, up to twenty characters.
-std::string opening_of(const std::string& text) {
-  constexpr size_t kMost = 20;
-  const size_t from = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  const size_t line = std::min(text.find('\n', from), text.size());
-  std::string opening;
-  size_t count = 0;
-  for (size_t at = from; at < line && count < kMost && 3 * (at - from) <= line - from; ++count) {
-    const size_t length = utf8_character(std::string_view(text).substr(at)).length;
-    opening += text.substr(at, length);
-    at += length;
+// The first line of a text that says something, or else the longest: a text that begins where another was cut may
+// begin with a mark alone.
+constexpr size_t kEnough = 12;  // bytes
+std::string_view telling_line(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  std::string_view longest;
+  while (!text.empty() && longest.size() < kEnough) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
+    line = line.substr(0, line.find_last_not_of(kSpace) + 1);
+    if (line.size() > longest.size()) longest = line;
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
-  return opening;
+  return longest;
+}
+
+// A third of such a line, up to twenty characters.
+std::string opening_of(const std::vector<std::string>& texts) {
+  constexpr size_t kMost = 20;
+  std::string_view line;
+  for (size_t i = 0; i < std::min(texts.size(), kMost); ++i) {
+    const std::string_view told = telling_line(texts[i]);
+    if (told.size() <= line.size()) continue;
+    line = told;
+    if (line.size() >= kEnough) break;
+  }
+  size_t at = 0;
+  for (size_t count = 0; at < line.size() && count < kMost && 3 * at <= line.size(); ++count)
+    at += utf8_character(line.substr(at)).length;
+  return std::string(line.substr(0, at));
 }
 
 }  // namespace
@@ -83,8 +102,12 @@ LmData load_lm_data(const LmInput& input) {
                 .dev = {},
                 .tokenizer = find_lm_tokenizer(input, texts),
                 .end_ids = {},
-                .opening = opening_of(texts.dev.front())};
+                .opening = opening_of(texts.dev)};
+  loaded.unread = texts.unread;
   loaded.end_ids = ends_of(loaded.tokenizer, texts.rows);
+  const fs::path generation = fs::path(input.model) / kGenerationConfig;
+  if (input.tokenizer.empty() && fs::is_regular_file(generation))
+    loaded.generation_config = read_small_file(generation);
   data_errors_of(input.data, [&] {
     const auto tokens = tokens_of(loaded.tokenizer, texts.train, texts.rows);
     loaded.train = {tokens, input.context};
@@ -130,7 +153,9 @@ std::function<void(const std::string& name, int64_t begin, const at::Tensor& par
 }
 
 CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data) {
-  return {.config_json = to_json(model->config()), .others = data.tokenizer.files()};
+  CheckpointFiles files{.config_json = to_json(model->config()), .others = data.tokenizer.files()};
+  if (!data.generation_config.empty()) files.others[kGenerationConfig] = data.generation_config;
+  return files;
 }
 
 }  // namespace lockstep

@@ -33,6 +33,10 @@ struct LmData {
   tokenizers::LmTokenizer tokenizer;
   std::vector<int64_t> end_ids;  // tokens that end a text; empty where none does
   std::string opening;           // the first characters of a dev text: a prompt to try
+  // The text of the model's generation_config.json, which a checkpoint keeps; "" where it has none, or where
+  // the tokenizer is another one.
+  std::string generation_config = {};
+  std::vector<std::string> unread = {};  // LanguageTexts'
 };
 
 // A text of rows ends with the tokenizer's token for that, or else with its newline. Throws DataError

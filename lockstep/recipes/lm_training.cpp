@@ -46,6 +46,7 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
   const auto start = std::chrono::steady_clock::now();
   check_ranks(comm, config);
   const LmData texts = load_lm_data(lm_input(config));
+  say_unread(comm, options, config.data, texts.unread);
   const double targets_a_token =
       static_cast<double>(texts.train.targets()) / static_cast<double>(texts.train.tokens());
   using LmRecipe = AdamWRecipe<TransformerLm, data::TokenWindows, LmLoss>;

@@ -15,6 +15,9 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/memory_limit.h"
+#include "lockstep/core/output.h"
+#include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipes.h"
@@ -134,6 +137,15 @@ void check_ranks(const Communicator& comm, const TrainConfig& config) {
   throw InvalidArgument("lockstep train: the configuration is for " + std::to_string(config.nproc) +
                         " ranks and not resolved for the " + std::to_string(comm.size()) +
                         " that there are");
+}
+
+void say(const Communicator& comm, const TrainRunOptions& options, const std::string& line) {
+  if (comm.rank() == 0 && options.progress) write_all(STDERR_FILENO, printable(line) + "\n");
+}
+
+void say_unread(const Communicator& comm, const TrainRunOptions& options, const std::string& data,
+                const std::vector<std::string>& unread) {
+  if (!unread.empty()) say(comm, options, data + ": not read: " + joined(unread));
 }
 
 TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
@@ -269,7 +281,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
     RunResult recorded = record->finish();
     recorded.epochs = static_cast<double>(recorded.steps) / static_cast<double>(steps_per_epoch);
     on_root(comm, [&] {
-      write_file_aside(
+      write_output_file(
           options.record,
           to_json(recorded).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     });

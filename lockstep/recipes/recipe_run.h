@@ -39,6 +39,12 @@ struct TrainRunOptions {
   std::shared_ptr<Strategy> strategy = nullptr;
 };
 
+// A line for whoever looks at rank 0's stderr, where options.progress is.
+void say(const Communicator& comm, const TrainRunOptions& options, const std::string& line);
+// "DATA: not read: test.txt"; nothing where all was.
+void say_unread(const Communicator& comm, const TrainRunOptions& options, const std::string& data,
+                const std::vector<std::string>& unread);
+
 // How a run ended. The same on every rank.
 struct TrainResult {
   TrainerState state;

@@ -46,7 +46,8 @@ TextData load_text_data(const TextInput& input) {
       .dev = {},
       .labels = data.labels,
       .tokenizer = find_tokenizer(input),
-      .preparation = {.preprocessing = data.preprocessing, .max_length = input.max_length}};
+      .preparation = {.preprocessing = data.preprocessing, .max_length = input.max_length},
+      .unread = data.unread};
   const data::CollateOptions options{.padding = padding_of(input.padding),
                                      .max_length = input.max_length};
   texts.train = {data.train, texts.tokenizer, options};
@@ -54,9 +55,10 @@ TextData load_text_data(const TextInput& input) {
   return texts;
 }
 
-BertClassifier make_text_model(const TextInput& input, const TextData& data) {
+BertClassifier make_text_model(const TextInput& input, const TextData& data,
+                               std::vector<std::string>* drawn) {
   if (fs::is_directory(input.model)) {
-    BertClassifier model = load_bert(input.model, data.labels);
+    BertClassifier model = load_bert(input.model, data.labels, drawn);
     const BertConfig& config = model->config();
     if (input.max_length > config.max_position_embeddings)
       throw InvalidArgument("max_length is " + std::to_string(input.max_length) + "; " +

@@ -30,14 +30,16 @@ struct TextData {
   std::vector<std::string> labels;
   tokenizers::BertTokenizer tokenizer;
   TextPreparation preparation;
+  std::vector<std::string> unread = {};  // TextClassification's
 };
 
 // Throws DataError, CheckpointError; InvalidArgument for a missing vocabulary and an unknown padding.
 TextData load_text_data(const TextInput& input);
 
 // Drawn from the default generator, or of the directory: then a classifier of other classes is drawn
-// anew. Throws CheckpointError, InvalidArgument.
-BertClassifier make_text_model(const TextInput& input, const TextData& data);
+// anew, and `drawn`, if given, says what was (load_bert()). Throws CheckpointError, InvalidArgument.
+BertClassifier make_text_model(const TextInput& input, const TextData& data,
+                               std::vector<std::string>* drawn = nullptr);
 
 // The files of a checkpoint beside the parameters: transformers opens it.
 CheckpointFiles text_checkpoint_files(const BertClassifier& model, const TextData& data);

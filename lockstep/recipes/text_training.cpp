@@ -24,12 +24,17 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
   const auto start = std::chrono::steady_clock::now();
   check_ranks(comm, config);
   const TextData texts = load_text_data(text_input(config));
+  say_unread(comm, options, config.data, texts.unread);
   const AdamWRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
       .make =
           [&] {
-            BertClassifier model = make_text_model(text_input(config), texts);
+            std::vector<std::string> drawn;
+            BertClassifier model = make_text_model(text_input(config), texts, &drawn);
+            if (!drawn.empty())
+              say(comm, options,
+                  config.model + ": has no " + joined(drawn) + " for these classes; drawn anew");
             if (config.gradient_checkpointing)
               checkpoint_layers<BertUnit::Signature>(*model, {.names = {"bert.encoder.layer.*"}});
             return model;

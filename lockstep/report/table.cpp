@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/report/text_width.h"
 
 namespace lockstep {
@@ -26,6 +27,7 @@ void Table::add(std::vector<std::string> cells) {
     throw InvalidArgument("Table::add: " + std::to_string(cells.size()) + " cells for " +
                           std::to_string(columns_.size()) + " columns");
   }
+  for (std::string& cell : cells) cell = printable(cell);
   rows_.push_back(std::move(cells));
 }
 

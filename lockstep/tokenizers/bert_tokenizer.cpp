@@ -94,13 +94,6 @@ BertTokenizer BertTokenizer::load(const fs::path& path, const BertTokenizerOptio
 }
 
 std::map<std::string, std::string> BertTokenizer::files() const {
-  if (!state_->lossless_as_vocabulary) {
-    throw InvalidArgument(state_->name +
-                          ": its added tokens or settings have no place in a vocab.txt; copy the "
-                          "tokenizer.json instead");
-  }
-  std::string lines;
-  for (const std::string& token : state_->tokens) lines += token + "\n";
   const BertTokenizerOptions& options = state_->options;
   nlohmann::ordered_json config = {
       {"tokenizer_class", "BertTokenizer"}, {"do_lower_case", options.lowercase},
@@ -109,7 +102,14 @@ std::map<std::string, std::string> BertTokenizer::files() const {
       {"pad_token", options.pad_token},     {"cls_token", options.cls_token},
       {"mask_token", options.mask_token}};
   if (options.strip_accents) config["strip_accents"] = *options.strip_accents;
-  return {{"vocab.txt", std::move(lines)}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+  std::map<std::string, std::string> files{{"tokenizer_config.json", config.dump(2) + "\n"}};
+  if (!state_->json.empty()) {
+    files["tokenizer.json"] = state_->json;
+    return files;
+  }
+  std::string& lines = files["vocab.txt"];
+  for (const std::string& token : state_->tokens) lines += token + "\n";
+  return files;
 }
 
 void BertTokenizer::save(const fs::path& directory) const {

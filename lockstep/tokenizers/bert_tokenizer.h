@@ -44,8 +44,9 @@ struct BertTokenizerOptions {
 class BertTokenizer {
  public:
   // vocab.txt: one token a line, split at '\n' alone (a '\r' before it goes), the id being the
-  // line's number from 0. Throws DataError that names the file and the line: missing, not UTF-8,
-  // empty, a token twice, no [UNK], [CLS], [SEP], [PAD].
+  // line's number from 0. A byte order mark and empty lines at the end are left out; of a token that
+  // is there twice the later id counts, as in transformers. Throws DataError that names the file and
+  // the line: missing, not UTF-8, empty, no [UNK], [CLS], [SEP], [PAD].
   static BertTokenizer from_vocab(const std::filesystem::path& file,
                                   const BertTokenizerOptions& options = {});
   // The same from tokens in memory; `name` stands for the file in messages.
@@ -64,11 +65,10 @@ class BertTokenizer {
   // for what neither says. Throws DataError.
   static BertTokenizer load(const std::filesystem::path& path,
                             const BertTokenizerOptions& fallback = {});
-  // vocab.txt and tokenizer_config.json, which load() and transformers read, by name. Throws
-  // InvalidArgument if added tokens of a tokenizer.json would be lost.
+  // vocab.txt and tokenizer_config.json, which load() and transformers read, by name. Where a
+  // tokenizer.json was read that says more (added tokens), that file in place of vocab.txt.
   std::map<std::string, std::string> files() const;
-  // Writes them into an existing directory, each whole or not at all. Throws as files(), and
-  // SystemError.
+  // Writes them into an existing directory, each whole or not at all. Throws SystemError.
   void save(const std::filesystem::path& directory) const;
 
   // Throws InvalidArgument if options.max_length has no room for the special tokens, or the text

@@ -61,6 +61,15 @@ Characters Characters::parse(std::string_view json, std::string_view name) {
   return Characters(std::move(codes));
 }
 
+// Some of those that may stand in its place.
+std::string Characters::known() const {
+  constexpr size_t kMost = 60;  // bytes
+  std::string some;
+  for (const char32_t code : codes_)
+    if (code > U' ') append_utf8(some, code);
+  return "; it has " + std::to_string(codes_.size()) + ": " + printable(some, kMost);
+}
+
 std::vector<int32_t> Characters::encode(std::string_view text) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size());
@@ -70,7 +79,7 @@ std::vector<int32_t> Characters::encode(std::string_view text) const {
     if (!character.valid || found == ids_.end()) {
       throw DataError("the text's " + line_of(text, at) + " has " +
                       (character.valid ? shown(text_of_code(character.code)) +
-                                             ", a character that the vocabulary lacks"
+                                             ", a character that the vocabulary lacks" + known()
                                        : std::string("bytes that are no UTF-8")));
     }
     ids.push_back(found->second);

@@ -36,6 +36,7 @@ class Characters {
 
  private:
   explicit Characters(std::vector<char32_t> codes);
+  std::string known() const;
 
   std::vector<char32_t> codes_;  // by id
   std::unordered_map<char32_t, int32_t> ids_;

@@ -32,7 +32,8 @@ TEST(Characters, FilesAreReadBack) {
 TEST(Characters, WhatIsWrongIsNamed) {
   const Characters characters = Characters::of("ab\n", "t.txt");
   const auto line = [](const auto& run) { return message_of<DataError>(run); };
-  EXPECT_THAT(line([&] { characters.encode("a\nbx"); }), HasSubstr("line 2 has \"x\""));
+  EXPECT_THAT(line([&] { characters.encode("a\nbx"); }),
+              HasSubstr("line 2 has \"x\", a character that the vocabulary lacks; it has 3: ab"));
   EXPECT_THAT(line([&] { characters.encode("a\xff"); }), HasSubstr("no UTF-8"));
   EXPECT_THAT(line([] { Characters::of("", "t.txt"); }), HasSubstr("t.txt: is empty"));
   EXPECT_THAT(line([] { Characters::of("a\n\xff", "t.txt"); }), HasSubstr("line 2 is not UTF-8"));

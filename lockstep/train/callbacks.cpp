@@ -19,6 +19,18 @@ int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch, int64
   return max_steps > before ? std::min(steps_per_epoch, max_steps - before) : steps_per_epoch;
 }
 
+bool counts_in_diff(std::string_view member) {
+  constexpr std::string_view kMachines[] = {
+      "seconds", "minutes", "time", "timestamp", "date",
+      // StragglerCallback's; where no rank was late they are not there.
+      "straggler_rank", "straggler_since_step", "straggler_host"};
+  constexpr std::string_view kEnds[] = {"_s",          "_ms",      "_seconds",
+                                        "_per_second", "_runtime", "_time"};
+  return std::find(std::begin(kMachines), std::end(kMachines), member) == std::end(kMachines) &&
+         std::none_of(std::begin(kEnds), std::end(kEnds),
+                      [&](std::string_view end) { return member.ends_with(end); });
+}
+
 void MetricsCallback::on_log(const TrainerState& state, const LogEvent& event) {
   nlohmann::ordered_json line{{"type", "train"},
                               {"step", state.step},

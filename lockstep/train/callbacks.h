@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/report/jsonl.h"
 #include "lockstep/report/progress_bar.h"
@@ -15,6 +16,11 @@ int64_t epoch_number(const TrainerState& state);
 
 // The steps that there will be of the epoch that a state is in: up to `max_steps` of the run (0: no limit).
 int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch, int64_t max_steps);
+
+// Whether a member of metrics.jsonl is what two runs of the same numbers have alike. Others are the machine's: how
+// long something took, how fast it went, which rank was late. lockstep diff passes over them. Whoever writes a new
+// member says so in the list of this function, where its end does not ("_s", "_per_second", ...).
+bool counts_in_diff(std::string_view member);
 
 // Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds", the event's figures and texts} and
 // a line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, the evaluation's

@@ -5,6 +5,8 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/json_object.h"
+#include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 
 namespace lockstep::settings {
 
@@ -63,6 +65,27 @@ void check_choice(const char* name, const std::string& value,
   for (size_t i = 0; i < choices.size(); ++i)
     text += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + choices[i];
   refuse(name, "'" + value + "'", text);
+}
+
+void check_keys(const json& object, const std::string& source,
+                const std::vector<std::string>& names, const std::string& otherwise) {
+  struct Unknown {
+    std::string key, near;
+  };
+  std::vector<Unknown> unknown;
+  for (const auto& item : object.items()) {
+    if (std::find(names.begin(), names.end(), item.key()) == names.end())
+      unknown.push_back({"'" + printable(item.key(), 80) + "'", nearest_name(item.key(), names)});
+  }
+  if (unknown.empty()) return;
+  const std::string& near = unknown.front().near;
+  if (unknown.size() == 1)
+    throw InvalidArgument(source + ": unknown key " + unknown.front().key +
+                          (near.empty() ? otherwise : "; did you mean '" + near + "'?"));
+  std::vector<std::string> listed;
+  for (const Unknown& each : unknown)
+    listed.push_back(each.key + (each.near.empty() ? "" : " (did you mean '" + each.near + "'?)"));
+  throw InvalidArgument(source + ": unknown keys " + joined(listed) + otherwise);
 }
 
 json parse_object(std::string_view text, const std::string& source) {

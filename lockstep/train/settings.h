@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
 
 namespace lockstep::settings {
 
@@ -45,26 +44,23 @@ void read_into(const nlohmann::json& json, const std::string& where, std::option
 // A JSON object. Throws InvalidArgument that begins with `source`.
 nlohmann::json parse_object(std::string_view text, const std::string& source);
 
+// Throws InvalidArgument that begins with `source` and names all keys of `object` that are not among `names`, with
+// the nearest of these, or else `otherwise`.
+void check_keys(const nlohmann::json& object, const std::string& source,
+                const std::vector<std::string>& names, const std::string& otherwise);
+
 // Reads the members of `object` into those of `config` that `visit(config, f)` shows, as
 // f(name, member). `otherwise`: the hint for an unknown key without a near one.
 template <typename Config, typename Visit>
 void read_members(const nlohmann::json& object, const std::string& source, Config& config,
                   const Visit& visit, const std::string& otherwise = "") {
-  for (const auto& item : object.items()) {
-    const std::string& key = item.key();
-    bool found = false;
-    std::vector<std::string> names;
-    visit(config, [&](const char* name, auto& member) {
-      names.emplace_back(name);
-      if (key != name) return;
-      found = true;
-      read_into(item.value(), source + ": " + key, member);
-    });
-    if (found) continue;
-    const std::string near = nearest_name(key, names);
-    throw InvalidArgument(source + ": unknown key '" + key + "'" +
-                          (near.empty() ? otherwise : "; did you mean '" + near + "'?"));
-  }
+  std::vector<std::string> names;
+  visit(config, [&](const char* name, auto&) { names.emplace_back(name); });
+  check_keys(object, source, names, otherwise);
+  visit(config, [&](const char* name, auto& member) {
+    const auto found = object.find(name);
+    if (found != object.end()) read_into(*found, source + ": " + name, member);
+  });
 }
 
 }  // namespace lockstep::settings

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <vector>
 
+#include "lockstep/core/json_object.h"
+#include "lockstep/core/text.h"
 #include "lockstep/train/settings.h"
 
 namespace lockstep {
@@ -47,6 +51,187 @@ void visit_arguments(Arguments& a, const Visit& visit) {
   visit("check_replicas", a.check_replicas);
   visit("evict_stragglers", a.evict_stragglers);
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
+}
+
+// Keys of transformers' TrainingArguments (5.24, and those that were there before) that change nothing here,
+// whatever they say: where logs, models and metrics go besides, what a device, a loader or a wrapper does for
+// speed, and what scripts alone look at.
+constexpr std::string_view kWithoutEffect[] = {"_n_gpu",
+                                               "average_tokens_across_devices",
+                                               "batch_eval_metrics",
+                                               "dataloader_persistent_workers",
+                                               "dataloader_pin_memory",
+                                               "dataloader_prefetch_factor",
+                                               "ddp_backend",
+                                               "ddp_broadcast_buffers",
+                                               "ddp_bucket_cap_mb",
+                                               "ddp_find_unused_parameters",
+                                               "ddp_timeout",
+                                               "dispatch_batches",
+                                               "distributed_state",
+                                               "do_eval",
+                                               "do_predict",
+                                               "do_train",
+                                               "enable_jit_checkpoint",
+                                               "eval_accumulation_steps",
+                                               "eval_do_concat_batches",
+                                               "eval_use_gather_object",
+                                               "fp16_backend",
+                                               "fp16_opt_level",
+                                               "fsdp_config",
+                                               "fsdp_min_num_params",
+                                               "fsdp_plugin_args",
+                                               "fsdp_transformer_layer_cls_to_wrap",
+                                               "full_determinism",
+                                               "gradient_checkpointing_kwargs",
+                                               "half_precision_backend",
+                                               "hub_always_push",
+                                               "hub_model_id",
+                                               "hub_private_repo",
+                                               "hub_revision",
+                                               "hub_strategy",
+                                               "hub_token",
+                                               "include_for_metrics",
+                                               "include_inputs_for_metrics",
+                                               "include_num_input_tokens_seen",
+                                               "include_tokens_per_second",
+                                               "jit_mode_eval",
+                                               "label_names",
+                                               "length_column_name",
+                                               "liger_kernel_config",
+                                               "local_rank",
+                                               "log_level",
+                                               "log_level_replica",
+                                               "log_on_each_node",
+                                               "logging_dir",
+                                               "logging_first_step",
+                                               "logging_nan_inf_filter",
+                                               "mixed_precision",
+                                               "mp_parameters",
+                                               "no_cuda",
+                                               "overwrite_output_dir",
+                                               "past_index",
+                                               "prediction_loss_only",
+                                               "project",
+                                               "push_to_hub_model_id",
+                                               "push_to_hub_organization",
+                                               "push_to_hub_token",
+                                               "ray_scope",
+                                               "remove_unused_columns",
+                                               "report_to",
+                                               "restore_callback_states_from_checkpoint",
+                                               "run_name",
+                                               "save_on_each_node",
+                                               "save_only_model",
+                                               "save_safetensors",
+                                               "skip_memory_metrics",
+                                               "tf32",
+                                               "torch_compile",
+                                               "torch_compile_backend",
+                                               "torch_compile_mode",
+                                               "torch_empty_cache_steps",
+                                               "torchdynamo",
+                                               "tpu_metrics_debug",
+                                               "tpu_num_cores",
+                                               "trackio_space_id",
+                                               "use_cache",
+                                               "use_cpu",
+                                               "use_ipex",
+                                               "use_legacy_prediction_loop",
+                                               "use_liger_kernel",
+                                               "use_mps_device"};
+
+// Those that would change a run, and of which the value that does not is taken alone: one of these, or what says
+// nothing (null, false, 0, "", an empty list or object).
+struct Fixed {
+  std::string_view key;
+  std::vector<std::string_view> values = {};
+};
+const std::vector<Fixed>& fixed_keys() {
+  static const std::vector<Fixed> keys{
+      {"auto_find_batch_size"},
+      {"bf16_full_eval"},
+      {"data_seed"},
+      {"debug"},
+      {"deepspeed"},
+      {"eval_delay"},
+      {"eval_on_start"},
+      {"fp16_full_eval"},
+      {"fsdp"},
+      {"gradient_checkpointing"},
+      {"ignore_data_skip"},
+      {"label_smoothing_factor"},
+      {"logging_strategy", {"steps"}},
+      {"lr_scheduler_kwargs"},
+      {"neftune_noise_alpha"},
+      {"optim", {"adamw_torch", "adamw_torch_fused", "adamw_hf"}},
+      {"optim_args"},
+      {"optim_target_modules"},
+      {"parallelism_config"},
+      {"per_gpu_eval_batch_size"},
+      {"per_gpu_train_batch_size"},
+      {"push_to_hub"},
+      {"split_batches"},
+      {"train_sampling_strategy", {"random"}},
+  };
+  return keys;
+}
+
+bool says_nothing(const nlohmann::json& value) {
+  return value.is_null() || value == false || (value.is_number() && value == 0) ||
+         ((value.is_string() || value.is_structured()) && value.empty()) || value == "";
+}
+
+// Takes the keys that are transformers' alone out of `object`. Throws InvalidArgument for what would be another run.
+void read_over(nlohmann::json& object, const std::string& source) {
+  const auto refuse = [&](std::string_view key, const nlohmann::json& value,
+                          const std::string& takes) {
+    settings::refuse(source + ": " + std::string(key), shown(value),
+                     takes + ", which is all that is known here, or leave it out");
+  };
+  for (const std::string_view key : kWithoutEffect) object.erase(std::string(key));
+  for (const Fixed& fixed : fixed_keys()) {
+    const auto found = object.find(std::string(fixed.key));
+    if (found == object.end()) continue;
+    const bool taken = std::any_of(fixed.values.begin(), fixed.values.end(),
+                                   [&](std::string_view value) { return *found == value; });
+    if (!taken && !says_nothing(*found))
+      refuse(fixed.key, *found, fixed.values.empty() ? "null" : joined(fixed.values, " or "));
+    object.erase(found);
+  }
+  const auto accelerator = object.find("accelerator_config");
+  if (accelerator == object.end()) return;
+  if (accelerator->is_object() &&
+      !says_nothing(accelerator->value("split_batches", nlohmann::json())))
+    refuse("accelerator_config.split_batches", (*accelerator)["split_batches"], "false");
+  object.erase(accelerator);
+}
+
+// What transformers calls otherwise, under the names here. A share of all steps as warmup_steps is its newer way to
+// say warmup_ratio.
+void rename_keys(nlohmann::json& object) {
+  if (object.contains("evaluation_strategy") && !object.contains("eval_strategy"))
+    object["eval_strategy"] = object["evaluation_strategy"];
+  object.erase("evaluation_strategy");
+  if (object.value("train_sampling_strategy", nlohmann::json()) == "group_by_length") {
+    object["group_by_length"] = true;
+    object.erase("train_sampling_strategy");
+  }
+  const nlohmann::json steps = object.value("warmup_steps", nlohmann::json());
+  if (steps.is_number_float() && steps > 0 && steps < 1) {
+    object["warmup_ratio"] = steps;
+    object.erase("warmup_steps");
+  }
+}
+
+// Null is transformers' default of these, and the value of TrainingArguments() here.
+void fill_nulls(nlohmann::json& object) {
+  const auto defaults = nlohmann::json::parse(to_json(TrainingArguments()));
+  for (const char* key : {"disable_tqdm", "metric_for_best_model", "output_dir",
+                          "resume_from_checkpoint", "save_total_limit", "warmup_ratio"}) {
+    const auto found = object.find(key);
+    if (found != object.end() && found->is_null()) *found = defaults.at(key);
+  }
 }
 
 void in_range(const char* name, double value, double least, double below) {
@@ -126,9 +311,13 @@ std::string to_json(const TrainingArguments& arguments) {
 
 TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,
                                                TrainingArguments base) {
-  settings::read_members(
-      settings::parse_object(text, source), source, base,
-      [](auto& arguments, const auto& each) { visit_arguments(arguments, each); });
+  nlohmann::json object = settings::parse_object(text, source);
+  rename_keys(object);
+  read_over(object, source);
+  fill_nulls(object);
+  settings::read_members(object, source, base, [](auto& arguments, const auto& each) {
+    visit_arguments(arguments, each);
+  });
   try {
     check(base);
   } catch (const InvalidArgument& error) {

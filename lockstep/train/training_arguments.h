@@ -65,9 +65,11 @@ struct TrainingArguments {
 // Throws InvalidArgument that names the first argument that makes no sense, alone or with another.
 void check(const TrainingArguments& arguments);
 
-// JSON of all arguments by name; reading takes those that are absent from `base`. Throws
-// InvalidArgument of one line that begins with `source`: an unknown name (with the nearest one), a
-// value of another type, and what check() throws.
+// JSON of all arguments by name; reading takes those that are absent from `base`. What transformers writes
+// (TrainingArguments.to_json_string(), 5.24) is read: its keys that change nothing here are read over, and those
+// that would change a run are, where they say that they do not. Throws InvalidArgument of one line that begins
+// with `source`: unknown names (all of them, with the nearest ones), a value of another type or of a key that
+// is not known here, and what check() throws.
 std::string to_json(const TrainingArguments& arguments);
 TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,
                                                TrainingArguments base = {});

@@ -22,7 +22,10 @@ void bert(const std::string& vocabulary) {
     const auto encoding = tokenizer.encode("The 天气 is[MASK] naïve, \xff");
     tokenizer.decode(encoding.ids, false);
     for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
-      if (tokenizer.id_of(tokenizer.token_of(id)) != id) std::abort();
+      // Of a token that is there twice the later id counts.
+      const std::string& token = tokenizer.token_of(id);
+      const auto found = tokenizer.id_of(token);
+      if (!found || *found < id || tokenizer.token_of(*found) != token) std::abort();
     }
   } catch (const lockstep::Error&) {
   }

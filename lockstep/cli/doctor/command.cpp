@@ -106,9 +106,8 @@ void check(const DoctorFlags& flags) {
 }
 
 void write_json(const DoctorFlags& flags, const nlohmann::ordered_json& json) {
-  if (!flags.json.empty())
-    write_file_aside(flags.json,
-                     json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_output_file(flags.json,
+                    json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 // "": there are some, or it is something else than a folder, which reading it says.
@@ -135,7 +134,7 @@ int look_at_traces(const DoctorFlags& flags) {
     return 0;
   }
   const TraceReport report = merge_traces(trace::read_traces(flags.trace));
-  write_stdout(format_report(report));
+  write_for_people(format_report(report), {flags.json});
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;
 }
@@ -185,7 +184,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   } else {
     findings = check_host();
   }
-  write_stdout(format_findings(findings));
+  write_for_people(format_findings(findings), {flags.json});
   write_json(flags, {{"findings", json_of(findings)}});
   return any_problem(findings) ? 1 : 0;
 }

@@ -12,12 +12,13 @@
 #include <sstream>
 
 #include "lockstep/cli/option_parsing.h"
-#include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/output.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -29,7 +30,7 @@ std::string first_line(std::string text) {
 }
 
 int report(const std::string& name, const std::string& message, int code) {
-  write_all(STDERR_FILENO, "lockstep " + name + ": " + first_line(message) + "\n");
+  write_all(STDERR_FILENO, "lockstep " + name + ": " + printable(first_line(message)) + "\n");
   return code;
 }
 
@@ -139,7 +140,15 @@ int run_guarded(const std::string& name, const std::function<int()>& command) {
 
 void write_json(const std::string& path, const nlohmann::ordered_json& json) {
   if (path.empty()) return;
-  write_file_aside(path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_output_file(path,
+                    json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void check_result_files(std::initializer_list<std::string> paths) {
+  for (const std::string& path : paths) {
+    check_output_file(path);
+    if (path == kStdoutName) std::cout.rdbuf(std::cerr.rdbuf());
+  }
 }
 
 fs::path self() {

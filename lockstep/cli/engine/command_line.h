@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -45,7 +46,11 @@ struct Told {
 // output cannot be written.
 int run_guarded(const std::string& name, const std::function<int()>& command);
 
-// `json` as a file, whole or not at all. Nothing if `path` is empty.
+// Before the work that leads to them: check_output_file() of each. Where one is "-", which is stdout, what the
+// command prints besides goes to stderr, so that the result is alone there.
+void check_result_files(std::initializer_list<std::string> paths);
+
+// `json` as a file, whole or not at all, or to stdout if `path` is "-". Nothing if it is empty.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 // This program's file.

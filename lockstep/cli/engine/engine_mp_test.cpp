@@ -413,17 +413,48 @@ TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
   EXPECT_EQ(said.out, "one two three four\nthree four\n");
   EXPECT_EQ(nlohmann::json::parse(dir.read("p.json"))[1].at("text"), " four\n");
 
+  // The result alone is on stdout, where it is to go there.
+  const Ended piped = run(dir, {"predict", "--checkpoint", dir / "l", "--prompt", "three",
+                                "--temperature", "0", "--json", "-"});
+  ASSERT_EQ(piped.exit_code, 0) << piped.err;
+  EXPECT_EQ(nlohmann::json::parse(piped.out)[0].at("text"), " four\n");
+  EXPECT_THAT(piped.err, HasSubstr("three four"));
+  EXPECT_FALSE(std::filesystem::exists("-"));
+
+  // What the model's own file says of predictions, options say otherwise; a run from it keeps the file.
+  dir.write("l/checkpoints/best/generation_config.json",
+            R"({"do_sample": false, "max_new_tokens": 3})");
+  const Ended own = run(dir, {"predict", "--checkpoint", dir / "l/checkpoints/best", "--prompt",
+                              "one t", "--json", "-"});
+  EXPECT_EQ(nlohmann::json::parse(own.out)[0].at("text"), "wo ") << own.err;
+  const Ended longer = run(dir, {"predict", "--checkpoint", dir / "l/checkpoints/best", "--prompt",
+                                 "one t", "--max-new-tokens", "5", "--json", "-"});
+  EXPECT_EQ(nlohmann::json::parse(longer.out)[0].at("text"), "wo th") << longer.err;
+  const Ended again = run(
+      dir, {"train", "lm", "--data", dir / "counting.jsonl", "--output", dir / "again", "--model",
+            dir / "l/checkpoints/best", "--context", "20", "--max-steps", "1", "--epochs", "1"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(dir.read("again/checkpoints/last/generation_config.json"),
+            dir.read("l/checkpoints/best/generation_config.json"));
+
   const auto refused = [&](const Arguments& more, const std::string& says) {
     Arguments arguments{"predict", "--checkpoint", dir / "l"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Ended ended = run(dir, arguments);
     EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    EXPECT_EQ(ended.out, "");
     EXPECT_THAT(ended.err, HasSubstr(says));
   };
   refused({"--text", "x"}, "is a language model; give --prompt");
   refused({"--prompt", "X"}, "a character that the vocabulary lacks");
-  refused({"--prompt", "o", "--top-p", "2"}, "top_p is 2");
-  refused({"--prompt", ""}, "the prompt is empty");
+  // Before a word is said, and by the options' names.
+  refused({"--prompt", "o", "--top-p", "2"}, "--top-p is 2.0; give more than 0");
+  refused({"--prompt", "o", "--temperature", "-1"}, "--temperature is -1.0; give 0 or more");
+  refused({"--prompt", "o", "--top-k", "-1"}, "--top-k is -1; give 0");
+  refused({"--prompt", "o", "--max-new-tokens", "0"}, "--max-new-tokens is 0; give 1 or more");
+  refused({"--prompt", ""}, "--prompt is empty");
+  refused({"--prompt", "o", "--prompt", "?"},
+          "has \"?\", a character that the vocabulary lacks; it has ");
 }
 
 TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {

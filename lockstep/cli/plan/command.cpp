@@ -150,9 +150,9 @@ void show_measured(const PlanFlags& flags) {
     }
   }();
   const MeasuredPipeline measured = parse_measured_pipeline(text, flags.measured);
-  write_stdout(text_of(measured));
-  if (!flags.svg.empty()) write_file_aside(flags.svg, pipeline_svg(measured));
-  if (!flags.json.empty()) write_file_aside(flags.json, pipeline_json(measured).dump(2) + "\n");
+  write_for_people(text_of(measured), {flags.svg, flags.json});
+  if (!flags.svg.empty()) write_output_file(flags.svg, pipeline_svg(measured));
+  write_output_file(flags.json, pipeline_json(measured).dump(2) + "\n");
 }
 
 }  // namespace
@@ -184,9 +184,9 @@ int plan_command(const std::vector<std::string>& arguments) {
   check_output_file(flags.svg);
   check_output_file(flags.json);
   const PlannedPipeline plan = plan_pipeline(flags.schedule, flags.size, times);
-  write_stdout(text_of(plan));
-  if (!flags.svg.empty()) write_file_aside(flags.svg, pipeline_svg(plan));
-  if (!flags.json.empty()) write_file_aside(flags.json, pipeline_json(plan).dump(2) + "\n");
+  write_for_people(text_of(plan), {flags.svg, flags.json});
+  if (!flags.svg.empty()) write_output_file(flags.svg, pipeline_svg(plan));
+  write_output_file(flags.json, pipeline_json(plan).dump(2) + "\n");
   return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -33,7 +34,37 @@ std::string_view checked_utf8(std::string_view text, std::string_view name) {
     const auto line = std::count(before.begin(), before.end(), '\n') + 1;
     refuse_file(name, "line " + std::to_string(line) + " is not UTF-8; convert the file to UTF-8");
   }
-  return text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text;
+  return without_byte_order_mark(text);
+}
+
+// Bytes of a number that JSON has not, at the beginning of `text`.
+size_t no_number(std::string_view text) {
+  for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+    if (text.starts_with(word)) return word.size();
+  return 0;
+}
+
+// NaN and Infinity, as Python and pandas write them, become null.
+std::string with_nulls(std::string_view text) {
+  std::string result;
+  bool quoted = false;
+  while (!text.empty()) {
+    const size_t word = quoted ? 0 : no_number(text);
+    const bool escaped = quoted && text.size() > 1 && text[0] == '\\';
+    if (text[0] == '"') quoted = !quoted;
+    const size_t length = word > 0 ? word : escaped ? 2 : 1;
+    result += word > 0 ? "null" : text.substr(0, length);
+    text.remove_prefix(length);
+  }
+  return result;
+}
+
+// Discarded where it is no JSON.
+json parse_leniently(std::string_view text) {
+  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded())
+    value = json::parse(with_nulls(text), nullptr, /*allow_exceptions=*/false);
+  return value;
 }
 
 // One row of a JSON file.
@@ -80,9 +111,12 @@ class JsonRow {
     return value.get<std::string>();
   }
   void label(const json& value) {
-    row_.label_is_number = value.is_number_integer();
+    constexpr double kMost = 1e15;  // whole numbers up to here are written as such
+    const double number = value.is_number_float() ? value.get<double>() : 0.5;
+    const bool whole = std::abs(number) < kMost && number == std::floor(number);
+    row_.label_is_number = value.is_number_integer() || whole;
     if (row_.label_is_number) {
-      row_.label = value.dump();
+      row_.label = whole ? std::to_string(static_cast<int64_t>(number)) : value.dump();
     } else if (value.is_string()) {
       row_.label = value.get<std::string>();
     } else {
@@ -99,16 +133,16 @@ void read_json_lines(std::string_view text, TextRows& rows) {
   for (const std::string& line : utf8_lines(text, rows.file)) {
     ++number;
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
-    const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const json value = parse_leniently(line);
     if (value.is_discarded()) rows.refuse(number, "is not JSON; each line is one row");
     rows.rows.push_back(JsonRow(rows, number).read(value));
   }
 }
 
 void read_json_array(std::string_view text, TextRows& rows) {
-  json value;
+  json value = parse_leniently(text);
   try {
-    value = json::parse(text);
+    if (value.is_discarded()) value = json::parse(text);  // says where
   } catch (const json::parse_error& error) {
     const auto before = text.substr(0, error.byte == 0 ? 0 : error.byte - 1);
     const auto line = std::count(before.begin(), before.end(), '\n') + 1;
@@ -199,6 +233,10 @@ void TextRows::refuse(int64_t at, const std::string& what) const {
   refuse_file(file, (array ? "row " + std::to_string(at) + " (from 0) "
                            : "line " + std::to_string(at) + " ") +
                         what);
+}
+
+std::string_view without_byte_order_mark(std::string_view text) {
+  return text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text;
 }
 
 std::vector<std::string> utf8_lines(std::string_view text, std::string_view name) {

@@ -33,6 +33,9 @@ TextRows read_text_rows(const std::filesystem::path& path);
 // The same of bytes in memory; `ending` without its point. For tests and fuzzers.
 TextRows parse_text_rows(std::string_view text, std::string_view ending, std::string name);
 
+// The mark is U+FEFF in UTF-8, as some editors begin a file with.
+std::string_view without_byte_order_mark(std::string_view text);
+
 // Lines without their ends ("\n" or "\r\n"); a last line that is empty does not count. Throws
 // DataError where `text` is not UTF-8. A byte order mark at the start is left out.
 std::vector<std::string> utf8_lines(std::string_view text, std::string_view name);

@@ -1,6 +1,7 @@
 // What the configurations of models read and refuse in one way.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -22,6 +23,11 @@ inline void check_size(const char* of, const char* name, int64_t value) {
   if (value < 1 || value > kMost)
     throw InvalidArgument(std::string(of) + ": " + name + " is " + std::to_string(value) +
                           "; it must be 1 or more");
+}
+
+// A count of parameters as a whole number, at most JsonObject::kMostWhole.
+inline int64_t counted(double parameters) {
+  return static_cast<int64_t>(std::min(parameters, static_cast<double>(JsonObject::kMostWhole)));
 }
 
 inline void check_probability(const char* of, const char* name, double value) {

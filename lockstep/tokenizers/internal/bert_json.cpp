@@ -105,18 +105,20 @@ BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name) 
     parts.options.pad_token = root.object("padding").text("pad_token", "[PAD]");
   parts.added = added_tokens_of(root, parts.tokens);
   const BertTokenizerOptions& options = parts.options;
+  bool lossless_as_vocabulary = true;
   for (const AddedToken& token : parts.added) {
     const bool usual =
         token.special && !token.normalized && !token.lstrip && !token.rstrip && !token.single_word;
     const bool named = token.content == options.unk_token || token.content == options.sep_token ||
                        token.content == options.pad_token || token.content == options.cls_token ||
                        token.content == options.mask_token;
-    parts.lossless_as_vocabulary = parts.lossless_as_vocabulary && usual && named;
+    lossless_as_vocabulary = lossless_as_vocabulary && usual && named;
   }
-  parts.lossless_as_vocabulary = parts.lossless_as_vocabulary && parts.added.size() >= 4 &&
-                                 parts.continuation == "##" && parts.longest_word == 100 &&
-                                 parts.cleanup && options.clean_text &&
-                                 parts.model_tokens == parts.tokens.size();
+  lossless_as_vocabulary = lossless_as_vocabulary && parts.added.size() >= 4 &&
+                           parts.continuation == "##" && parts.longest_word == 100 &&
+                           parts.cleanup && options.clean_text &&
+                           parts.model_tokens == parts.tokens.size();
+  if (!lossless_as_vocabulary) parts.json = text;
   return parts;
 }
 

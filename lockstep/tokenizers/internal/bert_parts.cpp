@@ -21,6 +21,7 @@ std::vector<std::string> vocabulary_lines(std::string_view text, std::string_vie
     lines.emplace_back(line);
     text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
   }
+  while (lines.size() > 1 && lines.back().empty()) lines.pop_back();
   if (lines.empty()) refuse(name, "is empty; a vocab.txt has one token a line");
   return lines;
 }

@@ -20,7 +20,8 @@ struct BertParts {
   std::string continuation = "##";       // what pieces within a word begin with
   size_t longest_word = 100;             // characters
   bool cleanup = true;                   // decoding puts no space before punctuation
-  bool lossless_as_vocabulary = true;    // vocab.txt and tokenizer_config.json say all of this
+  std::string json =
+      {};  // the tokenizer.json that says what vocab.txt has no place for; "": none does
 };
 
 // The lines of a vocab.txt. Throws DataError.

@@ -33,19 +33,15 @@ BertTokenizer::State::State(BertParts parts)
       special(tokens.size()),
       continuation(std::move(parts.continuation)),
       cleanup(parts.cleanup),
-      lossless_as_vocabulary(parts.lossless_as_vocabulary),
+      json(std::move(parts.json)),
       normalization_(normalization_of(options)) {
   size_t bytes = 0;
   for (const std::string& token : tokens) bytes += token.size();
   if (bytes > PieceTrie::kMostBytes)
     refuse(name, "has tokens of more than 16 million bytes; give a smaller vocabulary");
   for (size_t i = 0; i < tokens.size(); ++i) {
-    PieceTrie& trie = i < parts.model_tokens ? model_.trie : added_ids_;
-    const int32_t former = trie.insert(tokens[i], static_cast<int32_t>(i));
-    if (former != PieceTrie::kNoId) {
-      refuse(name, "line " + std::to_string(i + 1) + " has the token " + shown(tokens[i]) +
-                       " of line " + std::to_string(former + 1) + " again; each has its own id");
-    }
+    // Of a token that is there twice the later id counts, as in transformers.
+    (i < parts.model_tokens ? model_.trie : added_ids_).insert(tokens[i], static_cast<int32_t>(i));
   }
   unk_id = required(options.unk_token, "unknown");
   sep_id = required(options.sep_token, "separator");
@@ -63,7 +59,7 @@ BertTokenizer::State::State(BertParts parts)
     if (tokens[i].empty() || tokens[i].size() > 4) continue;
     const Utf8Character character = utf8_character(tokens[i]);
     if (character.length == tokens[i].size())
-      words.push_back({character.code, static_cast<int32_t>(i)});
+      words.push_back({character.code, model_.trie.find(tokens[i])});
   }
   words_.emplace(normalization_, words, unk_id);
   if (!normalized_.empty()) normalized_words_.emplace(BertNormalization{}, words, unk_id);

@@ -28,7 +28,8 @@ struct BertTokenizer::State {
   std::vector<std::string> tokens;  // by id
   std::vector<bool> special;        // by id
   std::string continuation;
-  bool cleanup, lossless_as_vocabulary;
+  bool cleanup;
+  std::string json;  // BertParts'
   int32_t unk_id, sep_id, pad_id, cls_id;
   std::optional<int32_t> mask_id;
 

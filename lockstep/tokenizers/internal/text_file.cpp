@@ -44,6 +44,8 @@ std::string read_vocabulary_file(const std::filesystem::path& path) {
     have += static_cast<size_t>(n);
   }
   text.resize(have);
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   return text;
 }
 
@@ -55,14 +57,7 @@ nlohmann::json parse_file(std::string_view text, std::string_view name) {
 
 std::string shown(std::string_view token) {
   constexpr size_t kMost = 40;
-  std::string text = "\"";
-  size_t at = 0;
-  while (at < token.size() && text.size() < kMost) {
-    const Utf8Character character = utf8_character(token.substr(at));
-    append_utf8(text, character.code < 0x20 || character.code == 0x7f ? U'?' : character.code);
-    at += character.length;
-  }
-  return text + (at < token.size() ? "...\"" : "\"");
+  return "\"" + printable(token, kMost) + "\"";
 }
 
 }  // namespace lockstep::tokenizers

@@ -14,7 +14,7 @@ namespace lockstep::tokenizers {
 // "line 3" of the byte at `position`.
 std::string line_of(std::string_view text, size_t position);
 
-// The whole file. Throws DataError: missing, not a regular file, unreadable, above 128 MiB.
+// The whole file, but for a byte order mark. Throws DataError: missing, not a regular file, unreadable, above 128 MiB.
 std::string read_vocabulary_file(const std::filesystem::path& path);
 
 // Throws DataError that says where `text` is not JSON.

@@ -43,7 +43,7 @@ void report_rows(const BenchArguments& arguments, const std::vector<BenchRow>& r
   std::cout << std::flush;
   write_json(arguments.json, bench_json(rows));
   write_json(arguments.fit, fit_json(fits));
-  if (!arguments.svg.empty()) write_file_aside(arguments.svg, bench_svg(rows));
+  if (!arguments.svg.empty()) write_output_file(arguments.svg, bench_svg(rows));
 }
 
 int run_rank(const BenchArguments& arguments) {
@@ -151,7 +151,7 @@ int bench_collectives(const Arguments& arguments) {
     const BenchArguments parsed = parse_bench_arguments(arguments);
     const auto job = launch::read_job_environment(process_env());
     if (job.launcher != launch::Launcher::kNone) return run_rank(parsed);
-    for (const std::string& path : {parsed.json, parsed.fit, parsed.svg}) check_output_file(path);
+    check_result_files({parsed.json, parsed.fit, parsed.svg});
     return start_all(parsed, arguments);
   });
 }

@@ -72,12 +72,12 @@ int bench_rpc(const Arguments& arguments) {
     if (!arguments.empty() && arguments[0] == "--process")
       return run_rpc_contender({arguments.begin() + 1, arguments.end()});
     RpcArguments parsed = parse_rpc_arguments(arguments);
-    for (const std::string& path : {parsed.json, parsed.svg}) check_output_file(path);
+    check_result_files({parsed.json, parsed.svg});
     leave_out_absent(parsed.measured, self().string());
     const std::vector<RpcRow> rows = measure_rpc(parsed.measured, self().string());
     std::cout << rpc_table(rows) << std::flush;
     write_json(parsed.json, rpc_json(rows));
-    if (!parsed.svg.empty()) write_file_aside(parsed.svg, rpc_svg(rows));
+    if (!parsed.svg.empty()) write_output_file(parsed.svg, rpc_svg(rows));
     return 0;
   });
 }

@@ -112,13 +112,13 @@ int bench_step(const Arguments& arguments) {
                      .turns = parsed.turns});
       return 0;
     }
-    for (const std::string& path : {parsed.json, parsed.svg}) check_output_file(path);
+    check_result_files({parsed.json, parsed.svg});
     leave_out_python(parsed.measured);
     if (parsed.measured.strategies.empty()) throw InvalidArgument("no strategy is left to measure");
     const std::vector<StepRow> rows = measure_steps(parsed.measured, self().string());
     std::cout << step_table(rows) << std::flush;
     write_json(parsed.json, step_json(parsed.measured.model, rows));
-    if (!parsed.svg.empty()) write_file_aside(parsed.svg, step_svg(parsed.measured.model, rows));
+    if (!parsed.svg.empty()) write_output_file(parsed.svg, step_svg(parsed.measured.model, rows));
     return 0;
   });
 }

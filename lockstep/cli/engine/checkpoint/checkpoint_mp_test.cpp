@@ -250,13 +250,26 @@ TEST(CheckpointCommand, WhatMayNotBeReadIsOneLine) {
   fs::permissions(dir / "shut", fs::perms::owner_all);
 }
 
+// As inspect and eval take it: its best or last checkpoint. And the result alone on stdout, where it is to go there.
+TEST(CheckpointCommand, ConvertsARunsFolder) {
+  const TestDirectory dir;
+  fs::create_directories(dir / "run/checkpoints");
+  write_checkpoint(dir / "run/checkpoints/last", example());
+  const Ended ended =
+      run(dir, {"checkpoint", "convert", dir / "run", dir / "m.safetensors", "--json", "-"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(nlohmann::json::parse(ended.out).at("in"), (dir / "run/checkpoints/last").string());
+  EXPECT_THAT(ended.err, HasSubstr("Wrote "));
+  EXPECT_TRUE(read_safetensors(dir / "m.safetensors").find("fc.weight")->equal(at::ones({3, 2})));
+}
+
 TEST(CheckpointCommand, ConvertsWhatPythonSaved) {
   const TestDirectory dir;
   const Ended ended =
       run(dir, {"checkpoint", "convert", seed("wrapped.pt"), dir / "out.safetensors", "--dtype",
                 "bfloat16", "--json", dir / "j"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("leading 'module.' of all names was left out"));
+  EXPECT_THAT(ended.out, HasSubstr("'module.' was left out of the names"));
   const Safetensors out = read_safetensors(dir / "out.safetensors");
   ASSERT_NE(out.find("weight"), nullptr);
   EXPECT_EQ(out.find("weight")->scalar_type(), at::kBFloat16);
@@ -312,6 +325,32 @@ TEST(DiffCommand, ComparesCheckpoints) {
   EXPECT_EQ(run(dir, {"diff", dir / "1.safetensors", dir / "2.safetensors", "--tolerance", "0.01"})
                 .exit_code,
             0);
+}
+
+// A terminal would take "\x1b]0;" for a command.
+TEST(DiffCommand, WhatStandsInFilesIsShownAndNotObeyed) {
+  const TestDirectory dir;
+  const std::string name = "a\x1b]0;b\x07\n\u009b";
+  for (const int value : {0, 1}) {
+    const std::string side = std::to_string(value);
+    write_safetensors(dir / ("s" + side), {{name, at::full({2}, value)}});
+    fs::create_directories(dir / ("run" + side));
+    dir.write("run" + side + "/metrics.jsonl",
+              nlohmann::json{{"step", 1}, {"type", name}, {name, name + side}}.dump() + "\n");
+  }
+  const auto shown = [&](const Arguments& arguments) {
+    const Ended ended = run(dir, arguments);
+    for (const std::string& text : {ended.out, ended.err}) {
+      EXPECT_THAT(text,
+                  AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\x07")), Not(HasSubstr("\u009b"))));
+    }
+    return ended.out + ended.err;
+  };
+  EXPECT_THAT(shown({"diff", dir / "s0", dir / "s1"}), HasSubstr("the first is a?]0;b???; 1 are"));
+  EXPECT_THAT(shown({"diff", dir / "run0", dir / "run1"}),
+              AllOf(HasSubstr("a?]0;b??? a?]0;b??? is \"a"), HasSubstr(R"(\u001b]0;b)")));
+  EXPECT_THAT(shown({"checkpoint", "inspect", dir / "s0"}), HasSubstr("a?]0;b???"));
+  EXPECT_THAT(shown({"checkpoint", "inspect", dir / ("no" + name)}), HasSubstr("noa?]0;b?"));
 }
 
 TEST(DiffCommand, ComparesRuns) {

@@ -8,6 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -33,7 +34,7 @@ void check(const ConvertArguments& arguments) {
   if (fs::exists(out) && !arguments.force)
     throw InvalidArgument(arguments.out + " exists; give --force to replace it");
   check_output_file(arguments.out);
-  check_output_file(arguments.json);
+  check_result_files({arguments.json});
 }
 
 // Integers and booleans stay what they are.
@@ -49,44 +50,47 @@ int checkpoint_convert(const Arguments& words) {
   return run_guarded("checkpoint convert", [&] {
     CLI::App app(
         "Writes the tensors of a file as a safetensors file. Files of Python's torch.save are read "
-        "without running any of their code: tensors, numbers and text only. A leading 'module.' of "
-        "all names, which PyTorch's wrappers write, is left out.",
+        "without running any of their code: tensors, numbers and text only. What PyTorch's "
+        "wrappers "
+        "write into names ('module.', '_orig_mod.') is left out.",
         "lockstep checkpoint convert");
     ConvertArguments arguments;
     std::vector<std::string> dtypes;
     for (const auto& [name, dtype] : float_dtypes()) dtypes.push_back(name);
-    app.add_option("IN", arguments.in,
-                   "checkpoint, Hugging Face directory, .safetensors, .pt, or the .index.json of "
-                   "several")
+    app.add_option(
+           "IN", arguments.in,
+           "checkpoint, output directory of a run, Hugging Face directory, .safetensors, .pt, "
+           "or the .index.json of several")
         ->required();
     app.add_option("OUT", arguments.out, "the .safetensors file to write")->required();
     app.add_option("--dtype", arguments.dtype,
                    "convert floating-point tensors: " + joined(dtypes) + " [as they are]")
         ->check(CLI::IsMember(dtypes));
-    app.add_flag("--keep-prefix", arguments.keep_prefix, "keep a leading 'module.'");
+    app.add_flag("--keep-prefix", arguments.keep_prefix, "keep what wrappers write into names");
     app.add_flag("--force", arguments.force, "replace OUT if it exists");
     app.add_option("--json", arguments.json, "also write what was done to this file");
     parse(app, words);
     check(arguments);
-    TensorFile file = read_tensor_file(arguments.in);
+    const fs::path in = checkpoint_meant(arguments.in);
+    TensorFile file = read_tensor_file(in);
     NamedTensors& tensors = file.contents.tensors;
-    const bool stripped = !arguments.keep_prefix && strip_module_prefix(&tensors);
+    const std::string stripped = arguments.keep_prefix ? "" : strip_wrapper_prefixes(&tensors);
     if (!arguments.dtype.empty()) to_dtype(&tensors, float_dtypes().at(arguments.dtype));
     // What Hugging Face's libraries ask for.
     file.contents.metadata["format"] = "pt";
     const FileSum sum = write_safetensors(arguments.out, tensors, file.contents.metadata);
     std::cout << "Wrote " << arguments.out << ": " << tensors.size() << " tensors, " << sum.bytes
               << " bytes, XXH3-64 " << checksum_text(sum.xxh3) << '\n';
-    if (stripped) std::cout << "A leading 'module.' of all names was left out.\n";
+    if (!stripped.empty()) std::cout << "'" << stripped << "' was left out of the names.\n";
     if (!file.left_out.empty())
-      std::cout << "Left out, not being tensors: " << joined(file.left_out) << '\n';
+      std::cout << "Left out, not being tensors: " << printable(joined(file.left_out)) << '\n';
     std::cout << std::flush;
-    write_json(arguments.json, {{"in", arguments.in},
+    write_json(arguments.json, {{"in", in.string()},
                                 {"out", arguments.out},
                                 {"tensors", tensors.size()},
                                 {"bytes", sum.bytes},
                                 {"xxh3", checksum_text(sum.xxh3)},
-                                {"prefix_left_out", stripped},
+                                {"prefix_left_out", !stripped.empty()},
                                 {"found_in", file.found_in},
                                 {"left_out", file.left_out}});
     return 0;

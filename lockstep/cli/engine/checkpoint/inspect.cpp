@@ -13,8 +13,8 @@
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
@@ -149,12 +149,9 @@ void print_trainer(const Json& trainer) {
 }
 
 // One line a value, whatever it holds.
-std::string in_one_line(std::string text) {
+std::string in_one_line(std::string_view text) {
   constexpr size_t kMost = 100;
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text.size() > kMost ? text.substr(0, kMost) + "..." : text;
+  return printable(text, kMost);
 }
 
 void print(const Inspected& inspected, bool summary) {
@@ -176,7 +173,7 @@ void print(const Inspected& inspected, bool summary) {
             << " parameters, " << inspected.bytes << " bytes\n";
   for (const auto& [key, value] : model.contents.metadata)
     std::cout << "metadata " << in_one_line(key) << ": " << in_one_line(value) << '\n';
-  if (!model.found_in.empty()) std::cout << "found under " << model.found_in << '\n';
+  if (!model.found_in.empty()) std::cout << "found under " << in_one_line(model.found_in) << '\n';
   if (!model.left_out.empty()) {
     std::vector<std::string> names;
     names.reserve(model.left_out.size());
@@ -255,7 +252,7 @@ int checkpoint_inspect(const Arguments& arguments) {
     app.add_flag("--summary", summary, "without the list of tensors");
     app.add_option("--json", json_path, "also write it to this file, tensors included");
     parse(app, arguments);
-    check_output_file(json_path);
+    check_result_files({json_path});
     const Inspected inspected = inspect(path);
     const std::vector<std::string> damaged = damaged_files(inspected);
     if (damaged.empty())

@@ -7,7 +7,6 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/output.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -47,7 +46,7 @@ int reshard(const ReshardArguments& arguments) {
   if (fs::exists(out) && !arguments.force)
     throw InvalidArgument(arguments.out + " exists; give --force to replace it");
   if (fs::exists(out)) check_replaceable(out);
-  check_output_file(arguments.json);
+  check_result_files({arguments.json});
   reshard_checkpoint(in, out, arguments.files);
   uint64_t bytes = 0;
   const FileSums sums = read_checksums(out);

@@ -212,7 +212,7 @@ int compare_parallelism(const Arguments& arguments) {
     DividedPlan plan = plan_divided(parsed.settings);
     if (plan.ways.empty())
       throw InvalidArgument("no way fits; the first: " + plan.left_out.front().why);
-    check_output_file(parsed.json);
+    check_result_files({parsed.json});
     const OutputFolder output(parsed.output);
     return Measuring(parsed, std::move(plan)).run();
   });

@@ -70,7 +70,7 @@ OutputFolder check_programs_input(MethodsArguments& arguments) {
   check_model(arguments.model);
   if (!arguments.vocab.empty()) tokenizers::BertTokenizer::load(arguments.vocab);
   OutputFolder output(arguments.output);
-  check_output_file(arguments.json);
+  check_result_files({arguments.json});
   check_data(arguments);
   if (arguments.threads == 0)
     arguments.threads = std::max<int64_t>(1, usable_cpu_count() / arguments.nproc);

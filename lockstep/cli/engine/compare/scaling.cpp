@@ -206,7 +206,7 @@ int compare_scaling(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     const CompareArguments parsed = parse_compare_arguments(arguments);
     const OutputFolder output(parsed.output);
-    check_output_file(parsed.json);
+    check_result_files({parsed.json});
     if (parsed.digits) data::generate_digits(parsed.data);
     for (const int64_t size : parsed.sizes) {  // all of them, before the first one runs for minutes
       const TrainArguments train = parse_train_arguments(arguments_of(parsed, size));

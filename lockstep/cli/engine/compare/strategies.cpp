@@ -178,7 +178,7 @@ int compare_strategies(const Arguments& arguments) {
     if (launch::read_job_environment(process_env()).launcher != launch::Launcher::kNone)
       throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
     const OutputFolder output(parsed.output);
-    check_output_file(parsed.json);
+    check_result_files({parsed.json});
     const Recipe& recipe = recipe_of(parsed.recipe);
     const bool built_in = parsed.data.empty() || parsed.data == recipe.built_in;
     Comparison begun = comparison_of_this_machine();

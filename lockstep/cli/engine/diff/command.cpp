@@ -10,7 +10,8 @@
 #include "lockstep/cli/engine/diff/run_diff.h"
 #include "lockstep/cli/engine/diff/tensor_diff.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/output.h"
+#include "lockstep/core/json_object.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
@@ -113,7 +114,7 @@ void print(const TensorsDiff& diff, const std::string& title) {
     return;
   }
   std::cout << diff.differences.size() << " tensors differ, the first is "
-            << diff.differences[0].name << "; " << diff.compared << " are in both";
+            << printable(diff.differences[0].name) << "; " << diff.compared << " are in both";
   if (diff.max_abs > 0) {
     std::cout << " and differ by at most " << three_digits(diff.max_abs) << " (relative "
               << three_digits(diff.max_rel) << ')';
@@ -146,12 +147,13 @@ void print(const RunsDiff& diff) {
     return;
   }
   const RunDifference& first = *diff.first;
-  const std::string record = (first.type.empty() ? "" : first.type + " ");
+  const std::string record = first.type.empty() ? "" : printable(first.type) + " ";
   std::cout << "metrics.jsonl: first difference at step " << first.step << ": ";
   if (first.key.empty())
     std::cout << "only " << (first.a.is_null() ? "B" : "A") << " has a " << record << "record\n";
   else
-    std::cout << record << first.key << " is " << first.a << " and " << first.b << '\n';
+    std::cout << record << printable(first.key) << " is " << shown(first.a) << " and "
+              << shown(first.b) << '\n';
   std::cout << diff.different << " records differ, " << diff.records << " are in both\n";
 }
 
@@ -196,7 +198,7 @@ int diff_command(const Arguments& words) {
     app.add_option("--json", arguments.json, "also write the result to this file");
     parse(app, words);
     if (!(arguments.tolerance >= 0)) throw InvalidArgument("--tolerance: give 0 or more");
-    check_output_file(arguments.json);
+    check_result_files({arguments.json});
     for (const std::string& path : {arguments.a, arguments.b}) {
       if (!fs::exists(path)) throw InvalidArgument(path + " does not exist");
     }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep::engine {
 namespace {
@@ -48,7 +49,7 @@ std::optional<RunDifference> first_difference(const RecordKey& key, const json& 
     for (const auto& [name, value] : record->items()) members.insert(name);
   }
   for (const std::string& name : members) {
-    if (is_timing(name)) continue;
+    if (!counts_in_diff(name)) continue;
     const json left = a.contains(name) ? a.at(name) : json();
     const json right = b.contains(name) ? b.at(name) : json();
     if (!same(left, right, tolerance))
@@ -105,15 +106,6 @@ RunsDiff diff_metrics(const std::vector<json>& a, const std::vector<json>& b, do
     if (!diff.first) diff.first = std::move(difference);
   }
   return diff;
-}
-
-bool is_timing(const std::string& key) {
-  static constexpr std::string_view kWhole[] = {"seconds", "minutes", "time", "timestamp", "date"};
-  static constexpr std::string_view kEnds[] = {"_s",          "_ms",      "_seconds",
-                                               "_per_second", "_runtime", "_time"};
-  return std::find(std::begin(kWhole), std::end(kWhole), key) != std::end(kWhole) ||
-         std::any_of(std::begin(kEnds), std::end(kEnds),
-                     [&](std::string_view end) { return key.ends_with(end); });
 }
 
 }  // namespace lockstep::engine

@@ -26,12 +26,9 @@ struct RunsDiff {
   std::optional<RunDifference> first;  // at the earliest step
 };
 
-// Records are matched by step and type. How long something took is left out (is_timing()). Numbers
+// Records are matched by step and type. What is the machine's alone is left out (counts_in_diff()). Numbers
 // are equal as diff_tensors() has it, everything else if it is the same JSON.
 RunsDiff diff_metrics(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b,
                       double tolerance);
-
-// Whether the member says how long something took: "seconds", "samples_per_s", "eval_runtime", ...
-bool is_timing(const std::string& key);
 
 }  // namespace lockstep::engine

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/train/callbacks.h"
 
 namespace lockstep::engine::run_diff_test {
 
@@ -29,9 +30,20 @@ TEST(RunDiff, TimesDoNotCount) {
   EXPECT_EQ(diff.different, 0);
   EXPECT_FALSE(diff.first);
   for (const char* key : {"seconds", "samples_per_s", "eval_runtime", "train_steps_per_second"})
-    EXPECT_TRUE(is_timing(key)) << key;
-  for (const char* key : {"loss", "accuracy", "step", "epochs", "lr"})
-    EXPECT_FALSE(is_timing(key)) << key;
+    EXPECT_FALSE(counts_in_diff(key)) << key;
+  for (const char* key : {"loss", "accuracy", "step", "epochs", "lr", "grad_norm"})
+    EXPECT_TRUE(counts_in_diff(key)) << key;
+}
+
+// A run is the same whether a rank was late in it or not.
+TEST(RunDiff, StragglersDoNotCount) {
+  auto late = train(1, 0.5);
+  late.update({{"straggler_rank", 1},
+               {"straggler_late_s", 0.25},
+               {"straggler_since_step", 1},
+               {"straggler_host", "vm"}});
+  EXPECT_FALSE(diff_metrics({train(1, 0.5)}, {late}, 0).first);
+  EXPECT_EQ(diff_metrics({train(1, 0.6)}, {late}, 0).first->key, "loss");
 }
 
 TEST(RunDiff, TheFirstStepAndValueAreFound) {

@@ -11,7 +11,6 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/output.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
@@ -108,7 +107,7 @@ int eval_command(const Arguments& arguments) {
         ->check(CLI::IsMember({"train", "dev", "test"}));
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
-    if (launch::job_environment().rank == 0) check_output_file(json_path);
+    if (launch::job_environment().rank == 0) check_result_files({json_path});
     if (const auto text = find_text_model(checkpoint))
       return eval_text(*text, data_path, split, json_path);
     if (const auto language = find_language_model(checkpoint))

@@ -1,6 +1,8 @@
 #include "lockstep/cli/engine/inference/language_commands.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -10,7 +12,9 @@
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/data/language_texts.h"
+#include "lockstep/model/sampling.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/recipes/lm_data.h"
 #include "lockstep/recipes/lm_evaluation.h"
@@ -31,7 +35,7 @@ struct MeasuredTokens {
 // A run's own window; of a foreign model a usual one.
 int64_t context_of(const std::optional<TrainConfig>& trained, const LmConfig& config) {
   constexpr int64_t kUsual = 1024;
-  return trained ? trained->context : std::min(kUsual, config.max_position_embeddings);
+  return std::min(trained ? trained->context : kUsual, config.max_position_embeddings);
 }
 
 MeasuredTokens measured_tokens(const fs::path& model, const LanguageModel& saved,
@@ -63,6 +67,18 @@ std::string_view settled(std::string_view text) {
   return text;
 }
 
+// A model's text in lines, without what a terminal would obey: a vocabulary is a file's.
+std::string spoken(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\n\t\r"), text.size());
+    lines += printable(text.substr(0, end));
+    if (end < text.size() && text[end] != '\r') lines += text[end];
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
 // Writes text as its tokens come.
 class TokenPrinter {
  public:
@@ -92,7 +108,7 @@ class TokenPrinter {
   }
   void show(std::string_view all) {
     if (all.size() <= shown_) return;
-    std::cout << all.substr(shown_) << std::flush;
+    std::cout << spoken(all.substr(shown_)) << std::flush;
     shown_ = all.size();
   }
 
@@ -132,23 +148,74 @@ int eval_language(const fs::path& model, const std::string& given, const std::st
   return 0;
 }
 
+namespace {
+
+template <typename T>
+T first_of(const std::optional<T>& asked, const std::optional<T>& of_the_model, T usual) {
+  return asked ? *asked : of_the_model.value_or(usual);
+}
+
+GenerateOptions options_of(const Continuations& asked, const GenerationConfig& generation,
+                           const LmConfig& config) {
+  constexpr int64_t kUsual = 200;
+  const SamplingOptions usual;
+  const auto& ends = generation.eos_token_ids;
+  return {.max_new_tokens = first_of(asked.max_new_tokens, generation.max_new_tokens, kUsual),
+          .sampling = {.temperature =
+                           first_of(asked.temperature, generation.temperature, usual.temperature),
+                       .top_k = first_of(asked.top_k, generation.top_k, usual.top_k),
+                       .top_p = first_of(asked.top_p, generation.top_p, usual.top_p),
+                       .seed = asked.seed},
+          .stop_ids = ends.empty() ? config.eos_token_ids : ends,
+          .beyond_positions = true};
+}
+
+std::vector<int32_t> prompt_ids(const tokenizers::LmTokenizer& tokenizer,
+                                const std::string& prompt) {
+  std::vector<int32_t> ids = tokenizer.begin_of_text();
+  const auto words = data_errors_of("--prompt", [&] { return tokenizer.encode(prompt); });
+  ids.insert(ids.end(), words.begin(), words.end());
+  if (ids.empty())
+    throw InvalidArgument(
+        "--prompt is empty, and this model's texts do not begin with a token of "
+        "their own; give a text");
+  return ids;
+}
+
+}  // namespace
+
+void check(const Continuations& asked) {
+  const auto refuse = [](const char* option, double value, const char* takes) {
+    throw InvalidArgument(std::string(option) + " is " + nlohmann::json(value).dump() + "; give " +
+                          takes);
+  };
+  if (asked.temperature && !(*asked.temperature >= 0 && std::isfinite(*asked.temperature)))
+    refuse("--temperature", *asked.temperature, "0 or more");
+  if (asked.top_p && !(*asked.top_p > 0 && *asked.top_p <= 1))
+    refuse("--top-p", *asked.top_p, "more than 0, and at most 1");
+  if (asked.top_k.value_or(0) < 0)
+    throw InvalidArgument("--top-k is " + std::to_string(*asked.top_k) +
+                          "; give 0, for all, or more");
+  if (asked.max_new_tokens.value_or(1) < 1)
+    throw InvalidArgument("--max-new-tokens is " + std::to_string(*asked.max_new_tokens) +
+                          "; give 1 or more");
+}
+
 int continue_prompts(const fs::path& path, const Continuations& asked, const std::string& json) {
   LanguageModel saved = load_language_model(path);
+  GenerateOptions options = options_of(asked, saved.generation, saved.model->config());
+  std::vector<std::vector<int32_t>> all_ids;  // before anything is printed
+  for (const std::string& prompt : asked.prompts)
+    all_ids.push_back(prompt_ids(saved.tokenizer, prompt));
   nlohmann::ordered_json answers = nlohmann::ordered_json::array();
-  for (const std::string& prompt : asked.prompts) {
-    const auto words = data_errors_of("--prompt", [&] { return saved.tokenizer.encode(prompt); });
-    std::vector<int32_t> ids = saved.tokenizer.begin_of_text();
-    ids.insert(ids.end(), words.begin(), words.end());
+  for (size_t i = 0; i < all_ids.size(); ++i) {
+    const std::string& prompt = asked.prompts[i];
+    const std::vector<int32_t>& ids = all_ids[i];
     TokenPrinter printer(saved.tokenizer, ids);
     std::cout << prompt << std::flush;
     const auto begin = std::chrono::steady_clock::now();
-    const auto tokens =
-        generate(saved.model, {ids.begin(), ids.end()},
-                 {.max_new_tokens = asked.max_new_tokens,
-                  .sampling = asked.sampling,
-                  .stop_ids = saved.model->config().eos_token_ids,
-                  .beyond_positions = true,
-                  .on_token = [&](int64_t token) { return printer.add(token), true; }});
+    options.on_token = [&](int64_t token) { return printer.add(token), true; };
+    const auto tokens = generate(saved.model, {ids.begin(), ids.end()}, options);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     const std::string text = printer.finish();
     if (!text.ends_with('\n')) std::cout << "\n";
@@ -156,7 +223,7 @@ int continue_prompts(const fs::path& path, const Continuations& asked, const std
                        {"prompt", prompt},
                        {"text", text},
                        {"tokens", tokens},
-                       {"seed", asked.sampling.seed},
+                       {"seed", asked.seed},
                        {"tokens_per_s", static_cast<double>(tokens.size()) / seconds.count()}});
   }
   std::cout << std::flush;

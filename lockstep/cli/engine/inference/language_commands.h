@@ -1,12 +1,11 @@
 // eval and predict for checkpoints of language models: ours, and directories of transformers' Llama.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "lockstep/model/sampling.h"
 
 namespace lockstep::engine {
 
@@ -20,11 +19,17 @@ std::optional<std::filesystem::path> find_language_model(const std::filesystem::
 int eval_language(const std::filesystem::path& model, const std::string& given,
                   const std::string& split, const std::string& json);
 
+// What is not given is as the model's generation_config.json has it, or else as below.
 struct Continuations {
   std::vector<std::string> prompts;
-  int64_t max_new_tokens = 200;
-  SamplingOptions sampling = {};
+  std::optional<int64_t> max_new_tokens = {};  // 200
+  std::optional<double> temperature = {};      // SamplingOptions', as all that follow
+  std::optional<int64_t> top_k = {};
+  std::optional<double> top_p = {};
+  uint64_t seed = 0;
 };
+// Throws InvalidArgument that names the option that makes no sense.
+void check(const Continuations& asked);
 // Prints each prompt and what follows, token by token. Throws as generate(), and DataError for a prompt
 // with characters that the model does not know.
 int continue_prompts(const std::filesystem::path& path, const Continuations& asked,

@@ -14,7 +14,6 @@
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/output.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/recipes/image_data.h"
@@ -109,18 +108,22 @@ int predict_command(const Arguments& arguments) {
     app.add_option("--index", index, "which picture of an idx or CIFAR-10 file, from 0 [0]");
     app.add_option("--prompt", asked.prompts,
                    "a beginning, for a language model; several are taken");
-    app.add_option("--max-new-tokens", asked.max_new_tokens, "tokens that follow, at most [200]");
-    app.add_option("--temperature", asked.sampling.temperature,
-                   "logits are divided by it; 0: always the likeliest token [1]");
-    app.add_option("--top-k", asked.sampling.top_k, "only the likeliest so many; 0: all [0]");
-    app.add_option("--top-p", asked.sampling.top_p,
-                   "only the fewest likeliest that together have this probability [1]");
-    app.add_option("--seed", asked.sampling.seed, "of the tokens' draws [0]");
+    app.add_option("--max-new-tokens", asked.max_new_tokens,
+                   "tokens that follow, at most [the model's generation_config.json, or 200]");
+    app.add_option("--temperature", asked.temperature,
+                   "logits are divided by it; 0: always the likeliest token [the model's, or 1]");
+    app.add_option("--top-k", asked.top_k,
+                   "only the likeliest so many; 0: all [the model's, or 0]");
+    app.add_option(
+        "--top-p", asked.top_p,
+        "only the fewest likeliest that together have this probability [the model's, or 1]");
+    app.add_option("--seed", asked.seed, "of the tokens' draws [0]");
     app.add_option("--json", json_path, "also write the result to this file");
     parse(app, arguments);
-    check_output_file(json_path);
+    check_result_files({json_path});
     check_utf8("--text", texts);
     check_utf8("--prompt", asked.prompts);
+    check(asked);
     if (!asked.prompts.empty())
       return continue_prompts(only_language_model(checkpoints), asked, json_path);
     if (const auto models = text_models(checkpoints); !models.empty())

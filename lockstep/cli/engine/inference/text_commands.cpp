@@ -10,6 +10,7 @@
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/report/table.h"
@@ -82,9 +83,10 @@ std::string block(const std::string& name, const data::TextExample& example,
   const std::string line(kWide, '=');
   std::string text = line + "\n" + name + "\n文本： " + example.text + "\n";
   if (example.pair) text += "文本： " + *example.pair + "\n";
-  if (example.label >= 0) text += "真实： " + labels[static_cast<size_t>(example.label)] + "\n";
+  if (example.label >= 0)
+    text += "真实： " + printable(labels[static_cast<size_t>(example.label)]) + "\n";
   const std::string number = std::to_string(answer.label);
-  const std::string& called = labels[static_cast<size_t>(answer.label)];
+  const std::string called = printable(labels[static_cast<size_t>(answer.label)]);
   return text + "预测： " + called + "\nLabel " + number +
          (called == number ? "" : " (" + called + ")") + ", probability " +
          percent(answer.probability, 2) + "\n" + line + "\n";
@@ -124,7 +126,9 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
   Communicator comm = init();
   const Evaluation evaluation = evaluate_texts(saved.model, tokens, comm);
   if (comm.rank() != 0) return 0;
-  const auto report = classification_report(confusion_matrix(evaluation, labels));
+  std::vector<std::string> names;
+  for (const std::string& label : labels) names.push_back(printable(label));
+  const auto report = classification_report(confusion_matrix(evaluation, names));
   std::cout << to_text(report) << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
             << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " texts ("
             << measured.words << ")\n"

@@ -150,8 +150,7 @@ int train_command(const Arguments& arguments) {
     if (!alone) {
       if (job.rank == 0) {
         const RunClaim tried(plan.config.output, process_env());
-        check_output_file(parsed.json);
-        check_output_file(parsed.record);
+        check_result_files({parsed.json, parsed.record});
       }
       return run_rank(plan, parsed, run);
     }
@@ -159,6 +158,7 @@ int train_command(const Arguments& arguments) {
     std::optional<StopOnSignal> stop;
     if (here) stop.emplace(run);
     const OutputFolder output = check_train_input(plan, parsed);
+    if (here) check_result_files({parsed.json, parsed.record});
     return here ? run_rank(plan, parsed, run) : start_ranks(plan, parsed, run);
   });
 }

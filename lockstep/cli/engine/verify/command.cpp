@@ -141,8 +141,7 @@ void check_arguments(const VerifyArguments& arguments) {
   if (arguments.steps < 1) throw InvalidArgument("--steps: give 1 or more");
   if (!(arguments.tolerance >= 0 && std::isfinite(arguments.tolerance)))
     throw InvalidArgument("--tolerance: give a number from 0 on");
-  check_output_file(arguments.json);
-  check_output_file(arguments.markdown);
+  check_result_files({arguments.json, arguments.markdown});
 }
 
 }  // namespace
@@ -204,7 +203,7 @@ int verify_command(const Arguments& words) {
                                     {"equal", held == compared},
                                     {"cells", list}});
     if (!arguments.markdown.empty())
-      write_file_aside(arguments.markdown, as_markdown(models, rows));
+      write_output_file(arguments.markdown, as_markdown(models, rows));
     return held == compared ? 0 : 1;
   });
 }
