@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -169,6 +170,26 @@ TEST_F(TcpStoreTest, StrangersAreLimitedInNumber) {
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 1100; ++i) strangers.push_back(connect_raw());
   EXPECT_TRUE(closed(strangers.front().get())) << "the oldest gives way";
+  connect().set("k", "v");
+}
+
+// A crowd from one address does not push out who comes from another one, however slow that is.
+TEST_F(TcpStoreTest, AStormOfStrangersPushesOutNobodyFromElsewhere) {
+  const UniqueFd slow = connect_raw();
+  std::vector<UniqueFd> storm;
+  for (int i = 0; i < 1500; ++i) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in from{}, to{};
+    from.sin_family = to.sin_family = AF_INET;
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(address_.port);
+    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from), 0);
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+    storm.push_back(std::move(fd));
+    if (storm.size() > 100) storm.erase(storm.begin());
+  }
+  wire::authenticate_as_client(slow.get(), secret_, "store", soon());
   connect().set("k", "v");
 }
 
