@@ -19,6 +19,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
+#include "lockstep/wire/strangers.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -27,7 +28,8 @@ constexpr auto kStrangerTime = std::chrono::seconds(10);     // to answer the ch
 constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address before the next one
 constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxStrangers = 256;  // at most: wire::most_strangers()
+constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
 constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // unacknowledged bytes: the link is cut
 constexpr uint32_t kVersion = 1;
@@ -72,7 +74,8 @@ void prepare(int fd) {
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;  // whom we connect to; -1: somebody connected to us
+  int rank = -1;    // whom we connect to; -1: somebody connected to us
+  uint64_t id = 0;  // of those
   Deadline deadline;
   bool connected = true;
   std::optional<wire::ServerChallenge> server = {};
@@ -205,7 +208,9 @@ class Gathering {
 
   void turn() {
     std::vector<pollfd> fds;
-    for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), POLLIN, 0});
+    // Without descriptors a listener would be ready all the time.
+    const short incoming = accept_pause_.expired() ? POLLIN : 0;
+    for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), incoming, 0});
     for (const Candidate& c : candidates_) {
       const bool writes = !c.connected || !c.out.empty();
       fds.push_back({c.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
@@ -222,7 +227,11 @@ class Gathering {
     for (size_t l = 0; l < listeners_.size(); ++l) {
       if (fds[l].revents != 0) accept(listeners_[l].get());
     }
-    candidates_.remove_if([](const Candidate& c) { return c.over || c.established; });
+    candidates_.remove_if([this](const Candidate& c) {
+      const bool ends = c.over || c.established;
+      if (ends || c.challenged()) strangers_.remove(c.id);
+      return ends;
+    });
   }
 
   bool unknown() const {
@@ -231,31 +240,36 @@ class Gathering {
   }
 
   void accept(int listener) {
-    while (true) {
-      UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!fd) {
-        if (errno == EINTR || errno == ECONNABORTED) continue;
-        return;
-      }
-      const auto strangers = std::count_if(candidates_.begin(), candidates_.end(),
-                                           [](const Candidate& c) { return c.rank < 0; });
-      if (static_cast<size_t>(strangers) >= kMaxStrangers) {
-        // The oldest gives way.
-        const auto oldest = std::find_if(candidates_.begin(), candidates_.end(),
-                                         [](const Candidate& c) { return c.rank < 0; });
-        candidates_.erase(oldest);
-      }
-      Candidate candidate{
-          .fd = std::move(fd), .peer = "?", .deadline = Deadline::after(kStrangerTime)};
+    for (int i = 0; i < kAcceptedAtATime; ++i) {
+      UniqueFd fd = acceptor_.next(listener);
+      if (!fd && acceptor_.starved() && drop_a_stranger()) continue;
+      if (!fd && acceptor_.starved()) accept_pause_ = Deadline::after(wire::Acceptor::kPause);
+      if (!fd) return;
+      Candidate candidate{.fd = std::move(fd),
+                          .peer = "?",
+                          .id = ++last_id_,
+                          .deadline = Deadline::after(kStrangerTime)};
       try {
-        candidate.peer = peer_address(candidate.fd.get()).to_string();
+        const HostPort peer = peer_address(candidate.fd.get());
+        candidate.peer = peer.to_string();
+        strangers_.add(candidate.id, peer.host);
       } catch (const SystemError&) {
         continue;  // gone already
       }
       set_no_delay(candidate.fd.get());
       candidate.server.emplace(*secret_, purpose_of(options_.rank));
       candidates_.push_back(std::move(candidate));
+      if (strangers_.too_many()) drop_a_stranger();
     }
+  }
+
+  // False: there is none.
+  bool drop_a_stranger() {
+    const auto id = strangers_.first_to_go();
+    if (!id) return false;
+    strangers_.remove(*id);
+    candidates_.remove_if([id](const Candidate& c) { return c.id == *id; });
+    return true;
   }
 
   // Whatever goes wrong here concerns this connection alone.
@@ -404,6 +418,10 @@ class Gathering {
   std::vector<UniqueFd> listeners_;
   std::vector<Target> targets_;
   std::list<Candidate> candidates_;
+  wire::Acceptor acceptor_{"tcp"};
+  wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};
+  Deadline accept_pause_ = Deadline::after({});
+  uint64_t last_id_ = 0;
   int refusals_ = 0;
 };
 
