@@ -17,6 +17,7 @@ class AgentChannel {
   static AgentChannel connect(const HostPort& server, const Secret& secret, Deadline deadline);
 
   int fd() const { return channel_.fd(); }
+  bool proved() const { return channel_.proved(); }
   short events() const { return channel_.events(); }
   const HostPort& peer() const { return channel_.peer(); }
   const HostPort& local() const { return channel_.local(); }

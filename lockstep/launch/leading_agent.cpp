@@ -24,7 +24,8 @@ constexpr int kLooksApart = 5;  // times as long as a look took
 constexpr auto kOwnStore = std::chrono::seconds(10);
 // For a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
-constexpr size_t kMaxConnections = 4096;
+constexpr size_t kMaxStrangers = 4096;  // at most: wire::most_strangers()
+constexpr int kAcceptedAtATime = 256;   // then it is the others' turn
 constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
 // For the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
@@ -68,6 +69,7 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
       err_(err),
       store_({listen, port}, nodes_.secret),
       listener_(listen_tcp({listen, 0})),
+      strangers_(wire::most_strangers(kMaxStrangers)),
       leader_(leader_options(options, former), Clock::now()),
       endpoint_(former.endpoint),
       look_at_(Clock::now() + nodes_.beat),
@@ -220,18 +222,32 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
 }
 
 void LeadingAgent::accept_all() {
-  while (listener_ && connections_.size() < kMaxConnections) {
-    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
+  for (int i = 0; i < kAcceptedAtATime && listener_; ++i) {
+    UniqueFd fd = acceptor_.next(listener_.get());
+    if (!fd && acceptor_.starved() && drop_a_stranger()) continue;
+    if (!fd && acceptor_.starved()) accept_at_ = Clock::now() + wire::Acceptor::kPause;
     if (!fd) return;
     try {
-      connections_.emplace(next_member_,
-                           Connection{AgentChannel(std::move(fd), nodes_.secret), Clock::now()});
+      AgentChannel channel(std::move(fd), nodes_.secret);
+      strangers_.add(static_cast<uint64_t>(next_member_), channel.peer().host);
+      connections_.emplace(next_member_, Connection{std::move(channel), Clock::now()});
       ++next_member_;
     } catch (const SystemError&) {
-      // It is gone already.
+      continue;  // It is gone already.
     }
+    if (strangers_.too_many()) drop_a_stranger();
   }
+}
+
+// False: there is none. What is waited for may be called once more, so it stays until drop_the_dead().
+bool LeadingAgent::drop_a_stranger() {
+  const auto first = strangers_.first_to_go();
+  if (!first) return false;
+  strangers_.remove(*first);
+  Connection& connection = connections_.at(static_cast<Leader::Member>(*first));
+  connection.dead = true;
+  connection.channel.close();
+  return true;
 }
 
 void LeadingAgent::serve(Leader::Member member) {
@@ -241,6 +257,7 @@ void LeadingAgent::serve(Leader::Member member) {
     for (const AgentMessage& message : connection.channel.pump()) {
       dispatch(leader_.on_message(member, message, connection.channel.peer().host, Clock::now()));
     }
+    if (connection.channel.proved()) strangers_.remove(static_cast<uint64_t>(member));
   } catch (const Error& error) {
     connection.dead = true;
     if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr &&
@@ -258,6 +275,7 @@ void LeadingAgent::drop_the_dead(Time now) {
   std::erase_if(connections_, [&](const auto& entry) {
     const Connection& connection = entry.second;
     const bool stranger = !leader_.present(entry.first) && now >= connection.since + kIntroduction;
+    if (connection.dead || stranger) strangers_.remove(static_cast<uint64_t>(entry.first));
     return connection.dead || stranger;
   });
 }
@@ -301,7 +319,10 @@ void LeadingAgent::watch(PollSet& polls) {
     look_for_ends_of_remotes(now);
     polls.wake_at(now + nodes_.beat);  // without pidfds, ends are looked for
   }
-  if (listener_) polls.add(listener_.get(), POLLIN, [this] { accept_all(); });
+  if (listener_ && now >= accept_at_)
+    polls.add(listener_.get(), POLLIN, [this] { accept_all(); });
+  else if (listener_)
+    polls.wake_at(accept_at_);
   for (const auto& [member, connection] : connections_) {
     if (connection.dead) continue;
     polls.add(connection.channel.fd(), connection.channel.events(),

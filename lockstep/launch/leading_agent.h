@@ -14,6 +14,7 @@
 #include "lockstep/launch/peers.h"
 #include "lockstep/launch/remote_agents.h"
 #include "lockstep/store/tcp_store.h"
+#include "lockstep/wire/strangers.h"
 
 namespace lockstep::launch {
 
@@ -52,6 +53,7 @@ class LeadingAgent final : public Peers {
   void put(const char* key, const std::string& value);
   void look_for_ends_of_remotes(Time now);
   void accept_all();
+  bool drop_a_stranger();
   void serve(Leader::Member member);
   void drop_the_dead(Time now);
   void say_who_is_missing(Time now);
@@ -68,6 +70,9 @@ class LeadingAgent final : public Peers {
   std::unique_ptr<TcpStoreServer> ranks_store_;
   int ranks_store_of_ = -1;  // the generation
   UniqueFd listener_;
+  wire::Acceptor acceptor_{"the agents' listener"};
+  wire::Strangers strangers_;  // connections that have not proved the secret
+  Time accept_at_{};           // not before: there were no descriptors
   Leader leader_;
   bool introduced_ = false;
   const int endpoint_;  // of several, where it may lead; -1: there are not

@@ -133,6 +133,7 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
   } catch (const std::exception& error) {
     log_warning(std::string("rpc: ") + error.what());
   }
+  if (reaching_) reaching_->stop(deadline.time());
   reactor_->stop(deadline.time());
   const MutexLock lock(mutex_);
   ended_ = true;

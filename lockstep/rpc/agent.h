@@ -20,7 +20,8 @@
 // How much waits is bounded: calls in flight and bytes in the queue for each peer. Beyond it a call waits for room, at
 // most until its deadline, and then says so.
 //
-// Threads: AgentOptions::workers for calls, and one more; no others. A call that waits inside a function keeps its worker:
+// Threads: AgentOptions::workers for calls, one more, and, once a reference has come whose owner is not known here, one that
+// connects to such owners; no others. A call that waits inside a function keeps its worker:
 // use as many workers as such calls nest, or let the function return a Future.
 //
 // Method: calls by registered name with futures and references as in PyTorch's RPC (Damania et al., "PyTorch RPC: Distributed Deep Learning

@@ -7,8 +7,10 @@
 #include <future>
 #include <thread>
 
+#include "lockstep/comm/bootstrap.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/internal/core.h"
+#include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
 namespace lockstep::rpc {
@@ -188,6 +190,62 @@ TEST_F(RRefTest, ADeadOwnerIsNamed) {
               ::testing::AllOf(::testing::HasSubstr("owner"), ::testing::HasSubstr("'b'"),
                                ::testing::HasSubstr("gone")));
   EXPECT_THAT(message_of([&] { counter.rpc_sync<int>("value"); }), ::testing::HasSubstr("'b'"));
+}
+
+// Housekeeping for references whose owners are gone takes no thread that serves calls, however many they are.
+TEST_F(RRefTest, DeadOwnersTakeNoWorker) {
+  Registry registry = rref_functions();
+  registry.add("nothing", [] {});
+  const Agent d =
+      town_.agent("d", std::move(registry), {.workers = 1, .lease = std::chrono::milliseconds(60)});
+  std::vector<RRef<Counter>> kept;
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = "owner" + std::to_string(i);
+    const Agent owner = town_.agent(name, rref_functions());
+    for (int k = 0; k < 2; ++k) {
+      kept.push_back(d.remote<Counter>(name, "make", 0));
+      kept.back().wait();
+    }
+  }
+  for (int i = 0; i < 50; ++i) {  // more than a lease
+    a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (i % 5 == 0) kept.pop_back();  // and is given back
+  }
+  EXPECT_EQ(d.held_references(), kept.size());
+}
+
+// A reference may name a process that does not answer: who receives it serves others meanwhile.
+TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
+  internal::Entry silent;
+  silent.peer = {"silent", 4711, a_.core()->self().pid, a_.core()->self().host};
+  silent.host_identity = host_identity();
+  const UniqueFd listener = internal::listen_local(silent.local);  // nobody accepts
+  town_.store()->set(internal::entry_key("silent"), silent.encode());
+  Registry registry = rref_functions();
+  registry.add("nothing", [] {});
+  const Agent d = town_.agent("d", std::move(registry), {.workers = 1});
+  for (uint64_t i = 0; i < 3; ++i) {
+    const RRef<Counter> passed(std::make_shared<internal::Reference>(
+        a_.core(), silent.peer, internal::ObjectId{silent.peer.incarnation, i}));
+    a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep", passed);
+    a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
+  }
+  // Another owner is reached all the same.
+  EXPECT_EQ(a_.rpc_sync<int>("d", "use", a_.remote<Counter>("b", "make", 3), 4), 7);
+}
+
+// What was given back while there was no link with the owner is told as soon as there is one again.
+TEST_F(RRefTest, WhatIsGivenBackWithoutALinkIsToldLater) {
+  Agent d = town_.agent("d", rref_functions(), {.lease = std::chrono::seconds(1)});
+  auto gone = d.remote<Counter>("b", "make", 0), stays = d.remote<Counter>("b", "make", 5);
+  gone.wait();
+  stays.wait();
+  d.core()->transport().living_link_to("b")->close("a test");
+  gone = {};
+  EXPECT_EQ(d.to("b").remote<Counter>("make", 6).rpc_sync<int>("value"), 6);
+  EXPECT_EQ(kept_within(b_, 1), 1u) << "one was given back before the link was lost, one after";
+  EXPECT_EQ(stays.rpc_sync<int>("value"), 5);
 }
 
 // Who passes a reference on has another way to the owner than who receives it.

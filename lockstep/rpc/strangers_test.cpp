@@ -1,26 +1,21 @@
 // Who connects to a transport without being one of the job: nothing is believed, little is kept, and the others notice
 // nothing.
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
-#include "lockstep/rpc/internal/directory.h"
-#include "lockstep/rpc/internal/hello.h"
-#include "lockstep/rpc/internal/transport.h"
-#include "lockstep/rpc/transport_test_support.h"
-#include "lockstep/store/hash_store.h"
+#include "lockstep/rpc/strangers_test_support.h"
 
 namespace lockstep::rpc::internal {
 namespace strangers_test {
@@ -33,80 +28,6 @@ size_t open_descriptors() {
     ++count;
   return count;
 }
-
-class Strangers : public ::testing::Test {
- protected:
-  Transport::Handlers handlers() {
-    return {.received =
-                [this](const std::shared_ptr<Link>& link, Incoming& message) {
-                  ++received_;
-                  if (message.head.kind == MessageKind::kRequest)
-                    link->send({MessageKind::kResponse, message.head.call}, message.body, {}, {},
-                               Link::When::kNow);
-                },
-            .lost = [this](const std::shared_ptr<Link>&, const std::string&) { ++lost_; }};
-  }
-  Entry entry() { return *Entry::decode(*store_->try_get(entry_key("server"))); }
-  // Alternately over both sockets.
-  UniqueFd connect(bool tcp = false) {
-    Entry where = entry();
-    Attempt attempt = try_connect(where, tcp ? "elsewhere" : where.host_identity, soon());
-    EXPECT_TRUE(attempt.fd) << attempt.error;
-    return std::move(attempt.fd);
-  }
-  Hello hello(const std::string& name) {
-    Hello hello;
-    hello.peer = {name, 7, 1, "nowhere"};
-    hello.host_identity = "nowhere";
-    return hello;
-  }
-  // One who knows the secret.
-  UniqueFd introduced(bool tcp = false) {
-    UniqueFd fd = connect(tcp);
-    prove(fd.get(), secret(), soon());
-    const Introduction introduction = introduce(fd.get(), hello("odd"), soon());
-    EXPECT_EQ(introduction.other.peer.name, "server");
-    EXPECT_FALSE(introduction.other_end_reads);
-    return fd;
-  }
-  static void send(const UniqueFd& fd, std::string_view bytes) {
-    write_exact(fd.get(), bytes.data(), bytes.size(), soon());
-  }
-  // Everything until the other end hangs up.
-  static std::string until_closed(const UniqueFd& fd) {
-    std::string all;
-    char bytes[4096];
-    while (true) {
-      try {
-        wait_ready(fd.get(), POLLIN, soon(), "the end");
-      } catch (const Timeout&) {
-        ADD_FAILURE() << "the connection stays open";
-        return all;
-      }
-      const ssize_t n = ::recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
-      if (n == 0 || (n < 0 && errno == ECONNRESET)) return all;
-      if (n > 0) all.append(bytes, static_cast<size_t>(n));
-    }
-  }
-  // The server is as it was.
-  void expect_served(int round) {
-    std::atomic<bool> done{false};
-    Transport client(reactor_, store_, secret(), {.name = "client" + std::to_string(round)},
-                     {.received = [&](const auto&, Incoming&) { done = true; },
-                      .lost = [](const auto&, const auto&) {}},
-                     soon());
-    const auto link = client.link_to("server", soon());
-    EXPECT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {}, Link::When::kMine));
-    for (const Deadline deadline = soon(); !done && !deadline.expired(); std::this_thread::yield())
-      link->receive_until([&] { return done.load(); }, deadline);
-    EXPECT_TRUE(done);
-  }
-
-  Reactor reactor_{2};
-  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
-  std::atomic<int> received_{0}, lost_{0};
-  Transport server_{reactor_, store_, secret(), {.name = "server"}, handlers(), soon()};
-};
 
 TEST_F(Strangers, AnotherSecretIsRefused) {
   for (const bool tcp : {false, true}) {
@@ -220,7 +141,7 @@ TEST_F(Strangers, ABadFrameEndsTheLink) {
   all.push_back(bytes(head) + table);
   for (size_t i = 0; i < all.size(); ++i) {
     const UniqueFd fd = introduced(i % 2 == 1);
-    send(fd, ready_frame(false) + all[i]);
+    send(fd, all[i]);
     until_closed(fd);
     EXPECT_EQ(server_.refused(), i + 1);
   }
@@ -229,6 +150,17 @@ TEST_F(Strangers, ABadFrameEndsTheLink) {
   EXPECT_EQ(lost_, static_cast<int>(all.size()));
   EXPECT_EQ(received_, 0);
   expect_served(0);
+}
+
+// Names are shown to people, on terminals.
+TEST_F(Strangers, ANameThatCannotBeShownIsRefused) {
+  for (const char* name : {"", "a\x1b[2J"}) {
+    const UniqueFd fd = connect();
+    prove(fd.get(), secret(), soon());
+    send(fd, hello_frame(hello(name)));
+    EXPECT_EQ(until_closed(fd), "");
+  }
+  EXPECT_EQ(server_.refused(), 2U);
 }
 
 TEST_F(Strangers, AFrameThatEndsInTheMiddleIsNoMessage) {
@@ -245,7 +177,7 @@ TEST_F(Strangers, AFrameThatEndsInTheMiddleIsNoMessage) {
   for (const size_t bytes : {1UL, 39UL, 40UL, 45UL, 60UL, 80UL, 5000UL, (1UL << 20) + 60}) {
     {
       const UniqueFd fd = introduced(++links % 2 == 0);
-      send(fd, ready_frame(false) + whole.substr(0, bytes));
+      send(fd, whole.substr(0, bytes));
     }
     for (int i = 0; i < 60000 && lost_ < links; ++i) std::this_thread::sleep_for(1ms);
     EXPECT_EQ(lost_, links);
@@ -253,7 +185,7 @@ TEST_F(Strangers, AFrameThatEndsInTheMiddleIsNoMessage) {
   EXPECT_EQ(received_, 0);
   // Whole, but a byte at a time.
   const UniqueFd fd = introduced();
-  const std::string small = ready_frame(false) + whole.substr(0, 2000);
+  const std::string small = whole.substr(0, 2000);
   for (const char c : small) send(fd, {&c, 1});
   send(fd, std::string_view(whole).substr(2000));
   for (int i = 0; i < 60000 && received_ == 0; ++i) std::this_thread::sleep_for(1ms);
@@ -270,6 +202,66 @@ TEST_F(Strangers, ManyWhoSayNothingAreClosed) {
   // The others were given their time.
   EXPECT_EQ(until_closed(silent.back()), "");
   EXPECT_GE(Deadline::Clock::now() - began, 4s);
+}
+
+// Whoever has proved the secret makes room for no stranger, and is not told that it has met the server before it has.
+TEST_F(Strangers, WhoHasProvedTheSecretStaysInAStorm) {
+  std::vector<UniqueFd> known, silent;
+  for (const bool tcp : {false, true}) {
+    known.push_back(connect(tcp));
+    prove(known.back().get(), secret(), soon());
+  }
+  for (int i = 0; i < 700; ++i) {
+    silent.push_back(connect(i % 2 == 0));
+    if (silent.size() > 300) silent.erase(silent.begin());
+  }
+  for (const UniqueFd& fd : known)
+    EXPECT_EQ(introduce(fd.get(), hello("odd"), soon()).other.peer.name, "server");
+}
+
+// Strangers from elsewhere do not push out who is about to prove it.
+TEST_F(Strangers, AStormFromElsewhereHoldsUpNobody) {
+  std::atomic<bool> over{false};
+  std::thread storm([&] {
+    std::vector<UniqueFd> held;
+    while (!over) {
+      held.push_back(connect(true));
+      send(held.back(), wire::ClientChallenge(secret(), kPurpose).hello());
+      if (held.size() > 300) held.erase(held.begin());
+    }
+  });
+  for (int i = 0; i < 20; ++i) expect_served(i);
+  over = true;
+  storm.join();
+}
+
+// Few lines, no strangers given up for nothing, and served again as soon as there are descriptors.
+TEST_F(Strangers, WithoutDescriptorsTheyWait) {
+  constexpr int kMany = 20;
+  const std::string where = entry().local;
+  std::vector<UniqueFd> sockets;
+  for (int i = 0; i < kMany; ++i) sockets.push_back(local_socket());
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  testing::internal::CaptureStderr();
+  {
+    const rlimit low{std::min<rlim_t>(before.rlim_cur, 512), before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &low);
+    std::vector<UniqueFd> taken;
+    while (true) {
+      UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!fd) break;
+      taken.push_back(std::move(fd));
+    }
+    for (const UniqueFd& socket : sockets) EXPECT_TRUE(connect_socket(socket, where));
+    std::this_thread::sleep_for(1s);  // several tries, had each of them made others
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 3) << log;
+  EXPECT_NE(log.find("cannot be accepted"), std::string::npos) << log;
+  prove(sockets.front().get(), secret(), soon());
+  expect_served(0);
 }
 
 TEST_F(Strangers, ConnectionsLeaveNothingBehind) {

@@ -1,7 +1,7 @@
 // One thread serves all clients over epoll with non-blocking sockets: a slow, silent or hostile
 // client holds up nobody. A connection passes the challenge first; until then it may send only the
-// challenge's bytes, has ten seconds, and at most kMaxStrangers such connections exist (the oldest
-// gives way). Afterwards it may send frames; a client that does not read its answers is not read
+// challenge's bytes, has ten seconds, and at most kMaxStrangers such connections exist (one of the place
+// that most of them come from gives way). Afterwards it may send frames; a client that does not read its answers is not read
 // from until it does.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <map>
 #include <optional>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -22,15 +21,16 @@
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/frames.h"
+#include "lockstep/wire/strangers.h"
 
 namespace lockstep {
 namespace {
 
 constexpr auto kChallengeTimeout = std::chrono::seconds(10);
-constexpr size_t kMaxStrangers = 1024;
+constexpr size_t kMaxStrangers = 1024;            // at most: wire::most_strangers()
 constexpr size_t kMaxBacklog = size_t{64} << 20;  // unread answers of one client, bytes
 constexpr size_t kReadBudget = size_t{1} << 20;   // bytes from one client before the others' turn
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after running out of descriptors
+constexpr int kAcceptedAtATime = 256;             // then it is the clients' turn
 constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
 
 constexpr uint64_t kListenerId = 0;
@@ -101,8 +101,8 @@ class TcpStoreServer::Impl {
 
   int next_timeout_ms() const {
     int ms = -1;
-    // Identifiers grow, so the first stranger is the oldest.
-    if (!strangers_.empty()) ms = connections_.at(*strangers_.begin()).challenge_deadline.poll_ms();
+    if (const auto oldest = strangers_.oldest())
+      ms = connections_.at(*oldest).challenge_deadline.poll_ms();
     if (accept_pause_) {
       const int pause = accept_pause_->poll_ms();
       ms = ms < 0 ? pause : std::min(ms, pause);
@@ -119,14 +119,15 @@ class TcpStoreServer::Impl {
   }
 
   void accept_all() {
-    while (true) {
-      UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!fd) {
-        if (errno == EINTR || errno == ECONNABORTED) continue;
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-          out_of_descriptors();
-        return;
+    for (int i = 0; i < kAcceptedAtATime; ++i) {
+      UniqueFd fd = acceptor_.next(listener_.get());
+      if (!fd && acceptor_.starved() && drop_a_stranger()) continue;
+      if (!fd && acceptor_.starved()) {
+        // New clients wait in the listener's queue.
+        watch(listener_.get(), kListenerId, 0, EPOLL_CTL_MOD);
+        accept_pause_ = Deadline::after(wire::Acceptor::kPause);
       }
+      if (!fd) return;
       try {
         admit(std::move(fd));
       } catch (const std::exception&) {
@@ -137,41 +138,34 @@ class TcpStoreServer::Impl {
 
   void admit(UniqueFd fd) {
     set_no_delay(fd.get());
-    if (strangers_.size() >= kMaxStrangers) drop_oldest_stranger();
     const uint64_t id = next_id_++;
     watch(fd.get(), id, EPOLLIN, EPOLL_CTL_ADD);
-    std::string peer = peer_address(fd.get()).to_string();
+    const HostPort peer = peer_address(fd.get());
+    const auto limit = Deadline::after(kChallengeTimeout);
     connections_.emplace(id, Connection{std::move(fd),
-                                        std::move(peer),
+                                        peer.to_string(),
                                         wire::ServerChallenge(secret_, "store"),
-                                        Deadline::after(kChallengeTimeout),
+                                        limit,
                                         wire::FrameReader(kMaxStoreFrame),
                                         {}});
-    strangers_.insert(id);
+    strangers_.add(id, peer.host);
+    if (strangers_.too_many()) drop_a_stranger();
   }
 
-  void drop_oldest_stranger() {
-    kill(*strangers_.begin(), connections_.at(*strangers_.begin()));
+  bool drop_a_stranger() {
+    const auto id = strangers_.first_to_go();
+    if (!id) return false;
+    kill(*id, connections_.at(*id));
     bury_dead();
-  }
-
-  // A stranger gives its descriptor; if there is none, new clients wait in the listener's queue.
-  void out_of_descriptors() {
-    if (!strangers_.empty()) {
-      drop_oldest_stranger();
-      return;
-    }
-    watch(listener_.get(), kListenerId, 0, EPOLL_CTL_MOD);
-    accept_pause_ = Deadline::after(kAcceptPause);
+    return true;
   }
 
   void expire_strangers() {
-    while (!strangers_.empty()) {
-      const uint64_t id = *strangers_.begin();
-      Connection& connection = connections_.at(id);
+    while (const auto id = strangers_.oldest()) {
+      Connection& connection = connections_.at(*id);
       if (!connection.challenge_deadline.expired()) return;
       refused(connection, "it did not answer the challenge in time");
-      kill(id, connection);
+      kill(*id, connection);
     }
   }
 
@@ -206,7 +200,7 @@ class TcpStoreServer::Impl {
         send(id, connection, connection.challenge->feed(bytes));
         if (connection.challenge->done()) {
           connection.challenge.reset();
-          strangers_.erase(id);
+          strangers_.remove(id);
         }
       } else {
         connection.incoming.append(bytes);
@@ -261,7 +255,7 @@ class TcpStoreServer::Impl {
   void kill(uint64_t id, Connection& connection) {
     if (connection.dead) return;
     connection.dead = true;
-    strangers_.erase(id);
+    strangers_.remove(id);
     dead_.push_back(id);
   }
 
@@ -289,7 +283,8 @@ class TcpStoreServer::Impl {
   // The rest belongs to the thread.
   StoreService service_;
   std::map<uint64_t, Connection> connections_;
-  std::set<uint64_t> strangers_;  // connections that have not passed the challenge
+  wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};  // who has not passed the challenge
+  wire::Acceptor acceptor_{"store at " + address_.to_string()};
   std::vector<uint64_t> dead_;
   std::optional<Deadline> accept_pause_;
   uint64_t next_id_ = kWakeId + 1;

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -158,17 +159,42 @@ TEST_F(TcpStoreTest, AClientThatDoesNotReadItsAnswersHoldsUpNobody) {
   EXPECT_EQ(store.add("n", 0), 20);
 }
 
-TEST_F(TcpStoreTest, StrangersAreLimitedInNumber) {
+// Whether there are, or can be.
+bool has_4096_descriptors() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur < 4096) {
     limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  if (limit.rlim_cur < 4096) GTEST_SKIP() << "needs 4,096 descriptors";
+  return limit.rlim_cur >= 4096;
+}
+
+TEST_F(TcpStoreTest, StrangersAreLimitedInNumber) {
+  if (!has_4096_descriptors()) GTEST_SKIP() << "needs 4,096 descriptors";
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 1100; ++i) strangers.push_back(connect_raw());
   EXPECT_TRUE(closed(strangers.front().get())) << "the oldest gives way";
+  connect().set("k", "v");
+}
+
+// A crowd from one address does not push out who comes from another one, however slow that is.
+TEST_F(TcpStoreTest, AStormOfStrangersPushesOutNobodyFromElsewhere) {
+  if (!has_4096_descriptors()) GTEST_SKIP() << "needs 4,096 descriptors";
+  const UniqueFd slow = connect_raw();
+  std::vector<UniqueFd> storm;
+  for (int i = 0; i < 1100; ++i) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in from{}, to{};
+    from.sin_family = to.sin_family = AF_INET;
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(address_.port);
+    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from), 0);
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+    storm.push_back(std::move(fd));
+  }
+  wire::authenticate_as_client(slow.get(), secret_, "store", soon());
   connect().set("k", "v");
 }
 

@@ -34,6 +34,8 @@ class Channel {
                          Deadline deadline);
 
   int fd() const { return fd_.get(); }
+  // Whether the other end has proved the secret.
+  bool proved() const { return !challenge_; }
   // What to poll for.
   short events() const;
   const HostPort& peer() const { return peer_; }    // where the other end is, as seen from here

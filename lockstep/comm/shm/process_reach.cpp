@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_memory.h"
@@ -20,22 +21,21 @@ enum Step : uint32_t { kNothing, kShown, kCannot, kCan };
 }  // namespace
 
 ProcessReach::ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
-                           std::function<bool(int)> hung_up, Deadline deadline)
+                           std::vector<int32_t> pids, std::function<bool(int)> hung_up,
+                           Deadline deadline)
     : rank_(rank),
       arena_(std::move(arena)),
       hung_up_(std::move(hung_up)),
-      pids_(static_cast<size_t>(region.size())),
+      pids_(std::move(pids)),
       seen_alive_(static_cast<size_t>(region.size())) {
   // A word that a wrong process, in another PID namespace, would not have at that address.
   const uint64_t word = random_word();
   rounds::RankState& own = region.rank(rank);
   own.probe_address = reinterpret_cast<uint64_t>(&word);
   own.probe_value = word;
-  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);
+  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);  // for people
   own.reach_step.store(kShown, std::memory_order_release);
   await_step(region, kShown, deadline);
-  for (int r = 0; r < region.size(); ++r)
-    pids_[static_cast<size_t>(r)] = region.rank(r).pid.load(std::memory_order_relaxed);
   own.reach_step.store(probe(region) ? kCan : kCannot, std::memory_order_release);
   await_step(region, kCannot, deadline);  // the word lives until here
   copies_ = true;
@@ -65,9 +65,10 @@ void ProcessReach::await_step(rounds::Region region, uint32_t step, Deadline dea
 bool ProcessReach::probe(rounds::Region region) const {
   for (int r = 0; r < region.size(); ++r) {
     if (r == rank_) continue;
+    const int32_t pid = pids_[static_cast<size_t>(r)];
     const rounds::RankState& state = region.rank(r);
     const MemoryProof proof{state.probe_address, state.probe_value};
-    if (!read_memory(pids_[static_cast<size_t>(r)], proof, 0, nullptr, 0)) return false;
+    if (pid == 0 || !read_memory(pid, proof, 0, nullptr, 0)) return false;
   }
   return true;
 }

@@ -2,6 +2,7 @@
 // process_vm_readv(2) and process_vm_writev(2) where the system permits it ("cross-memory attach").
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -16,9 +17,11 @@ namespace lockstep::shm {
 class ProcessReach final : public rounds::Reach {
  public:
   // Collective: every rank tries to read a word of every other; copies() is true if all could. The
-  // arena may be null. `hung_up` tells whether a rank's process is gone. Throws Timeout, PeerLost.
+  // arena may be null. `pids`: Segment's, by rank. `hung_up` tells whether a rank's process is gone.
+  // Throws Timeout, PeerLost.
   ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
-               std::function<bool(int rank)> hung_up, Deadline deadline);
+               std::vector<int32_t> pids, std::function<bool(int rank)> hung_up,
+               Deadline deadline);
 
   std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const override;
   std::byte* peer(int rank, rounds::Window window) const override;
@@ -38,7 +41,7 @@ class ProcessReach final : public rounds::Reach {
   int rank_;
   std::shared_ptr<Arena> arena_;
   std::function<bool(int)> hung_up_;
-  std::vector<int> pids_;
+  const std::vector<int32_t> pids_;
   mutable std::vector<uint64_t> seen_alive_;  // ticks()
   bool copies_ = false;
 };

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -41,8 +42,9 @@ UniqueFd make_socket() {
   return fd;
 }
 
-// Abstract sockets have no permissions: the other end must at least be of this user.
-void check_same_user(int fd) {
+// Abstract sockets have no permissions: the other end must at least be of this user. -> its process, by the kernel's word;
+// 0: one that cannot be seen from here.
+int32_t same_users_process(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
@@ -51,6 +53,7 @@ void check_same_user(int fd) {
     throw StoreError("a process of user " + std::to_string(peer.uid) +
                      " tried to join this job's shared memory");
   }
+  return peer.pid;
 }
 
 void send_fds(int socket, const std::vector<int>& fds, Deadline deadline) {
@@ -151,7 +154,8 @@ std::string missing_ranks(const std::vector<UniqueFd>& sockets) {
 
 Segment::Segment(Store& store, int rank, int size, size_t bytes,
                  void (*initialise)(std::byte*, void*), void* argument, Deadline deadline)
-    : others_(size) {
+    : others_(size), pids_(size) {
+  pids_[rank] = ::getpid();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("pipe2", errno);
   UniqueFd reader(ends[0]);
@@ -210,8 +214,9 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     UniqueFd client = accept_from(door.get(), deadline, missing_ranks(sockets));
     int32_t rank = -1;
     std::vector<UniqueFd> reader;
+    int32_t pid = 0;
     try {
-      check_same_user(client.get());
+      pid = same_users_process(client.get());
       wire::authenticate_as_server(client.get(), secret, kPurpose, deadline);
       read_exact(client.get(), &rank, sizeof rank, deadline);
       reader = receive_fds(client.get(), 1, deadline);
@@ -223,13 +228,17 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     if (rank < 1 || rank >= size || sockets[rank])
       throw Mismatch("two processes say they are rank " + std::to_string(rank));
     others_[rank] = std::move(reader[0]);
+    pids_[rank] = pid;
     sockets[rank] = std::move(client);
     ++arrived;
   }
   // Everybody gets the memory and everybody's pipe, its own too: it keeps that one closed.
   std::vector<int> fds{memfd_.get(), arena_.get(), own_reader.get()};
   for (int r = 1; r < size; ++r) fds.push_back(others_[r].get());
-  for (int r = 1; r < size; ++r) send_fds(sockets[r].get(), fds, deadline);
+  for (int r = 1; r < size; ++r) {
+    send_fds(sockets[r].get(), fds, deadline);
+    write_exact(sockets[r].get(), pids_.data(), pids_.size() * sizeof pids_[0], deadline);
+  }
 }
 
 void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadline deadline) {
@@ -250,7 +259,7 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
       throw system_error("connect to the shared memory's socket", errno);
     }
   }
-  check_same_user(socket.get());
+  const int32_t served_by = same_users_process(socket.get());
   try {
     wire::authenticate_as_client(socket.get(), secret, kPurpose, deadline);
     const int32_t self = rank;
@@ -260,6 +269,13 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
     throw PeerLost("rank 0 went away while the group was being made", 0);
   }
   std::vector<UniqueFd> fds = receive_fds(socket.get(), static_cast<size_t>(size) + 2, deadline);
+  try {
+    read_exact(socket.get(), pids_.data(), pids_.size() * sizeof pids_[0], deadline);
+  } catch (const PeerLost&) {
+    throw PeerLost("rank 0 went away while the shared memory was handed out", 0);
+  }
+  pids_[0] = served_by;
+  pids_[rank] = ::getpid();
   memfd_ = std::move(fds[0]);
   arena_ = std::move(fds[1]);
   for (int r = 0; r < size; ++r) {

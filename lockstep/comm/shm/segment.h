@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -25,6 +26,9 @@ class Segment {
   std::byte* memory() const { return memory_; }
   // The group's arena (arena.h); empty where the system gives none. Once.
   UniqueFd take_arena() { return std::move(arena_); }
+  // The ranks' processes, by the kernel's word when they connected to rank 0, and not by their own: whose memory is copied.
+  // 0: one that cannot be seen from here.
+  const std::vector<int32_t>& pids() const { return pids_; }
   // True once the rank's process is gone, or destroyed its segment.
   bool hung_up(int rank) const;
 
@@ -37,6 +41,7 @@ class Segment {
   UniqueFd arena_;
   UniqueFd life_;                 // the write end of this rank's pipe, never written
   std::vector<UniqueFd> others_;  // the read ends of all ranks' pipes, by rank; own: empty
+  std::vector<int32_t> pids_;
   std::byte* memory_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -19,6 +19,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
+#include "lockstep/wire/strangers.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -28,7 +29,8 @@ constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address be
 constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxStrangers = 256;  // at most: wire::most_strangers()
+constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
 constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // unacknowledged bytes: the link is cut
 constexpr uint32_t kVersion = 2;
@@ -73,7 +75,8 @@ void prepare(int fd) {
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;  // whom we connect to; -1: somebody connected to us
+  int rank = -1;    // whom we connect to; -1: somebody connected to us
+  uint64_t id = 0;  // of those
   Deadline deadline;
   bool connected = true;
   std::optional<wire::ServerChallenge> server = {};
@@ -238,7 +241,11 @@ class Gathering {
     for (size_t l = 0; l < listeners_.size(); ++l) {
       if (fds[l].revents != 0) accept(listeners_[l].get());
     }
-    candidates_.remove_if([](const Candidate& c) { return c.over || c.established; });
+    candidates_.remove_if([this](const Candidate& c) {
+      const bool ends = c.over || c.established;
+      if (ends || c.challenged()) strangers_.remove(c.id);
+      return ends;
+    });
   }
 
   bool unknown() const {
@@ -246,40 +253,40 @@ class Gathering {
                        [](const Target& target) { return target.addresses.empty(); });
   }
 
-  static bool is_stranger(const Candidate& c) { return c.rank < 0; }
-
-  // The oldest; false where there is none.
-  bool drop_stranger() {
-    const auto oldest = std::find_if(candidates_.begin(), candidates_.end(), is_stranger);
-    if (oldest == candidates_.end()) return false;
-    candidates_.erase(oldest);
-    return true;
-  }
-
   void accept(int listener) {
-    while (true) {
-      UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!fd) {
-        const int error = errno;
-        if (error == EINTR || error == ECONNABORTED) continue;
-        if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+    for (int i = 0; i < kAcceptedAtATime; ++i) {
+      UniqueFd fd = acceptor_.next(listener);
+      if (!fd && acceptor_.starved()) {
         // Those who have proved nothing yet give way; without them it is this rank that cannot.
-        if (!drop_stranger()) throw system_error("tcp: accept", error);
+        if (!drop_a_stranger()) throw system_error("tcp: accept", acceptor_.error());
         continue;
       }
-      const auto strangers = std::count_if(candidates_.begin(), candidates_.end(), is_stranger);
-      if (static_cast<size_t>(strangers) >= kMaxStrangers) drop_stranger();
-      Candidate candidate{
-          .fd = std::move(fd), .peer = "?", .deadline = Deadline::after(kStrangerTime)};
+      if (!fd) return;
+      Candidate candidate{.fd = std::move(fd),
+                          .peer = "?",
+                          .id = ++last_id_,
+                          .deadline = Deadline::after(kStrangerTime)};
       try {
-        candidate.peer = peer_address(candidate.fd.get()).to_string();
+        const HostPort peer = peer_address(candidate.fd.get());
+        candidate.peer = peer.to_string();
+        strangers_.add(candidate.id, peer.host);
       } catch (const SystemError&) {
         continue;  // gone already
       }
       set_no_delay(candidate.fd.get());
       candidate.server.emplace(*secret_, purpose_of(options_.rank));
       candidates_.push_back(std::move(candidate));
+      if (strangers_.too_many()) drop_a_stranger();
     }
+  }
+
+  // False: there is none.
+  bool drop_a_stranger() {
+    const auto id = strangers_.first_to_go();
+    if (!id) return false;
+    strangers_.remove(*id);
+    candidates_.remove_if([id](const Candidate& c) { return c.id == *id; });
+    return true;
   }
 
   // Whatever goes wrong here concerns this connection alone.
@@ -429,6 +436,9 @@ class Gathering {
   std::vector<Target> targets_;
   std::list<Candidate> candidates_;
   Deadline next_look_ = Deadline::after(kLookPause);
+  wire::Acceptor acceptor_{"tcp"};
+  wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};
+  uint64_t last_id_ = 0;
   int refusals_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <thread>
 
@@ -257,6 +258,34 @@ TEST(TcpBackend, StrangersAreRefusedAndTheJobGoesOn) {
                    replayer.get(), Secret::from_text(store.get("tcp/secret", Deadline::seconds(5))),
                    "store", Deadline::seconds(5)),
                StoreError);
+  ranks.emplace_back(join, 1);
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// One that knows the secret and says what no rank says, and a crowd that says nothing.
+TEST(TcpBackend, ALiarAndAStormOfStrangersDoNotKeepTheRanksApart) {
+  HashStore store;
+  std::vector<std::thread> ranks;
+  const auto join = [&](int rank) {
+    auto backend = make_tcp_backend(store, {.rank = rank, .size = 2}, Deadline::seconds(60));
+    Communicator comm(std::move(backend), Topology{rank, 2, rank, 2, 0}, {});
+    const at::Tensor t = at::full({3}, rank + 1.0);
+    comm.all_reduce(t);
+    EXPECT_EQ(t[0].item<double>(), 3.0);
+  };
+  ranks.emplace_back(join, 0);
+  const HostPort door = parse_host_port(store.get("tcp/address/0", Deadline::seconds(60)));
+  const Secret secret = Secret::from_text(store.get("tcp/secret", Deadline::seconds(60)));
+  for (const int32_t rank : {0, 2, -1}) {
+    const UniqueFd liar = connect_tcp(door, Deadline::seconds(60));
+    wire::authenticate_as_client(liar.get(), secret, "tcp rank 0", Deadline::seconds(60));
+    const std::array<int32_t, 4> greeting{2, 0x01020304, rank, 2};
+    write_exact(liar.get(), greeting.data(), sizeof greeting, Deadline::seconds(60));
+    char answer = 0;
+    EXPECT_THROW(read_exact(liar.get(), &answer, 1, Deadline::seconds(60)), PeerLost) << rank;
+  }
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 400; ++i) silent.push_back(connect_tcp(door, Deadline::seconds(60)));
   ranks.emplace_back(join, 1);
   for (std::thread& rank : ranks) rank.join();
 }

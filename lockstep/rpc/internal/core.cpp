@@ -123,6 +123,12 @@ void Core::start() {
                                 if (const auto core = weak.lock()) core->lost(link, why);
                               }},
       Deadline::after(options_.timeout));
+  reaching_ = std::make_unique<Reaching>([weak](const Peer& peer, Deadline deadline) {
+    const auto core = weak.lock();
+    if (!core) throw Cancelled("the agent of a reference was shut down");
+    core->check_owner(peer);
+    core->link_of(peer.name, deadline, &peer);
+  });
   keep_leases();
   board_ = trace::CallBoard::inherit(process_env());
   if (!board_) return;
@@ -167,14 +173,14 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
     if (of.owner) check_owner(*of.owner);
     call->link = link_of(to, *call->ends, of.owner);
     Link& link = *call->link;
-    if (link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call->ends))
+    if (of.waits_for_room && link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call->ends))
       throw Timeout(words(*call) + ": " + std::to_string(link.queued_bytes()) +
                     " bytes wait to be sent to it, and no room came within " +
                     seconds_text(call->ends->timeout_seconds()) +
                     " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
                     ")");
     const auto most = static_cast<int64_t>(options_.calls_in_flight);
-    while (link.calls.load(std::memory_order_relaxed) >= most) {
+    while (of.waits_for_room && link.calls.load(std::memory_order_relaxed) >= most) {
       if (call->ends->expired())
         throw Timeout(words(*call) + ": " + std::to_string(most) +
                       " calls to it are in flight, the most "

@@ -20,6 +20,7 @@
 #include "lockstep/rpc/internal/call_table.h"
 #include "lockstep/rpc/internal/contexts.h"
 #include "lockstep/rpc/internal/object_table.h"
+#include "lockstep/rpc/internal/reaching.h"
 #include "lockstep/rpc/internal/reactor.h"
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/trace/call_board.h"
@@ -66,6 +67,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   struct CallOf {
     std::optional<ObjectId> keep = {};  // RequestHead's
     const Peer* owner = nullptr;  // this very process: PeerLost if it is gone, whoever has its name
+    bool waits_for_room = true;   // where much waits to be sent to it already
   };
   // A call of this process.
   void call(const std::string& to, std::string_view function, uint64_t types_hash,
@@ -74,6 +76,8 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   // A call of a function of the owner's own.
   void call_owner(const Peer& owner, std::string_view function, Writer& arguments,
                   const CallOptions& options, How how, const PendingPtr& call);
+  // Tells the owner that this process has the object, too; once it is reached, where it is not yet. Never waits.
+  void add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call);
   void cancel(Pending& call);
   // Those that wait inside calls that are served and not wanted any more.
   void cancel_within(const std::vector<const std::atomic<bool>*>& calls);
@@ -111,6 +115,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   ObjectTable& objects() { return objects_; }
   Contexts& contexts() { return contexts_; }
   Reactor& reactor() { return *reactor_; }
+  Transport& transport() { return *transport_; }
   uint64_t next_number() { return ++numbers_; }
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
@@ -158,8 +163,9 @@ class Core : public std::enable_shared_from_this<Core>, public References {
                 Deadline::Clock::time_point begun) noexcept;
   void expire();
   void send_notice(const std::shared_ptr<Link>& link, const Writer& notice);
-  // Through the living link, else by a worker that connects.
-  void tell(const Peer& peer, Writer notice);
+  // Over the living link, if there is one with this very process. Never waits: this is for notices that nobody waits for.
+  bool tell(const Peer& peer, const Writer& notice);
+  void tell_what_was_not();
   std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline,
                                 const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
@@ -195,11 +201,20 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::map<std::pair<uint64_t, ObjectId>, std::weak_ptr<Reference>> references_
       LOCKSTEP_GUARDED_BY(mutex_);
 
+  // References that were given back while there was no link with their owner.
+  struct Untold {
+    Peer owner;
+    Writer notice;
+    Deadline::Clock::time_point since;
+  };
+  std::vector<Untold> untold_ LOCKSTEP_GUARDED_BY(mutex_);
+
   std::optional<trace::CallBoard> board_;  // the agent's that started this process; of which it is:
   int board_rank_ = 0;
   const Deadline::Clock::time_point started_ = Deadline::Clock::now();
   const uint64_t started_ticks_ = ticks();
-  std::unique_ptr<Transport> transport_;  // last made, first gone
+  std::unique_ptr<Transport> transport_;  // last made, first gone, but for who uses it:
+  std::unique_ptr<Reaching> reaching_;
 };
 
 // Calls a function of another agent's own, outside of any autograd context.

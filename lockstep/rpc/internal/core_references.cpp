@@ -4,6 +4,7 @@
 // So the owner's count never comes to nothing while a reference is under way.
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -195,20 +196,29 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
         }
         arrived();
       });
-  const auto add = [weak = weak_from_this(), owner, id, call] {
-    const auto core = weak.lock();
-    if (!core) return;
-    Writer arguments(core.get());
-    write_id(arguments, id);
-    arguments.word(core->self().incarnation);
-    const ContextScope scope({});  // it is not part of the call that brought it
-    core->call_owner(owner, "rpc.add", arguments, {}, How::kSync, call);
-  };
-  if (transport_->living_link_to(owner.name))
-    add();
-  else
-    reactor_->post(task_of(add));
+  if (transport_->living_link_to(owner.name)) {
+    add_at_owner(owner, id, call);
+    return reference;
+  }
+  // It comes from whoever sent it, and may name somebody who is stopped, or never was.
+  reaching_->reach(owner, Deadline::after(options_.timeout),
+                   [weak = weak_from_this(), owner, id, call](std::exception_ptr error) {
+                     const auto core = weak.lock();
+                     if (error)
+                       call->state().fail(error);
+                     else if (core)
+                       core->add_at_owner(owner, id, call);
+                   });
   return reference;
+}
+
+void Core::add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call) {
+  Writer arguments(this);
+  write_id(arguments, id);
+  arguments.word(self().incarnation);
+  const ContextScope scope({});  // it is not part of the call that brought it
+  this->call(owner.name, "rpc.add", 0, nullptr, arguments, {}, How::kSync, call,
+             {.owner = &owner, .waits_for_room = false});
 }
 
 void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link,
@@ -272,7 +282,9 @@ void Core::reference_gone(Reference& reference) noexcept {
     write_id(notice, reference.id);
     notice.word(self().incarnation);
     notice.word(adds);
-    tell(reference.owner, std::move(notice));
+    if (tell(reference.owner, notice)) return;
+    const MutexLock lock(mutex_);
+    untold_.push_back({reference.owner, std::move(notice), Deadline::Clock::now()});
   } catch (const std::exception& error) {
     log_warning("rpc: a reference of " + reference.owner.str() +
                 " could not be given back: " + error.what());
@@ -288,20 +300,28 @@ void Core::send_notice(const std::shared_ptr<Link>& link, const Writer& notice) 
   link->send({MessageKind::kNotice, 0}, notice.body(), {}, {}, Link::When::kNow);
 }
 
-void Core::tell(const Peer& peer, Writer notice) {
-  if (const auto link = transport_->living_link_to(peer.name)) {
-    if (link->peer().incarnation == peer.incarnation) send_notice(link, notice);
-    return;
+bool Core::tell(const Peer& peer, const Writer& notice) {
+  const auto link = transport_->living_link_to(peer.name);
+  if (!link || link->peer().incarnation != peer.incarnation) return false;
+  send_notice(link, notice);
+  return true;
+}
+
+// Whoever counts this process has, or had, a link with it: if that was lost, the owner has ended, or counts this process no
+// longer soon. Only where a call has made a link with the same owner meanwhile it still does.
+void Core::tell_what_was_not() {
+  std::vector<Untold> untold;
+  {
+    const MutexLock lock(mutex_);
+    untold.swap(untold_);
   }
-  reactor_->post(task_of([weak = weak_from_this(), peer, notice] {
-    const auto core = weak.lock();
-    if (!core || core->stopped()) return;
-    try {
-      const auto link = core->link_of(peer.name, Deadline::seconds(2));
-      if (link->peer().incarnation == peer.incarnation) core->send_notice(link, notice);
-    } catch (const Error&) {  // it is gone, and its objects with it
-    }
-  }));
+  const auto forgotten = Deadline::Clock::now() - 2 * options_.lease;
+  std::erase_if(untold, [&](const Untold& one) {
+    return one.since < forgotten || tell(one.owner, one.notice);
+  });
+  const MutexLock lock(mutex_);
+  untold_.insert(untold_.end(), std::make_move_iterator(untold.begin()),
+                 std::make_move_iterator(untold.end()));
 }
 
 void Core::received_notice(const std::shared_ptr<Link>& link, Reader& notice) {
@@ -359,6 +379,7 @@ void Core::keep_leases() {
   Writer notice;
   notice.byte(kAlive);
   for (const auto& [incarnation, owner] : owners) tell(owner, notice);
+  tell_what_was_not();
   expire();
   reactor_->at(now + options_.lease / 3, task_of([weak = weak_from_this()] {
                  if (const auto core = weak.lock()) core->keep_leases();

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/interfaces.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/net.h"
 #include "lockstep/rpc/internal/hello.h"
@@ -26,6 +27,7 @@ using Json = nlohmann::json;
 
 // An answer that takes longer is none.
 constexpr double kAnswer = 3;
+constexpr int kTries = 3;
 
 Deadline at_most(double seconds, Deadline deadline) {
   return Deadline::after(
@@ -93,6 +95,21 @@ UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
 }
 
 }  // namespace
+
+std::vector<std::string> addresses_of(const std::string& listen, uint16_t port) {
+  std::vector<std::string> addresses;
+  if (listen == "0.0.0.0" || listen == "::") {
+    const auto all = interface_addresses();
+    for (const std::string& address : candidate_addresses(all)) {
+      if (listen == "0.0.0.0" && address.find(':') != std::string::npos) continue;
+      addresses.push_back(HostPort{address, port}.to_string());
+    }
+    addresses.push_back(HostPort{listen == "::" ? "::1" : "127.0.0.1", port}.to_string());
+  } else {
+    addresses.push_back(HostPort{listen, port}.to_string());
+  }
+  return addresses;
+}
 
 std::string Entry::encode() const {
   return Json{{"name", peer.name}, {"incarnation", peer.incarnation}, {"pid", peer.pid},
@@ -182,20 +199,23 @@ void prepare_tcp(int fd) {
 
 namespace {
 
-// Whether the process of the entry lives: somebody listens where it did, and knows the secret.
+// Whether the process of the entry lives: somebody listens where it did, and knows the secret. Whoever is refused is so
+// perhaps because it had to make room for others, and tries again.
 bool lives(const Entry& entry, const std::string& own_host_identity, const Secret& secret,
            Deadline deadline) {
-  const Attempt attempt = try_connect(entry, own_host_identity, deadline);
-  if (!attempt.fd) return false;
-  try {
-    prove(attempt.fd.get(), secret, at_most(kAnswer, deadline));
-    return true;
-  } catch (const Timeout&) {
-    // Nobody else has that Unix socket: it is stopped, perhaps. A TCP port may have gone to another service.
-    return attempt.local;
-  } catch (const Error&) {
-    return false;
+  for (int tries = 0; tries < kTries; ++tries) {
+    const Attempt attempt = try_connect(entry, own_host_identity, deadline);
+    if (!attempt.fd) return false;
+    try {
+      prove(attempt.fd.get(), secret, at_most(kAnswer, deadline));
+      return true;
+    } catch (const Timeout&) {
+      // Nobody else has that Unix socket: it is stopped, perhaps. A TCP port may have gone to another service.
+      return attempt.local;
+    } catch (const Error&) {
+    }
   }
+  return false;
 }
 
 }  // namespace

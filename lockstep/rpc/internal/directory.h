@@ -33,6 +33,9 @@ std::string entry_key(const std::string& name);
 // What the store has for the name, "" for nothing. Throws StoreError, Timeout.
 std::string look_up(Store& store, const std::string& name, Deadline deadline);
 
+// By which addresses others reach a socket that listens on `listen`.
+std::vector<std::string> addresses_of(const std::string& listen, uint16_t port);
+
 // Listens on an abstract Unix socket of a new name, which `name` is set to. Throws SystemError.
 UniqueFd listen_local(std::string& name);
 

@@ -2,7 +2,9 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,8 +16,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool reads_memory_of(const Hello& self, const Hello& other) {
-  return self.host_identity == other.host_identity && can_read_process(other.peer.pid, other.proof);
+constexpr size_t kMostName = 200;
+
+bool printable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
 std::string frame_of(MessageKind kind, std::string_view body) {
@@ -26,11 +30,39 @@ std::string frame_of(MessageKind kind, std::string_view body) {
   return frame.append(body);
 }
 
-FrameHead hello_head(const char* bytes) {
+FrameHead head_of(const char* bytes, MessageKind kind, size_t most) {
   const FrameHead head = read_head(bytes);
-  if (head.kind != kHello || head.body > kMostHello || head.tensors > 0)
+  if (head.kind != kind || head.body > most || head.table > 0 || head.tensors > 0)
     throw BadFrame("it did not say who it is");
   return head;
+}
+
+constexpr size_t kReadyBytes = 1 + sizeof(uint64_t);
+
+Ready ready_of(std::string_view body) {
+  Ready ready;
+  if (body.size() != kReadyBytes || static_cast<uint8_t>(body[0]) > 1)
+    throw BadFrame("it did not say whether it reads memory");
+  ready.reads = body[0] == '\1';
+  std::memcpy(&ready.address, body.data() + 1, sizeof ready.address);
+  return ready;
+}
+
+// Puts the other's word where it stays, if it can be read from there at all. -> the address, or 0.
+uint64_t show_word(Introduction& introduction) {
+  if (introduction.process.pid == 0) return 0;
+  introduction.shown = std::make_unique<uint64_t>(introduction.other.word);
+  return reinterpret_cast<uint64_t>(introduction.shown.get());
+}
+
+// Whether that process has put `word` there.
+void look_for_word(Introduction& introduction, uint64_t word, uint64_t address) {
+  introduction.proof = {address, word};
+  introduction.this_end_reads =
+      introduction.process.pid > 0 && address != 0 &&
+      can_read_process(introduction.process.pid, introduction.proof) &&
+      !has_ended(introduction.process);
+  if (!introduction.this_end_reads) introduction.process.process.reset();
 }
 
 // The library turns any number into any other, in or out of its range.
@@ -42,11 +74,16 @@ uint64_t whole(const Json& json, const char* key) {
 
 }  // namespace
 
+void check_name(const std::string& name) {
+  if (name.empty() || name.size() > kMostName || !printable(name))
+    throw InvalidArgument("rpc: a process's name has 1 to 200 printable ASCII characters; '" +
+                          name.substr(0, kMostName) + "' has not");
+}
+
 std::string Hello::encode() const {
-  return Json{{"name", peer.name},         {"incarnation", peer.incarnation},
-              {"pid", peer.pid},           {"host", peer.host},
-              {"identity", host_identity}, {"address", proof.address},
-              {"word", proof.value},       {"reads", reads}}
+  return Json{{"name", peer.name}, {"incarnation", peer.incarnation}, {"pid", peer.pid},
+              {"host", peer.host}, {"identity", host_identity},       {"word", word},
+              {"address", address}}
       .dump();
 }
 
@@ -59,9 +96,12 @@ Hello Hello::decode(std::string_view body) {
     hello.peer.pid = static_cast<int64_t>(whole(json, "pid"));
     json.at("host").get_to(hello.peer.host);
     json.at("identity").get_to(hello.host_identity);
-    hello.proof.address = whole(json, "address");
-    hello.proof.value = whole(json, "word");
-    json.at("reads").get_to(hello.reads);
+    hello.word = whole(json, "word");
+    hello.address = whole(json, "address");
+    // They are shown to people, and on terminals.
+    if (hello.peer.name.empty() || hello.peer.name.size() > kMostName ||
+        !printable(hello.peer.name) || !printable(hello.peer.host))
+      throw BadFrame("what it says of itself cannot be shown");
     return hello;
   } catch (const Json::exception&) {
     throw BadFrame("it did not say who it is");
@@ -71,30 +111,50 @@ Hello Hello::decode(std::string_view body) {
 std::string hello_frame(const Hello& hello) {
   return frame_of(kHello, hello.encode());
 }
-std::string ready_frame(bool reads) {
-  return frame_of(kReady, std::string(1, reads ? '\1' : '\0'));
+std::string ready_frame(const Ready& ready) {
+  std::string body(kReadyBytes, ready.reads ? '\1' : '\0');
+  std::memcpy(body.data() + 1, &ready.address, sizeof ready.address);
+  return frame_of(kReady, body);
 }
 
 void prove(int fd, const Secret& secret, Deadline deadline) {
   wire::authenticate_as_client(fd, secret, kPurpose, deadline);
 }
 
-Introduction introduce(int fd, const Hello& self, Deadline deadline) {
-  const std::string mine = hello_frame(self);
-  write_exact(fd, mine.data(), mine.size(), deadline);
+namespace {
+
+void write_frame(int fd, const std::string& frame, Deadline deadline) {
+  write_exact(fd, frame.data(), frame.size(), deadline);
+}
+
+std::string read_body(int fd, MessageKind kind, size_t most, Deadline deadline) {
   char head[kHeadBytes];
   read_exact(fd, head, sizeof head, deadline);
-  std::string body(hello_head(head).body, '\0');
+  std::string body(head_of(head, kind, most).body, '\0');
   read_exact(fd, body.data(), body.size(), deadline);
+  return body;
+}
+
+}  // namespace
+
+Introduction introduce(int fd, Hello self, Deadline deadline) {
+  self.word = random_word();
+  write_frame(fd, hello_frame(self), deadline);
   Introduction introduction;
-  introduction.other = Hello::decode(body);
-  introduction.other_end_reads = introduction.other.reads;
-  introduction.this_end_reads = reads_memory_of(self, introduction.other);
+  introduction.process = other_process(fd);
+  introduction.other = Hello::decode(read_body(fd, kHello, kMostHello, deadline));
+  look_for_word(introduction, self.word, introduction.other.address);
+  const uint64_t address = show_word(introduction);
+  write_frame(fd, ready_frame({introduction.this_end_reads, address}), deadline);
+  introduction.other_end_reads =
+      ready_of(read_body(fd, kReady, kReadyBytes, deadline)).reads && address != 0;
   return introduction;
 }
 
 Stranger::Stranger(UniqueFd fd, const Secret& secret, Hello self)
-    : fd_(std::move(fd)), challenge_(secret, kPurpose), self_(std::move(self)) {}
+    : fd_(std::move(fd)), challenge_(secret, kPurpose), self_(std::move(self)) {
+  self_.word = random_word();
+}
 
 // No byte beyond: what follows is the link's to read.
 bool Stranger::read_up_to(size_t bytes) {
@@ -131,14 +191,26 @@ bool Stranger::advance() {
     }
     if (!all) return false;
   }
-  if (!read_up_to(kHeadBytes)) return false;
-  const FrameHead head = hello_head(buffer_.data());
-  if (!read_up_to(kHeadBytes + head.body)) return false;
-  introduction_.other = Hello::decode(std::string_view(buffer_).substr(kHeadBytes));
-  introduction_.this_end_reads = reads_memory_of(self_, introduction_.other);
-  self_.reads = introduction_.this_end_reads;
-  send(hello_frame(self_));
+  if (!met_) {
+    if (!read_frame(kHello, kMostHello)) return false;
+    introduction_.other = Hello::decode(std::string_view(buffer_).substr(kHeadBytes));
+    buffer_.clear();
+    introduction_.process = other_process(fd_.get());
+    self_.address = show_word(introduction_);
+    send(hello_frame(self_));
+    met_ = true;
+  }
+  if (!read_frame(kReady, kReadyBytes)) return false;
+  const Ready ready = ready_of(std::string_view(buffer_).substr(kHeadBytes));
+  introduction_.other_end_reads = ready.reads && self_.address != 0;
+  look_for_word(introduction_, self_.word, ready.address);
   return true;
+}
+
+// False: not all of it has come.
+bool Stranger::read_frame(MessageKind kind, size_t most) {
+  return read_up_to(kHeadBytes) &&
+         read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);
 }
 
 }  // namespace lockstep::rpc::internal

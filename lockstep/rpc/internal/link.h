@@ -46,7 +46,7 @@ struct Surroundings {
 
 class StreamLink final : public Link, public std::enable_shared_from_this<StreamLink> {
  public:
-  // `fd`: introduced. `ready`: the frame that has to go first; may be empty.
+  // `fd`: introduced. `ready`: the frame that ends the introduction; empty at the end that connected.
   StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introduction introduction,
              const std::string& ready);
   ~StreamLink() override;
@@ -113,7 +113,6 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   const std::shared_ptr<Surroundings> around_;
   const UniqueFd fd_;
   const Introduction introduction_;
-  std::atomic<bool> other_reads_;  // the other end reads this process's memory
 
   mutable Mutex look_mutex_;
   bool looks_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;  // the leader, for what comes

@@ -26,7 +26,6 @@ StreamLink::StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introd
     : around_(std::move(around)),
       fd_(std::move(fd)),
       introduction_(std::move(introduction)),
-      other_reads_(introduction_.other_end_reads),
       receiver_(around_->limits.message_bytes, around_->memory) {
   MutexLock lock(send_mutex_);
   filling_.add(ready);
@@ -193,12 +192,7 @@ void StreamLink::hand_out(const std::shared_ptr<Link>& self, Receiver::Message& 
   if (lost()) return;  // a handler has closed it
   const FrameHead& head = message.head;
   if (head.kind == MessageKind::kTaken) return taken(head.call);
-  if (head.kind == kReady) {
-    if (message.body.size() != 1) throw BadFrame("more than was to be said");
-    other_reads_ = message.body[0] == '\1';
-    return;
-  }
-  if (head.kind == kHello) throw BadFrame("it said twice who it is");
+  if (head.kind == kHello || head.kind == kReady) throw BadFrame("it said twice who it is");
   Incoming incoming;
   incoming.head = {head.kind, head.call};
   incoming.body = message.body;
@@ -234,7 +228,7 @@ void StreamLink::fetch(Incoming& message) {
   int error = named.empty() ? EINVAL : 0;
   for (const Named& one : named) {
     at::Tensor tensor = around_->memory->tensor(one.row.dtype, one.row.sizes, one.row.bytes);
-    if (!read_process_by_many(around_->reactor, peer().pid, introduction_.other.proof,
+    if (!read_process_by_many(around_->reactor, introduction_.process.pid, introduction_.proof,
                               one.row.address, tensor.unsafeGetTensorImpl()->mutable_data(),
                               one.row.bytes)) {
       error = errno != 0 ? errno : ESRCH;
@@ -242,7 +236,8 @@ void StreamLink::fetch(Incoming& message) {
     }
     message.tensors[one.place] = std::move(tensor);
   }
-  // Who gives its memory back early ends the link first: if it has not ended now, what was read is what was sent.
+  // Who gives its memory back early ends the link first, and whoever has the number of a process later has it after that one's
+  // end: if neither has ended now, what was read is what was sent.
   if (ended()) fail(why_it_ended());
   send_taken(message.pending);
   message.pending = 0;
@@ -260,7 +255,7 @@ void StreamLink::drop(uint64_t pending) noexcept {
 bool StreamLink::ended() const {
   if (lost()) return true;
   pollfd now{fd_.get(), POLLRDHUP, 0};
-  return ::poll(&now, 1, 0) > 0;
+  return ::poll(&now, 1, 0) > 0 || has_ended(introduction_.process);
 }
 
 std::string StreamLink::why_it_ended() const {

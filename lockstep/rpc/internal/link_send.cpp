@@ -61,7 +61,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
   Tensors inline_tensors;
   Kept named;
   uint64_t total = 0;
-  const bool by_address = other_reads_.load(std::memory_order_relaxed);
+  const bool by_address = introduction_.other_end_reads;
   for (const at::Tensor& given : tensors) {
     at::Tensor tensor = dense(given);
     const auto bytes = static_cast<uint64_t>(tensor.nbytes());

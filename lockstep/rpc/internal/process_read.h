@@ -6,21 +6,23 @@
 #include <cstdint>
 
 #include "lockstep/core/process_memory.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/reactor.h"
 
 namespace lockstep::rpc::internal {
 
 using Proof = MemoryProof;
 
-// The word lives as long as the object, at one place. Random.
-class ProofWord {
- public:
-  ProofWord();
-  Proof proof() const { return {reinterpret_cast<uint64_t>(&word_), word_}; }
-
- private:
-  uint64_t word_;
+// The process at the other end of a connection, as the kernel knows it.
+struct OtherProcess {
+  int64_t pid = 0;   // 0: of another host, or not to be seen from here
+  UniqueFd process;  // readable once it has ended (pidfd_open(2)); may be empty where the system has none (before Linux 5.3)
 };
+
+// Of a connected Unix socket, who connected, or who listened; of another socket, nobody.
+OtherProcess other_process(int fd);
+// Whether it is known to have ended: its number may be another's then.
+bool has_ended(const OtherProcess& process);
 
 // read_memory() of core/process_memory.h by this thread and, of much, by workers of the reactor that have nothing else to do:
 // one core copies slower than memory is. `bytes` are read when it returns.

@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <list>
 #include <map>
 #include <set>
 #include <thread>
@@ -19,7 +17,6 @@
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/interfaces.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/net.h"
@@ -27,6 +24,7 @@
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/link.h"
 #include "lockstep/trace/trace_file.h"
+#include "lockstep/wire/strangers.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -35,31 +33,8 @@ constexpr size_t kMostStrangers = 256;
 constexpr auto kStrangersTime = std::chrono::seconds(5);
 constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
-constexpr auto kAcceptedAgain = std::chrono::milliseconds(100);  // after there were no descriptors
-
-void check_name(const std::string& name) {
-  const bool printable =
-      std::all_of(name.begin(), name.end(), [](char c) { return c >= ' ' && c <= '~'; });
-  if (name.empty() || name.size() > 200 || !printable)
-    throw InvalidArgument("rpc: a process's name has 1 to 200 printable ASCII characters; '" +
-                          name.substr(0, 200) + "' has not");
-}
-
-// By which addresses others reach a socket that listens on `listen`.
-std::vector<std::string> addresses_of(const std::string& listen, uint16_t port) {
-  std::vector<std::string> addresses;
-  if (listen == "0.0.0.0" || listen == "::") {
-    const auto all = interface_addresses();
-    for (const std::string& address : candidate_addresses(all)) {
-      if (listen == "0.0.0.0" && address.find(':') != std::string::npos) continue;
-      addresses.push_back(HostPort{address, port}.to_string());
-    }
-    addresses.push_back(HostPort{listen == "::" ? "::1" : "127.0.0.1", port}.to_string());
-  } else {
-    addresses.push_back(HostPort{listen, port}.to_string());
-  }
-  return addresses;
-}
+constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
+constexpr int kRefusalsBelieved = 3;   // of the secret, one after the other: a storm of strangers pushes some out
 
 }  // namespace
 
@@ -77,10 +52,13 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
 
   void listen();
   void start(Handlers handlers);
-  void accept(int listener, bool local);
-  void meet(const std::shared_ptr<Stranger>& stranger, bool local);
-  bool end_meeting(const std::shared_ptr<Stranger>& stranger);
-  void refuse(const std::shared_ptr<Stranger>& stranger, const std::string& why, bool counts);
+  struct Door;
+  void accept(Door& door);
+  void admit(UniqueFd fd, bool local);
+  void meet(uint64_t id, const std::shared_ptr<Stranger>& stranger, bool local);
+  bool end_meeting(uint64_t id);
+  bool make_room();
+  void refuse(uint64_t id, const std::string& why, bool counts);
   void count_refused(const std::string& why);
   std::shared_ptr<StreamLink> make_link(UniqueFd fd, Introduction introduction, bool local,
                                         const std::string& ready, const std::string& name);
@@ -92,10 +70,15 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   const std::shared_ptr<Store> store;
   const Secret secret;
   const TransportOptions options;
-  const ProofWord word;
   Hello self;
   Entry entry;
-  UniqueFd local_listener, tcp_listener, wake;
+  struct Door {
+    const bool local;
+    UniqueFd listener = {};
+    wire::Acceptor acceptor{"rpc"};
+  };
+  Door local_door{true}, tcp_door{false};
+  UniqueFd wake;
   std::shared_ptr<Surroundings> around;
   std::atomic<uint64_t> refused{0};
 
@@ -113,8 +96,10 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
   std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // all, both ways
-  std::list<Meeting> strangers LOCKSTEP_GUARDED_BY(mutex);                 // the oldest first
-  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);                          // by attempt()
+  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // who has connected
+  wire::Strangers strangers LOCKSTEP_GUARDED_BY(mutex){wire::most_strangers(kMostStrangers)};
+  uint64_t last_meeting LOCKSTEP_GUARDED_BY(mutex) = 0;
+  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);  // by attempt()
 
   // A socket on which this process says who it is: close() ends that.
   class Trying {
@@ -143,9 +128,9 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
 // ---- coming up ----
 
 void Transport::State::listen() {
-  local_listener = listen_local(entry.local);
-  tcp_listener = listen_tcp({options.listen, 0});
-  entry.tcp = addresses_of(options.listen, local_address(tcp_listener.get()).port);
+  local_door.listener = listen_local(entry.local);
+  tcp_door.listener = listen_tcp({options.listen, 0});
+  entry.tcp = addresses_of(options.listen, local_address(tcp_door.listener.get()).port);
   wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) throw system_error("eventfd", errno);
 }
@@ -190,12 +175,10 @@ void Transport::State::start(Handlers handlers) {
   reactor.watch(wake.get(), EPOLLIN, [weak](uint32_t) {
     if (const auto state = weak.lock()) state->write_what_waits();
   });
-  reactor.watch(local_listener.get(), EPOLLIN, [weak](uint32_t) {
-    if (const auto state = weak.lock()) state->accept(state->local_listener.get(), true);
-  });
-  reactor.watch(tcp_listener.get(), EPOLLIN, [weak](uint32_t) {
-    if (const auto state = weak.lock()) state->accept(state->tcp_listener.get(), false);
-  });
+  for (Door* door : {&local_door, &tcp_door})
+    reactor.watch(door->listener.get(), EPOLLIN, [weak, door](uint32_t) {
+      if (const auto state = weak.lock()) state->accept(*door);
+    });
 }
 
 void Transport::State::write_what_waits() {
@@ -212,81 +195,111 @@ void Transport::State::write_what_waits() {
 
 // ---- who connects ----
 
-void Transport::State::accept(int listener, bool local) {
-  const std::weak_ptr<State> weak = weak_from_this();
+void Transport::State::accept(Door& door) {
   {
     const MutexLock lock(mutex);
     if (closed) return;  // the listener's number may be another's by now
   }
-  while (true) {
-    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (!fd && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (!fd) {
-      // No descriptors, say; nobody tells us when there are some again.
-      log_warning("rpc: a connection cannot be accepted: " + std::string(std::strerror(errno)));
-      reactor.at(Reactor::Clock::now() + kAcceptedAgain, task_of([weak, listener, local] {
-                   if (const auto state = weak.lock()) state->accept(listener, local);
+  const int listener = door.listener.get();
+  for (int i = 0; i < kAcceptedAtATime; ++i) {
+    UniqueFd fd = door.acceptor.next(listener);
+    if (!fd && door.acceptor.starved() && make_room()) continue;
+    if (!fd && door.acceptor.starved()) {
+      // Nobody tells us when there are descriptors again.
+      reactor.arm(listener, 0);
+      reactor.at(Reactor::Clock::now() + wire::Acceptor::kPause,
+                 task_of([weak = weak_from_this(), listener] {
+                   const auto state = weak.lock();
+                   if (!state) return;
+                   const MutexLock lock(state->mutex);
+                   if (!state->closed) state->reactor.arm(listener, EPOLLIN);
                  }));
-      return;
     }
-    if (!local) prepare_tcp(fd.get());
-    const auto stranger = std::make_shared<Stranger>(std::move(fd), secret, self);
-    std::shared_ptr<Stranger> oldest;
-    {
-      MutexLock lock(mutex);
-      if (closed) return;
-      if (strangers.size() >= kMostStrangers) oldest = strangers.front().stranger;
-      const uint64_t timer =
-          reactor.at(Reactor::Clock::now() + kStrangersTime,
-                     task_of([weak, late = std::weak_ptr<Stranger>(stranger)] {
-                       const auto state = weak.lock();
-                       const auto who = late.lock();
-                       if (state && who)
-                         state->refuse(who, "a stranger did not say who it is in time", false);
-                     }));
-      strangers.push_back({stranger, timer});
-      reactor.watch(stranger->fd(), EPOLLIN | EPOLLRDHUP, [weak, stranger, local](uint32_t) {
-        if (const auto state = weak.lock()) state->meet(stranger, local);
-      });
-    }
-    if (oldest) refuse(oldest, "too many strangers at a time", false);
+    if (!fd) return;
+    admit(std::move(fd), door.local);
   }
+  reactor.arm(listener, EPOLLIN);  // there may be more
+}
+
+void Transport::State::admit(UniqueFd fd, bool local) {
+  const std::weak_ptr<State> weak = weak_from_this();
+  if (!local) prepare_tcp(fd.get());
+  const std::string source = wire::source_of(fd.get());
+  const auto stranger = std::make_shared<Stranger>(std::move(fd), secret, self);
+  bool too_many = false;
+  {
+    MutexLock lock(mutex);
+    if (closed) return;
+    const uint64_t id = ++last_meeting;
+    const uint64_t timer = reactor.at(
+        Reactor::Clock::now() + kStrangersTime, task_of([weak, id] {
+          if (const auto state = weak.lock())
+            state->refuse(id, "a stranger did not say who it is in time", false);
+        }));
+    meetings.emplace(id, Meeting{stranger, timer});
+    strangers.add(id, source);
+    too_many = strangers.too_many();
+    reactor.watch(stranger->fd(), EPOLLIN | EPOLLRDHUP, [weak, id, stranger, local](uint32_t) {
+      if (const auto state = weak.lock()) state->meet(id, stranger, local);
+    });
+  }
+  if (too_many) make_room();
+}
+
+// Closes a stranger. False: there is none. Whoever has proved the secret is none.
+bool Transport::State::make_room() {
+  std::optional<uint64_t> first;
+  {
+    MutexLock lock(mutex);
+    first = strangers.first_to_go();
+  }
+  if (first) refuse(*first, "too many strangers at a time", false);
+  return first.has_value();
 }
 
 // False: another thread has ended it.
-bool Transport::State::end_meeting(const std::shared_ptr<Stranger>& stranger) {
+bool Transport::State::end_meeting(uint64_t id) {
   uint64_t timer = 0;
   {
     MutexLock lock(mutex);
-    const auto found =
-        std::find_if(strangers.begin(), strangers.end(),
-                     [&](const Meeting& meeting) { return meeting.stranger == stranger; });
-    if (found == strangers.end()) return false;
-    timer = found->timer;
-    strangers.erase(found);
+    const auto found = meetings.find(id);
+    if (found == meetings.end()) return false;
+    timer = found->second.timer;
+    meetings.erase(found);
+    strangers.remove(id);
   }
   reactor.cancel(timer);
   return true;
 }
 
-void Transport::State::meet(const std::shared_ptr<Stranger>& stranger, bool local) {
+void Transport::State::meet(uint64_t id, const std::shared_ptr<Stranger>& stranger, bool local) {
   try {
-    if (!stranger->advance()) return;
+    const bool through = stranger->advance();
+    if (stranger->proved()) {
+      MutexLock lock(mutex);
+      strangers.remove(id);
+    }
+    if (!through) return;
   } catch (const PeerLost&) {
-    return refuse(stranger, "",
-                  false);  // a port scanner, or one who looked whether this process lives
+    return refuse(id, "", false);  // a port scanner, or one who looked whether this process lives
   } catch (const Error& error) {
-    return refuse(stranger, error.what(), true);
+    return refuse(id, error.what(), true);
   }
   reactor.forget(stranger->fd());
-  if (!end_meeting(stranger)) return;
-  make_link(stranger->release(), stranger->introduction(), local, "", "");
+  if (!end_meeting(id)) return;
+  // The other end is told here alone that they have met: nothing closes this connection before that is known on both sides.
+  const std::string ready = ready_frame({.reads = stranger->introduction().this_end_reads});
+  make_link(stranger->release(), std::move(stranger->introduction()), local, ready, "");
 }
 
-void Transport::State::refuse(const std::shared_ptr<Stranger>& stranger, const std::string& why,
-                              bool counts) {
-  if (!end_meeting(stranger)) return;
+void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) {
+  std::shared_ptr<Stranger> stranger;
+  {
+    MutexLock lock(mutex);
+    const auto found = meetings.find(id);
+    if (found != meetings.end()) stranger = found->second.stranger;
+  }
+  if (!stranger || !end_meeting(id)) return;
   if (counts)
     count_refused(why);
   else if (!why.empty())
@@ -294,12 +307,9 @@ void Transport::State::refuse(const std::shared_ptr<Stranger>& stranger, const s
   reactor.forget(stranger->fd());  // and with it the last owner
 }
 
-// The first is said aloud, and then ten times as many each time: whoever knocks shall not fill the log.
 void Transport::State::count_refused(const std::string& why) {
   const uint64_t count = ++refused;
-  uint64_t said = 1;
-  while (said < count) said *= 10;
-  if (said == count)
+  if (wire::worth_a_line(count))
     log_warning("rpc: a connection was refused: " + why + " (number " + std::to_string(count) +
                 ")");
 }
@@ -336,6 +346,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
   std::optional<Entry> gone;  // who was there, and does not answer
   bool silent = false;
   bool asked = false;  // the store, with success
+  int refusals = 0;    // of this process's secret
   while (true) {
     std::string text;
     try {
@@ -357,14 +368,17 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
           // The port may have gone to another process of the job.
           if (introduction.other.peer.name == name &&
               introduction.other.peer.incarnation == found->peer.incarnation) {
-            const std::string ready = ready_frame(introduction.this_end_reads);
-            return make_link(std::move(attempt.fd), std::move(introduction), attempt.local, ready,
+            return make_link(std::move(attempt.fd), std::move(introduction), attempt.local, "",
                              name);
           }
         } catch (const PeerLost&) {
           // It went away in the middle: perhaps it comes back.
           silent = !process_is_gone(found->peer.pid) || found->host_identity != entry.host_identity;
         } catch (const Timeout&) {
+          silent = true;
+        } catch (const StoreError&) {
+          // Or it had to make room for others, before it had read the proof.
+          if (++refusals == kRefusalsBelieved) throw;
           silent = true;
         } catch (const BadFrame& error) {
           throw StoreError("rpc: who answers for '" + name + "': " + error.what());
@@ -395,25 +409,26 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
 
 void Transport::State::close(const std::string& why) {
   std::set<std::shared_ptr<StreamLink>> all;
-  std::list<Meeting> met;
+  std::map<uint64_t, Meeting> met;
   {
     MutexLock lock(mutex);
     if (closed) return;
     closed = true;
     all = links;
-    met.swap(strangers);
+    met.swap(meetings);
     for (const int fd : tried) ::shutdown(fd, SHUT_RDWR);
     changed.notify_all();
   }
-  for (const UniqueFd* fd : {&local_listener, &tcp_listener, &wake}) reactor.forget(fd->get());
-  for (const Meeting& meeting : met) {
+  for (const UniqueFd* fd : {&local_door.listener, &tcp_door.listener, &wake})
+    reactor.forget(fd->get());
+  for (const auto& [id, meeting] : met) {
     reactor.cancel(meeting.timer);
     reactor.forget(meeting.stranger->fd());
   }
   for (const auto& link : all) link->close(why);
   for (const auto& link : all) link->wait_until_quiet();
-  local_listener.reset();
-  tcp_listener.reset();
+  local_door.listener.reset();
+  tcp_door.listener.reset();
   give_up_name(*store, entry);
 }
 
@@ -426,7 +441,6 @@ Transport::Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secre
   self.peer = {state.options.name, random_word() | 1, ::getpid(), trace::host_name()};
   self.host_identity = host_identity();
   if (state.options.alone) self.host_identity += "/" + std::to_string(self.peer.incarnation);
-  self.proof = state.word.proof();
   state.entry.peer = self.peer;
   state.entry.host_identity = self.host_identity;
   state.listen();

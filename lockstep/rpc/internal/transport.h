@@ -6,9 +6,9 @@
 // makes a link of its own. Both ends prove the job's secret (wire/challenge.h) before anything else is read.
 //
 // Tensors of less than kReachFrom bytes, and all on links between hosts, follow the message in the stream: they are
-// written straight from their storage (writev) and read straight into new ones. Larger ones, where both processes are on
-// one host and the system allows it (process_vm_readv; found out when a link is made), are named by their address and
-// read by the receiver; the sender's storage is kept until the receiver has said that it is done, or the link is lost.
+// written straight from their storage (writev) and read straight into new ones. Larger ones, over a Unix socket and where
+// the system allows it (process_vm_readv; hello.h says whose memory that is), are named by their address and read by the
+// receiver; the sender's storage is kept until the receiver has said that it is done, or the link is lost.
 #pragma once
 
 #include <atomic>

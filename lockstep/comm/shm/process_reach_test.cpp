@@ -1,0 +1,60 @@
+// Whose memory a rank of shm copies: ranks as threads, one of which lies.
+#include "lockstep/comm/shm/process_reach.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/rounds/region.h"
+#include "lockstep/comm/shm/segment.h"
+#include "lockstep/store/hash_store.h"
+
+namespace lockstep::shm {
+namespace process_reach_test {
+
+constexpr rounds::RegionShape kShape{.size = 2, .slot_bytes = 128, .channel_bytes = 128};
+
+Segment segment_of(Store& store, int rank) {
+  rounds::RegionShape shape = kShape;
+  const auto initialise = [](std::byte* memory, void* argument) {
+    rounds::Region(memory, *static_cast<const rounds::RegionShape*>(argument)).initialise();
+  };
+  return Segment(store, rank, kShape.size, rounds::Region::bytes(kShape), initialise, &shape,
+                 Deadline::seconds(60));
+}
+
+// Rank 1 shows the number of another process in the memory that all ranks have: it is the kernel's that counts.
+TEST(ProcessReach, TheKernelSaysWhichProcessARankIs) {
+  HashStore store;
+  uint64_t word = 4711;
+  std::thread liar([&] {
+    const Segment segment = segment_of(store, 1);
+    EXPECT_EQ(segment.pids(), std::vector<int32_t>(2, ::getpid()));
+    rounds::RankState& own = rounds::Region(segment.memory(), kShape).rank(1);
+    own.probe_address = reinterpret_cast<uint64_t>(&word);
+    own.probe_value = word;
+    own.pid = 1;
+    own.reach_step = 3;  // and says that it reads the other's
+    while (!segment.hung_up(0)) std::this_thread::yield();
+  });
+  {
+    const Segment segment = segment_of(store, 0);
+    EXPECT_EQ(segment.pids(), std::vector<int32_t>(2, ::getpid()));
+    const ProcessReach reach(rounds::Region(segment.memory(), kShape), 0, nullptr, segment.pids(),
+                             [&](int rank) { return segment.hung_up(rank); },
+                             Deadline::seconds(60));
+    EXPECT_TRUE(reach.copies());
+    uint64_t read = 0;
+    reach.read(1, reinterpret_cast<uint64_t>(&word), reinterpret_cast<std::byte*>(&read),
+               sizeof read);
+    EXPECT_EQ(read, word);
+  }
+  liar.join();
+}
+
+}  // namespace process_reach_test
+}  // namespace lockstep::shm

@@ -1,0 +1,157 @@
+#include "lockstep/rpc/internal/reaching.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
+
+namespace lockstep::rpc::internal {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{50};  // before the same process has its next turn
+
+}  // namespace
+
+struct Reaching::State {
+  struct Waiting {
+    Deadline deadline;
+    Then then;
+  };
+  struct Sought {
+    Peer peer;
+    std::vector<Waiting> waiting;
+    Deadline::Clock::time_point turn;  // not before
+  };
+
+  explicit State(Connect given) : connect(std::move(given)) {}
+
+  void live();
+  void take_turn(Sought& sought);
+
+  const Connect connect;
+  Mutex mutex;
+  ConditionVariable changed;
+  std::list<Sought> queue LOCKSTEP_GUARDED_BY(mutex);
+  bool stopping LOCKSTEP_GUARDED_BY(mutex) = false;
+  bool ended LOCKSTEP_GUARDED_BY(mutex) = false;
+  std::thread thread LOCKSTEP_GUARDED_BY(mutex);
+};
+
+void Reaching::State::live() {
+  MutexLock lock(mutex);
+  while (!stopping) {
+    if (queue.empty()) {
+      changed.wait(lock);
+      continue;
+    }
+    if (const auto turn = queue.front().turn; turn > Deadline::Clock::now()) {
+      changed.wait_until(lock, turn);
+      continue;
+    }
+    std::list<Sought> one;
+    one.splice(one.begin(), queue, queue.begin());
+    lock.unlock();
+    take_turn(one.front());
+    lock.lock();
+    if (one.front().waiting.empty() || stopping) {
+      lock.unlock();
+      one.clear();  // what they hold ends outside of the lock
+      lock.lock();
+      continue;
+    }
+    one.front().turn = Deadline::Clock::now() + kPause;
+    queue.splice(queue.end(), one);
+  }
+  std::list<Sought> dropped;
+  dropped.swap(queue);
+  lock.unlock();
+  dropped.clear();
+  lock.lock();
+  ended = true;
+  changed.notify_all();
+}
+
+// Tells those whose wait is over, and leaves the others.
+void Reaching::State::take_turn(Sought& sought) {
+  Deadline::Duration most{};
+  for (const Waiting& one : sought.waiting) most = std::max(most, one.deadline.remaining());
+  std::exception_ptr error;
+  bool again = false;
+  try {
+    connect(sought.peer, Deadline::after(std::min<Deadline::Duration>(most, kTurn)));
+  } catch (const Timeout&) {
+    error = std::current_exception();
+    again = true;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::vector<Waiting> over;
+  const auto ends = std::partition(
+      sought.waiting.begin(), sought.waiting.end(),
+      [again](const Waiting& one) { return again && !one.deadline.expired(); });
+  std::move(ends, sought.waiting.end(), std::back_inserter(over));
+  sought.waiting.erase(ends, sought.waiting.end());
+  for (const Waiting& one : over) one.then(error);
+}
+
+Reaching::Reaching(Connect connect) : state_(std::make_shared<State>(std::move(connect))) {}
+
+Reaching::~Reaching() {
+  stop(Deadline::Clock::now() + std::chrono::seconds(10));
+}
+
+void Reaching::reach(const Peer& peer, Deadline deadline, Then then) {
+  MutexLock lock(state_->mutex);
+  if (state_->stopping) return;
+  const auto found = std::find_if(
+      state_->queue.begin(), state_->queue.end(),
+      [&](const State::Sought& one) { return one.peer.incarnation == peer.incarnation; });
+  if (found != state_->queue.end()) {
+    found->waiting.push_back({deadline, std::move(then)});
+    return;
+  }
+  State::Sought& fresh = state_->queue.emplace_back();
+  fresh.peer = peer;
+  fresh.waiting.push_back({deadline, std::move(then)});
+  if (!state_->thread.joinable()) {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      state_->thread = std::thread([state = state_] { state->live(); });
+    } catch (...) {
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      state_->queue.pop_back();
+      throw;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  state_->changed.notify_all();
+}
+
+void Reaching::stop(Deadline::Clock::time_point deadline) noexcept {
+  MutexLock lock(state_->mutex);
+  state_->stopping = true;
+  state_->changed.notify_all();
+  if (!state_->thread.joinable()) return;
+  const bool own = state_->thread.get_id() == std::this_thread::get_id();
+  while (!own && !state_->ended)
+    if (!state_->changed.wait_until(lock, deadline)) break;
+  std::thread thread = std::move(state_->thread);
+  const bool ended = state_->ended;
+  lock.unlock();
+  if (ended) return thread.join();
+  thread.detach();
+  if (!own)
+    log_warning("rpc: a thread that connects to another process does not end; it is left behind");
+}
+
+}  // namespace lockstep::rpc::internal

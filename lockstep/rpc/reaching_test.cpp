@@ -1,0 +1,122 @@
+#include "lockstep/rpc/internal/reaching.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "lockstep/core/errors.h"
+
+namespace lockstep::rpc::internal {
+namespace reaching_test {
+
+using namespace std::chrono_literals;
+
+Deadline soon() {
+  return Deadline::seconds(60);
+}
+Peer peer(uint64_t incarnation) {
+  return {"p" + std::to_string(incarnation), incarnation, 1, "h"};
+}
+
+// What was said of each, in words.
+class Answers {
+ public:
+  Reaching::Then of(const std::string& name) {
+    return [this, name](std::exception_ptr error) {
+      std::string what = "reached";
+      try {
+        if (error) std::rethrow_exception(error);
+      } catch (const Timeout&) {
+        what = "late";
+      } catch (const PeerLost&) {
+        what = "gone";
+      }
+      const std::lock_guard lock(mutex_);
+      all_[name] = what;
+      changed_.notify_all();
+    };
+  }
+  std::string wait(const std::string& name) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, 60s, [&] { return all_.contains(name); })) return "nothing";
+    return all_[name];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> all_;
+};
+
+TEST(Reaching, SaysWhoIsReachedAndWhoIsGone) {
+  Answers answers;
+  std::atomic<int> turns{0};
+  Reaching reaching([&](const Peer& whom, Deadline) {
+    ++turns;
+    if (whom.incarnation == 2) throw PeerLost("it is gone", -1);
+  });
+  reaching.reach(peer(1), soon(), answers.of("one"));
+  reaching.reach(peer(2), soon(), answers.of("two"));
+  EXPECT_EQ(answers.wait("one"), "reached");
+  EXPECT_EQ(answers.wait("two"), "gone");
+  EXPECT_EQ(turns, 2);
+}
+
+// Who does not answer has a turn after the others, as long as anybody wants it to.
+TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
+  Answers answers;
+  std::atomic<int> turns{0};
+  std::atomic<bool> wakes{false};
+  Reaching reaching([&](const Peer& whom, Deadline deadline) {
+    EXPECT_LE(deadline.remaining(), Reaching::kTurn);
+    if (whom.incarnation != 1) return;
+    ++turns;
+    if (!wakes) throw Timeout("it is silent");
+  });
+  reaching.reach(peer(1), Deadline::seconds(0.2), answers.of("impatient"));
+  reaching.reach(peer(1), soon(), answers.of("patient"));
+  reaching.reach(peer(2), soon(), answers.of("other"));
+  EXPECT_EQ(answers.wait("other"), "reached");
+  EXPECT_EQ(answers.wait("impatient"), "late");
+  EXPECT_GE(turns, 2);
+  wakes = true;
+  EXPECT_EQ(answers.wait("patient"), "reached");
+}
+
+TEST(Reaching, NothingIsCalledAfterItsEndAndItMayEndItself) {
+  Answers answers;
+  std::atomic<bool> inside{false};
+  auto reaching = std::make_unique<Reaching>([&](const Peer&, Deadline deadline) {
+    inside = true;
+    while (!deadline.expired()) std::this_thread::sleep_for(1ms);
+    throw Timeout("it is silent");
+  });
+  bool called = false;
+  reaching->reach(peer(1), soon(), [&](std::exception_ptr) { called = true; });
+  while (!inside) std::this_thread::yield();
+  reaching->stop(soon().time());
+  reaching->reach(peer(2), soon(), [&](std::exception_ptr) { called = true; });
+  reaching.reset();
+  EXPECT_FALSE(called);
+  // By its own thread, which is left behind.
+  auto ends = std::make_shared<std::unique_ptr<Reaching>>(
+      std::make_unique<Reaching>([](const Peer&, Deadline) {}));
+  Reaching& last = **ends;
+  last.reach(peer(3), soon(), [ends, say = answers.of("ended")](std::exception_ptr error) {
+    ends->reset();
+    say(error);
+  });
+  ends = nullptr;
+  EXPECT_EQ(answers.wait("ended"), "reached");
+}
+
+}  // namespace reaching_test
+}  // namespace lockstep::rpc::internal
