@@ -2,6 +2,7 @@
 #include <torch/nn/module.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <bit>
@@ -16,6 +17,7 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
@@ -80,7 +82,12 @@ class HorovodStrategy final : public Strategy {
   void bind(ModulePtr model, Communicator comm) override {
     gradients_.reset();
     keep(std::move(model), std::move(comm));
+    wrapped_.emplace("strategy horovod", parameters_of(this->model()));
     gradients_.emplace(parameters_of(this->model()), this->comm());
+  }
+  Tensors forward(int64_t /*rows*/, const std::function<Tensors()>& compute) override {
+    if (at::GradMode::is_enabled()) wrapped_->check(model());
+    return compute();
   }
   bool rebinds() const override { return true; }
   void communicate(bool on) override {
@@ -96,6 +103,7 @@ class HorovodStrategy final : public Strategy {
   double waiting() const override { return waiting_; }
 
  private:
+  std::optional<flat::WrappedParameters> wrapped_;
   std::optional<DistributedGradients> gradients_;
   double waiting_ = 0;
 };
@@ -114,6 +122,7 @@ class ZeroStrategy final : public Strategy {
   void bind(ModulePtr model, Communicator comm) override {
     held_.reset();
     optimizer_ = nullptr;
+    wrapped_.reset();
     keep(std::move(model), std::move(comm));
     look_for_layers();
     initial_ = [](const std::string&, int64_t, const at::Tensor&) {};
@@ -161,7 +170,12 @@ class ZeroStrategy final : public Strategy {
       fill_all_but({in_order.begin(), in_order.end()}, initial);
     optimizer_ = optimizer.get();
     optimizers_life_ = optimizer->lifetime();
+    wrapped_.emplace("strategy " + name(), parameters_of(model()));
     return optimizer;
+  }
+  Tensors forward(int64_t /*rows*/, const std::function<Tensors()>& compute) override {
+    if (wrapped_ && at::GradMode::is_enabled()) wrapped_->check(model());
+    return compute();
   }
   void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
     if (dynamic_cast<const ZeroOptimizer*>(&optimizer) == nullptr)
@@ -248,6 +262,7 @@ class ZeroStrategy final : public Strategy {
   Initial initial_;                     // until there is an optimizer
   ZeroOptimizer* optimizer_ = nullptr;  // the caller's
   std::weak_ptr<const void> optimizers_life_;
+  std::optional<flat::WrappedParameters> wrapped_;  // when the optimizer was made
   std::optional<ZeroOptimizer::NoSync> held_;
 };
 

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/accelerator.h"
@@ -338,6 +339,32 @@ TEST_F(StrategyTest, AccumulationsNest) {
       at::Tensor both = weights_of(net);
       comm.all_reduce(both, ReduceOp::kMax);
       EXPECT_TRUE(at::equal(both, weights_of(net))) << name;
+    });
+  }
+}
+
+// Under every strategy that looks at the parameters once; those that do at each step go on.
+TEST_F(StrategyTest, AModelThatChangesAfterSetUpIsNamed) {
+  std::vector<std::string> names = strategy_names();
+  names.emplace_back("logical2");
+  for (const std::string& name : names) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      SCOPED_TRACE(name);
+      Net net;
+      net->second->bias.set_requires_grad(false);
+      const auto strategy = make_strategy(name);
+      StrategyModel model(net, strategy, comm);
+      const auto optimizer =
+          strategy->make_optimizer({{net->parameters()}}, torch::optim::SGDOptions(0.1));
+      const auto step = [&] {
+        strategy->backward(model(at::ones({2, 3}, at::kDouble)).sum());
+        strategy->step(*optimizer);
+      };
+      step();
+      net->second->bias.set_requires_grad(true);
+      if (name == "average" || name.ends_with("ring")) return step();
+      EXPECT_THAT(message_of<InvalidArgument>(step),
+                  HasSubstr("parameter 'second.bias' required no gradient"));
     });
   }
 }

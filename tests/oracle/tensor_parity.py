@@ -2,7 +2,8 @@
 """Lockstep's tensor parallelism against PyTorch's (torch.distributed.tensor.parallel) over gloo.
 
 From the same weights and batches of a small Llama whose matrices two ranks divide: every loss of ten steps with SGD, every gradient of the first step
-and every parameter after the last one agree within 1e-5 of each tensor's largest value in float32, within 1e-9 in float64. PyTorch divides attention
+and every parameter after the last one are those that PyTorch has in float64: within 1e-5 of each tensor's largest value in float32, or not much
+farther than PyTorch itself in float32, and within 1e-9 in float64. PyTorch divides attention
 and MLP by ColwiseParallel and RowwiseParallel, embeddings by RowwiseParallel, the head by ColwiseParallel. Needs torch, transformers and
 safetensors; exit status 77 where they are missing.
 
@@ -81,13 +82,12 @@ def main():
         return
     torch.manual_seed(5)
     with tempfile.TemporaryDirectory() as folder:
-        for dtype in TOLERANCE:
-            two_ranks.write_case(os.path.join(folder, dtype), dtype, STEPS, LAYERS)
+        two_ranks.write_cases(folder, TOLERANCE, STEPS, LAYERS)
         two_ranks.run(os.path.abspath(__file__), folder)
         for dtype, tolerance in TOLERANCE.items():
             case = os.path.join(folder, dtype)
             subprocess.run([options.program, case, str(two_ranks.RATE), str(two_ranks.MOMENTUM)], check=True)
-            two_ranks.compare(f"{dtype}, beside PyTorch's", case, "their_", tolerance)
+            two_ranks.compare(f"{dtype}, beside PyTorch's", folder, dtype, "their_", tolerance)
 
 
 if __name__ == "__main__":

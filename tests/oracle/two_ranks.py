@@ -23,12 +23,16 @@ def norm_as_is(self, x):
     return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
 
 
-def write_case(folder, dtype, steps, layers):
+def write_cases(folder, dtypes, steps, layers):
+    """A folder a dtype: the same weights, drawn in float32, and the same batches."""
     config = LlamaConfig(vocab_size=97, hidden_size=48, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, intermediate_size=80,
                          max_position_embeddings=64, tie_word_embeddings=False, initializer_range=0.2)
-    LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
+    model = LlamaForCausalLM(config).to(torch.float32)
     ids = torch.randint(0, config.vocab_size, (steps, ROWS, TOKENS))
-    save_file({"ids": ids, "targets": ids.roll(-1, -1)}, os.path.join(folder, "batches.safetensors"))
+    for dtype in sorted(dtypes):  # float32 is widened, not the other way
+        case = os.path.join(folder, dtype)
+        model.to(getattr(torch, dtype)).save_pretrained(case)
+        save_file({"ids": ids, "targets": ids.roll(-1, -1)}, os.path.join(case, "batches.safetensors"))
 
 
 def model_of(folder):
@@ -79,13 +83,14 @@ def write(folder, prefix, losses, gradients, trained):
     save_file(trained, os.path.join(folder, prefix + "trained.safetensors"))
 
 
-def compare(what, folder, prefix, tolerance):
-    """Ends the program with one line where ours are not theirs."""
-    def of(name, before=""):
-        return load_file(os.path.join(folder, before + name + ".safetensors"))
+def compare(what, folder, dtype, prefix, tolerance):
+    """Ends the program with one line where ours, of that dtype, are not what theirs are in float64."""
+    def of(name, before="", of_dtype=dtype):
+        return load_file(os.path.join(folder, of_dtype, before + name + ".safetensors"))
 
     losses = of("losses", prefix)["losses"]
     if not losses[-3:].mean() < losses[:3].mean():
         sys.exit(f"{what}: PyTorch learned nothing: {losses.tolist()}")
-    found = {name: parity.compare(f"{what}: {name}", of(name), of(name, prefix), tolerance) for name in ("losses", "gradients", "trained")}
+    found = {name: parity.compare(f"{what}: {name}", of(name), of(name, prefix, "float64"), tolerance, of(name, prefix))
+             for name in ("losses", "gradients", "trained")}
     print(f"{what}: losses within {found['losses']:.1e}, gradients {found['gradients']:.1e}, parameters {found['trained']:.1e}", flush=True)

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/flat/module_pointer.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/parallel/data_parallel/replicas.h"
 
@@ -54,12 +55,16 @@ namespace lockstep {
 // Buffers, such as BatchNorm's statistics, are handed to all replicas before each forward, and the
 // first replica's changes are kept, those of the others dropped. Random operations on the CPU use a
 // generator a replica, seeded from the default one: torch::manual_seed() makes a run repeatable.
-// Training mode and requires_grad follow the module.
+// Training mode, requires_grad, type and device of the parameters follow the module. A parameter that was
+// added or replaced since is InvalidArgument that names it, at the next forward.
 //
 // What a replica throws, in forward or backward, comes as ReplicaError, when all replicas have
 // ended; gradients are then as they were. Not copyable; movable. One thread at a time.
 template <typename M>
 class DataParallel {
+  static_assert(
+      ModulePointer<M>,
+      "DataParallel wraps a module: give its holder (TORCH_MODULE) or a std::shared_ptr to it");
   using Module = std::remove_reference_t<decltype(*std::declval<M&>())>;
 
  public:

@@ -1,5 +1,6 @@
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
@@ -20,11 +21,14 @@
 #include <thread>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/simple_cnn.h"
 
 namespace lockstep::data_parallel_test {
 namespace {
+
+using ::testing::HasSubstr;
 
 torch::Tensor values(std::vector<int64_t> shape, torch::ScalarType type = torch::kDouble) {
   int64_t count = 1;
@@ -390,6 +394,47 @@ TEST(DataParallel, ErrorsNameTheReplica) {
   model(torch::ones({4, 2}), true).sum().backward();
   expect_close(net->weight.grad(), torch::full({2}, 4.0F), "afterwards");
   EXPECT_THROW(model(torch::ones({4, 5}), true), ReplicaError) << "an error of libtorch";
+}
+
+TEST(DataParallel, FollowsAModelThatIsConvertedOrUnfrozenAndNamesWhatItCannotFollow) {
+  struct PairImpl : torch::nn::Cloneable<PairImpl> {
+    PairImpl() { reset(); }
+    void reset() override {
+      first = register_module("first", torch::nn::Linear(2, 3));
+      second = register_module("second", torch::nn::Linear(3, 2));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return second(torch::tanh(first(x))); }
+    torch::nn::Linear first{nullptr}, second{nullptr};
+  };
+  const auto net = std::make_shared<PairImpl>();
+  net->first->weight.set_requires_grad(false);
+  DataParallel model(net, {.replicas = 2});
+  model(torch::ones({4, 2})).sum().backward();
+  net->first->weight.set_requires_grad(true);
+  net->to(torch::kDouble);
+  net->zero_grad();
+  const auto x = values({4, 2}).to(torch::kDouble);
+  model(x).pow(2).sum().backward();
+  const auto got = net->first->weight.grad().clone();
+  net->zero_grad();
+  net->forward(x).pow(2).sum().backward();
+  expect_close(got, net->first->weight.grad(), "weight");
+  net->first = net->replace_module("first", torch::nn::Linear(2, 3));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { model(x); }),
+              HasSubstr("DataParallel: parameter 'first.weight' is another tensor"));
+}
+
+TEST(DataParallel, AForgottenRegistrationIsNamed) {
+  struct ForgetfulImpl : torch::nn::Cloneable<ForgetfulImpl> {
+    void reset() override {}
+    torch::Tensor forward(const torch::Tensor& x) { return layer(x); }
+    torch::nn::Linear layer{2, 2};
+  };
+  DataParallel model(std::make_shared<ForgetfulImpl>(), {.replicas = 2});
+  EXPECT_THAT(message_of<InvalidArgument>([&] { model(torch::ones({2, 2})); }),
+              HasSubstr("register_module()"));
+  const torch::NoGradGuard no_grad;
+  EXPECT_EQ(model(torch::ones({2, 2})).size(0), 2);
 }
 
 TEST(DataParallel, BackwardIsAnOrdinaryOne) {

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/data_parallel/replica_random.h"
 #include "lockstep/parallel/data_parallel/replica_threads.h"
@@ -144,6 +145,7 @@ class Replicas::State {
   int64_t dim_;
   std::vector<std::pair<torch::nn::Module*, std::vector<torch::nn::Module*>>> modes_;
   std::vector<Shared> parameters_, buffers_;
+  flat::WrappedParameters wrapped_;
   DataParallelTraffic traffic_;
   ReplicaThreads threads_;
 };
@@ -192,6 +194,7 @@ Replicas::State::State(ModulePtr module, std::vector<ModulePtr> copies,
       devices_(std::move(devices)),
       output_device_(options.output_device.value_or(devices_[0])),
       dim_(options.dim),
+      wrapped_("DataParallel", parameters_of(*module_)),
       threads_(devices_.size()) {
   hooks::ThreadGenerator::prepare();
   using Dict = torch::OrderedDict<std::string, at::Tensor>;
@@ -490,6 +493,7 @@ const DataParallelTraffic& Replicas::traffic() const {
 
 Tensors Replicas::run(const Tensors& inputs, const Forward& forward) {
   State& state = *state_;
+  state.wrapped_.check_members(*state.module_);
   auto step = c10::make_intrusive<State::Step>();
   step->parts = state.scatter(inputs);
   const size_t used = step->parts.size();
@@ -526,6 +530,16 @@ Tensors Replicas::run(const Tensors& inputs, const Forward& forward) {
     leading.push_back(outputs[k]);
   }
   if (leading.empty()) return outputs;
+  const bool leads_back =
+      std::any_of(inputs.begin(), inputs.end(),
+                  [](const at::Tensor& one) { return one.defined() && one.requires_grad(); }) ||
+      std::any_of(state.parameters_.begin(), state.parameters_.end(),
+                  [](const Shared& one) { return one.own.requires_grad(); });
+  if (!leads_back)
+    throw InvalidArgument(
+        "DataParallel: the output depends on parameters that the model does not know, whose "
+        "gradients "
+        "would be lost; give its modules to register_module()");
 
   Tensors tracked;
   for (size_t p = 0; p < state.parameters_.size(); ++p) {

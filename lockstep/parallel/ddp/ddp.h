@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/flat/module_pointer.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
@@ -29,7 +30,8 @@ namespace lockstep {
 // Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch
 // otherwise, naming the first difference); then rank 0's parameters and buffers are copied to all,
 // unless DdpOptions::init_sync says that they are equal already.
-// It makes a group of its own of the communicator's ranks.
+// It makes a group of its own of the communicator's ranks. A module of which no parameter requires a
+// gradient is InvalidArgument: was register_module() forgotten?
 //
 // Afterwards every backward() through the model's parameters is collective: it ends with every rank
 // holding the average of the ranks' gradients (reducer.h), which are views into flat buckets.
@@ -39,10 +41,17 @@ namespace lockstep {
 // backward equally often.
 //
 // The module is shared, not copied: module() and operator-> give it, so that optimizers and
-// checkpoints see plain parameters. Not copyable; movable. One thread at a time. Backward throws
-// what the communicator throws; the gradients are then unspecified.
+// checkpoints see plain parameters. Parameters may be frozen, and unfrozen again, afterwards. Where one
+// was added, replaced, unfrozen for the first time, or converted to another type or device, the next
+// forward with gradients enabled throws InvalidArgument that names it: do that before, or wrap the
+// module again. Not copyable; movable. One thread at a time. Backward throws what the communicator
+// throws; the gradients are then unspecified.
 template <typename M>
 class DistributedDataParallel {
+  static_assert(ModulePointer<M>,
+                "DistributedDataParallel wraps a module: give its holder (TORCH_MODULE) or a "
+                "std::shared_ptr to it, then the communicator");
+
  public:
   explicit DistributedDataParallel(M module, Communicator comm, DdpOptions options = {})
       : module_(std::move(module)),
@@ -66,7 +75,7 @@ class DistributedDataParallel {
   // gives its output.
   template <typename Compute>
   auto forward_by(int64_t rows, const Compute& compute) {
-    const double weight = replica_->before_forward(module_->is_training(), rows);
+    const double weight = replica_->before_forward(*module_, rows);
     auto output = compute();
     if (weight != 1) weigh(output, weight);
     watch(output);
@@ -90,7 +99,8 @@ class DistributedDataParallel {
   NoSync no_sync() { return NoSync(reducer()); }
   // The same by counting: of every `steps` backwards only the last communicates. The gradients are
   // the sum over the steps (and the average over the ranks): divide the loss by `steps` for their
-  // mean. A parameter that was used in an early one only is averaged too. The count starts anew
+  // mean, or, where their batches are of unequal size, multiply it by its part of all samples. A
+  // parameter that was used in an early one only is averaged too. The count starts anew
   // here: accumulate(rest) makes a shorter last group of an epoch. Throws InvalidArgument unless
   // steps is 1 or more. The same on all ranks.
   void accumulate(int64_t steps) { reducer().accumulate(steps); }

@@ -3,6 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
+
+#include <unordered_set>
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
@@ -13,9 +16,19 @@ namespace lockstep {
 namespace internal {
 namespace {
 
+// Each once: a tied parameter has several names.
 NamedTensors those_with_gradients(NamedTensors parameters) {
-  std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::erase_if(parameters, [&seen](const auto& entry) {
+    return !entry.second.requires_grad() || !seen.insert(entry.second.unsafeGetTensorImpl()).second;
+  });
   return parameters;
+}
+
+flat::WrappedParameters wrapped(const NamedTensors& parameters) {
+  flat::WrappedParameters result("DistributedDataParallel", parameters);
+  result.check_trained();
+  return result;
 }
 
 NamedTensors both(NamedTensors first, const NamedTensors& second) {
@@ -27,7 +40,8 @@ NamedTensors both(NamedTensors first, const NamedTensors& second) {
 
 Replica::Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
                  Communicator comm, DdpOptions options)
-    : comm_(comm.size() == 1 ? std::move(comm) : comm.duplicate()),
+    : wrapped_(wrapped(parameters)),
+      comm_(comm.size() == 1 ? std::move(comm) : comm.duplicate()),
       options_(std::move(options)),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
@@ -44,9 +58,10 @@ void Replica::make_equal() {
   broadcast_tensors(comm_, both(parameters_, buffers_));
 }
 
-double Replica::before_forward(bool training, int64_t samples) {
+double Replica::before_forward(const torch::nn::Module& module, int64_t samples) {
   sync_batch_norms_.check();
-  if (!reducer_.before_forward(training)) return 1;
+  if (at::GradMode::is_enabled()) wrapped_.check(module);
+  if (!reducer_.before_forward(module.is_training())) return 1;
   const bool communicates = reducer_.communicates();
   const Roll roll = call_forward(samples, communicates);
   if (options_.check_every > 0 && reducer_.forwards() % options_.check_every == 0 && !uneven_)

@@ -9,9 +9,14 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace lockstep::internal {
 
@@ -20,12 +25,14 @@ struct Roll;
 
 class Replica {
  public:
-  // Collective: compares the ranks' tensors, then rank 0's go to all.
+  // Collective: compares the ranks' tensors, then rank 0's go to all. Throws InvalidArgument, before
+  // anything is sent, where no parameter requires a gradient.
   Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
           Communicator comm, DdpOptions options);
 
-  // Returns what this rank's loss counts, where all alike is 1.
-  double before_forward(bool training, int64_t samples);
+  // Returns what this rank's loss counts, where all alike is 1. Throws InvalidArgument where the module's
+  // parameters are not those that were wrapped.
+  double before_forward(const torch::nn::Module& module, int64_t samples);
   Reducer& reducer() { return reducer_; }
   Communicator& comm() { return comm_; }
 
@@ -40,6 +47,7 @@ class Replica {
   void make_equal();
   void note(const Roll& roll);
 
+  flat::WrappedParameters wrapped_;
   Communicator comm_;
   DdpOptions options_;
   NamedTensors parameters_;  // those without gradients included

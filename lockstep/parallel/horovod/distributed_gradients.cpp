@@ -14,6 +14,7 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/backward_watch.h"
+#include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/parallel/horovod/fused_buffers.h"
 #include "lockstep/parallel/horovod/readiness.h"
 
@@ -88,9 +89,10 @@ horovod::Reduction reduction_of(const DistributedGradientsOptions& options, int 
 
 class DistributedGradients::State final : public flat::BackwardWatch {
  public:
-  State(NamedTensors parameters, const Communicator& comm,
+  State(flat::WrappedParameters wrapped, NamedTensors parameters, const Communicator& comm,
         const DistributedGradientsOptions& options)
-      : options_(options),
+      : wrapped_(std::move(wrapped)),
+        options_(options),
         parameters_(std::move(parameters)),
         readiness_(make_readiness(parameters_, options)),
         rank_(comm.rank()),
@@ -127,6 +129,7 @@ class DistributedGradients::State final : public flat::BackwardWatch {
   void reset();
   std::string note() const;
 
+  flat::WrappedParameters wrapped_;  // those that take no gradient included
   DistributedGradientsOptions options_;
   NamedTensors parameters_;
   horovod::Readiness readiness_;
@@ -227,6 +230,7 @@ at::Tensor DistributedGradients::State::exchange_used() {
 }
 
 void DistributedGradients::State::synchronize() {
+  wrapped_.check_kinds();
   if (synchronized_) return;
   try {
     if (comm_) {
@@ -301,9 +305,11 @@ void DistributedGradients::State::reset() {
 DistributedGradients::DistributedGradients(const NamedTensors& parameters, Communicator comm,
                                            DistributedGradientsOptions options) {
   check_options(options);
+  flat::WrappedParameters wrapped("DistributedGradients", parameters);
+  wrapped.check_trained();
   NamedTensors taken = that_take_gradients(parameters);
   check_same_on_all_ranks(comm, taken);
-  state_ = std::make_shared<State>(std::move(taken), comm, options);
+  state_ = std::make_shared<State>(std::move(wrapped), std::move(taken), comm, options);
   state_->install_hooks();
 }
 

@@ -60,7 +60,7 @@ class DistributedGradients {
   // difference), and makes a communicator and memory of its own, one more copy of the gradients.
   // Parameters that take no gradient are left out; values are not broadcast (broadcast.h). A
   // process set is a communicator of its ranks: comm.subgroup({0, 2}). Throws InvalidArgument for
-  // options out of range and a parameter that is given twice.
+  // options out of range, a parameter that is given twice, and where none takes a gradient.
   DistributedGradients(const NamedTensors& parameters, Communicator comm,
                        DistributedGradientsOptions options = {});
   ~DistributedGradients();
@@ -72,7 +72,8 @@ class DistributedGradients {
   // thrown on this rank, with what there is.
   //
   // Throws Mismatch on all ranks, naming them, if some have called backward less often than others
-  // (skipped it, say); InvalidArgument (Unused::kThrow); what the communicator throws.
+  // (skipped it, say); InvalidArgument (Unused::kThrow, or a parameter that was unfrozen or converted to
+  // another type or device since this was made); what the communicator throws.
   void synchronize();
 
   // Since the last synchronize(): has a gradient arrived?

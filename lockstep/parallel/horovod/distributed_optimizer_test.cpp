@@ -1,5 +1,6 @@
 #include "lockstep/parallel/horovod/distributed_optimizer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -7,6 +8,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/gradient_norm.h"
 #include "lockstep/parallel/horovod/broadcast.h"
@@ -16,6 +18,7 @@
 namespace lockstep::horovod_test {
 namespace {
 
+using ::testing::HasSubstr;
 using torch::optim::SGDOptions;
 using Sgd = DistributedOptimizer<torch::optim::SGD>;
 
@@ -327,6 +330,31 @@ TEST(DistributedOptimizer, RefusesWhatItCannotDo) {
     sparse.synchronize();
     Sgd dense(comm, table->named_parameters(), {.sparse_as_dense = true}, table->parameters(),
               SGDOptions(0.1));
+  });
+}
+
+TEST(DistributedOptimizer, ParametersThatChangeAfterwardsAreNamed) {
+  testing::run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(2, 2);
+    net->bias.set_requires_grad(false);
+    Sgd optimizer(comm, net->named_parameters(), {}, net->parameters(), SGDOptions(0.1));
+    const auto said = [&] {
+      net->zero_grad();
+      net(torch::ones({1, 2}, net->weight.options().requires_grad(false))).sum().backward();
+      return message_of<InvalidArgument>([&] { optimizer.step(); });
+    };
+    net->bias.set_requires_grad(true);
+    EXPECT_THAT(said(), HasSubstr("parameter 'bias' required no gradient"));
+    net->bias.set_requires_grad(false);
+    optimizer.step();
+    net->to(torch::kDouble);
+    EXPECT_THAT(said(), HasSubstr("parameter 'weight' was Float [2, 2] on cpu"));
+    net->to(torch::kFloat);
+    EXPECT_THAT(said(), HasSubstr("parameter 'weight' has been of another type"));
+    net->weight.set_requires_grad(false);
+    EXPECT_THAT(message_of<InvalidArgument>(
+                    [&] { DistributedGradients(to_named_tensors(net->named_parameters()), comm); }),
+                HasSubstr("requires a gradient"));
   });
 }
 

@@ -43,7 +43,11 @@ void copy_back(const std::vector<at::Tensor>& values, const NamedTensors& tensor
 }  // namespace
 
 LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module> model, int count)
-    : comm_(std::move(comm)), model_(std::move(model)), count_(count) {
+    : comm_(std::move(comm)),
+      model_(std::move(model)),
+      count_(count),
+      wrapped_("LogicalRanks", parameters_of(*model_)) {
+  wrapped_.check_trained();
   buffers_ = to_named_tensors(model_->named_buffers());
   NamedTensors everything = parameters_of(*model_);
   everything.insert(everything.end(), buffers_.begin(), buffers_.end());
@@ -99,6 +103,7 @@ std::vector<at::Tensor> LogicalRanks::forward(
   if (complete())
     throw InvalidArgument("LogicalRanks: this rank has " + std::to_string(own()) +
                           " batches a step; synchronize() comes before the next");
+  wrapped_.check(*model_);
   if (done_ == 0 && !begun_.defined()) {
     const at::NoGradGuard no_grad;
     begun_ = random_states();

@@ -32,6 +32,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/parallel/logical/tree_sum.h"
 
 namespace torch::nn {
@@ -46,8 +47,8 @@ class LogicalRanks {
  public:
   // Rank 0's parameters and buffers go to all. The streams of the logical ranks are drawn from rank
   // 0's default CPU generator. `model` is kept. Collective. Throws InvalidArgument unless `count` is
-  // a power of two and a multiple of the ranks, or for another device; Mismatch where the ranks'
-  // models or counts differ.
+  // a power of two and a multiple of the ranks, for another device, or where no parameter requires a
+  // gradient; Mismatch where the ranks' models or counts differ.
   LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module> model, int count);
 
   int count() const { return count_; }
@@ -55,7 +56,8 @@ class LogicalRanks {
   int64_t first() const { return comm_.rank() * own(); }
 
   // Runs `compute`, the module's forward on the next logical rank's batch: what it draws from CPU
-  // generators by default comes from that one's stream. Does not communicate.
+  // generators by default comes from that one's stream. Does not communicate. Throws InvalidArgument that
+  // names a parameter which was added, replaced, unfrozen or converted since.
   std::vector<at::Tensor> forward(const std::function<std::vector<at::Tensor>()>& compute);
   // The backward of that forward: afterwards the gradients have left grad(). The step's first drops
   // the gradients of the step before, zero_grad() or not. Does not communicate.
@@ -99,6 +101,7 @@ class LogicalRanks {
   int count_;
   std::vector<at::Generator> streams_;
   std::vector<Flat> flats_;
+  flat::WrappedParameters wrapped_;
   NamedTensors buffers_;
   at::Tensor begun_;               // the streams' states as the step found them
   std::vector<at::Tensor> found_;  // likewise the buffers,

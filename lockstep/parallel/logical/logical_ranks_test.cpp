@@ -197,6 +197,27 @@ TEST(LogicalRanks, AStepThatIsLeftOutNeverWas) {
   });
 }
 
+TEST(LogicalRanks, AModelThatChangesAfterwardsIsNamed) {
+  testing::run_threads(2, [](Communicator& comm) {
+    torch::nn::Linear net(2, 2);
+    net->bias.set_requires_grad(false);
+    LogicalRanks logical(comm, net.ptr(), 2);
+    const auto run = [&] {
+      logical.forward([&] { return std::vector<at::Tensor>{net(at::ones({1, 2}))}; });
+    };
+    run();
+    net->bias.set_requires_grad(true);
+    EXPECT_THAT(message_of<InvalidArgument>(run),
+                HasSubstr("LogicalRanks: parameter 'bias' required no gradient"));
+    net->bias.set_requires_grad(false);
+    net->to(at::kDouble);
+    EXPECT_THAT(message_of<InvalidArgument>(run), HasSubstr("'weight' was Float [2, 2] on cpu"));
+    net->weight.set_requires_grad(false);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { LogicalRanks(comm, net.ptr(), 2); }),
+                HasSubstr("requires a gradient"));
+  });
+}
+
 TEST(LogicalRanks, MistakesAreNamed) {
   testing::run_threads(2, [](Communicator& comm) {
     torch::nn::Linear net(2, 2);

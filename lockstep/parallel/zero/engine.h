@@ -22,6 +22,7 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/flat/module_pointer.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/zero/engine_state.h"
 #include "lockstep/parallel/zero/zero_config.h"
@@ -40,11 +41,17 @@ namespace lockstep::zero {
 // (BatchNorm's statistics), rank 0's are copied to all before the first forward of a step in
 // training.
 //
-// The module is shared, not copied. Not copyable; movable. One thread at a time. forward() of a
-// module without buffers is local; backward(), step(), save_checkpoint() and load_checkpoint() are
+// The module is shared, not copied. A parameter that was added, replaced, unfrozen or converted since is
+// InvalidArgument that names it, at the next forward() with gradients enabled. Not copyable; movable. One
+// thread at a time. forward() of a module without buffers is local; backward(), step(), save_checkpoint() and load_checkpoint() are
 // collective and throw what the communicator throws.
 template <typename M>
 class Engine {
+  static_assert(
+      ModulePointer<M>,
+      "zero::initialize() takes a module's holder (TORCH_MODULE) or a std::shared_ptr to it, "
+      "then the communicator");
+
  public:
   Engine(M module, Communicator comm, const ZeroConfig& config, const EngineOptions& options)
       : module_(std::move(module)),
@@ -55,7 +62,7 @@ class Engine {
   // The module's forward().
   template <typename... Args>
   auto forward(Args&&... args) {
-    state_->before_forward(module_->is_training());
+    state_->before_forward(*module_);
     auto output = [&] {
       const auto autocast = state_->autocast();
       return module_->forward(std::forward<Args>(args)...);
@@ -71,7 +78,11 @@ class Engine {
   // `loss` has one element, the mean over this rank's micro-batch: it is divided by
   // gradient_accumulation_steps (and scaled, in fp16) before its backward(). Once a forward; throws
   // InvalidArgument for a second one before step().
-  void backward(const at::Tensor& loss) { state_->backward(loss); }
+  void backward(const at::Tensor& loss) { state_->backward(loss, {}); }
+  // The same where micro-batches count unequally, as those of a loss over tokens do. `share`: the part that
+  // this one's loss has in the mean over the whole step, all its micro-batches and ranks; the shares of a
+  // step add up to 1.
+  void backward(const at::Tensor& loss, double share) { state_->backward(loss, share); }
   // After every backward(). At the boundary: the gradients' average is clipped, the optimizer takes
   // its step unless fp16 gradients have overflowed, on any rank, and the learning rate moves on.
   // Before it: counts. Throws InvalidArgument without a backward() before it; Error (on all ranks)

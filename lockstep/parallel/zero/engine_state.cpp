@@ -116,7 +116,9 @@ EngineState::EngineState(torch::nn::Module& module, Communicator comm, const Zer
     : module_(module),
       comm_(std::move(comm)),
       config_(resolved(config, comm_.size())),
-      buffers_(to_named_tensors(module.named_buffers())) {
+      buffers_(to_named_tensors(module.named_buffers())),
+      wrapped_("zero::Engine", parameters_of(module)) {
+  wrapped_.check_trained();
   check_same_config(comm_, config_);
   const NamedTensors others = frozen_and_buffers(module);
   check_same_on_all_ranks(comm_, others);
@@ -126,10 +128,11 @@ EngineState::EngineState(torch::nn::Module& module, Communicator comm, const Zer
   follow_schedule();
 }
 
-void EngineState::before_forward(bool training) {
+void EngineState::before_forward(const torch::nn::Module& module) {
+  if (at::GradMode::is_enabled()) wrapped_.check(module);
   const bool step_began =
       backward_done_ || progress_.micro_steps % config_.gradient_accumulation_steps != 0;
-  if (!training || step_began || buffers_.empty() || comm_.size() == 1) return;
+  if (!module.is_training() || step_began || buffers_.empty() || comm_.size() == 1) return;
   if (at::GradMode::is_enabled()) broadcast_tensors(comm_, buffers_);
 }
 
@@ -144,7 +147,7 @@ bool EngineState::at_boundary() const {
   return (progress_.micro_steps + 1) % config_.gradient_accumulation_steps == 0;
 }
 
-void EngineState::backward(const at::Tensor& loss) {
+void EngineState::backward(const at::Tensor& loss, std::optional<double> share) {
   if (backward_done_) {
     throw InvalidArgument(
         "zero::Engine: backward() twice without step(); add the losses up, or call step() after "
@@ -156,7 +159,9 @@ void EngineState::backward(const at::Tensor& loss) {
   }
   at::Tensor scaled = loss;
   amp::widen(scaled);
-  if (config_.gradient_accumulation_steps > 1)
+  if (share)
+    scaled = scaled * (*share * comm_.size());
+  else if (config_.gradient_accumulation_steps > 1)
     scaled = scaled / static_cast<double>(config_.gradient_accumulation_steps);
   if (scaler_) scaled = scaled * scaler_->scale();
   if (at_boundary() || config_.stage > 1) {

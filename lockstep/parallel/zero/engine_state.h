@@ -12,6 +12,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/parallel/zero/loss_scaler.h"
 #include "lockstep/parallel/zero/zero_config.h"
@@ -57,9 +58,9 @@ class EngineState {
   EngineState(const EngineState&) = delete;
   EngineState& operator=(const EngineState&) = delete;
 
-  void before_forward(bool training);
+  void before_forward(const torch::nn::Module& module);
   amp::Autocast autocast() const;
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, std::optional<double> share);
   StepReport step();
   bool at_boundary() const;
 
@@ -82,6 +83,7 @@ class EngineState {
   Communicator comm_;
   ZeroConfig config_;
   NamedTensors buffers_;
+  flat::WrappedParameters wrapped_;
   std::unique_ptr<ZeroOptimizer> optimizer_;
   std::optional<LossScaler> scaler_;
   EngineProgress progress_;

@@ -101,6 +101,36 @@ TEST(ZeroEngine, AccumulatesMicroBatchesBeforeAStep) {
   }
 }
 
+TEST(ZeroEngine, MicroBatchesOfUnequalSizeAreOneBatchByTheirShares) {
+  const auto make = [] {
+    torch::nn::Linear net(7, 5);
+    net->to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& p : net->parameters())
+      p.copy_(at::linspace(-0.5, 0.6, p.numel(), at::kDouble).view(p.sizes()));
+    return net;
+  };
+  torch::nn::Linear one = make();
+  optim::FusedSGD reference(one->parameters(), SGDOptions(0.1).momentum(0.9));
+  loss_of(one, 0).backward();
+  reference.step();
+  for (const int stage : {1, 2}) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      auto engine = initialize(
+          make(), comm, config_of(with_sgd(2, R"(, "gradient_accumulation_steps": 2)", stage)));
+      const int64_t begin[] = {0, 4, 6, 7, kRows};  // of each rank's first and second micro-batch
+      for (int64_t i = 2 * comm.rank(); i < 2 * comm.rank() + 2; ++i) {
+        const at::Tensor output = engine(inputs(0).slice(0, begin[i], begin[i + 1]));
+        const at::Tensor target = targets(0).slice(0, begin[i], begin[i + 1]);
+        engine.backward(torch::nn::functional::mse_loss(output, target),
+                        static_cast<double>(begin[i + 1] - begin[i]) / kRows);
+        EXPECT_EQ(engine.step().boundary, i % 2 == 1);
+      }
+      EXPECT_LE(distance(trained(engine), one->parameters()), 1e-14) << "stage " << stage;
+    });
+  }
+}
+
 TEST(ZeroEngine, ClipsWhatTheConfigurationSays) {
   TestNet one;
   optim::FusedSGD reference(trained(one), SGDOptions(0.1).momentum(0.9));
@@ -256,6 +286,20 @@ TEST(ZeroEngine, FrozenParametersAndBuffersAreRankZeros) {
     engine.train();
     const at::NoGradGuard no_grad;
     EXPECT_TRUE(net->named_parameters()["shift"].equal(frozen));
+  });
+}
+
+TEST(ZeroEngine, AModelThatChangesAfterwardsIsNamed) {
+  testing::run_threads(2, [](Communicator& comm) {
+    TestNet net;
+    auto engine = initialize(net, comm, config_of(with_sgd(2)));
+    train_step(engine, 0);
+    const auto said = [&] { return message_of<InvalidArgument>([&] { train_step(engine, 1); }); };
+    net->named_parameters()["shift"].set_requires_grad(true);  // frozen so far
+    EXPECT_THAT(said(), HasSubstr("zero::Engine: parameter 'shift' required no gradient"));
+    net->named_parameters()["shift"].set_requires_grad(false);
+    net->register_parameter("more", torch::ones({2}));
+    EXPECT_THAT(said(), HasSubstr("parameter 'more' was added"));
   });
 }
 

@@ -1,0 +1,14 @@
+// What wrappers of modules take.
+#pragma once
+
+namespace lockstep {
+
+// A holder of a module (made by TORCH_MODULE), or a std::shared_ptr to one.
+template <typename M>
+concept ModulePointer = requires(M& m) {
+  m->named_parameters();
+  m->named_buffers();
+  m->is_training();
+};
+
+}  // namespace lockstep
