@@ -1,7 +1,9 @@
 #include "lockstep/recipes/lm_data.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/errors.h"
@@ -54,19 +56,43 @@ std::vector<int64_t> ends_of(const LmTokenizer& tokenizer, bool rows) {
   return {};
 }
 
-// The first line of a text that says something, or a third of it, up to twenty characters.
-std::string opening_of(const std::string& text) {
+// A third of a line, up to twenty characters.
+std::string opening_of_line(std::string_view line) {
   constexpr size_t kMost = 20;
-  const size_t from = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  const size_t line = std::min(text.find('\n', from), text.size());
   std::string opening;
   size_t count = 0;
-  for (size_t at = from; at < line && count < kMost && 3 * (at - from) <= line - from; ++count) {
-    const size_t length = utf8_character(std::string_view(text).substr(at)).length;
-    opening += text.substr(at, length);
+  for (size_t at = 0; at < line.size() && count < kMost && 3 * at <= line.size(); ++count) {
+    const size_t length = utf8_character(line.substr(at)).length;
+    opening += line.substr(at, length);
     at += length;
   }
   return opening;
+}
+
+// A prompt that a person would give: of two characters or more, a letter among them, none that a
+// terminal obeys; and no option's name.
+bool is_prompt(std::string_view opening) {
+  const auto letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c < 0; };
+  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  return opening.size() >= 2 && opening.front() != '-' &&
+         std::any_of(opening.begin(), opening.end(), letter) &&
+         std::none_of(opening.begin(), opening.end(), control);
+}
+
+// The beginning of the first line that makes a prompt; where none does, of the first that is not empty.
+std::string opening_of(const std::vector<std::string>& texts) {
+  std::string first;
+  for (const std::string& text : texts) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t from = std::min(text.find_first_not_of(" \t\r\n", at), text.size());
+      const size_t end = std::min(text.find('\n', from), text.size());
+      const std::string opening = opening_of_line(std::string_view(text).substr(from, end - from));
+      if (is_prompt(opening)) return opening;
+      if (first.empty()) first = opening;
+      at = end + 1;
+    }
+  }
+  return first;
 }
 
 }  // namespace
@@ -83,7 +109,7 @@ LmData load_lm_data(const LmInput& input) {
                 .dev = {},
                 .tokenizer = find_lm_tokenizer(input, texts),
                 .end_ids = {},
-                .opening = opening_of(texts.dev.front())};
+                .opening = opening_of(texts.dev)};
   loaded.end_ids = ends_of(loaded.tokenizer, texts.rows);
   data_errors_of(input.data, [&] {
     const auto tokens = tokens_of(loaded.tokenizer, texts.train, texts.rows);

@@ -32,7 +32,7 @@ struct LmData {
   data::TokenWindows train, dev;  // of dev the last window may be shorter
   tokenizers::LmTokenizer tokenizer;
   std::vector<int64_t> end_ids;  // tokens that end a text; empty where none does
-  std::string opening;           // the first characters of a dev text: a prompt to try
+  std::string opening;           // the first characters of a dev text's line: a prompt to try
 };
 
 // A text of rows ends with the tokenizer's token for that, or else with its newline. Throws DataError

@@ -30,6 +30,7 @@ struct TextData {
   std::vector<std::string> labels;
   tokenizers::BertTokenizer tokenizer;
   TextPreparation preparation;
+  std::string example = {};  // of the dev set: a text to try, in the data's own language
 };
 
 // Throws DataError, CheckpointError; InvalidArgument for a missing vocabulary and an unknown padding.
