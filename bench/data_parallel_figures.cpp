@@ -45,8 +45,8 @@ uint64_t ring(int ranks) {
   return bytes;
 }
 
-double megabytes(double bytes) {
-  return bytes / 1e6;
+double mebibytes(double bytes) {
+  return bytes / (1 << 20);
 }
 
 void draw(const std::string& folder) {
@@ -66,24 +66,24 @@ void draw(const std::string& folder) {
     const auto sent = static_cast<double>(ring(n));
     const auto add = [n](Series& series, double bytes) {
       series.x.push_back(n);
-      series.y.push_back(megabytes(bytes));
+      series.y.push_back(mebibytes(bytes));
     };
     add(through, static_cast<double>(traffic.total()));
     add(all_reduced, sent);
     add(formula, 2.0 * (n - 1) / n * gradients);
     add(output, static_cast<double>(traffic.output_device_bytes));
     add(other, static_cast<double>(traffic.other_device_bytes));
-    std::printf("| %d | %.2f MB | %.2f MB | %.2f MB | %.2f MB |\n", n, through.y.back(),
+    std::printf("| %d | %.2f MiB | %.2f MiB | %.2f MiB | %.2f MiB |\n", n, through.y.back(),
                 all_reduced.y.back(), output.y.back(), other.y.back());
   }
   const ChartPanel bytes{.title = "moved in a step",
                          .x_label = "devices",
-                         .y_label = "MB",
+                         .y_label = "MiB",
                          .series = {through, all_reduced, formula},
                          .x_integers = true};
   const ChartPanel memory{.title = "held, besides activations",
                           .x_label = "devices",
-                          .y_label = "MB",
+                          .y_label = "MiB",
                           .series = {output, other},
                           .x_integers = true};
   write_file_aside(folder + "/data_parallel_traffic.svg",

@@ -90,7 +90,7 @@ def check_lines(method, output):
     if ranks:
         wanted += [r"\[\d+\] Initializing process group with: \{'MASTER_ADDR': '127\.0\.0\.1', 'MASTER_PORT': '\d+', 'RANK': '1', "
                    r"'WORLD_SIZE': '2', 'LOCAL_RANK': '1'\}",
-                   r"\[\d+\] rank = 1, world_size = 2, n = 1, device_ids = \[1\]"]
+                   r"\[\d+\] rank = 1, world_size = 2, n = 1, device_ids = \[1\] "]
     for line in wanted:
         if not re.search(f"^{line}$", output, re.MULTILINE):
             fail(f"{method}: no line like {line}", output)
@@ -125,10 +125,26 @@ def check_use(bin_dir, method, folder, result):
     answers = os.path.join(folder, "predict.json")
     printed = run([lockstep, "predict", "--checkpoint", checkpoint, "--text", TEXT, "--json", answers], folder)
     line = "=" * 100
-    if not re.fullmatch(rf"{line}\n{method}\n文本： {TEXT}\n预测： (\S+)\nLabel \d \(\1\), probability \d+\.\d\d %\n{line}\n", printed):
+    table = rf"checkpoint +text +label +probability\n[ -]+\n{method} +1 +\d \(\1\) +\d+\.\d\d %\n"
+    if not re.fullmatch(rf"{line}\n{method}\n文本： {TEXT}\n预测： (\S+)\n{line}\n\n{table}", printed):
         fail(f"{method}: predict does not print the tutorial's block", printed)
     with open(answers) as file:
         return json.load(file)[0]
+
+
+def check_launch_lines(bin_dir, folder):
+    """Tutorial 003's two lines for `distributed`, after "python -m torch.distributed.launch", and what contradicts them."""
+    program = os.path.join(bin_dir, "examples/text_classification/distributed")
+    lockstep, rest = os.path.join(bin_dir, "lockstep"), ["--max-steps", "1", "--max-length", "8", "--output", os.path.join(folder, "lines")]
+    start = [lockstep, "run", "--nnode=1", "--node_rank=0", "--nproc_per_node=2"]
+    for flag in ("--use_env", "--no-use-env"):
+        printed = run([*start, flag, program, "--local_world_size=2", *rest], folder)
+        if "world_size = 2" not in printed:
+            fail(f"the tutorial's line with {flag} does not start two ranks", printed)
+    wrong = subprocess.run([*start, program, "--local_world_size=3", *rest], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           text=True, timeout=300)
+    if wrong.returncode != 2 or "--local_world_size is 3, but the launcher has started 2 ranks here" not in wrong.stderr:
+        fail("a wrong --local_world_size is not refused", wrong.stderr)
 
 
 def check_output(bin_dir, method, folder):
@@ -211,8 +227,10 @@ def check_english(bin_dir, folder):
         with open(found) as file:
             answers[bool(flags)] = json.load(file)
         # Classes that are numbers are not called anything else, Chinese names least of all.
-        if not re.search(r"^Label [01], probability \d+\.\d\d %$", printed, re.MULTILINE):
+        if not re.search(r"^trained\S* +1  [01] +\d+\.\d\d %$", printed, re.MULTILINE):
             fail("predict does not say the class and its probability", printed)
+        if not re.search(rf"^Text: {answers[bool(flags)][0]['text']}\nPredicted: [01]\n=", printed, re.MULTILINE):
+            fail("predict does not speak English of English texts", printed)
     kept, removed = ([one["text"] for one in answers[flag]] for flag in (False, True))
     if kept != [text, text.replace(" ", "")] or removed != [text.replace(" ", "")] * 2:
         fail(f"spaces: {kept}, and without them {removed}")
@@ -256,6 +274,7 @@ def check(bin_dir, method, folder, of_single):
     if method == "single":
         check_english(bin_dir, folder)
     if method == "distributed":
+        check_launch_lines(bin_dir, folder)
         check_transformers(method, folder, answer)
         check_recipe(bin_dir, folder)
     if method != "single":

@@ -60,14 +60,30 @@ void add_options(CLI::App& app, Settings& s) {
       ->check(zero_or_more())
       ->capture_default_str();
   // The tutorial's word for it, which a launcher's ranks are told as well.
-  app.add_option("--nproc,--local_world_size", s.nproc,
-                 "replicas, or ranks to start, where the method makes them")
+  app.add_option("--nproc,--local_world_size,--local-world-size", s.nproc,
+                 "replicas, or ranks to start, where the method makes them; where a launcher has, "
+                 "how many it started")
       ->check(above_zero())
       ->capture_default_str();
   app.add_option("--amp", s.amp, "bfloat16 or float16, where the method computes in it")
       ->check(CLI::IsMember({"bfloat16", "float16"}));
   app.add_option("--config", s.config, "DeepSpeed-style JSON, for zero_engine")
       ->check(CLI::ExistingFile);
+  app.add_option("--local_rank,--local-rank", s.local_rank,
+                 "what a launcher without --use_env passes; LOCAL_RANK counts")
+      ->check(zero_or_more());
+}
+
+// The tutorial's lines give the number of ranks to the program, too, and a launcher without --use_env the rank's
+// own: what the launcher has told counts, and must agree.
+void check_ranks(const CLI::App& app, const Settings& s,
+                 const lockstep::launch::JobEnvironment& job) {
+  if (job.launcher == lockstep::launch::Launcher::kNone || app.get_option("--nproc")->empty() ||
+      s.nproc == job.local_world_size)
+    return;
+  throw lockstep::InvalidArgument(
+      "--local_world_size is " + std::to_string(s.nproc) + ", but the launcher has started " +
+      std::to_string(job.local_world_size) + " ranks here; leave it out");
 }
 
 int fail(const std::string& method, const std::string& message, int code) {
@@ -95,7 +111,9 @@ int run_program(const char* method, int argc, char** argv,
   try {
     app.parse(argc, argv);
     fill_in(settings);
-    if (lockstep::launch::read_job_environment(lockstep::process_env()).rank == 0) {
+    const auto job = lockstep::launch::read_job_environment(lockstep::process_env());
+    check_ranks(app, settings, job);
+    if (job.rank == 0) {
       const lockstep::OutputFolder tried(settings.output);
       lockstep::check_output_file(settings.json);
     }

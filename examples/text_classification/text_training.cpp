@@ -60,7 +60,7 @@ lockstep::Communicator join_job() {
   lockstep::Communicator comm = lockstep::init();
   write_all(STDOUT_FILENO, pid + "rank = " + std::to_string(comm.rank()) + ", world_size = " +
                                std::to_string(comm.size()) + ", n = 1, device_ids = [" +
-                               std::to_string(comm.local_rank()) + "]\n");
+                               std::to_string(comm.local_rank()) + "] \n");
   return comm;
 }
 

@@ -36,6 +36,7 @@ struct Settings {
   std::string recipe = "default";  // "default": for a model drawn at random; "tutorial"
   std::string amp;                 // "": as the method has it; "bfloat16", "float16"
   int64_t nproc = 2;               // replicas or ranks that the program makes itself
+  int64_t local_rank = 0;          // as a launcher passes it; unused
   int64_t seed = 123;
   int64_t max_steps = 0;  // 0: no limit
   int64_t eval_step = 0;  // 0: as the recipe has it

@@ -303,11 +303,12 @@ std::string bench_svg(const std::vector<BenchRow>& rows) {
     auto panel =
         std::find_if(panels.begin(), panels.end(), [&](const auto& p) { return p.title == title; });
     if (panel == panels.end()) {
-      panels.push_back({.title = title,
-                        .x_label = "log2 of the size in bytes",
-                        .y_label = "bus bandwidth, GB/s",
-                        .series = {}});
+      panels.push_back(
+          {.title = title, .x_label = "size", .y_label = "bus bandwidth, GB/s", .series = {}});
       panels.back().x_integers = true;
+      panels.back().x_tick = [](double log2) {
+        return byte_text(int64_t{1} << std::llround(log2));
+      };
       panel = panels.end() - 1;
     }
     const std::string name = label(row.backend, row.symmetric);

@@ -110,10 +110,11 @@ std::string rpc_table(const std::vector<RpcRow>& rows) {
 
 std::string rpc_svg(const std::vector<RpcRow>& rows) {
   BarChart chart{.title = "Remote calls",
-                 .x_label = "doublings of the shortest time of the same thing",
+                 .x_label = "times as long as the fastest of the same thing",
                  .parts = {"time"},
                  .bars = {},
-                 .width = 720};
+                 .width = 720,
+                 .tick = [](double doublings) { return fixed(std::exp2(doublings), 0) + "×"; }};
   for (const RpcRow& row : rows) {
     double shortest = row.first_times;
     for (const RpcRow& other : rows) {

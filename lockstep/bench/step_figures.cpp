@@ -6,6 +6,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/report/bar_chart.h"
+#include "lockstep/report/svg.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::bench {
@@ -144,7 +145,10 @@ std::string step_svg(const std::string& model, const std::vector<StepRow>& rows)
                  .parts = {},
                  .bars = {},
                  .width = 720};
-  for (const Part& part : kParts) chart.parts.emplace_back(part.name);
+  for (const Part& part : kParts) {
+    chart.parts.emplace_back(part.name);
+    chart.colours.push_back(part_colour(part.name));
+  }
   for (const StepRow& row : rows) {
     Bar bar{.label = row.strategy, .parts = {}, .note = fixed(row.parts.total(), 2)};
     for (const Part& part : kParts) bar.parts.push_back(row.parts.*part.value);

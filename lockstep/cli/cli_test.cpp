@@ -6,8 +6,10 @@
 #include <map>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/doctor/command.h"
 #include "lockstep/cli/flag_syntax.h"
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/run/command.h"
 #include "lockstep/cli/run/mpi.h"
 #include "lockstep/cli/usage.h"
@@ -76,13 +78,20 @@ std::string line_of(const Words& words) {
   CLI::App app("", "lockstep thing");
   int epochs = 0, hidden = 0;
   double lr = 0;
-  std::string checkpoint;
+  std::string checkpoint, text;
+  app.add_option("--text", text);
   app.add_option("--epochs", epochs);
   app.add_option("--lr", lr);
   app.add_option("--learning-rate-schedule", hidden);
   app.add_option("--secret", hidden)->group("");
-  app.add_option("--checkpoint", checkpoint)->required();
-  return message_of<UsageError>([&] { parse_options(app, words); });
+  app.add_option("--checkpoint", checkpoint)->required()->type_name("DIR");
+  std::string line = "no error";
+  try {
+    parse_options(app, words);
+  } catch (const UsageError& error) {
+    line = error.what();
+  }
+  return line;
 }
 
 TEST(OptionParsing, NamesTheOptionTheLikelyOneAndWhatItTakes) {
@@ -99,6 +108,85 @@ TEST(OptionParsing, NamesTheOptionTheLikelyOneAndWhatItTakes) {
               HasSubstr("--epochs is '1.5'; give a whole number"));
   EXPECT_THAT(line_of({"--checkpoint", "x", "--lr", "high"}),
               HasSubstr("--lr is 'high'; give a number"));
+}
+
+TEST(OptionParsing, AnEmptyValueIsNoValue) {
+  EXPECT_EQ(line_of({"--checkpoint", ""}),
+            "--checkpoint is empty; give it a value, or leave it out; see lockstep thing --help");
+  EXPECT_EQ(line_of({"--checkpoint", "x", "--text", ""}), "no error") << "a text may be empty";
+}
+
+// No line is wider than a terminal of 100 columns, and there is one to copy at the end.
+void expect_help(const std::string& text) {
+  std::istringstream lines(text);
+  std::string last;
+  for (std::string line; std::getline(lines, line); last = line) {
+    EXPECT_LE(line.size(), kHelpWidth) << line;
+    EXPECT_FALSE(line.ends_with(' ')) << "'" << line << "'";
+  }
+  EXPECT_THAT(text, HasSubstr("Usage: lockstep"));
+  EXPECT_THAT(text, testing::ContainsRegex("\nExamples?:\n  lockstep "));
+  EXPECT_TRUE(last.starts_with("  lockstep ")) << last;
+}
+
+TEST(OptionParsing, HelpSaysWhatAnOptionTakes) {
+  CLI::App app("Does " + std::string(120, 'x') + " and more.", "lockstep thing");
+  std::string text, name, file = "f";
+  int count = 0;
+  double rate = 0;
+  bool flag = false;
+  app.add_option("OUT", file, "where it goes")->required()->type_name("FILE");
+  app.add_option("--name", name, "who it is [a]")->check(CLI::IsMember({"a", "b"}));
+  app.add_option("--count", count, "how many " + std::string(30, 'y') + " " + std::string(60, 'z'))
+      ->check(CLI::Range(1, 9))
+      ->group("Numbers");
+  app.add_option("--rate", rate, "how fast")->group("Numbers");
+  app.add_option("--a-name-that-is-long-enough", text, "a text")->group("Numbers");
+  app.add_flag("-f,--flag", flag, "on")->group("Numbers");
+  app.add_option("--secret", count, "hidden")->group("");
+  app.footer("Exit code: 0.");
+  add_example(app, {"lockstep thing --count 1 out"});
+  EXPECT_EQ(help_of(app),
+            "Usage: lockstep thing OUT [OPTIONS]\n"
+            "\n"
+            "Does\n" +
+                std::string(120, 'x') +
+                "\nand more.\n"
+                "\n"
+                "Options:\n"
+                "  OUT                       (required) where it goes\n"
+                "  --name a|b                who it is [a]\n"
+                "\n"
+                "Numbers:\n"
+                "  --count N                 how many " +
+                std::string(30, 'y') + "\n" + std::string(28, ' ') + std::string(60, 'z') +
+                "\n"
+                "  --rate NUMBER             how fast\n"
+                "  --a-name-that-is-long-enough TEXT\n"
+                "                            a text\n"
+                "  -f, --flag                on\n"
+                "  -h, --help                Print this help message and exit\n"
+                "\n"
+                "Exit code: 0.\n"
+                "\n"
+                "Example:\n"
+                "  lockstep thing --count 1 out\n");
+}
+
+TEST(OptionParsing, ALongListBreaksBehindAComma) {
+  CLI::App app("x", "lockstep thing");
+  std::string names;
+  std::string list = "of [first";
+  for (int i = 0; i < 12; ++i) list += ",second-" + std::to_string(i);
+  app.add_option("--names", names, list + "]")->type_name("NAME,...");
+  add_example(app, {"lockstep thing"});
+  expect_help(help_of(app));
+  EXPECT_THAT(help_of(app), HasSubstr(",\n" + std::string(28, ' ') + "second-"));
+}
+
+TEST(Help, FitsATerminalAndEndsWithAnExample) {
+  for (const std::string& text : {help_text(), run_help(), doctor_help(), plan_help()})
+    expect_help(text);
 }
 
 TEST(RunFlags, WrongValuesAreOneLine) {

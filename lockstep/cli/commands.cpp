@@ -95,7 +95,7 @@ std::string help_text() {
   }
   return text +
          "\n'lockstep COMMAND --help' says more about one. 'lockstep --version' prints the "
-         "version.\n";
+         "version.\n\nExample:\n  lockstep train mnist --data digits --nproc 2\n";
 }
 
 int main_of_lockstep(const std::vector<std::string>& arguments) {

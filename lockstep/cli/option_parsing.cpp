@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 
 #include "lockstep/cli/usage.h"
@@ -73,6 +74,34 @@ std::optional<std::string> missing_value(const CLI::App& app, const CLI::ParseEr
   return option->get_name() + " needs a value";
 }
 
+// What an option takes, without what its validators say: "N", "FILE", "a|b|c"; empty for a flag.
+std::string value_name(const CLI::Option& option) {
+  std::string type = option.get_type_name();
+  if (option.get_items_expected_max() == 0) return {};
+  const size_t choices = type.find(":{");
+  if (choices != std::string::npos) {
+    std::string list = type.substr(choices + 2, type.rfind('}') - choices - 2);
+    std::replace(list.begin(), list.end(), ',', '|');
+    return list;
+  }
+  for (const char* range : {":INT in [", ":UINT in [", ":FLOAT in ["})
+    type.resize(std::min(type.find(range), type.size()));
+  if (type == "INT" || type == "UINT") return "N";
+  if (type == "FLOAT") return "NUMBER";
+  return type;
+}
+
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_min() == 0 || value_name(*option) == "TEXT") continue;
+    for (const std::string& value : option->results()) {
+      if (value.empty())
+        throw UsageError(option->get_name() + " is empty; give it a value, or leave it out; see " +
+                         app.get_name() + " --help");
+    }
+  }
+}
+
 std::string line_of(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto line = leftover(app, error)) return *line;
   if (const auto line = wrong_value(app, error)) return *line;
@@ -92,6 +121,112 @@ void parse_options(CLI::App& app, const std::vector<std::string>& words) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(line_of(app, error) + "; see " + app.get_name() + " --help");
   }
+  refuse_empty_values(app);
+}
+
+namespace {
+
+// `text` in lines that end before column kHelpWidth, all but the first behind `indent` spaces; the
+// first begins at column `at`. Lines that are there stay lines.
+std::string wrapped(const std::string& text, size_t at, size_t indent) {
+  std::string out;
+  size_t column = at;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t line_end = std::min(text.find('\n', begin), text.size());
+    // What is indented is a command line, to be copied whole.
+    const bool as_it_is = begin < text.size() && text[begin] == ' ';
+    while (begin < line_end) {
+      size_t end = as_it_is ? line_end : std::min(text.find(' ', begin), line_end);
+      // A list that is longer than a line breaks behind a comma.
+      if (const size_t room = kHelpWidth - indent; !as_it_is && end - begin > room) {
+        const size_t comma = text.rfind(',', begin + room - 1);
+        if (comma != std::string::npos && comma > begin) end = comma + 1;
+      }
+      const std::string word = text.substr(begin, end - begin);
+      const bool first = column == indent || column == at;
+      if (!first && column + 1 + word.size() > kHelpWidth) {
+        out += "\n" + std::string(indent, ' ');
+        column = indent;
+      } else if (!first) {
+        out += ' ';
+        ++column;
+      }
+      out += word;
+      column += word.size();
+      begin = std::min(text.find_first_not_of(' ', end), line_end);
+    }
+    begin = line_end + 1;
+    if (begin > text.size()) break;
+    out += "\n" + std::string(begin < text.size() && text[begin] != '\n' ? indent : 0, ' ');
+    column = at = indent;
+  }
+  return out;
+}
+
+bool is_shown(const CLI::Option& option) {
+  return !option.get_group().empty();
+}
+
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// "--nproc N", "-m, --module", "RECIPE".
+std::string left_of(const CLI::Option& option) {
+  if (option.get_positional()) return upper(option.get_single_name());
+  std::string text;
+  for (const std::string& name : option.get_snames()) text += (text.empty() ? "-" : ", -") + name;
+  for (const std::string& name : option.get_lnames()) text += (text.empty() ? "--" : ", --") + name;
+  const std::string value = value_name(option);
+  return value.empty() ? text : text + " " + value;
+}
+
+std::string entry_of(const CLI::Option& option) {
+  constexpr size_t kColumn = 28;
+  std::string text = "  " + left_of(option);
+  const std::string about = (option.get_required() ? "(required) " : "") + option.get_description();
+  if (text.size() + 2 > kColumn)
+    text += "\n" + std::string(kColumn, ' ');
+  else
+    text.resize(kColumn, ' ');
+  return text + wrapped(about, kColumn, kColumn) + "\n";
+}
+
+std::string usage_of(const CLI::App& app) {
+  std::string text = "Usage: " + app.get_name();
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_positional() && is_shown(*option)) text += " " + left_of(*option);
+  return text + " [OPTIONS]\n";
+}
+
+}  // namespace
+
+std::string help_of(const CLI::App& app) {
+  std::vector<std::string> groups;
+  const CLI::Option* help = app.get_help_ptr();
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& group = option->get_group();
+    if (option == help || !is_shown(*option)) continue;
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  std::string text = usage_of(app) + "\n" + wrapped(app.get_description(), 0, 0) + "\n";
+  for (const std::string& group : groups) {
+    text += "\n" + group + ":\n";
+    for (const CLI::Option* option : app.get_options())
+      if (option != help && option->get_group() == group) text += entry_of(*option);
+  }
+  if (help != nullptr) text += entry_of(*help);
+  if (!app.get_footer().empty()) text += "\n" + wrapped(app.get_footer(), 0, 0) + "\n";
+  return text;
+}
+
+void add_example(CLI::App& app, const std::vector<std::string>& lines) {
+  std::string footer = app.get_footer();
+  if (!footer.empty()) footer += "\n\n";
+  footer += lines.size() == 1 ? "Example:" : "Examples:";
+  for (const std::string& line : lines) footer += "\n  " + line;
+  app.footer(footer);
 }
 
 }  // namespace lockstep::cli

@@ -8,138 +8,193 @@
 
 namespace lockstep::internal {
 
-// Calls visit(name, help, member) for the fields that config.recipe has, in the order of --help and of
-// JSON. An unknown recipe has those of images.
+// What --help says of a field.
+struct FieldHelp {
+  const char* group;  // the heading that it stands under
+  std::string text;
+  std::string type = {};      // of a text: "DIR", "ddp|zero1"; numbers say themselves what they are
+  std::string fallback = {};  // what is taken where a default of 0 or "" stands for something else
+};
+
+// Calls visit(name, help, member) for the fields that config.recipe has, in the order of JSON. An
+// unknown recipe has those of images.
 template <class Config, class Visit>
 void visit_fields(Config& config, Visit&& visit) {
   const Recipe* recipe = find_recipe(config.recipe);
   const RecipeKind kind = recipe == nullptr ? RecipeKind::kImages : recipe->kind;
   const bool cifar = config.recipe == "cifar", images = kind == RecipeKind::kImages,
              texts = kind == RecipeKind::kTexts, language = kind == RecipeKind::kLanguage;
-  visit("recipe", "the recipe", config.recipe);
+  visit("recipe", {kDataGroup, "the recipe", "NAME"}, config.recipe);
   visit("data",
-        recipe == nullptr
-            ? std::string("the data")
-            : "directory of " + recipe->files + (images ? " (plain or .gz)" : ", a file of them") +
-                  ", or '" + recipe->built_in + "': the built-in data set",
+        {kDataGroup,
+         recipe == nullptr
+             ? std::string("the data")
+             : "(required, but with --resume or a --config that names it) directory of " +
+                   recipe->files + (images ? " (plain or .gz)" : ", a file of them") + ", or '" +
+                   recipe->built_in + "': the built-in data set",
+         "PATH"},
         config.data);
-  visit("output", "directory for checkpoints, metrics and the report", config.output);
-  visit("nproc", "ranks to start", config.nproc);
-  visit("backend", "shm, tcp, hierarchical or gloo; empty: chosen", config.backend);
-  visit("device", "cpu", config.device);
-  visit(
-      "strategy",
-      "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, "
-      "fsdp, or logical8: the same bits on 1, 2, 4 or 8 ranks",
-      config.strategy);
-  visit(
-      "mesh",
-      std::string("ranks along axes, such as data=2,shard=2: those of a shard share a copy of the "
-                  "parameters (zero3, fsdp); empty: those of a host do") +
-          (language
-               ? "; or data, pipe, context, expert and tensor, such as data=2,pipe=2,tensor=2, "
-                 "with strategy ddp, zero1, zero2 or zero3"
-               : ""),
-      config.mesh);
+  visit("output", {kOutputGroup, "directory for checkpoints, metrics and the report", "DIR"},
+        config.output);
+  visit("nproc", {kRanksGroup, "ranks to start"}, config.nproc);
+  visit("backend",
+        {kRanksGroup, "what carries the ranks' messages", "shm|tcp|hierarchical|gloo",
+         "shm on one host, else hierarchical or tcp"},
+        config.backend);
+  visit("device", {kRanksGroup, "where the ranks compute", "cpu"}, config.device);
+  visit("strategy",
+        {kRanksGroup,
+         "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, "
+         "zero3, fsdp, or logical8: the same bits on 1, 2, 4 or 8 ranks",
+         "NAME"},
+        config.strategy);
+  visit("mesh",
+        {kRanksGroup,
+         std::string("ranks along axes, such as data=2,shard=2: those of a shard share a copy of "
+                     "the parameters (zero3, fsdp)") +
+             (language ? "; or data, pipe, context, expert and tensor, such as "
+                         "data=2,pipe=2,tensor=2, with strategy ddp, zero1, zero2 or zero3"
+                       : ""),
+         "AXIS=N,...", "those of a host share one"},
+        config.mesh);
   if (language) {
-    visit("pipe_schedule", "with pipe in the mesh: gpipe, 1f1b, interleaved, zb-h1 or zb-v",
+    visit("pipe_schedule",
+          {kRanksGroup, "with pipe in the mesh: its schedule", "gpipe|1f1b|interleaved|zb-h1|zb-v"},
           config.pipe_schedule);
-    visit("micro_batches", "with such a mesh: parts of a batch; 0: 2 a stage",
+    visit("micro_batches", {kRanksGroup, "with such a mesh: parts of a batch", {}, "2 a stage"},
           config.micro_batches);
-    visit("divided_rows", "with tensor in the mesh: rows are divided between its products, too",
+    visit("divided_rows",
+          {kRanksGroup, "with tensor in the mesh: rows are divided between its products, too"},
           config.divided_rows);
   }
   if (images)
     visit("sampler",
-          "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
+          {kDataGroup,
+           "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
+           "distributed|partition"},
           config.sampler);
   if (texts) {
-    visit("model", "BERT: mini, base, or a directory of Hugging Face's form", config.model);
-    visit("vocab", "BERT's vocab.txt or tokenizer.json; empty: the model's, or the data's",
+    visit("model",
+          {kDataGroup, "BERT: mini, base, or a directory of Hugging Face's form", "mini|base|DIR"},
+          config.model);
+    visit("vocab",
+          {kDataGroup, "BERT's vocab.txt or tokenizer.json", "FILE", "the model's, or the data's"},
           config.vocab);
-    visit("padding", "max_length, longest or packed", config.padding);
-    visit("max_length", "tokens of a text; longer ones are cut", config.max_length);
+    visit("padding",
+          {kDataGroup, "to how many tokens texts are filled up", "max_length|longest|packed"},
+          config.padding);
+    visit("max_length", {kDataGroup, "tokens of a text; longer ones are cut"}, config.max_length);
     visit("remove_spaces",
-          "take the spaces out of every text: for Chinese whose words are cut by spaces",
+          {kDataGroup,
+           "take the spaces out of every text: for Chinese whose words are cut by spaces"},
           config.remove_spaces);
   }
   if (language) {
-    visit("model", "tiny, mini, small, or a directory of transformers' Llama", config.model);
-    visit(
-        "tokenizer",
-        "a tokenizer.json as GPT-2's or Llama's, a directory with one, or characters: of the data; "
-        "empty: the model's, or characters",
-        config.tokenizer);
-    visit("context", "tokens of a window, which the model sees at once", config.context);
-    visit("dropout", "of the embeddings, and of what each block adds", config.dropout);
+    visit("model",
+          {kDataGroup, "a preset, or a directory of transformers' Llama", "tiny|mini|small|DIR"},
+          config.model);
+    visit("tokenizer",
+          {kDataGroup,
+           "a tokenizer.json as GPT-2's or Llama's, a directory with one, or characters: of the "
+           "data",
+           "PATH", "the model's, or characters"},
+          config.tokenizer);
+    visit("context", {kDataGroup, "tokens of a window, which the model sees at once"},
+          config.context);
+    visit("dropout", {kTrainingGroup, "of the embeddings, and of what each block adds"},
+          config.dropout);
   }
   if (texts || language)
-    visit(
-        "gradient_checkpointing",
-        "blocks keep their inputs only, and compute the rest again in backward: less memory, more "
-        "time, the same numbers",
-        config.gradient_checkpointing);
+    visit("gradient_checkpointing",
+          {kTrainingGroup,
+           "blocks keep their inputs only, and compute the rest again in backward: less memory, "
+           "more time, the same numbers"},
+          config.gradient_checkpointing);
   if (cifar) {
-    visit("model", "resnet18, resnet50 or simple-cnn", config.model);
-    visit("sync_batch_norm", "BatchNorm's statistics over all ranks' batches",
+    visit("model", {kDataGroup, "the network", "resnet18|resnet50|simple-cnn"}, config.model);
+    visit("sync_batch_norm", {kTrainingGroup, "BatchNorm's statistics over all ranks' batches"},
           config.sync_batch_norm);
   }
-  visit("epochs", "passes over the training data", config.epochs);
+  visit("epochs", {kTrainingGroup, "passes over the training data"}, config.epochs);
   visit("batch_size",
-        texts      ? "texts a rank and step"
-        : language ? "windows a rank and step"
-                   : "samples a rank and step; 0: 128 / nproc",
+        {kTrainingGroup,
+         texts      ? "texts a rank and step"
+         : language ? "windows a rank and step"
+                    : "samples a rank and step",
+         {},
+         images ? "128 / nproc" : ""},
         config.batch_size);
   visit("lr",
-        cifar   ? "learning rate; 0: 0.1 for ResNets, 0.02 for simple-cnn"
-        : texts ? "learning rate; 0: 5e-4, or 3e-5 for a model of a directory"
-        : language
-            ? "learning rate; 0: 3e-3 (mini: 1e-3, small: 6e-4), or 3e-5 for a model of a directory"
-            : "learning rate",
+        {kTrainingGroup,
+         "learning rate",
+         {},
+         cifar      ? "0.1 for ResNets, 0.02 for simple-cnn"
+         : texts    ? "5e-4, or 3e-5 for a model of a directory"
+         : language ? "tiny: 3e-3, mini: 1e-3, small: 6e-4, or 3e-5 for a model of a directory"
+                    : ""},
         config.lr);
-  if (images) visit("momentum", "momentum of SGD", config.momentum);
-  visit("weight_decay", "weight decay, but of biases and normalisation layers",
+  if (images) visit("momentum", {kTrainingGroup, "momentum of SGD"}, config.momentum);
+  visit("weight_decay", {kTrainingGroup, "weight decay, but of biases and normalisation layers"},
         config.weight_decay);
   if (language)
-    visit("clip", "gradients are scaled down to this norm of all of them together; 0: never",
+    visit("clip",
+          {kTrainingGroup,
+           "gradients are scaled down to this norm of all of them together; 0: never"},
           config.clip);
-  visit("schedule", "the learning rate after the warm-up: constant, linear or cosine",
+  visit("schedule",
+        {kTrainingGroup, "the learning rate after the warm-up", "constant|linear|cosine"},
         config.schedule);
   if (images)
-    visit("warmup", "epochs in which the learning rate rises from 0", config.warmup);
+    visit("warmup", {kTrainingGroup, "epochs in which the learning rate rises from 0"},
+          config.warmup);
   else
-    visit("warmup_ratio", "part of all steps in which the learning rate rises from 0",
+    visit("warmup_ratio",
+          {kTrainingGroup, "part of all steps in which the learning rate rises from 0"},
           config.warmup_ratio);
-  if (cifar) visit("augment", "random crops with a padding of 4, and mirroring", config.augment);
-  visit("amp", "none, or bf16: forward computes in bfloat16 where that is safe", config.amp);
-  visit("seed", "of parameters and shuffling; dropout uses seed + rank", config.seed);
+  if (cifar)
+    visit("augment", {kDataGroup, "random crops with a padding of 4, and mirroring"},
+          config.augment);
+  visit("amp",
+        {kTrainingGroup, "bf16: forward computes in bfloat16 where that is safe", "none|bf16"},
+        config.amp);
+  visit("seed", {kTrainingGroup, "of parameters and shuffling; dropout uses seed + rank"},
+        config.seed);
   const std::string whose = cifar ? "simple-cnn: " : "";
   if (images) {
-    visit("dropout1", whose + "dropout before the first linear layer", config.dropout1);
-    visit("dropout2", whose + "dropout before the second linear layer", config.dropout2);
+    visit("dropout1", {kTrainingGroup, whose + "dropout before the first linear layer"},
+          config.dropout1);
+    visit("dropout2", {kTrainingGroup, whose + "dropout before the second linear layer"},
+          config.dropout2);
   }
   if (images && !cifar) {
-    visit("mean", "subtracted from pixels scaled to 0..1", config.mean);
-    visit("stddev", "by which they are then divided", config.stddev);
+    visit("mean", {kDataGroup, "subtracted from pixels scaled to 0..1"}, config.mean);
+    visit("stddev", {kDataGroup, "by which they are then divided"}, config.stddev);
   }
-  visit("max_steps", "stop after so many optimizer steps; 0: no limit", config.max_steps);
-  visit("log_every", "steps between lines of metrics.jsonl", config.log_every);
-  visit("save_every", "steps between checkpoints within an epoch; 0: after each epoch only",
+  visit("max_steps", {kTrainingGroup, "stop after so many optimizer steps; 0: no limit"},
+        config.max_steps);
+  visit("log_every", {kOutputGroup, "steps between lines of metrics.jsonl"}, config.log_every);
+  visit("save_every",
+        {kOutputGroup, "steps between checkpoints within an epoch; 0: after each epoch only"},
         config.save_every);
-  visit("async_save", "go on training while a checkpoint is written, of a copy in memory",
+  visit("async_save",
+        {kOutputGroup, "go on training while a checkpoint is written, of a copy in memory"},
         config.async_save);
   visit("check_replicas",
-        "steps after which all ranks' parameters are compared, bit by bit, each time; 0: never",
+        {kRanksGroup,
+         "steps after which all ranks' parameters are compared, bit by bit, each time; 0: never"},
         config.check_replicas);
   visit("evict_stragglers",
-        "end a rank that stays so many times slower than the others, for lockstep run "
-        "--max-restarts to start it anew; 0: never",
+        {kRanksGroup,
+         "end a rank that stays so many times slower than the others, for lockstep run "
+         "--max-restarts to start it anew; 0: never"},
         config.evict_stragglers);
   if (images)
-    visit("init_from", ".safetensors or .pt file, or checkpoint, of parameters to start from",
+    visit("init_from",
+          {kDataGroup, ".safetensors or .pt file, or checkpoint, of parameters to start from",
+           "PATH", "drawn from the seed"},
           config.init_from);
-  visit("workers", "threads a rank that load data", config.workers);
-  visit("timeout", "seconds that a rank waits for the others", config.timeout);
+  visit("workers", {kDataGroup, "threads a rank that load data"}, config.workers);
+  visit("timeout", {kRanksGroup, "seconds that a rank waits for the others"}, config.timeout);
 }
 
 }  // namespace lockstep::internal

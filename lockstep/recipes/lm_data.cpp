@@ -1,7 +1,9 @@
 #include "lockstep/recipes/lm_data.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/checkpoint/small_file.h"
@@ -55,37 +57,43 @@ std::vector<int64_t> ends_of(const LmTokenizer& tokenizer, bool rows) {
   return {};
 }
 
-// The first line of a text that says something, or else the longest: a text that begins where another was cut may
-// begin with a mark alone.
-constexpr size_t kEnough = 12;  // bytes
-std::string_view telling_line(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r";
-  std::string_view longest;
-  while (!text.empty() && longest.size() < kEnough) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
-    line = line.substr(0, line.find_last_not_of(kSpace) + 1);
-    if (line.size() > longest.size()) longest = line;
-    text.remove_prefix(std::min(end + 1, text.size()));
+// A third of a line, up to twenty characters.
+std::string opening_of_line(std::string_view line) {
+  constexpr size_t kMost = 20;
+  std::string opening;
+  size_t count = 0;
+  for (size_t at = 0; at < line.size() && count < kMost && 3 * at <= line.size(); ++count) {
+    const size_t length = utf8_character(line.substr(at)).length;
+    opening += line.substr(at, length);
+    at += length;
   }
-  return longest;
+  return opening;
 }
 
-// A third of such a line, up to twenty characters.
+// A prompt that a person would give: of two characters or more, a letter among them, none that a
+// terminal obeys; and no option's name.
+bool is_prompt(std::string_view opening) {
+  const auto letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c < 0; };
+  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  return opening.size() >= 2 && opening.front() != '-' &&
+         std::any_of(opening.begin(), opening.end(), letter) &&
+         std::none_of(opening.begin(), opening.end(), control);
+}
+
+// The beginning of the first line that makes a prompt; where none does, of the first that is not empty.
 std::string opening_of(const std::vector<std::string>& texts) {
-  constexpr size_t kMost = 20;
-  std::string_view line;
-  for (size_t i = 0; i < std::min(texts.size(), kMost); ++i) {
-    const std::string_view told = telling_line(texts[i]);
-    if (told.size() <= line.size()) continue;
-    line = told;
-    if (line.size() >= kEnough) break;
+  std::string first;
+  for (const std::string& text : texts) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t from = std::min(text.find_first_not_of(" \t\r\n", at), text.size());
+      const size_t end = std::min(text.find('\n', from), text.size());
+      const std::string opening = opening_of_line(std::string_view(text).substr(from, end - from));
+      if (is_prompt(opening)) return opening;
+      if (first.empty()) first = opening;
+      at = end + 1;
+    }
   }
-  size_t at = 0;
-  for (size_t count = 0; at < line.size() && count < kMost && 3 * at <= line.size(); ++count)
-    at += utf8_character(line.substr(at)).length;
-  return std::string(line.substr(0, at));
+  return first;
 }
 
 }  // namespace

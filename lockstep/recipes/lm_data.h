@@ -32,7 +32,7 @@ struct LmData {
   data::TokenWindows train, dev;  // of dev the last window may be shorter
   tokenizers::LmTokenizer tokenizer;
   std::vector<int64_t> end_ids;  // tokens that end a text; empty where none does
-  std::string opening;           // the first characters of a dev text: a prompt to try
+  std::string opening;           // the first characters of a dev text's line: a prompt to try
   // The text of the model's generation_config.json, which a checkpoint keeps; "" where it has none, or where
   // the tokenizer is another one.
   std::string generation_config = {};

@@ -22,6 +22,7 @@
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/scoring.h"
+#include "lockstep/report/run_report.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
@@ -90,6 +91,19 @@ void check_fits(Communicator& comm, const TrainConfig& config, const Strategy& s
   if (refused.item<int64_t>() == 0) return;
   throw InvalidArgument(refusal.empty() ? "batch_size: another host has not the memory for it"
                                         : refusal);
+}
+
+void write_report(const RunFolder& folder, const TrainConfig& config, const Recipe& recipe,
+                  int ranks) {
+  const std::string count = std::to_string(ranks);
+  const std::filesystem::path model = config.model;  // a directory by its name alone
+  const std::string of = config.recipe + ", " + model.filename().string() + ", ";
+  const Words svg = run_report_svg(
+      folder.metrics(),
+      {.title = {of + count + (ranks == 1 ? " rank" : " ranks"), of + count + " 个 rank"},
+       .held_out = recipe.held_out});
+  write_file_aside(folder.report(), svg.en);
+  write_file_aside(in_chinese(folder.report()), svg.zh);
 }
 
 // What is known before the first step.
@@ -266,10 +280,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
   on_root(comm, [&] {
-    write_file_aside(folder.report(),
-                     run_report_svg(folder.metrics(), config.recipe + ", " + config.model + ", " +
-                                                          std::to_string(comm.size()) +
-                                                          (comm.size() == 1 ? " rank" : " ranks")));
+    write_report(folder, config, recipe, comm.size());
     write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
     if (result.stopped_by != 0) {
       write_requeue_note(

@@ -5,6 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/data/text_classification.h"
+#include "lockstep/report/text_width.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -37,6 +38,24 @@ tokenizers::BertTokenizer find_tokenizer(const TextInput& input) {
   throw InvalidArgument("--vocab is missing; give BERT's vocab.txt");
 }
 
+// The first text that fits into a line and has nothing that a terminal obeys; of none, the first
+// one's beginning.
+std::string example_of(const std::vector<data::TextExample>& examples) {
+  constexpr size_t kWide = 60;
+  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  std::string beginning;
+  for (const data::TextExample& example : examples) {
+    const std::string& text = example.text;
+    const size_t plain =
+        static_cast<size_t>(std::find_if(text.begin(), text.end(), control) - text.begin());
+    const std::string start(fit_to_width(std::string_view(text).substr(0, plain), kWide));
+    if (start.empty() || start.front() == '-') continue;
+    if (start == text) return text;
+    if (beginning.empty()) beginning = start;
+  }
+  return beginning;
+}
+
 }  // namespace
 
 TextData load_text_data(const TextInput& input) {
@@ -52,6 +71,7 @@ TextData load_text_data(const TextInput& input) {
                                      .max_length = input.max_length};
   texts.train = {data.train, texts.tokenizer, options};
   texts.dev = {data.dev, texts.tokenizer, options};
+  texts.example = example_of(data.dev);
   return texts;
 }
 

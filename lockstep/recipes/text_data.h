@@ -31,6 +31,7 @@ struct TextData {
   tokenizers::BertTokenizer tokenizer;
   TextPreparation preparation;
   std::vector<std::string> unread = {};  // TextClassification's
+  std::string example = {};  // of the dev set: a text to try, in the data's own language
 };
 
 // Throws DataError, CheckpointError; InvalidArgument for a missing vocabulary and an unknown padding.

@@ -45,7 +45,7 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
           },
       .files = [&](const BertClassifier& model) { return text_checkpoint_files(model, texts); },
       .labels = texts.labels,
-      .question = "--text " + shell_quoted("今天真高兴")};
+      .question = "--text " + shell_quoted(texts.example)};
   return train_by_adamw(comm, config, options, start, recipe);
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/recipes/recipe_runs_test.h"
+#include "lockstep/report/text_width.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/strategy.h"
 
@@ -176,6 +177,24 @@ TEST(TextRecipe, BadInputIsNamed) {
                 c.model = dir / "tiny";
               }),
               HasSubstr("tiny"));
+}
+
+// "Try next" speaks the data's language.
+TEST(TextTraining, TheTextToTryIsOneOfTheDevSet) {
+  const TestDirectory dir;
+  const std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nfilm\ndull\n";
+  const auto example = [&](const std::string& name, const std::string& dev) {
+    dir.write(name + "/vocab.txt", vocab);
+    dir.write(name + "/train.tsv", "a film\t0\na dull film\t1\n");
+    dir.write(name + "/dev.tsv", dev);
+    return load_text_data({.data = dir / name}).example;
+  };
+  EXPECT_EQ(example("english", "a dull film\t1\na film\t0\n"), "a dull film");
+  EXPECT_EQ(example("options", "-x\t1\na film\t0\n"), "a film");
+  EXPECT_EQ(example("long", std::string(70, 'a') + "\t1\n\033[2Ja\t1\nfilm\t0\n"), "film");
+  EXPECT_EQ(example("longest", std::string(70, 'a') + "\t1\n"), std::string(60, 'a'));
+  data::generate_sentences(dir / "chinese", {.train = 20, .dev = 5});
+  EXPECT_TRUE(has_chinese(load_text_data({.data = dir / "chinese"}).example));
 }
 
 }  // namespace

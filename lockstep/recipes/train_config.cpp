@@ -18,6 +18,7 @@
 namespace lockstep {
 namespace {
 
+using internal::FieldHelp;
 using internal::visit_fields;
 using nlohmann::ordered_json;
 using namespace settings;
@@ -70,16 +71,25 @@ std::string hint_for(const TrainConfig& config, const std::string& name) {
 std::vector<ConfigField> config_fields(const std::string& recipe) {
   std::vector<ConfigField> list;
   const TrainConfig defaults = default_config(recipe);
-  visit_fields(defaults, [&](const char* name, const std::string& help, const auto& value) {
-    constexpr bool kSwitch = std::is_same_v<std::decay_t<decltype(value)>, bool>;
-    list.push_back({name, help, as_text(value), kSwitch});
+  visit_fields(defaults, [&](const char* name, const FieldHelp& help, const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    constexpr bool kSwitch = std::is_same_v<Value, bool>;
+    const bool stands_for = !help.fallback.empty() && value == Value{};
+    list.push_back({.name = name,
+                    .help = help.text,
+                    .group = help.group,
+                    .type = !help.type.empty()               ? help.type
+                            : std::is_same_v<Value, int64_t> ? "N"
+                                                             : "NUMBER",
+                    .fallback = stands_for ? help.fallback : as_text(value),
+                    .is_switch = kSwitch});
   });
   return list;
 }
 
 void set_field(TrainConfig& config, const std::string& name, const std::string& text) {
   bool found = false;
-  visit_fields(config, [&](const char* field, const std::string&, auto& value) {
+  visit_fields(config, [&](const char* field, const FieldHelp&, auto& value) {
     if (name != field) return;
     found = true;
     parse_into(name, text, value);
@@ -89,8 +99,8 @@ void set_field(TrainConfig& config, const std::string& name, const std::string& 
 
 std::string to_json(const TrainConfig& config) {
   ordered_json json;
-  visit_fields(
-      config, [&](const char* name, const std::string&, const auto& value) { json[name] = value; });
+  visit_fields(config,
+               [&](const char* name, const FieldHelp&, const auto& value) { json[name] = value; });
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -107,8 +117,8 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
   read_members(
       json, source, config,
       [](auto& into, const auto& each) {
-        visit_fields(
-            into, [&](const char* name, const std::string&, auto& member) { each(name, member); });
+        visit_fields(into,
+                     [&](const char* name, const FieldHelp&, auto& member) { each(name, member); });
       },
       see_help(config));
   return config;
@@ -176,12 +186,12 @@ void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
       batches_of_step(recorded) * recorded.batch_size == batches_of_step(now) * now.batch_size &&
       recorded.sampler != "partition";
   std::string differences;
-  visit_fields(recorded, [&](const char* name, const std::string&, const auto& before) {
+  visit_fields(recorded, [&](const char* name, const FieldHelp&, const auto& before) {
     if (changeable(recorded, name)) return;
     if (same_batches &&
         (std::string_view(name) == "nproc" || std::string_view(name) == "batch_size"))
       return;
-    visit_fields(now, [&](const char* other, const std::string&, const auto& after) {
+    visit_fields(now, [&](const char* other, const FieldHelp&, const auto& after) {
       if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
       differences += (differences.empty() ? "" : ", ");
       differences.append(name)

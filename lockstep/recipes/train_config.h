@@ -82,12 +82,18 @@ struct TrainConfig {
 // A recipe's defaults. Throws InvalidArgument for an unknown one.
 TrainConfig default_config(const std::string& recipe);
 
+// The headings of --help, in its order.
+inline constexpr const char *kDataGroup = "Data and model", *kTrainingGroup = "Training",
+                            *kRanksGroup = "Ranks", *kOutputGroup = "Output";
+
 // The names of a recipe's fields in order, as in JSON ("batch_size"). What each is, as one line for
 // --help.
 struct ConfigField {
   std::string name;
   std::string help;
-  std::string fallback;  // the default as text
+  std::string group;     // the heading that it stands under
+  std::string type;      // what it takes: "N", "NUMBER", "DIR", "none|bf16"
+  std::string fallback;  // what is taken where nothing is given: the default, or what it stands for
   bool is_switch;        // true or false; given without a value: true
 };
 std::vector<ConfigField> config_fields(const std::string& recipe);

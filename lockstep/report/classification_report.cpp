@@ -10,7 +10,6 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
-#include "lockstep/report/text_width.h"
 
 namespace lockstep {
 namespace {
@@ -84,8 +83,14 @@ ClassScores average(const std::vector<ClassScores>& classes, Mean mean_of) {
   return result;
 }
 
+// As Python counts: every code point is one, however wide it shows.
+size_t characters(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
 std::string right(const std::string& text, size_t width) {
-  const size_t taken = display_width(text);
+  const size_t taken = characters(text);
   return std::string(taken < width ? width - taken : 0, ' ') + text;
 }
 
@@ -187,7 +192,7 @@ std::string to_text(const ClassificationReport& report, int digits) {
                           " digits; give 0 to 60");
   }
   size_t width = std::max(std::string_view("weighted avg").size(), static_cast<size_t>(digits));
-  for (const std::string& label : report.labels) width = std::max(width, display_width(label));
+  for (const std::string& label : report.labels) width = std::max(width, characters(label));
   std::string text = report_line("", width, {"precision", "recall", "f1-score", "support"}) + "\n";
   for (size_t c = 0; c < report.classes.size(); ++c)
     text += scores_line(report.labels[c], width, report.classes[c], digits);

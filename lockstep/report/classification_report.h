@@ -55,9 +55,8 @@ struct ClassificationReport {
 // a class that was never predicted; means leave NaN out. Digit for digit scikit-learn's numbers.
 ClassificationReport classification_report(const ConfusionMatrix& matrix, double zero_division = 0);
 
-// The text as scikit-learn prints it, with so many digits after the point (0 or more), byte for
-// byte where labels are ASCII; wide characters (Chinese) are aligned as they show, where
-// scikit-learn counts characters.
+// The text as scikit-learn prints it, byte for byte, with so many digits after the point (0 or
+// more). Like Python it counts characters, so columns behind wide ones (Chinese) show shifted.
 std::string to_text(const ClassificationReport& report, int digits = 2);
 
 // The fields of scikit-learn's output_dict: an object a label, "accuracy", "macro avg" and

@@ -6,11 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
-#include "lockstep/report/text_width.h"
 
 namespace lockstep::classification_report_test {
 
@@ -35,6 +33,10 @@ ConfusionMatrix animals() {
   for (int i = 0; i < 7; ++i) matrix.add(truth[i], predicted[i]);
   return matrix;
 }
+
+const std::vector<int64_t> kEmotions{359, 51, 14,  122, 0,  0,  26, 156, 10, 20, 2,  10,
+                                     56,  17, 118, 10,  12, 15, 43, 32,  34, 92, 15, 24,
+                                     27,  33, 15,  0,   40, 9,  46, 30,  10, 1,  3,  148};
 
 TEST(ClassificationReport, PrintsWhatScikitLearnPrints) {
   EXPECT_THAT(animals().counts(), ElementsAre(1, 1, 0, 0, 2, 0, 1, 0, 2));
@@ -64,16 +66,27 @@ TEST(ClassificationReport, ZeroDivisionTakesTheValueGiven) {
   EXPECT_TRUE(nlohmann::json::parse(to_json(nan).dump())["c"]["recall"].is_null());
 }
 
-TEST(ClassificationReport, ChineseLabelsAlignAsTheyShow) {
+// Tutorial 003's first report, to the letter: the counts are some that give its figures.
+TEST(ClassificationReport, ChineseLabelsStandAsScikitLearnPutsThem) {
+  const ConfusionMatrix matrix({"其他", "喜好", "悲伤", "厌恶", "愤怒", "高兴"}, kEmotions);
+  EXPECT_EQ(to_text(classification_report(matrix)),
+            "              precision    recall  f1-score   support\n"
+            "\n"
+            "          其他       0.64      0.66      0.65       546\n"
+            "          喜好       0.49      0.70      0.57       224\n"
+            "          悲伤       0.59      0.52      0.55       228\n"
+            "          厌恶       0.38      0.38      0.38       240\n"
+            "          愤怒       0.56      0.32      0.41       124\n"
+            "          高兴       0.72      0.62      0.67       238\n"
+            "\n"
+            "    accuracy                           0.57      1600\n"
+            "   macro avg       0.56      0.53      0.54      1600\n"
+            "weighted avg       0.58      0.57      0.57      1600\n");
+}
+
+TEST(ConfusionMatrix, ATableOfChineseLabelsStandsStraight) {
   const ConfusionMatrix matrix({"其他", "喜好的很长很长的名字", "sad"},
                                {3, 1, 0, 0, 2, 0, 1, 1, 9});
-  std::istringstream lines(to_text(classification_report(matrix), 4));
-  size_t width = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty()) continue;
-    if (width == 0) width = display_width(line);
-    EXPECT_EQ(display_width(line), width) << line;
-  }
   EXPECT_EQ(to_text(matrix),
             "true \\ predicted      其他  喜好的很长很长的名字  sad\n"
             "--------------------  ----  --------------------  ---\n"

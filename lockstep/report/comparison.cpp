@@ -133,12 +133,12 @@ std::string comparison_table(const Comparison& comparison) {
                {"samples/s"},
                {"steps"},
                {"MiB a rank"},
-               {"dev accuracy"},
+               {score_name(comparison).en},
                {"macro F1"}});
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells cells = method_cells(comparison, method);
     table.add({cells.method, cells.minutes, cells.speedup, cells.samples_per_s, cells.steps,
-               cells.peak_memory, cells.dev_accuracy, cells.macro_f1});
+               cells.peak_memory, cells.score, cells.macro_f1});
   }
   return table.str();
 }
@@ -157,6 +157,8 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
             {"processors", comparison.processors},
             {"processor", comparison.processor},
             {"date", comparison.date},
+            {"held_out", comparison.held_out},
+            {"perplexity", comparison.perplexity},
             {"methods", methods}};
   if (!comparison.scaling.empty()) json["scaling"] = scaling;
   return json;
@@ -174,6 +176,8 @@ Comparison parse_comparison(const std::string& text, const std::string& where) {
                           .processors = json.at("processors"),
                           .processor = json.at("processor"),
                           .date = json.at("date"),
+                          .held_out = json.value("held_out", "dev"),
+                          .perplexity = json.value("perplexity", false),
                           .methods = {},
                           .scaling = {}};
     for (const Json& method : json.at("methods"))
@@ -193,16 +197,21 @@ std::string comparison_markdown(const Comparison& comparison) {
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells c = method_cells(comparison, method);
     rows.push_back({c.method, c.minutes, c.speedup, c.samples_per_s, c.steps, c.peak_memory,
-                    c.dev_accuracy, c.macro_f1});
+                    c.score, c.macro_f1});
     if (named) rows.back().insert(rows.back().begin() + 1, method.tutorial);
     if (method.result)
       losses.push_back({c.method, c.first_losses});
     else
       failures += "\n" + method.method + " failed: " + method.failure + "\n";
   }
-  std::vector<Column> columns{
-      {"method", Align::kLeft}, {"minutes"},      {"speed-up"}, {"samples/s"}, {"steps"},
-      {"MiB a rank"},           {"dev accuracy"}, {"macro F1"}};
+  std::vector<Column> columns{{"method", Align::kLeft},
+                              {"minutes"},
+                              {"speed-up"},
+                              {"samples/s"},
+                              {"steps"},
+                              {"MiB a rank"},
+                              {score_name(comparison).en},
+                              {"macro F1"}};
   if (named) columns.insert(columns.begin() + 1, {"in the tutorial", Align::kLeft});
   const ComparisonWords words = comparison_words(comparison);
   return "# " + words.title.en + "\n\n" + words.settings.en + "\n\n" +

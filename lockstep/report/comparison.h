@@ -32,9 +32,11 @@ struct Comparison {
   std::string recipe;  // "": the default one
   int64_t nproc = 2;
   int64_t threads_per_rank = 1;
-  int64_t processors = 0;  // that the runs could use; 0: unknown
-  std::string processor;   // its name; may be empty
-  std::string date;        // "2025-11-21"
+  int64_t processors = 0;        // that the runs could use; 0: unknown
+  std::string processor;         // its name; may be empty
+  std::string date;              // "2025-11-21"
+  std::string held_out = "dev";  // what evaluations are on: "dev" or "test"
+  bool perplexity = false;       // what they give, of language models; else the accuracy
   std::vector<ComparedMethod> methods;
   std::vector<ScalingSeries> scaling;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/report/run_report.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep {
@@ -85,6 +86,17 @@ Words remarks(const Comparison& comparison) {
 
 }  // namespace
 
+Words score_name(const Comparison& comparison) {
+  return {comparison.held_out + (comparison.perplexity ? " perplexity" : " accuracy"),
+          held_out_words(comparison.held_out).zh + (comparison.perplexity ? "困惑度" : "准确率")};
+}
+
+std::optional<double> score_of(const Comparison& comparison, const RunResult& result) {
+  if (!comparison.perplexity) return result.dev_accuracy;
+  if (!result.dev_loss) return std::nullopt;
+  return std::exp(*result.dev_loss);
+}
+
 MethodCells method_cells(const Comparison& comparison, const ComparedMethod& method) {
   if (!method.result) {
     return {method.method, "failed", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"};
@@ -97,7 +109,7 @@ MethodCells method_cells(const Comparison& comparison, const ComparedMethod& met
   cells.samples_per_s = fixed(result.samples_per_s, 1);
   cells.steps = std::to_string(result.steps);
   cells.peak_memory = optional_cell(peak_memory_mib(result), 0);
-  cells.dev_accuracy = optional_cell(result.dev_accuracy, 4);
+  cells.score = optional_cell(score_of(comparison, result), comparison.perplexity ? 3 : 4);
   cells.macro_f1 = optional_cell(result.macro_f1, 4);
   cells.startup = optional_cell(result.startup_s, 2);
   cells.dtype = or_dash(result.dtype);

@@ -6,6 +6,8 @@
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/comparison_cells.h"
 #include "lockstep/report/line_chart.h"
+#include "lockstep/report/run_report.h"
+#include "lockstep/report/svg.h"
 
 namespace lockstep {
 namespace {
@@ -55,7 +57,7 @@ PageTable figures_table(const Comparison& comparison) {
                               {{"samples/s", "样本/秒"}},
                               {{"steps", "步数"}},
                               {{"MiB a rank", "每 rank 内存 MiB"}},
-                              {{"dev accuracy", "验证准确率"}},
+                              {score_name(comparison)},
                               {{"macro F1", "宏平均 F1"}}},
                   .rows = {}};
   const bool named = has_tutorial(comparison);
@@ -63,7 +65,7 @@ PageTable figures_table(const Comparison& comparison) {
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells c = method_cells(comparison, method);
     table.rows.push_back({c.method, method.result ? c.minutes : "-", c.speedup, c.samples_per_s,
-                          c.steps, c.peak_memory, c.dev_accuracy, c.macro_f1});
+                          c.steps, c.peak_memory, c.score, c.macro_f1});
     if (named) table.rows.back().push_back(method.tutorial.empty() ? "-" : method.tutorial);
   }
   return table;
@@ -109,7 +111,8 @@ void put_reports(HtmlPage& page, const Comparison& comparison) {
   }
 }
 
-void put_terms(HtmlPage& page) {
+void put_terms(HtmlPage& page, const Comparison& comparison) {
+  const Words score = score_name(comparison);
   page.heading({"How to read it", "怎样读这一页"});
   page.terms(
       {{{"minutes", "分钟"},
@@ -119,9 +122,9 @@ void put_terms(HtmlPage& page) {
         {"samples a second over those of single", "每秒样本数与 single 之比"}},
        {{"MiB a rank", "每 rank 内存"},
         {"the most memory that one rank has held", "占用最多的那个 rank 的内存峰值"}},
-       {{"dev accuracy, macro F1", "验证准确率、宏平均 F1"},
-        {"on the dev set at the end, each sample counted once",
-         "训练结束时在验证集上的结果，每个样本只计一次"}},
+       {{score.en + ", macro F1", score.zh + "、宏平均 F1"},
+        {"on the " + comparison.held_out + " set at the end, each sample counted once",
+         "训练结束时在" + held_out_words(comparison.held_out).zh + "上的结果，每个样本只计一次"}},
        {{"start", "启动"},
         {"from the command to the first step's start", "从执行命令到第一步开始"}},
        {{"waiting", "等待通信"},
@@ -134,17 +137,23 @@ void put_terms(HtmlPage& page) {
 
 Words time_picture(const Comparison& comparison) {
   return both([&](auto word) {
+    // In what the longest takes some of.
+    constexpr double kManySeconds = 180;
+    double longest = 0;
+    for (const ComparedMethod& method : comparison.methods)
+      if (method.result) longest = std::max(longest, method.result->seconds);
+    const bool in_seconds = longest < kManySeconds;
     BarChart chart{.title = word("Training time", "训练时间"),
-                   .x_label = word("minutes", "分钟"),
+                   .x_label = in_seconds ? word("seconds", "秒") : word("minutes", "分钟"),
                    .parts = {""},
                    .bars = {}};
     for (const ComparedMethod& method : comparison.methods) {
       if (!method.result) continue;
       const auto times = speedup(comparison, *method.result);
-      const double minutes = method.result->seconds / 60;
+      const double time = method.result->seconds / (in_seconds ? 1 : 60);
       chart.bars.push_back({.label = method.method,
-                            .parts = {minutes},
-                            .note = fixed(minutes, minutes < 1 ? 3 : 2) +
+                            .parts = {time},
+                            .note = fixed(time, in_seconds && time >= 10 ? 1 : 2) +
                                     (times ? " (" + fixed(*times, 2) + "×)" : "")});
     }
     return svg_bar_chart(chart);
@@ -172,6 +181,8 @@ Words parts_picture(const Comparison& comparison) {
         .x_label = word("milliseconds a step (rank 0)", "每步毫秒数（rank 0）"),
         .parts = {word("data", "数据"), word("forward", "前向"), word("backward", "反向"),
                   word("waiting", "等待通信"), word("optimizer", "优化器")},
+        .colours = {part_colour("data"), part_colour("forward"), part_colour("backward"),
+                    part_colour("waiting"), part_colour("optimizer")},
         .bars = {}};
     for (const ComparedMethod& method : comparison.methods) {
       if (!method.result || !method.result->parts_s) continue;
@@ -235,7 +246,7 @@ std::string comparison_page(const Comparison& comparison) {
     page.table(runs_table(comparison));
   }
   put_reports(page, comparison);
-  put_terms(page);
+  put_terms(page, comparison);
   return page.str();
 }
 

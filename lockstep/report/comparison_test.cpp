@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -129,6 +130,30 @@ TEST(Comparison, ThePageHasPicturesInBothLanguages) {
   EXPECT_THAT(html, AllOf(HasSubstr("训练 BERT 的 3 种方法"), HasSubstr("CPU &lt;1&gt;"),
                           HasSubstr("exit code 3: &lt;b&gt;"), HasSubstr("Time against ranks"),
                           HasSubstr("f1-score"), Not(HasSubstr("NaN"))));
+}
+
+TEST(Comparison, SaysWhatItWasEvaluatedOn) {
+  Comparison comparison = three();
+  comparison.held_out = "test";
+  EXPECT_THAT(comparison_table(comparison), HasSubstr("  test accuracy  "));
+  EXPECT_THAT(comparison_markdown(comparison), HasSubstr("| test accuracy |"));
+  EXPECT_THAT(
+      comparison_page(comparison),
+      AllOf(HasSubstr("test accuracy"), HasSubstr("测试集准确率"), HasSubstr("on the test set"),
+            Not(HasSubstr("dev accuracy")), Not(HasSubstr("验证集"))));
+  comparison.perplexity = true;
+  comparison.methods[0].result->dev_loss = std::log(4.5);
+  EXPECT_THAT(comparison_table(comparison),
+              AllOf(HasSubstr("  test perplexity  "), HasSubstr("  4.500  ")));
+}
+
+TEST(Comparison, ShortRunsAreDrawnInSeconds) {
+  Comparison comparison = three();
+  EXPECT_THAT(time_picture(comparison).en,
+              AllOf(HasSubstr(">seconds<"), HasSubstr(">120.0 (1.00×)<")));
+  EXPECT_THAT(time_picture(comparison).zh, HasSubstr(">秒<"));
+  comparison.methods[0].result->seconds = 600;
+  EXPECT_THAT(time_picture(comparison).en, AllOf(HasSubstr(">minutes<"), HasSubstr(">10.00 (")));
 }
 
 TEST(Comparison, NothingButFailuresStillMakesAPage) {

@@ -42,16 +42,30 @@ void take(const ChartPanel& panel, Range* x, Range* y) {
   }
 }
 
-bool legend_is_below(const ChartPanel& panel) {
-  return panel.series.size() > 4;
-}
+// Of lines that coincide one after another is seen, each for so many pixels.
+constexpr double kTurn = 10;
+
+// A line's place among those that coincide with it.
+struct Turn {
+  size_t place = 0;
+  size_t of = 1;
+};
 
 // Where colours come round again, dots tell the lines apart.
-std::string stroke_of(const Series& series, size_t i) {
-  const char* dashes = series.dashed         ? " stroke-dasharray=\"6 4\""
-                       : i >= kSeriesColours ? " stroke-dasharray=\"2 3\""
-                                             : "";
-  return std::string(" stroke=\"") + series_colour(i) + "\" stroke-width=\"2\"" + dashes;
+std::string dashes_of(const Series& series, size_t i, const Turn& turn) {
+  const bool dotted = i >= kSeriesColours;
+  if (turn.of > 1) {
+    const std::string others = svg_number(kTurn * static_cast<double>(turn.of - 1));
+    return " stroke-dasharray=\"" + (dotted ? "2 2 2 2 2 " : svg_number(kTurn) + " ") + others +
+           "\" stroke-dashoffset=\"" +
+           svg_number(kTurn * static_cast<double>((turn.of - turn.place) % turn.of)) + "\"";
+  }
+  return series.dashed ? " stroke-dasharray=\"6 4\"" : dotted ? " stroke-dasharray=\"2 3\"" : "";
+}
+
+std::string stroke_of(const Series& series, size_t i, const Turn& turn = {}) {
+  return std::string(" stroke=\"") + series_colour(i) + "\" stroke-width=\"2\"" +
+         dashes_of(series, i, turn);
 }
 
 std::vector<LegendEntry> legend_entries(const ChartPanel& panel) {
@@ -65,6 +79,37 @@ std::vector<LegendEntry> legend_entries(const ChartPanel& panel) {
 
 Legend legend_below(const ChartPanel& panel, const ChartOptions& options, double left, double top) {
   return svg_legend(legend_entries(panel), left + 12, top, options.panel_width - 24);
+}
+
+struct Point {
+  double x = 0, y = 0;
+};
+
+struct Box {
+  double left = 0, top = 0, right = 0, bottom = 0;
+  bool holds(const Point& p) const {
+    return p.x >= left && p.x <= right && p.y >= top && p.y <= bottom;
+  }
+};
+
+// Whether the line from one point to the other comes into the box, to a few pixels.
+bool crosses(const Point& from, const Point& to, const Box& box) {
+  const double length = std::hypot(to.x - from.x, to.y - from.y);
+  const int steps = std::max(1, static_cast<int>(length / 3));
+  for (int i = 0; i <= steps; ++i) {
+    const double part = static_cast<double>(i) / steps;
+    if (box.holds({from.x + part * (to.x - from.x), from.y + part * (to.y - from.y)})) return true;
+  }
+  return false;
+}
+
+// Whether one line hides the other, but for a few points.
+bool coincide(const std::vector<Point>& a, const std::vector<Point>& b) {
+  if (a.size() != b.size() || a.size() < 2) return false;
+  size_t apart = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (std::abs(a[i].x - b[i].x) > 1 || std::abs(a[i].y - b[i].y) > 1.5) ++apart;
+  return 10 * apart <= a.size();
 }
 
 class PanelDrawing {
@@ -85,8 +130,17 @@ class PanelDrawing {
     if (x.low > x.high) x = {0, 1};
     if (y.low > y.high) y = {0, 1};
     x_ticks_ = axis_ticks(x.low, x.high, 6, panel.x_integers);
+    if (panel.y_most && y.low >= *panel.y_most) y.low = 0.9 * *panel.y_most;
     y_ticks_ = axis_ticks(y.low, y.high, 6);
+    while (panel.y_most && y_ticks_.size() > 2 && y_ticks_.back() > *panel.y_most + 1e-9)
+      y_ticks_.pop_back();
+    for (const Series& series : panel.series) points_.push_back(points_of(series));
+    take_turns();
+    place_legend();
   }
+
+  // Of the legend, where it stands below the panel.
+  double height_below() const { return below_ ? legend_below(panel_, options_, 0, 0).height : 0; }
 
   std::string str() const {
     std::string out = svg_text((left_ + right_) / 2, top_ - 14, Anchor::kMiddle, panel_.title,
@@ -98,7 +152,8 @@ class PanelDrawing {
     }
     for (const double tick : x_ticks_) {
       out += svg_axis_line(x_of(tick), bottom_, x_of(tick), bottom_ + 5);
-      out += svg_text(x_of(tick), bottom_ + 20, Anchor::kMiddle, tick_text(tick, x_step));
+      out += svg_text(x_of(tick), bottom_ + 20, Anchor::kMiddle,
+                      panel_.x_tick ? panel_.x_tick(tick) : tick_text(tick, x_step));
     }
     out +=
         svg_axis_line(left_, bottom_, right_, bottom_) + svg_axis_line(left_, top_, left_, bottom_);
@@ -119,55 +174,93 @@ class PanelDrawing {
            (y - y_ticks_.front()) / (y_ticks_.back() - y_ticks_.front()) * (bottom_ - top_);
   }
 
+  std::vector<Point> points_of(const Series& series) const {
+    std::vector<Point> points;
+    for (size_t i = 0; i < series.x.size(); ++i)
+      if (drawn(series, i)) points.push_back({x_of(series.x[i]), y_of(series.y[i])});
+    return points;
+  }
+
+  void take_turns() {
+    const size_t count = panel_.series.size();
+    turns_.resize(count);
+    std::vector<size_t> first(count);  // the first line that each coincides with
+    for (size_t i = 0; i < count; ++i) {
+      first[i] = i;
+      for (size_t k = 0; k < i && first[i] == i; ++k) {
+        const bool plain = !panel_.series[i].dashed && !panel_.series[k].dashed;
+        if (first[k] == k && plain && coincide(points_[i], points_[k])) first[i] = k;
+      }
+      turns_[i].place = static_cast<size_t>(
+          std::count(first.begin(), first.begin() + static_cast<ptrdiff_t>(i), first[i]));
+    }
+    for (size_t i = 0; i < count; ++i)
+      turns_[i].of = static_cast<size_t>(std::count(first.begin(), first.end(), first[i]));
+  }
+
   std::string line_of(const Series& series, size_t i) const {
     constexpr size_t kMostMarks = 40;
+    const Turn& turn = turns_[i];
+    // Of marks at one place each later one is smaller, so that all show.
+    const double radius = 3 + 1.5 * static_cast<double>(turn.of - 1 - turn.place);
     std::string points, marks;
-    for (size_t p = 0; p < series.x.size(); ++p) {
-      if (!drawn(series, p)) continue;
-      const std::string x = svg_number(x_of(series.x[p])), y = svg_number(y_of(series.y[p]));
+    for (const Point& point : points_[i]) {
+      const std::string x = svg_number(point.x), y = svg_number(point.y);
       points += (points.empty() ? "" : " ") + x + "," + y;
       // Of a single point there is no line.
       if (series.x.size() == 1 || (series.x.size() <= kMostMarks && !series.dashed)) {
-        marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"3\" fill=\"" + series_colour(i) +
-                 "\"/>\n";
+        marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"" + svg_number(radius) +
+                 "\" fill=\"" + series_colour(i) + "\"/>\n";
       }
     }
-    return "<polyline fill=\"none\"" + stroke_of(series, i) + " points=\"" + points + "\"/>\n" +
-           marks;
+    return "<polyline fill=\"none\"" + stroke_of(series, i, turn) + " points=\"" + points +
+           "\"/>\n" + marks;
   }
 
-  // Points between two x, above a y, on the page.
-  size_t points_above(double from, double to, double below) const {
-    size_t count = 0;
-    for (const Series& series : panel_.series) {
-      for (size_t i = 0; i < series.x.size(); ++i) {
-        if (!drawn(series, i)) continue;
-        const double x = x_of(series.x[i]);
-        if (x >= from && x <= to && y_of(series.y[i]) < below) ++count;
-      }
+  bool is_free(const Box& box) const {
+    for (const auto& points : points_) {
+      if (points.size() == 1 && box.holds(points[0])) return false;
+      for (size_t i = 1; i < points.size(); ++i)
+        if (crosses(points[i - 1], points[i], box)) return false;
     }
-    return count;
+    return true;
   }
 
-  // In the upper corner where the lines are not, one entry a line; or below the labels.
-  std::string legend() const {
-    if (panel_.series.size() < 2) return {};
-    if (legend_is_below(panel_))
-      return legend_below(panel_, options_, origin_, bottom_ + kBottom).svg;
+  // In a corner where no line is, one entry a line; below the labels where there is none, and of
+  // many lines.
+  void place_legend() {
+    constexpr size_t kMostInside = 4;
+    if (panel_.series.size() < 2) return;
+    below_ = true;
+    if (panel_.series.size() > kMostInside) return;
     double width = 0;
     for (const Series& series : panel_.series)
       width = std::max(width, 28 + svg_text_width(series.name) + 8);
-    const double end = top_ + 18 * static_cast<double>(panel_.series.size() + 1);
-    const bool on_the_right =
-        points_above(left_, left_ + width, end) > points_above(right_ - width, right_, end);
-    const double x = on_the_right ? right_ - width : left_ + 12;
-    return svg_legend(legend_entries(panel_), x, top_ + 4, 0).svg;
+    const double height = 18 * static_cast<double>(panel_.series.size());
+    for (const double y : {top_ + 4, bottom_ - height - 4}) {
+      for (const double x : {left_ + 12, right_ - width}) {
+        if (!is_free({x - 6, y - 6, x + width, y + height + 6})) continue;
+        below_ = false;
+        legend_at_ = {x, y};
+        return;
+      }
+    }
+  }
+
+  std::string legend() const {
+    if (panel_.series.size() < 2) return {};
+    if (below_) return legend_below(panel_, options_, origin_, bottom_ + kBottom).svg;
+    return svg_legend(legend_entries(panel_), legend_at_.x, legend_at_.y, 0).svg;
   }
 
   const ChartPanel& panel_;
   const ChartOptions& options_;
   double origin_, left_, right_, top_, bottom_;
   std::vector<double> x_ticks_, y_ticks_;
+  std::vector<std::vector<Point>> points_;  // of each line, on the page
+  std::vector<Turn> turns_;
+  bool below_ = false;  // the legend
+  Point legend_at_ = {};
 };
 
 }  // namespace
@@ -175,23 +268,24 @@ class PanelDrawing {
 std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOptions& options) {
   const int title_height = options.title.empty() ? 0 : 30;
   const int width = options.panel_width * static_cast<int>(std::max<size_t>(panels.size(), 1));
+  Range x, y;
+  if (options.same_x) {
+    for (const ChartPanel& panel : panels) take(panel, &x, &y);
+  }
+  std::vector<PanelDrawing> drawings;
+  drawings.reserve(panels.size());
   double below = 0;
-  for (const ChartPanel& panel : panels) {
-    if (legend_is_below(panel)) below = std::max(below, legend_below(panel, options, 0, 0).height);
+  for (size_t i = 0; i < panels.size(); ++i) {
+    drawings.emplace_back(panels[i],
+                          static_cast<double>(options.panel_width) * static_cast<double>(i),
+                          title_height, options, x);
+    below = std::max(below, drawings.back().height_below());
   }
   const int height = options.panel_height + title_height + static_cast<int>(below);
   std::string out = svg_open(width, height);
   if (!options.title.empty())
     out += svg_text(width / 2.0, 22, Anchor::kMiddle, options.title, " font-size=\"16\"");
-  Range x, y;
-  if (options.same_x) {
-    for (const ChartPanel& panel : panels) take(panel, &x, &y);
-  }
-  double origin = 0;
-  for (const ChartPanel& panel : panels) {
-    out += PanelDrawing(panel, origin, title_height, options, x).str();
-    origin += options.panel_width;
-  }
+  for (const PanelDrawing& drawing : drawings) out += drawing.str();
   return out + "</svg>\n";
 }
 

@@ -1,7 +1,10 @@
 // Line charts as SVG: a few panels side by side, each with axes, ticks, a legend and several lines.
-// Up to four lines have their legend in a corner of the panel, more of them below it. Pure.
+// Up to four lines have their legend in a corner of the panel that no line crosses, where there is
+// one; otherwise it stands below. Lines that coincide take turns along their way. Pure.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +24,9 @@ struct ChartPanel {
   std::string y_label;
   std::vector<Series> series;
   bool y_from_zero = true;
-  bool x_integers = false;  // ticks on whole numbers only
+  bool x_integers = false;            // ticks on whole numbers only
+  std::optional<double> y_most = {};  // above which no value can be, and no axis goes: 100 of %
+  std::function<std::string(double)> x_tick = {};  // nothing: the number
 };
 
 struct ChartOptions {

@@ -27,10 +27,13 @@ TEST(LineChart, DrawsPanelsSeriesAndLegend) {
 
 TEST(LineChart, ManyLinesHaveTheirLegendBelowAndDotsWhereColoursRepeat) {
   ChartPanel panel;
-  for (int i = 0; i < 4; ++i) panel.series.push_back({"line " + std::to_string(i), {1, 2}, {1, 2}});
+  const auto add = [&panel](int i) {
+    panel.series.push_back({"line " + std::to_string(i), {1, 2}, {1, 2.0 - 0.1 * i}});
+  };
+  for (int i = 0; i < 4; ++i) add(i);
   const std::string four = svg_line_chart({panel});
   EXPECT_THAT(four, HasSubstr("height=\"340\""));
-  for (int i = 4; i < 9; ++i) panel.series.push_back({"line " + std::to_string(i), {1, 2}, {1, 2}});
+  for (int i = 4; i < 9; ++i) add(i);
   const std::string nine = svg_line_chart({panel});
   EXPECT_THAT(nine, Not(HasSubstr("height=\"340\"")));
   EXPECT_THAT(nine, HasSubstr("line 8"));
@@ -65,6 +68,69 @@ TEST(LineChart, ASinglePointIsDrawnAndPanelsMayShareTheirXAxis) {
   ASSERT_EQ(marks.size(), 5u) << "three of training, one of the test in each panel";
   EXPECT_LT(marks[2], marks[3]) << "step 32 is right of step 30";
   EXPECT_DOUBLE_EQ(marks[4], marks[3] + 460) << "at the same place in both panels";
+}
+
+TEST(LineChart, LinesThatCoincideTakeTurns) {
+  std::vector<double> steps, losses, others;
+  for (int i = 0; i < 100; ++i) {
+    steps.push_back(i);
+    losses.push_back(100 - i);
+    others.push_back(50 + 0.1 * i);
+  }
+  ChartPanel panel;
+  panel.series = {{"ddp", steps, losses}, {"other", steps, others}, {"zero1", steps, losses}};
+  const std::string svg = svg_line_chart({panel});
+  EXPECT_THAT(svg, HasSubstr("stroke-dasharray=\"10 10\" stroke-dashoffset=\"0\""));
+  EXPECT_THAT(svg, HasSubstr("stroke-dasharray=\"10 10\" stroke-dashoffset=\"10\""));
+  EXPECT_THAT(svg, HasSubstr("stroke=\"#D55E00\" stroke-width=\"2\" points="))
+      << "the other line is whole";
+  // Of few points the marks are rings around each other.
+  panel.series = {{"a", {1, 2}, {3, 4}}, {"b", {1, 2}, {3, 4}}};
+  const std::string rings = svg_line_chart({panel});
+  EXPECT_THAT(rings, HasSubstr("r=\"4.5\" fill=\"#0072B2\""));
+  EXPECT_THAT(rings, HasSubstr("r=\"3\" fill=\"#D55E00\""));
+}
+
+TEST(LineChart, NoAxisGoesBeyondWhatCanBe) {
+  const auto axis_of = [](const std::vector<double>& values) {
+    ChartPanel panel{.title = "",
+                     .x_label = "",
+                     .y_label = "%",
+                     .series = {{"accuracy", {}, values}},
+                     .y_from_zero = false,
+                     .y_most = 100};
+    for (size_t i = 0; i < values.size(); ++i) panel.series[0].x.push_back(static_cast<double>(i));
+    return svg_line_chart({panel});
+  };
+  for (const std::vector<double>& values :
+       {std::vector<double>{100}, {99.9}, {97, 99.5}, {100, 100}, {10, 100}, {98.7, 100}}) {
+    const std::string svg = axis_of(values);
+    for (const char* beyond : {">100.5<", ">101<", ">102<", ">105<", ">110<", ">120<"})
+      EXPECT_THAT(svg, Not(HasSubstr(beyond))) << values[0];
+  }
+  EXPECT_THAT(axis_of({100}), HasSubstr(">100<"));
+}
+
+// The legend of two lines that go along the upper edge stands in a lower corner; where lines are in
+// every corner, below the panel.
+TEST(LineChart, TheLegendIsWhereNoLineIs) {
+  const std::vector<double> x{1, 2};
+  ChartPanel panel;
+  panel.series = {{"a long name of a line", x, {10, 10}}, {"another long name", x, {9.5, 9.5}}};
+  const std::string above = svg_line_chart({panel});
+  EXPECT_THAT(above, HasSubstr("height=\"340\""));
+  EXPECT_THAT(above, HasSubstr("<g transform=\"translate(80 248)\">"));
+  panel.series = {{"a long name of a line", x, {10, 10}}, {"another long name", x, {0.5, 0.5}}};
+  const std::string both = svg_line_chart({panel});
+  EXPECT_THAT(both, HasSubstr("height=\"358\""));
+  EXPECT_THAT(both, HasSubstr("<g transform=\"translate(12 340)\">"));
+}
+
+TEST(LineChart, TicksMayHaveWords) {
+  ChartPanel panel{.title = "", .x_label = "", .y_label = "", .series = {{"a", {0, 2}, {1, 2}}}};
+  panel.x_tick = [](double at) { return std::to_string(1 << static_cast<int>(at)) + " B"; };
+  panel.x_integers = true;
+  EXPECT_THAT(svg_line_chart({panel}), HasSubstr(">4 B</text>"));
 }
 
 TEST(LineChart, RefusesUnevenSeries) {

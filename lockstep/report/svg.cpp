@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "lockstep/report/table.h"
 #include "lockstep/report/text_width.h"
@@ -23,6 +24,21 @@ std::string svg_line(double x1, double y1, double x2, double y2, std::string_vie
 
 const char* series_colour(size_t i) {
   return kColours[i % kSeriesColours];
+}
+
+size_t part_colour(std::string_view part) {
+  struct Painted {
+    std::string_view part;
+    size_t colour;
+  };
+  // Those of time, then those of memory. Forward and backward are those of a pipeline's picture, too.
+  static constexpr Painted kParts[] = {{"data", 3},      {"forward", 5},    {"backward", 1},
+                                       {"averaging", 0}, {"waiting", 4},    {"wait", 4},
+                                       {"optimizer", 2}, {"parameters", 0}, {"gradients", 1},
+                                       {"state", 2},     {"buffers", 3},    {"activations", 4}};
+  const auto* const found = std::find_if(std::begin(kParts), std::end(kParts),
+                                         [&](const Painted& one) { return one.part == part; });
+  return found == std::end(kParts) ? 0 : found->colour;
 }
 
 std::string escaped_markup(std::string_view text) {
@@ -133,6 +149,17 @@ std::string tick_text(double value, double step) {
       step >= 1 ? 0 : std::min(12, static_cast<int>(std::ceil(-std::log10(step) - 1e-9)));
   std::string text = fixed(value, digits);
   return text == "-0" ? "0" : text;
+}
+
+ByteUnit byte_unit(double most) {
+  static constexpr ByteUnit kUnits[] = {{"B", 1},
+                                        {"KiB", 1024.0},
+                                        {"MiB", 1024.0 * 1024},
+                                        {"GiB", 1024.0 * 1024 * 1024},
+                                        {"TiB", 1024.0 * 1024 * 1024 * 1024}};
+  const ByteUnit* unit = std::begin(kUnits);
+  while (unit + 1 != std::end(kUnits) && most >= (unit + 1)->bytes) ++unit;
+  return *unit;
 }
 
 }  // namespace lockstep

@@ -16,6 +16,10 @@ namespace lockstep {
 inline constexpr size_t kSeriesColours = 6;
 const char* series_colour(size_t i);
 
+// Of a part of a step's time or of a rank's memory ("forward", "parameters"): the same one in every
+// picture, and another one than those of the other parts of the same whole.
+size_t part_colour(std::string_view part);
+
 // For SVG and HTML, attributes included: & < > " become entities, control characters '?'.
 std::string escaped_markup(std::string_view text);
 
@@ -53,5 +57,12 @@ std::vector<double> axis_ticks(double low, double high, int count, bool integers
 
 // With as many digits as tell ticks `step` apart from each other.
 std::string tick_text(double value, double step);
+
+// What an axis of bytes counts in, so that its greatest value is a number people can read.
+struct ByteUnit {
+  const char* name;  // "B", "KiB", "MiB", "GiB", "TiB"
+  double bytes;
+};
+ByteUnit byte_unit(double most);
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/report/bar_chart.h"
@@ -57,6 +59,38 @@ TEST(BarChart, DrawsPartsLegendAndNotes) {
   EXPECT_THAT(svg_bar_chart(plain), Not(HasSubstr(">time<"))) << "one part needs no legend";
   plain.bars.clear();
   EXPECT_THAT(svg_bar_chart(plain), HasSubstr("</svg>"));
+}
+
+TEST(BarChart, APartMayHaveItsOwnColourAndAnAxisItsOwnWords) {
+  BarChart chart = two_bars();
+  chart.colours = {part_colour("forward"), part_colour("backward")};
+  chart.tick = [](double at) { return "<" + std::to_string(static_cast<int>(at)) + ">"; };
+  const std::string svg = svg_bar_chart(chart);
+  for (const size_t colour : chart.colours)
+    EXPECT_THAT(svg, HasSubstr(std::string("fill=\"") + series_colour(colour)));
+  EXPECT_THAT(svg, HasSubstr(">&lt;2&gt;</text>"));
+  chart.colours.pop_back();
+  EXPECT_THAT(message_of<InvalidArgument>([&] { svg_bar_chart(chart); }),
+              HasSubstr("1 colours for 2 parts"));
+}
+
+TEST(PartColour, DiffersWithinAWhole) {
+  for (const auto& whole :
+       {std::vector<const char*>{"data", "forward", "backward", "averaging", "wait", "optimizer"},
+        {"parameters", "gradients", "optimizer", "buffers", "activations"}}) {
+    std::set<size_t> colours;
+    for (const char* part : whole) colours.insert(part_colour(part));
+    EXPECT_EQ(colours.size(), whole.size());
+  }
+  EXPECT_EQ(part_colour("wait"), part_colour("waiting"));
+}
+
+TEST(ByteUnit, IsOneThatPeopleCanRead) {
+  EXPECT_STREQ(byte_unit(0).name, "B");
+  EXPECT_STREQ(byte_unit(1023).name, "B");
+  EXPECT_STREQ(byte_unit(1024).name, "KiB");
+  EXPECT_STREQ(byte_unit(5e9).name, "GiB");
+  EXPECT_EQ(byte_unit(5 << 20).bytes, 1 << 20);
 }
 
 TEST(BarChart, RefusesAnotherNumberOfParts) {

@@ -8,6 +8,10 @@
 namespace lockstep::table_test {
 
 TEST(TextWidth, CountsColumns) {
+  EXPECT_TRUE(has_chinese("a 今"));
+  EXPECT_TRUE(has_chinese("㐀") && has_chinese("鿿"));
+  for (const char* other : {"", "abc", "é、。，", "한글", "\xE4"})
+    EXPECT_FALSE(has_chinese(other)) << other;
   EXPECT_EQ(display_width("abc"), 3u);
   EXPECT_EQ(display_width("中文a"), 5u);
   EXPECT_EQ(display_width("e\xCC\x81"), 1u);  // e with a combining acute

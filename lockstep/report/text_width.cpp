@@ -71,4 +71,14 @@ std::string_view fit_to_width(std::string_view text, size_t columns) {
   return text.substr(0, walk(text, columns).bytes);
 }
 
+bool has_chinese(std::string_view text) {
+  // U+3400 to U+9FFF, the extension A and the unified ideographs: three bytes from E3 90 80 on.
+  for (size_t i = 0; i + 2 < text.size(); ++i) {
+    const auto first = static_cast<unsigned char>(text[i]),
+               second = static_cast<unsigned char>(text[i + 1]);
+    if ((first == 0xE3 && second >= 0x90) || (first >= 0xE4 && first <= 0xE9)) return true;
+  }
+  return false;
+}
+
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "lockstep/train/memory_report.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,8 @@
 
 #include "lockstep/core/aside_file.h"
 #include "lockstep/report/bar_chart.h"
+#include "lockstep/report/run_report.h"
+#include "lockstep/report/svg.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep {
@@ -14,22 +17,23 @@ namespace {
 
 struct Part {
   const char* name;
+  const char* chinese;
   int64_t StepMemory::* bytes;
 };
-constexpr std::array<Part, 5> kParts{{{"parameters", &StepMemory::parameters},
-                                      {"gradients", &StepMemory::gradients},
-                                      {"optimizer", &StepMemory::state},
-                                      {"buffers", &StepMemory::buffers},
-                                      {"activations", &StepMemory::activations}}};
+constexpr std::array<Part, 5> kParts{{{"parameters", "参数", &StepMemory::parameters},
+                                      {"gradients", "梯度", &StepMemory::gradients},
+                                      {"optimizer", "优化器状态", &StepMemory::state},
+                                      {"buffers", "缓冲区", &StepMemory::buffers},
+                                      {"activations", "激活值", &StepMemory::activations}}};
 
 }  // namespace
 
 std::string bytes_text(int64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits{"B", "kB", "MB", "GB", "TB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
-  return fixed(value, unit > 0 && value < 9.95 ? 1 : 0) + " " + kUnits[unit];
+  const auto value = static_cast<double>(bytes);
+  // What would be written as 1024 is one of the next unit.
+  const ByteUnit unit = byte_unit(value * 1024 / 1023.5);
+  const double count = value / unit.bytes;
+  return fixed(count, unit.bytes > 1 && count < 9.95 ? 1 : 0) + " " + unit.name;
 }
 
 std::string to_text(const StepMemory& memory) {
@@ -48,17 +52,23 @@ nlohmann::ordered_json to_json(const StepMemory& memory) {
   return json;
 }
 
-std::string memory_svg(const StepMemory& planned, const StepMemory& counted) {
+std::string memory_svg(const StepMemory& planned, const StepMemory& counted, bool chinese) {
+  const auto word = [chinese](const char* en, const char* zh) { return chinese ? zh : en; };
+  const ByteUnit unit = byte_unit(static_cast<double>(std::max(planned.total(), counted.total())));
   BarChart chart;
-  chart.title = "Memory of a rank";
-  chart.x_label = "MB";
-  for (const Part& part : kParts) chart.parts.emplace_back(part.name);
-  for (const auto& [label, memory] : {std::pair("planned", &planned), {"first step", &counted}}) {
+  chart.title = word("Memory of a rank", "一个 rank 的内存");
+  chart.x_label = unit.name;
+  for (const Part& part : kParts) {
+    chart.parts.emplace_back(word(part.name, part.chinese));
+    chart.colours.push_back(part_colour(part.name));
+  }
+  for (const auto& [label, memory] :
+       {std::pair(word("planned", "计划"), &planned), {word("first step", "第一步"), &counted}}) {
     Bar bar;
     bar.label = label;
     bar.note = bytes_text(memory->total());
     for (const Part& part : kParts)
-      bar.parts.push_back(static_cast<double>(memory->*part.bytes) / 1e6);
+      bar.parts.push_back(static_cast<double>(memory->*part.bytes) / unit.bytes);
     chart.bars.push_back(std::move(bar));
   }
   return svg_bar_chart(chart);
@@ -90,6 +100,7 @@ void MemoryCallback::on_step(const TrainerState&, const StepResult& result) {
     say_("Memory of a rank, first step: " + to_text(counted_) + "; " +
          bytes_text(counted_.total()) + " in all");
   write_file_aside(picture_, memory_svg(planned_, counted_));
+  write_file_aside(in_chinese(picture_), memory_svg(planned_, counted_, /*chinese=*/true));
 }
 
 }  // namespace lockstep

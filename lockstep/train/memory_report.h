@@ -13,21 +13,22 @@
 
 namespace lockstep {
 
-// "409 MB"; decimal units.
+// "409 MiB"; binary units.
 std::string bytes_text(int64_t bytes);
-// "parameters 205 MB, gradients 205 MB, optimizer 409 MB, buffers 79 MB, activations 1.2 GB"; parts of no
+// "parameters 205 MiB, gradients 205 MiB, optimizer 409 MiB, buffers 79 MiB, activations 1.2 GiB"; parts of no
 // bytes are left out.
 std::string to_text(const StepMemory& memory);
 // {"parameters": ..., ...}, bytes.
 nlohmann::ordered_json to_json(const StepMemory& memory);
-// Bars of both, a colour a part.
-std::string memory_svg(const StepMemory& planned, const StepMemory& counted);
+// Bars of both, a colour a part; in English or in Chinese.
+std::string memory_svg(const StepMemory& planned, const StepMemory& counted, bool chinese = false);
 
 // For rank 0; asks the strategy alone, which does not communicate.
 class MemoryCallback final : public TrainCallback {
  public:
   // All is referred to and must outlive it. `say` gets a line before the first step, and one after it where the plan has
-  // no activations or the step took something else by more than a tenth; empty: nobody. `picture`: where memory_svg() goes. `activations`: planned ones (activation_plan.h).
+  // no activations or the step took something else by more than a tenth; empty: nobody. `picture`: where memory_svg() goes,
+  // and beside it in Chinese (in_chinese()). `activations`: planned ones (activation_plan.h).
   MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
                  std::function<void(const std::string&)> say, std::filesystem::path picture,
                  std::optional<int64_t> activations = std::nullopt);

@@ -141,21 +141,25 @@ TEST(MemoryReport, WhatIsCountedIsWhatWasPlanned) {
 TEST(MemoryReport, IsSaidAndDrawn) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(999), "999 B");
-  EXPECT_EQ(bytes_text(1234), "1.2 kB");
-  EXPECT_EQ(bytes_text(999'600), "1.0 MB");
-  EXPECT_EQ(bytes_text(12'300'000'000), "12 GB");
-  const StepMemory planned{.parameters = 2'000'000, .gradients = 1'000'000, .state = 4'000'000};
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1234), "1.2 KiB");
+  EXPECT_EQ(bytes_text((1 << 20) - 100), "1.0 MiB");
+  EXPECT_EQ(bytes_text(int64_t{12} << 30), "12 GiB");
+  const StepMemory planned{.parameters = 2 << 20, .gradients = 1 << 20, .state = 4 << 20};
   StepMemory counted = planned;
-  counted.activations = 700'000;
+  counted.activations = 700 << 10;
   EXPECT_EQ(to_text(counted),
-            "parameters 2.0 MB, gradients 1.0 MB, optimizer 4.0 MB, activations 700 kB");
+            "parameters 2.0 MiB, gradients 1.0 MiB, optimizer 4.0 MiB, activations 700 KiB");
   EXPECT_EQ(to_json(counted).dump(),
-            R"({"parameters":2000000,"gradients":1000000,"optimizer":4000000,"buffers":0,)"
-            R"("activations":700000})");
+            R"({"parameters":2097152,"gradients":1048576,"optimizer":4194304,"buffers":0,)"
+            R"("activations":716800})");
   const std::string svg = memory_svg(planned, counted);
   for (const char* text :
-       {"Memory of a rank", "planned", "first step", "7.0 MB", "7.7 MB", "activations"})
+       {"Memory of a rank", "planned", "first step", "7.0 MiB", "7.7 MiB", "activations", ">MiB<"})
     EXPECT_THAT(svg, HasSubstr(text));
+  const std::string chinese = memory_svg(planned, counted, /*chinese=*/true);
+  for (const char* text : {"一个 rank 的内存", "计划", "第一步", "7.7 MiB", "激活值"})
+    EXPECT_THAT(chinese, HasSubstr(text));
 }
 
 // One line of nearly the same is enough: the plan, or what the first step took where that is news.
@@ -178,16 +182,17 @@ TEST(MemoryReport, TheCallbackSaysItOnce) {
       for (int i = 0; i < 2; ++i) callback.on_step({}, {.activations = counted});
       return lines;
     };
-    const std::string all = "parameters 6.2 kB, gradients 6.2 kB, optimizer 12 kB, activations ";
-    const std::string planned = "Memory of a rank, planned: " + all + "400 B; 25 kB in all";
+    const std::string all = "parameters 6.1 KiB, gradients 6.1 KiB, optimizer 12 KiB, activations ";
+    const std::string planned = "Memory of a rank, planned: " + all + "400 B; 25 KiB in all";
     EXPECT_EQ(said(400, 410), std::vector<std::string>{planned});
     EXPECT_EQ(said(400, 4000),
               (std::vector<std::string>{
-                  planned, "Memory of a rank, first step: " + all + "4.0 kB; 29 kB in all"}));
+                  planned, "Memory of a rank, first step: " + all + "3.9 KiB; 28 KiB in all"}));
     EXPECT_EQ(
         said(std::nullopt, 400),
-        std::vector<std::string>{"Memory of a rank, first step: " + all + "400 B; 25 kB in all"});
+        std::vector<std::string>{"Memory of a rank, first step: " + all + "400 B; 25 KiB in all"});
     EXPECT_THAT(dir.read("m.svg"), HasSubstr("first step"));
+    EXPECT_THAT(dir.read("m_zh.svg"), HasSubstr("第一步"));
   });
 }
 

@@ -13,7 +13,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
-#include "lockstep/report/line_chart.h"
+#include "lockstep/report/run_report.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
@@ -67,7 +67,8 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
   std::vector<std::string> parts;
   for (const fs::path& part :
        {folder.checkpoints(), folder.metrics(), folder.config(), folder.result(), folder.report(),
-        folder.memory(), folder.tensorboard(), folder.job(), folder.requeue()})
+        in_chinese(folder.report()), folder.memory(), in_chinese(folder.memory()),
+        folder.tensorboard(), folder.job(), folder.requeue()})
     parts.push_back(part.filename().string());
   return parts;
 }
@@ -182,38 +183,6 @@ fs::path find_checkpoint(const fs::path& path) {
       path.string() +
       ": holds no checkpoint; give the output directory of a training run, or one of its " +
       "checkpoints");
-}
-
-std::string run_report_svg(const fs::path& metrics, const std::string& title) {
-  Series train{"training", {}, {}}, test{"test", {}, {}, true}, accuracy{"test accuracy", {}, {}};
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("step") || !json.contains("loss") ||
-        !json["step"].is_number() || !json["loss"].is_number()) {
-      continue;
-    }
-    const bool evaluated = json.contains("accuracy") && json["accuracy"].is_number();
-    Series& loss = evaluated ? test : train;
-    loss.x.push_back(json["step"].get<double>());
-    loss.y.push_back(json["loss"].get<double>());
-    if (evaluated) {
-      accuracy.x.push_back(json["step"].get<double>());
-      accuracy.y.push_back(100 * json["accuracy"].get<double>());
-    }
-  }
-  const ChartPanel losses{.title = "Loss",
-                          .x_label = "step",
-                          .y_label = "loss",
-                          .series = {train, test},
-                          .x_integers = true};
-  const ChartPanel accuracies{.title = "Test accuracy",
-                              .x_label = "step",
-                              .y_label = "%",
-                              .series = {accuracy},
-                              .y_from_zero = false,
-                              .x_integers = true};
-  return svg_line_chart({losses, accuracies}, {.title = title, .same_x = true});
 }
 
 }  // namespace lockstep

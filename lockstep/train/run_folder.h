@@ -19,6 +19,7 @@ struct RunFolder {
   std::filesystem::path best() const { return checkpoints() / "best"; }
   std::filesystem::path last() const { return checkpoints() / "last"; }
   std::filesystem::path result() const { return root / "result.json"; }
+  // The two pictures; each has a Chinese version beside it (in_chinese()).
   std::filesystem::path report() const { return root / "report.svg"; }
   std::filesystem::path memory() const { return root / "memory.svg"; }
   std::filesystem::path requeue() const { return root / "requeue"; }  // requeue_note.h
@@ -54,9 +55,5 @@ std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvL
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);
 // The first of them that is one. Throws CheckpointError if there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
-
-// The loss and accuracy of a run as a picture, from its metrics file. Lines that cannot be read are
-// left out.
-std::string run_report_svg(const std::filesystem::path& metrics, const std::string& title);
 
 }  // namespace lockstep

@@ -44,10 +44,10 @@ class DoctorParser {
     app_.set_help_flag();
     app_.footer(
         "Two hosts: 'lockstep doctor --listen 29600' on one and 'lockstep doctor --peer "
-        "HOST:29600'\n"
-        "on the other, both with the same text in LOCKSTEP_SECRET, tell whether each reaches the "
-        "other.\n"
+        "HOST:29600' on the other, both with the same text in LOCKSTEP_SECRET, tell whether each "
+        "reaches the other.\n"
         "Exit code: 0 when nothing is wrong (warnings aside), 1 otherwise, 2 for a wrong flag.");
+    add_example(app_, {"lockstep doctor", "lockstep doctor --trace traces"});
     app_.add_option("--trace", flags.trace,
                     "Merge the traces of a job's ranks (lockstep run --trace-dir) and say where "
                     "they fell out of step")
@@ -58,10 +58,11 @@ class DoctorParser {
                             "run or a rank, where there are several jobs")
                 ->type_name("[PID]")
                 ->expected(0, 1);
-    app_.add_option("--every", flags.every, "With --live: seconds from one look to the next")
+    app_.add_option("--every", flags.every, "With --live: seconds from one look to the next [1]")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.05, 1e6));
-    app_.add_option("--times", flags.times, "With --live: so many looks; 0: until the job is over")
+    app_.add_option("--times", flags.times,
+                    "With --live: so many looks; 0: until the job is over [0]")
         ->type_name("N")
         ->check(CLI::Range(0, 1000000000));
     app_.add_option("--json", flags.json, "Write the findings there too")->type_name("FILE");
@@ -73,7 +74,7 @@ class DoctorParser {
     app_.add_option("--interface", flags.interface,
                     "With --listen or --peer: this host's interface, or its address")
         ->type_name("NAME");
-    app_.add_option("--timeout", flags.timeout, "Seconds that --listen and --peer wait")
+    app_.add_option("--timeout", flags.timeout, "Seconds that --listen and --peer wait [60]")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.1, 1e6));
     app_.add_flag("--help,-h", flags.help, "This text");
@@ -82,8 +83,12 @@ class DoctorParser {
   void parse(const std::vector<std::string>& words) {
     parse_options(app_, words);
     flags_.live = live_->count() > 0;
+    for (const char* of_live : {"--every", "--times"}) {
+      if (!flags_.live && app_.get_option(of_live)->count() > 0)
+        throw UsageError("--every and --times go with --live");
+    }
   }
-  std::string help() const { return app_.help(); }
+  std::string help() const { return help_of(app_); }
 
  private:
   DoctorFlags& flags_;
@@ -97,8 +102,6 @@ void check(const DoctorFlags& flags) {
     throw UsageError("--trace looks at files; it goes with neither --peer nor --listen");
   if (flags.live && (network || !flags.trace.empty() || !flags.json.empty()))
     throw UsageError("--live goes with --every and --times alone");
-  if (!flags.live && (flags.every != 1 || flags.times != 0))
-    throw UsageError("--every and --times go with --live");
   if (!flags.peer.empty() && flags.listen)
     throw UsageError("one host has --listen, the other --peer");
   if (!flags.interface.empty() && !network)

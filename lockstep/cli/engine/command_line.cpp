@@ -76,8 +76,17 @@ void parse(CLI::App& app, const Arguments& arguments) {
   try {
     cli::parse_options(app, with_dashes(arguments));
   } catch (const CLI::CallForHelp&) {
-    std::cout << app.help() << std::flush;
+    std::cout << cli::help_of(app) << std::flush;
     throw HelpShown{};
+  }
+}
+
+void refuse_zeros(const CLI::App& app, const std::vector<std::string>& options) {
+  for (const std::string& name : options) {
+    const CLI::Option* option = app.get_option(name);
+    if (option->count() > 0 && option->as<double>() == 0)
+      throw InvalidArgument(name + " is " + option->results().back() +
+                            "; give a number above 0, or leave it out");
   }
 }
 

@@ -36,6 +36,10 @@ std::string option_name(const std::string& field);
 struct HelpShown {};
 void parse(CLI::App& app, const Arguments& arguments);
 
+// Throws InvalidArgument for one of these options (numbers) that was given as 0, which would stand
+// for one that was not.
+void refuse_zeros(const CLI::App& app, const std::vector<std::string>& options);
+
 // The failure has been told already; the program ends with the exit code.
 struct Told {
   int exit_code = 1;

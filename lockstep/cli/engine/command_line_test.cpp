@@ -6,10 +6,21 @@
 
 #include <cerrno>
 #include <cmath>
+#include <sstream>
+#include <tuple>
 
+#include "lockstep/cli/engine/bench/command.h"
+#include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/cli/engine/compare/command.h"
 #include "lockstep/cli/engine/compare/scaling.h"
+#include "lockstep/cli/engine/diff/command.h"
+#include "lockstep/cli/engine/inference/eval_command.h"
+#include "lockstep/cli/engine/inference/predict_command.h"
+#include "lockstep/cli/engine/train/command.h"
 #include "lockstep/cli/engine/train/stop.h"
 #include "lockstep/cli/engine/train/summary.h"
+#include "lockstep/cli/engine/verify/command.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine::command_line_test {
@@ -41,6 +52,135 @@ TEST(CommandLine, ErrorsBecomeExitCodes) {
   };
   EXPECT_EQ(run_guarded("x", failing(std::errc::permission_denied)), 2);
   EXPECT_EQ(run_guarded("x", failing(std::errc::io_error)), 1);
+}
+
+// What a command prints, in-process.
+std::string printed_by(int (*command)(const Arguments&), const Arguments& arguments) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(command(arguments), 0);
+  return ::testing::internal::GetCapturedStdout();
+}
+
+// What it says of arguments that it refuses.
+std::string refusal_by(int (*command)(const Arguments&), const Arguments& arguments) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(command(arguments), 2);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Help, OfEveryCommandFitsATerminalAndEndsWithAnExample) {
+  using Command = int (*)(const Arguments&);
+  const std::vector<std::pair<Command, Arguments>> all{{train_command, {}},
+                                                       {train_command, {"mnist"}},
+                                                       {train_command, {"cifar"}},
+                                                       {train_command, {"text"}},
+                                                       {train_command, {"lm"}},
+                                                       {eval_command, {}},
+                                                       {predict_command, {}},
+                                                       {compare_command, {}},
+                                                       {compare_command, {"--scaling", "1"}},
+                                                       {compare_command, {"--parallelism"}},
+                                                       {compare_command, {"--programs", "x"}},
+                                                       {diff_command, {}},
+                                                       {checkpoint_command, {}},
+                                                       {checkpoint_command, {"inspect"}},
+                                                       {checkpoint_command, {"convert"}},
+                                                       {checkpoint_command, {"consolidate"}},
+                                                       {checkpoint_command, {"reshard"}},
+                                                       {bench_command, {}},
+                                                       {bench_command, {"collectives"}},
+                                                       {bench_command, {"step"}},
+                                                       {bench_command, {"rpc"}},
+                                                       {verify_command, {}}};
+  for (auto [command, arguments] : all) {
+    arguments.emplace_back("--help");
+    const std::string help = printed_by(command, arguments);
+    const std::string which = ::testing::PrintToString(arguments);
+    std::istringstream lines(help);
+    std::string last;
+    for (std::string line; std::getline(lines, line); last = line)
+      EXPECT_LE(line.size(), cli::kHelpWidth) << which << line;
+    EXPECT_TRUE(help.starts_with("Usage: lockstep ")) << which;
+    EXPECT_TRUE(last.starts_with("  lockstep ")) << which << last;
+    EXPECT_THAT(help, Not(HasSubstr("VALUE"))) << which;
+  }
+}
+
+TEST(Help, OfTrainSaysWhatIsTakenAndWhatIsUsedInsteadOfNothing) {
+  const std::string mnist = printed_by(train_command, {"mnist", "--help"});
+  for (const char* group : {"\nData and model:\n", "\nTraining:\n", "\nRanks:\n", "\nOutput:\n"})
+    EXPECT_THAT(mnist, HasSubstr(group));
+  EXPECT_THAT(mnist, AllOf(HasSubstr("  --data PATH               (required, but with"),
+                           HasSubstr("  RECIPE                    (required) what to train"),
+                           HasSubstr("samples a rank and step [128 / nproc]"),
+                           HasSubstr("--schedule constant|linear|cosine"), HasSubstr("--epochs N "),
+                           HasSubstr("passes over the training data [10]"),
+                           HasSubstr("  lockstep train mnist --data digits --nproc 2")));
+  EXPECT_THAT(printed_by(train_command, {"cifar", "--help"}),
+              AllOf(HasSubstr("learning rate [0.1 for ResNets, 0.02 for simple-cnn]"),
+                    HasSubstr("--augment [true|false]"), HasSubstr("mirroring [true]")));
+  const std::string lm = printed_by(train_command, {"lm", "--help"});
+  EXPECT_THAT(lm, AllOf(HasSubstr("parts of a batch [2 a stage]"), HasSubstr("[tiny: 3e-3,")));
+  for (const std::string& help : {mnist, lm}) EXPECT_THAT(help, Not(HasSubstr("lr [0]")));
+}
+
+TEST(CommandLine, WhatIsGivenAsNothingIsNotTakenForNotGiven) {
+  for (const auto& [command, arguments, says] :
+       std::vector<std::tuple<int (*)(const Arguments&), Arguments, const char*>>{
+           {compare_command, {"--scaling", ""}, "--scaling is empty; give it a value"},
+           {compare_command, {"text", "--scaling", ""}, "--scaling is empty"},
+           {compare_command, {"--programs", "x", "--scaling", ""}, "--scaling is empty"},
+           {compare_command, {"--programs", ""}, "--programs is empty"},
+           {compare_command, {"--strategies", ""}, "--strategies is empty"},
+           {compare_command, {"--threads-per-rank", "0"}, "--threads-per-rank is 0"},
+           {compare_command, {"--programs", "x", "--threads-per-rank", "0"}, "is 0; give a number"},
+           {compare_command, {"--parallelism", "--layers", "0"}, "--layers is 0"},
+           {bench_command, {"step", "--batch", "0"}, "--batch"},
+           {bench_command, {"step", "--mesh", ""}, "--mesh is empty"},
+           {bench_command, {"collectives", "--json", ""}, "--json is empty"},
+           {train_command, {"mnist", "--data", "digits", "--lr", "0"}, "--lr is '0'"},
+           {train_command,
+            {"mnist", "--data", "digits", "--batch-size", "0"},
+            "--batch-size is '0'; give a number above 0, or leave it out"},
+           {train_command,
+            {"lm", "--data", "sentences", "--mesh", "pipe=2", "--micro-batches", "0"},
+            "--micro-batches is '0'"},
+           {train_command, {"mnist", "--data", "digits", "--json", ""}, "--json is empty"},
+           {train_command, {"mnist", "--data", "digits", "--config", ""}, "--config is empty"},
+           {eval_command, {"--checkpoint", "x", "--data", ""}, "--data is empty"},
+           {predict_command, {"--checkpoint", "x", "--file", ""}, "--file is empty"},
+           {diff_command, {"", "b"}, "is empty"},
+           {checkpoint_command, {"inspect", "x", "--json", ""}, "--json is empty"},
+           {verify_command, {"--mesh", "pipe=2", "--micro-batches", "0"}, "--micro-batches is 0"},
+           {verify_command, {"--matrix", "--zero", "0"}, "are of one product: give --mesh"},
+           {verify_command, {"--matrix", "--mesh", ""}, "--mesh is empty"}}) {
+    EXPECT_THAT(refusal_by(command, arguments), HasSubstr(says))
+        << ::testing::PrintToString(arguments);
+  }
+}
+
+// All that is wrong with a product is said before a model is trained.
+TEST(Verify, ChecksItsFlagsBeforeItTrains) {
+  const auto refused = [](const Arguments& words) {
+    try {
+      (void)plan_verify(words);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("not refused");
+  };
+  EXPECT_THAT(refused({"--mesh", "pipe=2", "--schedule", "zb-h2"}),
+              HasSubstr("did you mean zb-h1?"));
+  EXPECT_THAT(refused({"--mesh", "data=2", "--schedule", "zb-h2"}),
+              HasSubstr("did you mean zb-h1?"));
+  EXPECT_THAT(refused({"--mesh", "data=2", "--zero", "7"}), HasSubstr("zero is 7"));
+  EXPECT_THAT(refused({"--mesh", "pipe=2", "--micro-batches", "-1"}),
+              HasSubstr("-1 micro-batches"));
+  EXPECT_THAT(refused({"--mesh", "tensor=3"}), HasSubstr("3"));
+  EXPECT_EQ(plan_verify({"--mesh", "data=2"}).tolerance, 1e-10);
+  EXPECT_EQ(plan_verify({"--mesh", "data=2", "--dtype", "float32"}).tolerance, 1e-5);
+  EXPECT_EQ(plan_verify({"--mesh", "data=2", "--tolerance", "0"}).tolerance, 0);
+  EXPECT_GT(plan_verify({"--matrix"}).products.size(), 10u);
 }
 
 TEST(TrainStop, TheResumeCommandIsOneForAShell) {

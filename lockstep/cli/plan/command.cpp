@@ -41,12 +41,17 @@ class PlanParser {
         "Without --schedule: all schedules of this size, a line each.\n"
         "With --measured: what a pipeline has done, beside its plan, instead.\n"
         "Exit code: 0, or 2 for a wrong flag.");
+    add_example(app_,
+                {"lockstep plan --stages 4 --micro-batches 8",
+                 "lockstep plan --schedule zb-h1 --stages 4 --micro-batches 8 --svg plan.svg"});
     app_.add_option("--schedule", flags.schedule, "One of " + joined(schedule_names()))
         ->type_name("NAME");
-    app_.add_option("--stages", flags.size.stages, "Ranks along the pipeline")
+    app_.add_option("--stages", flags.size.stages,
+                    "(required, but with --measured) Ranks along the pipeline")
         ->type_name("P")
         ->check(CLI::Range(1, 512));
-    app_.add_option("--micro-batches", flags.size.micro_batches, "Micro-batches of a step")
+    app_.add_option("--micro-batches", flags.size.micro_batches,
+                    "(required, but with --measured) Micro-batches of a step")
         ->type_name("M")
         ->check(CLI::Range(1, 4096));
     app_.add_option("--chunks", flags.size.chunks,
@@ -55,10 +60,10 @@ class PlanParser {
         ->check(CLI::Range(1, 26));
     app_.add_option("--times", flags.times,
                     "What a stage takes for a micro-batch: forward, backward of inputs, backward "
-                    "of weights; in any unit")
+                    "of weights; in any unit [1,1,1]")
         ->type_name("F,B,W");
     app_.add_option("--communication", flags.communication,
-                    "What a message takes from one stage to another")
+                    "What a message takes from one stage to another [0]")
         ->type_name("TIME")
         ->check(CLI::Range(0.0, 1e12));
     auto* const measured =
@@ -76,7 +81,7 @@ class PlanParser {
   }
 
   void parse(const std::vector<std::string>& words) { parse_options(app_, words); }
-  std::string help() const { return app_.help(); }
+  std::string help() const { return help_of(app_); }
 
  private:
   CLI::App app_;

@@ -131,7 +131,7 @@ TEST(PlanCommand, MistakesAreOneLine) {
                           "--chunks", "27"}),
               HasSubstr("--chunks"));
   for (const char* times :
-       {"1,1", "1,1,1,1", "1,a,1", "0,0,0", "1,-1,1", "", "1,1,inf", "1e-310,0,0"}) {
+       {"1,1", "1,1,1,1", "1,a,1", "0,0,0", "1,-1,1", "1,1,inf", "1e-310,0,0"}) {
     EXPECT_THAT(refusal_of({"--stages", "2", "--micro-batches", "2", "--times", times}),
                 HasSubstr("three times that are not all 0"))
         << times;

@@ -34,6 +34,7 @@ class RunParser {
         "Programs that end in .py run with python3 (or $PYTHON_EXEC), others by themselves.\n"
         "Exit code: 0; 2 for a wrong flag, or when the first rank to fail exited with 2; 1 when a\n"
         "rank failed otherwise; 128 + n after signal n.");
+    add_example(app_, {"lockstep run --nproc-per-node 2 build/train --epochs 3"});
     app_.option_defaults()->group("Ranks");
     value("--nproc-per-node", "-np", flags.nproc,
           "Ranks on this host, also -np N: a number, auto, cpu or gpu", "N");
@@ -184,8 +185,8 @@ class RunParser {
   }
 
   std::string help() const {
-    std::string text = app_.help();
-    const std::string options = "[OPTIONS]";  // CLI11's word
+    std::string text = help_of(app_);
+    const std::string options = "[OPTIONS]";
     if (const auto at = text.find(options); at != std::string::npos) {
       text.replace(at, options.size(), "[flags] program [arguments]");
     }

@@ -254,7 +254,7 @@ class OwnLimit {
   bool there_ = false;
 };
 
-// 537 MB of parameters, gradients and moments where each rank may have two thirds, libtorch's some 100 included:
+// 512 MiB of parameters, gradients and moments where each rank may have two thirds, libtorch's some 100 included:
 // four ranks train, one is told.
 constexpr int64_t kOwnLimit = 358'000'000;
 
@@ -298,8 +298,8 @@ TEST(ZeroProcesses, AModelLargerThanTheOnlyRanksMemoryIsOneLine) {
     ASSERT_TRUE(limit.there());
     EXPECT_THAT(
         message_of<InvalidArgument>([&] { train_born_divided(comm); }),
-        HasSubstr("rank(s) 0 of 1 need 537 MB for parameters, gradients, state and buffers, and "
-                  "their control group allows 358 MB; take more ranks"));
+        HasSubstr("rank(s) 0 of 1 need 512 MiB for parameters, gradients, state and buffers, and "
+                  "their control group allows 341 MiB; take more ranks"));
   });
 }
 

@@ -124,12 +124,14 @@ void check_fits(Communicator& comm, const ZeroMemory& planned) {
       members.push_back(static_cast<int>(r));
     }
     if (together <= one.allowed) continue;
-    const auto mb = [](double bytes) { return std::to_string(std::llround(bytes / 1e6)) + " MB"; };
+    const auto mib = [](double bytes) {
+      return std::to_string(std::llround(bytes / (1 << 20))) + " MiB";
+    };
     throw InvalidArgument(
         "ZeroOptimizer: rank(s) " + joined(members) + " of " + std::to_string(comm.size()) +
-        " need " + mb(together) +
+        " need " + mib(together) +
         " for parameters, gradients, state and buffers, and their control group " + "allows " +
-        mb(one.allowed) +
+        mib(one.allowed) +
         "; take more ranks with memory of their own, a higher stage, or a "
         "smaller model");
   }

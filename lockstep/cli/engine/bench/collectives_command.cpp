@@ -9,6 +9,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
@@ -111,21 +112,29 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
               dtypes = "float32", nprocs = "2";
   app.add_option("--ops", ops,
                  "all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, "
-                 "scatter, barrier, send (half a round trip) [all_reduce]");
+                 "scatter, barrier, send (half a round trip) [all_reduce]")
+      ->type_name("NAME,...");
   app.add_option("--backends", backends,
                  "shm, gloo, mpi, mpi-raw (MPI's blocking functions, without Lockstep) ... "
-                 "[shm,gloo]; times are compared with the first one's");
-  app.add_option("--sizes", sizes, "bytes, of all parts together [4,1K,64K,1M,25M,100M]");
-  app.add_option("--dtypes", dtypes, "[float32]");
+                 "[shm,gloo]; times are compared with the first one's")
+      ->type_name("NAME,...");
+  app.add_option("--sizes", sizes, "bytes, of all parts together [4,1K,64K,1M,25M,100M]")
+      ->type_name("SIZE,...");
+  app.add_option("--dtypes", dtypes, "of the elements [float32]")->type_name("NAME,...");
   app.add_option("--nproc", nprocs, "ranks on this host, or several numbers of them: 2,4 [2]")
-      ->take_last();
+      ->take_last()
+      ->type_name("N,...");
   app.add_flag("--symmetric", result.measured.symmetric, "backend shm also with symmetric tensors");
   app.add_option("--rounds", result.measured.rounds, "how often the backends take turns [9]");
   app.add_option("--block-ms", result.measured.block_ms, "how long a turn is, about [40]");
-  app.add_option("--json", result.json, "write the rows to this file");
-  app.add_option("--fit", result.fit, "write alpha and beta of each operation to this file");
-  app.add_option("--svg", result.svg, "draw bandwidth against size to this file");
+  app.add_option("--json", result.json, "write the rows to this file")->type_name("FILE");
+  app.add_option("--fit", result.fit, "write alpha and beta of each operation to this file")
+      ->type_name("FILE");
+  app.add_option("--svg", result.svg, "draw bandwidth against size to this file")
+      ->type_name("FILE");
   app.add_option("--rows-to", result.rows_to)->group("");
+  cli::add_example(app,
+                   {"lockstep bench collectives --ops all_reduce --backends shm,gloo --nproc 2"});
   parse(app, arguments);
   result.measured.ops = parse_ops(ops);
   result.measured.backends = parse_names("--backends", backends);

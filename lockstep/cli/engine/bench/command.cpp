@@ -17,9 +17,10 @@ int bench_command(const Arguments& arguments) {
   if (kind == "rpc") return bench_rpc({arguments.begin() + 1, arguments.end()});
   return run_guarded("bench", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
-      std::cout << "Usage: lockstep bench collectives|step|rpc [options]\n\nMeasures collectives, "
-                   "whole training steps, or remote calls. 'lockstep bench collectives --help', "
-                   "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n";
+      std::cout << "Usage: lockstep bench collectives|step|rpc [OPTIONS]\n\nMeasures collectives, "
+                   "whole training steps, or remote calls. 'lockstep bench collectives\n--help', "
+                   "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n\n"
+                   "Example:\n  lockstep bench step --model bert-mini --nproc 2\n";
       return 0;
     }
     throw InvalidArgument("there is no benchmark '" + kind + "'" +

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/bench/figures.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
@@ -28,19 +29,22 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   app.add_option("--what", whats,
                  "small: synchronous calls of a function that adds two integers; flight: many such "
                  "calls under way at once; tensor: a large one as an argument [" +
-                     whats + "]");
+                     whats + "]")
+      ->type_name("NAME,...");
   app.add_option("--contenders", contenders,
                  joined(rpc_contenders()) + " [" + contenders +
                      "]; times are compared with the first one's. The sockets make no calls, they "
-                     "only move the bytes");
+                     "only move the bytes")
+      ->type_name("NAME,...");
   app.add_option("--rounds", result.measured.rounds, "how often the contenders take turns [7]");
   app.add_option("--turn-ms", task.turn_ms, "how long a turn of small or tensor is, about [1000]");
   app.add_option("--calls", task.calls, "of a flight [100000]");
   app.add_option("--threads", task.threads, "that make them [8]");
   app.add_option("--megabytes", megabytes, "of the tensor, 1e6 bytes each [100]");
-  app.add_option("--python", result.measured.python, "for Ray [python3]");
-  app.add_option("--json", result.json, "write the rows to this file");
-  app.add_option("--svg", result.svg, "draw the times to this file");
+  app.add_option("--python", result.measured.python, "for Ray [python3]")->type_name("PROGRAM");
+  app.add_option("--json", result.json, "write the rows to this file")->type_name("FILE");
+  app.add_option("--svg", result.svg, "draw the times to this file")->type_name("FILE");
+  cli::add_example(app, {"lockstep bench rpc --contenders lockstep,unix-socket --what small"});
   parse(app, arguments);
   result.measured.contenders = parse_names("--contenders", contenders);
   for (const std::string& name : result.measured.contenders) {

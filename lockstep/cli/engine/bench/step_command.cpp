@@ -8,6 +8,7 @@
 #include "lockstep/bench/figures.h"
 #include "lockstep/bench/step_figures.h"
 #include "lockstep/bench/step_rank.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -43,29 +44,37 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
       "lockstep bench step");
   StepArguments result;
   std::string strategies = "ddp,independent,pytorch-ddp";
-  app.add_option("--model", result.measured.model, joined(step_models()) + " [simple-cnn]");
+  app.add_option("--model", result.measured.model, joined(step_models()) + " [simple-cnn]")
+      ->type_name("NAME");
   app.add_option(
-      "--strategy", strategies,
-      joined(step_strategies()) +
-          " [ddp,independent,pytorch-ddp]; times are compared with the first one's. "
-          "independent: as many processes that do not communicate, what the machine can "
-          "do at most; in-step: the same, but they wait for each other once a step, what "
-          "a method that averages in every step can do at most");
+         "--strategy", strategies,
+         joined(step_strategies()) +
+             " [ddp,independent,pytorch-ddp]; times are compared with the first one's. "
+             "independent: as many processes that do not communicate, what the machine can "
+             "do at most; in-step: the same, but they wait for each other once a step, what "
+             "a method that averages in every step can do at most")
+      ->type_name("NAME,...");
   const auto* nproc = app.add_option("--nproc", result.measured.nproc,
                                      "processes of a contender [2, or as many as --mesh has]");
   app.add_option("--mesh", result.measured.mesh,
-                 "such as data=2,shard=2: who shares a copy of the parameters, with zero3");
-  app.add_option("--batch", result.measured.batch,
-                 "samples of a process's step [64; bert: 16; linear: 8; lm: 4]");
+                 "such as data=2,shard=2: who shares a copy of the parameters, with zero3")
+      ->type_name("AXIS=N,...");
+  const auto* batch =
+      app.add_option("--batch", result.measured.batch,
+                     "samples of a process's step [64; bert: 16; linear: 8; lm: 4]");
   app.add_option("--threads", result.measured.threads, "of each process [1]");
   app.add_option("--optimizer", result.measured.optimizer,
-                 "Lockstep's contenders: fused, or torch for torch::optim [fused]");
+                 "Lockstep's contenders: fused, or torch for torch::optim [fused]")
+      ->type_name("fused|torch");
   app.add_option("--rounds", result.measured.rounds, "how often the contenders take turns [7]");
   app.add_option("--turn-ms", result.measured.turn_ms, "how long a turn is, about [1500]");
-  app.add_option("--python", result.measured.python, "for the pytorch strategies [python3]");
-  app.add_option("--json", result.json, "write the rows to this file");
-  app.add_option("--svg", result.svg, "draw where a step's time goes to this file");
+  app.add_option("--python", result.measured.python, "for the pytorch strategies [python3]")
+      ->type_name("PROGRAM");
+  app.add_option("--json", result.json, "write the rows to this file")->type_name("FILE");
+  app.add_option("--svg", result.svg, "draw where a step's time goes to this file")
+      ->type_name("FILE");
   app.add_option("--turns", result.turns)->group("");
+  cli::add_example(app, {"lockstep bench step --model bert-mini --nproc 2"});
   parse(app, arguments);
   if (!contains(step_models(), result.measured.model)) {
     throw InvalidArgument("there is no model '" + result.measured.model + "' to measure; choose " +
@@ -78,7 +87,7 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
                             joined(step_strategies()));
     }
   }
-  if (result.measured.batch == 0) result.measured.batch = default_batch(result.measured.model);
+  if (batch->empty()) result.measured.batch = default_batch(result.measured.model);
   if (result.measured.batch < 1 || result.measured.nproc < 1 || result.measured.threads < 1 ||
       result.measured.rounds < 1 || !(result.measured.turn_ms > 0)) {
     throw InvalidArgument(

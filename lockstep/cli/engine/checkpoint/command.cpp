@@ -20,10 +20,11 @@ int checkpoint_command(const Arguments& arguments) {
   return run_guarded("checkpoint", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
       std::cout
-          << "Usage: lockstep checkpoint inspect|convert|consolidate|reshard [options]\n\nShows "
-             "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors "
-             "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep "
-             "checkpoint inspect --help' and so on say more.\n";
+          << "Usage: lockstep checkpoint inspect|convert|consolidate|reshard [OPTIONS]\n\nShows "
+             "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors\n"
+             "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep\n"
+             "checkpoint inspect --help' and so on say more.\n\nExample:\n  lockstep checkpoint "
+             "inspect runs/mnist\n";
       return 0;
     }
     throw InvalidArgument("there is no 'checkpoint " + kind + "'" +

@@ -5,6 +5,7 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
@@ -57,18 +58,21 @@ int checkpoint_convert(const Arguments& words) {
     ConvertArguments arguments;
     std::vector<std::string> dtypes;
     for (const auto& [name, dtype] : float_dtypes()) dtypes.push_back(name);
-    app.add_option(
-           "IN", arguments.in,
-           "checkpoint, output directory of a run, Hugging Face directory, .safetensors, .pt, "
-           "or the .index.json of several")
-        ->required();
-    app.add_option("OUT", arguments.out, "the .safetensors file to write")->required();
-    app.add_option("--dtype", arguments.dtype,
-                   "convert floating-point tensors: " + joined(dtypes) + " [as they are]")
+    app.add_option("IN", arguments.in,
+                   "checkpoint, output directory of a run, Hugging Face directory, .safetensors, "
+                   ".pt, or the .index.json of several")
+        ->required()
+        ->type_name("PATH");
+    app.add_option("OUT", arguments.out, "the .safetensors file to write")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--dtype", arguments.dtype, "what floating-point tensors become [as they are]")
         ->check(CLI::IsMember(dtypes));
     app.add_flag("--keep-prefix", arguments.keep_prefix, "keep what wrappers write into names");
     app.add_flag("--force", arguments.force, "replace OUT if it exists");
-    app.add_option("--json", arguments.json, "also write what was done to this file");
+    app.add_option("--json", arguments.json, "also write what was done to this file")
+        ->type_name("FILE");
+    cli::add_example(app, {"lockstep checkpoint convert model.pt model.safetensors"});
     parse(app, words);
     check(arguments);
     const fs::path in = checkpoint_meant(arguments.in);

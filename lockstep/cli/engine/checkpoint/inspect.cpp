@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
@@ -248,9 +249,12 @@ int checkpoint_inspect(const Arguments& arguments) {
     app.add_option("PATH", path,
                    "checkpoint, output directory of a run, Hugging Face directory, .safetensors, "
                    ".pt, or the .index.json of several")
-        ->required();
+        ->required()
+        ->type_name("PATH");
     app.add_flag("--summary", summary, "without the list of tensors");
-    app.add_option("--json", json_path, "also write it to this file, tensors included");
+    app.add_option("--json", json_path, "also write it to this file, tensors included")
+        ->type_name("FILE");
+    cli::add_example(app, {"lockstep checkpoint inspect runs/mnist"});
     parse(app, arguments);
     check_result_files({json_path});
     const Inspected inspected = inspect(path);

@@ -6,6 +6,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine {
@@ -20,10 +21,12 @@ struct ReshardArguments {
 
 void add_options(CLI::App& app, ReshardArguments& arguments) {
   app.add_option("IN", arguments.in, "a checkpoint, or the folder of a run: its best or last")
-      ->required();
-  app.add_option("OUT", arguments.out, "the directory to write")->required();
+      ->required()
+      ->type_name("DIR");
+  app.add_option("OUT", arguments.out, "the directory to write")->required()->type_name("DIR");
   app.add_flag("--force", arguments.force, "replace OUT if it exists");
-  app.add_option("--json", arguments.json, "also write what was done to this file");
+  app.add_option("--json", arguments.json, "also write what was done to this file")
+      ->type_name("FILE");
 }
 
 // What is replaced is gone: a checkpoint, and nothing else beside it.
@@ -71,6 +74,7 @@ int checkpoint_consolidate(const Arguments& words) {
         "lockstep checkpoint consolidate");
     ReshardArguments arguments;
     add_options(app, arguments);
+    cli::add_example(app, {"lockstep checkpoint consolidate runs/lm whole"});
     parse(app, words);
     return reshard(arguments);
   });
@@ -87,6 +91,7 @@ int checkpoint_reshard(const Arguments& words) {
     app.add_option("--files", arguments.files, "files of each")
         ->required()
         ->check(CLI::Range(1, 99999));
+    cli::add_example(app, {"lockstep checkpoint reshard runs/lm parts --files 4"});
     parse(app, words);
     return reshard(arguments);
   });

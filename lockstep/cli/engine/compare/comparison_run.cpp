@@ -22,6 +22,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/launch/rank_environment.h"
+#include "lockstep/report/comparison_cells.h"
 #include "lockstep/report/comparison_page.h"
 #include "lockstep/report/table.h"
 #include "lockstep/report/terminal.h"
@@ -63,10 +64,11 @@ std::string name_of(const ComparedJob& job) {
   return job.name + " on " + std::to_string(job.nproc) + (job.nproc == 1 ? " rank" : " ranks");
 }
 
-std::string done_text(const RunResult& result) {
+std::string done_text(const Comparison& comparison, const RunResult& result) {
   std::string text = std::to_string(result.steps) + " steps in " + duration_text(result.seconds) +
                      ", " + fixed(result.samples_per_s, 1) + " samples/s";
-  if (result.dev_accuracy) text += ", dev accuracy " + fixed(*result.dev_accuracy, 4);
+  if (const auto score = score_of(comparison, result))
+    text += ", " + score_name(comparison).en + " " + fixed(*score, comparison.perplexity ? 3 : 4);
   return text;
 }
 
@@ -91,7 +93,8 @@ class Runner {
       JobOutcome outcome = run_job(job);
       // Nothing has run yet: the input is at fault, and the others would say the same.
       if (outcome.bad_input && i == 0) throw InvalidArgument(said(outcome.failure));
-      say(i, job, outcome.result ? done_text(*outcome.result) : "failed: " + outcome.failure);
+      say(i, job,
+          outcome.result ? done_text(comparison_, *outcome.result) : "failed: " + outcome.failure);
       keep(job, std::move(outcome));
       write_all_files();
     }

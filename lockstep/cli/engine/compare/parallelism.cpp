@@ -13,6 +13,7 @@
 #include "lockstep/cli/engine/compare/method_run.h"
 #include "lockstep/cli/engine/compare/parallelism_rank.h"
 #include "lockstep/cli/engine/compare/parallelism_report.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
@@ -58,9 +59,9 @@ Arguments words_of_run(const DividedSettings& of, const std::string& way, const 
   add("--batch", of.batch);
   add("--length", of.length);
   add("--vocabulary", of.vocabulary);
-  add("--layers", of.layers);
-  add("--hidden", of.hidden);
-  add("--heads", of.heads);
+  if (of.layers > 0) add("--layers", of.layers);
+  if (of.hidden > 0) add("--hidden", of.hidden);
+  if (of.heads > 0) add("--heads", of.heads);
   add("--threads-per-rank", of.threads);
   return words;
 }
@@ -181,20 +182,25 @@ ParallelismArguments parse_parallelism_arguments(const Arguments& arguments) {
   app.add_flag("--parallelism", parallelism, "this comparison")->required();
   app.add_option("--nproc", of.nproc, "ranks of each way [4]");
   app.add_option("--steps", of.steps, "that are timed, after two to warm up [10]");
-  app.add_option("--model", of.model, joined(lm_preset_names()) + " [tiny]");
+  app.add_option("--model", of.model, joined(lm_preset_names()) + " [tiny]")->type_name("NAME");
   app.add_option("--layers", of.layers, "of the model [the preset's]");
-  app.add_option("--hidden", of.hidden, "of the model; its MLP is four times as wide then");
+  app.add_option("--hidden", of.hidden,
+                 "of the model; its MLP is four times as wide then [the preset's]");
   app.add_option("--heads", of.heads, "of the model [the preset's]");
   app.add_option("--vocabulary", of.vocabulary, "words [2048]");
   app.add_option("--batch", of.batch, "sequences of a step, of all ranks together [8]");
   app.add_option("--length", of.length, "tokens of a sequence [128]");
-  app.add_option("--threads-per-rank", of.threads, "[processors / ranks]");
+  app.add_option("--threads-per-rank", of.threads, "of each process [processors / ranks]");
   app.add_option("--timeout", result.timeout, "seconds that a run may take [3600]");
-  app.add_option("--output", result.output, "directory for everything [runs/parallelism]");
-  app.add_option("--json", result.json, "also write parallelism.json to this file");
+  app.add_option("--output", result.output, "directory for everything [runs/parallelism]")
+      ->type_name("DIR");
+  app.add_option("--json", result.json, "also write parallelism.json to this file")
+      ->type_name("FILE");
   app.add_option("--way", result.way)->group("");
   app.add_option("--record", result.record)->group("");
+  cli::add_example(app, {"lockstep compare --parallelism --nproc 4"});
   parse(app, arguments);
+  refuse_zeros(app, {"--layers", "--hidden", "--heads", "--threads-per-rank"});
   check_settings(of);
   if (!(result.timeout > 0)) throw InvalidArgument("--timeout must be more than 0 seconds");
   return result;

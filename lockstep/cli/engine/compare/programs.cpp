@@ -6,6 +6,7 @@
 #include "lockstep/cli/engine/compare/programs_input.h"
 #include "lockstep/cli/engine/compare/scaling.h"
 #include "lockstep/cli/engine/compare/strategies.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
@@ -36,18 +37,20 @@ struct PassedOption {
   const char* name;
   const char* about;
   int64_t least;  // -1: no number
+  const char* type = "N";
   std::string value = {};
 };
 
 std::vector<PassedOption> passed_options() {
-  return {{"--recipe",
-           "'tutorial' for the tutorial's own settings [those for a model from scratch]", -1},
-          {"--max-steps", "end after so many steps", 1},
-          {"--epochs", "passes over the training set", 1},
-          {"--seed", "of the weights and the order of the texts", 0},
-          {"--batch-size", "texts of a rank's step", 1},
-          {"--max-length", "tokens of a text, at most", 3},
-          {"--padding", "max_length, longest or packed", -1}};
+  return {{"--recipe", "the tutorial's own settings, or those for a model from scratch [default]",
+           -1, "default|tutorial"},
+          {"--max-steps", "end after so many steps [all]", 1},
+          {"--epochs", "passes over the training set [3, tutorial: 1]", 1},
+          {"--seed", "of the weights and the order of the texts [123]", 0},
+          {"--batch-size", "texts of a rank's step [32]", 1},
+          {"--max-length", "tokens of a text, at most [128]", 3},
+          {"--padding", "to how many tokens texts are filled up [longest, tutorial: max_length]",
+           -1, "max_length|longest|packed"}};
 }
 
 void check_passed(const PassedOption& option) {
@@ -66,26 +69,38 @@ MethodsArguments parse_methods_arguments(const Arguments& arguments) {
   std::string methods = "all", scaling;
   bool pack = false;
   std::vector<PassedOption> passed = passed_options();
-  app.add_option("--data", result.data, "directory or file of labelled texts [built-in sentences]");
-  app.add_option("--vocab", result.vocab, "the tokenizer's vocabulary, such as vocab.txt");
-  app.add_option("--model", result.model, "mini, base or a model's directory [mini]");
+  app.add_option("--data", result.data, "directory or file of labelled texts [built-in sentences]")
+      ->type_name("PATH");
+  app.add_option("--vocab", result.vocab, "the tokenizer's vocabulary, such as vocab.txt")
+      ->type_name("FILE");
+  app.add_option("--model", result.model, "mini, base or a model's directory [mini]")
+      ->type_name("mini|base|DIR");
   app.add_option("--nproc", result.nproc, "ranks (or devices) of a method [2]");
-  app.add_option("--methods", methods, "all, or some with commas between them [all]");
-  for (PassedOption& option : passed) app.add_option(option.name, option.value, option.about);
+  app.add_option("--methods", methods, "all, or some with commas between them [all]")
+      ->type_name("NAME,...");
+  for (PassedOption& option : passed)
+    app.add_option(option.name, option.value, option.about)->type_name(option.type);
   app.add_flag("--pack", pack, "the same as --padding packed");
   app.add_flag("--remove-spaces", result.remove_spaces,
                "take the spaces out of every text: for Chinese whose words are cut by spaces");
-  app.add_option("--amp", result.amp,
-                 "what methods of lower precision compute in: bfloat16 or float16");
-  app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4");
+  app.add_option("--amp", result.amp, "what methods of lower precision compute in [as each has it]")
+      ->type_name("bfloat16|float16");
+  app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4")
+      ->type_name("N,...");
   app.add_option("--threads-per-rank", result.threads,
                  "each rank is a device of so many threads [processors / ranks]");
   app.add_option("--timeout", result.timeout, "seconds that a method may take [86400]");
-  app.add_option("--output", result.output, "directory for everything [runs/compare]");
-  app.add_option("--json", result.json, "also write comparison.json to this file");
+  app.add_option("--output", result.output, "directory for everything [runs/compare]")
+      ->type_name("DIR");
+  app.add_option("--json", result.json, "also write comparison.json to this file")
+      ->type_name("FILE");
   app.add_option("--programs", result.programs, "the directory of the methods' programs")
-      ->required();
+      ->required()
+      ->type_name("DIR");
+  cli::add_example(app,
+                   {"lockstep compare --programs build/release/bin/examples/text_classification"});
   parse(app, arguments);
+  refuse_zeros(app, {"--threads-per-rank"});
   result.methods = parse_methods(methods);
   if (!scaling.empty()) result.scaling = parse_sizes(scaling);
   check_whole("--nproc", std::to_string(result.nproc), 1);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "lockstep/cli/engine/train/arguments.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -45,13 +46,18 @@ CompareArguments parse_compare_arguments(const Arguments& arguments) {
   app.allow_extras();
   CompareArguments result;
   std::string sizes, data_path = "digits";
-  app.add_option("--scaling", sizes, "numbers of ranks, such as 1,2,3,4")->required();
+  app.add_option("--scaling", sizes, "numbers of ranks, such as 1,2,3,4")
+      ->required()
+      ->type_name("N,...");
   app.add_option("--output", result.output,
-                 "directory for the runs, scaling.json and scaling.svg [runs/compare]");
-  app.add_option("--data", data_path, "directory of MNIST's four idx files, or 'digits' [digits]");
+                 "directory for the runs, scaling.json and scaling.svg [runs/compare]")
+      ->type_name("DIR");
+  app.add_option("--data", data_path, "directory of MNIST's four idx files, or 'digits' [digits]")
+      ->type_name("PATH");
   app.add_option("--threads-per-rank", result.threads,
                  "each rank is a device of so many threads [1]");
-  app.add_option("--json", result.json, "also write the result to this file");
+  app.add_option("--json", result.json, "also write the result to this file")->type_name("FILE");
+  cli::add_example(app, {"lockstep compare --scaling 1,2,3,4 --epochs 1"});
   parse(app, arguments);
   result.sizes = parse_sizes(sizes);
   if (result.threads < 1)

@@ -8,6 +8,7 @@
 #include "lockstep/cli/engine/compare/methods.h"
 #include "lockstep/cli/engine/compare/scaling.h"
 #include "lockstep/cli/engine/train/arguments.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -116,20 +117,28 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
   app.add_option("--strategies", strategies,
                  joined(way_names()) + " [" + kDefault +
                      "]; single: one rank; ...-bf16: with "
-                     "--amp bf16");
+                     "--amp bf16")
+      ->type_name("NAME,...");
   const auto* nproc =
       app.add_option("--nproc", result.nproc, "ranks [2, or as many as --mesh has]");
-  app.add_option(
-      "--mesh", result.mesh,
-      "such as data=2,shard=2: who shares a copy of the parameters, with zero3 and fsdp");
-  app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4");
+  app.add_option("--mesh", result.mesh,
+                 "such as data=2,shard=2: who shares a copy of the parameters, with zero3 and fsdp")
+      ->type_name("AXIS=N,...");
+  app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4")
+      ->type_name("N,...");
   app.add_option("--threads-per-rank", result.threads,
                  "each rank is a device of so many threads [processors / ranks]");
-  app.add_option("--data", result.data, "as `lockstep train` takes it [the recipe's built-in set]");
+  app.add_option("--data", result.data, "as `lockstep train` takes it [the recipe's built-in set]")
+      ->type_name("PATH");
   app.add_option("--timeout", result.timeout, "seconds that a strategy may take [86400]");
-  app.add_option("--output", result.output, "directory for everything [runs/compare]");
-  app.add_option("--json", result.json, "also write comparison.json to this file");
+  app.add_option("--output", result.output, "directory for everything [runs/compare]")
+      ->type_name("DIR");
+  app.add_option("--json", result.json, "also write comparison.json to this file")
+      ->type_name("FILE");
+  cli::add_example(app, {"lockstep compare mnist --strategies single,ddp,zero3 --epochs 1",
+                         "lockstep compare --scaling 1,2,4 --data digits"});
   parse(app, options);
+  refuse_zeros(app, {"--threads-per-rank"});
   result.train = app.remaining();
   check_passed_on(result.train);
   result.ways = parse_ways(strategies);
@@ -201,6 +210,8 @@ int compare_strategies(const Arguments& arguments) {
     begun.subject = recipe.subject.empty() ? shared.model : recipe.subject;
     begun.model = shared.model;
     begun.recipe = recipe.name;
+    begun.held_out = recipe.held_out;
+    begun.perplexity = recipe.kind == RecipeKind::kLanguage;
     begun.nproc = parsed.nproc;
     begun.threads_per_rank = parsed.threads;
     return run_comparison({.begun = std::move(begun),

@@ -9,6 +9,7 @@
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/cli/engine/diff/run_diff.h"
 #include "lockstep/cli/engine/diff/tensor_diff.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 #include "lockstep/core/utf8.h"
@@ -191,11 +192,14 @@ int diff_command(const Arguments& words) {
         "lockstep diff");
     DiffArguments arguments;
     app.add_option("A", arguments.a, "a run's output directory, a checkpoint, .safetensors or .pt")
-        ->required();
-    app.add_option("B", arguments.b, "another one")->required();
+        ->required()
+        ->type_name("PATH");
+    app.add_option("B", arguments.b, "another one")->required()->type_name("PATH");
     app.add_option("--tolerance", arguments.tolerance,
                    "values are equal if |a-b| <= this times max(1, |a|, |b|) [0]");
-    app.add_option("--json", arguments.json, "also write the result to this file");
+    app.add_option("--json", arguments.json, "also write the result to this file")
+        ->type_name("FILE");
+    cli::add_example(app, {"lockstep diff runs/one runs/other"});
     parse(app, words);
     if (!(arguments.tolerance >= 0)) throw InvalidArgument("--tolerance: give 0 or more");
     check_result_files({arguments.json});

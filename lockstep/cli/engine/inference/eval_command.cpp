@@ -8,6 +8,7 @@
 #include "lockstep/cli/engine/inference/language_commands.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -99,13 +100,17 @@ int eval_command(const Arguments& arguments) {
            "--checkpoint", checkpoint,
            "checkpoint, the output directory of a training run, or a BERT or Llama of Hugging "
            "Face's form")
-        ->required();
+        ->required()
+        ->type_name("DIR");
     app.add_option("--data", data_path,
                    "data as for `lockstep train` [those it was trained on], or texts: of "
-                   "a directory its test or dev set, of a file all there is in it");
-    app.add_option("--split", split, "of texts: train, dev or test, as training divides the data")
+                   "a directory its test or dev set, of a file all there is in it")
+        ->type_name("PATH");
+    app.add_option("--split", split,
+                   "of texts: a part of the data, as training divides them [test, or dev]")
         ->check(CLI::IsMember({"train", "dev", "test"}));
-    app.add_option("--json", json_path, "also write the result to this file");
+    app.add_option("--json", json_path, "also write the result to this file")->type_name("FILE");
+    cli::add_example(app, {"lockstep eval --checkpoint runs/mnist"});
     parse(app, arguments);
     if (launch::job_environment().rank == 0) check_result_files({json_path});
     if (const auto text = find_text_model(checkpoint))

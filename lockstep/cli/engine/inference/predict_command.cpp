@@ -13,6 +13,7 @@
 #include "lockstep/cli/engine/inference/language_commands.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/image_dataset.h"
@@ -100,11 +101,13 @@ int predict_command(const Arguments& arguments) {
     int64_t index = 0;
     app.add_option("--checkpoint", checkpoints,
                    "checkpoint, or the output directory of a training run; several of texts")
-        ->required();
+        ->required()
+        ->type_name("DIR");
     app.add_option("--text", texts, "a text; several are taken");
     app.add_option("--file", file,
                    "a picture of the size the model takes: an idx or CIFAR-10 file (plain or .gz), "
-                   "PGM or PPM; or texts as for training, or a .txt of one a line");
+                   "PGM or PPM; or texts as for training, or a .txt of one a line")
+        ->type_name("FILE");
     app.add_option("--index", index, "which picture of an idx or CIFAR-10 file, from 0 [0]");
     app.add_option("--prompt", asked.prompts,
                    "a beginning, for a language model; several are taken");
@@ -118,7 +121,9 @@ int predict_command(const Arguments& arguments) {
         "--top-p", asked.top_p,
         "only the fewest likeliest that together have this probability [the model's, or 1]");
     app.add_option("--seed", asked.seed, "of the tokens' draws [0]");
-    app.add_option("--json", json_path, "also write the result to this file");
+    app.add_option("--json", json_path, "also write the result to this file")->type_name("FILE");
+    cli::add_example(app, {"lockstep predict --checkpoint runs/text --text 'a fine film'",
+                           "lockstep predict --checkpoint runs/lm --prompt 'once upon'"});
     parse(app, arguments);
     check_result_files({json_path});
     check_utf8("--text", texts);

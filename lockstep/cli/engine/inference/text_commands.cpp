@@ -14,6 +14,7 @@
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/report/table.h"
+#include "lockstep/report/text_width.h"
 #include "lockstep/train/text_evaluation.h"
 
 namespace lockstep::engine {
@@ -71,25 +72,35 @@ MeasuredTexts measured_texts(const std::string& path, const std::string& split,
   return {std::move(part), chosen, "the " + words};
 }
 
-struct Answer {
-  int64_t label = 0;
-  double probability = 0;
+// The words of a block: the tutorial's, or in English where neither the text nor a label is Chinese.
+struct BlockWords {
+  const char *text, *truth, *predicted;
 };
 
-// One answer as the tutorial prints it, and in the words that a picture's has.
+BlockWords words_for(const data::TextExample& example, const std::vector<std::string>& labels) {
+  const bool chinese = has_chinese(example.text) || has_chinese(example.pair.value_or("")) ||
+                       std::any_of(labels.begin(), labels.end(),
+                                   [](const std::string& label) { return has_chinese(label); });
+  return chinese ? BlockWords{"文本： ", "真实： ", "预测： "}
+                 : BlockWords{"Text: ", "True: ", "Predicted: "};
+}
+
+// One answer as the tutorial prints it.
 std::string block(const std::string& name, const data::TextExample& example,
-                  const std::vector<std::string>& labels, const Answer& answer) {
+                  const std::vector<std::string>& labels, int64_t answer) {
   constexpr size_t kWide = 100;
+  const BlockWords words = words_for(example, labels);
   const std::string line(kWide, '=');
-  std::string text = line + "\n" + name + "\n文本： " + example.text + "\n";
-  if (example.pair) text += "文本： " + *example.pair + "\n";
-  if (example.label >= 0)
-    text += "真实： " + printable(labels[static_cast<size_t>(example.label)]) + "\n";
-  const std::string number = std::to_string(answer.label);
-  const std::string called = printable(labels[static_cast<size_t>(answer.label)]);
-  return text + "预测： " + called + "\nLabel " + number +
-         (called == number ? "" : " (" + called + ")") + ", probability " +
-         percent(answer.probability, 2) + "\n" + line + "\n";
+  std::string text = line + "\n" + name + "\n" + words.text + example.text + "\n";
+  if (example.pair) text += words.text + *example.pair + "\n";
+  if (example.label >= 0) text += words.truth + printable(labels[static_cast<size_t>(example.label)]) + "\n";
+  return text + words.predicted + printable(labels[static_cast<size_t>(answer)]) + "\n" + line + "\n";
+}
+
+// "1 (positive)", or "1" of a class that has no other name.
+std::string numbered(int64_t label, const std::string& name) {
+  const std::string number = std::to_string(label);
+  return name == number ? number : number + " (" + printable(name) + ")";
 }
 
 }  // namespace
@@ -148,6 +159,7 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
 int predict_texts(const TextQuestions& questions, const std::string& json) {
   nlohmann::ordered_json answers = nlohmann::ordered_json::array();
   Communicator alone = init({.backend = "local"});
+  Table table({{"checkpoint", Align::kLeft}, {"text"}, {"label", Align::kLeft}, {"probability"}});
   for (const fs::path& path : questions.models) {
     TextModel saved = load_text_model(path);
     const auto& labels = saved.model->config().labels;
@@ -160,8 +172,9 @@ int predict_texts(const TextQuestions& questions, const std::string& json) {
       const auto row = static_cast<int64_t>(i);
       const int64_t label = prediction.predictions[row].argmax().item<int64_t>();
       const std::string& answer = labels[static_cast<size_t>(label)];
-      std::cout << block(checkpoint_name(path), examples[i], labels,
-                         {label, probabilities[row][label].item<double>()});
+      std::cout << block(checkpoint_name(path), examples[i], labels, label);
+      table.add({checkpoint_name(path), std::to_string(i + 1), numbered(label, answer),
+                 percent(probabilities[row][label].item<double>(), 2)});
       nlohmann::ordered_json one{{"checkpoint", path.string()}, {"text", examples[i].text}};
       if (examples[i].label >= 0) one["truth"] = examples[i].label;
       one["label"] = label;
@@ -171,7 +184,7 @@ int predict_texts(const TextQuestions& questions, const std::string& json) {
       answers.push_back(std::move(one));
     }
   }
-  std::cout << std::flush;
+  std::cout << "\n" << table.str() << std::flush;
   write_json(json, answers);
   return 0;
 }

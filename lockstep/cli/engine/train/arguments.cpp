@@ -7,6 +7,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/small_file.h"
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
@@ -23,6 +24,16 @@ namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
 
+// 0 stands for the default in a file of settings; an option is left out for that.
+void refuse_unsaid(const TrainConfig& config, const std::string& name, const std::string& text) {
+  const bool zero = (name == "lr" && config.lr == 0) ||
+                    (name == "batch_size" && config.batch_size == 0) ||
+                    (name == "micro_batches" && config.micro_batches == 0);
+  if (!zero) return;
+  throw InvalidArgument(option_name(name).substr(2) + " is '" + text +
+                        "'; give a number above 0, or leave it out");
+}
+
 TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   if (!arguments.config_file.empty()) {
     config = train_config_from_json(read_named_file(arguments.config_file), arguments.config_file,
@@ -31,6 +42,7 @@ TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   for (const auto& [name, text] : arguments.settings) {
     try {
       set_field(config, name, text);
+      refuse_unsaid(config, name, text);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(std::string("--") + error.what());
     }
@@ -108,7 +120,10 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
                "lockstep train");
   TrainArguments result;
   std::string dropout;
-  app.add_option("recipe", result.recipe, "what to train: " + recipe_names_text())->required();
+  app.add_option("recipe", result.recipe, "what to train: " + recipe_names_text())
+      ->required()
+      ->type_name("NAME")
+      ->group(kDataGroup);
   struct Slot {
     const ConfigField* field;
     std::string text;
@@ -116,44 +131,59 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   };
   std::deque<Slot> slots;
   const auto fields = config_fields(likely.name);
-  for (const ConfigField& field : fields) {
-    if (field.name == "recipe") continue;
-    Slot& slot = slots.emplace_back(Slot{&field, {}, nullptr});
-    const std::string fallback = field.fallback.empty() ? "" : " [" + field.fallback + "]";
-    slot.option = app.add_option(option_name(field.name), slot.text, field.help + fallback)
-                      ->take_last()
-                      ->type_name("VALUE");
-    if (field.is_switch) slot.option->expected(0, 1);
+  for (const char* group : {kDataGroup, kTrainingGroup, kRanksGroup, kOutputGroup}) {
+    for (const ConfigField& field : fields) {
+      if (field.name == "recipe" || field.group != group) continue;
+      Slot& slot = slots.emplace_back(Slot{&field, {}, nullptr});
+      // That a switch is off goes without saying.
+      const bool says = !field.fallback.empty() && !(field.is_switch && field.fallback == "false");
+      slot.option = app.add_option(option_name(field.name), slot.text,
+                                   field.help + (says ? " [" + field.fallback + "]" : ""))
+                        ->take_last()
+                        ->type_name(field.is_switch ? "[true|false]" : field.type)
+                        ->group(group);
+      if (field.is_switch) slot.option->expected(0, 1);
+    }
   }
   const CLI::Option* dropout_option = nullptr;
   if (likely.kind == RecipeKind::kImages) {
-    dropout_option =
-        app.add_option("--dropout", dropout, "both dropouts at once; 0: none")->take_last();
+    dropout_option = app.add_option("--dropout", dropout, "both dropouts at once; 0: none")
+                         ->take_last()
+                         ->type_name("NUMBER")
+                         ->group(kTrainingGroup);
   }
   app.add_option("--config", result.config_file,
-                 "JSON file of settings, such as a run's config.json; options win over it");
-  app.add_option("--json", result.json, "also write the result to this file");
+                 "JSON file of settings, such as a run's config.json; options win over it")
+      ->type_name("FILE")
+      ->group(kDataGroup);
+  app.add_option("--json", result.json, "also write the result to this file")
+      ->type_name("FILE")
+      ->group(kOutputGroup);
   app.add_option(
-      "--record", result.record,
-      "write the run step by step to this file: losses, evaluations, where a step's time "
-      "went, memory; `lockstep compare` reads it");
-  app.add_flag("--resume", result.resume, "go on from OUTPUT/checkpoints/last");
+         "--record", result.record,
+         "write the run step by step to this file: losses, evaluations, where a step's time "
+         "went, memory; `lockstep compare` reads it")
+      ->type_name("FILE")
+      ->group(kOutputGroup);
+  app.add_flag("--resume", result.resume, "go on from OUTPUT/checkpoints/last")
+      ->group(kOutputGroup);
+  app.add_flag("--quiet", result.quiet, "no summary at the end")->group(kOutputGroup);
   std::string on_failure;
-  app.add_option(
-         "--on-failure", on_failure,
-         "what follows when a rank dies: stop, restart of all ranks from the last checkpoint "
-         "(the default with --max-restarts), or replace: the others go on in place, and no "
-         "step is lost")
-      ->type_name("WAY");
+  app.add_option("--on-failure", on_failure,
+                 "what follows when a rank dies: stop, restart of all ranks from the last "
+                 "checkpoint, or replace: the others go on in place, and no step is lost [stop; "
+                 "with --max-restarts restart]")
+      ->type_name("stop|restart|replace")
+      ->group(kRanksGroup);
   app.add_option("--max-restarts", result.max_restarts,
                  "how often all ranks are restarted, or single ones replaced [0]")
-      ->type_name("N");
+      ->group(kRanksGroup);
   app.add_option("--spare-ranks", result.spare_ranks,
                  "with --on-failure replace: so many processes that have started already take the "
-                 "place of a "
-                 "rank that dies [0]")
-      ->type_name("N");
-  app.add_flag("--quiet", result.quiet, "no summary at the end");
+                 "place of a rank that dies [0]")
+      ->group(kRanksGroup);
+  cli::add_example(app, {"lockstep train " + likely.name + " --data " + likely.built_in +
+                         " --nproc 2 --output runs/" + likely.name});
   parse(app, arguments);
   if (&recipe_of(result.recipe) != &likely) {
     throw InvalidArgument("the recipe is " + result.recipe + ", but '" + likely.name +

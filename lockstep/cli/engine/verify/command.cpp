@@ -10,26 +10,18 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/report/progress_bar.h"
 #include "lockstep/report/table.h"
-#include "lockstep/verify/equality_matrix.h"
 
 namespace lockstep::engine {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct VerifyArguments {
-  std::string dtype = "float64", json, markdown, mesh, schedule = "1f1b";
-  int ranks = 8, zero = 0, micro_batches = 0;
-  int64_t steps = 20;
-  double tolerance = 0;  // 0: the type's
-  bool matrix = false, repeat = false, divided_rows = false;
-};
 
 std::string short_number(double value) {
   char text[32];
@@ -95,8 +87,72 @@ std::string as_markdown(const std::vector<EqualityModel>& models,
   return out.str();
 }
 
+struct VerifyArguments {
+  std::string dtype = "float64", mesh, schedule = "1f1b";
+  int ranks = 8, zero = 0, micro_batches = 0;
+  bool matrix = false, divided_rows = false;
+};
+
+void add_options(CLI::App& app, VerifyArguments& arguments, VerifyPlan& plan) {
+  app.add_flag("--matrix", arguments.matrix, "all products that there are");
+  app.add_option("--mesh", arguments.mesh, "one product instead, such as data=2,pipe=2,tensor=2")
+      ->type_name("AXIS=N,...");
+  app.add_option("--zero", arguments.zero, "with --mesh: ZeRO's stage [0]");
+  app.add_option("--schedule", arguments.schedule, "with --mesh: the pipeline's schedule [1f1b]")
+      ->type_name("gpipe|1f1b|interleaved|zb-h1|zb-v");
+  app.add_option("--micro-batches", arguments.micro_batches, "with --mesh: a step's [2 a stage]");
+  app.add_flag("--divided-rows", arguments.divided_rows, "with --mesh: sequence parallelism");
+  app.add_option("--ranks", arguments.ranks, "at most so many, threads of this process [8]");
+  app.add_option("--steps", plan.training.steps, "of training [20]");
+  app.add_option("--dtype", arguments.dtype, "what is computed in [float64]")
+      ->type_name("float64|float32");
+  app.add_option("--tolerance", plan.tolerance,
+                 "what is equal, relatively; 0: the same bits [1e-10, in float32 1e-5]");
+  app.add_flag("--repeat", plan.repeat, "each twice: the same bits?");
+  app.add_option("--json", plan.json, "also write the figures to this file")->type_name("FILE");
+  app.add_option("--markdown", plan.markdown, "also write the table to this file")
+      ->type_name("FILE");
+  cli::add_example(app, {"lockstep verify --matrix --steps 5",
+                         "lockstep verify --mesh data=2,tensor=2 --zero 1"});
+}
+
+void check_arguments(const CLI::App& app, const VerifyArguments& arguments,
+                     const VerifyPlan& plan) {
+  const auto gives = [&app](const char* option) { return app.get_option(option)->count() > 0; };
+  if (arguments.matrix == gives("--mesh"))
+    throw InvalidArgument("give --matrix for all products, or --mesh for one");
+  for (const char* of_one : {"--zero", "--schedule", "--micro-batches", "--divided-rows"}) {
+    if (arguments.matrix && gives(of_one))
+      throw InvalidArgument(
+          "--zero, --schedule, --micro-batches and --divided-rows are of one product: give --mesh "
+          "in the place of --matrix");
+  }
+  refuse_zeros(app, {"--micro-batches"});
+  if (arguments.dtype != "float64" && arguments.dtype != "float32")
+    throw InvalidArgument("--dtype " + arguments.dtype + ": give float64 or float32");
+  if (arguments.ranks < 1 || arguments.ranks > 64) throw InvalidArgument("--ranks: give 1 to 64");
+  if (plan.training.steps < 1) throw InvalidArgument("--steps: give 1 or more");
+  if (!(plan.tolerance >= 0 && std::isfinite(plan.tolerance)))
+    throw InvalidArgument("--tolerance: give a number from 0 on");
+  check_result_files({plan.json, plan.markdown});
+}
+
+// A product that no model takes is refused as such: before anything is trained.
+void check_product(const EqualityProduct& product) {
+  std::string first;
+  for (const EqualityModel& model : equality_models()) {
+    try {
+      check(product.how, model.config, product.ranks);
+      return;
+    } catch (const InvalidArgument& error) {
+      if (first.empty()) first = error.what();
+    }
+  }
+  throw InvalidArgument(first);
+}
+
 std::vector<EqualityProduct> products_of(const VerifyArguments& arguments) {
-  if (arguments.mesh.empty()) return equality_products(arguments.ranks);
+  if (arguments.matrix) return equality_products(arguments.ranks);
   LmParallelism how = parse_parallelism(arguments.mesh);
   how.zero = arguments.zero;
   how.schedule = arguments.schedule;
@@ -107,74 +163,48 @@ std::vector<EqualityProduct> products_of(const VerifyArguments& arguments) {
   if (ranks > arguments.ranks)
     throw InvalidArgument("--mesh " + arguments.mesh + " has " + std::to_string(ranks) +
                           " ranks; give --ranks " + std::to_string(ranks) + " to allow so many");
+  check_product({how, ranks});
   return {{how, ranks}};
-}
-
-void add_options(CLI::App& app, VerifyArguments& arguments) {
-  app.add_flag("--matrix", arguments.matrix, "all products that there are");
-  app.add_option("--mesh", arguments.mesh, "one product instead, such as data=2,pipe=2,tensor=2");
-  app.add_option("--zero", arguments.zero, "with --mesh: ZeRO's stage [0]");
-  app.add_option("--schedule", arguments.schedule, "with --mesh: the pipeline's schedule [1f1b]");
-  app.add_option("--micro-batches", arguments.micro_batches, "with --mesh: a step's [2 a stage]");
-  app.add_flag("--divided-rows", arguments.divided_rows, "with --mesh: sequence parallelism");
-  app.add_option("--ranks", arguments.ranks, "at most so many, threads of this process [8]");
-  app.add_option("--steps", arguments.steps, "of training [20]");
-  app.add_option("--dtype", arguments.dtype, "float64 or float32 [float64]");
-  app.add_option("--tolerance", arguments.tolerance,
-                 "what is equal, relatively [1e-10, in float32 1e-5]");
-  app.add_flag("--repeat", arguments.repeat, "each twice: the same bits?");
-  app.add_option("--json", arguments.json, "also write the figures to this file");
-  app.add_option("--markdown", arguments.markdown, "also write the table to this file");
-}
-
-void check_arguments(const VerifyArguments& arguments) {
-  if (arguments.matrix != arguments.mesh.empty())
-    throw InvalidArgument("give --matrix for all products, or --mesh for one");
-  if (arguments.matrix && (arguments.zero != 0 || arguments.schedule != "1f1b" ||
-                           arguments.micro_batches != 0 || arguments.divided_rows))
-    throw InvalidArgument(
-        "--zero, --schedule, --micro-batches and --divided-rows are of one product: give --mesh "
-        "in the place of --matrix");
-  if (arguments.dtype != "float64" && arguments.dtype != "float32")
-    throw InvalidArgument("--dtype " + arguments.dtype + ": give float64 or float32");
-  if (arguments.ranks < 1 || arguments.ranks > 64) throw InvalidArgument("--ranks: give 1 to 64");
-  if (arguments.steps < 1) throw InvalidArgument("--steps: give 1 or more");
-  if (!(arguments.tolerance >= 0 && std::isfinite(arguments.tolerance)))
-    throw InvalidArgument("--tolerance: give a number from 0 on");
-  check_result_files({arguments.json, arguments.markdown});
 }
 
 }  // namespace
 
+VerifyPlan plan_verify(const Arguments& words) {
+  CLI::App app(
+      "Trains small language models divided in every way, on threads of this process, and "
+      "compares losses, gradients' norms and parameters with one process. Exit code 0: all are "
+      "equal, 1: some are not, 2: bad usage.",
+      "lockstep verify");
+  VerifyArguments arguments;
+  VerifyPlan plan{.training = {.steps = 20}};
+  add_options(app, arguments, plan);
+  parse(app, words);
+  const bool in_float32 = arguments.dtype == "float32";
+  plan.training.dtype = in_float32 ? at::kFloat : at::kDouble;
+  plan.training.adam = !in_float32;
+  if (app.get_option("--tolerance")->empty())
+    plan.tolerance = default_tolerance(plan.training.dtype);
+  check_arguments(app, arguments, plan);
+  plan.dtype = arguments.dtype;
+  plan.products = products_of(arguments);
+  return plan;
+}
+
 int verify_command(const Arguments& words) {
   return run_guarded("verify", [&] {
-    CLI::App app(
-        "Trains small language models divided in every way, on threads of this process, and "
-        "compares losses, gradients' norms and parameters with one process. Exit code 0: all are "
-        "equal, 1: some are not, 2: bad usage.",
-        "lockstep verify");
-    VerifyArguments arguments;
-    add_options(app, arguments);
-    parse(app, words);
-    check_arguments(arguments);
-    const auto products = products_of(arguments);
+    const VerifyPlan plan = plan_verify(words);
     const auto& models = equality_models();
-    const at::ScalarType dtype = arguments.dtype == "float64" ? at::kDouble : at::kFloat;
-    const double tolerance =
-        arguments.tolerance > 0 ? arguments.tolerance : default_tolerance(dtype);
     ProgressBar bar({.terminal = find_terminal(STDERR_FILENO, process_env())});
     int64_t done = 0;
-    const auto cells = run_matrix(
-        models, products,
-        {.training = {.steps = arguments.steps, .dtype = dtype, .adam = dtype == at::kDouble},
-         .repeat = arguments.repeat},
-        [&](const EqualityCell& cell, size_t all) {
-          bar.update({.label = cell.model + ", " + to_string(cell.product),
-                      .done = ++done,
-                      .total = static_cast<int64_t>(all)});
-        });
+    const auto cells =
+        run_matrix(models, plan.products, {.training = plan.training, .repeat = plan.repeat},
+                   [&](const EqualityCell& cell, size_t all) {
+                     bar.update({.label = cell.model + ", " + to_string(cell.product),
+                                 .done = ++done,
+                                 .total = static_cast<int64_t>(all)});
+                   });
     bar.finish(std::to_string(cells.size()) + " compared");
-    const auto rows = rows_of(cells, models, products.size(), tolerance);
+    const auto rows = rows_of(cells, models, plan.products.size(), plan.tolerance);
     std::vector<Column> columns{{"product", Align::kLeft}, {"ranks"}};
     for (const EqualityModel& model : models) columns.push_back({model.name, Align::kRight});
     Table table(columns);
@@ -182,28 +212,26 @@ int verify_command(const Arguments& words) {
     size_t held = 0, refused = 0;
     Json list = Json::array();
     for (const EqualityCell& cell : cells) {
-      held += cell.holds(tolerance) ? 1 : 0;
+      held += cell.holds(plan.tolerance) ? 1 : 0;
       refused += cell.refused.empty() ? 0 : 1;
-      list.push_back(to_json(cell, tolerance));
+      list.push_back(to_json(cell, plan.tolerance));
     }
     const size_t compared = cells.size() - refused;
-    if (compared == 0) throw InvalidArgument(cells.front().refused);
-    std::cout << "The largest relative difference from one process after " << arguments.steps
-              << " steps of " << (dtype == at::kDouble ? "AdamW" : "SGD with momentum") << ", in "
-              << arguments.dtype << ":\n\n"
+    std::cout << "The largest relative difference from one process after " << plan.training.steps
+              << " steps of " << (plan.training.adam ? "AdamW" : "SGD with momentum") << ", in "
+              << plan.dtype << ":\n\n"
               << table.str() << "\n"
               << held << " of " << compared << " equal one process within "
-              << short_number(tolerance);
-    if (arguments.repeat) std::cout << ", and repeat in every bit";
+              << short_number(plan.tolerance);
+    if (plan.repeat) std::cout << ", and repeat in every bit";
     if (refused > 0) std::cout << "; " << refused << " are refused products";
     std::cout << "\n" << std::flush;
-    write_json(arguments.json, Json{{"dtype", arguments.dtype},
-                                    {"steps", arguments.steps},
-                                    {"tolerance", tolerance},
-                                    {"equal", held == compared},
-                                    {"cells", list}});
-    if (!arguments.markdown.empty())
-      write_output_file(arguments.markdown, as_markdown(models, rows));
+    write_json(plan.json, Json{{"dtype", plan.dtype},
+                               {"steps", plan.training.steps},
+                               {"tolerance", plan.tolerance},
+                               {"equal", held == compared},
+                               {"cells", list}});
+    if (!plan.markdown.empty()) write_output_file(plan.markdown, as_markdown(models, rows));
     return held == compared ? 0 : 1;
   });
 }

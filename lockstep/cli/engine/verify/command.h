@@ -1,9 +1,26 @@
 // lockstep verify
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "lockstep/cli/engine/command_line.h"
+#include "lockstep/verify/equality_matrix.h"
 
 namespace lockstep::engine {
+
+struct VerifyPlan {
+  std::vector<EqualityProduct> products = {};
+  EqualityOptions training = {};
+  std::string dtype = {};  // its name
+  double tolerance = 0;
+  bool repeat = false;
+  std::string json = {}, markdown = {};  // files; empty: none
+};
+
+// What the arguments ask for, checked before anything is trained. Throws HelpShown,
+// InvalidArgument.
+VerifyPlan plan_verify(const Arguments& words);
 
 // Every product of ways to divide a language model, against one process (verify/equality_matrix.h). Exit code 0: all
 // hold, 1: some do not, 2: bad usage.
