@@ -173,7 +173,8 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
     if (of.owner) check_owner(*of.owner);
     call->link = link_of(to, *call->ends, of.owner);
     Link& link = *call->link;
-    if (of.waits_for_room && link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call->ends))
+    if (of.waits_for_room && link.queued_bytes() >= options_.queued_bytes &&
+        !link.wait_for_room(*call->ends))
       throw Timeout(words(*call) + ": " + std::to_string(link.queued_bytes()) +
                     " bytes wait to be sent to it, and no room came within " +
                     seconds_text(call->ends->timeout_seconds()) +
