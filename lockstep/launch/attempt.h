@@ -135,11 +135,11 @@ class Attempt {
   std::vector<RankSight> sights_;   // by local rank
   std::vector<bool> handles_term_;  // by local rank, once looked_: it does not die of SIGTERM
   bool looked_ = false;             // the job has begun to end
+  // A rank that stands still while others wait for it in vain, or have gone on without it.
   struct Still {
-    std::optional<Time> since =
-        {};  // it stands still, while others wait for it or have gone on without it
-    bool killed = false;
-    Time begun = {};  // its process
+    std::optional<Time> since = {};  // it does
+    bool killed = false;             // therefore
+    Time begun = {};                 // its process; the first one: long ago
   };
   std::vector<Still> still_;             // by local rank
   std::optional<Time> still_killed_at_;  // the latest that was replaced

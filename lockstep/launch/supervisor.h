@@ -17,7 +17,7 @@ struct RankExit {
   ExitStatus status;
   bool gave_up = false;  // it only waited for others, in vain
   bool excused =
-      false;  // so, and the one that it waited for is replaced: its own replacement is not counted
+      false;  // since one stood still, which is replaced: that it is, too, is not counted
 };
 
 struct SignalOrder {
