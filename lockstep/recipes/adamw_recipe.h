@@ -79,8 +79,8 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
          .max_norm = recipe.max_norm});
     TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), judges, autocast); });
     if (recipe.figures)
-      steps.figures = [&, of_update = std::move(steps.figures)] {
-        Metrics figures = of_update();
+      steps.figures = [&, of_update = std::move(steps.figures)](int64_t step) {
+        Metrics figures = of_update(step);
         const Metrics more = recipe.figures(model.module());
         figures.insert(figures.end(), more.begin(), more.end());
         return figures;

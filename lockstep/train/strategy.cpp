@@ -1,5 +1,6 @@
 #include "lockstep/train/strategy.h"
 
+#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 
@@ -163,10 +164,16 @@ void Strategy::set_random_states(const at::Tensor& all, const std::string& sourc
     derive_cpu_rng_state(all[0].contiguous(), comm().rank(), source);
 }
 
-Metrics update_figures(const Strategy& strategy, const torch::optim::Optimizer& optimizer) {
-  Metrics figures;
-  if (!optimizer.param_groups().empty())
-    figures.emplace_back("learning_rate", optimizer.param_groups().front().options().get_lr());
+std::optional<double> Strategy::grad_norm() {
+  const at::Tensor known = at::zeros({2}, at::kDouble);  // whether it is, and the norm
+  auto* const values = known.mutable_data_ptr<double>();
+  if (grad_norm_) values[0] = 1, values[1] = *grad_norm_;
+  comm().all_reduce(known, ReduceOp::kMax);
+  return values[0] > 0 ? std::optional(values[1]) : std::nullopt;
+}
+
+Metrics update_figures(Strategy& strategy, double learning_rate) {
+  Metrics figures{{"learning_rate", learning_rate}};
   if (const auto norm = strategy.grad_norm()) figures.emplace_back("grad_norm", *norm);
   return figures;
 }

@@ -121,9 +121,9 @@ class Strategy {
   // Clips, and takes the optimizer's step. Whether it was taken: with a scaler, one with infinite
   // gradients on any rank is not.
   virtual bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options = {});
-  // The gradients' global norm before clipping, of the last step(), where clipping has computed it. Does not
-  // communicate.
-  std::optional<double> grad_norm() const { return grad_norm_; }
+  // The gradients' global norm before clipping, of the last step(), where clipping has computed it: as any rank knows
+  // it, since one that has come for another has taken no step yet.
+  std::optional<double> grad_norm();
   // Whether grad() is the whole gradient after backward, on every rank, for whoever looks at it; where
   // not, clipping is the step's alone.
   virtual bool has_whole_gradients() const { return true; }
@@ -243,8 +243,8 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given,
 void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
                    bool float16);
 
-// What a log says of the last step: "learning_rate", and "grad_norm" where there is one. Does not communicate.
-Metrics update_figures(const Strategy& strategy, const torch::optim::Optimizer& optimizer);
+// What a log says of a step: "learning_rate", and "grad_norm" where there is one. Collective.
+Metrics update_figures(Strategy& strategy, double learning_rate);
 
 // Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where these
 // cannot be shared equally.

@@ -45,7 +45,8 @@ class SupervisedTask {
 
   explicit SupervisedTask(Parts parts)
       : parts_(std::move(parts)),
-        batches_per_step_(batches_per_step(strategy(), parts_.run.comm())) {
+        batches_per_step_(batches_per_step(strategy(), parts_.run.comm())),
+        first_rate_(parts_.run.optimizer().param_groups().front().options().get_lr()) {
     strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
@@ -58,7 +59,12 @@ class SupervisedTask {
                                   int64_t first_step) { begin_epoch(epoch, first_step); },
             .step = [this] { return step(); },
             .evaluate = evaluate,
-            .figures = [this] { return update_figures(strategy(), parts_.run.optimizer()); }};
+            .figures =
+                [this](int64_t step) {
+                  return update_figures(strategy(), parts_.learning_rate
+                                                        ? parts_.learning_rate(step - 1)
+                                                        : first_rate_);
+                }};
   }
 
   int64_t steps_per_epoch() const { return parts_.loader.batches() / batches_per_step_; }
@@ -127,7 +133,8 @@ class SupervisedTask {
 
   Parts parts_;
   int64_t batches_per_step_;
-  int64_t step_ = 0;  // the next one, of the run
+  double first_rate_;  // where no other is given
+  int64_t step_ = 0;   // the next one, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
   bool first_ = false;
   bool counted_ = false;  // a forward's memory

@@ -59,8 +59,7 @@ void TrainLoop::run() {
   }
   control_ = {};
   stopped_by_ = 0;
-  saved_step_ = logged_step_ = -1;
-  const int64_t first = state_.step;
+  saved_step_ = -1;
   std::optional<StopSignals> signals;
   agreement_.reset();
   if (options_.stop_signal) {
@@ -72,8 +71,8 @@ void TrainLoop::run() {
     if (state_.step_in_epoch == 0) heed_signals();
   }
   // Behind the last save: a run that goes on from there logs as one that never ended.
-  if (options_.log_ends && stopped_by_ == 0 && state_.step > first && logged_step_ != state_.step)
-    log(Logged::kBeside);
+  const bool due = state_.step % options_.log_every == 0;
+  if (options_.log_ends && stopped_by_ == 0 && !due && state_.step > 1) log(Logged::kBeside);
   for (auto& callback : callbacks_) callback->on_end(state_);
 }
 
@@ -248,7 +247,9 @@ void TrainLoop::end_epoch(double seconds, int64_t samples_before) {
 void TrainLoop::log(Logged how) {
   const auto now = Clock::now();
   LogEvent event;
-  event.loss = mean_of(reduce(since_log_));
+  const RunningLoss all = reduce(since_log_);
+  if (all.samples == 0 && how == Logged::kBeside) return;  // there was no step since
+  event.loss = mean_of(all);
   event.samples_per_s =
       rate(static_cast<double>(state_.samples - log_samples_), seconds_between(log_clock_, now));
   if (!std::isfinite(event.loss)) {
@@ -256,14 +257,13 @@ void TrainLoop::log(Logged how) {
                 std::to_string(state_.step) +
                 "; lower the learning rate, or look for broken input");
   }
-  logged_step_ = state_.step;
   if (how == Logged::kDue) {
     since_log_ = {};
     log_clock_ = now;
     log_samples_ = state_.samples;
   }
   count_time();
-  if (task_.figures) event.figures = task_.figures();
+  if (task_.figures) event.figures = task_.figures(state_.step);
   // What these count is from one due log to the next.
   if (how == Logged::kDue)
     for (auto& callback : callbacks_) callback->before_log(state_, event);

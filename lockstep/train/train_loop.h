@@ -51,8 +51,8 @@ struct TrainTask {
   std::function<StepResult()> step;
   // Leaves the model in training mode and the generators as they were. Empty: no evaluation.
   std::function<Evaluation()> evaluate = {};
-  // What a log says beside the loss, by name ("experts/0/entropy"): of this rank's last step. Empty: nothing.
-  std::function<Metrics()> figures = {};
+  // What a log of step `step`, the last one, says beside the loss, by name ("experts/0/entropy"). Empty: nothing.
+  std::function<Metrics(int64_t step)> figures = {};
 };
 
 // Losses and rates are over all ranks, weighted by samples.
@@ -177,7 +177,6 @@ class TrainLoop {
   std::optional<StopAgreement> agreement_;  // of the latest run()
   int stopped_by_ = 0;
   int64_t saved_step_ = -1;              // when the latest save was
-  int64_t logged_step_ = -1;             // when the latest log was
   int64_t evaluated_step_ = -1;          // when the latest evaluation was
   bool best_now_ = false;                // and that it was the best
   std::optional<StepResult> finishing_;  // a step that callbacks are to be told of first

@@ -252,8 +252,8 @@ class Trainer {
                                                int64_t first) { begin_epoch(run, epoch, first); },
                    .step = [this, &run] { return step(run); }};
     if (parts_.eval_dataset != nullptr) task.evaluate = [this] { return evaluate_in_training(); };
-    task.figures = [this] {
-      Metrics figures = update_figures(model_.strategy(), run_.optimizer());
+    task.figures = [this, &run](int64_t step) {
+      Metrics figures = update_figures(model_.strategy(), run.rates(step - 1));
       if (!parts_.figures) return figures;
       const Metrics more = parts_.figures(parts_.model);
       figures.insert(figures.end(), more.begin(), more.end());
