@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "lockstep/checkpoint/pickle_reader.h"
 #include "lockstep/checkpoint/pt_archive.h"
@@ -65,7 +66,8 @@ class PtReader {
       add(*dict, inner, /*tensors=*/false);
       dict = inner;
     }
-    if (!has_tensors(*dict)) no_tensors();
+    if (!has_tensors(*dict) || (contents_.found_in.empty() && has_several(*dict)))
+      no_tensors(*dict);
     add(*dict, nullptr, /*tensors=*/true);
     for (auto& [name, tensor] : found_) contents_.tensors.push_back(std::move(tensor));
     return std::move(contents_);
@@ -74,8 +76,7 @@ class PtReader {
  private:
   enum class Found : uint8_t { kUnknown, kYes, kNo };
 
-  [[noreturn]] void no_tensors() const {
-    const PickleValue& root = pickle_[pickle_.root];
+  [[noreturn]] void no_tensors(const PickleValue& root) const {
     std::vector<std::string> keys;
     for (const std::string_view key : keys_of_tensors(root, kDeepestWrapper))
       keys.push_back(shown(key));
@@ -93,12 +94,17 @@ class PtReader {
                   "; write one with torch.save(model.state_dict(), path)");
   }
 
-  bool has_tensors(const PickleValue& value) const {
-    if (value.kind != PickleKind::kDict) return false;
-    for (size_t i = 1; i < value.items.size(); i += 2) {
-      if (PtTensors::is_tensor(pickle_[value.items[i]])) return true;
-    }
-    return false;
+  size_t tensors_in(const PickleValue& value) const {
+    size_t count = 0;
+    for (size_t i = 1; value.kind == PickleKind::kDict && i < value.items.size(); i += 2)
+      count += PtTensors::is_tensor(pickle_[value.items[i]]) ? 1 : 0;
+    return count;
+  }
+  bool has_tensors(const PickleValue& value) const { return tensors_in(value) > 0; }
+
+  // Whether the tensors of `dict` itself, such as a generator's state, only stand beside those of the dict at `key`.
+  bool is_beside(const PickleValue& dict, std::string_view key) const {
+    return !has_tensors(dict) || tensors_in(dict) < tensors_in(*pickle_.find(dict, key));
   }
 
   // Whether it is a dict with tensors, or has a way to one. Found once a value: a hostile pickle has the same dict
@@ -110,6 +116,16 @@ class PtReader {
     if (found == Found::kUnknown)
       found = has_tensors(value) || wrapper_of(value, depth) ? Found::kYes : Found::kNo;
     return found == Found::kYes;
+  }
+
+  // Whether the state dict is one of several in `dict`, beside which its own tensors stand. The first few tell.
+  bool has_several(const PickleValue& dict) const {
+    constexpr size_t kMost = 8;
+    const auto keys = keys_of_tensors(dict, kDeepestWrapper);
+    const auto first = std::span(keys).first(std::min(keys.size(), kMost));
+    return keys.size() > 1 && std::any_of(first.begin(), first.end(), [&](std::string_view key) {
+             return is_beside(dict, key);
+           });
   }
 
   // Those of the dicts in `dict` that could be the state dict, or lead to it.
@@ -131,9 +147,9 @@ class PtReader {
       const PickleValue* inner = pickle_.find(dict, key);
       if (inner != nullptr && leads_to_tensors(*inner, depth - 1)) return key;
     }
-    if (has_tensors(dict)) return std::nullopt;
     const auto keys = keys_of_tensors(dict, depth);
-    return keys.size() == 1 ? std::optional(keys.front()) : std::nullopt;
+    return keys.size() == 1 && is_beside(dict, keys.front()) ? std::optional(keys.front())
+                                                             : std::nullopt;
   }
 
   // What `dict` holds, but for the value `besides`.

@@ -114,11 +114,25 @@ TEST(PtContents, StateDictUnderAnyKeyThatIsTheOnlyOne) {
   }
   EXPECT_EQ(parse(pt_archive(pickled_dict(inner_dict(state, "net_g"), "saved"))).found_in,
             "saved.net_g");
+  // A generator's state beside it is no state dict, and what a module keeps besides its tensors is none either.
+  const std::string tensor = pickled(PickledTensor{});
+  const std::string two = "}" + pickled("w") + tensor + "s" + pickled("v") + tensor + "s";
+  EXPECT_EQ(parse(pt_archive("\x80\x02}" + pickled("params") + two + "s" + pickled("rng") + tensor +
+                             "s."))
+                .found_in,
+            "params");
+  const PtContents extra = parse(pt_archive("\x80\x02}" + pickled("a._extra_state") + state + "s" +
+                                            pickled("a.w") + tensor + "s."));
+  EXPECT_EQ(extra.found_in, "");
+  EXPECT_THAT(extra.left_out, ElementsAre("a._extra_state"));
   // A usual name is meant before others; of two unusual ones nobody knows which.
   const auto both = [&](const char* one, const char* other) {
     return pt_archive("\x80\x02}" + pickled(one) + state + "s" + pickled(other) + state + "s.");
   };
   EXPECT_EQ(parse(both("ema", "model")).found_in, "model");
+  EXPECT_THAT(error_of(pt_archive("\x80\x02}" + pickled("ema") + two + "s" + pickled("params") +
+                                  two + "s" + pickled("rng") + tensor + "s.")),
+              HasSubstr("several dicts of tensors, under 'ema', 'params'"));
   EXPECT_THAT(error_of(both("ema", "params")),
               AllOf(HasSubstr("several dicts of tensors, under 'ema', 'params'"),
                     HasSubstr("torch.load(path)[key]")));
