@@ -41,7 +41,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
@@ -107,7 +106,7 @@ struct CommunicatorOptions {
 // Destruction does not communicate; on a device it waits for what that was given.
 class Communicator final {
  public:
-  using Site = std::source_location;
+  using Site = lockstep::Site;
 
   // For backends; users call lockstep::init() or testing::run_threads().
   Communicator(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options);

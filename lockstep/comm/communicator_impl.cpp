@@ -418,7 +418,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
-  inflight_.push_back(flight);
+  flight->place = inflight_.insert(inflight_.end(), flight);
   note_flights();
   return flight;
 }
@@ -449,7 +449,7 @@ void Communicator::Impl::run(const Ask& ask) {
 }
 
 void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
-                                      const std::source_location& site) {
+                                      Site site) {
   const at::ScalarType dtype = tensor.scalar_type();
   const bool as_it_is =
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
@@ -592,7 +592,7 @@ void Communicator::Impl::complete(Flight& flight) {
   flight.done = true;
   flight.request.reset();
   flight.keep.clear();
-  inflight_.remove_if([](const std::shared_ptr<Flight>& f) { return f->done; });
+  inflight_.erase(flight.place);
   note_flights();
   if (options_.board && !trails) options_.board->end(options_.board_rank, flight.call, ticks());
 }
@@ -608,7 +608,7 @@ void Communicator::Impl::finish(Flight& flight) {
 // have got theirs, and whether they asked for the same.
 SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
                                                       SymmetricMemory (Backend::*allocate)(int64_t),
-                                                      std::source_location site) {
+                                                      Site site) {
   SymmetricMemory memory;
   std::exception_ptr failure;
   if (bytes > 0) {
@@ -639,7 +639,7 @@ SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t b
 }
 
 at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                               std::source_location site) {
+                                               Site site) {
   constexpr const char* kName = "symmetric_empty";
   SymmetricMemory memory = allocate_together(kName, bytes_of_shape(kName, shape, dtype),
                                              &Backend::allocate_symmetric, site);
@@ -649,7 +649,7 @@ at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::Scalar
 }
 
 at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                            std::source_location site) {
+                                            Site site) {
   constexpr const char* kName = "shared_empty";
   const int64_t bytes = bytes_of_shape(kName, shape, dtype);
   if (!backend_->capabilities().shared_memory)

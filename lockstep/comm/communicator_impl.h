@@ -36,7 +36,7 @@ struct Ask {
   std::vector<int64_t> recv_counts;
   bool v_form = false;
   CallNote note;
-  std::source_location site;
+  Site site;
 };
 
 // An operation under way, with all that must live until it is over.
@@ -48,6 +48,7 @@ struct Flight {
   bool ordered = false;          // its wait orders the device's stream
   bool done = false;
   bool over = false;  // for the engine, though nobody has waited for it yet
+  std::list<std::shared_ptr<Flight>>::iterator place;  // among those under way
 };
 
 class Communicator::Impl final : private Elsewhere, private JobProgress::Member {
@@ -63,14 +64,14 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void run(const Ask& ask);
   SymmetricMemory allocate_together(const char* who, int64_t bytes,
                                     SymmetricMemory (Backend::*allocate)(int64_t),
-                                    std::source_location site);
+                                    Site site);
   // The shortest way, for broadcast and all_reduce of a tensor that the engine takes as it is:
   // small ones are over in a fraction of a microsecond, of which little may be spent here.
   void run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
-                    const std::source_location& site);
-  at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, std::source_location site);
+                    Site site);
+  at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site);
   at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                             std::source_location site);
+                             Site site);
   void wait(Flight& flight, Deadline deadline);
   bool test(Flight& flight);
   void progress();

@@ -56,6 +56,28 @@ bool is_valid_reduction(ReduceOp op, at::ScalarType dtype);
 // The type in which `dtype` is summed up: float32 for float16 and bfloat16, else itself.
 at::ScalarType accumulation_type(at::ScalarType dtype);
 
+// A line of a program, for error messages.
+class Site {
+ public:
+  constexpr Site() = default;
+  constexpr Site(const std::source_location& place)  // NOLINT(google-explicit-constructor)
+      : file_(place.file_name()), line_(place.line()) {}
+  // Of a program in another language, for what binds it. `file` stays.
+  constexpr Site(const char* file, uint32_t line) : file_(file), line_(line) {}
+  // Where it is called or, as the default of a function's argument, where that function is.
+  static constexpr Site current(const char* file = __builtin_FILE(),
+                                uint32_t line = __builtin_LINE()) {
+    return {file, line};
+  }
+
+  constexpr const char* file_name() const { return file_; }
+  constexpr uint32_t line() const { return line_; }
+
+ private:
+  const char* file_ = "";
+  uint32_t line_ = 0;
+};
+
 // What a library adds to a call to say which of its own it is; ranks whose notes differ have fallen
 // out of step.
 struct CallNote {
@@ -96,7 +118,7 @@ struct Call {
   bool uniform = false;   // all parts of all ranks have counts[0] elements
   uint64_t sequence = 0;  // on its communicator, from 1; sends and receives count apart
   CallNote note;
-  std::source_location site;
+  Site site;
   // Of this call, if it was made already; valid while the call starts.
   const trace::CallRecord* record = nullptr;
   // On a device, what must be done before it: Backend::mark() of the caller's thread when it called,
