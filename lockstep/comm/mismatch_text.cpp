@@ -10,6 +10,8 @@ std::string numbered(uint64_t sequence, const std::string& call) {
   return "#" + std::to_string(sequence) + " " + call;
 }
 
+constexpr const char* kSameOrder = "every rank must call the same operations in the same order";
+
 bool is_same(const RankCall& a, const RankCall& b) {
   if (a.fingerprint && b.fingerprint) return *a.fingerprint == *b.fingerprint;
   return a.sequence == b.sequence && a.text == b.text;
@@ -45,7 +47,12 @@ std::string mismatch_text(std::span<const RankCall> calls, const std::string& no
     text += (group.several ? " ranks " : " rank ") + group.ranks + ": " +
             numbered(group.call->sequence, group.call->text) + ";";
   }
-  return text + " every rank must call the same operations in the same order";
+  return text + " " + kSameOrder;
+}
+
+std::string mismatch_text_before(uint64_t calls, const std::string& noticed_at) {
+  return "ranks called different collectives more than " + std::to_string(calls) +
+         (calls == 1 ? " call" : " calls") + " before " + noticed_at + "; " + kSameOrder;
 }
 
 }  // namespace lockstep

@@ -27,4 +27,8 @@ struct RankCall {
 // light, or "". Pure.
 std::string mismatch_text(std::span<const RankCall> calls, const std::string& noticed_at = {});
 
+// The same where the first different call is further back than the ranks can say: more than `calls`
+// before the one at which it came to light. Pure.
+std::string mismatch_text_before(uint64_t calls, const std::string& noticed_at);
+
 }  // namespace lockstep

@@ -28,7 +28,9 @@ struct HierarchicalBackend::Crossing {
 // A collective under way.
 class HierarchicalBackend::Operation final : public tcp::Pending {
  public:
-  Operation(HierarchicalBackend& backend, const Call& call) : backend_(backend), call_(call) {}
+  Operation(HierarchicalBackend& backend, const Call& call,
+            std::shared_ptr<const tcp::Record> record)
+      : backend_(backend), call_(call), record_(std::move(record)) {}
 
   bool done() const override { return done_; }
   const Call& call() const override { return call_.get(); }
@@ -85,6 +87,7 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
 
   HierarchicalBackend& backend_;
   tcp::KeptCall call_;
+  std::shared_ptr<const tcp::Record> record_;  // until it is over
   bool planned_ = false;
   bool done_ = false;
   hierarchical::Stages stages_;
@@ -310,8 +313,7 @@ std::unique_ptr<Request> HierarchicalBackend::start(const Call& call) {
     progress();
     return std::make_unique<PendingRequest<LocalMessage>>(*this, std::move(pending));
   }
-  between_->enter(call);
-  auto operation = std::make_shared<Operation>(*this, call);
+  auto operation = std::make_shared<Operation>(*this, call, between_->enter(call));
   queue_.push_back(operation);
   progress();
   return std::make_unique<PendingRequest<Operation>>(*this, std::move(operation));
@@ -360,8 +362,8 @@ void HierarchicalBackend::begin_crossing(Operation& op, Stage& stage) {
     stage.call = Call();
     stage.call.sequence = op.call().sequence;
   }
-  crossing.exchange = between_->exchange(stage.call, std::move(stage.members),
-                                         tcp::collective_key(op.call().sequence, stage.exchange));
+  crossing.exchange =
+      between_->exchange(stage.call, op.record_, std::move(stage.members), stage.exchange);
   op.crossings_.push_back(std::move(crossing));
 }
 
@@ -410,6 +412,7 @@ bool HierarchicalBackend::advance(Operation& op) {
   }
   for (auto& block : op.stages_.scratch) scratch_.give(std::move(block));
   op.stages_.scratch.clear();
+  op.record_.reset();
   op.done_ = true;
   return true;
 }

@@ -26,6 +26,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -138,6 +139,7 @@ class Engine {
   std::vector<int> awaited(const Call& call) const;
   std::vector<int> culprits(const Call& call, Deadline::Duration silence) const;
   bool has_posted(const Operation& op, int rank) const;
+  std::optional<trace::CallRecord> posted(int rank, uint64_t number) const;
   void check_post(const Operation& op, int rank);
   void compare_posts(const Operation& op);
   [[noreturn]] void report_mismatch(const Operation& op);

@@ -245,11 +245,27 @@ std::string Engine::whereabouts(int rank) const {
   std::string text = "rank " + std::to_string(rank);
   if (const int pid = state.pid.load(std::memory_order_relaxed); pid != 0)
     text += " (" + pid_words(pid) + ")";
-  const uint64_t posted = state.posted.load(std::memory_order_acquire);
-  const Post& post = region_.post(rank, posted);
-  if (posted == 0 || post.number.load(std::memory_order_acquire) != posted)
-    return text + ", which has called no collective yet";
-  return text + ", whose last collective was " + numbered(post.record);
+  const uint64_t last = state.posted.load(std::memory_order_acquire);
+  if (last == 0) return text + ", which has called no collective yet";
+  // The last one may be half written.
+  for (uint64_t number = last; number > 0 && number + 2 > last; --number) {
+    if (const auto record = posted(rank, number))
+      return text + ", whose last collective was " + numbered(*record);
+  }
+  return text + ", which calls one collective after another";
+}
+
+// What the rank has called as number `number`; nothing where it has not come to that, or where a
+// later call has taken its place.
+std::optional<trace::CallRecord> Engine::posted(int rank, uint64_t number) const {
+  const Post& post = region_.post(rank, number);
+  if (post.number.load(std::memory_order_acquire) != number) return std::nullopt;
+  const trace::CallRecord record = post.record;
+  // What was read is whole unless the rank has come to the call that takes this one's place, as it
+  // may once all ranks are through with this one.
+  const uint64_t last = region_.rank(rank).posted.fetch_add(0, std::memory_order_acq_rel);
+  const bool stays = number > own_.done.load(std::memory_order_relaxed);
+  return stays || last + 1 < number + kPosts ? std::optional(record) : std::nullopt;
 }
 
 // ---- out of step ----
@@ -272,12 +288,11 @@ std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) co
   std::vector<RankCall> calls;
   bool differ = false;
   for (int r = 0; r < region_.size(); ++r) {
-    const Post& post = region_.post(r, number);
     const bool own = r == rank_ && number == op.number;  // perhaps not posted yet
-    if (!own && post.number.load(std::memory_order_acquire) != number) continue;
-    const trace::CallRecord& record = own ? op.record : post.record;
-    calls.push_back({r, record.sequence, trace::describe(record), record.fingerprint});
-    differ |= record.fingerprint != calls.front().fingerprint;
+    const std::optional<trace::CallRecord> record = own ? op.record : posted(r, number);
+    if (!record) continue;
+    calls.push_back({r, record->sequence, trace::describe(*record), record->fingerprint});
+    differ |= record->fingerprint != calls.front().fingerprint;
   }
   if (!differ) calls.clear();
   return calls;
@@ -298,10 +313,7 @@ void Engine::report_mismatch(const Operation& op) {
   uint64_t number = first;
   while (number <= op.number && (calls = differing(number, op)).empty()) ++number;
   if (calls.empty()) {
-    fail(Failure::kMismatch, -1,
-         "ranks called different collectives more than " + std::to_string(kLookBack) +
-             " calls before " + numbered(op.record) +
-             "; every rank must call the same operations in the same order");
+    fail(Failure::kMismatch, -1, mismatch_text_before(kLookBack, numbered(op.record)));
   }
   fail(Failure::kMismatch, -1,
        mismatch_text(calls, number < op.number ? numbered(op.record) : std::string()));

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpus.h"
@@ -67,34 +69,51 @@ Link* Engine::link_for(int peer) {
   return p.link.get();
 }
 
-Engine::Record* Engine::record(uint64_t sequence) {
-  Record& found = records_[sequence % records_.size()];
-  return found.sequence == sequence && sequence > 0 ? &found : nullptr;
+const Record* Engine::record(uint64_t sequence) const {
+  const auto it = std::lower_bound(
+      records_.begin(), records_.end(), sequence,
+      [](const auto& one, uint64_t wanted) { return one->sequence < wanted; });
+  return it != records_.end() && (*it)->sequence == sequence ? it->get() : nullptr;
 }
 
-void Engine::enter(const Call& call) {
+const Record& Engine::latest() const {
+  static const Record kNone;
+  return records_.empty() ? kNone : *records_.back();
+}
+
+// What nobody else holds is over: no exchange of it is left that could be sent.
+void Engine::forget_old() {
+  while (over_ < records_.size() && records_[over_].use_count() == 1) ++over_;
+  for (; records_.size() >= kKept && over_ > kLookBack; --over_) records_.pop_front();
+}
+
+std::shared_ptr<const Record> Engine::enter(const Call& call) {
   check_broken();
   LOCKSTEP_CHECK(call.sequence > entered_, "sequence numbers ascend");
-  Record& mine = records_[call.sequence % records_.size()];
-  mine.sequence = entered_ = call.sequence;
-  mine.fingerprint = fingerprint(call);
-  mine.history = history_;
-  mine.text = describe(call);
-  history_ = (history_ ^ mine.fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
+  forget_old();
+  const auto mine = std::make_shared<const Record>(
+      Record{call.sequence, fingerprint(call), history_, describe(call)});
+  records_.push_back(mine);
+  entered_ = call.sequence;
+  history_ = (history_ ^ mine->fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
   for (int r = 0; r < size_; ++r) {
-    std::deque<Record>& ahead = peers_[r].ahead;
-    while (!ahead.empty() && ahead.front().sequence <= entered_) {
-      compare(r, ahead.front());
-      ahead.pop_front();
+    std::map<uint64_t, Record>& ahead = peers_[r].ahead;
+    while (!ahead.empty() && ahead.begin()->first <= entered_) {
+      compare(r, ahead.begin()->second);
+      ahead.erase(ahead.begin());
     }
   }
+  return mine;
 }
 
-std::shared_ptr<Exchange> Engine::exchange(const Call& call, std::vector<int> members,
-                                           uint64_t key) {
+std::shared_ptr<Exchange> Engine::exchange(const Call& call, std::shared_ptr<const Record> record,
+                                           std::vector<int> members, int phase) {
+  LOCKSTEP_CHECK(phase < kPhases, "a collective has at most kPhases exchanges");
+  const uint64_t key = collective_key(record->sequence, phase);
   const auto index =
       static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
-  auto exchange = std::make_shared<Exchange>(call, std::move(members), index, key);
+  auto exchange =
+      std::make_shared<Exchange>(call, std::move(record), std::move(members), index, key);
   LOCKSTEP_CHECK(queue_.empty() ? key > activated_ : key > queue_.back()->key(), "keys ascend");
   queue_.push_back(exchange);
   return exchange;
@@ -108,10 +127,11 @@ std::shared_ptr<Message> Engine::message(const Call& call) {
 }
 
 Exchange* Engine::find(uint64_t key) const {
-  for (const auto& exchange : queue_) {
-    if (exchange->key() == key) return exchange->active() ? exchange.get() : nullptr;
-  }
-  return nullptr;
+  const auto it =
+      std::lower_bound(queue_.begin(), queue_.end(), key,
+                       [](const auto& one, uint64_t wanted) { return one->key() < wanted; });
+  const bool found = it != queue_.end() && (*it)->key() == key && (*it)->active();
+  return found ? it->get() : nullptr;
 }
 
 void Engine::activate() {
@@ -124,11 +144,10 @@ void Engine::activate() {
       exchange->activate(*this, scratch_, sizes_);
       for (const int r : exchange->members()) {
         if (r == rank_) continue;
-        std::vector<uint64_t>& started = peers_[r].started;
-        const auto it = std::find(started.begin(), started.end(), activated_);
-        if (it != started.end()) exchange->peer_started(r);
+        std::set<uint64_t>& started = peers_[r].started;
+        if (started.contains(activated_)) exchange->peer_started(r);
         // What is older concerned exchanges that needed no word.
-        std::erase_if(started, [this](uint64_t key) { return key <= activated_; });
+        started.erase(started.begin(), started.upper_bound(activated_));
         deliver_parked(r);
         watch(r);
       }
@@ -148,15 +167,13 @@ void Engine::send_call(int peer, const Exchange& exchange, uint64_t amount) {
   header.type = FrameType::kCall;
   header.key = exchange.key();
   header.amount = amount;
-  const Record* mine = record(sequence_of(exchange.key()));
-  std::string_view text;
-  if (mine != nullptr) {
-    header.fingerprint = mine->fingerprint;
-    header.history = mine->history;
-    // Later exchanges of one collective need no text again.
-    if (peers_[peer].told_sequence != mine->sequence) text = mine->text;
-    peers_[peer].told_sequence = mine->sequence;
-  }
+  const Record& mine = exchange.record();
+  header.fingerprint = mine.fingerprint;
+  header.history = mine.history;
+  // Later exchanges of one collective need no text again.
+  const bool told = peers_[peer].told_sequence == mine.sequence;
+  const std::string_view text = told ? std::string_view() : mine.text;
+  peers_[peer].told_sequence = mine.sequence;
   link_for(peer)->push(header, text);
 }
 
@@ -212,8 +229,7 @@ void Engine::end_frame(int peer, const FrameHeader& header) {
         from.current.reset();
         exchange->received(peer);
       } else if (from.parking) {
-        from.parking = false;
-        from.parked.back().complete = true;
+        std::exchange(from.parking, nullptr)->complete = true;
         deliver_parked(peer);
       }
       return;
@@ -252,39 +268,40 @@ std::byte* Engine::begin_data(int peer, const FrameHeader& header) {
     from.junk_memory.resize(kMaxPayload);
     return from.junk_memory.data();
   }
-  ParkedData& parked = from.parked.emplace_back();
-  parked.key = header.key;
+  ParkedData& parked = from.parked[header.key].emplace_back();
   parked.bytes = header.bytes;
   parked.payload = std::make_unique<std::byte[]>(header.bytes);
   from.parked_bytes += header.bytes + kParkedCost;
-  from.parking = true;
+  from.parking = &parked;
   return parked.payload.get();
 }
 
 // Gives what came too early to the exchanges that have started since.
 void Engine::deliver_parked(int peer) {
   Peer& from = peers_[peer];
-  for (auto it = from.parked.begin(); it != from.parked.end();) {
-    if (it->key > activated_ || !it->complete) {
-      ++it;
-      continue;
+  for (auto it = from.parked.begin(); it != from.parked.end() && it->first <= activated_;) {
+    const uint64_t key = it->first;
+    std::deque<ParkedData>& frames = it->second;
+    for (; !frames.empty() && frames.front().complete; frames.pop_front()) {
+      const ParkedData& parked = frames.front();
+      Exchange* exchange = find(key);
+      bool expected = false;
+      std::byte* target =
+          exchange != nullptr ? exchange->expect(peer, parked.bytes, expected) : nullptr;
+      if (!expected) {
+        raise({Failure::kMismatch, -1,
+               "rank " + std::to_string(peer) + " sent " + std::to_string(parked.bytes) +
+                   " bytes that rank " + std::to_string(rank_) + " does not expect in #" +
+                   std::to_string(sequence_of(key)) +
+                   "; all ranks must agree on the size of every part",
+               sequence_of(key)});
+      } else {
+        if (parked.bytes > 0) std::copy_n(parked.payload.get(), parked.bytes, target);
+        exchange->received(peer);
+      }
+      from.parked_bytes -= parked.bytes + kParkedCost;
     }
-    Exchange* exchange = find(it->key);
-    bool expected = false;
-    std::byte* target = exchange != nullptr ? exchange->expect(peer, it->bytes, expected) : nullptr;
-    if (!expected) {
-      raise({Failure::kMismatch, -1,
-             "rank " + std::to_string(peer) + " sent " + std::to_string(it->bytes) +
-                 " bytes that rank " + std::to_string(rank_) + " does not expect in #" +
-                 std::to_string(sequence_of(it->key)) +
-                 "; all ranks must agree on the size of every part",
-             sequence_of(it->key)});
-    } else {
-      if (it->bytes > 0) std::copy_n(it->payload.get(), it->bytes, target);
-      exchange->received(peer);
-    }
-    from.parked_bytes -= it->bytes + kParkedCost;
-    it = from.parked.erase(it);
+    it = frames.empty() ? from.parked.erase(it) : std::next(it);
   }
 }
 
@@ -293,14 +310,14 @@ void Engine::heard_call(int peer, const FrameHeader& header, std::string_view te
   const uint64_t sequence = sequence_of(header.key);
   if (!text.empty() || from.last.sequence != sequence) {
     Record theirs{sequence, header.fingerprint, header.history, std::string(text)};
-    from.last = theirs;
+    if (sequence >= from.last.sequence) from.last = theirs;
     if (sequence > entered_)
-      from.ahead.push_back(std::move(theirs));
+      from.ahead.emplace(sequence, std::move(theirs));
     else
       compare(peer, theirs);
   }
   if (header.key > activated_)
-    from.started.push_back(header.key);
+    from.started.insert(header.key);
   else if (Exchange* exchange = find(header.key))
     exchange->peer_started(peer);
 }

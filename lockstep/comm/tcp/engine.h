@@ -2,12 +2,13 @@
 // call, and notices who is late or gone.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,12 +72,13 @@ class Engine final : private FrameListener, private Wire {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // This rank's next collective, by its sequence number: from now on it is compared with the
-  // others'. Throws what broke the group.
-  void enter(const Call& call);
-  // Queues an exchange among `members` (ascending, this rank among them), `call` as they see it.
-  // Keys ascend.
-  std::shared_ptr<Exchange> exchange(const Call& call, std::vector<int> members, uint64_t key);
+  // This rank's next collective, by its sequence number: it is compared with the others' as long as
+  // anybody holds the record, and for a while after that. Throws what broke the group.
+  std::shared_ptr<const Record> enter(const Call& call);
+  // Queues an exchange of that collective among `members` (ascending, this rank among them), `call`
+  // as they see it. Sequences ascend, and phases do within one.
+  std::shared_ptr<Exchange> exchange(const Call& call, std::shared_ptr<const Record> record,
+                                     std::vector<int> members, int phase);
   std::shared_ptr<Message> message(const Call& call);
 
   // Moves data; waits up to `wait_ms` for something to move. True if anything moved. Throws what
@@ -115,15 +117,7 @@ class Engine final : private FrameListener, private Wire {
   uint64_t payload_sent(int peer) const;
 
  private:
-  struct Record {  // of a collective of this rank
-    uint64_t sequence = 0;
-    uint64_t fingerprint = 0;
-    uint64_t history = 0;
-    std::string text;
-    std::vector<int> waits_for = {};  // of a peer, where it said so
-  };
   struct ParkedData {
-    uint64_t key = 0;
     std::unique_ptr<std::byte[]> payload;
     size_t bytes = 0;
     bool complete = false;
@@ -134,12 +128,13 @@ class Engine final : private FrameListener, private Wire {
     uint32_t events = 0;            // what epoll watches
     bool dirty = false;             // has output that nobody tried to write yet
     Record last;                    // the last collective that is known of it
-    std::deque<Record> ahead;       // collectives that this rank has not reached
-    std::vector<uint64_t> started;  // keys of exchanges that this rank has not reached
-    std::deque<ParkedData> parked;
+    std::map<uint64_t, Record> ahead;  // those that this rank has not reached, by sequence
+    std::optional<Record> differing;   // one that is another than this rank's
+    std::set<uint64_t> started;        // keys of exchanges that this rank has not reached
+    std::map<uint64_t, std::deque<ParkedData>> parked;  // of those, by key
     size_t parked_bytes = 0;
     std::shared_ptr<Exchange> current;  // whose data the frame at hand is
-    bool parking = false;               // the frame at hand goes to parked.back()
+    ParkedData* parking = nullptr;      // in `parked`, where the frame at hand goes
     bool junk = false;                  // ... goes nowhere
     std::vector<std::byte> junk_memory;
     uint64_t told_sequence = 0;  // the last that it was told in full
@@ -193,6 +188,7 @@ class Engine final : private FrameListener, private Wire {
   [[noreturn]] void adopt(const Trouble& trouble);
   [[noreturn]] void mismatch(uint64_t sequence, bool earlier, const std::string& otherwise);
   bool ask_all(uint64_t sequence, Deadline deadline);
+  const Record* called_as(int rank, uint64_t sequence) const;
   [[noreturn]] void break_with(Failure kind, int rank, const std::string& text);
   void push_abort(Peer& peer, const Word& word, bool first_hand);
   void check_interrupted();
@@ -212,8 +208,13 @@ class Engine final : private FrameListener, private Wire {
   bool wants_input(int peer) const;
   void check_lost(Pending& pending);
   std::string whereabouts(int rank) const;
-  Record* record(uint64_t sequence);
-  const Record& latest() { return records_[entered_ % records_.size()]; }
+  // Of this rank; null for one that it has not come to, or that it knows no more: of that nothing
+  // can be said, and nothing is.
+  const Record* record(uint64_t sequence) const;
+  const Record& latest() const;  // an empty one before the first
+  void forget_old();
+  static constexpr uint64_t kLookBack = 16;  // collectives, for the first that differs
+  static constexpr size_t kKept = 64;        // that are over
 
   const int rank_;
   const int size_;
@@ -228,9 +229,12 @@ class Engine final : private FrameListener, private Wire {
 
   std::deque<std::shared_ptr<Exchange>> queue_;  // not done, by key; the first few are active
   uint64_t activated_ = 0;                       // the last key that was activated
-  std::array<Record, 64> records_;               // of this rank's last collectives, by sequence
-  uint64_t entered_ = 0;                         // the last sequence
-  uint64_t arrivals_ = 0;                        // frames with data that began to arrive
+  // Of this rank's collectives, by sequence: all from kLookBack before the first that is not over,
+  // and the last kKept.
+  std::deque<std::shared_ptr<const Record>> records_;
+  size_t over_ = 0;        // so many of them, at the front, are over
+  uint64_t entered_ = 0;   // the last sequence
+  uint64_t arrivals_ = 0;  // frames with data that began to arrive
   uint64_t history_ = 0;
 
   const Pending* waiting_ = nullptr;

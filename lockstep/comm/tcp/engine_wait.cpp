@@ -23,7 +23,6 @@ constexpr double kAnnounceSeconds = 0.5;  // of standstill, before a rank tells 
 constexpr double kAnnounceAgain = 5;
 constexpr auto kAskTime = std::chrono::milliseconds(300);  // for all ranks to say what they called
 constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last words to leave
-constexpr uint64_t kLookBack = 16;  // collectives, for the first that differs
 constexpr double kYieldSeconds = 0.002;
 constexpr int kYields = 1000;  // before a wait for what the engine does not see sleeps
 constexpr int kAdvanceMs = 1;  // between two turns of what the engine does not see
@@ -277,28 +276,36 @@ void Engine::push_here(int peer, uint8_t kind) {
       mine.text + "\n" + (waiting_ != nullptr ? joined(waiting_->late(), ",") : std::string()));
 }
 
-// `theirs` is of a collective that this rank has entered.
+// `theirs` is of a collective that this rank has entered. What it knows no more it does not
+// compare: a difference there is in the history of all that both call later.
 void Engine::compare(int peer, const Record& theirs) {
   const Record* mine = record(theirs.sequence);
   if (mine == nullptr || trouble_ || asking_) return;
   if (mine->fingerprint == theirs.fingerprint && mine->history == theirs.history) return;
+  peers_[peer].differing = theirs;
   const bool earlier = mine->fingerprint == theirs.fingerprint;
   raise({Failure::kMismatch, peer, "", theirs.sequence, earlier});
 }
 
 void Engine::answer(int peer, uint64_t sequence) {
-  const Record* mine = record(sequence);
-  if (mine == nullptr) mine = &latest();
+  // Where this rank has not come to it, its last.
+  const Record* mine = sequence > entered_ ? &latest() : record(sequence);
   FrameHeader header;
   header.type = FrameType::kHere;
-  header.kind = kHereCalled;
-  header.key = collective_key(mine->sequence, 0);
-  header.fingerprint = mine->fingerprint;
-  header.history = mine->history;
-  link_for(peer)->push(header, mine->text);
+  header.kind = mine != nullptr ? kHereCalled : kHereForgotten;
+  if (mine != nullptr) {
+    header.key = collective_key(mine->sequence, 0);
+    header.fingerprint = mine->fingerprint;
+    header.history = mine->history;
+  }
+  link_for(peer)->push(header, mine != nullptr ? std::string_view(mine->text) : "");
 }
 
 void Engine::hear_answer(int peer, const FrameHeader& header, std::string_view text) {
+  if (header.kind == kHereForgotten) {
+    peers_[peer].answer.emplace();
+    return;
+  }
   const size_t line = std::min(text.find('\n'), text.size());
   Record theirs{sequence_of(header.key), header.fingerprint, header.history,
                 std::string(text.substr(0, line)),
@@ -311,7 +318,8 @@ void Engine::hear_answer(int peer, const FrameHeader& header, std::string_view t
   } else if (theirs.sequence == 0) {
     return;
   } else if (theirs.sequence > entered_) {
-    from.ahead.push_back(std::move(theirs));
+    const uint64_t sequence = theirs.sequence;
+    from.ahead.emplace(sequence, std::move(theirs));
   } else {
     compare(peer, theirs);
   }
@@ -362,6 +370,15 @@ bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
   }
 }
 
+// What the rank called as the collective `sequence`, as far as it has said so; else null.
+const Record* Engine::called_as(int rank, uint64_t sequence) const {
+  if (rank == rank_) return record(sequence);
+  const Peer& peer = peers_[rank];
+  if (peer.answer && peer.answer->sequence == sequence) return &*peer.answer;
+  if (peer.differing && peer.differing->sequence == sequence) return &*peer.differing;
+  return peer.last.sequence == sequence && sequence > 0 ? &peer.last : nullptr;
+}
+
 void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherwise) {
   asking_ = true;
   // Of the trouble that led here nothing is left to do but this.
@@ -371,30 +388,24 @@ void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherw
   const Deadline deadline = Deadline::after(kAskTime);
   uint64_t at = earlier ? sequence - 1 : sequence;
   std::vector<RankCall> calls;
+  uint64_t fingerprint = 0;  // of the first of them
   while (true) {
     const bool all = ask_all(at, deadline);
     calls.clear();
     bool differ = false;
     for (int r = 0; r < size_; ++r) {
-      const Peer& peer = peers_[r];
-      const Record* theirs = nullptr;
-      if (r == rank_)
-        theirs = record(at);
-      else if (peer.answer)
-        theirs = &*peer.answer;
-      else if (peer.last.sequence == at)
-        theirs = &peer.last;
-      if (theirs == nullptr || theirs->sequence == 0) continue;
-      calls.push_back({r, theirs->sequence, theirs->text});
-      const Record* mine = record(at);
-      differ |= mine == nullptr || theirs->fingerprint != mine->fingerprint ||
-                theirs->sequence != mine->sequence;
+      // Who has not come to it, or knows it no more, has called nothing else so far as is known.
+      const Record* called = called_as(r, at);
+      if (called == nullptr) continue;
+      if (calls.empty()) fingerprint = called->fingerprint;
+      differ |= called->fingerprint != fingerprint;
+      calls.push_back({r, called->sequence, called->text});
     }
     if (differ || !earlier || !all || at <= 1 || sequence - at >= kLookBack) {
-      const std::string text = differ || otherwise.empty()
-                                   ? mismatch_text(calls, earlier ? noticed_at : std::string())
-                                   : otherwise;
-      fail(Failure::kMismatch, -1, text);
+      if (!differ && !otherwise.empty()) fail(Failure::kMismatch, -1, otherwise);
+      if (!differ && earlier)
+        fail(Failure::kMismatch, -1, mismatch_text_before(sequence - at, noticed_at));
+      fail(Failure::kMismatch, -1, mismatch_text(calls, earlier ? noticed_at : std::string()));
     }
     --at;
   }

@@ -37,8 +37,13 @@ void ScratchPool::give(Block block) {
   if (block.bytes > 0 && free_.size() < kKeptBlocks) free_.push_back(std::move(block));
 }
 
-Exchange::Exchange(Call call, std::vector<int> members, int index, uint64_t key)
-    : call_(std::move(call)), members_(std::move(members)), index_(index), key_(key) {
+Exchange::Exchange(Call call, std::shared_ptr<const Record> record, std::vector<int> members,
+                   int index, uint64_t key)
+    : call_(std::move(call)),
+      record_(std::move(record)),
+      members_(std::move(members)),
+      index_(index),
+      key_(key) {
   call_.note = {};  // its text may be gone
   call_.record = nullptr;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/tcp/link.h"
@@ -12,6 +13,16 @@
 namespace lockstep::tcp {
 
 class Exchange;
+
+// What ranks tell each other of a collective. Whatever of one is not over holds its record, which
+// is there, so, as long as it may be sent or compared.
+struct Record {
+  uint64_t sequence = 0;
+  uint64_t fingerprint = 0;
+  uint64_t history = 0;  // of all earlier ones
+  std::string text;
+  std::vector<int> waits_for = {};  // of a peer, where it said so
+};
 
 // What an exchange sends through.
 class Wire {
@@ -47,19 +58,24 @@ inline constexpr int64_t kEagerBytes = 32 * 1024;
 
 class Exchange final : public SendListener, public std::enable_shared_from_this<Exchange> {
  public:
-  // `call` as the members of the group see it; members[i] is the world's rank of its i-th rank,
-  // `index` this one's. `key` orders the exchanges of this rank.
-  Exchange(Call call, std::vector<int> members, int index, uint64_t key);
+  // `call` as the members of the group see it, a part of what `record` says; members[i] is the
+  // world's rank of its i-th rank, `index` this one's. `key` orders the exchanges of this rank.
+  Exchange(Call call, std::shared_ptr<const Record> record, std::vector<int> members, int index,
+           uint64_t key);
 
   uint64_t key() const { return key_; }
   const Call& call() const { return call_; }
+  const Record& record() const { return *record_; }  // until retire()
   bool done() const { return left_ == 0 && active_; }
   bool active() const { return active_; }
 
   // Makes the schedule, tells the peers and starts what may start.
   void activate(Wire& wire, ScratchPool& pool, const ScheduleSizes& sizes);
-  // Gives the scratch memory back; after done().
-  void retire(ScratchPool& pool) { pool.give(std::move(scratch_)); }
+  // Gives the scratch memory back, and lets go of the record; after done().
+  void retire(ScratchPool& pool) {
+    pool.give(std::move(scratch_));
+    record_.reset();
+  }
 
   // By rank of the world; requires active().
   void peer_started(int peer);
@@ -93,6 +109,7 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   void push_sends(Lane& lane);
 
   Call call_;
+  std::shared_ptr<const Record> record_;
   std::vector<int> members_;
   int index_;
   uint64_t key_;

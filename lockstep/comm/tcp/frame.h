@@ -51,11 +51,14 @@ inline constexpr uint8_t kWhereNow = 1;
 inline constexpr uint8_t kHereUnasked = 0;
 inline constexpr uint8_t kHereCalled = 1;
 inline constexpr uint8_t kHereNow = 2;
+// ... to one about a collective so long ago that the rank knows it no more; says nothing.
+inline constexpr uint8_t kHereForgotten = 3;
 
 inline constexpr size_t kMaxText = 4000;
 inline constexpr size_t kMaxPayload = size_t{1} << 20;
 
-// A collective consists of at most 2^16 exchanges, which are told apart by `phase`.
+// A collective consists of at most kPhases exchanges, which are told apart by `phase`.
+inline constexpr int kPhases = 1 << 16;
 constexpr uint64_t collective_key(uint64_t sequence, int phase) {
   return sequence << 16 | static_cast<uint64_t>(phase);
 }

@@ -79,8 +79,7 @@ std::unique_ptr<Request> TcpBackend::start(const Call& call) {
     engine_->progress();
     return std::make_unique<TcpRequest<TcpMessage>>(*engine_, std::move(message));
   }
-  engine_->enter(call);
-  auto exchange = engine_->exchange(call, everybody_, tcp::collective_key(call.sequence, 0));
+  auto exchange = engine_->exchange(call, engine_->enter(call), everybody_, /*phase=*/0);
   engine_->progress();
   return std::make_unique<TcpRequest<TcpCollective>>(*engine_, call, std::move(exchange));
 }

@@ -133,6 +133,12 @@ TEST(TcpBackend, NonBlockingOperationsOverlapAndFinishInAnyOrder) {
   });
 }
 
+TEST(TcpBackend, AgreesWhereRanksAreFarApart) {
+  testing::expect_apart(
+      [](const auto& fn) { run_tcp(3, [&](Communicator& comm, TcpBackend&) { fn(comm); }); },
+      {.in_a_row = kSanitized ? 10'000 : 100'000});
+}
+
 // The root runs far ahead of the others, which keep what comes too early.
 TEST(TcpBackend, ARootMayRunAhead) {
   run_tcp(3, [](Communicator& comm, TcpBackend&) {
