@@ -27,10 +27,11 @@ constexpr auto kStrangerTime = std::chrono::seconds(10);     // to answer the ch
 constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address before the next one
 constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
+constexpr auto kLookPause = std::chrono::milliseconds(100);
 constexpr size_t kMaxStrangers = 256;
 constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // unacknowledged bytes: the link is cut
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 // What the connecting rank says once both have proved the secret; the listening one says it back.
 struct Greeting {
@@ -93,6 +94,7 @@ struct Target {
   Deadline next_time;                    // and when
   const void* chosen = nullptr;          // the connection that has got our greeting
   std::string last_error = {};
+  bool possible = false;  // of the addresses tried since the first, one may answer
 };
 
 class Gathering {
@@ -109,6 +111,7 @@ class Gathering {
     while (missing() > 0) {
       find_targets();
       turn();
+      look();
       if (deadline_.expired() && missing() > 0) throw Timeout(late());
     }
     return std::move(links_);
@@ -119,6 +122,13 @@ class Gathering {
     return static_cast<int>(std::count_if(links_.begin(), links_.end(),
                                           [](const UniqueFd& fd) { return !fd; })) -
            1;
+  }
+
+  // Who does not come may have said in the store that it cannot: what is asked there then throws.
+  void look() {
+    if (!next_look_.expired()) return;
+    next_look_ = Deadline::after(kLookPause);
+    store_.try_get(address_key(options_.rank));
   }
 
   void listen() {
@@ -156,6 +166,7 @@ class Gathering {
       }
       if (!target.next_time.expired()) continue;
       if (target.next == target.addresses.size()) target.next = 0;
+      if (target.next == 0) target.possible = false;
       connect(target, target.addresses[target.next++]);
       const bool last = target.next == target.addresses.size();
       target.next_time = Deadline::after(last ? std::chrono::milliseconds(kConnectTime)
@@ -188,9 +199,14 @@ class Gathering {
     if (!candidate.fd) throw system_error("socket", errno);
     if (::connect(candidate.fd.get(), reinterpret_cast<sockaddr*>(&to), size) != 0 &&
         errno != EINPROGRESS) {
-      failed(target, address.to_string(), std::strerror(errno));
+      const int error = errno;
+      failed(target, address.to_string(), std::strerror(error));
+      target.possible |= may_connect_later(address, error);
+      const bool last = target.next == target.addresses.size();
+      if (last && !target.possible) throw connect_error(address, error);
       return;
     }
+    target.possible = true;
     candidate.client.emplace(*secret_, purpose_of(target.rank));
     candidate.out = candidate.client->hello();
     candidates_.push_back(std::move(candidate));
@@ -230,21 +246,29 @@ class Gathering {
                        [](const Target& target) { return target.addresses.empty(); });
   }
 
+  static bool is_stranger(const Candidate& c) { return c.rank < 0; }
+
+  // The oldest; false where there is none.
+  bool drop_stranger() {
+    const auto oldest = std::find_if(candidates_.begin(), candidates_.end(), is_stranger);
+    if (oldest == candidates_.end()) return false;
+    candidates_.erase(oldest);
+    return true;
+  }
+
   void accept(int listener) {
     while (true) {
       UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
-        if (errno == EINTR || errno == ECONNABORTED) continue;
-        return;
+        const int error = errno;
+        if (error == EINTR || error == ECONNABORTED) continue;
+        if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+        // Those who have proved nothing yet give way; without them it is this rank that cannot.
+        if (!drop_stranger()) throw system_error("tcp: accept", error);
+        continue;
       }
-      const auto strangers = std::count_if(candidates_.begin(), candidates_.end(),
-                                           [](const Candidate& c) { return c.rank < 0; });
-      if (static_cast<size_t>(strangers) >= kMaxStrangers) {
-        // The oldest gives way.
-        const auto oldest = std::find_if(candidates_.begin(), candidates_.end(),
-                                         [](const Candidate& c) { return c.rank < 0; });
-        candidates_.erase(oldest);
-      }
+      const auto strangers = std::count_if(candidates_.begin(), candidates_.end(), is_stranger);
+      if (static_cast<size_t>(strangers) >= kMaxStrangers) drop_stranger();
       Candidate candidate{
           .fd = std::move(fd), .peer = "?", .deadline = Deadline::after(kStrangerTime)};
       try {
@@ -404,6 +428,7 @@ class Gathering {
   std::vector<UniqueFd> listeners_;
   std::vector<Target> targets_;
   std::list<Candidate> candidates_;
+  Deadline next_look_ = Deadline::after(kLookPause);
   int refusals_ = 0;
 };
 
