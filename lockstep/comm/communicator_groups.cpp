@@ -2,14 +2,17 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <set>
+#include <utility>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/communicator_impl.h"
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/group_plan.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/exception_text.h"
 
 namespace lockstep {
 namespace {
@@ -17,9 +20,43 @@ namespace {
 enum GroupKind : int { kSplit, kSubgroup, kDuplicate };
 constexpr const char* kKindNames[] = {"split", "subgroup", "duplicate"};
 
-// After a failure on one rank, the others learn of it in a collective of this communicator; that
-// rank comes to it only when its own wait is over.
+// After a failure on one rank, all learn of it in a collective of this communicator; a rank whose
+// wait that does not end comes to it only at its own deadline.
 constexpr auto kOutcomeGrace = std::chrono::seconds(10);
+
+// What a rank says there: whether its engine was made, whose doing it is where it was not, and why.
+struct MadeWord {
+  static constexpr size_t kWords = 32;
+  enum Made : int64_t { kMade, kFailed, kLeft };  // kLeft: because of another rank
+
+  int64_t made = kMade;
+  char why[(kWords - 1) * sizeof(int64_t)] = {};  // NUL-terminated
+
+  explicit MadeWord(const std::exception_ptr& failure) {
+    if (!failure) return;
+    made = kFailed;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const Timeout&) {
+      made = kLeft;
+    } catch (const PeerLost&) {
+      made = kLeft;
+    } catch (...) {
+    }
+    const std::string text = exception_text(failure);
+    text.substr(0, text.find('\n')).copy(why, sizeof why - 1);
+  }
+  explicit MadeWord(const int64_t* words) {
+    std::memcpy(this, words, sizeof *this);
+    why[sizeof why - 1] = '\0';
+  }
+  std::vector<int64_t> words() const {
+    std::vector<int64_t> all(kWords);
+    std::memcpy(all.data(), this, sizeof *this);
+    return all;
+  }
+};
+static_assert(sizeof(MadeWord) == MadeWord::kWords * sizeof(int64_t));
 
 std::vector<int64_t> exchange(Communicator& comm, const std::vector<int64_t>& mine,
                               Deadline deadline, Communicator::Site site) {
@@ -74,20 +111,30 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
     topology = topology_of_group(wishes, members, rank());
     try {
       backend = origin->maker->make(name, topology, in_job(*origin, members), deadline);
-    } catch (const Error&) {
+    } catch (...) {  // whatever it is: the others must not wait for this rank
       failure = std::current_exception();
     }
   }
   // All or none: a group of which a member failed would only hang later.
-  const std::vector<int64_t> made =
-      exchange(*this, {failure ? 0 : 1}, Deadline::after(timeout() + kOutcomeGrace), site);
+  const std::vector<int64_t> words = exchange(
+      *this, MadeWord(failure).words(), Deadline::after(timeout() + kOutcomeGrace), site);
   origin->maker->settle(name);
-  if (failure) std::rethrow_exception(failure);
+  // The first whose own doing it is, else the first.
+  std::optional<std::pair<int, MadeWord>> failed;
   for (int r = 0; r < size(); ++r) {
-    if (made[static_cast<size_t>(r)] != 0) continue;
-    throw PeerLost(std::string(kKindNames[kind]) + ": rank " + std::to_string(r) +
-                       " could not join its new group, its own message says why; no group was made",
-                   r);
+    const MadeWord word(words.data() + static_cast<size_t>(r) * MadeWord::kWords);
+    if (word.made == MadeWord::kMade) continue;
+    if (!failed || (failed->second.made == MadeWord::kLeft && word.made == MadeWord::kFailed))
+      failed.emplace(r, word);
+  }
+  const bool anothers = failed && failed->second.made == MadeWord::kFailed;
+  if (failure && (!anothers || MadeWord(failure).made == MadeWord::kFailed))
+    std::rethrow_exception(failure);
+  if (failed) {
+    throw PeerLost(std::string(kKindNames[kind]) + ": rank " + std::to_string(failed->first) +
+                       " could not join its new group: " + failed->second.why +
+                       "; no group was made",
+                   failed->first);
   }
   if (members.empty()) return std::nullopt;
   CommunicatorOptions options = impl_->options();

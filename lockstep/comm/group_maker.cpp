@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/making.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/store/hash_store.h"
@@ -87,7 +88,9 @@ class ProcessGroups final : public GroupMaker {
     EngineRequest request = job_;
     request.topology = topology;
     request.members = members;
-    return make_engine(request, std::move(store), deadline);
+    return make_together(std::move(store), topology.rank, [&](std::shared_ptr<Store> meeting) {
+      return make_engine(request, std::move(meeting), deadline);
+    });
   }
 
   void settle(const std::string& name) noexcept override {

@@ -13,6 +13,7 @@
 #include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
@@ -66,6 +67,19 @@ TEST_P(ProcessGroups, WorkAndGiveEverythingBack) {
         EXPECT_LE(after.threads, before.threads);
       },
       {.backend = GetParam()});
+}
+
+TEST_P(ProcessGroups, AgreeWhereRanksAreFarApart) {
+  const bool slow = kSanitized || GetParam() == std::string("gloo");
+  testing::expect_ranks(
+      3,
+      [slow](Communicator& comm) {
+        const testing::SuiteReport report = testing::run_apart_suite(
+            comm, {.in_a_row = slow ? 10'000 : 100'000, .groups = true});
+        for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+        EXPECT_GT(report.checked, 10'000);
+      },
+      {.backend = GetParam(), .timeout = std::chrono::seconds(60)});
 }
 
 TEST_P(ProcessGroups, MayBeWaitedInInOppositeOrders) {

@@ -12,6 +12,7 @@
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/making.h"
 #include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/comm/reformation.h"
 #include "lockstep/core/env.h"
@@ -117,38 +118,42 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
   const auto step = [&say](const std::string& what) {
     if (say) say(what);
   };
-  std::string name = choose_backend(options, process_env(), topology);
-  if (name.empty() && store) {
-    step("exchanging who shares a host");
-    PrefixStore places("places", store);
-    name = choose_between_hosts(places, topology, deadline);
-  }
-  std::unique_ptr<Backend> backend;
-  auto origin = std::make_shared<GroupOrigin>();
-  origin->members.resize(static_cast<size_t>(topology.size));
-  std::iota(origin->members.begin(), origin->members.end(), 0);
-  if (name == "local" || ((name == "gloo" || name == "tcp" || is_hierarchical(name)) && !store)) {
-    backend = std::move(make_local_backends(1).front());
-    origin->maker = make_local_groups();
-  } else {
-    EngineRequest request{.backend = name,
-                          .topology = topology,
-                          .job = topology,
-                          .members = origin->members,
-                          .timeout = options.timeout,
-                          .say = step};
-    step("connecting over " + name);
-    backend = make_engine(request, store, deadline);
-    request.say = nullptr;
-    origin->maker = make_process_groups(
-        request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
-        communicator.keep);
-  }
-  communicator.origin = std::move(origin);
-  Communicator comm(std::move(backend), topology, std::move(communicator));
-  step("waiting until all ranks are connected");
-  if (store) store_barrier(*store, "ready", topology.size, deadline);
-  return comm;
+  const auto join = [&](const std::shared_ptr<Store>& meeting) {
+    std::string name = choose_backend(options, process_env(), topology);
+    if (name.empty() && meeting) {
+      step("exchanging who shares a host");
+      PrefixStore places("places", meeting);
+      name = choose_between_hosts(places, topology, deadline);
+    }
+    std::unique_ptr<Backend> backend;
+    auto origin = std::make_shared<GroupOrigin>();
+    origin->members.resize(static_cast<size_t>(topology.size));
+    std::iota(origin->members.begin(), origin->members.end(), 0);
+    if (name == "local" ||
+        ((name == "gloo" || name == "tcp" || is_hierarchical(name)) && !meeting)) {
+      backend = std::move(make_local_backends(1).front());
+      origin->maker = make_local_groups();
+    } else {
+      EngineRequest request{.backend = name,
+                            .topology = topology,
+                            .job = topology,
+                            .members = origin->members,
+                            .timeout = options.timeout,
+                            .say = step};
+      step("connecting over " + name);
+      backend = make_engine(request, meeting, deadline);
+      request.say = nullptr;
+      origin->maker = make_process_groups(
+          request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
+          communicator.keep);
+    }
+    communicator.origin = std::move(origin);
+    Communicator comm(std::move(backend), topology, std::move(communicator));
+    step("waiting until all ranks are connected");
+    if (meeting) store_barrier(*meeting, "ready", topology.size, deadline);
+    return comm;
+  };
+  return store ? make_together(store, topology.rank, join) : join(nullptr);
 }
 
 Communicator init(const InitOptions& options) {

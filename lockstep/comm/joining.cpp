@@ -12,6 +12,7 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/failure.h"
 #include "lockstep/comm/giving_up.h"
+#include "lockstep/comm/making.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"
 
@@ -147,8 +148,13 @@ JoiningBlame Joining::ask_store() {
 void Joining::fail() {
   JoiningBlame blame;
   try {
-    blame = ask_store();
-  } catch (const std::exception&) {  // without the store the error must do
+    throw;
+  } catch (const RankFailed&) {  // says who holds this rank up, and why
+  } catch (...) {
+    try {
+      blame = ask_store();
+    } catch (const std::exception&) {  // without the store the error must do
+    }
   }
   const auto told = [&](const std::exception& error) {
     return blame.text.empty() ? std::string(error.what())

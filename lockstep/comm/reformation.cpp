@@ -1,7 +1,6 @@
 #include "lockstep/comm/reformation.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/pauses.h"
+#include "lockstep/comm/watched_store.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/store/prefix_store.h"
@@ -17,11 +17,7 @@
 namespace lockstep {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr const char* kMade = "made";
-// A wait in the store is cut into such pieces, to see whether the attempt goes on.
-constexpr auto kPiece = milliseconds(100);
 // All ranks are there when an attempt begins to connect, so that little time suffices; one that a
 // rank died in must not hold up the next. Twice as long each time: a machine may just be busy.
 constexpr Deadline::Duration kFirstPatience = std::chrono::seconds(1);
@@ -119,59 +115,6 @@ class Reformation::Attempt {
   const std::function<bool(int rank)>& has_ended_;
 };
 
-namespace {
-
-// A store whose waits end when the attempt does. Once that is made, it is as the one below.
-class AttemptStore final : public Store {
-  template <typename Wait>
-  auto by_pieces(Deadline deadline, const Wait& wait) {
-    while (checks_ && deadline.remaining() > kPiece) {
-      try {
-        return wait(Deadline::after(kPiece));
-      } catch (const Timeout&) {
-        check_();
-      }
-    }
-    return wait(deadline);
-  }
-
- public:
-  AttemptStore(std::shared_ptr<Store> base, std::function<void()> check)
-      : base_(std::move(base)), check_(std::move(check)) {}
-
-  void made() { checks_ = false; }
-
-  void set(const std::string& key, const std::string& value) override { base_->set(key, value); }
-  std::string get(const std::string& key, Deadline deadline) override {
-    return by_pieces(deadline, [&](Deadline piece) { return base_->get(key, piece); });
-  }
-  std::optional<std::string> try_get(const std::string& key) override {
-    return base_->try_get(key);
-  }
-  int64_t add(const std::string& key, int64_t delta) override { return base_->add(key, delta); }
-  std::string compare_set(const std::string& key, const std::string& expected,
-                          const std::string& desired) override {
-    return base_->compare_set(key, expected, desired);
-  }
-  void wait(std::span<const std::string> keys, Deadline deadline) override {
-    by_pieces(deadline, [&](Deadline piece) { base_->wait(keys, piece); });
-  }
-  bool remove(const std::string& key) override { return base_->remove(key); }
-  void offer(const std::string& key, const std::string& value, Deadline answer) override {
-    base_->offer(key, value, answer);
-  }
-  std::optional<std::string> peek(const std::string& key, Deadline answer) override {
-    return base_->peek(key, answer);
-  }
-
- private:
-  std::shared_ptr<Store> base_;
-  std::function<void()> check_;
-  std::atomic<bool> checks_{true};
-};
-
-}  // namespace
-
 Reformation::Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life,
                          std::function<bool(int rank)> has_ended)
     : store_(std::move(store)),
@@ -195,8 +138,9 @@ int64_t Reformation::form(const Connect& connect, Deadline deadline) {
     if (!attempt.meet(deadline)) continue;
     const Deadline limit = Deadline::after(std::min(patience, deadline.remaining()));
     patience *= 2;
+    // Its waits end when the attempt does.
     auto store =
-        std::make_shared<AttemptStore>(std::make_shared<PrefixStore>("world", base), [&attempt] {
+        std::make_shared<WatchedStore>(std::make_shared<PrefixStore>("world", base), [&attempt] {
           if (const auto end = attempt.outcome(); end && *end != kMade) throw GivenUp(*end);
         });
     std::string outcome;
@@ -211,7 +155,7 @@ int64_t Reformation::form(const Connect& connect, Deadline deadline) {
     } catch (const Error& error) {
       outcome = attempt.give_up("rank " + std::to_string(rank_) + ": " + error.what());
     }
-    store->made();
+    store->stop_looking();
     if (outcome == kMade) return number;
     if (deadline.expired())
       throw Timeout("the ranks of the job met again, but could not connect within " +

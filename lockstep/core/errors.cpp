@@ -1,11 +1,14 @@
 #include "lockstep/core/errors.h"
 
+#include <cerrno>
 #include <system_error>
 
 namespace lockstep {
 
 SystemError system_error(const std::string& what, int errnum) {
-  return SystemError(what + ": " + std::generic_category().message(errnum), errnum);
+  std::string text = what + ": " + std::generic_category().message(errnum);
+  if (errnum == EMFILE) text += " (raise the limit of this process: ulimit -n)";
+  return SystemError(text, errnum);
 }
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/interfaces.h"
 
 namespace lockstep {
 namespace {
@@ -238,16 +239,39 @@ void set_no_delay(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
+bool may_connect_later(const HostPort& address, int error) {
+  switch (error) {
+    case ECONNREFUSED:
+    case ETIMEDOUT:
+    case ECONNRESET:
+    case EAGAIN:
+      return true;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+      return !is_loopback(address.host);
+    default:
+      return false;
+  }
+}
+
+SystemError connect_error(const HostPort& address, int error) {
+  const bool no_network = error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
+  if (!no_network || !is_loopback(address.host))
+    return system_error("cannot connect to " + address.to_string(), error);
+  return SystemError(address.host + " cannot be reached (" + std::strerror(error) +
+                         "); is the interface lo up? \"ip link set lo up\" sets it up",
+                     error);
+}
+
 UniqueFd connect_tcp(const HostPort& address, Deadline deadline) {
   const SockAddr target = socket_address(address);
   auto pause = std::chrono::milliseconds(1);
   int error = ETIMEDOUT;
   do {
     if (UniqueFd fd = try_connect(target, deadline, error)) return fd;
-    if (error != ECONNREFUSED && error != ETIMEDOUT && error != ECONNRESET && error != EAGAIN &&
-        error != EHOSTUNREACH && error != ENETUNREACH) {
-      throw system_error("cannot connect to " + address.to_string(), error);
-    }
+    if (!may_connect_later({host_port(target.storage).host, address.port}, error))
+      throw connect_error(address, error);
     std::this_thread::sleep_for(std::min<Deadline::Duration>(pause, deadline.remaining()));
     pause = std::min(pause * 2, std::chrono::milliseconds(100));
   } while (!deadline.expired());

@@ -11,6 +11,8 @@
 
 namespace lockstep {
 
+class SystemError;
+
 struct HostPort {
   std::string host;
   uint16_t port = 0;
@@ -40,8 +42,15 @@ HostPort peer_address(int fd);
 // sockets.
 void set_no_delay(int fd);
 
+// Whether a connect() to a numeric address that failed with `error` may succeed later: nobody
+// listens yet, or the network is still being set up, which the loopback interface is from the start.
+bool may_connect_later(const HostPort& address, int error);
+// For one that may not: which address, why, and where to look.
+SystemError connect_error(const HostPort& address, int error);
+
 // Connects, trying again while the server is not up yet, until the deadline. The socket is
-// non-blocking with TCP_NODELAY. Throws Timeout that names the address and the last error.
+// non-blocking with TCP_NODELAY. Throws Timeout that names the address and the last error, and
+// connect_error() at once.
 UniqueFd connect_tcp(const HostPort& address, Deadline deadline);
 
 // Waits until `fd` is ready for `events` (POLLIN, POLLOUT). Throws Timeout.

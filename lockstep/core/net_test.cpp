@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "lockstep/core/errors.h"
@@ -110,6 +114,38 @@ TEST(Sockets, ConnectingWaitsForTheServerUntilTheDeadline) {
   });
   EXPECT_TRUE(connect_tcp(address, soon()));
   server.join();
+}
+
+TEST(Sockets, WhatCannotPassIsNotTriedAgain) {
+  const HostPort own{"127.0.0.1", 29500}, own_v6{"::1", 29500}, other{"10.77.0.9", 29500};
+  for (const int error : {ECONNREFUSED, ETIMEDOUT, ECONNRESET}) {
+    EXPECT_TRUE(may_connect_later(own, error));
+    EXPECT_TRUE(may_connect_later(other, error));
+  }
+  for (const int error : {ENETUNREACH, EHOSTUNREACH, ENETDOWN}) {
+    EXPECT_FALSE(may_connect_later(own, error));
+    EXPECT_FALSE(may_connect_later(own_v6, error));
+    EXPECT_TRUE(may_connect_later(other, error));  // its network may be set up yet
+  }
+  for (const int error : {EACCES, EPERM, EADDRNOTAVAIL, EAFNOSUPPORT, EMFILE})
+    EXPECT_FALSE(may_connect_later(other, error));
+  EXPECT_STREQ(connect_error(own, ENETUNREACH).what(),
+               "127.0.0.1 cannot be reached (Network is unreachable); is the interface lo up? "
+               "\"ip link set lo up\" sets it up");
+  EXPECT_STREQ(connect_error(other, EPERM).what(),
+               "cannot connect to 10.77.0.9:29500: Operation not permitted");
+}
+
+// A network namespace of its own, whose loopback interface is down as all are at first.
+TEST(Sockets, WhereTheLoopbackInterfaceIsDownConnectingSaysSoAtOnce) {
+  std::optional<std::string> said;  // nullopt: no such namespace here
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNET) != 0) return;
+    said = message_of<SystemError>([] { connect_tcp({"127.0.0.1", 29500}, soon()); });
+  }).join();
+  if (!said) GTEST_SKIP() << "no network namespace can be made here (not root)";
+  EXPECT_THAT(*said, HasSubstr("127.0.0.1 cannot be reached"));
+  EXPECT_THAT(*said, HasSubstr("is the interface lo up?"));
 }
 
 TEST(Sockets, IPv6WhereThereIsOne) {

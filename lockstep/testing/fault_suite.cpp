@@ -279,6 +279,27 @@ std::vector<Fault> make_faults() {
         c.all_gather(vector_of(100));
       },
       {"all_reduce sum float32 x 100", "all_gather float32 x 300"}));
+  // One of many that the others have under way long before, more than an engine remembers.
+  constexpr int kMany = 1000;
+  const auto start_many = [](Communicator& c, int another) {
+    std::vector<Work> works;
+    for (int i = 0; i < kMany; ++i)
+      works.push_back(
+          c.iall_reduce(vector_of(100), i == another ? ReduceOp::kMax : ReduceOp::kSum));
+    return works;
+  };
+  all.push_back(mismatch(
+      "AnotherFarBehind",
+      [start_many](Communicator& c) {
+        c.recv(vector_of(1), 0);
+        for (Work& work : start_many(c, kMany / 2)) work.wait();
+      },
+      [start_many](Communicator& c) {
+        std::vector<Work> works = start_many(c, -1);
+        if (c.rank() == 0) c.send(vector_of(1), kFaultyRank);
+        for (Work& work : works) work.wait();
+      },
+      {"all_reduce sum float32 x 100", "all_reduce max float32 x 100"}));
   all.push_back(mismatch("SkipsOne", [](Communicator&) {}, reduce_100,
                          {"all_reduce sum float32 x 100", "barrier"}));
   // The skip shows when the rank is gone: the others have one call more to make than it.

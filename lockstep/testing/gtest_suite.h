@@ -1,4 +1,4 @@
-// expect_suite: the operation suite in a test whose ranks are threads.
+// expect_suite, expect_apart: the operation suite in a test whose ranks are threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,6 +24,21 @@ inline void expect_suite(
     for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
   });
   EXPECT_GT(checked, 1000);
+}
+
+// The same for ranks that are far apart.
+inline void expect_apart(
+    const std::function<void(const std::function<void(Communicator&)>&)>& on_ranks,
+    const ApartOptions& options) {
+  Mutex mutex;
+  int64_t checked = 0;
+  on_ranks([&](Communicator& comm) {
+    const SuiteReport report = run_apart_suite(comm, options);
+    const MutexLock lock(mutex);
+    checked += report.checked;
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  });
+  EXPECT_GT(checked, options.pending + options.in_a_row);
 }
 
 }  // namespace lockstep::testing

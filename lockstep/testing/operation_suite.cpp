@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "lockstep/comm/algorithms/ring.h"
@@ -240,10 +242,142 @@ class Suite {
   int64_t size_ = 0;
 };
 
+// Sums, and whatever else ranks hold, are integers far below 2^63.
+class ApartSuite {
+ public:
+  ApartSuite(Communicator& comm, const ApartOptions& options) : comm_(comm), options_(options) {}
+
+  SuiteReport run() {
+    pending();
+    row();
+    return std::move(report_);
+  }
+
+ private:
+  static constexpr int64_t kElements = 3;
+  static constexpr int kGoTag = 7;
+
+  bool is_late() const { return comm_.size() > 1 && comm_.rank() == comm_.size() - 1; }
+  void await_go() {
+    if (is_late()) comm_.recv(at::zeros({1}, at::kLong), 0, kGoTag);
+  }
+  // Rank 0 says that it has come far enough.
+  void give_go() {
+    if (comm_.rank() != 0 || comm_.size() == 1) return;
+    go_ = at::zeros({1}, at::kLong);
+    go_work_ = comm_.isend(go_, comm_.size() - 1, kGoTag);
+  }
+  static at::Tensor filled(int64_t value) { return at::full({kElements}, value, at::kLong); }
+
+  void expect(int64_t got, int64_t expected, const char* what, int call) {
+    ++report_.checked;
+    if (got == expected || report_.failures.size() >= 50) return;
+    report_.failures.push_back("rank " + std::to_string(comm_.rank()) + ": " + what + " " +
+                               std::to_string(call) + " gave " + std::to_string(got) +
+                               ", expected " + std::to_string(expected));
+  }
+
+  struct Started {
+    Work work;
+    at::Tensor result;
+    std::vector<int64_t> expected;  // of every kElements elements the last
+    const char* what;
+  };
+
+  static Started start(Communicator& comm, int call) {
+    const int size = comm.size();
+    const int root = call % size;
+    const int64_t sum = int64_t{size} * (size - 1) / 2 + int64_t{size} * call;
+    const at::Tensor own = filled(comm.rank() + call);
+    switch (call / 2 % 5) {
+      case 0:
+        return {comm.iall_reduce(own), own, {sum}, "all_reduce"};
+      case 1:
+        return {comm.ibroadcast(own, root), own, {root + call}, "broadcast"};
+      case 2:
+        return {comm.ireduce(own, root),
+                own,
+                {comm.rank() == root ? sum : comm.rank() + call},
+                "reduce"};
+      case 3: {
+        const at::Tensor all = at::zeros({kElements * size}, at::kLong);
+        std::vector<int64_t> expected;
+        for (int r = 0; r < size; ++r) expected.push_back(r + call);
+        return {comm.iall_gather(all, own), all, std::move(expected), "all_gather"};
+      }
+      default:
+        return {comm.ibarrier(), own, {comm.rank() + call}, "barrier"};
+    }
+  }
+
+  // One wait, for the last, moves all.
+  void pending() {
+    std::vector<Communicator> comms{comm_};
+    if (options_.groups) {
+      comms.push_back(*comm_.split(comm_.rank() % 2));
+      comms.push_back(comm_.duplicate());
+    }
+    await_go();
+    std::vector<Started> all;
+    for (int i = 0; i < options_.pending; ++i)
+      all.push_back(start(comms[static_cast<size_t>(i) % comms.size()], i));
+    give_go();
+    for (auto one = all.rbegin(); one != all.rend(); ++one) one->work.wait();
+    finish_go();
+    for (int i = 0; i < options_.pending; ++i) {
+      const Started& one = all[static_cast<size_t>(i)];
+      const auto* values = one.result.const_data_ptr<int64_t>();
+      for (size_t part = 0; part < one.expected.size(); ++part) {
+        const size_t last = (part + 1) * kElements - 1;
+        expect(values[last], one.expected[part], one.what, i);
+      }
+    }
+  }
+
+  void row() {
+    const int apart = std::min(options_.apart, options_.in_a_row);
+    std::vector<at::Tensor> tensors;
+    std::vector<std::optional<Work>> works(static_cast<size_t>(apart));
+    for (int i = 0; i < apart; ++i) tensors.push_back(filled(0));
+    const auto end = [&](int call) {
+      const auto slot = static_cast<size_t>(call % apart);
+      works[slot]->wait();
+      expect(tensors[slot].const_data_ptr<int64_t>()[kElements - 1], call, "broadcast in a row",
+             call);
+    };
+    await_go();
+    for (int i = 0; i < options_.in_a_row; ++i) {
+      const auto slot = static_cast<size_t>(i % apart);
+      if (i >= apart) end(i - apart);
+      std::fill_n(tensors[slot].mutable_data_ptr<int64_t>(), kElements,
+                  comm_.rank() == 0 ? i : int64_t{-1});
+      works[slot] = comm_.ibroadcast(tensors[slot], 0);
+      if (i + 1 == apart) give_go();
+    }
+    for (int i = options_.in_a_row - apart; i < options_.in_a_row; ++i) end(i);
+    finish_go();
+  }
+
+  void finish_go() {
+    if (go_work_) go_work_->wait();
+    go_work_.reset();
+  }
+
+  Communicator& comm_;
+  const ApartOptions& options_;
+  SuiteReport report_;
+  at::Tensor go_;
+  std::optional<Work> go_work_;
+};
+
 }  // namespace
 
 SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options) {
   return Suite(comm, options).run();
+}
+
+SuiteReport run_apart_suite(Communicator& comm, const ApartOptions& options) {
+  return ApartSuite(comm, options).run();
 }
 
 }  // namespace lockstep::testing

@@ -27,4 +27,15 @@ struct SuiteReport {
 // that is under test is trusted.
 SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options = {});
 
+struct ApartOptions {
+  int pending = 3000;      // operations of several kinds, at once
+  int in_a_row = 100'000;  // broadcasts, of which at most `apart` are pending
+  int apart = 4000;
+  bool groups = false;  // those that are pending at once are of groups made by split() as well
+};
+
+// The same for ranks that are far apart: the last one comes to the first operation when rank 0 has
+// called all `pending`, and to the row when that one has called `apart`. Collective.
+SuiteReport run_apart_suite(Communicator& comm, const ApartOptions& options = {});
+
 }  // namespace lockstep::testing

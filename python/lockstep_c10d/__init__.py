@@ -8,11 +8,16 @@ memory where its ranks share a host, else what lockstep::init() would choose. LO
 """
 
 import functools as _functools
+import os as _os
 
+import torch as _torch
 import torch.distributed as _dist
 from torch.nn.parallel import DistributedDataParallel as _Ddp
 
 from . import _C
+
+# Errors name the program's lines, not those through which its calls come.
+_C.set_foreign_folders([_os.path.dirname(_torch.__file__), _os.path.dirname(__file__)])
 
 
 def _connect(options, _backend_options):

@@ -97,6 +97,7 @@ Task LockstepBackend::collective(OpType type, const char* title, Tensors inputs,
   task.outputs = std::move(outputs);
   task.timeout = timeout_of(opts.timeout);
   task.async = opts.asyncOp;
+  task.site = caller_site();
   return task;
 }
 
@@ -108,6 +109,7 @@ Task LockstepBackend::message(OpType type, const char* title, Tensors tensors) c
   task.outputs = {std::move(tensors)};
   task.timeout = timeout_.load();
   task.message = true;
+  task.site = caller_site();
   return task;
 }
 
@@ -121,7 +123,9 @@ LockstepBackend::Work LockstepBackend::broadcast(Tensors& tensors,
   const Row row = row_to_move(only(tensors, "broadcast"));
   const int root = static_cast<int>(opts.rootRank);
   Task task = collective(OpType::BROADCAST, "lockstep:broadcast", tensors, {tensors}, opts);
-  task.steps = {[row, root](Communicator& comm) { return comm.ibroadcast(row.wire, root, kSite); }};
+  task.steps = {[row, root](Communicator& comm, Site site) {
+    return comm.ibroadcast(row.wire, root, site);
+  }};
   if (row.copied && rank_ != root) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }
@@ -133,9 +137,9 @@ LockstepBackend::Work LockstepBackend::allreduce(Tensors& tensors,
   const Reduction reduction = to_reduction(opts.reduceOp);
   const Row row = row_to_reduce(tensor, reduction.complex_as_pairs);
   Task task = collective(OpType::ALLREDUCE, "lockstep:all_reduce", tensors, {tensors}, opts);
-  task.steps = {[row, reduction](Communicator& comm) {
+  task.steps = {[row, reduction](Communicator& comm, Site site) {
     reduction.scale(row.wire);
-    return comm.iall_reduce(row.wire, reduction.op, kSite);
+    return comm.iall_reduce(row.wire, reduction.op, site);
   }};
   if (row.copied) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
@@ -166,9 +170,9 @@ LockstepBackend::Work LockstepBackend::allreduce_coalesced(
   const Joined joined = join_to_reduce(tensors, reduction.complex_as_pairs);
   Task task =
       collective(OpType::ALLREDUCE_COALESCED, "lockstep:all_reduce", tensors, {tensors}, opts);
-  task.steps = {[joined, reduction](Communicator& comm) {
+  task.steps = {[joined, reduction](Communicator& comm, Site site) {
     reduction.scale(joined.wire);
-    return comm.iall_reduce(joined.wire, reduction.op, kSite);
+    return comm.iall_reduce(joined.wire, reduction.op, site);
   }};
   if (joined.copied) task.finish = [joined] { joined.restore(); };
   return submit(std::move(task));
@@ -180,11 +184,11 @@ LockstepBackend::Work LockstepBackend::reduce(Tensors& tensors, const c10d::Redu
   const int root = static_cast<int>(opts.rootRank);
   Task task = collective(OpType::REDUCE, "lockstep:reduce", tensors, {tensors}, opts);
   // The others' tensors stay as they are.
-  task.steps = {[row, reduction, root](Communicator& comm) {
+  task.steps = {[row, reduction, root](Communicator& comm, Site site) {
     if (comm.rank() != root)
-      return comm.ireduce(reduction.scaled(row.wire), root, reduction.op, kSite);
+      return comm.ireduce(reduction.scaled(row.wire), root, reduction.op, site);
     reduction.scale(row.wire);
-    return comm.ireduce(row.wire, root, reduction.op, kSite);
+    return comm.ireduce(row.wire, root, reduction.op, site);
   }};
   if (row.copied && rank_ == root) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
@@ -203,10 +207,10 @@ LockstepBackend::Work LockstepBackend::allgather(TensorLists& outputs, Tensors& 
           "the output of this rank's part has another number of elements than the input");
   const Joined output = join_to_move(parts, /*fill=*/false);
   Task task = collective(OpType::ALLGATHER, "lockstep:all_gather", inputs, outputs, opts);
-  task.steps = {[input, output](Communicator& comm) {
+  task.steps = {[input, output](Communicator& comm, Site site) {
     return all_equal(output.counts)
-               ? comm.iall_gather(output.wire, input.wire, kSite)
-               : comm.iall_gatherv(output.wire, input.wire, output.counts, kSite);
+               ? comm.iall_gather(output.wire, input.wire, site)
+               : comm.iall_gatherv(output.wire, input.wire, output.counts, site);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -235,8 +239,8 @@ LockstepBackend::Work LockstepBackend::allgather_into_tensor_coalesced(
     const Row output = row_to_move(outputs[i]);
     // The output may hold the input, at its place.
     const bool inside = output.wire.is_alias_of(input.wire);
-    task.steps.emplace_back([input, output, inside](Communicator& comm) {
-      return comm.iall_gather(output.wire, inside ? input.wire.clone() : input.wire, kSite);
+    task.steps.emplace_back([input, output, inside](Communicator& comm, Site site) {
+      return comm.iall_gather(output.wire, inside ? input.wire.clone() : input.wire, site);
     });
     if (output.copied) results.push_back(output);
   }
@@ -265,8 +269,8 @@ LockstepBackend::Work LockstepBackend::allgather_coalesced(TensorLists& outputs,
   const Joined input = join_to_move(inputs, /*fill=*/true);
   const Joined output = join_to_move(parts, /*fill=*/false);
   Task task = collective(OpType::ALLGATHER_COALESCED, "lockstep:all_gather", inputs, outputs, opts);
-  task.steps = {[input, output](Communicator& comm) {
-    return comm.iall_gather(output.wire, input.wire, kSite);
+  task.steps = {[input, output](Communicator& comm, Site site) {
+    return comm.iall_gather(output.wire, input.wire, site);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -284,8 +288,8 @@ LockstepBackend::Work LockstepBackend::gather(TensorLists& outputs, Tensors& inp
     require(outputs.empty(), "gather", "outputs are for the root only");
   }
   Task task = collective(OpType::GATHER, "lockstep:gather", inputs, outputs, opts);
-  task.steps = {[input, output, root](Communicator& comm) {
-    return comm.igather(output.wire, input.wire, root, kSite);
+  task.steps = {[input, output, root](Communicator& comm, Site site) {
+    return comm.igather(output.wire, input.wire, root, site);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -304,8 +308,8 @@ LockstepBackend::Work LockstepBackend::scatter(Tensors& outputs, TensorLists& in
   }
   Task task = collective(OpType::SCATTER, "lockstep:scatter",
                          inputs.empty() ? Tensors() : inputs.front(), {outputs}, opts);
-  task.steps = {[input, output, root](Communicator& comm) {
-    return comm.iscatter(output.wire, input.wire, root, kSite);
+  task.steps = {[input, output, root](Communicator& comm, Site site) {
+    return comm.iscatter(output.wire, input.wire, root, site);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -325,12 +329,12 @@ LockstepBackend::Work LockstepBackend::reduce_scatter(Tensors& outputs, TensorLi
           "the output has another number of elements than this rank's part");
   const Joined input = join_to_reduce(parts, reduction.complex_as_pairs);
   Task task = collective(OpType::REDUCE_SCATTER, "lockstep:reduce_scatter", parts, {outputs}, opts);
-  task.steps = {[input, output, reduction](Communicator& comm) {
+  task.steps = {[input, output, reduction](Communicator& comm, Site site) {
     at::Tensor from = reduction.scaled(input.wire);
     if (from.is_alias_of(output.wire)) from = from.clone();
     return all_equal(input.counts)
-               ? comm.ireduce_scatter(output.wire, from, reduction.op, kSite)
-               : comm.ireduce_scatterv(output.wire, from, input.counts, reduction.op, kSite);
+               ? comm.ireduce_scatter(output.wire, from, reduction.op, site)
+               : comm.ireduce_scatterv(output.wire, from, input.counts, reduction.op, site);
   }};
   if (output.copied) task.finish = [output] { output.restore(); };
   return submit(std::move(task));
@@ -358,10 +362,10 @@ LockstepBackend::Work LockstepBackend::reduce_scatter_tensor_coalesced(
             "the input must have the output's dtype and as many elements as all ranks' outputs");
     const Row input = row_to_reduce(inputs[i], reduction.complex_as_pairs);
     const Row output = row_to_reduce(outputs[i], reduction.complex_as_pairs);
-    task.steps.emplace_back([input, output, reduction](Communicator& comm) {
+    task.steps.emplace_back([input, output, reduction](Communicator& comm, Site site) {
       at::Tensor from = reduction.scaled(input.wire);
       if (from.is_alias_of(output.wire)) from = from.clone();
-      return comm.ireduce_scatter(output.wire, from, reduction.op, kSite);
+      return comm.ireduce_scatter(output.wire, from, reduction.op, site);
     });
     if (output.copied) results.push_back(output);
   }
@@ -386,8 +390,8 @@ LockstepBackend::Work LockstepBackend::alltoall_base(at::Tensor& output, at::Ten
   const std::vector<int64_t> receive =
       split_elements(output_splits, output, to.wire.numel(), size_, "all_to_all_single");
   Task task = collective(OpType::ALLTOALL_BASE, "lockstep:all_to_all", {input}, {{output}}, opts);
-  task.steps = {[from, to, send, receive](Communicator& comm) {
-    return comm.iall_to_allv(to.wire, from.wire, send, receive, kSite);
+  task.steps = {[from, to, send, receive](Communicator& comm, Site site) {
+    return comm.iall_to_allv(to.wire, from.wire, send, receive, site);
   }};
   if (to.copied) task.finish = [to] { to.restore(); };
   return submit(std::move(task));
@@ -405,8 +409,8 @@ LockstepBackend::Work LockstepBackend::alltoall(Tensors& outputs, Tensors& input
   const Joined from = join_to_move(inputs, /*fill=*/true);
   const Joined to = join_to_move(outputs, /*fill=*/false);
   Task task = collective(OpType::ALLTOALL, "lockstep:all_to_all", inputs, {outputs}, opts);
-  task.steps = {[from, to](Communicator& comm) {
-    return comm.iall_to_allv(to.wire, from.wire, from.counts, to.counts, kSite);
+  task.steps = {[from, to](Communicator& comm, Site site) {
+    return comm.iall_to_allv(to.wire, from.wire, from.counts, to.counts, site);
   }};
   if (to.copied) task.finish = [to] { to.restore(); };
   return submit(std::move(task));
@@ -415,8 +419,9 @@ LockstepBackend::Work LockstepBackend::alltoall(Tensors& outputs, Tensors& input
 LockstepBackend::Work LockstepBackend::send(Tensors& tensors, int dst, int tag) {
   const Row row = row_to_move(only(tensors, "send"));
   Task task = message(OpType::SEND, "lockstep:send", tensors);
-  task.steps = {
-      [row, dst, tag](Communicator& comm) { return comm.isend(row.wire, dst, tag, kSite); }};
+  task.steps = {[row, dst, tag](Communicator& comm, Site site) {
+    return comm.isend(row.wire, dst, tag, site);
+  }};
   return submit(std::move(task));
 }
 
@@ -424,8 +429,9 @@ LockstepBackend::Work LockstepBackend::recv(Tensors& tensors, int src, int tag) 
   const Row row = row_to_move(only(tensors, "recv"));
   Task task = message(OpType::RECV, "lockstep:recv", tensors);
   task.known_source = src;
-  task.steps = {
-      [row, src, tag](Communicator& comm) { return comm.irecv(row.wire, src, tag, kSite); }};
+  task.steps = {[row, src, tag](Communicator& comm, Site site) {
+    return comm.irecv(row.wire, src, tag, site);
+  }};
   if (row.copied) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }
@@ -452,15 +458,16 @@ LockstepBackend::Work LockstepBackend::recvAnysource(Tensors& tensors, int tag) 
     }
     return -1;
   };
-  task.steps = {
-      [row, found, tag](Communicator& comm) { return comm.irecv(row.wire, *found, tag, kSite); }};
+  task.steps = {[row, found, tag](Communicator& comm, Site site) {
+    return comm.irecv(row.wire, *found, tag, site);
+  }};
   if (row.copied) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }
 
 LockstepBackend::Work LockstepBackend::barrier(const c10d::BarrierOptions& opts) {
   Task task = collective(OpType::BARRIER, "lockstep:barrier", {}, {}, opts);
-  task.steps = {[](Communicator& comm) { return comm.ibarrier(kSite); }};
+  task.steps = {[](Communicator& comm, Site site) { return comm.ibarrier(site); }};
   return submit(std::move(task));
 }
 
@@ -475,8 +482,8 @@ void LockstepBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wa
     Task task =
         message(receive ? OpType::RECV : OpType::SEND, "lockstep:monitored_barrier", {token});
     task.timeout = std::chrono::hours(24 * 365);  // it is given up here, and nothing with it
-    task.steps = {[token, peer, tag, receive](Communicator& comm) {
-      return receive ? comm.irecv(token, peer, tag, kSite) : comm.isend(token, peer, tag, kSite);
+    task.steps = {[token, peer, tag, receive](Communicator& comm, Site site) {
+      return receive ? comm.irecv(token, peer, tag, site) : comm.isend(token, peer, tag, site);
     }};
     return executor_->submit(sequence_, std::move(task));
   };

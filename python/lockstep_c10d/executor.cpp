@@ -301,7 +301,7 @@ bool Executor::advance(ExecutorWork& work, bool check_deadline) {
       }
       work.source_ = source;
     }
-    work.step_ = task.steps[work.started_++](*comm_);
+    work.step_ = task.steps[work.started_++](*comm_, task.site);
   }
   for (;;) {
     if (!work.step_.test()) {
@@ -309,7 +309,7 @@ bool Executor::advance(ExecutorWork& work, bool check_deadline) {
       work.step_.wait(*work.deadline_);  // throws, and says who has not arrived
     }
     if (work.started_ == task.steps.size()) return true;
-    work.step_ = task.steps[work.started_++](*comm_);
+    work.step_ = task.steps[work.started_++](*comm_, task.site);
   }
 }
 

@@ -28,7 +28,7 @@ namespace lockstep::python {
 
 // One operation, as data.
 struct Task {
-  using Step = std::function<lockstep::Work(Communicator&)>;
+  using Step = std::function<lockstep::Work(Communicator&, Site)>;
 
   c10d::OpType type = c10d::OpType::UNKNOWN;
   const char* title = "";                        // the profiler's name for it; static
@@ -37,6 +37,7 @@ struct Task {
   std::chrono::milliseconds timeout{};
   bool async = true;     // false: the caller waits inside the call
   bool message = false;  // a send or receive: runs beside the collectives
+  Site site;             // of whoever called
   // Started one after another; the next one when the last one is over. Later collectives wait for
   // the last step to start, so that all ranks start theirs in one order.
   std::vector<Step> steps;

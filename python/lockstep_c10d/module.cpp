@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 
 #include <chrono>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"
+#include "site.h"
 #include "store_view.h"
 
 namespace lockstep::python {
@@ -54,6 +56,7 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Lockstep's communicator as a backend of torch.distributed";
+  m.def("set_foreign_folders", &lockstep::python::set_foreign_folders, pybind11::arg("folders"));
   m.def("connect_group", &lockstep::python::connect_group, pybind11::arg("store"),
         pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout"),
         pybind11::arg("world"), pybind11::call_guard<pybind11::gil_scoped_release>());

@@ -1,13 +1,19 @@
-// kSite: what stands for the caller's source line in messages. The line is Python's, and asking for
-// it would take the interpreter's lock; Python's own traceback shows it.
+// The line of the Python program that calls, for the messages of every rank.
 #pragma once
 
-#include <source_location>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/types.h"
 
 namespace lockstep::python {
 
-inline constexpr std::source_location kSite =
-#line 1 "torch.distributed"
-    std::source_location::current();
+// Frames of files below these folders are not the program's: those of torch, and of this package. Once, as the
+// module is imported.
+void set_foreign_folders(std::vector<std::string> folders);
+
+// Of the innermost frame of this thread that is the program's own; "torch.distributed:1" where there is none, as in
+// a thread of C++. To be called without the interpreter's lock, which it takes for a moment.
+Site caller_site();
 
 }  // namespace lockstep::python

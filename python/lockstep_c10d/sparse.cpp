@@ -7,7 +7,6 @@
 
 #include "lockstep/core/errors.h"
 #include "rows.h"
-#include "site.h"
 
 namespace lockstep::python {
 namespace {
@@ -34,7 +33,7 @@ std::vector<int64_t> SparseSum::counts(int64_t width) const {
 
 std::vector<Task::Step> SparseSum::steps() {
   const auto self = shared_from_this();
-  const auto exchange_shapes = [self](Communicator& comm) {
+  const auto exchange_shapes = [self](Communicator& comm, Site site) {
     const at::Tensor own = at::zeros({1, kShape}, at::kLong);
     auto* numbers = own.mutable_data_ptr<int64_t>();
     numbers[0] = self->own_.sparse_dim();
@@ -42,17 +41,17 @@ std::vector<Task::Step> SparseSum::steps() {
     numbers[2] = self->own_._nnz();
     for (int64_t d = 0; d < self->own_.dim(); ++d) numbers[3 + d] = self->own_.size(d);
     self->shapes_ = at::empty({comm.size(), kShape}, at::kLong);
-    return comm.iall_gather(self->shapes_, own, kSite);
+    return comm.iall_gather(self->shapes_, own, site);
   };
-  const auto exchange_indices = [self](Communicator& comm) {
+  const auto exchange_indices = [self](Communicator& comm, Site site) {
     const at::Tensor own = self->own_.indices().t().contiguous().view({-1});
     const std::vector<int64_t> counts = self->counts(self->own_.sparse_dim());
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
     self->indices_ = at::empty({total}, at::kLong);
-    return comm.iall_gatherv(self->indices_, own, counts, kSite);
+    return comm.iall_gatherv(self->indices_, own, counts, site);
   };
-  const auto exchange_values = [self](Communicator& comm) {
+  const auto exchange_values = [self](Communicator& comm, Site site) {
     const Row own = row_to_reduce(self->own_.values(), /*complex_as_pairs=*/true);
     const int64_t width = self->own_._nnz() == 0
                               ? self->width_ * (self->tensor_.is_complex() ? 2 : 1)
@@ -61,7 +60,7 @@ std::vector<Task::Step> SparseSum::steps() {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
     self->values_ = at::empty({total}, own.wire.options());
-    return comm.iall_gatherv(self->values_, own.wire, counts, kSite);
+    return comm.iall_gatherv(self->values_, own.wire, counts, site);
   };
   return {exchange_shapes, exchange_indices, exchange_values};
 }

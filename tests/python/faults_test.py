@@ -1,6 +1,7 @@
 """What torch.distributed's users meet over lockstep when a rank dies, is late, or calls something else; and threads."""
 import os
 import signal
+import sys
 import threading
 import time
 import unittest
@@ -144,17 +145,36 @@ def impatient_wait(rank):
     return gave_up, tensor.tolist()
 
 
+def line_here():
+    return sys._getframe(1).f_lineno
+
+
 def different_calls(rank):
     dist.barrier()
     start = time.monotonic()
+    reduces, broadcasts = line_here() + 3, line_here() + 5
     try:
-        if rank == VICTIM:
-            dist.broadcast(torch.ones(4), 0)
-        else:
+        if rank != VICTIM:
             dist.all_reduce(torch.ones(4))
+        else:
+            dist.broadcast(torch.ones(4), 0)
         dist.barrier()
     except RuntimeError as error:
-        return time.monotonic() - start, str(error)
+        return time.monotonic() - start, str(error), reduces, broadcasts
+    return "no error"
+
+
+def different_gradients(rank):
+    """The calls are DistributedDataParallel's, made inside of backward."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    dist.barrier()
+    line = line_here() + 3
+    try:
+        if rank != VICTIM:
+            model(torch.ones(2, 4)).sum().backward()
+        dist.barrier()
+    except RuntimeError as error:
+        return str(error), line
     return "no error"
 
 
@@ -179,10 +199,14 @@ class Lateness(unittest.TestCase):
             self.assertEqual(results[rank], (rank != VICTIM, [6.0] * 10))
 
     def test_different_calls_are_named(self):
-        for seconds, text in ranks.run(SIZE, different_calls):
+        for seconds, text, reduces, broadcasts in ranks.run(SIZE, different_calls):
             self.assertLess(seconds, WITHIN)
-            self.assertIn("all_reduce", text)
-            self.assertIn("broadcast", text)
+            self.assertRegex(text, rf"ranks 0, 2: #\d+ all_reduce [^;]* at faults_test.py:{reduces};")
+            self.assertRegex(text, rf"rank 1: #\d+ broadcast [^;]* at faults_test.py:{broadcasts};")
+
+    def test_the_line_of_a_backward_is_named(self):
+        for text, line in ranks.run(SIZE, different_gradients):
+            self.assertRegex(text, rf"#\d+ all_reduce [^;]* at faults_test.py:{line};")
 
 
 def monitored_barriers(rank):

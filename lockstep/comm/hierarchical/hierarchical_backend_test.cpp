@@ -117,6 +117,18 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalOperations, ::testing::ValuesIn(host
                            return name;
                          });
 
+TEST(HierarchicalBackend, AgreesWhereRanksAreFarApart) {
+  for (const char* carrier : {"", "gloo"}) {
+    testing::expect_apart(
+        [&](const auto& fn) {
+          run_hosts(
+              {0, 0, 1}, [&](Communicator& comm, HierarchicalBackend&) { fn(comm); },
+              std::chrono::seconds(60), carrier);
+        },
+        {.in_a_row = kSanitized || *carrier != '\0' ? 10'000 : 100'000});
+  }
+}
+
 // Blocks of 4 MiB: several are under way. The order of adding is host by host.
 TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
   for (const int64_t count : {int64_t{3}, int64_t{5'000'001}}) {

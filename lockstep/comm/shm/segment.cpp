@@ -25,6 +25,7 @@ constexpr const char* kDoorKey = "door";      // the socket's abstract name
 constexpr const char* kSecretKey = "secret";  // what both sides prove
 constexpr const char* kPurpose = "shm";
 constexpr int kFdsAMessage = 64;  // SCM_RIGHTS allows 253
+constexpr int kLookMs = 100;      // between two looks at the store
 
 sockaddr_un abstract_address(const std::string& name, socklen_t& size) {
   sockaddr_un address{};
@@ -101,29 +102,33 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
     if (n < 0) throw system_error("recvmsg", errno);
     if (n == 0) throw PeerLost("rank 0 went away while the shared memory was handed out", 0);
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header == nullptr || header->cmsg_type != SCM_RIGHTS)
-      throw StoreError("rank 0 sent no descriptors (is RLIMIT_NOFILE too low?)");
-    const size_t got = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    const bool rights = header != nullptr && header->cmsg_type == SCM_RIGHTS;
+    const size_t got = rights ? (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
     for (size_t i = 0; i < got; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
       fds.emplace_back(fd);
     }
+    // The kernel leaves out those for which this process has no number left.
+    if ((message.msg_flags & MSG_CTRUNC) != 0)
+      throw system_error("shm: taking the descriptors of the group's memory", EMFILE);
+    if (!rights) throw StoreError("shm: a message without descriptors");
   }
   return fds;
 }
 
-UniqueFd accept_from(int door, Deadline deadline, const std::string& missing) {
+UniqueFd accept_from(int door, Store& store, Deadline deadline, const std::string& missing) {
   while (true) {
     UniqueFd client(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (client) return client;
     if (errno == EAGAIN) {
-      try {
-        wait_ready(door, POLLIN, deadline, "shm");
-      } catch (const Timeout&) {
+      if (deadline.expired()) {
         throw Timeout("shm: rank 0 waited " + std::to_string(deadline.timeout_seconds()) +
                       " s; not arrived: " + missing + "; were they started, and on this host?");
       }
+      pollfd waiting{door, POLLIN, 0};
+      // Who does not come may have said in the store that it cannot: what is asked there then throws.
+      if (::poll(&waiting, 1, deadline.poll_ms(kLookMs)) == 0) store.try_get(kDoorKey);
     } else if (errno != EINTR && errno != ECONNABORTED) {
       throw system_error("accept", errno);
     }
@@ -211,7 +216,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
 
   std::vector<UniqueFd> sockets(size);
   for (int arrived = 1; arrived < size;) {
-    UniqueFd client = accept_from(door.get(), deadline, missing_ranks(sockets));
+    UniqueFd client = accept_from(door.get(), store, deadline, missing_ranks(sockets));
     int32_t rank = -1;
     std::vector<UniqueFd> reader;
     int32_t pid = 0;

@@ -1,0 +1,53 @@
+// WatchedStore: a store whose waits end early when a look at something else finds a reason. Not a
+// public header.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+
+class WatchedStore final : public Store {
+ public:
+  // `look` throws what is to end a wait. It is called ten times a second while one lasts, and no
+  // oftener by try_get(): whoever waits for something else asks the store for anything meanwhile.
+  WatchedStore(std::shared_ptr<Store> base, std::function<void()> look);
+
+  // From now on it is as the one below.
+  void stop_looking() noexcept { looks_ = false; }
+
+  void set(const std::string& key, const std::string& value) override { base_->set(key, value); }
+  std::string get(const std::string& key, Deadline deadline) override;
+  std::optional<std::string> try_get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t delta) override { return base_->add(key, delta); }
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  void wait(std::span<const std::string> keys, Deadline deadline) override;
+  bool remove(const std::string& key) override { return base_->remove(key); }
+  void offer(const std::string& key, const std::string& value, Deadline answer) override {
+    base_->offer(key, value, answer);
+  }
+  std::optional<std::string> peek(const std::string& key, Deadline answer) override {
+    return base_->peek(key, answer);
+  }
+
+ private:
+  template <typename Wait>
+  auto by_pieces(Deadline deadline, const Wait& wait);
+
+  std::shared_ptr<Store> base_;
+  std::function<void()> look_;
+  std::atomic<bool> looks_{true};
+  std::atomic<std::chrono::steady_clock::time_point> looked_;
+};
+
+}  // namespace lockstep
