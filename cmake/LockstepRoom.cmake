@@ -16,7 +16,7 @@
 #               TIMEOUT <seconds>          of each of these tests; 600 if it is not given
 #               TEST_DEPENDS <rooms ...>   further rooms that only the tests include
 #               TORCH                      the room uses libtorch
-#               MODULES                    ... and its modules, optimizers or autograd, whose headers are then parsed once for all
+#               MODULES                    ... and its tests its modules, optimizers or autograd: large headers are parsed once for them too
 #               COLD                       its speed does not matter: compiled with -O1, which takes a quarter less time
 #               APART                      users link it by its own name: lockstep::lockstep is without it
 #               PROGRAM)                   only Lockstep's own programs link it: it is not installed
@@ -72,25 +72,30 @@ if(LOCKSTEP_SANITIZE)
   endif()
 endif()
 
-# libtorch's large headers (lockstep_libtorch.h), parsed once for every file that includes one of them: eight seconds less
-# for each. What such a file forgets to include is found where this is off, as in the preset tidy.
-option(LOCKSTEP_PRECOMPILE "Precompile libtorch's headers" ${LOCKSTEP_TOP_LEVEL})
+# Large headers, parsed once for every file that includes one of them: libtorch's (lockstep_libtorch.h) for rooms with libtorch,
+# which take four to eight seconds a file, and those of the standard library and of JSON (lockstep_standard.h), two to three,
+# for other rooms with JSON. What such a file forgets to include is found where this is off, as in the preset tidy.
+option(LOCKSTEP_PRECOMPILE "Precompile large headers" ${LOCKSTEP_TOP_LEVEL})
 function(lockstep_precompiled target)
+  set(headers libtorch)
+  if(ARGC GREATER 1)
+    set(headers ${ARGV1})
+  endif()
   if(LOCKSTEP_PRECOMPILE)
-    target_precompile_headers(${target} REUSE_FROM lockstep_libtorch_headers)
+    target_precompile_headers(${target} REUSE_FROM lockstep_${headers}_headers)
     # As the headers were compiled, programs too; g++ takes nothing else.
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
 endfunction()
-function(lockstep_precompile_libtorch)
+function(lockstep_precompile headers)
   if(NOT LOCKSTEP_PRECOMPILE)
     return()
   endif()
-  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/cmake/lockstep_libtorch.cpp" CONTENT "")
-  add_library(lockstep_libtorch_headers OBJECT "${CMAKE_BINARY_DIR}/cmake/lockstep_libtorch.cpp")
-  target_link_libraries(lockstep_libtorch_headers PRIVATE Lockstep::torch lockstep_flags)
-  target_compile_options(lockstep_libtorch_headers PRIVATE -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-  target_precompile_headers(lockstep_libtorch_headers PRIVATE "${PROJECT_SOURCE_DIR}/cmake/lockstep_libtorch.h")
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/cmake/lockstep_${headers}.cpp" CONTENT "")
+  add_library(lockstep_${headers}_headers OBJECT "${CMAKE_BINARY_DIR}/cmake/lockstep_${headers}.cpp")
+  target_link_libraries(lockstep_${headers}_headers PRIVATE ${ARGN} lockstep_flags)
+  target_compile_options(lockstep_${headers}_headers PRIVATE -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  target_precompile_headers(lockstep_${headers}_headers PRIVATE "${PROJECT_SOURCE_DIR}/cmake/lockstep_${headers}.h")
 endfunction()
 
 # For code that waits for the kernels of others: tests, examples, the command. After the flags of the build type.
@@ -117,6 +122,13 @@ function(lockstep_room)
     list(APPEND deps lockstep_${dep})
   endforeach()
 
+  # g++ takes no headers that were compiled for another instruction set.
+  foreach(source IN LISTS ARG_SOURCES)
+    get_source_file_property(own ${source} COMPILE_OPTIONS)
+    if(own)
+      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(lockstep::${ARG_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON
@@ -189,8 +201,13 @@ function(lockstep_room)
       endif()
     endif()
   endif()
+  if(ARG_TORCH)
+    lockstep_precompiled(${target})
+  elseif("nlohmann_json::nlohmann_json" IN_LIST ARG_LIBRARIES)
+    lockstep_precompiled(${target} standard)
+  endif()
   if(ARG_MODULES)
-    foreach(one IN ITEMS ${target} ${ARG_NAME}_test ${ARG_NAME}_mp_test)
+    foreach(one IN ITEMS ${ARG_NAME}_test ${ARG_NAME}_mp_test)
       if(TARGET ${one})
         lockstep_precompiled(${one})
       endif()

@@ -57,7 +57,8 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers =
+        std::string(",").append(line, first + 1, second - first - 1) + ",";
     const fs::path group = line.substr(second + 1);
     if (controllers == ",,") {
       look(root / "sys/fs/cgroup", group, kV2, least);
