@@ -251,13 +251,14 @@ TEST(LmTraining, AMeshMayDivideTheModel) {
 TEST(LmTraining, TheOpeningSaysSomething) {
   const TestDirectory dir;
   const auto opening = [&](const std::string& name, const std::string& dev) {
+    std::filesystem::create_directory(dir / name);
     dir.write(name + "/train.txt", std::string(20, 'a') + " " + dev);
     dir.write(name + "/dev.txt", dev);
     return load_lm_data({.data = dir / name, .model = "tiny", .context = 4}).opening;
   };
   EXPECT_EQ(opening("plain", "one two three four\n"), "one two");
   EXPECT_EQ(opening("marks", "? no\n--- x y z, and so on\n\nthe way is long\n"), "the wa");
-  EXPECT_EQ(opening("chinese", "我们去看电影吧\n"), "我");
+  EXPECT_EQ(opening("chinese", "我们去看电影吧\n"), "我们去");
   EXPECT_EQ(opening("nothing", "?!\n...\n"), "?");
 }
 

@@ -184,6 +184,7 @@ TEST(TextTraining, TheTextToTryIsOneOfTheDevSet) {
   const TestDirectory dir;
   const std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nfilm\ndull\n";
   const auto example = [&](const std::string& name, const std::string& dev) {
+    std::filesystem::create_directory(dir / name);
     dir.write(name + "/vocab.txt", vocab);
     dir.write(name + "/train.tsv", "a film\t0\na dull film\t1\n");
     dir.write(name + "/dev.tsv", dev);

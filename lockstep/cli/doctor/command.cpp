@@ -32,6 +32,7 @@ struct DoctorFlags {
   std::string live_pid;
   double every = 1;
   int times = 0;
+  bool paces = false;  // --every or --times is given
   bool help = false;
 };
 
@@ -83,10 +84,8 @@ class DoctorParser {
   void parse(const std::vector<std::string>& words) {
     parse_options(app_, words);
     flags_.live = live_->count() > 0;
-    for (const char* of_live : {"--every", "--times"}) {
-      if (!flags_.live && app_.get_option(of_live)->count() > 0)
-        throw UsageError("--every and --times go with --live");
-    }
+    flags_.paces =
+        app_.get_option("--every")->count() > 0 || app_.get_option("--times")->count() > 0;
   }
   std::string help() const { return help_of(app_); }
 
@@ -102,6 +101,7 @@ void check(const DoctorFlags& flags) {
     throw UsageError("--trace looks at files; it goes with neither --peer nor --listen");
   if (flags.live && (network || !flags.trace.empty() || !flags.json.empty()))
     throw UsageError("--live goes with --every and --times alone");
+  if (flags.paces && !flags.live) throw UsageError("--every and --times go with --live");
   if (!flags.peer.empty() && flags.listen)
     throw UsageError("one host has --listen, the other --peer");
   if (!flags.interface.empty() && !network)

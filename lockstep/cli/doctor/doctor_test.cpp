@@ -179,6 +179,8 @@ TEST(DoctorCommand, RefusesFlagsThatContradictEachOther) {
   EXPECT_THROW(doctor_command({"--interface", "lo"}), UsageError);
   EXPECT_THROW(doctor_command({"--listen", "70000"}), UsageError);
   EXPECT_THROW(doctor_command({"--nonsense"}), UsageError);
+  EXPECT_THROW(doctor_command({"--every", "1"}), UsageError) << "the default, but given";
+  EXPECT_THROW(doctor_command({"--trace", ""}), UsageError);
   EXPECT_THAT(doctor_help(), AllOf(HasSubstr("--trace"), HasSubstr("LOCKSTEP_SECRET")));
 }
 
