@@ -165,5 +165,19 @@ TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
   }
 }
 
+// Nobody on its own host has noticed.
+TEST_F(RunReplaced, ARankThatStandsStillIsReplacedWhereOnlyAnotherHostWaitsForIt) {
+  Agents agents;
+  for (int host = 0; host < kHosts; ++host)
+    agents.push_back(
+        start(host, {"--nnodes", "2", "--node-rank", std::to_string(host), "--master-addr",
+                     "10.77.0.1", "--master-port", "29511", "--on-failure", "replace",
+                     "--max-restarts", "1", test_program(), "outwait", "patient"}));
+  finish(agents);
+  EXPECT_EQ(agents[0]->out, "rank 0 life 0\n");
+  EXPECT_EQ(agents[1]->out, "rank 1 life 1\n");
+  EXPECT_THAT(agents[1]->err, HasSubstr("rank 1 stands still (SIGSTOP), pid "));
+}
+
 }  // namespace run_replaced_mp_test
 }  // namespace lockstep::cli
