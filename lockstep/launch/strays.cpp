@@ -40,7 +40,8 @@ bool has_variable(const std::string& process, const std::string& variable) {
 }  // namespace
 
 bool Strays::look(const std::set<pid_t>& ranks) {
-  std::erase_if(found_, [](pid_t stray) { return ::waitpid(stray, nullptr, WNOHANG) == stray; });
+  // Ended; or no child any more: what was in a rank's group is reaped by who looks at that.
+  std::erase_if(found_, [](pid_t stray) { return ::waitpid(stray, nullptr, WNOHANG) != 0; });
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
   while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {
     const std::string name = entry->d_name;
@@ -54,6 +55,10 @@ bool Strays::look(const std::set<pid_t>& ranks) {
 
 void Strays::signal(int number) const noexcept {
   for (const pid_t stray : found_) {
+    // Once reaped, its number may be another's.
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(stray), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+      continue;
     const pid_t group = ::getpgid(stray);
     if (group > 1 && group != ::getpgrp()) ::kill(-group, number);
     ::kill(stray, number);
