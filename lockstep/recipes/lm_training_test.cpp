@@ -76,7 +76,7 @@ TEST(LmTraining, ModelsWithExpertsTrainAndSayWhatTheirRoutersDo) {
   const auto lines = metrics_of(config, "train");
   EXPECT_LT(result.loss, 0.95 * lines.front().at("loss").get<double>());
   for (const auto& line : lines) {
-    EXPECT_GT(line.at("learning_rate").get<double>(), 0);
+    EXPECT_GE(line.at("learning_rate").get<double>(), 0);  // a schedule begins or ends there
     EXPECT_GT(line.at("grad_norm").get<double>(), 0);
     for (const std::string layer : {"experts/0/", "experts/1/"}) {
       double shares = 0;
