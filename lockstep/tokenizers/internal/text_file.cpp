@@ -57,7 +57,10 @@ nlohmann::json parse_file(std::string_view text, std::string_view name) {
 
 std::string shown(std::string_view token) {
   constexpr size_t kMost = 40;
-  return "\"" + printable(token, kMost) + "\"";
+  std::string text(1, '"');
+  text += printable(token, kMost);
+  text += '"';
+  return text;
 }
 
 }  // namespace lockstep::tokenizers
