@@ -65,7 +65,7 @@ Safetensors chosen(const SlicedTensors& from, const std::vector<std::string>& na
 // What a link leads to would be written into the new checkpoint: of its own folder at most.
 void check_links(const std::filesystem::path& from) {
   namespace fs = std::filesystem;
-  const fs::path at = internal::where_it_is(from);
+  const fs::path at = checkpoint_at(from);
   if (!fs::is_directory(at)) return;
   const fs::path folder = fs::canonical(at);
   for (const auto& entry : fs::directory_iterator(folder)) {
