@@ -116,8 +116,8 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
     }
   }
   // All or none: a group of which a member failed would only hang later.
-  const std::vector<int64_t> words = exchange(
-      *this, MadeWord(failure).words(), Deadline::after(timeout() + kOutcomeGrace), site);
+  const std::vector<int64_t> words =
+      exchange(*this, MadeWord(failure).words(), Deadline::after(timeout() + kOutcomeGrace), site);
   origin->maker->settle(name);
   // The first whose own doing it is, else the first.
   std::optional<std::pair<int, MadeWord>> failed;

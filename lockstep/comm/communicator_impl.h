@@ -63,15 +63,12 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   // The same and wait: the short way, which keeps nothing, where nothing has to be staged.
   void run(const Ask& ask);
   SymmetricMemory allocate_together(const char* who, int64_t bytes,
-                                    SymmetricMemory (Backend::*allocate)(int64_t),
-                                    Site site);
+                                    SymmetricMemory (Backend::*allocate)(int64_t), Site site);
   // The shortest way, for broadcast and all_reduce of a tensor that the engine takes as it is:
   // small ones are over in a fraction of a microsecond, of which little may be spent here.
-  void run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
-                    Site site);
+  void run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root, Site site);
   at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site);
-  at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                             Site site);
+  at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site);
   void wait(Flight& flight, Deadline deadline);
   bool test(Flight& flight);
   void progress();

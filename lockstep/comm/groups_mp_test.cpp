@@ -71,15 +71,15 @@ TEST_P(ProcessGroups, WorkAndGiveEverythingBack) {
 
 TEST_P(ProcessGroups, AgreeWhereRanksAreFarApart) {
   const bool slow = kSanitized || GetParam() == std::string("gloo");
-  testing::expect_ranks(
-      3,
-      [slow](Communicator& comm) {
-        const testing::SuiteReport report = testing::run_apart_suite(
-            comm, {.in_a_row = slow ? 10'000 : 100'000, .groups = true});
-        for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-        EXPECT_GT(report.checked, 10'000);
-      },
-      {.backend = GetParam(), .timeout = std::chrono::seconds(60)});
+  testing::expect_ranks(3,
+                        [slow](Communicator& comm) {
+                          const testing::SuiteReport report = testing::run_apart_suite(
+                              comm, {.in_a_row = slow ? 10'000 : 100'000, .groups = true});
+                          for (const std::string& failure : report.failures)
+                            ADD_FAILURE() << failure;
+                          EXPECT_GT(report.checked, 10'000);
+                        },
+                        {.backend = GetParam(), .timeout = std::chrono::seconds(60)});
 }
 
 TEST_P(ProcessGroups, MayBeWaitedInInOppositeOrders) {

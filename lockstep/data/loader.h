@@ -37,6 +37,18 @@ void check_loader_options(const LoaderOptions& options, int64_t samples);
 // Batches in an epoch of `samples` samples.
 int64_t batch_count(const LoaderOptions& options, int64_t samples);
 
+namespace internal {
+// Of what is no data set nothing, which Loader says in one line.
+template <typename D>
+struct LoadedBatch {
+  using type = void;
+};
+template <Dataset D>
+struct LoadedBatch<D> {
+  using type = BatchOf<D>;
+};
+}  // namespace internal
+
 // Each begin() is one epoch: it takes the sampler's epoch and indices of that moment (the epoch
 // goes to an EpochDataset) and starts the workers; leaving the loop, by its end, `break` or an
 // exception, stops and joins them. Batches come in the sampler's order and are the same whatever
@@ -47,10 +59,15 @@ int64_t batch_count(const LoaderOptions& options, int64_t samples);
 // the loop body's until the next one is asked for (its tensors may be kept or moved away).
 // Thread-safety: one thread at a time; one loop at a time. The data set's batch() is called from
 // the workers.
-template <Dataset D>
+template <typename D>
 class Loader {
+  static_assert(
+      Dataset<D>,
+      "Loader takes a data set with size() and a const batch(std::span<const int64_t> indices) "
+      "(data/dataset.h), then a sampler");
+
  public:
-  using Batch = BatchOf<D>;
+  using Batch = typename internal::LoadedBatch<D>::type;
   class Iterator;
 
   // Throws InvalidArgument (see check_loader_options).
@@ -65,6 +82,10 @@ class Loader {
 
   // Batches in an epoch, skipped ones included.
   int64_t batches() const { return batch_count(options_, sampler_.size()); }
+  // Samples of an epoch's batch, from 0.
+  int64_t samples(int64_t batch) const {
+    return std::min(options_.batch_size, sampler_.size() - batch * options_.batch_size);
+  }
   const LoaderOptions& options() const { return options_; }
   const D& dataset() const { return dataset_; }
   Sampler& sampler() const { return sampler_; }
@@ -76,9 +97,7 @@ class Loader {
   }
 
   // The samples of these indices as loops give them, in the sampler's present epoch.
-  BatchOf<D> gather(std::span<const int64_t> indices) const {
-    return gather(indices, sampler_.epoch());
-  }
+  Batch gather(std::span<const int64_t> indices) const { return gather(indices, sampler_.epoch()); }
 
   // The next loop, and only that one, begins at batch `batches` of its epoch; the batches before it
   // are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done). Throws
@@ -92,7 +111,7 @@ class Loader {
  private:
   struct Run;
 
-  BatchOf<D> gather(std::span<const int64_t> indices, int64_t epoch) const {
+  Batch gather(std::span<const int64_t> indices, int64_t epoch) const {
     if constexpr (EpochDataset<D>)
       return dataset_.batch(indices, epoch);
     else
@@ -112,7 +131,7 @@ void check_skip(int64_t skip, int64_t batches);
 void check_not_running(bool running);
 
 // One loop: the epoch's indices, the slots that the workers fill, and the workers.
-template <Dataset D>
+template <typename D>
 struct Loader<D>::Run {
   explicit Run(Loader& owner)
       : loader(owner),
@@ -148,7 +167,7 @@ struct Loader<D>::Run {
 };
 
 // A move-only input iterator. Destroying it ends the loop.
-template <Dataset D>
+template <typename D>
 class Loader<D>::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;
@@ -183,13 +202,13 @@ class Loader<D>::Iterator {
   Batch* current_ = nullptr;
 };
 
-template <Dataset D>
+template <typename D>
 void Loader<D>::skip(int64_t batches) {
   check_skip(batches, this->batches());
   skip_ = batches;
 }
 
-template <Dataset D>
+template <typename D>
 typename Loader<D>::Iterator Loader<D>::begin() {
   check_not_running(running_);
   return Iterator(std::make_unique<Run>(*this));

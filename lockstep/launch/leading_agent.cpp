@@ -26,7 +26,7 @@ constexpr auto kOwnStore = std::chrono::seconds(10);
 constexpr auto kIntroduction = std::chrono::seconds(10);
 constexpr size_t kMaxStrangers = 4096;  // at most: wire::most_strangers()
 constexpr int kAcceptedAtATime = 256;   // then it is the others' turn
-constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
+constexpr int kMaxRefusalLines = 5;     // log lines about strangers, then silence
 // For the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 

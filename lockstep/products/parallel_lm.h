@@ -8,9 +8,9 @@
 //   const double loss = model.step({ids, targets});           // the batch of this rank's row
 //   model.update({.max_norm = 1.0});
 //
-// The same numbers as one process with the batches of all rows end to end, but for the order of sums; a run repeats
-// bit for bit. Each part is a room of its own (parallel/pipeline, tensor, zero), and can be used by itself; this is
-// how they go together.
+// The same numbers as one process with the batches of all rows end to end, but for the order of sums, where rows have
+// as many targets (else: step()'s scale); a run repeats bit for bit. Each part is a room of its own (parallel/pipeline,
+// tensor, zero), and can be used by itself; this is how they go together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -98,7 +98,7 @@ class ParallelLm {
   std::string str() const;  // the mesh, and what each rank has, in lines
 
   // Forward and backward of this row's batch -> its loss, the mean over its targets (without the routers' losses, which
-  // it learns from), the same on all ranks of the row; gradients are this row's times `scale`, and are averaged over the rows by update(). Sequences go into
+  // it learns from), the same on all ranks of the row; gradients are this row's times `scale` (targets * rows / all rows' targets where rows have unequally many), and are averaged over the rows by update(). Sequences go into
   // micro-batches in order, as evenly as they can; fewer sequences make fewer. Autocast around it is for the
   // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is
   // sent; Mismatch where the ranks of a row were given different ones.

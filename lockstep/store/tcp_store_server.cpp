@@ -31,7 +31,7 @@ constexpr size_t kMaxStrangers = 1024;            // at most: wire::most_strange
 constexpr size_t kMaxBacklog = size_t{64} << 20;  // unread answers of one client, bytes
 constexpr size_t kReadBudget = size_t{1} << 20;   // bytes from one client before the others' turn
 constexpr int kAcceptedAtATime = 256;             // then it is the clients' turn
-constexpr int kMaxRefusalLines = 5;  // log lines about strangers, then silence
+constexpr int kMaxRefusalLines = 5;               // log lines about strangers, then silence
 
 constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kWakeId = 1;
@@ -283,7 +283,8 @@ class TcpStoreServer::Impl {
   // The rest belongs to the thread.
   StoreService service_;
   std::map<uint64_t, Connection> connections_;
-  wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};  // who has not passed the challenge
+  wire::Strangers strangers_{
+      wire::most_strangers(kMaxStrangers)};  // who has not passed the challenge
   wire::Acceptor acceptor_{"store at " + address_.to_string()};
   std::vector<uint64_t> dead_;
   std::optional<Deadline> accept_pause_;

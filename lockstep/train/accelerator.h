@@ -30,6 +30,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/flat/module_pointer.h"
 #include "lockstep/train/accelerator_state.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/prepared.h"
@@ -66,9 +67,14 @@ class Accelerator {
     return std::tuple{prepare_one(things)...};
   }
 
-  // loss.backward(), the loss divided by the accumulation steps, in fp16 scaled. Collective where
-  // gradients are averaged.
-  void backward(const at::Tensor& loss) { state_->backward(loss); }
+  // loss.backward(), the loss divided by the steps of this accumulation (accumulate()), in fp16 scaled.
+  // Collective where gradients are averaged.
+  void backward(const at::Tensor& loss) { state_->backward(loss, {}); }
+  // The same where batches count unequally, as those of a loss over tokens do. `share`: the part that this
+  // batch's loss has in the mean over the whole step, all its batches and ranks (of those that have batches
+  // of their own); the shares of a step add up to 1:
+  //   accelerator.backward(loss, targets / targets_of_the_step);
+  void backward(const at::Tensor& loss, double share) { state_->backward(loss, share); }
 
   // While the guard lives, a step of an accumulation: gradients are averaged, and optimizers take
   // steps, in every gradient_accumulation_steps-th one, and in the last of a loader's epoch.
@@ -155,6 +161,10 @@ class Accelerator {
     } else if constexpr (requires { thing.batches_taken(); }) {
       return PreparedLoader(thing, state_);
     } else {
+      static_assert(
+          ModulePointer<T>,
+          "Accelerator::prepare() takes a module's holder (TORCH_MODULE), an optimizer or a "
+          "data::Loader");
       state_->add(*thing);
       return PreparedModel<T>(thing, state_);
     }

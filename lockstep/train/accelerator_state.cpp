@@ -4,6 +4,7 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,7 +24,8 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
     : comm(std::move(communicator)),
       strategy(way ? std::move(way) : make_strategy("ddp")),
       data_ranks(strategy->data_ranks(comm)),
-      accumulation_(accumulation) {
+      accumulation_(accumulation),
+      group_(accumulation) {
   if (strategy->logical_ranks() > 0)
     throw InvalidArgument(
         "Accelerator: strategy " + strategy->name() +
@@ -52,9 +54,12 @@ int AcceleratorState::stop_signal() {
   return stopped_by_;
 }
 
-void AcceleratorState::backward(const at::Tensor& loss) {
-  const at::Tensor part = accumulation_ == 1 ? loss : loss.div(accumulation_);
+void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> share) {
+  const at::Tensor part = share         ? loss.mul(*share * data_ranks.size())
+                          : group_ == 1 ? loss
+                                        : loss.div(group_);
   strategy->backward(scaler_ ? scaler_->scale(part) : part);
+  begun_ = !synchronizes_;
 }
 
 bool AcceleratorState::step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm) {
@@ -73,6 +78,10 @@ double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double 
 }
 
 void AcceleratorState::count_step() {
+  // A loader's batches are all full; what is left of an epoch may be fewer of them.
+  if (counted_ % accumulation_ == 0)
+    group_ =
+        current_ ? std::min(accumulation_, current_->batches - current_->taken + 1) : accumulation_;
   ++counted_;
   const bool last = current_ && current_->at_last();
   synchronizes_ = last || counted_ % accumulation_ == 0;

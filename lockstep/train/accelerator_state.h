@@ -49,12 +49,14 @@ class AcceleratorState {
                    int64_t accumulation, std::shared_ptr<Strategy> way);
 
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, std::optional<double> share);
   bool step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm);
   double clip(const std::vector<at::Tensor>& parameters, double max_norm);
 
   void count_step();
   bool synchronizes() const { return synchronizes_; }
+  // Whether gradients wait for those of the steps to come.
+  bool has_begun() const { return begun_; }
 
   std::shared_ptr<LoaderPlace> add_loader();
   void enter(std::shared_ptr<LoaderPlace> place) { current_ = std::move(place); }
@@ -95,7 +97,9 @@ class AcceleratorState {
   std::optional<amp::GradScaler> scaler_;
   int64_t accumulation_;
   int64_t counted_ = 0;  // steps of the accumulation under way
+  int64_t group_;        // that it has: fewer at the end of an epoch
   bool synchronizes_ = true;
+  bool begun_ = false;                  // the latest backward was not the last of its accumulation
   std::optional<int64_t> activations_;  // bytes
   torch::nn::Module* model_ = nullptr;
   torch::optim::Optimizer* optimizer_ = nullptr;

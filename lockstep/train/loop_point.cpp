@@ -50,7 +50,8 @@ std::string to_bytes(const LoopPoint& point) {
                   {point.counted, point.uncounted, point.uncounted_steps},
                   point.evaluated_step,
                   point.after_update,
-                  std::move(callbacks)};
+                  std::move(callbacks),
+                  point.targets};
   std::string bytes;
   Json::to_cbor(json, bytes);
   return bytes;
@@ -69,6 +70,7 @@ LoopPoint loop_point_from(const std::string& bytes) try {
   point.uncounted_steps = json.at(5).at(2).get<int64_t>();
   point.evaluated_step = json.at(6).get<int64_t>();
   point.after_update = json.at(7).get<bool>();
+  point.targets = json.at(9).get<int64_t>();
   for (const Json& state : json.at(8)) {
     const auto& binary = state.get_binary();
     point.callbacks.emplace_back(binary.begin(), binary.end());

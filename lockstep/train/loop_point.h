@@ -17,7 +17,7 @@ struct LoopPoint {
   bool after_update = true;
   // The step's own, which callbacks are still to be told.
   double loss = 0;
-  int64_t samples = 0;
+  int64_t samples = 0, targets = -1;
   // With that step.
   RunningLoss since_log, of_epoch;
   int64_t counted = 0, uncounted = 0, uncounted_steps = 0;

@@ -69,9 +69,9 @@ class PreparedOptimizer {
   PreparedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
       : optimizer_(optimizer), state_(std::move(state)) {}
 
-  // Nothing within an accumulation.
+  // Nothing within an accumulation; before each backward, or behind each step().
   void zero_grad() {
-    if (state_->synchronizes()) optimizer_.zero_grad();
+    if (!state_->has_begun()) optimizer_.zero_grad();
   }
   // Nothing within an accumulation. Clips the gradients to a global norm first, where one is given.
   // Whether a step was taken; in fp16 one with infinite gradients is not. Collective in fp16.

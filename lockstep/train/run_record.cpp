@@ -22,12 +22,15 @@ void RunRecord::starts(std::chrono::steady_clock::time_point command) {
 }
 
 void RunRecord::on_step(const TrainerState&, const StepResult& result) {
-  const at::Tensor means =
-      at::tensor({result.loss, static_cast<double>(result.samples)}, at::kDouble);
-  comm_.all_reduce(means, ReduceOp::kAvg);
+  RunningLoss mine;
+  mine.add(result.loss, result.counted());
+  const at::Tensor sums =
+      at::tensor({mine.loss, mine.samples, static_cast<double>(result.samples)}, at::kDouble);
+  comm_.all_reduce(sums);
+  const double* all = sums.const_data_ptr<double>();
   ++result_.steps;
-  result_.losses.push_back(means[0].item<double>());
-  result_.samples += std::llround(means[1].item<double>() * comm_.size());
+  result_.losses.push_back(all[1] > 0 ? all[0] / all[1] : 0);
+  result_.samples += std::llround(all[2]);
   const StepTimes& times = result.times;
   const std::array<double, kStepParts.size()> parts{times.data, times.forward, times.backward,
                                                     times.waiting, times.optimizer};

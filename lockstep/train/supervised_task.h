@@ -17,6 +17,7 @@
 #include "lockstep/train/activation_plan.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/model_on_ranks.h"
+#include "lockstep/train/step_batches.h"
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
@@ -25,7 +26,7 @@
 namespace lockstep {
 
 // M is a module holder, D a data set; Loss is called as loss(model, batch), where model(...) is the
-// model's forward, and gives LossOutput (text_loss.h). All that is referred to must outlive the
+// model's forward, and gives LossOutput (text_loss.h); it may count targets (CountsTargets). All that is referred to must outlive the
 // task. One thread, the communicator's.
 template <typename M, data::Dataset D, typename Loss>
 class SupervisedTask {
@@ -46,7 +47,9 @@ class SupervisedTask {
   explicit SupervisedTask(Parts parts)
       : parts_(std::move(parts)),
         batches_per_step_(batches_per_step(strategy(), parts_.run.comm())),
-        first_rate_(parts_.run.optimizer().param_groups().front().options().get_lr()) {
+        first_rate_(parts_.run.optimizer().param_groups().front().options().get_lr()),
+        data_ranks_(CountsTargets<Loss, data::BatchOf<D>> ? strategy().data_ranks(parts_.run.comm())
+                                                          : parts_.run.comm()) {
     strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
@@ -103,19 +106,26 @@ class SupervisedTask {
     parts_.run.optimizer().zero_grad();
     StepResult result;
     RunningLoss loss;
-    for (int64_t i = 0; i < batches_per_step_; ++i) {
+    const auto next = [&]() -> data::BatchOf<D>& {
       clock.data([&] {
         if (!std::exchange(first_, false)) ++*batches_;
       });
+      return **batches_;
+    };
+    // Without targets they count alike: a step of several takes whole batches (LogicalSampler).
+    StepBatches<data::BatchOf<D>, Loss, decltype(next)> batches(
+        parts_.loss, next, std::vector<int64_t>(static_cast<size_t>(batches_per_step_), 1),
+        data_ranks_, batches_per_step_);
+    while (batches.next()) {
       const LossOutput output =
-          clock.forward([&] { return compute_loss(parts_.model, **batches_); });
-      clock.backward([&] { strategy().backward(output.loss); });
-      const int64_t samples = strategy().counts_batches() ? output.labels.numel() : 0;
-      loss.add(output.loss.template item<double>(), samples);
-      result.loss = output.loss.template item<double>();
-      result.samples += samples;
+          clock.forward([&] { return compute_loss(parts_.model, batches.batch()); });
+      clock.backward([&] { strategy().backward(batches.weighed(output.loss)); });
+      loss.add(output.loss.template item<double>(), batches.counted());
+      if (strategy().counts_batches()) result.samples += output.labels.numel();
     }
-    if (batches_per_step_ > 1 && loss.samples > 0) result.loss = loss.loss / loss.samples;
+    result.loss = loss.samples > 0 ? loss.loss / loss.samples : 0;
+    if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
+      result.targets = strategy().counts_batches() ? static_cast<int64_t>(loss.samples) : 0;
     clock.optimizer([&] { parts_.run.step(result, {.max_norm = parts_.max_norm}); });
     result.times = clock.times();
     result.activations = clock.activations();
@@ -133,8 +143,9 @@ class SupervisedTask {
 
   Parts parts_;
   int64_t batches_per_step_;
-  double first_rate_;  // where no other is given
-  int64_t step_ = 0;   // the next one, of the run
+  double first_rate_;        // where no other is given
+  Communicator data_ranks_;  // that have data of their own, where Loss counts targets
+  int64_t step_ = 0;         // the next one, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
   bool first_ = false;
   bool counted_ = false;  // a forward's memory

@@ -103,6 +103,7 @@ LoopPoint TrainLoop::counted(const StepResult& result) const {
                   .after_update = true,
                   .loss = result.loss,
                   .samples = result.samples,
+                  .targets = result.targets,
                   .since_log = since_log_,
                   .of_epoch = of_epoch_,
                   .counted = counted_,
@@ -110,8 +111,8 @@ LoopPoint TrainLoop::counted(const StepResult& result) const {
                   .uncounted_steps = uncounted_steps_ + 1,
                   .evaluated_step = evaluated_step_,
                   .callbacks = {}};
-  point.since_log.add(result.loss, result.samples);
-  point.of_epoch.add(result.loss, result.samples);
+  point.since_log.add(result.loss, result.counted());
+  point.of_epoch.add(result.loss, result.counted());
   ++point.state.step;
   ++point.state.step_in_epoch;
   point.state.samples = counted_ + point.uncounted * comm_.size();  // until they are counted
@@ -129,6 +130,7 @@ LoopPoint TrainLoop::point() const {
           .after_update = false,
           .loss = 0,
           .samples = 0,
+          .targets = -1,
           .since_log = since_log_,
           .of_epoch = of_epoch_,
           .counted = state_.samples,
@@ -161,7 +163,11 @@ void TrainLoop::go_on_at(const LoopPoint& point) {
   uncounted_steps_ = point.uncounted_steps;
   evaluated_step_ = point.evaluated_step;
   if (point.after_update)
-    finishing_ = {.loss = point.loss, .samples = point.samples, .times = {}, .activations = 0};
+    finishing_ = {.loss = point.loss,
+                  .samples = point.samples,
+                  .targets = point.targets,
+                  .times = {},
+                  .activations = 0};
 }
 
 void TrainLoop::finish_step(const StepResult& result) {

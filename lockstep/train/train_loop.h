@@ -33,8 +33,11 @@ struct StepTimes {
 
 // One step as this rank saw it.
 struct StepResult {
-  double loss = 0;       // mean over this rank's batch
-  int64_t samples = 0;   // of this rank's batch
+  double loss = 0;      // mean over this rank's batch
+  int64_t samples = 0;  // of this rank's batch
+  // What the loss is the mean of, where these are not the samples (CountsTargets); -1: they are.
+  int64_t targets = -1;
+  int64_t counted() const { return targets < 0 ? samples : targets; }
   StepTimes times = {};  // zeros where the task does not measure them
   // Seconds without those that this rank was in calls of communicators; TrainLoop measures it.
   double own = 0;
@@ -55,7 +58,7 @@ struct TrainTask {
   std::function<Metrics(int64_t step)> figures = {};
 };
 
-// Losses and rates are over all ranks, weighted by samples.
+// Losses and rates are over all ranks, losses weighted by StepResult::counted().
 struct LogEvent {
   double loss = 0;           // mean over the steps since the last log
   double samples_per_s = 0;  // over the same

@@ -25,6 +25,7 @@
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/flat/module_pointer.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/checkpointing.h"
@@ -32,6 +33,7 @@
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/replica_check.h"
 #include "lockstep/train/run_state.h"
+#include "lockstep/train/step_batches.h"
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/straggler.h"
 #include "lockstep/train/strategy.h"
@@ -45,10 +47,21 @@ namespace lockstep {
 // M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator;
 // data::Collated (data/collated.h) makes one of samples and a function. Loss: the compute_loss
 // hook, called as loss(model, batch) with the wrapped model in training and the bare one in
-// evaluation, where model(...) is the model's forward; gives LossOutput. The default is for
-// BertClassifier and TextBatch. One thread, the communicator's; every call is collective.
-template <typename M, data::Dataset D, typename Loss = TextClassificationLoss>
+// evaluation, where model(...) is the model's forward; gives LossOutput, and where its loss is a mean over
+// other things than samples says of how many (CountsTargets, text_loss.h). A step's gradient is that of one
+// batch of all its samples or targets, however they lie in micro-batches and, targets, on ranks. The default
+// is for BertClassifier and TextBatch. One thread, the communicator's; every call is collective.
+template <typename M, typename D, typename Loss = TextClassificationLoss>
 class Trainer {
+  static_assert(ModulePointer<M>, "Trainer<M, D, Loss>: M is a module holder (TORCH_MODULE)");
+  static_assert(data::Dataset<D>,
+                "Trainer<M, D, Loss>: D is a data set with size() and a const "
+                "batch(std::span<const int64_t> indices) (data/dataset.h)");
+  static_assert(
+      !data::Dataset<D> || LossFor<Loss, M, D>,
+      "Trainer<M, D, Loss>: loss(model, batch) must give a LossOutput (train/text_loss.h); "
+      "the default Loss is for a BertClassifier and TextBatch alone");
+
  public:
   struct Parts {
     M model;  // rank 0's parameters go to all
@@ -166,7 +179,7 @@ class Trainer {
   };
   struct Forwarded {
     EvalPrediction prediction;
-    double loss = 0;  // mean over samples
+    double loss = 0;  // mean over samples or targets
     int64_t batches = 0;
     double seconds = 0;
   };
@@ -276,7 +289,7 @@ class Trainer {
   }
 
   StepResult step(Run& run) {
-    // With logical ranks each batch is a mean of its own.
+    // Of logical ranks' batches the strategy takes the mean; others are added up.
     const bool logical = parts_.strategy->logical_ranks() > 0;
     const int64_t group =
         std::min(logical ? batches_per_step_ : parts_.args.gradient_accumulation_steps, run.left);
@@ -285,23 +298,34 @@ class Trainer {
     Strategy& strategy = model_.strategy();
     StepClock clock(strategy, !std::exchange(counted_, true));
     run_.optimizer().zero_grad();
-    for (int64_t i = 0; i < group; ++i) {
-      std::optional<Accumulation> held;
-      if (!logical && i + 1 < group) held.emplace(model_.shared_strategy());
+    std::vector<int64_t> samples;
+    for (int64_t i = 0; i < group; ++i)
+      samples.push_back(run.loader.samples(run.loader.batches() - run.left + i));
+    const auto next = [&]() -> data::BatchOf<D>& {
       clock.data([&] {
         if (!std::exchange(run.at_first, false)) ++*run.batches;
       });
       --run.left;
-      const LossOutput output = clock.forward([&] { return compute_loss(model_, **run.batches); });
+      return **run.batches;
+    };
+    StepBatches<data::BatchOf<D>, Loss, decltype(next)> batches(
+        parts_.compute_loss, next, std::move(samples), data_ranks_, logical ? group : 1);
+    while (batches.next()) {
+      std::optional<Accumulation> held;
+      if (!logical && !batches.last()) held.emplace(model_.shared_strategy());
+      const LossOutput output =
+          clock.forward([&] { return compute_loss(model_, batches.batch()); });
       clock.backward([&] {
-        const at::Tensor loss = logical || group == 1 ? output.loss : output.loss.div(group);
+        const at::Tensor loss = batches.weighed(output.loss);
         strategy.backward(run_.scaler() ? run_.scaler()->scale(loss) : loss);
       });
-      sum.add(output.loss.template item<double>(), output.labels.size(0));
+      sum.add(output.loss.template item<double>(), batches.counted());
       // Ranks that work on one batch count it once.
       if (strategy.counts_batches()) result.samples += output.labels.size(0);
     }
-    result.loss = sum.loss / sum.samples;
+    result.loss = sum.samples > 0 ? sum.loss / sum.samples : 0;
+    if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
+      result.targets = strategy.counts_batches() ? static_cast<int64_t>(sum.samples) : 0;
     optim::set_learning_rate(run_.optimizer(), run.rates(run.step++));
     clock.optimizer([&] {
       StrategyStep options{.max_norm = {}, .scaler = run_.scaler()};
@@ -332,7 +356,13 @@ class Trainer {
     if (sampler.size() > 0) {
       data::Loader<D> loader(dataset, sampler,
                              {.batch_size = parts_.args.per_device_eval_batch_size});
-      for (auto& batch : loader) sum.add(compute_loss(parts_.model, batch));
+      for (auto& batch : loader) {
+        const LossOutput output = compute_loss(parts_.model, batch);
+        if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
+          sum.add(output, parts_.compute_loss.targets(batch));
+        else
+          sum.add(output, output.labels.size(0));
+      }
     }
     parts_.model->train(training);
     Forwarded result;

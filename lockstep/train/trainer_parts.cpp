@@ -51,7 +51,7 @@ double rounded(double value, int digits) {
 class TrainingLoss final : public TrainCallback {
  public:
   void on_step(const TrainerState&, const StepResult& result) override {
-    sum_.add(result.loss, result.samples);
+    sum_.add(result.loss, result.counted());
   }
   const RunningLoss& sum() const { return sum_; }
   std::string state() const override {
@@ -301,11 +301,10 @@ void tell_of_stop(Communicator& comm, const TrainingArguments& args, const Train
   });
 }
 
-void PredictionSum::add(const LossOutput& output) {
+void PredictionSum::add(const LossOutput& output, int64_t counted) {
   if (output.logits.defined()) logits_.push_back(output.logits.detach().to(at::kFloat).cpu());
   labels_.push_back(output.labels.cpu());
-  loss_ += output.loss.item<double>() * static_cast<double>(output.labels.size(0));
-  samples_ += output.labels.size(0);
+  loss_.add(output.loss.item<double>(), counted);
 }
 
 EvalPrediction PredictionSum::rows() const {
@@ -314,7 +313,7 @@ EvalPrediction PredictionSum::rows() const {
 }
 
 double PredictionSum::mean_loss(Communicator& comm) const {
-  const at::Tensor sums = at::tensor({loss_, static_cast<double>(samples_)}, at::kDouble);
+  const at::Tensor sums = at::tensor({loss_.loss, loss_.samples}, at::kDouble);
   comm.all_reduce(sums);
   const double* values = sums.const_data_ptr<double>();
   return values[1] > 0 ? values[0] / values[1] : 0;

@@ -12,6 +12,7 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/trainer_state.h"
 #include "lockstep/train/training_arguments.h"
 
 namespace torch::nn {
@@ -28,7 +29,7 @@ class Strategy;
 
 struct TrainOutput {
   int64_t global_step = 0;
-  double training_loss = 0;  // mean over all steps of this call, ranks and samples
+  double training_loss = 0;  // mean over all samples, or targets, of this call's steps on all ranks
   // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch.
   Metrics metrics = {};
   // The signal that ended it before its end (stop_signals.h), the same on all ranks; 0: none did.
@@ -97,15 +98,15 @@ void print_metrics(const Communicator& comm, const Metrics& metrics);
 // This rank's rows of a forward over a data set. Without logits (LossOutput) predictions are undefined.
 class PredictionSum {
  public:
-  void add(const LossOutput& output);
+  // `counted`: what the loss is the mean of.
+  void add(const LossOutput& output, int64_t counted);
   EvalPrediction rows() const;
-  // Over all ranks and samples. Collective.
+  // Over all that was counted, on all ranks. Collective.
   double mean_loss(Communicator& comm) const;
 
  private:
   std::vector<at::Tensor> logits_, labels_;
-  double loss_ = 0;
-  int64_t samples_ = 0;
+  RunningLoss loss_;
 };
 
 // Rank 0's on all ranks, which have as many rows. Collective.

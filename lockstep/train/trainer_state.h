@@ -28,10 +28,11 @@ struct TrainerState {
 
 // What this rank has added up: a mean over samples under way.
 struct RunningLoss {
-  double loss = 0;     // sum over samples
-  double samples = 0;  // of this rank
+  double loss = 0;     // sum over samples, or over what StepResult::targets counts
+  double samples = 0;  // of this rank; likewise
 
   void add(double mean, int64_t count) {
+    if (count == 0) return;  // the mean of nothing is no number
     loss += mean * static_cast<double>(count);
     samples += static_cast<double>(count);
   }

@@ -123,9 +123,8 @@ LockstepBackend::Work LockstepBackend::broadcast(Tensors& tensors,
   const Row row = row_to_move(only(tensors, "broadcast"));
   const int root = static_cast<int>(opts.rootRank);
   Task task = collective(OpType::BROADCAST, "lockstep:broadcast", tensors, {tensors}, opts);
-  task.steps = {[row, root](Communicator& comm, Site site) {
-    return comm.ibroadcast(row.wire, root, site);
-  }};
+  task.steps = {
+      [row, root](Communicator& comm, Site site) { return comm.ibroadcast(row.wire, root, site); }};
   if (row.copied && rank_ != root) task.finish = [row] { row.restore(); };
   return submit(std::move(task));
 }

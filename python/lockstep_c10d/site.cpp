@@ -40,10 +40,9 @@ std::string_view program_file(PyCodeObject* code) {
   }
   const std::string_view file(text, static_cast<size_t>(size));
   const auto& foreign = files().foreign_folders;
-  const bool foreigners =
-      file.starts_with('<') || std::any_of(foreign.begin(), foreign.end(), [&](const auto& folder) {
-        return file.starts_with(folder);
-      });
+  const bool foreigners = file.starts_with('<') ||
+                          std::any_of(foreign.begin(), foreign.end(),
+                                      [&](const auto& folder) { return file.starts_with(folder); });
   return foreigners ? std::string_view() : file;
 }
 

@@ -45,7 +45,8 @@ int run_one_of(const std::vector<NamedCommand>& commands, int argc, char** argv)
       return command.run({words.begin() + 1, words.end()});
     names.emplace_back(command.name);
   }
-  write_all(STDERR_FILENO, "lockstep: there is no command '" + (words.empty() ? std::string() : words[0]) +
+  write_all(STDERR_FILENO, "lockstep: there is no command '" +
+                               (words.empty() ? std::string() : words[0]) +
                                "' in this program, which has " + joined(names) + "\n");
   return 2;
 }

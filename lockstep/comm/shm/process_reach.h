@@ -20,8 +20,7 @@ class ProcessReach final : public rounds::Reach {
   // arena may be null. `pids`: Segment's, by rank. `hung_up` tells whether a rank's process is gone.
   // Throws Timeout, PeerLost.
   ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
-               std::vector<int32_t> pids, std::function<bool(int rank)> hung_up,
-               Deadline deadline);
+               std::vector<int32_t> pids, std::function<bool(int rank)> hung_up, Deadline deadline);
 
   std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const override;
   std::byte* peer(int rank, rounds::Window window) const override;

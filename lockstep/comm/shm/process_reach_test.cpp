@@ -44,9 +44,9 @@ TEST(ProcessReach, TheKernelSaysWhichProcessARankIs) {
   {
     const Segment segment = segment_of(store, 0);
     EXPECT_EQ(segment.pids(), std::vector<int32_t>(2, ::getpid()));
-    const ProcessReach reach(rounds::Region(segment.memory(), kShape), 0, nullptr, segment.pids(),
-                             [&](int rank) { return segment.hung_up(rank); },
-                             Deadline::seconds(60));
+    const ProcessReach reach(
+        rounds::Region(segment.memory(), kShape), 0, nullptr, segment.pids(),
+        [&](int rank) { return segment.hung_up(rank); }, Deadline::seconds(60));
     EXPECT_TRUE(reach.copies());
     uint64_t read = 0;
     reach.read(1, reinterpret_cast<uint64_t>(&word), reinterpret_cast<std::byte*>(&read),

@@ -29,8 +29,8 @@ std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::
   region.verify();
   const auto hung_up = [lines = segment.get()](int r) { return lines->hung_up(r); };
   const auto arena = open_arena(segment->take_arena(), rank, shape.size);
-  auto reach = std::make_unique<shm::ProcessReach>(region, rank, arena, segment->pids(), hung_up,
-                                                   deadline);
+  auto reach =
+      std::make_unique<shm::ProcessReach>(region, rank, arena, segment->pids(), hung_up, deadline);
 
   Capabilities capabilities = rounds::engine_capabilities();
   capabilities.backend = "shm";

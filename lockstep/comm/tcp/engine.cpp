@@ -70,9 +70,9 @@ Link* Engine::link_for(int peer) {
 }
 
 const Record* Engine::record(uint64_t sequence) const {
-  const auto it = std::lower_bound(
-      records_.begin(), records_.end(), sequence,
-      [](const auto& one, uint64_t wanted) { return one->sequence < wanted; });
+  const auto it =
+      std::lower_bound(records_.begin(), records_.end(), sequence,
+                       [](const auto& one, uint64_t wanted) { return one->sequence < wanted; });
   return it != records_.end() && (*it)->sequence == sequence ? it->get() : nullptr;
 }
 

@@ -124,10 +124,10 @@ class Engine final : private FrameListener, private Wire {
   };
   struct Peer {
     std::unique_ptr<Link> link;
-    bool departed = false;          // said goodbye
-    uint32_t events = 0;            // what epoll watches
-    bool dirty = false;             // has output that nobody tried to write yet
-    Record last;                    // the last collective that is known of it
+    bool departed = false;             // said goodbye
+    uint32_t events = 0;               // what epoll watches
+    bool dirty = false;                // has output that nobody tried to write yet
+    Record last;                       // the last collective that is known of it
     std::map<uint64_t, Record> ahead;  // those that this rank has not reached, by sequence
     std::optional<Record> differing;   // one that is another than this rank's
     std::set<uint64_t> started;        // keys of exchanges that this rank has not reached

@@ -28,8 +28,8 @@ class BadFrame : public Error {
 
 // Of links themselves; not seen by who uses them.
 inline constexpr auto kHello = static_cast<MessageKind>(128);  // body: who this is (hello.h)
-inline constexpr auto kReady =
-    static_cast<MessageKind>(129);  // body: whether it reads the other's memory, where the other's word is (hello.h)
+inline constexpr auto kReady = static_cast<MessageKind>(
+    129);  // body: whether it reads the other's memory, where the other's word is (hello.h)
 
 struct FrameHead {
   static constexpr uint32_t kMagic = 0x3252534c;  // "LSR2"

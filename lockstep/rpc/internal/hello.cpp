@@ -58,10 +58,9 @@ uint64_t show_word(Introduction& introduction) {
 // Whether that process has put `word` there.
 void look_for_word(Introduction& introduction, uint64_t word, uint64_t address) {
   introduction.proof = {address, word};
-  introduction.this_end_reads =
-      introduction.process.pid > 0 && address != 0 &&
-      can_read_process(introduction.process.pid, introduction.proof) &&
-      !has_ended(introduction.process);
+  introduction.this_end_reads = introduction.process.pid > 0 && address != 0 &&
+                                can_read_process(introduction.process.pid, introduction.proof) &&
+                                !has_ended(introduction.process);
   if (!introduction.this_end_reads) introduction.process.process.reset();
 }
 

@@ -15,8 +15,9 @@ using Proof = MemoryProof;
 
 // The process at the other end of a connection, as the kernel knows it.
 struct OtherProcess {
-  int64_t pid = 0;   // 0: of another host, or not to be seen from here
-  UniqueFd process;  // readable once it has ended (pidfd_open(2)); may be empty where the system has none (before Linux 5.3)
+  int64_t pid = 0;  // 0: of another host, or not to be seen from here
+  UniqueFd
+      process;  // readable once it has ended (pidfd_open(2)); may be empty where the system has none (before Linux 5.3)
 };
 
 // Of a connected Unix socket, who connected, or who listened; of another socket, nobody.

@@ -93,9 +93,9 @@ void Reaching::State::take_turn(Sought& sought) {
     error = std::current_exception();
   }
   std::vector<Waiting> over;
-  const auto ends = std::partition(
-      sought.waiting.begin(), sought.waiting.end(),
-      [again](const Waiting& one) { return again && !one.deadline.expired(); });
+  const auto ends =
+      std::partition(sought.waiting.begin(), sought.waiting.end(),
+                     [again](const Waiting& one) { return again && !one.deadline.expired(); });
   std::move(ends, sought.waiting.end(), std::back_inserter(over));
   sought.waiting.erase(ends, sought.waiting.end());
   for (const Waiting& one : over) one.then(error);

@@ -33,8 +33,9 @@ constexpr size_t kMostStrangers = 256;
 constexpr auto kStrangersTime = std::chrono::seconds(5);
 constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
-constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
-constexpr int kRefusalsBelieved = 3;   // of the secret, one after the other: a storm of strangers pushes some out
+constexpr int kAcceptedAtATime = 64;  // then it is the others' turn
+constexpr int kRefusalsBelieved =
+    3;  // of the secret, one after the other: a storm of strangers pushes some out
 
 }  // namespace
 
@@ -231,11 +232,11 @@ void Transport::State::admit(UniqueFd fd, bool local) {
     MutexLock lock(mutex);
     if (closed) return;
     const uint64_t id = ++last_meeting;
-    const uint64_t timer = reactor.at(
-        Reactor::Clock::now() + kStrangersTime, task_of([weak, id] {
-          if (const auto state = weak.lock())
-            state->refuse(id, "a stranger did not say who it is in time", false);
-        }));
+    const uint64_t timer =
+        reactor.at(Reactor::Clock::now() + kStrangersTime, task_of([weak, id] {
+                     if (const auto state = weak.lock())
+                       state->refuse(id, "a stranger did not say who it is in time", false);
+                   }));
     meetings.emplace(id, Meeting{stranger, timer});
     strangers.add(id, source);
     too_many = strangers.too_many();

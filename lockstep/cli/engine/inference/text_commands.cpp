@@ -93,8 +93,10 @@ std::string block(const std::string& name, const data::TextExample& example,
   const std::string line(kWide, '=');
   std::string text = line + "\n" + name + "\n" + words.text + example.text + "\n";
   if (example.pair) text += words.text + *example.pair + "\n";
-  if (example.label >= 0) text += words.truth + printable(labels[static_cast<size_t>(example.label)]) + "\n";
-  return text + words.predicted + printable(labels[static_cast<size_t>(answer)]) + "\n" + line + "\n";
+  if (example.label >= 0)
+    text += words.truth + printable(labels[static_cast<size_t>(example.label)]) + "\n";
+  return text + words.predicted + printable(labels[static_cast<size_t>(answer)]) + "\n" + line +
+         "\n";
 }
 
 // "1 (positive)", or "1" of a class that has no other name.

@@ -1,0 +1,219 @@
+// A step's gradient is that of one batch, however its samples and targets lie in micro-batches and on ranks.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/accelerator.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::accumulation_test {
+namespace {
+
+constexpr int64_t kPlaces = 5, kClasses = 3;
+
+// A linear layer of float64 that is the same wherever it is made.
+torch::nn::Linear make_net(int64_t out) {
+  torch::nn::Linear net(4, out);
+  net->to(at::kDouble);
+  const at::NoGradGuard no_grad;
+  net->weight.copy_(at::linspace(-0.8, 0.9, 4 * out, at::kDouble).view({out, 4}));
+  net->bias.zero_();
+  return net;
+}
+
+// Rows of kPlaces targets, of which many are missing: the first four rows have none at all.
+struct Rows {
+  at::Tensor input, target;
+  explicit Rows(int64_t count) {
+    input = at::arange(count * 4, at::kDouble).view({count, 4}).mul(1.7).sin();
+    target = at::arange(count * kPlaces, at::kLong).view({count, kPlaces}).remainder(kClasses);
+    for (int64_t row = 0; row < count; ++row)
+      target[row].slice(0, row < 4 ? 0 : row % kPlaces).fill_(-100);
+  }
+  int64_t size() const { return input.size(0); }
+  data::Batch batch(std::span<const int64_t> indices) const {
+    const at::Tensor rows =
+        at::tensor(at::ArrayRef<int64_t>(indices.data(), indices.size()), at::kLong);
+    return {input.index_select(0, rows), target.index_select(0, rows)};
+  }
+};
+
+// The mean over samples.
+struct SampleLoss {
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor output = model(batch.input);
+    return {output.pow(2).sum(1).mean(), output, batch.target.select(1, 0)};
+  }
+};
+
+// The mean over targets.
+struct TargetLoss {
+  int64_t targets(const data::Batch& batch) const {
+    return batch.target.ne(-100).sum().item<int64_t>();
+  }
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor output = model(batch.input);
+    return {
+        torch::nn::functional::cross_entropy(output.view({-1, kClasses}), batch.target.flatten()),
+        output, batch.target.select(1, 0)};
+  }
+};
+
+struct Way {
+  std::string strategy;
+  int ranks;
+  int64_t batch, accumulation;
+};
+
+struct Outcome {
+  at::Tensor weight;
+  double training_loss = 0, eval_loss = 0;
+};
+
+// After one step of all samples. With an epsilon that large Adam's step is proportional to the gradient.
+template <typename Loss>
+Outcome after_a_step(const Rows& rows, const Way& way) {
+  Outcome outcome;
+  const TestDirectory folder;
+  testing::run_threads(way.ranks, [&](Communicator& comm) {
+    torch::nn::Linear net = make_net(kPlaces * kClasses);
+    Trainer<torch::nn::Linear, Rows, Loss> trainer(
+        {.model = net,
+         .comm = comm,
+         .args = {.output_dir = folder.path().string(),
+                  .per_device_train_batch_size = way.batch,
+                  .per_device_eval_batch_size = 3,
+                  .gradient_accumulation_steps = way.accumulation,
+                  .num_train_epochs = 1,
+                  .learning_rate = 1,
+                  .weight_decay = 0,
+                  .adam_epsilon = 1e3,
+                  .max_grad_norm = 0,
+                  .lr_scheduler_type = "constant",
+                  .save_strategy = "no",
+                  .disable_tqdm = true},
+         .train_dataset = &rows,
+         .eval_dataset = &rows,
+         .strategy = make_strategy(way.strategy)});
+    const double eval_loss = *find_metric(trainer.evaluate(), "eval_loss");
+    const TrainOutput output = trainer.train();
+    EXPECT_EQ(output.global_step, 1);
+    if (comm.rank() == 0) outcome = {net->weight.detach().clone(), output.training_loss, eval_loss};
+  });
+  return outcome;
+}
+
+template <typename Loss>
+void expect_one_mean(const Rows& rows, const std::vector<Way>& ways) {
+  const Outcome one = after_a_step<Loss>(rows, {"ddp", 1, rows.size(), 1});
+  const at::Tensor moved = one.weight - make_net(kPlaces * kClasses)->weight;
+  ASSERT_GT(moved.abs().max().template item<double>(), 1e-5);
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.strategy + " on " + std::to_string(way.ranks) + ", batches of " +
+                 std::to_string(way.batch));
+    const Outcome other = after_a_step<Loss>(rows, way);
+    EXPECT_TRUE(at::allclose(other.weight, one.weight, 0, 1e-15))
+        << (other.weight - one.weight).abs().max();
+    EXPECT_NEAR(other.training_loss, one.training_loss, 1e-12);
+    EXPECT_NEAR(other.eval_loss, one.eval_loss, 1e-12);
+  }
+}
+
+TEST(Accumulation, MicroBatchesOfUnequalSizeAreOneBatch) {
+  expect_one_mean<SampleLoss>(Rows(14), {{"ddp", 1, 4, 4},
+                                         {"ddp", 1, 5, 3},
+                                         {"ddp", 2, 2, 4},
+                                         {"average", 2, 3, 3},
+                                         {"zero1", 2, 2, 4},
+                                         {"zero2", 2, 2, 4}});
+}
+
+// Micro-batches and ranks without a target included.
+TEST(Accumulation, UnequalTargetsAreOneBatch) {
+  expect_one_mean<TargetLoss>(Rows(14), {{"ddp", 1, 4, 4},
+                                         {"ddp", 1, 1, 14},
+                                         {"ddp", 2, 7, 1},
+                                         {"ddp", 2, 2, 4},
+                                         {"zero1", 2, 1, 7},
+                                         {"zero2", 2, 2, 4},
+                                         {"horovod", 2, 7, 1}});
+}
+
+TEST(Accumulation, LogicalRanksCountByTheirTargetsInTheSameBits) {
+  const Rows rows(16);
+  const Outcome one = after_a_step<TargetLoss>(rows, {"ddp", 1, 16, 1});
+  const Outcome alone = after_a_step<TargetLoss>(rows, {"logical4", 1, 4, 1});
+  EXPECT_TRUE(at::allclose(alone.weight, one.weight, 0, 1e-15));
+  EXPECT_TRUE(after_a_step<TargetLoss>(rows, {"logical4", 2, 4, 1}).weight.equal(alone.weight));
+}
+
+// At the end of an epoch there are fewer.
+TEST(Accumulation, AShorterOneOfTheAcceleratorIsOneBatch) {
+  const Rows rows(7);
+  const auto gradient_of = [&](int64_t batch, int64_t accumulation, int64_t steps) {
+    torch::nn::Linear net = make_net(2);
+    at::Tensor gradient;
+    testing::run_threads(1, [&](Communicator& comm) {
+      torch::optim::SGD sgd(net->parameters(), 0.0);
+      data::SequentialSampler sampler(rows.size());
+      data::Loader loader(rows, sampler, {.batch_size = batch});
+      Accelerator accelerator(comm, {.gradient_accumulation_steps = accumulation});
+      auto [model, optimizer, batches] = accelerator.prepare(net, sgd, loader);
+      int64_t taken = 0;
+      for (auto& one : batches) {
+        const auto guard = accelerator.accumulate(model);
+        optimizer.zero_grad();
+        accelerator.backward(model(one.input).pow(2).sum(1).mean());
+        taken += optimizer.step() ? 1 : 0;
+      }
+      EXPECT_EQ(taken, steps);
+      gradient = net->weight.grad().clone();
+    });
+    return gradient;
+  };
+  const at::Tensor one = gradient_of(7, 1, 1);
+  EXPECT_TRUE(at::allclose(gradient_of(1, 8, 1), one, 0, 1e-13));
+}
+
+TEST(Accumulation, TheAcceleratorTakesSharesOfBatchesThatCountUnequally) {
+  const Rows rows(14);
+  const auto loss_of = [](const at::Tensor& output, const at::Tensor& target) {
+    return torch::nn::functional::cross_entropy(
+        output.view({-1, kClasses}), target.flatten(),
+        torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+  };
+  const auto targets_of = [](const at::Tensor& target) {
+    return target.ne(-100).sum().item<double>();
+  };
+  torch::nn::Linear one = make_net(kPlaces * kClasses);
+  const double all = targets_of(rows.target);
+  (loss_of(one(rows.input), rows.target) / all).backward();
+  testing::run_threads(2, [&](Communicator& comm) {
+    torch::nn::Linear net = make_net(kPlaces * kClasses);
+    torch::optim::SGD sgd(net->parameters(), 0.0);
+    Accelerator accelerator(comm, {.gradient_accumulation_steps = 2});
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const int64_t begin[] = {4, 6, 7, 12, 14};  // of each rank's first and second batch
+    for (int64_t i = 2 * comm.rank(); i < 2 * comm.rank() + 2; ++i) {
+      const auto guard = accelerator.accumulate(model);
+      const at::Tensor target = rows.target.slice(0, begin[i], begin[i + 1]);
+      const double own = targets_of(target);
+      accelerator.backward(
+          loss_of(model(rows.input.slice(0, begin[i], begin[i + 1])), target) / own, own / all);
+    }
+    EXPECT_TRUE(at::allclose(net->weight.grad(), one->weight.grad(), 0, 1e-13));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::accumulation_test
