@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <exception>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -328,6 +331,7 @@ std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
   survive_sigpipe();
   auto group_options = c10d::ProcessGroupGloo::Options::create(options.timeout);
   group_options->threads = 1;  // the collectives of a communicator run one after another anyway
+  const auto adapter = c10::make_intrusive<StoreAdapter>(std::move(store), options.timeout);
   try {
     const auto interface = process_env()("GLOO_SOCKET_IFNAME");
     if (interface) {
@@ -344,14 +348,21 @@ std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
           "backend gloo leaves the loopback interface and does not authenticate its peers: use it "
           "on trusted networks only");
     }
-    auto adapter = c10::make_intrusive<StoreAdapter>(std::move(store), options.timeout);
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(adapter, options.rank, options.size,
                                                              group_options);
     return std::make_unique<GlooBackend>(std::move(group), options);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    rethrow(error, "connecting the ranks over gloo");
+    constexpr const char* kConnecting = "connecting the ranks over gloo";
+    if (adapter->lost()) std::rethrow_exception(adapter->lost());
+    // What this process itself lacks is no peer's doing.
+    const std::string text = error.what();
+    for (const int lacking : {EMFILE, ENFILE, ENOBUFS, ENOMEM}) {
+      if (text.find(std::strerror(lacking)) != std::string::npos)
+        throw system_error(kConnecting, lacking);
+    }
+    rethrow(error, kConnecting);
   }
 }
 
