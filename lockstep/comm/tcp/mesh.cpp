@@ -28,6 +28,7 @@ constexpr auto kStrangerTime = std::chrono::seconds(10);     // to answer the ch
 constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address before the next one
 constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
+constexpr auto kCrowdedPause = std::chrono::milliseconds(20);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
 constexpr size_t kMaxStrangers = 256;  // at most: wire::most_strangers()
 constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
@@ -224,7 +225,8 @@ class Gathering {
 
   void turn() {
     std::vector<pollfd> fds;
-    for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), POLLIN, 0});
+    const short incoming = accept_pause_.expired() ? POLLIN : 0;
+    for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), incoming, 0});
     for (const Candidate& c : candidates_) {
       const bool writes = !c.connected || !c.out.empty();
       fds.push_back({c.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
@@ -257,11 +259,16 @@ class Gathering {
     for (int i = 0; i < kAcceptedAtATime; ++i) {
       UniqueFd fd = acceptor_.next(listener);
       if (!fd && acceptor_.starved()) {
-        // Those who have proved nothing yet give way; without them it is this rank that cannot.
-        if (!drop_a_stranger()) throw system_error("tcp: accept", acceptor_.error());
-        continue;
+        // Who has proved nothing yet becomes a link soon, or gives way; without them it is this rank that cannot.
+        if (strangers_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
+        if (std::exchange(crowded_, true)) {
+          drop_a_stranger();
+          continue;
+        }
+        accept_pause_ = Deadline::after(kCrowdedPause);
       }
       if (!fd) return;
+      crowded_ = false;
       Candidate candidate{.fd = std::move(fd),
                           .peer = "?",
                           .id = ++last_id_,
@@ -438,6 +445,8 @@ class Gathering {
   Deadline next_look_ = Deadline::after(kLookPause);
   wire::Acceptor acceptor_{"tcp"};
   wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};
+  bool crowded_ = false;  // there was no descriptor for the connection that waits
+  Deadline accept_pause_ = Deadline::after({});
   uint64_t last_id_ = 0;
   int refusals_ = 0;
 };
