@@ -107,7 +107,7 @@ if(WAY STREQUAL "find_package")
   endforeach()
   # What only the command is made of, and what it alone needs.
   file(GLOB_RECURSE libraries "${work}/prefix/lib*/*lockstep_*")
-  if("${libraries}" MATCHES "lockstep_(bench|cli|engine|testing_network)[.]")
+  if("${libraries}" MATCHES "lockstep_(bench|cli|engine|tools|testing_network)[.]")
     message(FATAL_ERROR "A room of the command is installed: ${libraries}")
   endif()
   file(GLOB_RECURSE package "${work}/prefix/*/LockstepConfig.cmake")
