@@ -2,8 +2,8 @@
 # Those are the ROOTS, what pages and examples name, and what one of these includes, directly or not; the others are a room's own.
 cmake_policy(VERSION 3.22)
 set(queue ${ROOTS})
-file(GLOB_RECURSE pages "${SOURCE}/README.md" "${SOURCE}/docs/*.md" "${SOURCE}/examples/*.h" "${SOURCE}/examples/*.cpp")
-foreach(page IN LISTS pages)
+file(GLOB_RECURSE pages "${SOURCE}/docs/*.md" "${SOURCE}/examples/*.h" "${SOURCE}/examples/*.cpp")
+foreach(page IN LISTS pages ITEMS "${SOURCE}/README.md")
   file(STRINGS "${page}" lines REGEX "lockstep/[a-z0-9_/]+[.]h")
   foreach(line IN LISTS lines)
     string(REGEX MATCHALL "lockstep/[a-z0-9_/]+[.]h" named "${line}")

@@ -294,11 +294,13 @@ TEST(RunFlags, VariablesOfTorchrunAreDefaults) {
   const EnvLookup env = [](std::string_view name) -> std::optional<std::string> {
     if (name == "PET_NPROC_PER_NODE") return "4";
     if (name == "PET_MAX_RESTARTS") return "2";
+    if (name == "PET_LOG_DIR") return "";
     return std::nullopt;
   };
   const RunFlags flags = parse_run_flags({"--max-restarts=1", "x"}, env);
   EXPECT_EQ(flags.nproc, "4");
   EXPECT_EQ(flags.max_restarts, 1) << "a flag wins over a variable";
+  EXPECT_EQ(flags.log_dir, "") << "an empty variable is none";
 }
 
 TEST(RunFlags, WrongFlagsAreOneClearLine) {

@@ -83,12 +83,12 @@ TEST(MnistRecipe, AShortRunHasACurveWithItsRate) {
 }
 
 TEST(MnistRecipe, ABatchThatMemoryCannotHoldIsOneLine) {
-  constexpr int64_t kGiga = 1'000'000'000;
-  EXPECT_EQ(memory_refusal(64, 8 * kGiga, 2, 16 * kGiga), "");
-  const std::string refusal = memory_refusal(99'999'999'999, 9 * kGiga, 2, 16 * kGiga);
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(memory_refusal(64, 8 * kGiB, 2, 16 * kGiB), "");
+  const std::string refusal = memory_refusal(99'999'999'999, 9 * kGiB, 2, 16 * kGiB);
   EXPECT_THAT(refusal, ::testing::AllOf(::testing::HasSubstr("batch_size is 99999999999"),
-                                        ::testing::HasSubstr("9.0 GB of memory on a rank"),
-                                        ::testing::HasSubstr("2 ranks of this host have 16 GB")));
+                                        ::testing::HasSubstr("9.0 GiB of memory on a rank"),
+                                        ::testing::HasSubstr("2 ranks of this host have 16 GiB")));
   EXPECT_EQ(refusal.find('\n'), std::string::npos);
 }
 

@@ -132,7 +132,7 @@ int look_at_traces(const DoctorFlags& flags) {
   if (const std::string why = why_no_traces(flags.trace); !why.empty()) {
     TraceReport nothing;
     nothing.verdict = {why};
-    write_stdout(why + "\n");
+    write_for_people(why + "\n", {flags.json});
     write_json(flags, json_of(nothing));
     return 0;
   }

@@ -12,7 +12,8 @@ namespace lockstep::engine::closed_streams_mp_test {
 // Its exit code, or 128 + signal.
 int run_with(const std::string& closed, const Arguments& arguments) {
   SubprocessOptions options;
-  options.command = {"/bin/sh", "-c", "exec \"$0\" \"$@\" " + closed, LOCKSTEP_ENGINE};
+  const std::string program = arguments[0] == "train" ? LOCKSTEP_ENGINE : LOCKSTEP_TOOLS;
+  options.command = {"/bin/sh", "-c", "exec \"$0\" \"$@\" " + closed, program};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   const ExitStatus status = Subprocess(options).wait(Deadline::seconds(300));
   return status.signal == 0 ? status.exit_code : 128 + status.signal;

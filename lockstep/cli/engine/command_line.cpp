@@ -169,6 +169,10 @@ fs::path engine_program() {
   return self().parent_path() / "lockstep-engine";
 }
 
+fs::path tools_program() {
+  return self().parent_path() / "lockstep-tools";
+}
+
 std::string lockstep_command() {
   const fs::path prefix =
       self().parent_path().parent_path().parent_path();  // of libexec/lockstep/lockstep-engine

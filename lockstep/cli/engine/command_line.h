@@ -61,6 +61,8 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json);
 std::filesystem::path self();
 // The program of `lockstep train`, which stands beside this one, or is it.
 std::filesystem::path engine_program();
+// That of `lockstep compare`, which stands there too where it is built.
+std::filesystem::path tools_program();
 // How the user calls lockstep: its name if it is on PATH, else its path from here.
 std::string lockstep_command();
 // The path relative to the working directory where that is shorter.

@@ -232,6 +232,10 @@ TEST(TrainSummary, SaysWhereThingsAre) {
   EXPECT_THAT(text, HasSubstr("  best checkpoint   runs/x/checkpoints/best\n"));
   EXPECT_THAT(text,
               HasSubstr("  bin/lockstep predict --checkpoint runs/x --file /d/t10k --index 7\n"));
+  EXPECT_THAT(text, HasSubstr("  bin/lockstep compare --scaling 1,2 "));
+  EXPECT_THAT(train_summary({.result = result, .config = config, .compares = false}),
+              Not(HasSubstr("compare")))
+      << "after scripts/quickstart";
   result.evaluation.samples = 0;  // resumed where nothing was left
   EXPECT_THAT(train_summary({.result = result, .config = config, .backend = "shm"}),
               AllOf(Not(HasSubstr("97.35")), HasSubstr("The best test accuracy was 98.00 %")));

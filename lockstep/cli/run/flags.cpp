@@ -163,7 +163,7 @@ class RunParser {
         return word == flag.name || word.starts_with(flag.name + "=");
       };
       if (!flag.takes_value || std::any_of(words.begin(), words.end(), given)) continue;
-      if (const auto value = env(environment_name(flag.name)))
+      if (const auto value = env(environment_name(flag.name)); value && !value->empty())
         words.push_back(flag.name + "=" + *value);
     }
     refuse_contradictions(split.flags);

@@ -69,7 +69,8 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
                                   .config = config,
                                   .backend = backend,
                                   .built_in = plan.built_in,
-                                  .command = lockstep_command()})
+                                  .command = lockstep_command(),
+                                  .compares = std::filesystem::exists(tools_program())})
                 << std::flush;
     }
   });
@@ -133,6 +134,7 @@ int train_command(const Arguments& arguments) {
     if (const std::string finished = finished_text(plan); asked_to_resume && !finished.empty()) {
       const RunFolder folder{plan.config.output};
       if (!alone && job.rank != 0) return 0;
+      check_result_files({parsed.json});
       if (std::filesystem::exists(folder.result()))
         write_json(parsed.json, nlohmann::ordered_json::parse(read_small_file(folder.result())));
       if (!parsed.quiet) std::cout << finished << std::flush;

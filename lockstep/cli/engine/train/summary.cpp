@@ -25,7 +25,7 @@ std::string try_next(const TrainSummary& summary) {
   const std::string checkpoint = " --checkpoint " + shell_word(config.output);
   std::vector<std::string> lines{"eval" + checkpoint,
                                  "predict" + checkpoint + " " + summary.result.question};
-  if (recipe.name == "mnist") {
+  if (recipe.name == "mnist" && summary.compares) {
     lines.push_back("compare --scaling 1,2 --epochs 1 --data " +
                     shell_word(summary.built_in ? recipe.built_in : config.data));
   }
@@ -52,7 +52,7 @@ std::string scores(const Recipe& recipe, const TrainResult& result) {
 }  // namespace
 
 std::string train_summary(const TrainSummary& summary) {
-  const auto& [result, config, backend, built_in, command] = summary;
+  const auto& [result, config, backend, built_in, command, compares] = summary;
   const RunFolder folder{config.output};
   const std::string ranks = config.nproc == 1 ? "1 rank" : std::to_string(config.nproc) + " ranks";
   // Of a model that is divided the mesh says how; the strategy says what of the gradients beside it.

@@ -13,6 +13,7 @@ struct TrainSummary {
   std::string backend = {};
   bool built_in = false;     // trained on the recipe's built-in data set
   std::string command = {};  // how the user calls lockstep
+  bool compares = true;      // `lockstep compare` is built
 };
 
 // Several lines: how it went, where things are, what to try next. Pure.
