@@ -83,12 +83,12 @@ TEST(MnistRecipe, AShortRunHasACurveWithItsRate) {
 }
 
 TEST(MnistRecipe, ABatchThatMemoryCannotHoldIsOneLine) {
-  constexpr int64_t kGiga = 1'000'000'000;
+  constexpr int64_t kGiga = 1 << 30;
   EXPECT_EQ(memory_refusal(64, 8 * kGiga, 2, 16 * kGiga), "");
   const std::string refusal = memory_refusal(99'999'999'999, 9 * kGiga, 2, 16 * kGiga);
   EXPECT_THAT(refusal, ::testing::AllOf(::testing::HasSubstr("batch_size is 99999999999"),
-                                        ::testing::HasSubstr("9.0 GB of memory on a rank"),
-                                        ::testing::HasSubstr("2 ranks of this host have 16 GB")));
+                                        ::testing::HasSubstr("9.0 GiB of memory on a rank"),
+                                        ::testing::HasSubstr("2 ranks of this host have 16 GiB")));
   EXPECT_EQ(refusal.find('\n'), std::string::npos);
 }
 
