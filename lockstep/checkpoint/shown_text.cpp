@@ -6,7 +6,10 @@ namespace lockstep {
 
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 80;
-  return "'" + printable(text, kMost) + "'";
+  std::string quoted(1, '\'');
+  quoted += printable(text, kMost);
+  quoted += '\'';
+  return quoted;
 }
 
 }  // namespace lockstep

@@ -228,7 +228,10 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   std::optional<int64_t> activations;
   const int64_t there = memory_there();
   if (strategy.has_whole_parameters()) {
-    activations = parts.plan_activations(there / comm.local_size());
+    // Hosts may have unequal memory, and all ranks try the same.
+    const at::Tensor least = at::full({1}, there / comm.local_size(), at::kLong);
+    comm.all_reduce(least, ReduceOp::kMin);
+    activations = parts.plan_activations(least.item<int64_t>());
     check_fits(comm, config, strategy, parts.run.optimizer(), *activations, there);
   }
   std::shared_ptr<MemoryCallback> memory;

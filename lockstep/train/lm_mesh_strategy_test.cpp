@@ -578,7 +578,8 @@ TEST_F(LmMesh, TheTrainerLogsWhatRoutersDo) {
     return figures;
   };
   const Metrics one = first({""}), mesh = first({"data=2,expert=2", 4, 1, 4});
-  ASSERT_EQ(one.size(), 2u * 8);
+  ASSERT_EQ(one.size(), 1u + 2u * 8);
+  EXPECT_EQ(one.front().first, "learning_rate");
   ASSERT_EQ(mesh.size(), one.size());
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_EQ(mesh[i].first, one[i].first);

@@ -42,22 +42,29 @@ std::string from_binary(const Json& json) {
   return {json.get_binary().begin(), json.get_binary().end()};
 }
 
-// What is kept of a loop: its point, and the streams of a strategy that has some of its own.
+// What is kept of a loop: its point, the streams of a strategy that has some of its own, and what the log of its last
+// step is still to say.
 struct Place {
   std::string point;
   std::string streams;
   int64_t stream_count = 0;
+  std::optional<double> grad_norm = {};
 };
 
 std::string to_bytes(const Place& place) {
   std::string bytes;
-  Json::to_cbor(Json{binary(place.point), binary(place.streams), place.stream_count}, bytes);
+  const Json norm = place.grad_norm ? Json(*place.grad_norm) : Json();
+  Json::to_cbor(Json{binary(place.point), binary(place.streams), place.stream_count, norm}, bytes);
   return bytes;
 }
 
 Place place_from(const std::string& bytes) try {
   const Json json = Json::from_cbor(bytes);
-  return {from_binary(json.at(0)), from_binary(json.at(1)), json.at(2).get<int64_t>()};
+  Place place{.point = from_binary(json.at(0)),
+              .streams = from_binary(json.at(1)),
+              .stream_count = json.at(2).get<int64_t>()};
+  if (!json.at(3).is_null()) place.grad_norm = json.at(3).get<double>();
+  return place;
 } catch (const Json::exception& error) {
   throw DataError(std::string(kSource) + " is damaged: " + error.what());
 }
@@ -196,6 +203,8 @@ void ModelOnRanks::put_back(const at::Tensor& state) {
   try {
     const Json extra = Json::from_cbor(rank.extra);
     place_ = from_binary(extra.at(0));
+    // The latest step may have been a later one.
+    parts_.strategy->set_grad_norm(place_from(place_).grad_norm);
     if (scaler_)
       scaler_->load_state(scaler_state_from_json(extra.at(1).get<std::string>(), kSource));
   } catch (const Json::exception& error) {
@@ -244,7 +253,10 @@ int64_t ModelOnRanks::goes_on_at() const {
 std::string ModelOnRanks::place() const {
   if (loop_ == nullptr) return place_;
   const LoopPoint point = result_ ? loop_->point_after(*result_) : loop_->point();
-  Place kept{.point = to_bytes(point), .streams = {}, .stream_count = 0};
+  Place kept{.point = to_bytes(point),
+             .streams = {},
+             .stream_count = 0,
+             .grad_norm = parts_.strategy->own_grad_norm()};
   if (parts_.strategy->logical_ranks() > 0) {
     const at::Tensor streams = parts_.strategy->random_states();
     kept.streams = bytes_of(streams);

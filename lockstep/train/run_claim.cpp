@@ -15,13 +15,16 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/file_lock.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kPatience = 30;  // seconds; an agent that is stopped ends its ranks within 16
+// Seconds. An agent that is stopped ends its ranks within 16; a server of files lets go of what a host held that is
+// gone within 90 (NFSv4).
+constexpr double kPatience = 30, kPatienceElsewhere = 120;
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kLongest = 4096;
 
@@ -34,6 +37,7 @@ std::string host_name() {
 struct Holder {
   std::string text = "another process";
   std::string job;
+  bool elsewhere = false;  // on another host
 };
 
 Holder holder_of(int fd) {
@@ -44,8 +48,9 @@ Holder holder_of(int fd) {
   Holder holder;
   try {
     const auto host = json.at("host").get<std::string>();
+    holder.elsewhere = host != host_name();
     holder.text = "process " + std::to_string(json.at("pid").get<int64_t>()) +
-                  (host == host_name() ? "" : " on host " + host);
+                  (holder.elsewhere ? " on host " + printable(host, 80) : "");
     holder.job = json.at("job").get<std::string>();
   } catch (const nlohmann::json::exception&) {  // about to be written
   }
@@ -74,7 +79,8 @@ RunClaim::RunClaim(const fs::path& folder, const EnvLookup& env)
 
 void RunClaim::take(const fs::path& folder, const EnvLookup& env) {
   const std::string job = job_id(env);
-  const Deadline patience = Deadline::seconds(kPatience);
+  const Deadline here = Deadline::seconds(kPatience),
+                 elsewhere = Deadline::seconds(kPatienceElsewhere);
   while (true) {
     fd_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     // Another user's; most file systems give its lock all the same.
@@ -87,7 +93,7 @@ void RunClaim::take(const fs::path& folder, const EnvLookup& env) {
       continue;  // who had it has just removed it
     }
     const Holder holder = holder_of(fd_.get());
-    if (job.empty() || holder.job != job || patience.expired())
+    if (job.empty() || holder.job != job || (holder.elsewhere ? elsewhere : here).expired())
       throw InvalidArgument("output " + folder.string() + " is in use: " + holder.text +
                             " is training there; wait for its end, or give another output");
     std::this_thread::sleep_for(kPause);

@@ -16,7 +16,8 @@ class RunClaim {
  public:
   // Makes the folder where it is missing, and tries what a run will need there (OutputFolder, try_series()). Throws
   // InvalidArgument, in one line, where that cannot be, or where another process has the folder; one of this process's
-  // own job, an attempt before this one that may still be about to end, is waited for, 30 s at most.
+  // own job, an attempt before this one that may still be about to end, is waited for, 30 s at most, and 120 s where it
+  // was on another host.
   RunClaim(const std::filesystem::path& folder, const EnvLookup& env);
   RunClaim(const RunClaim&) = delete;
   RunClaim& operator=(const RunClaim&) = delete;

@@ -75,7 +75,8 @@ void check_keys(const json& object, const std::string& source,
   std::vector<Unknown> unknown;
   for (const auto& item : object.items()) {
     if (std::find(names.begin(), names.end(), item.key()) == names.end())
-      unknown.push_back({"'" + printable(item.key(), 80) + "'", nearest_name(item.key(), names)});
+      unknown.push_back({std::string("'").append(printable(item.key(), 80)).append("'"),
+                         nearest_name(item.key(), names)});
   }
   if (unknown.empty()) return;
   const std::string& near = unknown.front().near;

@@ -124,6 +124,9 @@ class Strategy {
   // The gradients' global norm before clipping, of the last step(), where clipping has computed it: as any rank knows
   // it, since one that has come for another has taken no step yet.
   std::optional<double> grad_norm();
+  // This rank's part of it, and that of a rank which goes back to an earlier step. Neither communicates.
+  std::optional<double> own_grad_norm() const { return grad_norm_; }
+  void set_grad_norm(std::optional<double> norm) { grad_norm_ = norm; }
   // Whether grad() is the whole gradient after backward, on every rank, for whoever looks at it; where
   // not, clipping is the step's alone.
   virtual bool has_whole_gradients() const { return true; }

@@ -22,6 +22,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/report/jsonl.h"
+#include "lockstep/report/run_report.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/checkpointing.h"
@@ -207,6 +208,7 @@ namespace {
 std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
   std::vector<std::string> parts{RunFolder{}.metrics().string(),
                                  RunFolder{}.memory().string(),
+                                 in_chinese(RunFolder{}.memory()).string(),
                                  RunFolder{}.job().string(),
                                  "last",
                                  "best",

@@ -149,7 +149,7 @@ TEST_F(TrainerTest, AFormerRunStays) {
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous", 4)));
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous-1", 2)));
   for (const char* name : {"metrics.jsonl", "previous/metrics.jsonl", "previous-1/metrics.jsonl",
-                           "memory.svg", "previous/memory.svg"})
+                           "memory.svg", "previous/memory.svg", "previous/memory_zh.svg"})
     EXPECT_TRUE(fs::exists(folder_ / name)) << name;
 }
 

@@ -45,6 +45,8 @@ void put_in_place(const fs::path& fresh, const fs::path& path) {
     fail(path, error);
   const fs::path previous = beside(path, ".previous");
   std::error_code unknown;
+  // Of an attempt that was given up: what is there stays where it is.
+  if (!fs::exists(fs::symlink_status(fresh, unknown))) fail(path, ENOENT);
   if (!fs::exists(fs::symlink_status(path, unknown))) {
     rename_or_fail(fresh, path);
     remove_tree(previous);
