@@ -1,5 +1,6 @@
 #include "lockstep/wire/strangers.h"
 
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -79,6 +80,9 @@ UniqueFd Acceptor::next(int listener) {
     const int error = errno;
     if (error == EINTR || error == ECONNABORTED) continue;
     if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return fd;
+    // The kernel wants a descriptor before it looks whether anybody waits.
+    pollfd waiting{listener, POLLIN, 0};
+    if (::poll(&waiting, 1, 0) <= 0) return fd;
     error_ = error;
     if (worth_a_line(++failures_))
       log_warning(where_ + ": a connection waits, since it cannot be accepted (number " +
