@@ -86,6 +86,8 @@ TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
   reaching.reach(peer(2), soon(), answers.of("other"));
   EXPECT_EQ(answers.wait("other"), "reached");
   EXPECT_EQ(answers.wait("impatient"), "late");
+  for (const Deadline deadline = soon(); turns < 2 && !deadline.expired();)
+    std::this_thread::yield();
   EXPECT_GE(turns, 2);
   wakes = true;
   EXPECT_EQ(answers.wait("patient"), "reached");

@@ -106,10 +106,11 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
       EXPECT_TRUE(acceptor.starved());
     }
     none.give_one();
-    EXPECT_TRUE(acceptor.next(listener.get()));
+    const UniqueFd accepted = acceptor.next(listener.get());
+    EXPECT_TRUE(accepted);
     EXPECT_FALSE(acceptor.starved());
     EXPECT_FALSE(acceptor.next(listener.get())) << "nobody else waits";
-    EXPECT_FALSE(acceptor.starved());
+    EXPECT_FALSE(acceptor.starved()) << "although no descriptor is left";
   }
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;

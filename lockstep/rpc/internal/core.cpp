@@ -110,6 +110,13 @@ Core::~Core() = default;
 void Core::start() {
   // A link may outlive nothing of the core's: handlers hold it weakly.
   const std::weak_ptr<Core> weak = weak_from_this();
+  // Before the transport: messages come as soon as that is there.
+  reaching_ = std::make_unique<Reaching>([weak](const Peer& peer, Deadline deadline) {
+    const auto core = weak.lock();
+    if (!core) throw Cancelled("the agent of a reference was shut down");
+    core->check_owner(peer);
+    core->link_of(peer.name, deadline, &peer);
+  });
   TransportOptions options{.name = options_.name, .listen = options_.listen};
   options.limits.queued_bytes = options_.queued_bytes;
   transport_ = std::make_unique<Transport>(
@@ -123,12 +130,6 @@ void Core::start() {
                                 if (const auto core = weak.lock()) core->lost(link, why);
                               }},
       Deadline::after(options_.timeout));
-  reaching_ = std::make_unique<Reaching>([weak](const Peer& peer, Deadline deadline) {
-    const auto core = weak.lock();
-    if (!core) throw Cancelled("the agent of a reference was shut down");
-    core->check_owner(peer);
-    core->link_of(peer.name, deadline, &peer);
-  });
   keep_leases();
   board_ = trace::CallBoard::inherit(process_env());
   if (!board_) return;
