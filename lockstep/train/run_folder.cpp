@@ -101,7 +101,7 @@ std::vector<NamedJob> jobs_of(const EnvLookup& env) {
 }
 
 // An id may be any bytes, and JSON may not.
-std::string printable(const std::string& id) {
+std::string shown_id(const std::string& id) {
   const bool plain = std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c < 127; });
   return plain ? id : "hex-" + to_hex(id);
 }
@@ -114,7 +114,7 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
 
 std::string job_id(const EnvLookup& env) {
   const std::vector<NamedJob> jobs = jobs_of(env);
-  return jobs.empty() ? "" : printable(jobs.front().name);
+  return jobs.empty() ? "" : shown_id(jobs.front().name);
 }
 
 bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
@@ -123,13 +123,13 @@ bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
   const std::vector<NamedJob> jobs = jobs_of(env);
   return json.is_object() && std::any_of(jobs.begin(), jobs.end(), [&json](const NamedJob& job) {
            const auto left = json.find(job.key);
-           return job.again && left != json.end() && *left == printable(job.name);
+           return job.again && left != json.end() && *left == shown_id(job.name);
          });
 }
 
 void name_job(const fs::path& root, const EnvLookup& env) {
   nlohmann::json json;
-  for (const NamedJob& job : jobs_of(env)) json[job.key] = printable(job.name);
+  for (const NamedJob& job : jobs_of(env)) json[job.key] = shown_id(job.name);
   if (!json.empty()) write_file_aside(RunFolder{root}.job(), json.dump() + "\n");
 }
 

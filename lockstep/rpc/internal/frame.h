@@ -32,7 +32,7 @@ inline constexpr auto kReady = static_cast<MessageKind>(
     129);  // body: whether it reads the other's memory, where the other's word is (hello.h)
 
 struct FrameHead {
-  static constexpr uint32_t kMagic = 0x3252534c;  // "LSR2"
+  static constexpr uint32_t kMagic = 0x3352534c;  // "LSR3"
   uint32_t magic = kMagic;
   MessageKind kind = MessageKind::kRequest;
   uint8_t zeros[3] = {};
