@@ -68,24 +68,42 @@ void start_folder(const RunFolder& folder, const std::string& config_json,
   write_file_aside(folder.config(), config_json);
 }
 
-// The bytes that the processes of this host may have, at most.
-int64_t memory_there() {
-  const auto installed = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+// The bytes that so many ranks of this host, this one among them, may have together, at most.
+struct Allowance {
+  int64_t bytes = 0;
+  int ranks = 1;
+  int64_t share() const { return bytes / ranks; }
+};
+
+// Ranks of a host share its memory, and those of a control group its limit. Collective.
+Allowance memory_there(Communicator& comm) {
+  const Allowance host{
+      .bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE),
+      .ranks = comm.local_size()};
   const auto limit = memory_limit();
-  return limit ? std::min(installed,
-                          static_cast<int64_t>(std::min<uint64_t>(limit->bytes, INT64_MAX)))
-               : installed;
+  const at::Tensor own = at::full({1, 2}, comm.node_rank(), at::kLong);
+  own.mutable_data_ptr<int64_t>()[1] = limit ? static_cast<int64_t>(limit->id) : -1;
+  const at::Tensor all = comm.all_gather(own);
+  if (!limit) return host;
+  Allowance group{.bytes = static_cast<int64_t>(std::min<uint64_t>(limit->bytes, INT64_MAX)),
+                  .ranks = 0};
+  const auto* const mine = own.const_data_ptr<int64_t>();
+  const auto* const rows = all.const_data_ptr<int64_t>();
+  for (int64_t r = 0; r < comm.size(); ++r)
+    group.ranks += std::equal(mine, mine + 2, rows + 2 * r) ? 1 : 0;
+  return group.share() < host.share() ? group : host;
 }
 
 // Before the kernel kills whom it likes. All ranks throw, or none.
 void check_fits(Communicator& comm, const TrainConfig& config, const Strategy& strategy,
-                const torch::optim::Optimizer& optimizer, int64_t activations, int64_t there) {
+                const torch::optim::Optimizer& optimizer, int64_t activations,
+                const Allowance& there) {
   StepMemory memory = strategy.planned_memory(optimizer);
   memory.activations = activations;
   const at::Tensor most = at::full({1}, memory.total(), at::kLong);
   comm.all_reduce(most, ReduceOp::kMax);
   const std::string refusal =
-      memory_refusal(config.batch_size, most.item<int64_t>(), comm.local_size(), there);
+      memory_refusal(config.batch_size, most.item<int64_t>(), there.ranks, there.bytes);
   const at::Tensor refused = at::full({1}, refusal.empty() ? 0 : 1, at::kLong);
   comm.all_reduce(refused, ReduceOp::kMax);
   if (refused.item<int64_t>() == 0) return;
@@ -226,10 +244,10 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   }
   // On all ranks, as they share what a forward may send.
   std::optional<int64_t> activations;
-  const int64_t there = memory_there();
   if (strategy.has_whole_parameters()) {
+    const Allowance there = memory_there(comm);
     // Hosts may have unequal memory, and all ranks try the same.
-    const at::Tensor least = at::full({1}, there / comm.local_size(), at::kLong);
+    const at::Tensor least = at::full({1}, there.share(), at::kLong);
     comm.all_reduce(least, ReduceOp::kMin);
     activations = parts.plan_activations(least.item<int64_t>());
     check_fits(comm, config, strategy, parts.run.optimizer(), *activations, there);

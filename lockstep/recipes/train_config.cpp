@@ -6,6 +6,7 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/sampler.h"

@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/requeue_note.h"
 
