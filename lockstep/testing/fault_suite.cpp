@@ -280,7 +280,7 @@ std::vector<Fault> make_faults() {
       },
       {"all_reduce sum float32 x 100", "all_gather float32 x 300"}));
   // One of many that the others have under way long before, more than an engine remembers.
-  constexpr int kMany = 1000;
+  constexpr int kMany = 300;
   const auto start_many = [](Communicator& c, int another) {
     std::vector<Work> works;
     for (int i = 0; i < kMany; ++i)
