@@ -109,6 +109,8 @@ option(LOCKSTEP_UNITY "Compile a room's files together" ON)
 set(LOCKSTEP_TEST_ROOMS "" CACHE STRING "Rooms whose tests are built, for example core;store;comm; empty: all")
 if(LOCKSTEP_BUILD_TESTS)
   add_custom_target(lockstep_tests COMMENT "Every test program")
+  add_library(lockstep_test_parts OBJECT "${CMAKE_CURRENT_LIST_DIR}/lockstep_test_parts.cpp")
+  target_link_libraries(lockstep_test_parts PRIVATE GTest::gtest lockstep_flags)
 endif()
 
 function(lockstep_room)
@@ -228,7 +230,7 @@ function(lockstep_test_program name)
                                            RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
   target_compile_options(${name} PRIVATE ${LOCKSTEP_COLD_OPTIONS})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main
-                                        lockstep_flags)
+                                        lockstep_test_parts lockstep_flags)
   add_dependencies(lockstep_tests ${name})
 endfunction()
 

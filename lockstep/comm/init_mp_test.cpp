@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -43,6 +44,12 @@ INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
                          [](const auto& info) {
                            return std::string(info.param.backend) + std::to_string(info.param.size);
                          });
+
+// Where ctest runs the program in parts, a rank would find its case in none.
+TEST(Init, RanksAreNotDealtOutWithTheCases) {
+  EXPECT_EQ(std::getenv("GTEST_TOTAL_SHARDS"), nullptr);
+  testing::expect_lone_ranks(1, [] { EXPECT_EQ(std::getenv("GTEST_SHARD_INDEX"), nullptr); });
+}
 
 TEST(Init, SecondCallMeetsTheOthersSecond) {
   testing::expect_ranks(2, [](Communicator& comm) {
