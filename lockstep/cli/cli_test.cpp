@@ -440,7 +440,7 @@ TEST(RunNodes, ByEndpoint) {
   EXPECT_THAT(
       nodes_error("--nnodes 2 --rdzv-backend etcd --rdzv-endpoint a --rdzv-id j --rdzv-conf "
                   "user=u,password-file=/nowhere /bin/true"),
-      HasSubstr("'/nowhere' cannot be read"));
+      HasSubstr("cannot read /nowhere"));
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a --rdzv-conf x=1 /bin/true"),
               HasSubstr("there is no 'x'"));
   EXPECT_THAT(nodes_error("--nnodes 2 --rdzv-endpoint a --interface ib9 /bin/true"),

@@ -109,8 +109,8 @@ void RunClaim::take(const fs::path& folder, const EnvLookup& env) {
 }
 
 RunClaim::~RunClaim() {
-  // Before the lock goes: whoever waits for it looks whether the file still has its name. Without a lock it may be another's.
-  if (held_) ::unlink(file_.c_str());
+  // Before the lock goes: whoever waits for it looks whether the file still has its name.
+  ::unlink(file_.c_str());
 }
 
 }  // namespace lockstep
