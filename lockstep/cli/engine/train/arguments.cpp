@@ -63,7 +63,16 @@ const Recipe& recipe_among(const Arguments& arguments) {
 // was meant for as many as there were at first.
 void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                   TrainConfig* config) {
-  const int64_t before = batches_of_step(recorded), now = batches_of_step(*config);
+  const int64_t before = batches_of_step(recorded);
+  int64_t now = 0;
+  try {
+    now = batches_of_step(*config);
+  } catch (const InvalidArgument& error) {
+    if (config->mesh.empty() || arguments.gives("mesh")) throw;
+    // No option has named it.
+    throw InvalidArgument(std::string(error.what()) + "; the run was begun with --mesh " +
+                          config->mesh + ", and goes on with another one where --mesh is given");
+  }
   if (now < 1) return;  // resolved() refuses 0
   if (!arguments.goes_on && (before == now || arguments.gives("batch_size"))) return;
   const int64_t samples = before * recorded.batch_size;
@@ -81,16 +90,6 @@ std::optional<TrainerState> state_of(const fs::path& checkpoint) {
     return trainer_state_from_json(read_small_file(file), file);
   } catch (const CheckpointError&) {
     return std::nullopt;
-  }
-}
-
-// What resolved() says of a mesh that no option has named.
-TrainConfig resolved_as_recorded(const TrainConfig& config) {
-  try {
-    return resolved(config);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string(error.what()) + "; the run was begun with --mesh " +
-                          config.mesh + ", and goes on with another one where --mesh is given");
   }
 }
 
@@ -275,9 +274,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     make_absolute(plan.config.tokenizer);
   if (recipe.kind != RecipeKind::kImages && fs::is_directory(plan.config.model))
     make_absolute(plan.config.model);
-  plan.config = arguments.resume && !plan.config.mesh.empty() && !arguments.gives("mesh")
-                    ? resolved_as_recorded(plan.config)
-                    : resolved(plan.config);
+  plan.config = resolved(plan.config);
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
 }
