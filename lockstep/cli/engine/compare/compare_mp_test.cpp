@@ -94,7 +94,7 @@ class ComparePrograms : public ::testing::Test {
         options.command.insert(options.command.end(), {option, value});
     }
     options.command.insert(options.command.end(), more.begin(), more.end());
-    options.program = words.front() == "compare" ? LOCKSTEP_TOOLS : LOCKSTEP_ENGINE;
+    options.program = LOCKSTEP_TOOLS;
     options.stdout_fd = out.get();
     options.stderr_fd = err.get();
     const ExitStatus status = Subprocess(options).wait(Deadline::seconds(120));
@@ -278,7 +278,7 @@ TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {
     const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
     SubprocessOptions options;
     options.command = std::move(words);
-    options.program = words.front() == "compare" ? LOCKSTEP_TOOLS : LOCKSTEP_ENGINE;
+    options.program = LOCKSTEP_TOOLS;
     options.stderr_fd = err.get();
     EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(60)).exit_code, 2);
     const std::string line = dir.read("stderr");
