@@ -265,7 +265,9 @@ TEST(Groups, DroppedGroupsGiveEverythingBack) {
       group.all_reduce(at::ones({100'000}));
     }
     comm.barrier();
-    EXPECT_LT(testing::holdings().rss_kib - before, 20'000) << "200 groups of 2 MB each";
+    // AddressSanitizer keeps what is freed for a while.
+    const int64_t most = kSanitized ? 100'000 : 20'000;
+    EXPECT_LT(testing::holdings().rss_kib - before, most) << "200 groups of 2 MB each";
   });
 }
 
