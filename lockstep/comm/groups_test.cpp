@@ -266,7 +266,7 @@ TEST(Groups, DroppedGroupsGiveEverythingBack) {
     }
     comm.barrier();
     // AddressSanitizer keeps what is freed for a while.
-    const int64_t most = kSanitized ? 100'000 : 20'000;
+    const int64_t most = kSanitized ? 300'000 : 20'000;
     EXPECT_LT(testing::holdings().rss_kib - before, most) << "200 groups of 2 MB each";
   });
 }
