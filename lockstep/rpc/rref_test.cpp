@@ -222,17 +222,20 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   silent.host_identity = host_identity();
   const UniqueFd listener = internal::listen_local(silent.local);  // nobody accepts
   town_.store()->set(internal::entry_key("silent"), silent.encode());
+  std::vector<RRef<Counter>> kept;  // not in d's registry: a reference holds its agent
   Registry registry = rref_functions();
   registry.add("nothing", [] {});
+  registry.add("keep_here", [&kept](RRef<Counter> counter) { kept.push_back(counter); });
   const Agent d = town_.agent("d", std::move(registry), {.workers = 1});
   for (uint64_t i = 0; i < 3; ++i) {
     const RRef<Counter> passed(std::make_shared<internal::Reference>(
         a_.core(), silent.peer, internal::ObjectId{silent.peer.incarnation, i}));
-    a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep", passed);
+    a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep_here", passed);
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
   }
   // Another owner is reached all the same.
   EXPECT_EQ(a_.rpc_sync<int>("d", "use", a_.remote<Counter>("b", "make", 3), 4), 7);
+  kept.clear();
 }
 
 // What was given back while there was no link with the owner is told as soon as there is one again.
