@@ -1,5 +1,4 @@
 #include "lockstep/rpc/rref.h"
-#include "lockstep/core/internal/test_support.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/directory.h"
