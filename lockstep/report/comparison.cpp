@@ -126,15 +126,24 @@ std::vector<double> first_losses(const RunResult& result, size_t count) {
   return {result.losses.begin(), result.losses.begin() + static_cast<ptrdiff_t>(end)};
 }
 
+namespace {
+
+// Those that method_cells() fills.
+std::vector<Column> method_columns(const Comparison& comparison) {
+  return {{"method", Align::kLeft},
+          {"minutes"},
+          {"speed-up"},
+          {"samples/s"},
+          {"steps"},
+          {"MiB a rank"},
+          {score_name(comparison).en},
+          {"macro F1"}};
+}
+
+}  // namespace
+
 std::string comparison_table(const Comparison& comparison) {
-  Table table({{"method", Align::kLeft},
-               {"minutes"},
-               {"speed-up"},
-               {"samples/s"},
-               {"steps"},
-               {"MiB a rank"},
-               {score_name(comparison).en},
-               {"macro F1"}});
+  Table table(method_columns(comparison));
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells cells = method_cells(comparison, method);
     table.add({cells.method, cells.minutes, cells.speedup, cells.samples_per_s, cells.steps,
@@ -204,14 +213,7 @@ std::string comparison_markdown(const Comparison& comparison) {
     else
       failures += "\n" + method.method + " failed: " + method.failure + "\n";
   }
-  std::vector<Column> columns{{"method", Align::kLeft},
-                              {"minutes"},
-                              {"speed-up"},
-                              {"samples/s"},
-                              {"steps"},
-                              {"MiB a rank"},
-                              {score_name(comparison).en},
-                              {"macro F1"}};
+  std::vector<Column> columns = method_columns(comparison);
   if (named) columns.insert(columns.begin() + 1, {"in the tutorial", Align::kLeft});
   const ComparisonWords words = comparison_words(comparison);
   return "# " + words.title.en + "\n\n" + words.settings.en + "\n\n" +
