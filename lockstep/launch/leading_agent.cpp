@@ -18,7 +18,7 @@ using Kind = AgentMessage::Kind;
 
 constexpr auto kNoteAfter = std::chrono::seconds(5);
 // To ask another agent that would lead.
-constexpr auto kLook = std::chrono::milliseconds(500);
+constexpr auto kLookForEnd = std::chrono::milliseconds(500);
 constexpr int kLooksApart = 5;  // times as long as a look took
 // A thread of this process answers.
 constexpr auto kOwnStore = std::chrono::seconds(10);
@@ -138,7 +138,7 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
     try {
       const HostPort there{resolve(nodes_.endpoints[i].host), nodes_.endpoints[i].port};
       if (refuses(there)) continue;
-      const Deadline deadline = Deadline::after(kLook);
+      const Deadline deadline = Deadline::after(kLookForEnd);
       const auto generation =
           TcpStore(there, nodes_.secret, deadline).peek(kGenerationKey, deadline);
       if (static_cast<int>(i) < endpoint_ ||
