@@ -79,21 +79,29 @@ Checkpoint read_once(const fs::path& path, CheckpointParts parts, ModelForm form
   return checkpoint;
 }
 
+// `path`, or the one beside it where a writer is, or was killed, between two names.
+fs::path whole_at(const fs::path& path) {
+  std::error_code error;
+  const fs::path previous = internal::beside(path, internal::kPrevious);
+  return !fs::exists(path, error) && fs::exists(previous, error) ? previous : path;
+}
+
 }  // namespace
 
-fs::path checkpoint_at(const fs::path& path) {
+fs::path checkpoint_at(const fs::path& given) {
+  const fs::path path = internal::beside(given, "");  // "last/" is "last"
+  const fs::path folder = path.parent_path(), whole = whole_at(path);
   std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  const fs::path folder = path.parent_path(), previous = internal::beside(path, ".previous");
-  if (fs::is_regular_file(status)) {
-    const auto step = linked_step(folder, path.filename().c_str());
-    return step ? checkpoint_of_step(folder, *step) : path;
+  const fs::file_status status = fs::status(whole, error);
+  if (fs::is_directory(status)) return whole == path ? given : whole;
+  // A link whose checkpoint is between two names, or the file in a link's place.
+  if (const auto step = linked_step(folder, path.filename().c_str())) {
+    const fs::path linked = whole_at(checkpoint_of_step(folder, *step));
+    if (fs::exists(linked, error)) return linked;
   }
-  if (fs::exists(status)) return path;
-  if (fs::exists(previous, error)) return previous;
-  if (path.filename() != kLastCheckpoint) return path;
+  if (fs::exists(status) || path.filename() != kLastCheckpoint) return given;
   const std::vector<int64_t> steps = checkpoint_steps(folder);
-  return steps.empty() ? path : checkpoint_of_step(folder, steps.back());
+  return steps.empty() ? given : whole_at(checkpoint_of_step(folder, steps.back()));
 }
 
 void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "checkpoint-";
+constexpr const char* kTrial = "checkpoint-trial-";
 constexpr const char* kLeftover = ".partial";
 
 std::optional<int64_t> step_of_name(const std::string& name) {
@@ -53,14 +54,40 @@ void remove_whole(const fs::path& path) {
   fs::remove_all(doomed, error);
 }
 
+// The entries of `folder` whose names `begin` and `end` so. Looks on where one cannot be read.
+std::vector<fs::path> entries_named(const fs::path& folder, std::string_view begin,
+                                    std::string_view end) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (name.starts_with(begin) && name.ends_with(end)) found.push_back(it->path());
+  }
+  return found;
+}
+
+// The step of "checkpoint-5.previous", which is the only one of its step while a writer is about to put another in its
+// place, or was killed there.
+std::optional<int64_t> step_of_previous(const std::string& name) {
+  const std::string_view suffix = internal::kPrevious;
+  if (!name.ends_with(suffix)) return std::nullopt;
+  return step_of_name(name.substr(0, name.size() - suffix.size()));
+}
+
 void remove_leftovers(const fs::path& folder) {
   std::error_code error;
-  std::vector<fs::path> doomed;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with(kPrefix) && name.ends_with(kLeftover)) doomed.push_back(entry.path());
+  for (const fs::path& path : entries_named(folder, kPrefix, kLeftover))
+    fs::remove_all(path, error);
+  for (const fs::path& path : entries_named(folder, kPrefix, internal::kPrevious)) {
+    const auto step = step_of_previous(path.filename());
+    if (!step) continue;
+    const fs::path whole = checkpoint_of_step(folder, *step);
+    if (fs::exists(fs::symlink_status(whole, error)))
+      fs::remove_all(path, error);
+    else
+      fs::rename(path, whole, error);
   }
-  for (const fs::path& path : doomed) fs::remove_all(path, error);
 }
 
 }  // namespace
@@ -80,14 +107,13 @@ fs::path checkpoint_of_step(const fs::path& folder, int64_t step) {
 }
 
 std::vector<int64_t> checkpoint_steps(const fs::path& folder) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const auto step = step_of_name(entry.path().filename());
-    if (step && checkpoint_exists(entry.path())) steps.push_back(*step);
+  std::set<int64_t> steps;
+  for (const fs::path& path : entries_named(folder, kPrefix, "")) {
+    const std::string name = path.filename();
+    const auto whole = step_of_name(name), step = whole ? whole : step_of_previous(name);
+    if (step && checkpoint_exists(checkpoint_of_step(folder, *step))) steps.insert(*step);
   }
-  std::sort(steps.begin(), steps.end());
-  return steps;
+  return {steps.begin(), steps.end()};
 }
 
 std::optional<int64_t> linked_step(const fs::path& folder, const char* name) {
@@ -104,8 +130,13 @@ std::optional<int64_t> linked_step(const fs::path& folder, const char* name) {
   return text.ends_with('\n') ? step_of_name(text.substr(0, text.size() - 1)) : std::nullopt;
 }
 
+void remove_trials(const fs::path& folder) noexcept {
+  std::error_code error;
+  for (const fs::path& path : entries_named(folder, kTrial, "")) fs::remove_all(path, error);
+}
+
 void try_series(const fs::path& folder) {
-  const fs::path name = folder / (std::string(kPrefix) + "trial-" + internal::new_attempt());
+  const fs::path name = folder / (kTrial + internal::new_attempt());
   const fs::path fresh = name.string() + kLeftover;
   try {
     std::error_code error;

@@ -34,6 +34,8 @@ std::optional<int64_t> linked_step(const std::filesystem::path& folder, const ch
 // Whether `folder`, which is there, can keep checkpoints: does once, with next to nothing, what a checkpoint will need
 // of its file system, so that hours of training do not end at the first one. Leaves nothing. Throws SystemError.
 void try_series(const std::filesystem::path& folder);
+// Removes what try_series() left there where it was killed. One process a folder, which is no longer trying.
+void remove_trials(const std::filesystem::path& folder) noexcept;
 
 struct SeriesOptions {
   bool best = false;  // this is the best so far
@@ -43,8 +45,8 @@ struct SeriesOptions {
 // The checkpoint of `step` is there, whole: lets `best` (where it is) and `last` mean it, then removes
 // what is beyond the limit; of the checkpoints, those that `best` and `last` mean are never
 // removed. Killed at any instant, `last` and `best` mean whole checkpoints. A directory `last` or
-// `best` that stands in the way of a link is replaced. What killed writers left is removed. One
-// writer a folder. Throws SystemError.
+// `best` that stands in the way of a link is replaced. What killed writers left is removed, or gets its name back where
+// it is a whole checkpoint. One writer a folder. Throws SystemError.
 void continue_series(const std::filesystem::path& folder, int64_t step,
                      const SeriesOptions& options = {});
 

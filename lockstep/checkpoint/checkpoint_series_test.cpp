@@ -142,14 +142,62 @@ TEST(CheckpointSeries, WhereDirectoriesCannotBeExchangedTheyAreRenamed) {
   }
 }
 
+// Killed between two renames, where directories cannot be exchanged.
+TEST(CheckpointSeries, ACheckpointBetweenTwoNamesIsFoundByEveryName) {
+  for (const bool links : {true, false}) {
+    const TestDirectory dir;
+    const auto save_both = [&] {
+      save(dir, 5, true, 0);
+      save(dir, 7, false, 0);
+    };
+    if (links)
+      save_both();
+    else if (!testing::with_refused(testing::refused_links(EPERM), save_both))
+      GTEST_SKIP() << kNoFilter;
+    for (const char* name : {"checkpoint-5", "checkpoint-7"})
+      fs::rename(dir / name, dir / (std::string(name) + ".previous"));
+    EXPECT_EQ(trainer_of(dir / "checkpoint-5"), "5");
+    EXPECT_EQ(trainer_of(dir / "best"), "5") << links;
+    EXPECT_EQ(trainer_of(dir / "last"), "7") << links;
+    EXPECT_TRUE(checkpoint_exists(dir / "best/"));
+    EXPECT_THAT(checkpoint_steps(dir.path()), ElementsAre(5, 7));
+    save(dir, 7, false, 0);
+    save(dir, 9, false, 2);  // the next one gives the former its name back
+    EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-5", "checkpoint-9", "last"));
+    EXPECT_EQ(trainer_of(dir / "best"), "5");
+  }
+}
+
+TEST(CheckpointSeries, AFormerOneThatAKilledWriterLeftIsRemoved) {
+  const TestDirectory dir;
+  save(dir, 3, false, 0);
+  fs::copy(dir / "checkpoint-3", dir / "checkpoint-3.previous");
+  save(dir, 4, false, 0);
+  EXPECT_THAT(dir.names(), ElementsAre("checkpoint-3", "checkpoint-4", "last"));
+}
+
+TEST(CheckpointSeries, WhatAKilledTrialLeftIsRemoved) {
+  const TestDirectory dir;
+  for (const char* name : {"checkpoint-trial-0a", "checkpoint-trial-0b.partial"}) {
+    fs::create_directory(dir / name);
+    dir.write(std::string(name) + "/file", "trial");
+  }
+  save(dir, 3, false, 0);
+  remove_trials(dir.path());
+  EXPECT_THAT(dir.names(), ElementsAre("checkpoint-3", "last"));
+  EXPECT_NO_THROW(remove_trials(dir / "none"));
+}
+
 TEST(CheckpointSeries, ACopyWithoutLinksHasItsLatest) {
   const TestDirectory dir;
   EXPECT_FALSE(checkpoint_exists(dir / "last"));
   save(dir, 9, true, 0);
   save(dir, 10, false, 0);
   for (const char* link : {"last", "best"}) fs::remove(dir / link);
-  EXPECT_EQ(checkpoint_at(dir / "last"), dir / "checkpoint-10");
-  EXPECT_EQ(trainer_of(dir / "last"), "10");
+  for (const char* last : {"last", "last/"}) {
+    EXPECT_EQ(checkpoint_at(dir / last), dir / "checkpoint-10");
+    EXPECT_EQ(trainer_of(dir / last), "10");
+  }
   EXPECT_FALSE(checkpoint_exists(dir / "best")) << "nothing here says which it was";
   dir.write("last", "of somebody else\n");
   EXPECT_FALSE(checkpoint_exists(dir / "last"));

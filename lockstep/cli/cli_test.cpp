@@ -10,6 +10,7 @@
 #include "lockstep/cli/flag_syntax.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/plan/command.h"
+#include "lockstep/cli/printable_lines.h"
 #include "lockstep/cli/run/command.h"
 #include "lockstep/cli/run/mpi.h"
 #include "lockstep/cli/usage.h"
@@ -92,6 +93,12 @@ std::string line_of(const Words& words) {
     line = error.what();
   }
   return line;
+}
+
+TEST(PrintableLines, LinesAndTabsStayAndNothingIsObeyed) {
+  EXPECT_EQ(printable_lines("one\ttwo\r\nthree\n"), "one\ttwo\nthree\n");
+  EXPECT_EQ(printable_lines("a\x1b]0;b\x07 \xff\n\u009b"), "a?]0;b? ?\n?");
+  EXPECT_EQ(printable_lines(""), "");
 }
 
 TEST(OptionParsing, NamesTheOptionTheLikelyOneAndWhatItTakes) {

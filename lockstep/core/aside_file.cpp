@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/file_lock.h"
@@ -156,8 +157,12 @@ void AsideFile::sync() {
 
 void AsideFile::commit_unsynced() {
   // Some shared file systems show others a file's bytes once it is closed; the copy keeps its lock until it has
-  // its name.
-  const UniqueFd held(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+  // its name. Without a descriptor for a copy it has its name first, once its bytes are there.
+  UniqueFd held(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!held) {
+    sync();
+    held = std::move(fd_);
+  }
   fd_.reset();
   if (::rename(aside_.c_str(), path_.c_str()) != 0) {
     const int error = errno;

@@ -124,6 +124,27 @@ TEST_F(AsideFileTest, WritersOfOnePathThatLookForLeftoversLeaveEachOthers) {
   EXPECT_TRUE(read("file").starts_with("writer "));
 }
 
+// Without a descriptor left for a copy of its own, a writer has its lock all the same until the file has its name.
+TEST_F(AsideFileTest, AWriterThatHasNoDescriptorLeftIsNotTakenForAKilledOne) {
+  const pid_t other = ::fork();
+  while (other == 0) AsideFile(dir_ / "file").write("looks for what was left");
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = usual.rlim_max};
+  for (int i = 0; i < 300; ++i) {
+    AsideFile file(dir_ / "file");
+    file.write("whole");
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    EXPECT_NO_THROW(file.commit_unsynced());
+    ::setrlimit(RLIMIT_NOFILE, &usual);
+  }
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  EXPECT_EQ(read("file"), "whole");
+  write_file_aside(dir_ / "file", "of the other, too");
+  EXPECT_EQ(entries(), 1u) << "nothing is left";
+}
+
 TEST_F(AsideFileTest, FailureNamesThePathAndLeavesTheOldFile) {
   EXPECT_THROW(write_file_aside(dir_ / "missing/file", "text"), SystemError);
   fs::create_directory(dir_ / "taken");  // a file cannot be renamed over a directory

@@ -10,7 +10,6 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/sampler.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/train/supervised_task.h"
@@ -60,23 +59,23 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
       config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
   const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
-    const auto sampler =
-        make_sampler(*strategy, ranks, recipe.train.size(), config.batch_size, config.seed);
+    const DealtSamples dealt = deal(config, recipe.train.size(), *strategy, ranks);
     data::Loader loader(
-        recipe.train, *sampler,
-        {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+        recipe.train, *dealt.sampler,
+        {.batch_size = dealt.batch_size, .num_workers = static_cast<int>(config.workers)});
     StrategyModel<M> model(made, strategy);
     Communicator judges = strategy->evaluation_ranks(ranks);
     SupervisedTask<M, D, Loss> task(
         {.model = model,
          .run = run,
-         .sampler = *sampler,
+         .sampler = *dealt.sampler,
          .loader = loader,
          .loss = recipe.loss,
          .learning_rate = rates_of(config, loader.batches() / batches_per_step(*strategy, ranks),
                                    {.ratio = config.warmup_ratio}),
          .autocast = autocast,
-         .max_norm = recipe.max_norm});
+         .max_norm = recipe.max_norm,
+         .shares = dealt.shares});
     TrainTask steps = task.task([&] { return recipe.evaluate(model.module(), judges, autocast); });
     if (recipe.figures)
       steps.figures = [&, of_update = std::move(steps.figures)](int64_t step) {

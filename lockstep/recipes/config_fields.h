@@ -124,6 +124,14 @@ void visit_fields(Config& config, Visit&& visit) {
          {},
          images ? "128 / nproc" : ""},
         config.batch_size);
+  visit("step_samples",
+        {kTrainingGroup,
+         std::string(texts      ? "texts"
+                     : language ? "windows"
+                                : "samples") +
+             " a step of all ranks together, which share them as equally as they can, in place of "
+             "batch_size; 0: all have batch_size"},
+        config.step_samples);
   visit("lr",
         {kTrainingGroup,
          "learning rate",

@@ -13,11 +13,11 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/data/augment.h"
-#include "lockstep/data/partition.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/train/run_folder.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/supervised_task.h"
 #include "lockstep/train/text_loss.h"
@@ -25,19 +25,9 @@
 namespace lockstep {
 namespace {
 
-std::unique_ptr<data::Sampler> sampler_of(const TrainConfig& config, int64_t samples,
-                                          const Strategy& strategy, const Communicator& comm) {
-  if (config.sampler != "partition")
-    return make_sampler(strategy, comm, samples, config.batch_size, config.seed);
-  const Communicator ranks = strategy.data_ranks(comm);
-  const auto parts = data::DataPartitioner::equal(samples, ranks.size(), config.seed);
-  return std::make_unique<data::SubsetSampler>(parts.use(ranks.rank()),
-                                               data::SubsetSamplerOptions{.seed = config.seed});
-}
-
 void load_init_from(ImageModel& model, const TrainConfig& config) {
   try {
-    load(model, config.init_from);
+    load(model, checkpoint_meant(config.init_from));
   } catch (const CheckpointError& error) {
     throw InvalidArgument("init_from: " + std::string(error.what()));
   }
@@ -118,20 +108,21 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
                     .algorithm = options_of_sgd});
   const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
-    const auto sampler = sampler_of(config, data.train.size(), *strategy, ranks);
+    const DealtSamples dealt = deal(config, data.train.size(), *strategy, ranks);
     data::Loader loader(
-        train, *sampler,
-        {.batch_size = config.batch_size, .num_workers = static_cast<int>(config.workers)});
+        train, *dealt.sampler,
+        {.batch_size = dealt.batch_size, .num_workers = static_cast<int>(config.workers)});
     StrategyModel<ImageModel> model(net, strategy);
     SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
         {.model = model,
          .run = run,
-         .sampler = *sampler,
+         .sampler = *dealt.sampler,
          .loader = loader,
          .learning_rate =
              learning_rates(config, loader.batches() / batches_per_step(*strategy, ranks)),
          .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
-                                          : std::nullopt});
+                                          : std::nullopt,
+         .shares = dealt.shares});
     return run_recipe(
         config, options,
         {.run = run,

@@ -114,6 +114,60 @@ TEST(MnistRecipe, RanksFollowTheSingleProcess) {
   }
 }
 
+// 512 samples in steps of 100, the last of 12, and in steps of which some ranks have no sample.
+TEST(MnistRecipe, RanksThatCannotShareAStepEquallyFollowTheSingleProcess) {
+  const TestDirectory dir;
+  const auto of_step = [&](const std::string& name, int64_t nproc, int64_t step_samples) {
+    TrainConfig config = small(dir, name, nproc);
+    config.step_samples = step_samples;
+    config.max_steps = step_samples < 100 ? 4 : 0;
+    return resolved(config);
+  };
+  for (const int64_t step_samples : {100, 2}) {
+    const std::string steps = "-" + std::to_string(step_samples);
+    const TrainConfig alone = of_step("alone" + steps, 1, step_samples);
+    EXPECT_EQ(alone.batch_size, step_samples);
+    const int64_t samples = train(alone).state.samples;
+    const auto expected = losses(alone);
+    ASSERT_EQ(expected.size(), step_samples < 100 ? 4u : 12u);
+    for (const char* strategy : {"ddp", "average", "ring", "horovod", "zero1", "zero3"}) {
+      TrainConfig config = of_step(strategy + steps, 3, step_samples);
+      EXPECT_EQ(config.step_samples, step_samples);
+      config.strategy = strategy;
+      EXPECT_EQ(train(config).state.samples, samples);
+      const auto found = losses(config);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]) << strategy << " step " << i;
+    }
+  }
+}
+
+// As where a launcher starts the ranks again on another number of hosts.
+TEST(MnistRecipe, ARunGoesOnWhereRanksCannotShareAStepEqually) {
+  const TestDirectory dir;
+  const TrainConfig whole = small(dir, "whole", 1);
+  train(whole);
+  const auto expected = losses(whole);
+  TrainConfig parts = whole;
+  parts.output = dir / "parts";
+  int64_t stop = 0;
+  for (const int64_t nproc : {2, 3, 5}) {
+    TrainConfig now = parts;
+    now.nproc = nproc;
+    now.step_samples = samples_of_step(parts);
+    now.max_steps = nproc == 5 ? 0 : stop += 3;
+    now = resolved(now);
+    EXPECT_NO_THROW(check_resumable(parts, now));
+    train(now, nproc != 2);
+    parts = now;
+  }
+  const auto found = losses(parts);
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]) << i;
+}
+
 TEST(MnistRecipe, ResumedEqualsUninterruptedBitForBit) {
   const TestDirectory dir;
   TrainConfig whole = small(dir, "whole", 2);

@@ -18,6 +18,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
+#include "lockstep/data/partition.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipes.h"
@@ -30,6 +31,7 @@
 #include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_record.h"
 #include "lockstep/train/straggler.h"
+#include "lockstep/train/strategy.h"
 #include "lockstep/train/tensorboard_callback.h"
 
 namespace lockstep {
@@ -162,6 +164,27 @@ std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps
                         : config.schedule == "linear" ? optim::linear(options)
                                                       : optim::constant(options);
   return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+}
+
+DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,
+                  const Communicator& comm) {
+  const Communicator ranks = strategy.data_ranks(comm);
+  if (config.step_samples > 0) {
+    auto sampler =
+        std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(), config.step_samples,
+                                            data::DistributedSamplerOptions{.seed = config.seed});
+    const data::StepSampler& shares = *sampler;
+    return {.sampler = std::move(sampler), .batch_size = shares.batch_size(), .shares = &shares};
+  }
+  DealtSamples dealt{.sampler = nullptr, .batch_size = config.batch_size};
+  if (config.sampler == "partition") {
+    const auto parts = data::DataPartitioner::equal(size, ranks.size(), config.seed);
+    dealt.sampler = std::make_unique<data::SubsetSampler>(
+        parts.use(ranks.rank()), data::SubsetSamplerOptions{.seed = config.seed});
+  } else {
+    dealt.sampler = make_sampler(strategy, comm, size, config.batch_size, config.seed);
+  }
+  return dealt;
 }
 
 void check_ranks(const Communicator& comm, const TrainConfig& config) {

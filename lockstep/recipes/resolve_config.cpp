@@ -61,6 +61,21 @@ void resolve_divided(TrainConfig& config) {
   }
 }
 
+// batch_size of step_samples: all ranks' where they share them equally, else the largest.
+void resolve_step(TrainConfig& config) {
+  at_least("step_samples", config.step_samples, 0);
+  if (config.step_samples == 0) return;
+  const int64_t ranks = batches_of_step(config);
+  config.batch_size = (config.step_samples - 1) / ranks + 1;
+  if (config.step_samples % ranks == 0)
+    config.step_samples = 0;
+  else if (!shares_unequally(config))
+    refuse("step_samples", std::to_string(config.step_samples),
+           "a multiple of " + std::to_string(ranks) +
+               ": logical ranks, ranks along a mesh that divides the model, and those of sampler "
+               "partition have equal batches");
+}
+
 // Axes that recipes have, and ranks for them.
 void resolve_mesh(TrainConfig& config) {
   if (divides_model(config)) {
@@ -194,6 +209,7 @@ TrainConfig resolved(const TrainConfig& given) {
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
   resolve_mesh(config);
+  resolve_step(config);
   TrainConfig result = config;
   if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0) {
     if (logical % config.nproc != 0)

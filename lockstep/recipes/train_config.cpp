@@ -58,6 +58,10 @@ std::vector<std::string> field_names(const TrainConfig& config) {
   return names;
 }
 
+std::string way_of(const TrainConfig& config) {
+  return "strategy " + config.strategy + (config.mesh.empty() ? "" : " on mesh " + config.mesh);
+}
+
 std::string see_help(const TrainConfig& config) {
   return "; `lockstep train " + config.recipe + " --help` lists them";
 }
@@ -168,7 +172,19 @@ int64_t batches_of_step(const TrainConfig& config) {
   return logical > 0 ? logical : config.nproc;
 }
 
+int64_t samples_of_step(const TrainConfig& config) {
+  return config.step_samples > 0 ? config.step_samples
+                                 : batches_of_step(config) * config.batch_size;
+}
+
+bool shares_unequally(const TrainConfig& config) {
+  return !divides_model(config) && config.sampler != "partition" &&
+         make_strategy(config.strategy)->logical_ranks() == 0;
+}
+
 int64_t steps_per_epoch(const TrainConfig& config, int64_t samples) {
+  if (config.step_samples > 0)
+    return data::batch_count({.batch_size = config.step_samples}, samples);
   const int64_t rows = batches_of_step(config), batch = config.batch_size;
   if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0)
     return data::LogicalSampler(samples, logical, 0, 1, batch).size() / batch;
@@ -181,19 +197,19 @@ int64_t steps_per_epoch(const TrainConfig& config, int64_t samples) {
 }
 
 void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
-  // Other ranks may go on with the same batches. Fixed parts of the data are those of the ranks.
-  const bool same_batches =
-      recorded.batch_size > 0 &&
-      batches_of_step(recorded) * recorded.batch_size == batches_of_step(now) * now.batch_size &&
-      recorded.sampler != "partition";
+  // Other ranks may go on with the same samples. Fixed parts of the data are those of the ranks.
+  const int64_t samples = samples_of_step(recorded), samples_now = samples_of_step(now);
+  const bool same = samples > 0 && samples == samples_now && recorded.sampler != "partition";
+  bool says_why = samples == samples_now || samples == 0;
   std::string differences;
   visit_fields(recorded, [&](const char* name, const FieldHelp&, const auto& before) {
     if (changeable(recorded, name)) return;
-    if (same_batches &&
-        (std::string_view(name) == "nproc" || std::string_view(name) == "batch_size"))
-      return;
+    static const std::set<std::string_view> of_a_step{"nproc", "batch_size", "step_samples"};
+    const bool of_step = of_a_step.count(name) != 0;
+    if (of_step && same) return;
     visit_fields(now, [&](const char* other, const FieldHelp&, const auto& after) {
       if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
+      says_why = says_why || of_step;
       differences += (differences.empty() ? "" : ", ");
       differences.append(name)
           .append(" was ")
@@ -202,6 +218,12 @@ void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
           .append(as_text(after));
     });
   });
+  if (!says_why) {
+    // A strategy or a mesh makes other steps of the same settings.
+    differences += (differences.empty() ? "a step had " : ", a step had ") +
+                   std::to_string(samples) + " samples under " + way_of(recorded) +
+                   " and now has " + std::to_string(samples_now) + " under " + way_of(now);
+  }
   if (!differences.empty()) {
     throw InvalidArgument("cannot resume: " + differences +
                           "; resume with the recorded settings, or start anew elsewhere");

@@ -38,7 +38,9 @@ struct TrainConfig {
   bool sync_batch_norm = false;  // statistics over all ranks' batches; cifar only
   int64_t epochs = 10;
   int64_t batch_size = 0;  // a rank; 0: 128 / nproc, rounded down; texts 32, windows 12
-  double lr = 0.01;        // 0, but not of mnist: by the model (resolved())
+  // A step's, over all ranks, in place of batch_size, which then is the largest a rank has; 0: all have batch_size.
+  int64_t step_samples = 0;
+  double lr = 0.01;  // 0, but not of mnist: by the model (resolved())
   double momentum = 0.5;
   double weight_decay = 0;            // of all but biases and normalisation layers
   std::string schedule = "constant";  // of the learning rate: "constant", "linear", "cosine"
@@ -110,7 +112,7 @@ std::string to_json(const TrainConfig& config);
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
                                    const std::optional<TrainConfig>& base = std::nullopt);
 
-// The configuration with batch_size and lr filled in. Throws InvalidArgument that names the first
+// The configuration with batch_size and lr filled in, and step_samples 0 where batch_size says it. Throws InvalidArgument that names the first
 // field that makes no sense. Pure: looks at no file.
 TrainConfig resolved(const TrainConfig& config);
 
@@ -128,6 +130,10 @@ LmParallelism parallelism_of(const TrainConfig& config);
 
 // How many batches of batch_size a step has, over all ranks.
 int64_t batches_of_step(const TrainConfig& config);
+// How many samples, over all ranks; 0 where batch_size is still to be filled in.
+int64_t samples_of_step(const TrainConfig& config);
+// Whether ranks may have unequal numbers of them: not logical ranks, nor those that divide the model, nor fixed parts.
+bool shares_unequally(const TrainConfig& config);
 
 // How many steps an epoch of so many samples has, by a resolved configuration.
 int64_t steps_per_epoch(const TrainConfig& config, int64_t samples);

@@ -248,6 +248,42 @@ TEST(TrainConfig, MoreRanksThanSamples) {
   EXPECT_EQ(error_of([&] { check_against_data(config, 4, 1); }), "no error");
 }
 
+TEST(TrainConfig, AStepOfAllRanksIsSharedAsEquallyAsItGoes) {
+  TrainConfig config = valid();
+  config.step_samples = 100;
+  config.nproc = 4;
+  EXPECT_EQ(resolved(config).batch_size, 25);
+  EXPECT_EQ(resolved(config).step_samples, 0) << "batch_size says it";
+  config.nproc = 3;
+  EXPECT_EQ(resolved(config).batch_size, 34);
+  EXPECT_EQ(samples_of_step(resolved(config)), 100);
+  EXPECT_EQ(resolved(resolved(config)), resolved(config));
+  for (const int64_t samples : {1, 99, 100, 101, 250})
+    EXPECT_EQ(steps_per_epoch(resolved(config), samples), (samples + 99) / 100) << samples;
+  config.nproc = 2;
+  config.strategy = "logical8";
+  EXPECT_THAT(error_of([&] { resolved(config); }),
+              AllOf(HasSubstr("step_samples is 100"), HasSubstr("a multiple of 8")));
+  config.step_samples = 96;
+  EXPECT_EQ(resolved(config).batch_size, 12);
+  config.step_samples = -1;
+  EXPECT_THAT(error_of([&] { resolved(config); }), HasSubstr("step_samples is -1"));
+}
+
+TEST(TrainConfig, AStepOfAnotherSizeIsNamedWhereNoSettingSaysIt) {
+  TrainConfig before = valid();
+  before.nproc = 2;
+  before.batch_size = 64;
+  TrainConfig now = before;
+  now.strategy = "logical8";
+  EXPECT_THAT(error_of([&] { check_resumable(before, now); }),
+              AllOf(HasSubstr("a step had 128 samples under strategy ddp and now has 512 under "
+                              "strategy logical8"),
+                    Not(HasSubstr("nproc"))));
+  now.batch_size = 16;
+  EXPECT_EQ(error_of([&] { check_resumable(before, now); }), "no error");
+}
+
 TEST(TrainConfig, ResumeKeepsItsCourse) {
   TrainConfig before = valid(), now = valid();
   now.epochs = 99;

@@ -243,7 +243,8 @@ void ModelOnRanks::claim(const std::filesystem::path& folder) {
   claim_.emplace(folder, process_env());
   if (!claim_->is_held())
     log_warning("output " + folder.string() +
-                ": its file system has no locks, so a second job that writes there is not noticed");
+                ": its file system has no locks, so a second job of another host that writes "
+                "there is not noticed");
 }
 
 int64_t ModelOnRanks::goes_on_at() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/output.h"
@@ -9,30 +10,48 @@
 
 namespace lockstep {
 
-// A lock on the file `.lock` of the folder, held by the process that writes there, which names itself in it. It goes with
-// the process, however that ends. Other hosts that share the folder notice it where the file system passes flock(2) on,
-// as NFS does since version 3 and Lustre does when it is mounted so.
-class RunClaim {
+// What `file` stands for, such as the folder that it lies in, is written by one process at a time: it holds the file's
+// lock, which goes with it however it ends, and the file says who it is. Other hosts that share the file notice it where
+// the file system passes flock(2) on, as NFS does since version 3 and Lustre does when it is mounted so. Where there are
+// no locks, the processes of one host still notice each other, by what the file says.
+class WriterClaim {
  public:
-  // Makes the folder where it is missing, and tries what a run will need there (OutputFolder, try_series()). Throws
-  // InvalidArgument, in one line, where that cannot be, or where another process has the folder; one of this process's
-  // own job, an attempt before this one that may still be about to end, is waited for, 30 s at most, and 120 s where it
-  // was on another host.
-  RunClaim(const std::filesystem::path& folder, const EnvLookup& env);
-  RunClaim(const RunClaim&) = delete;
-  RunClaim& operator=(const RunClaim&) = delete;
-  ~RunClaim();  // removes the file, and the folder where it was made and nothing is in it
+  // `what`: "output runs/a", for messages. Throws InvalidArgument, in one line, where another process has it; one of
+  // this process's own job, an attempt before this one that may still be about to end, is waited for, 30 s at most, and
+  // 120 s where it was on another host. One of this job and host that stands still, and that the others have gone on
+  // without, has lost its claim. Throws SystemError where the file cannot be made.
+  WriterClaim(const std::filesystem::path& file, const std::string& what, const EnvLookup& env);
+  WriterClaim(const WriterClaim&) = delete;
+  WriterClaim& operator=(const WriterClaim&) = delete;
+  ~WriterClaim();  // removes the file where it is this one's
 
-  // False: the file system has no locks, and a second job would not be noticed.
+  // False: the file system has no locks, and a second job on another host would not be noticed.
   bool is_held() const { return held_; }
 
  private:
-  void take(const std::filesystem::path& folder, const EnvLookup& env);
+  void say_who(const std::string& job);
 
-  OutputFolder output_;  // goes last
   std::filesystem::path file_;
   UniqueFd fd_;
   bool held_ = false;
+  bool own_ = false;  // the file is to go with this
+};
+
+// A WriterClaim on the file `.lock` of the folder.
+class RunClaim {
+ public:
+  // Makes the folder where it is missing, and tries what a run will need there (OutputFolder, try_series()), whose
+  // leftovers of a killed process go. Throws InvalidArgument, in one line, where that cannot be, and as WriterClaim.
+  RunClaim(const std::filesystem::path& folder, const EnvLookup& env);
+  RunClaim(const RunClaim&) = delete;
+  RunClaim& operator=(const RunClaim&) = delete;
+  ~RunClaim() = default;  // removes the file, and the folder where it was made and nothing is in it
+
+  bool is_held() const { return claim_.is_held(); }
+
+ private:
+  OutputFolder output_;  // goes last
+  WriterClaim claim_;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "lockstep/train/run_claim.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -10,14 +11,17 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/file_lock.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/refused_calls.h"
 
 namespace lockstep::run_claim_test {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 EnvLookup of_job(const std::string& id) {
   return [id](std::string_view name) {
@@ -37,7 +41,8 @@ TEST(RunClaim, AnotherJobIsRefusedUntilTheFirstIsDone) {
     for (const char* job : {"", "b"})
       EXPECT_THAT(refusal(dir, job),
                   AllOf(HasSubstr(dir.path().string()), HasSubstr("in use"),
-                        HasSubstr("process " + std::to_string(::getpid()) + " is training there")));
+                        HasSubstr("process " + std::to_string(::getpid()) + " is at work there"),
+                        Not(HasSubstr("remove"))));
   }
   EXPECT_THAT(dir.names(), IsEmpty());
   EXPECT_TRUE(RunClaim(dir.path(), of_job("b")).is_held());
@@ -70,14 +75,108 @@ TEST(RunClaim, AnAttemptOfTheSameJobIsWaitedFor) {
   EXPECT_TRUE(held);
 }
 
-TEST(RunClaim, WhereThereAreNoLocksItGoesOn) {
+// What a file says that a process elsewhere has written; of NFSv3 its lock outlives its host.
+std::string by_another_host() {
+  return R"({"pid": 1, "host": "elsewhere", "space": "x", "start": "1", "job": "a"})";
+}
+
+TEST(RunClaim, AHostThatIsGoneForGoodIsNamedWithWhatToRemove) {
+  const TestDirectory dir;
+  const UniqueFd held(::open((dir / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(try_lock(held.get()), FileLock::kHeld);
+  dir.write(".lock", by_another_host());
+  EXPECT_THAT(refusal(dir, "b"),
+              AllOf(HasSubstr("process 1 on host elsewhere is at work there"),
+                    HasSubstr("where that host is gone and its lock has stayed, as on NFSv3, "
+                              "remove " +
+                              (dir / ".lock").string())));
+  ::unlink((dir / ".lock").c_str());
+  EXPECT_TRUE(RunClaim(dir.path(), of_job("b")).is_held()) << "another file has another lock";
+}
+
+// A child that claims the folder, and then does `then`.
+class Claimant {
+ public:
+  Claimant(const TestDirectory& dir, const std::string& job, int then) : child_(::fork()) {
+    if (child_ == 0) {
+      {
+        const RunClaim claim(dir.path(), of_job(job));
+        ::raise(then);
+      }
+      ::_exit(0);
+    }
+    siginfo_t info{};
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(child_), &info, WSTOPPED | WEXITED | WNOWAIT), 0);
+  }
+  Claimant(const Claimant&) = delete;
+  Claimant& operator=(const Claimant&) = delete;
+  ~Claimant() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+  }
+  pid_t pid() const { return child_; }
+
+ private:
+  pid_t child_;
+};
+
+// The others have gone on without it: whoever is their rank 0 now has the folder.
+TEST(RunClaim, AStoppedProcessOfTheSameJobHasLostItsClaim) {
+  const TestDirectory dir;
+  const Claimant stopped(dir, "a", SIGSTOP);
+  EXPECT_THAT(refusal(dir, "b"), HasSubstr("process " + std::to_string(stopped.pid())));
+  {
+    const RunClaim now(dir.path(), of_job("a"));
+    EXPECT_TRUE(now.is_held());
+    ::kill(stopped.pid(), SIGCONT);  // it goes on, and ends
+    siginfo_t info{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(stopped.pid()), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_THAT(dir.names(), ElementsAre(".lock")) << "which is no longer its to remove";
+    EXPECT_THAT(refusal(dir, "b"), HasSubstr("process " + std::to_string(::getpid())));
+  }
+  EXPECT_THAT(dir.names(), IsEmpty());
+}
+
+TEST(RunClaim, WhereThereAreNoLocksItGoesOnUnlessThisHostHasAnother) {
   const TestDirectory dir;
   const bool ran = testing::with_refused({{SYS_flock, ENOLCK}}, [&] {
-    const RunClaim first(dir.path(), of_job("a")), second(dir.path(), of_job("b"));
-    EXPECT_FALSE(first.is_held());
-    EXPECT_FALSE(second.is_held());
+    {
+      const RunClaim first(dir.path(), of_job("a"));
+      EXPECT_FALSE(first.is_held());
+      EXPECT_THAT(refusal(dir, "b"), HasSubstr("in use"));
+      EXPECT_THAT(dir.names(), ElementsAre(".lock"));
+    }
+    EXPECT_THAT(dir.names(), IsEmpty());
+    {
+      const Claimant killed(dir, "a", SIGKILL);
+    }
+    EXPECT_THAT(dir.names(), ElementsAre(".lock"));
+    EXPECT_FALSE(RunClaim(dir.path(), of_job("b")).is_held());
+    EXPECT_THAT(dir.names(), IsEmpty());
+    // Whether another host's lives is not known: its file stays.
+    dir.write(".lock", by_another_host());
+    EXPECT_FALSE(RunClaim(dir.path(), of_job("b")).is_held());
+    EXPECT_EQ(dir.read(".lock"), by_another_host());
+    std::filesystem::remove(dir / ".lock");
   });
   if (!ran) GTEST_SKIP() << "this process may not refuse itself system calls (seccomp)";
+}
+
+// As NFS answers for another user's file, which can only be read.
+TEST(RunClaim, AFileWhoseLockCannotBeAskedForIsNotRemoved) {
+  const TestDirectory dir;
+  dir.write(".lock", by_another_host());
+  const bool ran = testing::with_refused(
+      {{SYS_flock, EBADF}}, [&] { EXPECT_FALSE(RunClaim(dir.path(), of_job("a")).is_held()); });
+  if (!ran) GTEST_SKIP() << "this process may not refuse itself system calls (seccomp)";
+  EXPECT_EQ(dir.read(".lock"), by_another_host());
+}
+
+TEST(RunClaim, WhatAKilledTrialLeftIsRemoved) {
+  const TestDirectory dir;
+  for (const char* name : {"checkpoint-trial-0a", "checkpoint-trial-0b.partial"})
+    std::filesystem::create_directory(dir / name);
+  EXPECT_TRUE(RunClaim(dir.path(), of_job("a")).is_held());
   EXPECT_THAT(dir.names(), IsEmpty());
 }
 

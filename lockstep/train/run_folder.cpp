@@ -9,6 +9,7 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/small_file.h"
+#include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -167,7 +168,9 @@ fs::path best_of(const fs::path& series) {
 }  // namespace
 
 std::vector<fs::path> checkpoints_in(const fs::path& path) {
-  std::vector<fs::path> found{checkpoint_at(path)};
+  const fs::path plain = path.has_filename() ? path : path.parent_path();
+  std::vector<fs::path> found{plain.filename() == kBestCheckpoint ? best_of(plain.parent_path())
+                                                                  : checkpoint_at(path)};
   for (const fs::path& series : {RunFolder{path}.checkpoints(), path}) {
     found.push_back(best_of(series));
     found.push_back(checkpoint_at(series / kLastCheckpoint));
@@ -175,10 +178,21 @@ std::vector<fs::path> checkpoints_in(const fs::path& path) {
   return found;
 }
 
-fs::path find_checkpoint(const fs::path& path) {
+std::optional<fs::path> find_in_run(const fs::path& path,
+                                    const std::function<bool(const fs::path&)>& is_one) {
   for (const fs::path& candidate : checkpoints_in(path)) {
-    if (checkpoint_exists(candidate)) return candidate;
+    if (is_one(candidate)) return candidate;
   }
+  return std::nullopt;
+}
+
+fs::path checkpoint_meant(const fs::path& path) {
+  return find_in_run(path, [](const fs::path& each) { return find_tensor_file(each).has_value(); })
+      .value_or(path);
+}
+
+fs::path find_checkpoint(const fs::path& path) {
+  if (const auto found = find_in_run(path, checkpoint_exists)) return *found;
   throw CheckpointError(
       path.string() +
       ": holds no checkpoint; give the output directory of a training run, or one of its " +

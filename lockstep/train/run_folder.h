@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,7 +54,14 @@ std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvL
 // Where the checkpoint that `path` means may be, in the order in which to look: itself, then the best and the last one
 // of a run folder, or of an output directory of Trainer's. With links or without (checkpoint_at()).
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);
-// The first of them that is one. Throws CheckpointError if there is none.
+// The first of them that `is_one` takes; nothing where there is none.
+std::optional<std::filesystem::path> find_in_run(
+    const std::filesystem::path& path,
+    const std::function<bool(const std::filesystem::path&)>& is_one);
+// The first that is one. Throws CheckpointError if there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+// The first that has a model's tensors, others' directories included (tensor_file.h); `path`, a file of tensors for
+// example, where there is none.
+std::filesystem::path checkpoint_meant(const std::filesystem::path& path);
 
 }  // namespace lockstep

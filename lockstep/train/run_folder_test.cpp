@@ -61,6 +61,13 @@ TEST(RunFolder, CheckpointsAreFoundWhereACopyHasDroppedTheLinks) {
     EXPECT_EQ(std::filesystem::canonical(find_checkpoint(dir.path())).filename(), "checkpoint-4");
     for (const char* link : {"last", "best"}) std::filesystem::remove(folder / link);
     EXPECT_EQ(find_checkpoint(dir.path()), checkpoint_of_step(folder, 4));
+    for (const char* best : {"best", "best/"}) {
+      EXPECT_EQ(find_checkpoint(folder / best), checkpoint_of_step(folder, 4));
+      EXPECT_EQ(checkpoint_meant(folder / best), checkpoint_of_step(folder, 4));
+    }
+    EXPECT_EQ(checkpoint_meant(dir.path()), checkpoint_of_step(folder, 4));
+    EXPECT_EQ(checkpoint_meant(folder / "last/"), checkpoint_of_step(folder, 6));
+    EXPECT_EQ(checkpoint_meant(dir / "none"), dir / "none");
     std::filesystem::remove_all(checkpoint_of_step(folder, 4));
     EXPECT_EQ(find_checkpoint(dir.path()), checkpoint_of_step(folder, 6));
     EXPECT_EQ(find_checkpoint(folder / "last"), checkpoint_of_step(folder, 6));

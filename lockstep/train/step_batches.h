@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,20 +26,22 @@ namespace lockstep {
 template <typename Batch, typename Loss, typename Next>
 class StepBatches {
  public:
-  // `next` gives the following batch, valid until the one after it; `samples`: of each batch, ranks alike.
+  // `next` gives the following batch, valid until the one after it; `samples`: of each batch, ranks alike but for `all`.
   // `ranks`: those whose gradients are averaged. `means`: of how many of this rank's batches the strategy
-  // takes the mean as well; 1 where it adds them up. Collective where Loss counts targets.
+  // takes the mean as well; 1 where it adds them up. `all`: the samples of all ranks in the step, where theirs are
+  // unequal; a batch with 0 samples does not count. Collective where Loss counts targets.
   StepBatches(const Loss& loss, Next next, std::vector<int64_t> samples, Communicator& ranks,
-              int64_t means)
+              int64_t means, std::optional<int64_t> all = {})
       : next_(std::move(next)), counts_(std::move(samples)) {
     if constexpr (CountsTargets<Loss, Batch>) {
       for (int64_t& count : counts_) {
         held_.push_back(std::move(next_()));
-        count = loss.targets(held_.back());
+        if (count > 0) count = loss.targets(held_.back());
       }
     }
     const int64_t own = std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
-    share_ = static_cast<double>(own) / static_cast<double>(means);
+    share_ = all ? static_cast<double>(*all) / static_cast<double>(ranks.size() * means)
+                 : static_cast<double>(own) / static_cast<double>(means);
     if constexpr (CountsTargets<Loss, Batch>) {
       const at::Tensor sum = at::full({1}, own, at::kLong);
       ranks.all_reduce(sum);

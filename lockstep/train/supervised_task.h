@@ -13,6 +13,7 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/data/step_sampler.h"
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/activation_plan.h"
 #include "lockstep/train/evaluation.h"
@@ -42,14 +43,17 @@ class SupervisedTask {
     std::function<double(int64_t step)> learning_rate = {};
     std::optional<amp::AutocastSettings> autocast = {};  // under which forward and loss compute
     std::optional<double> max_norm = {};                 // the gradients' global one, at most
+    // The sampler, where ranks share a step's samples unequally; the loader's batches are then of its batch_size().
+    const data::StepSampler* shares = nullptr;
   };
 
   explicit SupervisedTask(Parts parts)
       : parts_(std::move(parts)),
         batches_per_step_(batches_per_step(strategy(), parts_.run.comm())),
         first_rate_(parts_.run.optimizer().param_groups().front().options().get_lr()),
-        data_ranks_(CountsTargets<Loss, data::BatchOf<D>> ? strategy().data_ranks(parts_.run.comm())
-                                                          : parts_.run.comm()) {
+        data_ranks_(CountsTargets<Loss, data::BatchOf<D>> || parts_.shares != nullptr
+                        ? strategy().data_ranks(parts_.run.comm())
+                        : parts_.run.comm()) {
     strategy().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
@@ -75,9 +79,12 @@ class SupervisedTask {
   // What the forward of a batch will leave for its backward (activation_plan.h), as far as the sampler's
   // first samples tell it. `limit`: plan_activations()'s.
   int64_t plan_activations(int64_t limit = INT64_MAX) {
-    const std::vector<int64_t> order = parts_.sampler.indices();
-    const int64_t samples =
+    std::vector<int64_t> order = parts_.sampler.indices();
+    int64_t samples =
         std::min(parts_.loader.options().batch_size, static_cast<int64_t>(order.size()));
+    // All ranks try the same, as their forwards may communicate.
+    if (parts_.shares != nullptr) samples = parts_.shares->largest();
+    while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
     return lockstep::plan_activations(
         *parts_.model.module(), samples,
         [&](int64_t n) {
@@ -102,7 +109,7 @@ class SupervisedTask {
     StepClock clock(strategy(), !std::exchange(counted_, true));
     if (parts_.learning_rate)
       optim::set_learning_rate(parts_.run.optimizer(), parts_.learning_rate(step_));
-    ++step_;
+    const int64_t in_epoch = step_++ % steps_per_epoch();
     parts_.run.optimizer().zero_grad();
     StepResult result;
     RunningLoss loss;
@@ -113,15 +120,21 @@ class SupervisedTask {
       return **batches_;
     };
     // Without targets they count alike: a step of several takes whole batches (LogicalSampler).
+    std::vector<int64_t> samples(static_cast<size_t>(batches_per_step_), 1);
+    std::optional<int64_t> own, all;
+    if (parts_.shares != nullptr) {
+      own = parts_.shares->own(in_epoch);
+      all = parts_.shares->samples(in_epoch);
+      samples = {*own};
+    }
     StepBatches<data::BatchOf<D>, Loss, decltype(next)> batches(
-        parts_.loss, next, std::vector<int64_t>(static_cast<size_t>(batches_per_step_), 1),
-        data_ranks_, batches_per_step_);
+        parts_.loss, next, std::move(samples), data_ranks_, batches_per_step_, all);
     while (batches.next()) {
       const LossOutput output =
           clock.forward([&] { return compute_loss(parts_.model, batches.batch()); });
       clock.backward([&] { strategy().backward(batches.weighed(output.loss)); });
       loss.add(output.loss.template item<double>(), batches.counted());
-      if (strategy().counts_batches()) result.samples += output.labels.numel();
+      if (strategy().counts_batches() && own != 0) result.samples += output.labels.numel();
     }
     result.loss = loss.samples > 0 ? loss.loss / loss.samples : 0;
     if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
@@ -144,7 +157,7 @@ class SupervisedTask {
   Parts parts_;
   int64_t batches_per_step_;
   double first_rate_;        // where no other is given
-  Communicator data_ranks_;  // that have data of their own, where Loss counts targets
+  Communicator data_ranks_;  // that have data of their own, where batches count unequally
   int64_t step_ = 0;         // the next one, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
   bool first_ = false;

@@ -43,7 +43,7 @@ void put_in_place(const fs::path& fresh, const fs::path& path) {
   if (error != ENOENT && error != EINVAL && error != ENOSYS && error != EPERM &&
       error != EOPNOTSUPP)
     fail(path, error);
-  const fs::path previous = beside(path, ".previous");
+  const fs::path previous = beside(path, kPrevious);
   std::error_code unknown;
   // Of an attempt that was given up: what is there stays where it is.
   if (!fs::exists(fs::symlink_status(fresh, unknown))) fail(path, ENOENT);

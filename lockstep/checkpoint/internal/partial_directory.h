@@ -10,6 +10,9 @@ namespace lockstep::internal {
 // A word that no other attempt to write has.
 std::string new_attempt();
 
+// Where put_in_place() has the former one for a moment: PATH with this behind it.
+inline constexpr const char* kPrevious = ".previous";
+
 // "PATH.partial" and the like; "dir/" is "dir".
 std::filesystem::path beside(const std::filesystem::path& path, const char* suffix);
 // Puts the directory or link `fresh` in the place of `path`, in one step where the file system can. Afterwards `fresh`

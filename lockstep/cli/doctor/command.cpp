@@ -11,6 +11,7 @@
 #include "lockstep/cli/doctor/peer.h"
 #include "lockstep/cli/doctor/trace.h"
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/printable_lines.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
@@ -137,7 +138,7 @@ int look_at_traces(const DoctorFlags& flags) {
     return 0;
   }
   const TraceReport report = merge_traces(trace::read_traces(flags.trace));
-  write_for_people(format_report(report), {flags.json});
+  write_for_people(printable_lines(format_report(report)), {flags.json});
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;
 }
@@ -187,7 +188,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   } else {
     findings = check_host();
   }
-  write_for_people(format_findings(findings), {flags.json});
+  write_for_people(printable_lines(format_findings(findings)), {flags.json});
   write_json(flags, {{"findings", json_of(findings)}});
   return any_problem(findings) ? 1 : 0;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "lockstep/cli/doctor/live.h"
+#include "lockstep/cli/printable_lines.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -169,6 +170,7 @@ int show_live(const LiveOptions& options) {
     }
     if (!any) break;
     late = late_now;
+    text = printable_lines(text);
     // Home, the text, and whatever a longer one has left below it.
     write_stdout(redraw ? "\x1b[H\x1b[2J" + text : text + "\n");
   }

@@ -14,6 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
+#include "lockstep/train/run_claim.h"
 
 namespace lockstep::engine::checkpoint_mp_test {
 
@@ -205,6 +206,13 @@ TEST(CheckpointCommand, WritesACheckpointAgainInOneFileOrInSeveral) {
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "file", "--force"},
               "file is no directory; it is not replaced");
   expect_line(dir, {"checkpoint", "reshard", dir / "parts", dir / "x", "--files", "0"}, "--files");
+  {
+    const WriterClaim other(dir / "x.lock", "x", [](std::string_view) { return std::nullopt; });
+    for (const char* out : {"x", "x/"})
+      expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / out},
+                  "is in use: process ");
+  }
+  EXPECT_FALSE(fs::exists(dir / "x.lock"));
   fs::remove(dir / "parts/optimizer-00001-of-00002.safetensors");
   expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "x"},
               "optimizer-00001-of-00002.safetensors");

@@ -1,8 +1,6 @@
 // lockstep checkpoint
 #pragma once
 
-#include <filesystem>
-
 #include "lockstep/cli/engine/command_line.h"
 
 namespace lockstep::engine {
@@ -17,8 +15,5 @@ int checkpoint_convert(const Arguments& words);
 // The same checkpoint in one file of a kind, or in several.
 int checkpoint_consolidate(const Arguments& words);
 int checkpoint_reshard(const Arguments& words);
-
-// A run's folder means its best or last checkpoint; anything else, itself.
-std::filesystem::path checkpoint_meant(const std::filesystem::path& path);
 
 }  // namespace lockstep::engine

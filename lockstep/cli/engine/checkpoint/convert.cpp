@@ -10,6 +10,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;

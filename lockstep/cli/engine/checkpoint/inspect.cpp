@@ -214,9 +214,8 @@ TensorFile model_of(const fs::path& path) {
 }
 
 Inspected inspect(const fs::path& given) {
-  Inspected inspected{.path = given, .kind = {}, .files = {}, .model = {}};
-  if (fs::is_directory(given)) {
-    inspected.path = checkpoint_meant(given);
+  Inspected inspected{.path = checkpoint_meant(given), .kind = {}, .files = {}, .model = {}};
+  if (fs::is_directory(inspected.path)) {
     inspected.kind = fs::exists(inspected.path / "trainer.json") ? "checkpoint" : "directory";
     inspected.trainer = trainer_of(inspected.path);
     inspected.files = inspect_files(inspected.path);
@@ -232,11 +231,6 @@ Inspected inspect(const fs::path& given) {
 }
 
 }  // namespace
-
-fs::path checkpoint_meant(const fs::path& path) {
-  if (find_tensor_file(path) || !fs::exists(RunFolder{path}.checkpoints())) return path;
-  return find_checkpoint(path);
-}
 
 int checkpoint_inspect(const Arguments& arguments) {
   return run_guarded("checkpoint inspect", [&] {

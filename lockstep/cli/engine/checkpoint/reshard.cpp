@@ -7,7 +7,10 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/cli/engine/checkpoint/command.h"
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/train/run_claim.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -50,6 +53,11 @@ int reshard(const ReshardArguments& arguments) {
     throw InvalidArgument(arguments.out + " exists; give --force to replace it");
   if (fs::exists(out)) check_replaceable(out);
   check_result_files({arguments.json});
+  // Of two that write the same directory one would take the other's files away.
+  const fs::path whole = fs::absolute(out.has_filename() ? out : out.parent_path());
+  std::error_code said_by_the_claim;
+  fs::create_directories(whole.parent_path(), said_by_the_claim);
+  const WriterClaim claim(whole.string() + ".lock", arguments.out, process_env());
   reshard_checkpoint(in, out, arguments.files);
   uint64_t bytes = 0;
   const FileSums sums = read_checksums(out);

@@ -15,6 +15,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
+#include "lockstep/train/run_claim.h"
 
 namespace lockstep::engine::compare_mp_test {
 
@@ -293,6 +294,33 @@ TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"mnist", "--no-such", "1"}, "--no-such");
   refuses({"mnist", "--data", dir / "nothing"}, "nothing");
   refuses({"--methods", "single"}, "--programs is required");
+}
+
+// However it is called.
+TEST(Compare, AFolderThatAnotherIsWritingIsRefused) {
+  const TestDirectory dir;
+  const RunClaim first(dir / "out", [](std::string_view) { return std::nullopt; });
+  for (const Arguments& words : {Arguments{"mnist", "--data", "digits"},
+                                 {"--scaling", "1", "--data", "digits"},
+                                 {"--parallelism", "--nproc", "2"}}) {
+    const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
+    SubprocessOptions options;
+    options.command = {"lockstep", "compare"};
+    options.command.insert(options.command.end(), words.begin(), words.end());
+    options.command.insert(options.command.end(), {"--output", dir / "out"});
+    options.program = LOCKSTEP_TOOLS;
+    options.stderr_fd = err.get();
+    EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(120)).exit_code, 2) << words[0];
+    EXPECT_THAT(dir.read("stderr"),
+                AllOf(HasSubstr("lockstep compare: output "), HasSubstr("is in use: process ")));
+  }
+}
+
+TEST_F(ComparePrograms, AFolderThatAnotherIsWritingIsRefused) {
+  const RunClaim first(dir_ / "out", [](std::string_view) { return std::nullopt; });
+  const Ended ended = run({"--methods", "single"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("is in use: process "));
 }
 
 // A program alone, as compare runs it.

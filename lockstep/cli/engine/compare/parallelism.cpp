@@ -26,6 +26,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/run_claim.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -219,7 +220,7 @@ int compare_parallelism(const Arguments& arguments) {
     if (plan.ways.empty())
       throw InvalidArgument("no way fits; the first: " + plan.left_out.front().why);
     check_result_files({parsed.json});
-    const OutputFolder output(parsed.output);
+    const RunClaim claim(parsed.output, process_env());
     return Measuring(parsed, std::move(plan)).run();
   });
 }

@@ -183,7 +183,7 @@ std::vector<ComparedJob> plan_programs(const MethodsArguments& arguments,
 int compare_programs(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     MethodsArguments parsed = parse_methods_arguments(arguments);
-    const OutputFolder output = check_programs_input(parsed);
+    const auto claim = check_programs_input(parsed);
     Comparison begun = comparison_of_this_machine();
     begun.model = parsed.model;
     begun.data = parsed.built_in ? "sentences" : parsed.data;

@@ -62,19 +62,19 @@ void check_data(MethodsArguments& arguments) {
 
 }  // namespace
 
-OutputFolder check_programs_input(MethodsArguments& arguments) {
+std::unique_ptr<RunClaim> check_programs_input(MethodsArguments& arguments) {
   const auto job = launch::read_job_environment(process_env());
   if (job.launcher != launch::Launcher::kNone)
     throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
   check_programs(arguments);
   check_model(arguments.model);
   if (!arguments.vocab.empty()) tokenizers::BertTokenizer::load(arguments.vocab);
-  OutputFolder output(arguments.output);
+  auto claim = std::make_unique<RunClaim>(arguments.output, process_env());
   check_result_files({arguments.json});
   check_data(arguments);
   if (arguments.threads == 0)
     arguments.threads = std::max<int64_t>(1, usable_cpu_count() / arguments.nproc);
-  return output;
+  return claim;
 }
 
 fs::path lockstep_program() {

@@ -21,6 +21,7 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/report/line_chart.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
@@ -211,7 +212,7 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows) {
 int compare_scaling(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     const CompareArguments parsed = parse_compare_arguments(arguments);
-    const OutputFolder output(parsed.output);
+    const RunClaim claim(parsed.output, process_env());
     check_result_files({parsed.json});
     if (parsed.digits) data::generate_digits(parsed.data);
     for (const int64_t size : parsed.sizes) {  // all of them, before the first one runs for minutes

@@ -18,6 +18,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/train/run_claim.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep::engine {
@@ -186,7 +187,7 @@ int compare_strategies(const Arguments& arguments) {
     StrategiesArguments parsed = parse_strategies_arguments(arguments);
     if (launch::read_job_environment(process_env()).launcher != launch::Launcher::kNone)
       throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
-    const OutputFolder output(parsed.output);
+    const RunClaim claim(parsed.output, process_env());
     check_result_files({parsed.json});
     const Recipe& recipe = recipe_of(parsed.recipe);
     const bool built_in = parsed.data.empty() || parsed.data == recipe.built_in;

@@ -44,7 +44,7 @@ void append(NamedTensors* all, const std::string& prefix, const Safetensors& par
 
 // Of a checkpoint all its tensors, those that are not the model's behind the name of their file.
 NamedTensors tensors_of(const fs::path& given) {
-  const fs::path path = checkpoint_at(given);
+  const fs::path path = checkpoint_meant(given);
   const bool trained = checkpoint_exists(path) && fs::exists(path / "trainer.json");
   if (!trained) return read_tensor_file(path).contents.tensors;
   const Checkpoint checkpoint = read_checkpoint(path);
@@ -204,7 +204,7 @@ int diff_command(const Arguments& words) {
     if (!(arguments.tolerance >= 0)) throw InvalidArgument("--tolerance: give 0 or more");
     check_result_files({arguments.json});
     for (const std::string& path : {arguments.a, arguments.b}) {
-      if (!fs::exists(path)) throw InvalidArgument(path + " does not exist");
+      if (!fs::exists(checkpoint_meant(path))) throw InvalidArgument(path + " does not exist");
     }
     const bool runs = is_run(arguments.a);
     if (runs != is_run(arguments.b)) {

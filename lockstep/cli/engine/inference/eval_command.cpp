@@ -12,6 +12,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
@@ -83,7 +84,7 @@ void print(const Evaluation& evaluation, const std::vector<ClassRow>& rows,
   }
   std::cout << table.str() << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
             << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " samples ("
-            << measured.words << ")\n"
+            << printable(measured.words) << ")\n"
             << std::flush;
 }
 

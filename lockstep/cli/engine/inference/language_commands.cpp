@@ -10,6 +10,7 @@
 
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
+#include "lockstep/cli/printable_lines.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
@@ -20,6 +21,7 @@
 #include "lockstep/recipes/lm_evaluation.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
@@ -67,18 +69,6 @@ std::string_view settled(std::string_view text) {
   return text;
 }
 
-// A model's text in lines, without what a terminal would obey: a vocabulary is a file's.
-std::string spoken(std::string_view text) {
-  std::string lines;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find_first_of("\n\t\r"), text.size());
-    lines += printable(text.substr(0, end));
-    if (end < text.size() && text[end] != '\r') lines += text[end];
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
 // Writes text as its tokens come.
 class TokenPrinter {
  public:
@@ -108,7 +98,8 @@ class TokenPrinter {
   }
   void show(std::string_view all) {
     if (all.size() <= shown_) return;
-    std::cout << spoken(all.substr(shown_)) << std::flush;
+    // A vocabulary is a file's.
+    std::cout << printable_lines(all.substr(shown_)) << std::flush;
     shown_ = all.size();
   }
 
@@ -122,7 +113,7 @@ class TokenPrinter {
 }  // namespace
 
 std::optional<fs::path> find_language_model(const fs::path& path) {
-  return find_model(path, is_language_model);
+  return find_in_run(path, is_language_model);
 }
 
 int eval_language(const fs::path& model, const std::string& given, const std::string& split,
@@ -135,7 +126,7 @@ int eval_language(const fs::path& model, const std::string& given, const std::st
   const double perplexity = std::exp(evaluation.loss);
   std::cout << "Perplexity " << fixed(perplexity, 3) << ", loss " << fixed(evaluation.loss, 4)
             << ", next token right " << percent(evaluation.accuracy, 2) << ", on "
-            << evaluation.samples << " tokens (" << measured.words << ")\n"
+            << evaluation.samples << " tokens (" << printable(measured.words) << ")\n"
             << std::flush;
   write_json(json, {{"checkpoint", model.string()},
                     {"data", measured.path},
@@ -212,7 +203,7 @@ int continue_prompts(const fs::path& path, const Continuations& asked, const std
     const std::string& prompt = asked.prompts[i];
     const std::vector<int32_t>& ids = all_ids[i];
     TokenPrinter printer(saved.tokenizer, ids);
-    std::cout << prompt << std::flush;
+    std::cout << printable_lines(prompt) << std::flush;
     const auto begin = std::chrono::steady_clock::now();
     options.on_token = [&](int64_t token) { return printer.add(token), true; };
     const auto tokens = generate(saved.model, {ids.begin(), ids.end()}, options);

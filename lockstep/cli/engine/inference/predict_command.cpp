@@ -20,6 +20,7 @@
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/report/table.h"
+#include "lockstep/train/run_folder.h"
 
 namespace lockstep::engine {
 namespace {
@@ -59,12 +60,18 @@ std::vector<double> softmax(const std::vector<double>& logits) {
   return values;
 }
 
+// Of a path that may be a link that a copy has left out.
+void check_exists(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(checkpoint_meant(path)))
+    throw InvalidArgument(path.string() + " does not exist");
+}
+
 // Empty if the first is not of a text model.
 std::vector<std::filesystem::path> text_models(const std::vector<std::string>& checkpoints) {
   std::vector<std::filesystem::path> models;
   for (const std::string& checkpoint : checkpoints) {
-    if (!std::filesystem::exists(checkpoint)) throw InvalidArgument(checkpoint + " does not exist");
     const auto model = find_text_model(checkpoint);
+    if (!model) check_exists(checkpoint);
     if (!model && models.empty()) return {};
     if (!model) throw InvalidArgument(checkpoint + ": is no checkpoint of a text classifier");
     models.push_back(*model);
@@ -84,8 +91,8 @@ void check_utf8(const std::string& option, const std::vector<std::string>& texts
 std::filesystem::path only_language_model(const std::vector<std::string>& checkpoints) {
   if (checkpoints.size() > 1) throw InvalidArgument("give one checkpoint for --prompt");
   const std::string& checkpoint = checkpoints.front();
-  if (!std::filesystem::exists(checkpoint)) throw InvalidArgument(checkpoint + " does not exist");
   if (const auto model = find_language_model(checkpoint)) return *model;
+  check_exists(checkpoint);
   throw InvalidArgument(checkpoint + ": is no language model; leave --prompt out");
 }
 

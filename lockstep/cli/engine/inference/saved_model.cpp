@@ -7,15 +7,6 @@
 
 namespace lockstep::engine {
 
-std::optional<std::filesystem::path> find_model(
-    const std::filesystem::path& path,
-    const std::function<bool(const std::filesystem::path&)>& is_one) {
-  for (const std::filesystem::path& candidate : checkpoints_in(path)) {
-    if (is_one(candidate)) return candidate;
-  }
-  return std::nullopt;
-}
-
 SavedModel load_model(const std::filesystem::path& path) {
   SavedModel saved;
   saved.path = find_checkpoint(path);

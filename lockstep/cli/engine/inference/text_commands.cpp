@@ -8,6 +8,7 @@
 
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
+#include "lockstep/cli/printable_lines.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
@@ -15,6 +16,7 @@
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/report/table.h"
 #include "lockstep/report/text_width.h"
+#include "lockstep/train/run_folder.h"
 #include "lockstep/train/text_evaluation.h"
 
 namespace lockstep::engine {
@@ -91,8 +93,9 @@ std::string block(const std::string& name, const data::TextExample& example,
   constexpr size_t kWide = 100;
   const BlockWords words = words_for(example, labels);
   const std::string line(kWide, '=');
-  std::string text = line + "\n" + name + "\n" + words.text + example.text + "\n";
-  if (example.pair) text += words.text + *example.pair + "\n";
+  std::string text =
+      line + "\n" + printable(name) + "\n" + words.text + printable_lines(example.text) + "\n";
+  if (example.pair) text += words.text + printable_lines(*example.pair) + "\n";
   if (example.label >= 0)
     text += words.truth + printable(labels[static_cast<size_t>(example.label)]) + "\n";
   return text + words.predicted + printable(labels[static_cast<size_t>(answer)]) + "\n" + line +
@@ -108,7 +111,7 @@ std::string numbered(int64_t label, const std::string& name) {
 }  // namespace
 
 std::optional<fs::path> find_text_model(const fs::path& path) {
-  return find_model(path, is_text_model);
+  return find_in_run(path, is_text_model);
 }
 
 std::string checkpoint_name(const fs::path& path) {
@@ -144,7 +147,7 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
   const auto report = classification_report(confusion_matrix(evaluation, names));
   std::cout << to_text(report) << "\nAccuracy " << percent(evaluation.accuracy, 2) << ", loss "
             << fixed(evaluation.loss, 4) << ", on " << evaluation.samples << " texts ("
-            << measured.words << ")\n"
+            << printable(measured.words) << ")\n"
             << std::flush;
   write_json(json, {{"checkpoint", model.string()},
                     {"data", data},

@@ -13,6 +13,8 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
+#include "lockstep/pretrained/language_model.h"
+#include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/lm_data.h"
 #include "lockstep/recipes/recipe_actions.h"
 #include "lockstep/recipes/recipe_run.h"
@@ -60,7 +62,7 @@ const Recipe& recipe_among(const Arguments& arguments) {
 }
 
 // As many samples a step as before, on other ranks. A launcher that starts the ranks again repeats a --batch-size that
-// was meant for as many as there were at first.
+// was meant for as many as there were at first. Ranks that cannot share them equally have unequal batches.
 void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                   TrainConfig* config) {
   const int64_t before = batches_of_step(recorded);
@@ -74,14 +76,21 @@ void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                           config->mesh + ", and goes on with another one where --mesh is given");
   }
   if (now < 1) return;  // resolved() refuses 0
-  if (!arguments.goes_on && (before == now || arguments.gives("batch_size"))) return;
-  const int64_t samples = before * recorded.batch_size;
-  if (samples % now != 0)
-    throw InvalidArgument("cannot resume: a step has " + std::to_string(samples) + " samples, " +
-                          std::to_string(recorded.batch_size) + " on each of " +
-                          std::to_string(before) + " ranks, which " + std::to_string(now) +
-                          " ranks cannot share equally; give another number of ranks");
-  config->batch_size = samples / now;
+  const bool asked = arguments.gives("batch_size") || arguments.gives("step_samples");
+  if (!arguments.goes_on && (before == now || asked)) return;
+  const int64_t samples = samples_of_step(recorded);
+  if (samples < 1) return;
+  if (samples % now != 0 && !shares_unequally(*config) && recorded.sampler != "partition") {
+    const bool divided = divides_model(*config);
+    throw InvalidArgument("cannot resume: a step has " + std::to_string(samples) +
+                          " samples, which the " + std::to_string(now) +
+                          (divided ? " parts that mesh " + config->mesh + " has of a batch"
+                                   : " logical ranks of strategy " + config->strategy) +
+                          " cannot share equally; give another " +
+                          (divided ? "number of ranks, or another --mesh" : "--strategy"));
+  }
+  config->batch_size = (samples - 1) / now + 1;
+  config->step_samples = samples % now == 0 || recorded.sampler == "partition" ? 0 : samples;
 }
 
 std::optional<TrainerState> state_of(const fs::path& checkpoint) {
@@ -98,10 +107,19 @@ void check_epochs(const TrainPlan& plan, int64_t samples) {
   if (!plan.stands || plan.stands->steps_per_epoch == 0) return;
   const int64_t steps = steps_per_epoch(plan.config, samples);
   if (steps == plan.stands->steps_per_epoch) return;
-  throw InvalidArgument("cannot resume: an epoch of " + plan.config.output + " has " +
-                        std::to_string(plan.stands->steps_per_epoch) + " steps, and one of " +
-                        plan.config.data + " has " + std::to_string(steps) +
-                        "; resume with the data that it was begun with");
+  // Of the same data another strategy may make another number.
+  const bool same_data = plan.recorded && samples_of_step(*plan.recorded) > 0 &&
+                         steps_per_epoch(*plan.recorded, samples) == plan.stands->steps_per_epoch;
+  throw InvalidArgument(
+      "cannot resume: an epoch of " + plan.config.output + " has " +
+      std::to_string(plan.stands->steps_per_epoch) + " steps" +
+      (same_data
+           ? " under strategy " + plan.recorded->strategy + ", and " + std::to_string(steps) +
+                 " under " + plan.config.strategy +
+                 ": logical ranks leave out what fills no whole step; resume with --strategy " +
+                 plan.recorded->strategy
+           : ", and one of " + plan.config.data + " has " + std::to_string(steps) +
+                 "; resume with the data that it was begun with"));
 }
 
 }  // namespace
@@ -237,6 +255,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     if (!found)
       throw CheckpointError(folder.last().string() + ": was not written by lockstep train");
     recorded = *found;
+    plan.recorded = recorded;
     plan.stands = state_of(folder.last());
     if (recorded.recipe != recipe.name) {
       throw InvalidArgument("cannot resume: " + folder.root.string() +
@@ -247,6 +266,12 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     plan.config.output = folder.root.string();
   }
   plan.config = apply(plan.config, arguments);
+  if (arguments.gives("batch_size")) {
+    if (arguments.gives("step_samples"))
+      throw InvalidArgument(
+          "--batch-size is a rank's and --step-samples all ranks' together; give one of them");
+    plan.config.step_samples = 0;
+  }
   if (ranks) {
     if (arguments.gives("nproc") && plan.config.nproc != *ranks && !arguments.goes_on) {
       throw InvalidArgument("--nproc is " + std::to_string(plan.config.nproc) +
@@ -272,8 +297,11 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
   if (!plan.config.vocab.empty()) make_absolute(plan.config.vocab);
   if (plan.config.tokenizer != kCharacterTokens && fs::exists(plan.config.tokenizer))
     make_absolute(plan.config.tokenizer);
-  if (recipe.kind != RecipeKind::kImages && fs::is_directory(plan.config.model))
-    make_absolute(plan.config.model);
+  if (recipe.kind != RecipeKind::kImages) {
+    const auto is_one = recipe.kind == RecipeKind::kTexts ? is_text_model : is_language_model;
+    if (const auto found = find_in_run(plan.config.model, is_one)) plan.config.model = *found;
+    if (fs::is_directory(plan.config.model)) make_absolute(plan.config.model);
+  }
   plan.config = resolved(plan.config);
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
@@ -317,7 +345,8 @@ std::string finished_text(const TrainPlan& plan) {
         std::string(recipe_of(config.recipe).kind == RecipeKind::kImages ? "--init-from "
                                                                          : "--model ") +
         shell_word(RunFolder{config.output}.best().string()) + " and an --output of its own.\n";
-  return text + "To evaluate it: lockstep eval --checkpoint " + output + "\n";
+  return text + "To evaluate it: " + shell_word(lockstep_command()) + " eval --checkpoint " +
+         output + "\n";
 }
 
 void provide_data(const TrainPlan& plan) {

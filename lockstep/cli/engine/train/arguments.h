@@ -42,7 +42,8 @@ bool goes_on_by_itself(const TrainArguments& arguments);
 struct TrainPlan {
   TrainConfig config;     // resolved
   bool built_in = false;  // config.data is where the recipe's built-in data set goes
-  // On --resume: where the checkpoint stands; nothing where it does not say.
+  // On --resume: what the run was begun with, and where the checkpoint stands; nothing where it does not say.
+  std::optional<TrainConfig> recorded = std::nullopt;
   std::optional<TrainerState> stands = std::nullopt;
 };
 

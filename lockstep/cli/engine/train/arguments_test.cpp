@@ -8,6 +8,8 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/text.h"
+#include "lockstep/data/digits.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/trainer_state.h"
@@ -134,9 +136,18 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(plan(ranks).config.strategy, "zero3");
   ranks.insert(ranks.end(), {"--batch-size", "64"});
   EXPECT_THAT(error_of([&] { plan(ranks); }), HasSubstr("cannot resume: nproc was 2 and is now 4"));
-  EXPECT_THAT(
-      error_of([&] { plan({"mnist", "--output", dir.path(), "--resume", "--nproc", "3"}); }),
-      HasSubstr("a step has 128 samples, 64 on each of 2 ranks, which 3 ranks cannot share"));
+  // Also where they cannot share them equally.
+  const TrainConfig three =
+      plan({"mnist", "--output", dir.path(), "--resume", "--nproc", "3"}).config;
+  EXPECT_EQ(three.step_samples, 128);
+  EXPECT_EQ(three.batch_size, 43);
+  const auto asked = [&](Arguments words) {
+    words.insert(words.begin(), {"mnist", "--data", "d", "--nproc", "3"});
+    return plan(words).config;
+  };
+  EXPECT_EQ(asked({"--step-samples", "100"}).batch_size, 34);
+  EXPECT_THAT(error_of([&] { asked({"--step-samples", "100", "--batch-size", "9"}); }),
+              HasSubstr("--batch-size is a rank's and --step-samples all ranks' together"));
   // A launcher that starts the ranks again on fewer or more hosts repeats the line of the first start, on 2 ranks.
   const auto started_again = [&](std::optional<int> on, const std::string& batch_size = "64") {
     TrainArguments arguments = parse_train_arguments(
@@ -148,7 +159,30 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(started_again(4).batch_size, 32);
   EXPECT_EQ(started_again(2).batch_size, 64);
   EXPECT_EQ(started_again(2, "16").batch_size, 64) << "of a line for 8 ranks, continued on 2";
-  EXPECT_THAT(error_of([&] { started_again(3); }), HasSubstr("which 3 ranks cannot share"));
+  EXPECT_EQ(started_again(3).step_samples, 128);
+  // And on from there: what 3 ranks had is recorded.
+  config.nproc = 3;
+  config.batch_size = 43;
+  config.step_samples = 128;
+  checkpoint.config_json = to_json(config);
+  write_checkpoint(RunFolder{dir.path()}.last(), checkpoint);
+  EXPECT_EQ(started_again(3).step_samples, 128);
+  EXPECT_EQ(started_again(5).step_samples, 128);
+  EXPECT_EQ(started_again(2).step_samples, 0);
+  EXPECT_EQ(started_again(2).batch_size, 64);
+  EXPECT_EQ(plan(resume).config.step_samples, 128);
+  // Logical ranks have equal batches.
+  config.nproc = 2;
+  config.batch_size = 50;
+  config.step_samples = 0;
+  checkpoint.config_json = to_json(config);
+  write_checkpoint(RunFolder{dir.path()}.last(), checkpoint);
+  Arguments logical = resume;
+  logical.insert(logical.end(), {"--strategy", "logical8"});
+  EXPECT_THAT(error_of([&] { plan(logical); }),
+              AllOf(HasSubstr("a step has 100 samples, which the 8 logical ranks of strategy "
+                              "logical8 cannot share equally"),
+                    Not(HasSubstr("nproc"))));
   more.insert(more.end(), {"--lr", "0.5"});
   EXPECT_THAT(error_of([&] { plan(more); }),
               HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));
@@ -177,8 +211,10 @@ TEST(TrainArguments, ARunThatIsFinishedSaysSoAndWhatToDo) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return finished_text(plan(arguments));
   };
-  EXPECT_THAT(said({}), AllOf(HasSubstr("is finished: 188 steps, 2 epochs"),
-                              HasSubstr("a greater --epochs"), HasSubstr("lockstep eval")));
+  EXPECT_THAT(said({}),
+              AllOf(HasSubstr("is finished: 188 steps, 2 epochs"), HasSubstr("a greater --epochs"),
+                    HasSubstr("To evaluate it: " + shell_word(lockstep_command()) +
+                              " eval --checkpoint ")));
   EXPECT_EQ(said({"--epochs", "3"}), "");
   EXPECT_THAT(said({"--epochs", "3", "--max-steps", "188"}), HasSubstr("a greater --max-steps"));
   EXPECT_EQ(said({"--epochs", "3", "--max-steps", "189"}), "");
@@ -210,6 +246,43 @@ TEST(TrainArguments, OtherDataAreNotResumedAndNoProcessStarts) {
   EXPECT_THAT(other, AllOf(HasSubstr("cannot resume: an epoch of"), HasSubstr("has 7 steps")));
   const size_t has = other.rfind(" has ") + 5;
   EXPECT_EQ(refusal(std::stoll(other.substr(has))), "no error") << other;
+}
+
+// The data are what they were; logical ranks leave out what fills no whole step.
+TEST(TrainArguments, AnotherStrategysStepsAreNotBlamedOnTheData) {
+  const TestDirectory dir;
+  data::generate_digits(dir / "data", {.train = 130, .test = 10});
+  TrainConfig config = default_config("mnist");
+  config.data = dir / "data";
+  config.nproc = 2;
+  config.batch_size = 64;
+  write_run(dir, config, {.step = 1, .steps_per_epoch = 2});
+  const auto refusal = [&](const Arguments& more) {
+    Arguments arguments{"mnist", "--output", dir.path(), "--resume"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return error_of([&] {
+      const TrainArguments parsed = parse_train_arguments(arguments);
+      const OutputFolder output = check_train_input(make_train_plan(parsed, std::nullopt), parsed);
+    });
+  };
+  EXPECT_EQ(refusal({}), "no error");
+  EXPECT_THAT(refusal({"--strategy", "logical8"}),
+              AllOf(HasSubstr("has 2 steps under strategy ddp, and 1 under logical8"),
+                    HasSubstr("resume with --strategy ddp"), Not(HasSubstr("begun with"))));
+}
+
+TEST(TrainArguments, AModelMayBeTheFolderOfARun) {
+  const TestDirectory dir;
+  Checkpoint checkpoint;
+  checkpoint.config_json = R"({"model_type": "bert"})";
+  write_checkpoint(dir / "run/checkpoints/best", checkpoint);
+  const auto model = [&](const std::string& given) {
+    return plan({"text", "--data", "d", "--model", given}).config.model;
+  };
+  const std::string best = dir / "run/checkpoints/best";
+  EXPECT_EQ(model(dir / "run"), best);
+  EXPECT_EQ(model(best), best);
+  EXPECT_EQ(model("mini"), "mini");
 }
 
 TEST(TrainArguments, AMeshThatWasRecordedIsNamedWhereItDoesNotFit) {
