@@ -119,7 +119,7 @@ class SupervisedTask {
     while (batches.next()) {
       const LossOutput output =
           clock.forward([&] { return compute_loss(parts_.model, batches.batch()); });
-      clock.backward([&] { strategy().backward(batches.weighed(output.loss)); });
+      clock.backward([&] { strategy().backward(batches.weighed(output)); });
       loss.add(output.loss.template item<double>(), batches.counted());
       if (strategy().counts_batches()) result.samples += output.labels.numel();
     }
