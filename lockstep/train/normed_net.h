@@ -7,6 +7,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <utility>
+
 namespace lockstep::train_test {
 
 // Of points in a plane, in float64; `head` takes the normed ones.
