@@ -1,4 +1,4 @@
-// Writing and reading a model of BERT-base's size (438 MB of float32): one side of
+// Writing and reading a model of BERT-base's size (418 MiB of float32): one side of
 // checkpoint_io.py, which runs the other, Python's safetensors, in turns. checkpoint_io FOLDER
 // reads commands from stdin and answers each with the seconds it took:
 //   save   write_safetensors(): checksum and fsync included

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writing and reading 438 MB (a model of BERT-base's size) by Lockstep and by Python's safetensors, in turns.
+"""Writing and reading 418 MiB (a model of BERT-base's size) by Lockstep and by Python's safetensors, in turns.
 
 A save ends with fsync on both sides; Lockstep's includes its checksum. Loads find the file in memory. Prints the medians, their
 spread and the ratio. Needs torch and safetensors, and 1 GB on the disk of --folder.
@@ -96,10 +96,10 @@ def main():
             row = {"what": command, "bytes": size, "ratio": medians["safetensors"] / medians["lockstep"]}
             for name, values in times.items():
                 row[name] = {"s": medians[name], "min_s": min(values), "max_s": max(values),
-                             "MBps": size / medians[name] / 1e6}
+                             "GBps": size / medians[name] / 1e9}
             rows.append(row)
             print(f"{command:6s}", *(f"{name} {row[name]['s']:.4f} s ({row[name]['min_s']:.4f}-{row[name]['max_s']:.4f}), "
-                                     f"{row[name]['MBps']:.0f} MB/s;" for name in times),
+                                     f"{row[name]['GBps']:.2f} GB/s;" for name in times),
                   f"ratio {row['ratio']:.2f}", flush=True)
         ours.close()
         if args.json:

@@ -102,10 +102,10 @@ void measure(const Settings& settings) {
     RollbackRecovery run(comm, {.every = settings.every});
     const auto share = [&](const at::Tensor& memory) { return optimizer.share(memory); };
     run.begin(share);
-    const auto mb = static_cast<double>(optimizer.share_bytes()) * 1e-6;
+    const auto mib = static_cast<double>(optimizer.share_bytes()) / (1 << 20);
     char what[80];
-    std::snprintf(what, sizeof what, "ZeRO 3, RollbackRecovery every %lld (%.0f MB)",
-                  static_cast<long long>(settings.every), mb * 3);  // with the moments
+    std::snprintf(what, sizeof what, "ZeRO 3, RollbackRecovery every %lld (%.0f MiB)",
+                  static_cast<long long>(settings.every), mib * 3);  // with the moments
     compare(comm, what, settings, [&](bool guarded) {
       loss_of(net).backward();
       optimizer.step();

@@ -85,9 +85,9 @@ class Bench {
       ten.push_back(saving_s / plain_s);
       beside.push_back(beside_ratio);
     }
-    const double megabytes = static_cast<double>(share_bytes()) / 1e6;
+    const double mib = static_cast<double>(share_bytes()) / (1 << 20);
     if (comm_.rank() != 0) return;
-    std::printf("%d ranks, %.0f MB a rank\n", comm_.size(), megabytes);
+    std::printf("%d ranks, %.0f MiB a rank\n", comm_.size(), mib);
     print("direct write, GB/s", direct);
     print("checkpoint, GB/s", write);
     print("checkpoint / direct", ratio);

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/scaler_state.h"
+#include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/comm/algorithms/ring.h"
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/communicator.h"

@@ -462,6 +462,9 @@ TransformerLm& ParallelLm::module() {
 const std::vector<LmParameterPart>& ParallelLm::parameters() const {
   return state_->own;
 }
+void ParallelLm::count_activations() {
+  state_->pipeline->count_activations();
+}
 const Pipeline& ParallelLm::pipeline() const {
   return *state_->pipeline;
 }

@@ -178,6 +178,7 @@ class ParallelLm {
   std::vector<Averaging> averaging() const;
   // The pipeline's last step. Does not communicate.
   const Pipeline& pipeline() const;
+  void count_activations();  // Pipeline's
 
  private:
   struct State;

@@ -18,6 +18,7 @@
 namespace lockstep::lm_training_test {
 namespace {
 
+using recipe_runs_test::expect_planned;
 using recipe_runs_test::metrics_of;
 using recipe_runs_test::train;
 using ::testing::HasSubstr;
@@ -190,6 +191,8 @@ TEST(LmTraining, ShardsOfAMeshShareTheirCopy) {
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i)
       EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << strategy << mesh << i;
+    SCOPED_TRACE(strategy + mesh);
+    expect_planned(result);
     EXPECT_NEAR(result.evaluation.loss, one.evaluation.loss, 1e-6);
     if (strategy == "zero3") {
       EXPECT_EQ(result.memory.parameters, copies * one.memory.parameters);
@@ -227,7 +230,8 @@ TEST(LmTraining, AMeshMayDivideTheModel) {
     config.divided_rows = way.divided_rows;
     config.gradient_checkpointing = way.again;
     config = resolved(config);
-    train(config);
+    SCOPED_TRACE(way.mesh);
+    expect_planned(train(config));
     EXPECT_EQ(load_lm(dir / way.mesh / "checkpoints/last")->config().hidden_size, 16);
     config.max_steps = 6;
     const TrainResult result = train(config, true);

@@ -266,15 +266,16 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
         std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
   }
   // On all ranks, as they share what a forward may send.
-  std::optional<int64_t> activations;
-  if (strategy.has_whole_parameters()) {
+  const int64_t activations = [&] {
     const Allowance there = memory_there(comm);
     // Hosts may have unequal memory, and all ranks try the same.
     const at::Tensor least = at::full({1}, there.share(), at::kLong);
     comm.all_reduce(least, ReduceOp::kMin);
-    activations = parts.plan_activations(least.item<int64_t>());
-    check_fits(comm, config, strategy, parts.run.optimizer(), *activations, there);
-  }
+    const auto whole = strategy.whole_parameters();
+    const int64_t planned = parts.plan_activations(least.item<int64_t>());
+    check_fits(comm, config, strategy, parts.run.optimizer(), planned, there);
+    return planned;
+  }();
   std::shared_ptr<MemoryCallback> memory;
   const bool says = options.progress && !again && !in_place;
   if (const std::string layout = strategy.layout(); comm.rank() == 0 && says && !layout.empty())

@@ -72,7 +72,9 @@ class Accelerator {
   void backward(const at::Tensor& loss) { state_->backward(loss, {}); }
   // The same where batches count unequally, as those of a loss over tokens do. `share`: the part that this
   // batch's loss has in the mean over the whole step, all its batches and ranks (of those that have batches
-  // of their own); the shares of a step add up to 1:
+  // of their own); the shares of a step add up to 1, and a batch without a target has 0, which adds nothing if its
+  // loss's gradient is a number (cross entropy's is; a mean made by hand divides by max(targets, 1)). Throws
+  // InvalidArgument for a share that is no number, as in a step without a target:
   //   accelerator.backward(loss, targets / targets_of_the_step);
   void backward(const at::Tensor& loss, double share) { state_->backward(loss, share); }
 

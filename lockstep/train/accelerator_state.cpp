@@ -10,6 +10,7 @@
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/loss_share.h"
 #include "lockstep/train/run_state.h"
 
 namespace lockstep {
@@ -55,6 +56,8 @@ int AcceleratorState::stop_signal() {
 }
 
 void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> share) {
+  if (share) check_share("Accelerator::backward", *share);
+  if (!loops_.empty()) loops_.back()->trains = true;
   const at::Tensor part = share         ? loss.mul(*share * data_ranks.size())
                           : group_ == 1 ? loss
                                         : loss.div(group_);
@@ -78,18 +81,40 @@ double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double 
 }
 
 void AcceleratorState::count_step() {
+  if (std::exchange(dropped_, false) && optimizer_ != nullptr) optimizer_->zero_grad();
+  const LoaderPlace* const loop = current();
   // A loader's batches are all full; what is left of an epoch may be fewer of them.
   if (counted_ % accumulation_ == 0)
-    group_ =
-        current_ ? std::min(accumulation_, current_->batches - current_->taken + 1) : accumulation_;
+    group_ = loop ? std::min(accumulation_, loop->batches - loop->taken + 1) : accumulation_;
   ++counted_;
-  const bool last = current_ && current_->at_last();
+  const bool last = loop && loop->at_last();
   synchronizes_ = last || counted_ % accumulation_ == 0;
   if (last) counted_ = 0;
 }
 
 std::shared_ptr<LoaderPlace> AcceleratorState::add_loader() {
   return places_.emplace_back(std::make_shared<LoaderPlace>());
+}
+
+void AcceleratorState::enter(std::shared_ptr<LoaderPlace> place) {
+  place->trains = false;
+  loops_.push_back(std::move(place));
+}
+
+void AcceleratorState::leave(LoaderPlace& place) {
+  std::erase_if(loops_, [&](const auto& loop) { return loop.get() == &place; });
+  if (place.taken == 0) return;  // its end
+  // Of an evaluation nothing is to go on. Where training stands is kept, for save_state().
+  if (!place.trains) {
+    place.taken = 0;
+    ++place.epoch;
+    return;
+  }
+  place.left = true;
+  counted_ = 0;
+  dropped_ = dropped_ || begun_;
+  begun_ = false;
+  synchronizes_ = true;
 }
 
 void check_place(const LoaderPlace& place, int64_t batches) {

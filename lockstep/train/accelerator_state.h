@@ -36,6 +36,8 @@ struct LoaderPlace {
   int64_t taken = 0;  // batches of it that loops have taken, or are to skip
   int64_t batches = 0;
   int64_t last_step_samples = 0;
+  bool trains = false;  // the loop under way has had a backward
+  bool left = false;    // it has, and was left in its midst
 
   bool at_last() const { return taken == batches; }
 };
@@ -59,10 +61,11 @@ class AcceleratorState {
   bool has_begun() const { return begun_; }
 
   std::shared_ptr<LoaderPlace> add_loader();
-  void enter(std::shared_ptr<LoaderPlace> place) { current_ = std::move(place); }
-  void leave() { current_.reset(); }
-  // Where the loop under way stands; nullptr outside of loops.
-  const LoaderPlace* current() const { return current_.get(); }
+  // A loop begins, perhaps within another, and ends: by its end, `break` or an exception.
+  void enter(std::shared_ptr<LoaderPlace> place);
+  void leave(LoaderPlace& place);
+  // Where the innermost loop under way stands; nullptr outside of loops.
+  const LoaderPlace* current() const { return loops_.empty() ? nullptr : loops_.back().get(); }
 
   void add(torch::nn::Module& model);
   void add(torch::optim::Optimizer& optimizer);
@@ -100,12 +103,13 @@ class AcceleratorState {
   int64_t group_;        // that it has: fewer at the end of an epoch
   bool synchronizes_ = true;
   bool begun_ = false;                  // the latest backward was not the last of its accumulation
+  bool dropped_ = false;                // gradients are left of an accumulation that will not go on
   std::optional<int64_t> activations_;  // bytes
   torch::nn::Module* model_ = nullptr;
   torch::optim::Optimizer* optimizer_ = nullptr;
   std::vector<std::shared_ptr<LoaderPlace>> places_;
-  std::shared_ptr<LoaderPlace> current_;
-  std::optional<StopSignals> signals_;  // once asked for
+  std::vector<std::shared_ptr<LoaderPlace>> loops_;  // under way, the innermost last
+  std::optional<StopSignals> signals_;               // once asked for
   std::optional<StopAgreement> agreement_;
   int stopped_by_ = 0;
 };

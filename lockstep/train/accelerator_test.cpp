@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include <filesystem>
@@ -18,8 +17,11 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/normed_net.h"
 
 namespace lockstep::accelerator_test {
+
+using train_test::NormedNet;
 
 struct Numbers {
   int64_t count;
@@ -105,23 +107,11 @@ TEST(Accelerator, CountsItsMemoryAsPlanned) {
   });
 }
 
-struct NormedImpl : torch::nn::Module {
-  NormedImpl() {
-    norm = register_module("norm", torch::nn::BatchNorm1d(2));
-    out = register_module("out", make_model());
-    norm->to(at::kDouble);
-  }
-  at::Tensor forward(const at::Tensor& x) { return out(norm(x)); }
-  torch::nn::BatchNorm1d norm = nullptr;
-  torch::nn::Linear out = nullptr;
-};
-TORCH_MODULE(Normed);
-
 TEST(Accelerator, EvaluatesTheStatisticsThatItSaves) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
     const Numbers numbers{24};
-    Normed net;
+    NormedNet net(make_model());
     torch::optim::SGD sgd(net->parameters(), 0.05);
     data::SequentialSampler sampler(numbers.size());
     data::Loader<Numbers> plain(numbers, sampler, {.batch_size = 4});
@@ -158,6 +148,115 @@ TEST(Accelerator, GathersEverySampleOnceForMetrics) {
       EXPECT_EQ(accelerator.num_processes(), ranks);
     });
   }
+}
+
+// A loop over the dev set, whole or left by break, changes nothing of the training loop that it stands in.
+TEST(Accelerator, AnEvaluationWithinAnEpochIsOutOfItsCount) {
+  enum class Dev { kNone, kWhole, kLeft };
+  const auto train = [](Dev how) {
+    at::Tensor weight;
+    testing::run_threads(2, [&](Communicator& comm) {
+      Work setup(20, 2);  // five batches a rank: accumulated, four and one
+      const Numbers dev_numbers{10};
+      data::SequentialSampler in_order(dev_numbers.size());
+      data::Loader<Numbers> plain_dev(dev_numbers, in_order, {.batch_size = 2});
+      Accelerator accelerator(comm, {.gradient_accumulation_steps = 4});
+      auto [model, optimizer, loader, dev] =
+          accelerator.prepare(setup.model, setup.sgd, setup.loader, plain_dev);
+      std::vector<at::Tensor> seen;
+      int steps = 0;
+      for (auto& sample : loader) {
+        const auto guard = accelerator.accumulate(model);
+        optimizer.zero_grad();
+        accelerator.backward(loss_of(model(sample.input), sample));
+        steps += optimizer.step() ? 1 : 0;
+        std::vector<at::Tensor> of_dev;
+        if (how != Dev::kNone) {
+          for (auto& held_out : dev) {
+            of_dev.push_back(accelerator.gather_for_metrics(held_out.target));
+            if (how == Dev::kLeft) break;
+          }
+          const int64_t count = how == Dev::kLeft ? 4 : 10;
+          EXPECT_TRUE(at::equal(at::cat(of_dev), at::arange(count))) << "each begins anew";
+        }
+        seen.push_back(accelerator.gather_for_metrics(sample.target));
+      }
+      EXPECT_EQ(steps, 2) << "the rest of an epoch is a step, too";
+      EXPECT_TRUE(at::equal(at::cat(seen), at::arange(20)));
+      if (comm.rank() == 0) weight = setup.model->weight.detach().clone();
+    });
+    return weight;
+  };
+  const at::Tensor expected = train(Dev::kNone);
+  EXPECT_TRUE(at::equal(train(Dev::kWhole), expected));
+  EXPECT_TRUE(at::equal(train(Dev::kLeft), expected));
+}
+
+// The next loop is another epoch, from its beginning, and knows nothing of what an accumulation had begun.
+TEST(Accelerator, ALoopThatIsLeftIsOver) {
+  testing::run_threads(2, [](Communicator& comm) {
+    Work setup(24, 2), expected(24, 2);  // six batches a rank
+    Accelerator accelerator(comm, {.gradient_accumulation_steps = 4});
+    auto [model, optimizer, loader] = accelerator.prepare(setup.model, setup.sgd, setup.loader);
+    Accelerator other(comm, {.gradient_accumulation_steps = 4});
+    auto [plain, plain_optimizer, plain_loader] =
+        other.prepare(expected.model, expected.sgd, expected.loader);
+    // `zero_grad()` behind the step: what is left of a former accumulation stays until then.
+    const auto batch = [](auto& with, auto& net, auto& of_net, auto& sample) {
+      const auto guard = with.accumulate(net);
+      with.backward(loss_of(net(sample.input), sample));
+      const bool taken = of_net.step();
+      of_net.zero_grad();
+      return taken;
+    };
+    int64_t left_at = 0;
+    for (auto& sample : loader) {
+      batch(accelerator, model, optimizer, sample);
+      if (++left_at == 2) break;
+    }
+    std::vector<at::Tensor> first;
+    int steps = 0;
+    for (auto& sample : loader) {
+      steps += batch(accelerator, model, optimizer, sample) ? 1 : 0;
+      first.push_back(accelerator.gather(sample.target));
+    }
+    EXPECT_EQ(steps, 2);
+    EXPECT_TRUE(at::equal(at::cat(first), at::arange(24)));
+    for (auto& sample : plain_loader) batch(other, plain, plain_optimizer, sample);
+    EXPECT_TRUE(at::equal(setup.model->weight, expected.model->weight));
+  });
+}
+
+// What save_state() says of a loop that was left: training goes on there, an evaluation begins anew.
+TEST(Accelerator, AStateOfLoopsThatWereLeftGoesOnWhereTrainingStood) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto run = [&](bool resume) {
+      Work setup(24, 2);
+      data::Loader<Numbers> plain_dev(setup.data, setup.sampler, {.batch_size = 2});
+      Accelerator accelerator(comm, {});
+      auto [model, optimizer, loader, dev] =
+          accelerator.prepare(setup.model, setup.sgd, setup.loader, plain_dev);
+      if (resume) accelerator.load_state(dir / "state");
+      int64_t batches = 0;
+      for (auto& sample : loader) {
+        optimizer.zero_grad();
+        accelerator.backward(loss_of(model(sample.input), sample));
+        optimizer.step();
+        if (++batches == 2 && !resume) break;
+      }
+      int64_t first_of_dev = -1;
+      for (auto& sample : dev) {
+        first_of_dev = sample.target[0].template item<int64_t>();
+        break;
+      }
+      EXPECT_EQ(first_of_dev, 2 * comm.rank());
+      if (!resume) accelerator.save_state(dir / "state");
+      return batches;
+    };
+    EXPECT_EQ(run(false), 2);
+    EXPECT_EQ(run(true), 4);
+  });
 }
 
 TEST(Accelerator, ReducesGathersAndKnowsTheMainProcess) {

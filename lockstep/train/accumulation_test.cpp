@@ -1,14 +1,17 @@
 // A step's gradient is that of one batch, however its samples and targets lie in micro-batches and on ranks.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/accelerator.h"
@@ -66,6 +69,19 @@ struct TargetLoss {
     return {
         torch::nn::functional::cross_entropy(output.view({-1, kClasses}), batch.target.flatten()),
         output, batch.target.select(1, 0)};
+  }
+};
+
+// The same made by hand: of no targets 0 / 0, and so are its gradients.
+struct HandMadeLoss : TargetLoss {
+  template <typename Model>
+  LossOutput operator()(Model& model, const data::Batch& batch) const {
+    const at::Tensor output = model(batch.input);
+    const at::Tensor each = torch::nn::functional::cross_entropy(
+        output.view({-1, kClasses}), batch.target.flatten(),
+        torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
+    const at::Tensor known = batch.target.flatten().ne(-100).to(at::kDouble);
+    return {(each * known / known.sum()).sum(), output, batch.target.select(1, 0)};
   }
 };
 
@@ -149,6 +165,46 @@ TEST(Accumulation, UnequalTargetsAreOneBatch) {
                                          {"horovod", 2, 7, 1}});
 }
 
+// Whatever number a loss of nothing is, its batch adds nothing: in a micro-batch and on a rank.
+TEST(Accumulation, BatchesWithoutATargetAddNothingThoughTheirLossIsNoNumber) {
+  expect_one_mean<HandMadeLoss>(
+      Rows(14), {{"ddp", 1, 4, 4}, {"ddp", 1, 1, 14}, {"ddp", 2, 1, 7}, {"zero2", 2, 1, 7}});
+  // Ranks that have none: of five rows the first four.
+  const Rows rows(5);
+  expect_one_mean<HandMadeLoss>(rows, {{"ddp", 5, 1, 1}, {"average", 5, 1, 1}, {"zero1", 5, 1, 1}});
+  const Outcome alone = after_a_step<HandMadeLoss>(Rows(8), {"logical4", 1, 2, 1});
+  EXPECT_TRUE(
+      after_a_step<HandMadeLoss>(Rows(8), {"logical4", 2, 2, 1}).weight.equal(alone.weight));
+  EXPECT_TRUE(alone.weight.isfinite().all().item<bool>());
+}
+
+// On all ranks: no gradient, no loss, and no evaluation.
+TEST(Accumulation, AStepWithoutATargetChangesNothingAndAnEvaluationSaysSo) {
+  const Rows rows(4);
+  const TestDirectory folder;
+  testing::run_threads(2, [&](Communicator& comm) {
+    torch::nn::Linear net = make_net(kPlaces * kClasses);
+    Trainer<torch::nn::Linear, Rows, HandMadeLoss> trainer(
+        {.model = net,
+         .comm = comm,
+         .args = {.output_dir = folder.path().string(),
+                  .per_device_train_batch_size = 1,
+                  .num_train_epochs = 1,
+                  .learning_rate = 1,
+                  .weight_decay = 0,
+                  .save_strategy = "no",
+                  .disable_tqdm = true},
+         .train_dataset = &rows,
+         .eval_dataset = &rows});
+    const TrainOutput output = trainer.train();
+    EXPECT_EQ(output.global_step, 2);
+    EXPECT_EQ(output.training_loss, 0);
+    EXPECT_TRUE(net->weight.equal(make_net(kPlaces * kClasses)->weight));
+    EXPECT_THAT(message_of<InvalidArgument>([&] { trainer.evaluate(); }),
+                ::testing::HasSubstr("has no target at all"));
+  });
+}
+
 TEST(Accumulation, LogicalRanksCountByTheirTargetsInTheSameBits) {
   const Rows rows(16);
   const Outcome one = after_a_step<TargetLoss>(rows, {"ddp", 1, 16, 1});
@@ -212,6 +268,21 @@ TEST(Accumulation, TheAcceleratorTakesSharesOfBatchesThatCountUnequally) {
           loss_of(model(rows.input.slice(0, begin[i], begin[i + 1])), target) / own, own / all);
     }
     EXPECT_TRUE(at::allclose(net->weight.grad(), one->weight.grad(), 0, 1e-13));
+  });
+}
+
+TEST(Accumulation, AShareThatIsNoNumberIsOneLine) {
+  testing::run_threads(1, [&](Communicator& comm) {
+    torch::nn::Linear net = make_net(2);
+    torch::optim::SGD sgd(net->parameters(), 0.0);
+    Accelerator accelerator(comm, {});
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::Tensor loss = model(Rows(4).input).sum();
+    for (const double share : {std::nan(""), -0.5, 1.0 / 0.0})
+      EXPECT_THAT(message_of<InvalidArgument>([&] { accelerator.backward(loss, share); }),
+                  ::testing::HasSubstr("give this batch's part of the step's targets"));
+    accelerator.backward(loss, 0);
+    EXPECT_TRUE(net->weight.grad().eq(0).all().item<bool>());
   });
 }
 

@@ -36,6 +36,10 @@ struct HeldGradients final : torch::CustomClassHolder {
   uint64_t forwards = 0;
   bool there = false;
 
+  void drop() {
+    there = false;
+    gradients.clear();
+  }
   double step(const LmRowBatch& batch) {
     for (const at::Tensor& parameter : trained)
       if (parameter.grad().defined())
@@ -43,8 +47,7 @@ struct HeldGradients final : torch::CustomClassHolder {
             "TransformerLm: there are gradients of a former backward, and a step of a model that "
             "is "
             "divided has one; call the optimizer's step() or zero_grad() before the next forward");
-    there = false;
-    gradients.clear();
+    drop();
     (void)model->take_gradients();  // of what is not trained
     const double loss = model->step(batch);
     gradients = model->take_gradients();
@@ -242,7 +245,6 @@ class LmMeshStrategy final : public Strategy {
     return mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;
   }
   bool has_whole_gradients() const override { return false; }
-  bool has_whole_parameters() const override { return false; }
   bool divides_state() const override { return true; }
   StepMemory planned_memory(const torch::optim::Optimizer& /*optimizer*/) const override {
     return as_step(made().planned_memory());
@@ -252,6 +254,17 @@ class LmMeshStrategy final : public Strategy {
     memory.activations = made().pipeline().activation_bytes();
     return memory;
   }
+  int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward) override {
+    const uint64_t steps = made().steps();
+    made().count_activations();
+    forward().reset();
+    held_->drop();
+    const int64_t bytes = made().pipeline().activation_bytes();
+    made().set_steps(steps);
+    made().count_activations();
+    return bytes;
+  }
+  int64_t micro_batches() const override { return made().parallelism().micro_batches; }
   bool divides_model() const override { return true; }
   Checkpoint divided_state() override {
     Checkpoint share = made().share();

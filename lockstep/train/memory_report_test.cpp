@@ -73,6 +73,17 @@ TEST(LiveBytes, AForwardLeavesItsActivations) {
   EXPECT_EQ(later.activations(), 0);
 }
 
+// What a forward of n samples leaves.
+template <typename Net, typename Gather>
+auto left_by(Net& net, const Gather& gather) {
+  return [&net, gather](int64_t n) {
+    const at::Tensor batch = gather(n);
+    const LiveBytes live;
+    const at::Tensor output = net->forward(batch);
+    return live.now();
+  };
+}
+
 // A model whose forward draws and changes buffers, found out about before its first step.
 TEST(ActivationPlan, IsWhatAForwardLeavesAndChangesNothing) {
   at::set_num_threads(1);
@@ -85,8 +96,7 @@ TEST(ActivationPlan, IsWhatAForwardLeavesAndChangesNothing) {
   for (const at::Tensor& buffer : net->buffers()) buffers.push_back(buffer.clone());
   const at::Tensor generator = cpu_rng_state();
   const int64_t planned = plan_activations(
-      *net, 64, [&](int64_t n) { return samples.narrow(0, 0, n).clone(); },
-      [&](const at::Tensor& batch) { return net->forward(batch); });
+      *net, 64, left_by(net, [&](int64_t n) { return samples.narrow(0, 0, n).clone(); }));
   EXPECT_TRUE(at::equal(cpu_rng_state(), generator));
   EXPECT_FALSE(net->is_training());
   EXPECT_TRUE(net->ptr(0)->is_training());
@@ -106,8 +116,7 @@ TEST(ActivationPlan, SmallBatchesAreCountedAsTheyAre) {
   torch::nn::Linear net(100, 200);
   for (const int64_t samples : {1, 2, 3, 5}) {
     const int64_t planned = plan_activations(
-        *net, samples, [&](int64_t n) { return torch::ones({n, 100}); },
-        [&](const at::Tensor& batch) { return net->forward(batch); });
+        *net, samples, left_by(net, [](int64_t n) { return torch::ones({n, 100}); }));
     EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(samples) * 800, 400) << samples;
   }
 }
@@ -201,21 +210,26 @@ TEST(ActivationPlan, WhatIsTooLargeIsToldByAFewSamples) {
   at::set_num_threads(1);
   torch::nn::Linear net(100, 200);
   int64_t largest = 0;
-  const auto plan = [&](int64_t samples, int64_t limit) {
+  const auto plan = [&](int64_t samples, ActivationPlanOptions options) {
     largest = 0;
-    return plan_activations(
-        *net, samples,
-        [&](int64_t n) {
-          largest = std::max(largest, n);
-          return torch::ones({n, 100});
-        },
-        [&](const at::Tensor& batch) { return net->forward(batch); }, limit);
+    const auto gather = [&](int64_t n) {
+      largest = std::max(largest, n);
+      return torch::ones({n, 100});
+    };
+    return plan_activations(*net, samples, left_by(net, gather), options);
   };
   constexpr int64_t kSamples = 1'000'000'000, kLimit = 1'000'000;
-  EXPECT_NEAR(static_cast<double>(plan(kSamples, kLimit)), 800e9, 10e9);
+  EXPECT_NEAR(static_cast<double>(plan(kSamples, {.limit = kLimit})), 800e9, 10e9);
   EXPECT_EQ(largest, 4);
-  EXPECT_NEAR(static_cast<double>(plan(1000, kLimit)), 800e3, 10e3);
+  EXPECT_NEAR(static_cast<double>(plan(1000, {.limit = kLimit})), 800e3, 10e3);
   EXPECT_EQ(largest, 500);
+  // As many of each micro-batch, and no more where another rank has counted so.
+  EXPECT_NEAR(static_cast<double>(plan(kSamples, {.limit = kLimit, .micro_batches = 8})), 800e9,
+              10e9);
+  EXPECT_EQ(largest, 32);
+  EXPECT_NEAR(static_cast<double>(plan(1000, {.limit = kLimit, .any = [](bool) { return true; }})),
+              800e3, 10e3);
+  EXPECT_EQ(largest, 4);
 }
 
 }  // namespace

@@ -83,7 +83,9 @@ class PreparedOptimizer {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-// This rank's batches of a loader (BatchShards). Every loop over it is an epoch, counted from 0.
+// This rank's batches of a loader (BatchShards). Every loop over it is an epoch, counted from 0, also where the one
+// before was left in its midst, by `break` or an exception: then what an accumulation had begun is dropped (with its
+// gradients, by the next accumulate()). Loops over other loaders may stand within it, such as an evaluation's.
 template <data::Dataset D>
 class PreparedLoader {
  public:
@@ -95,7 +97,10 @@ class PreparedLoader {
   int64_t batches() const { return parts_->loader.batches(); }
   std::function<int64_t()> batches_taken() const { return parts_->loader.batches_taken(); }
   // The next loop begins at batch `count` of its epoch.
-  void skip(int64_t count) { place_->taken = count; }
+  void skip(int64_t count) {
+    end_left();
+    place_->taken = count;
+  }
 
   class Iterator {
    public:
@@ -103,7 +108,7 @@ class PreparedLoader {
     data::BatchOf<D>* operator->() const { return &*it_; }
     Iterator& operator++() {
       ++it_;
-      owner_->moved(it_ == std::default_sentinel);
+      moved();
       return *this;
     }
     friend bool operator==(const Iterator& iterator, std::default_sentinel_t) {
@@ -113,21 +118,32 @@ class PreparedLoader {
    private:
     friend class PreparedLoader;
     Iterator(PreparedLoader* owner, typename data::Loader<D>::Iterator it)
-        : owner_(owner), it_(std::move(it)) {}
+        : owner_(owner), inside_(owner->enter()), it_(std::move(it)) {
+      moved();
+    }
+    void moved() {
+      LoaderPlace& place = *owner_->place_;
+      if (it_ != std::default_sentinel) {
+        ++place.taken;
+        return;
+      }
+      place.taken = 0;
+      ++place.epoch;
+      inside_.reset();
+    }
     PreparedLoader* owner_;
+    std::shared_ptr<void> inside_;  // the loop is under way while it lives
     typename data::Loader<D>::Iterator it_;
   };
 
   [[nodiscard]] Iterator begin() {
+    end_left();
     parts_->shards.set_epoch(place_->epoch);
     check_place(*place_, batches());
     parts_->loader.skip(place_->taken);
     place_->batches = batches();
     place_->last_step_samples = parts_->shards.last_step_samples();
-    state_->enter(place_);
-    Iterator first(this, parts_->loader.begin());
-    moved(first.it_ == std::default_sentinel);
-    return first;
+    return Iterator(this, parts_->loader.begin());
   }
   std::default_sentinel_t end() const { return {}; }
 
@@ -141,14 +157,15 @@ class PreparedLoader {
     data::Loader<D> loader;
   };
 
-  void moved(bool ended) {
-    if (!ended) {
-      ++place_->taken;
-      return;
-    }
+  std::shared_ptr<void> enter() {
+    state_->enter(place_);
+    return {nullptr, [state = state_, place = place_](void*) { state->leave(*place); }};
+  }
+  // The epoch of a loop that was left is over.
+  void end_left() {
+    if (!std::exchange(place_->left, false)) return;
     place_->taken = 0;
     ++place_->epoch;
-    state_->leave();
   }
 
   std::unique_ptr<Parts> parts_;  // stays where it is: the loader refers to the shards

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -22,7 +21,7 @@ namespace lockstep {
 // before the first backward, so where it counts targets all batches of the step are taken at once.
 //
 //   StepBatches<Batch, Loss, Next> batches(...);
-//   while (batches.next()) loss_of(batches.batch()), then batches.weighed(loss).backward()
+//   while (batches.next()) output = loss_of(batches.batch()), then batches.weighed(output).backward()
 template <typename Batch, typename Loss, typename Next>
 class StepBatches {
  public:
@@ -60,11 +59,15 @@ class StepBatches {
   // Samples or targets: what the batch's loss is the mean of.
   int64_t counted() const { return counts_[at_ - 1]; }
   bool last() const { return at_ == counts_.size(); }
-  // The loss whose gradient the batch adds to the step's. One that is a mean over nothing adds none.
-  at::Tensor weighed(const at::Tensor& loss) const {
-    const double divisor = counted() == 0 ? std::numeric_limits<double>::infinity()
-                                          : share_ / static_cast<double>(counted());
-    return divisor == 1 ? loss : loss.div(divisor);
+  // The loss whose gradient the batch adds to the step's. One that is a mean over nothing adds none: its own may be
+  // no number (0 / 0), so the backward, which other ranks wait for, begins at the logits where there are any.
+  at::Tensor weighed(const LossOutput& output) const {
+    if (counted() == 0) {
+      const bool begins = output.logits.defined() && output.logits.requires_grad();
+      return (begins ? output.logits.sum() : output.loss).mul(0);
+    }
+    const double divisor = share_ / static_cast<double>(counted());
+    return divisor == 1 ? output.loss : output.loss.div(divisor);
   }
 
  private:

@@ -211,10 +211,6 @@ class ZeroStrategy final : public Strategy {
                             ": the parameters went with the optimizer; save before it goes");
     return nullptr;
   }
-  bool has_whole_parameters() const override {
-    if (optimizers_life_.expired()) return optimizer_ == nullptr || !layered_;
-    return optimizer_->planned_memory().units == 0;
-  }
   double waiting() const override {
     if (optimizers_life_.expired()) return 0;
     const ZeroTimes times = optimizer_->times();

@@ -6,8 +6,10 @@
 
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
+#include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/live_bytes.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
@@ -47,9 +49,7 @@ void Strategy::set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communic
 }
 
 void Strategy::share_buffers() {
-  if (divides_model()) return;
-  if (const NamedTensors buffers = to_named_tensors(model().named_buffers()); !buffers.empty())
-    broadcast_tensors(comm(), buffers);
+  if (!divides_model()) lockstep::share_buffers(model(), comm());
 }
 
 std::unique_ptr<torch::optim::Optimizer> Strategy::make_optimizer(
@@ -115,6 +115,12 @@ StepMemory Strategy::memory(torch::optim::Optimizer& optimizer) {
       memory.state += static_cast<int64_t>(tensor.nbytes());  // counts of steps have none
   }
   return memory;
+}
+
+int64_t Strategy::bytes_left(const std::function<std::shared_ptr<void>()>& forward) {
+  const LiveBytes live;
+  const auto kept = forward();
+  return live.now();
 }
 
 int64_t Strategy::share_bytes(torch::optim::Optimizer& /*optimizer*/) {

@@ -151,13 +151,17 @@ class Strategy {
     share_buffers();
     return whole_parameters();
   }
-  // Whether whole_parameters() is null: a forward by itself then finds all parameters. Does not communicate.
-  virtual bool has_whole_parameters() const { return true; }
   // Bytes of this rank with an optimizer that make_optimizer() gave: planned from shapes and types, and what there is
   // after a step. The default: this rank has all. Activations are left out, but for memory() of a strategy whose
   // forward() has its backward in it, which alone knows them. Do not communicate.
   virtual StepMemory planned_memory(const torch::optim::Optimizer& optimizer) const;
   virtual StepMemory memory(torch::optim::Optimizer& optimizer);
+  // Bytes that `forward`, which runs the model on a batch and gives what keeps its graph, leaves for its backward; where
+  // forward() has its backward in it, the most that it has held. Before the first step, under whole_parameters(); of what
+  // it has computed nothing is left (activation_plan.h). Communicates where the forward does.
+  virtual int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward);
+  // Into how many micro-batches it cuts a step's batch, of one size where they divide it. Does not communicate.
+  virtual int64_t micro_batches() const { return 1; }
   // Whether the optimizer's state is divided among the ranks: then so is the work of writing a
   // large model.
   virtual bool divides_state() const { return false; }

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
-#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/step_sampler.h"
@@ -77,7 +80,8 @@ class SupervisedTask {
   int64_t steps_per_epoch() const { return parts_.loader.batches() / batches_per_step_; }
 
   // What the forward of a batch will leave for its backward (activation_plan.h), as far as the sampler's
-  // first samples tell it. `limit`: plan_activations()'s.
+  // first samples tell it. `limit`: plan_activations()'s, the same on all ranks. Collective; under
+  // Strategy::whole_parameters().
   int64_t plan_activations(int64_t limit = INT64_MAX) {
     std::vector<int64_t> order = parts_.sampler.indices();
     int64_t samples =
@@ -85,13 +89,20 @@ class SupervisedTask {
     // All ranks try the same, as their forwards may communicate.
     if (parts_.shares != nullptr) samples = parts_.shares->largest();
     while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
+    const auto left = [&](int64_t n) {
+      const data::BatchOf<D> batch =
+          parts_.loader.gather(std::span(order).first(static_cast<size_t>(n)));
+      return strategy().bytes_left(
+          [&] { return std::make_shared<LossOutput>(compute_loss(parts_.model.module(), batch)); });
+    };
+    const auto any = [&](bool here) {
+      const at::Tensor said = at::full({1}, here ? 1 : 0, at::kLong);
+      parts_.run.comm().all_reduce(said, ReduceOp::kMax);
+      return said.item<int64_t>() != 0;
+    };
     return lockstep::plan_activations(
-        *parts_.model.module(), samples,
-        [&](int64_t n) {
-          return parts_.loader.gather(std::span(order).first(static_cast<size_t>(n)));
-        },
-        [&](const data::BatchOf<D>& batch) { return compute_loss(parts_.model.module(), batch); },
-        limit);
+        *parts_.model.module(), samples, left,
+        {.limit = limit, .micro_batches = strategy().micro_batches(), .any = any});
   }
 
  private:
@@ -132,7 +143,7 @@ class SupervisedTask {
     while (batches.next()) {
       const LossOutput output =
           clock.forward([&] { return compute_loss(parts_.model, batches.batch()); });
-      clock.backward([&] { strategy().backward(batches.weighed(output.loss)); });
+      clock.backward([&] { strategy().backward(batches.weighed(output)); });
       loss.add(output.loss.template item<double>(), batches.counted());
       if (strategy().counts_batches() && own != 0) result.samples += output.labels.numel();
     }
@@ -171,7 +182,7 @@ template <typename M, data::Dataset D>
 Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, int64_t classes,
                                int64_t batch_size) {
   const at::NoGradGuard no_grad;
-  broadcast_tensors(comm, to_named_tensors(model->named_buffers()));
+  share_buffers(model, comm);
   const bool training = model->is_training();
   model->eval();
   ClassifierCounts counts(classes);

@@ -25,8 +25,12 @@ struct LossOutput {
 //   int64_t targets(const Batch& batch) const { return batch.labels.ne(-100).sum().item<int64_t>(); }
 //
 // Micro-batches, ranks and evaluations' batches then count by their targets instead of their samples: all
-// is one mean, as of one batch. A batch may have none. Costs an all_reduce of 8 bytes a step, and the memory
-// of all micro-batches of a step at once.
+// is one mean, as of one batch. A batch may have none, and so may all of a rank: whatever number its loss then is
+// (0 / 0), it adds nothing to the step's loss and gradient, as its backward goes through LossOutput::logits alone (where
+// there are none, through the loss, whose gradient must then be a number: cross entropy's is 0; a mean made by hand
+// divides by max(targets, 1)). A step in which no rank has any has loss 0 and gradients of 0, and is a step of the
+// optimizer like others. An evaluation of no targets at all is InvalidArgument. Costs an all_reduce of 8 bytes a step,
+// and the memory of all micro-batches of a step at once.
 template <typename Loss, typename Batch>
 concept CountsTargets = requires(const Loss& loss, const Batch& batch) {
   { loss.targets(batch) } -> std::convertible_to<int64_t>;

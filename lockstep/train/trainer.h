@@ -316,7 +316,7 @@ class Trainer {
       const LossOutput output =
           clock.forward([&] { return compute_loss(model_, batches.batch()); });
       clock.backward([&] {
-        const at::Tensor loss = batches.weighed(output.loss);
+        const at::Tensor loss = batches.weighed(output);
         strategy.backward(run_.scaler() ? run_.scaler()->scale(loss) : loss);
       });
       sum.add(output.loss.template item<double>(), batches.counted());
@@ -367,7 +367,7 @@ class Trainer {
     parts_.model->train(training);
     Forwarded result;
     result.prediction = gather_predictions(judges_, sum.rows());
-    result.loss = sum.mean_loss(judges_);
+    result.loss = sum.mean_loss(judges_, CountsTargets<Loss, data::BatchOf<D>>);
     // Ranks that have evaluated the same together may differ by rounding, and all must decide alike.
     if (model_.strategy().divides_model()) make_same(run_.comm(), result.prediction, result.loss);
     result.batches = (sampler.size() + parts_.args.per_device_eval_batch_size - 1) /

@@ -101,8 +101,9 @@ class PredictionSum {
   // `counted`: what the loss is the mean of.
   void add(const LossOutput& output, int64_t counted);
   EvalPrediction rows() const;
-  // Over all that was counted, on all ranks. Collective.
-  double mean_loss(Communicator& comm) const;
+  // Over all that was counted, on all ranks. Collective. Throws InvalidArgument, on all ranks, where these are targets
+  // and there are none.
+  double mean_loss(Communicator& comm, bool counts_targets) const;
 
  private:
   std::vector<at::Tensor> logits_, labels_;

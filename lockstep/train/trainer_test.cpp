@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
@@ -17,11 +16,13 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/normed_net.h"
 #include "lockstep/train/requeue_note.h"
 
 namespace lockstep::trainer_test {
 
 namespace fs = std::filesystem;
+using train_test::NormedNet;
 
 // Two classes of points in a plane.
 struct Points {
@@ -236,19 +237,6 @@ TEST_F(TrainerTest, ASignalSavesAndTheResumedRunEndsInTheSameBits) {
   EXPECT_EQ(train({signal}).first.global_step, 10) << "nobody listens";
 }
 
-// Its running statistics are each rank's own while it trains.
-struct NormedNetImpl : torch::nn::Module {
-  NormedNetImpl() {
-    norm = register_module("norm", torch::nn::BatchNorm1d(2));
-    out = register_module("out", make_model());
-    norm->to(at::kDouble);
-  }
-  at::Tensor forward(const at::Tensor& x) { return out(norm(x)); }
-  torch::nn::BatchNorm1d norm = nullptr;
-  torch::nn::Linear out = nullptr;
-};
-TORCH_MODULE(NormedNet);
-
 TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
   const Points points(32), dev(11);
   auto args = arguments();
@@ -261,7 +249,7 @@ TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
     args.output_dir = (folder_ / strategy).string();
     std::vector<at::Tensor> measured;  // by evaluations within training, and the last after it
     testing::run_threads(2, [&](Communicator& comm) {
-      NormedTrainer trainer({.model = NormedNet(),
+      NormedTrainer trainer({.model = NormedNet(make_model()),
                              .comm = comm,
                              .args = args,
                              .train_dataset = &points,
@@ -279,7 +267,7 @@ TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
       trainer.save_model(folder_ / "alone");
     });
     ASSERT_EQ(measured.size(), 2u);
-    NormedNet saved;
+    NormedNet saved(make_model());
     set_module_state(*saved, read_checkpoint(fs::path(args.output_dir) / "last").model.tensors, "");
     saved->eval();
     const at::NoGradGuard no_grad;
@@ -287,7 +275,7 @@ TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
     for (int64_t i = 0; i < dev.size(); ++i) rows.push_back(saved(dev.input.narrow(0, i, 1)));
     for (const at::Tensor& each : measured)
       EXPECT_TRUE(each.equal(at::cat(rows).to(at::kFloat))) << strategy;
-    NormedNet alone;
+    NormedNet alone(make_model());
     set_module_state(*alone, read_checkpoint(folder_ / "alone").model.tensors, "");
     EXPECT_TRUE(alone->norm->running_var.equal(saved->norm->running_var)) << strategy;
     fs::remove_all(folder_ / "alone");

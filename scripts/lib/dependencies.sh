@@ -219,6 +219,17 @@ pip_failed() {
     "A libtorch or torch $LOCKSTEP_TORCH_PIN that is already here can be used: LOCKSTEP_LIBTORCH=/path/to/torch $0"
 }
 
+# What Python programs over Lockstep (docs/python.md) import with a torch of .venv: numpy, and what pip leaves out where it
+# installs torch without its dependencies.
+ensure_python_packages() {
+  local -a names=(filelock fsspec jinja2 networkx numpy sympy typing_extensions)
+  if [[ $TORCH_FOLDER != "$ROOT"/.venv/* ]] || "$ROOT/.venv/bin/python" -c \
+    'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' "${names[@]}"; then return; fi
+  say "Installing numpy into .venv, for Python programs"
+  mkdir -p "$ROOT/build"
+  pip_quietly install "${names[@]}" || say "pip could not install numpy (log: build/pip.log): Python programs over Lockstep want it."
+}
+
 # The Python module lockstep_c10d is optional: without python3-dev the build leaves it out and says so.
 ensure_python_headers() {
   python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' ||
@@ -247,6 +258,7 @@ ensure_dependencies() {
   ensure_curl_header
   check_versions
   ensure_libtorch
+  ensure_python_packages
   say "libtorch $(libtorch_version "$TORCH_FOLDER") in ${TORCH_FOLDER/#$ROOT\//}"
   mkdir -p "$ROOT/build"
   printf '%s\n%s\n' "$TORCH_FOLDER" "$key" >"$note"

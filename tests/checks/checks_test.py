@@ -288,6 +288,28 @@ class Quickstart(unittest.TestCase):
                             ("90 100 180", ", less than a minute left")):
             self.assertEqual(self.ask(f"time_left {asked}"), (0, said))
 
+    def test_python_programs_find_numpy(self):
+        """Into a .venv that lacks it, and into no other Python."""
+        python = os.path.join(self.root, ".venv/bin/python")
+        os.makedirs(os.path.dirname(python))
+        asked = os.path.join(self.root, "asked")
+
+        def ask(folder, has_it, pip=0):
+            with open(python, "w", encoding="utf-8") as f:
+                f.write(f'#!/bin/sh\nif [ "$1" = -c ]; then exit {0 if has_it else 1}; fi\necho "$*" >>"{asked}"\nexit {pip}\n')
+            os.chmod(python, 0o755)
+            open(asked, "w", encoding="utf-8").close()
+            code, output = self.ask(f'ROOT="{self.root}"; TORCH_FOLDER="{folder}"; ensure_python_packages')
+            self.assertEqual(code, 0, output)
+            with open(asked, encoding="utf-8") as f:
+                return f.read(), output
+
+        ours = os.path.join(self.root, ".venv/lib/python3.11/site-packages/torch")
+        self.assertRegex(ask(ours, False)[0], r"^-m pip install .*\bnumpy\b")
+        self.assertEqual(ask(ours, True), ("", ""))
+        self.assertEqual(ask("/usr/lib/python3/dist-packages/torch", False), ("", ""))
+        self.assertIn("pip could not install numpy", ask(ours, False, pip=1)[1])
+
     def test_libtorch_that_is_too_old(self):
         for header in ("headeronly/version.h", "csrc/api/include/torch/version.h"):
             torch = os.path.join(self.root, header.split("/")[0])

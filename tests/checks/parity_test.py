@@ -49,6 +49,28 @@ class Parity(unittest.TestCase):
         self.assertIn("(2,)", self.refused(tensors([1.0, 1.0]), one, 1e-5))
         self.assertIn("float64", self.refused(tensors([1.0], dtype=torch.float64), one, 1e-5))
 
+    def test_training_is_followed_in_float64(self):
+        def model():
+            torch.manual_seed(1)
+            return torch.nn.Linear(3, 1)
+
+        def loss_of(one):
+            return one(torch.ones(2, 3, dtype=one.weight.dtype)).pow(2).mean()
+
+        losses, one = [], model().double()
+        optimizer = torch.optim.AdamW(one.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(one)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        parity.follow_training(model(), loss_of, torch.tensor(losses, dtype=torch.float64), 0.1, 1e-12)
+        losses[2] += 1e-4
+        with self.assertRaises(SystemExit) as ended:
+            parity.follow_training(model(), loss_of, torch.tensor(losses, dtype=torch.float64), 0.1, 1e-5)
+        self.assertIn("the loss of step 2 differs by 1.00e-04", ended.exception.code)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -1,5 +1,6 @@
 """The example program under torchrun and under `lockstep run`, and process groups from every kind of store."""
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -26,11 +27,20 @@ class Launchers(unittest.TestCase):
         self.assertEqual(sorted(line for line in result.stdout.splitlines() if line.startswith("rank")),
                          [f"rank {r} of 2: [[12.0, 12.0, 12.0, 12.0]]" for r in range(2)])
 
-    def test_torchrun(self):
-        self.check(launch([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", EXAMPLE]))
-
-    def test_lockstep_run(self):
-        self.check(launch([LOCKSTEP, "run", "--nproc-per-node", "2", sys.executable, EXAMPLE]))
+    def test_the_lines_of_the_page(self):
+        """As docs/python.md has them, of this build and with this Python."""
+        with open(os.path.join(ROOT, "docs/python.md"), encoding="utf-8") as f:
+            lines = re.search(r"```sh\n(\. \.venv/bin/activate\n.*?)```", f.read(), re.S)[1].splitlines()
+        self.assertEqual(lines[:2], [". .venv/bin/activate", "export PYTHONPATH=build/release/python"])
+        self.assertEqual(len(lines), 4)
+        names = {"build/release/bin/lockstep": LOCKSTEP, "python3": sys.executable, "examples/python/data_parallel.py": EXAMPLE}
+        for line in lines[2:]:
+            command = [names.get(word, word) for word in line.split()]
+            if command[0] == "torchrun":  # of this Python, and at a port of its own, since tests run side by side
+                command[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            done = launch(command)
+            self.check(done)
+            self.assertNotIn("NumPy", done.stderr, "torch warns where it is missing")
 
 
 def sum_over(group, rank):

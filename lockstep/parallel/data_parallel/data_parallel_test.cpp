@@ -350,6 +350,10 @@ TEST(DataParallel, TheFirstReplicasBuffersAreKept) {
   const auto got = net->named_buffers(), expected = plain->named_buffers();
   for (const auto& item : expected) EXPECT_TRUE(torch::equal(got[item.key()], item.value()));
   EXPECT_EQ(got["0.num_batches_tracked"].item<int64_t>(), 3);
+  // Which are those that every replica evaluates with, and that are saved.
+  net->eval();
+  plain->eval();
+  EXPECT_TRUE(model(x).equal(plain->forward(x)));
 }
 
 struct FailsImpl : torch::nn::Cloneable<FailsImpl> {

@@ -11,52 +11,15 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/ddp/ddp_test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::changed_models_test {
 namespace {
 
+using namespace ddp_test_support;
 using ::testing::HasSubstr;
 using torch::nn::Linear;
-
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    first = register_module("first", Linear(6, 8));
-    second = register_module("second", Linear(8, 4));
-    spare = register_module("spare", Linear(4, 4));
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return second(torch::tanh(first(x))); }
-  Linear first{nullptr}, second{nullptr}, spare{nullptr};
-};
-TORCH_MODULE(Net);
-
-Net make_net() {
-  Net net;
-  torch::NoGradGuard no_grad;
-  double value = 0.0;
-  for (auto& p : net->parameters()) {
-    p.copy_(torch::linspace(-0.5, 0.5, p.numel()).view(p.sizes()).add(value));
-    value += 0.01;
-  }
-  return net;
-}
-
-torch::Tensor batch(int64_t rows) {
-  return torch::arange(rows * 6).to(torch::kFloat).remainder(11).div(7).view({rows, 6});
-}
-
-void expect_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
-  ASSERT_EQ(a.defined(), b.defined()) << what;
-  if (!a.defined()) return;
-  EXPECT_TRUE(torch::allclose(a, b, 1e-5, 1e-6)) << what << "\n" << a << "\n" << b;
-}
-
-// The loss and gradients of one process on the whole batch.
-Net reference(int64_t rows) {
-  Net net = make_net();
-  net(batch(rows)).pow(2).mean().backward();
-  return net;
-}
 
 // What was looked at when the model was wrapped is looked at again by each forward.
 TEST(Ddp, AModelThatChangesAfterItWasWrappedIsNamed) {

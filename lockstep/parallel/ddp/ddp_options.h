@@ -11,7 +11,8 @@
 namespace lockstep {
 
 // The ranks' buffers (BatchNorm's statistics), before each forward in training, with gradients
-// enabled, whose backward communicates.
+// enabled, whose backward communicates. Behind a backward they are each rank's own: share_buffers()
+// (checkpoint/share_buffers.h) before an evaluation and a save.
 enum class Buffers : uint8_t {
   kBroadcast,  // rank 0's to all
   kAverage,    // those of floating point are averaged, the others are rank 0's

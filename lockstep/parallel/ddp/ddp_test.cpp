@@ -18,61 +18,19 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/average_parameters.h"
+#include "lockstep/parallel/ddp/ddp_test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::ddp_test {
 namespace {
 
+using namespace ddp_test_support;
 using torch::nn::Linear;
-
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    first = register_module("first", Linear(6, 8));
-    second = register_module("second", Linear(8, 4));
-    spare = register_module("spare", Linear(4, 4));
-    steps = register_buffer("steps", torch::zeros({1}));
-  }
-  torch::Tensor forward(const torch::Tensor& x, bool use_spare = false) {
-    auto y = second(torch::tanh(first(x)));
-    return use_spare ? spare(y) : y;
-  }
-  Linear first{nullptr}, second{nullptr}, spare{nullptr};
-  torch::Tensor steps;
-};
-TORCH_MODULE(Net);
-
-Net make_net(double scale = 1.0) {
-  Net net;
-  torch::NoGradGuard no_grad;
-  double value = 0.0;
-  for (auto& p : net->parameters()) {
-    p.copy_(torch::linspace(-0.5, 0.5, p.numel()).view(p.sizes()).mul(scale).add(value));
-    value += 0.01;
-  }
-  return net;
-}
-
-torch::Tensor batch(int64_t rows) {
-  return torch::arange(rows * 6).to(torch::kFloat).remainder(11).div(7).view({rows, 6});
-}
 
 std::vector<torch::Tensor> gradients(Net& net) {
   std::vector<torch::Tensor> result;
   for (auto& p : net->parameters()) result.push_back(p.grad());
   return result;
-}
-
-void expect_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
-  ASSERT_EQ(a.defined(), b.defined()) << what;
-  if (!a.defined()) return;
-  EXPECT_TRUE(torch::allclose(a, b, 1e-5, 1e-6)) << what << "\n" << a << "\n" << b;
-}
-
-// The loss and gradients of one process on the whole batch.
-Net reference(int64_t rows) {
-  Net net = make_net();
-  net(batch(rows)).pow(2).mean().backward();
-  return net;
 }
 
 TEST(Ddp, GradientsAreThoseOfOneProcessOnTheWholeBatch) {

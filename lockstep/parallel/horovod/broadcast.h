@@ -1,4 +1,5 @@
-// How ranks come to start from the same: one rank's parameters, buffers and optimizer state to all.
+// How ranks come to start from the same: one rank's parameters, buffers and optimizer state to all. Before an evaluation and
+// a save share_buffers() (checkpoint/share_buffers.h) is enough.
 #pragma once
 
 #include "lockstep/comm/communicator.h"

@@ -6,7 +6,9 @@
 #include <mutex>
 
 #include "lockstep/amp/grad_scaler.h"
+#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
@@ -63,6 +65,41 @@ TEST(DistributedOptimizer, SumPredivideAndCompression) {
     // One rounding a rank and one of the average.
     expect_close(reduced(comm, {.compression = Compression::kFloat16}), average, 3e-3);
     expect_close(reduced(comm, {.compression = Compression::kBFloat16}), average, 2e-2);
+  });
+}
+
+// The loop is the user's, and so is the evaluation: by share_buffers() of what is saved.
+TEST(DistributedOptimizer, AfterShareBuffersAllRanksMeasureWhatRankZeroSaves) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto make = [] {
+      torch::nn::Sequential net(torch::nn::BatchNorm1d(6), torch::nn::Linear(6, 4));
+      net->to(torch::kDouble);
+      const torch::NoGradGuard no_grad;
+      for (auto& p : net->parameters())
+        p.copy_(torch::linspace(-0.5, 0.5, p.numel(), torch::kDouble).view(p.sizes()));
+      return net;
+    };
+    torch::nn::Sequential net = make();
+    Sgd optimizer(comm, net->named_parameters(), {}, net->parameters(), SGDOptions(0.1));
+    net->forward(batch(4, comm.rank())).pow(2).mean().backward();
+    optimizer.step();
+    const auto means = [&] {
+      return comm.all_gather(net->named_buffers()["0.running_mean"].view({1, -1}));
+    };
+    const torch::Tensor apart = means();
+    ASSERT_FALSE(apart[0].equal(apart[1])) << "nothing differs, and nothing is tested";
+    share_buffers(net, comm);
+    EXPECT_TRUE(means()[1].equal(apart[0]));
+    net->eval();
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor measured = net->forward(batch(3));
+    if (comm.rank() == 0) save(*net, dir / "net.safetensors");
+    comm.barrier();
+    torch::nn::Sequential saved = make();
+    load(*saved, dir / "net.safetensors");
+    saved->eval();
+    EXPECT_TRUE(saved->forward(batch(3)).equal(measured));
   });
 }
 

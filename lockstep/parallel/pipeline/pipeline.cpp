@@ -194,6 +194,9 @@ int Pipeline::most_held() const {
 int64_t Pipeline::activation_bytes() const {
   return state_->activation_bytes.value_or(0);
 }
+void Pipeline::count_activations() {
+  state_->activation_bytes.reset();
+}
 std::optional<MeasuredPipeline> Pipeline::measured() {
   if (!state_->has_step)
     throw InvalidArgument(stage_text(state_->comm) + ": nothing is measured yet; run a step()");

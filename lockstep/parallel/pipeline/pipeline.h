@@ -138,6 +138,8 @@ class Pipeline {
   int most_held() const;
   // The bytes of them, of the first step(): what forwards had left at once, with what came from other stages. 0 before.
   int64_t activation_bytes() const;
+  // The next step() counts them anew, as if it were the first. Does not communicate.
+  void count_activations();
   // Of all stages' last step(), on rank 0; nothing on the others. For pictures beside the plan
   // (report/pipeline_picture.h). Collective. Throws InvalidArgument before anything is sent where none was
   // run, or an evaluate() since.

@@ -43,7 +43,7 @@ namespace lockstep::zero {
 //
 // The module is shared, not copied. A parameter that was added, replaced, unfrozen or converted since is
 // InvalidArgument that names it, at the next forward() with gradients enabled. Not copyable; movable. One
-// thread at a time. forward() of a module without buffers is local; backward(), step(), save_checkpoint() and load_checkpoint() are
+// thread at a time. forward() of a module without buffers is local, and so is eval(); backward(), step(), save_checkpoint() and load_checkpoint() are
 // collective and throw what the communicator throws.
 template <typename M>
 class Engine {
@@ -81,7 +81,9 @@ class Engine {
   void backward(const at::Tensor& loss) { state_->backward(loss, {}); }
   // The same where micro-batches count unequally, as those of a loss over tokens do. `share`: the part that
   // this one's loss has in the mean over the whole step, all its micro-batches and ranks; the shares of a
-  // step add up to 1.
+  // step add up to 1, and a micro-batch without a target has 0, which adds nothing if its loss's gradient is a number
+  // (cross entropy's is; a mean made by hand divides by max(targets, 1)). Throws InvalidArgument for a share that is
+  // no number, as in a step without a target.
   void backward(const at::Tensor& loss, double share) { state_->backward(loss, share); }
   // After every backward(). At the boundary: the gradients' average is clipped, the optimizer takes
   // its step unless fp16 gradients have overflowed, on any rank, and the learning rate moves on.
@@ -96,8 +98,13 @@ class Engine {
   const M& module() const { return module_; }
   auto operator->() { return &*module_; }
   auto operator->() const { return &*module_; }
-  void train(bool on = true) { module_->train(on); }
-  void eval() { module_->eval(); }
+  // For evaluation, buffers that training has moved apart are rank 0's, which are those that are saved (BatchNorm's
+  // running statistics): collective with `on` false. module()->eval() is one rank's alone, with the rank's own.
+  void train(bool on = true) {
+    if (!on) state_->share_buffers();
+    module_->train(on);
+  }
+  void eval() { train(false); }
 
   ZeroOptimizer& optimizer() { return state_->optimizer(); }
   Communicator& comm() { return state_->comm(); }

@@ -91,6 +91,7 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
   }
   if (tag.empty()) tag = "global_step" + std::to_string(progress_.global_steps);
   check_tag(tag);
+  share_buffers();
   Checkpoint share;
   share.optimizer = optimizer_->own_state();
   if (const auto names = parameter_names(module_, *optimizer_))

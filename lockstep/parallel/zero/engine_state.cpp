@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/loss_share.h"
 #include "lockstep/optim/learning_rate.h"
 
 namespace lockstep::zero {
@@ -159,6 +160,7 @@ void EngineState::backward(const at::Tensor& loss, std::optional<double> share) 
   }
   at::Tensor scaled = loss;
   amp::widen(scaled);
+  if (share) check_share("zero::Engine::backward", *share);
   if (share)
     scaled = scaled * (*share * comm_.size());
   else if (config_.gradient_accumulation_steps > 1)

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/wrapped_parameters.h"
@@ -59,6 +60,7 @@ class EngineState {
   EngineState& operator=(const EngineState&) = delete;
 
   void before_forward(const torch::nn::Module& module);
+  void share_buffers() { lockstep::share_buffers(module_, comm_); }
   amp::Autocast autocast() const;
   void backward(const at::Tensor& loss, std::optional<double> share);
   StepReport step();

@@ -9,6 +9,8 @@
 #include <memory>
 #include <tuple>
 
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/adam.h"
@@ -127,6 +129,41 @@ TEST(ZeroEngine, MicroBatchesOfUnequalSizeAreOneBatchByTheirShares) {
         EXPECT_EQ(engine.step().boundary, i % 2 == 1);
       }
       EXPECT_LE(distance(trained(engine), one->parameters()), 1e-14) << "stage " << stage;
+    });
+  }
+}
+
+// Each rank has moved its own running statistics; those that are saved are rank 0's.
+TEST(ZeroEngine, EvaluatesTheStatisticsThatItSaves) {
+  const TestDirectory dir;
+  for (const int stage : {1, 3}) {
+    testing::run_threads(2, [&](Communicator& comm) {
+      auto engine = initialize(TestNet(at::kDouble, /*batch_norm=*/true), comm,
+                               config_of(with_sgd(2, "", stage)));
+      const auto means = [&] {
+        return comm.all_gather(engine->named_buffers()["batch.running_mean"].view({1, -1}));
+      };
+      train_step(engine, 0);
+      const at::Tensor apart = means();
+      ASSERT_FALSE(apart[0].equal(apart[1])) << "nothing differs, and nothing is tested";
+      engine.eval();
+      EXPECT_FALSE(engine->is_training());
+      EXPECT_TRUE(means()[1].equal(apart[0]));
+      engine.save_checkpoint(dir / std::to_string(stage), "evaluated");
+      engine.train();
+      train_step(engine, 1);
+      ASSERT_FALSE(means()[0].equal(means()[1]));
+      engine.save_checkpoint(dir / std::to_string(stage), "trained");
+      EXPECT_TRUE(means()[0].equal(means()[1])) << "whoever evaluates after a save, too";
+      const at::NoGradGuard no_grad;
+      engine.eval();
+      const at::Tensor measured = engine(inputs(0));
+      if (comm.rank() != 0) return;
+      TestNet saved(at::kDouble, /*batch_norm=*/true);
+      set_module_state(*saved,
+                       read_checkpoint(dir / std::to_string(stage) / "trained").model.tensors, "");
+      saved->eval();
+      EXPECT_TRUE(saved(inputs(0)).equal(measured)) << "stage " << stage;
     });
   }
 }
@@ -279,8 +316,8 @@ TEST(ZeroEngine, FrozenParametersAndBuffersAreRankZeros) {
     train_step(engine, 0);
     EXPECT_TRUE(alike(net->parameters()));
     EXPECT_FALSE(alike(net->buffers()));  // each has seen its own rows
-    const auto statistics = copies_of(net->buffers());
     engine.eval();
+    const auto statistics = copies_of(net->buffers());
     engine.forward(inputs(0));
     EXPECT_TRUE(same_bits(net->buffers(), statistics));
     engine.train();

@@ -72,6 +72,8 @@ void expect_one_process_by_units(Communicator& comm, bool reshard, std::vector<i
   EXPECT_LE(zero_test::distance(net->parameters(), one->parameters()), 1e-10);
 }
 
+constexpr double kMiB = 1 << 20;
+
 // This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without what
 // malloc only keeps for later.
 double proportional_bytes() {
@@ -122,7 +124,7 @@ TEST(ZeroProcesses, TheKernelCountsOneCopy) {
         comm,
         static_cast<double>(memory.parameters + memory.gradients + memory.state + memory.buffers));
     if (comm.rank() == 0)
-      std::cout << "[ measured ] " << used / 1e6 << " MB, counted " << counted / 1e6 << " MB\n";
+      std::cout << "[ measured ] " << used / kMiB << " MiB, counted " << counted / kMiB << " MiB\n";
     EXPECT_NEAR(counted, 4 * kPsi + 4 * 3.0 * (4 << 20), 0.02 * 4 * kPsi);
     EXPECT_LT(used, 1.1 * counted);
     EXPECT_GT(used, 0.95 * counted);
@@ -186,8 +188,8 @@ TEST(ZeroProcesses, TheKernelCountsWhatCopiesDivide) {
         static_cast<double>(memory.parameters + memory.gradients + memory.state + memory.buffers));
     const double units = sum_over_ranks(comm, static_cast<double>(memory.units));
     if (comm.rank() == 0)
-      std::cout << "[ measured ] " << used / 1e6 << " MB, counted " << counted / 1e6
-                << " MB and up to " << units / 1e6 << " MB of units\n";
+      std::cout << "[ measured ] " << used / kMiB << " MiB, counted " << counted / kMiB
+                << " MiB and up to " << units / kMiB << " MiB of units\n";
     EXPECT_NEAR(counted, 4 * kPsi + 4 * 3.0 * (4 << 20), 0.02 * 4 * kPsi);
     EXPECT_NEAR(units, 2 * kPsi / 16, 0.02 * kPsi);
     EXPECT_LT(used, 1.02 * (counted + units));
@@ -287,7 +289,7 @@ TEST(ZeroProcesses, AModelLargerThanARanksMemoryTrainsOnFour) {
     const OwnLimit limit(kOwnLimit);
     ASSERT_TRUE(limit.there());
     train_born_divided(comm);
-    std::cout << "[ measured ] " << limit.most() / 1e6 << " MB\n";
+    std::cout << "[ measured ] " << limit.most() / kMiB << " MiB\n";
   });
 }
 
