@@ -41,6 +41,10 @@ TEST(PlanCommand, NamesChunksAndStaysWithinItsColumns) {
   EXPECT_THAT(text_of(small), HasSubstr("stage 1 | ....F0a F0b F1a "));
   EXPECT_THAT(text_of(small), HasSubstr("through chunk a, b, ... of the stage"));
   std::istringstream lines(text_of(plan_pipeline("zb-h1", {12, 8}, {}), 60));
+  // Without room for chunks the micro-batches still are told apart.
+  EXPECT_THAT(text_of(plan_pipeline("interleaved", {3, 6}, {}), 80),
+              HasSubstr("\nstage 0 | F0 F1 F2 "))
+      << text_of(plan_pipeline("interleaved", {3, 6}, {}), 80);
   int drawn = 0;
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("stage ") || line.find('|') == std::string::npos) continue;
