@@ -80,8 +80,7 @@ std::string chart_line(const PlannedPipeline& plan, const std::vector<TimedActio
   for (const TimedAction& timed : actions) {
     const size_t begin = column(timed.start), width = column(timed.end) - begin;
     std::string label = label_of(plan.schedule, timed.action);
-    // Where the label does not fit, the chunk is left out, or the letter alone is drawn as far as the action goes.
-    if (label.size() >= width) label = to_string(timed.action);
+    // Where the label does not fit, the letter alone is drawn as far as the action goes.
     if (label.size() >= width) label.assign(width, letter_of(timed.action.work));
     label.resize(width, ' ');
     line.replace(begin, width, label);
