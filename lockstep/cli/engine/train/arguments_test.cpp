@@ -273,7 +273,7 @@ TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
   write_safetensors(dir / "other", {{"fc.weight", at::ones({2, 2})}});
   EXPECT_THAT(
       check({"--data", "digits", "--init-from", dir / "other", "--output", dir / "fresh"}),
-      AllOf(HasSubstr("init_from: "), HasSubstr("other: does not fit the model: missing: conv1"),
+      AllOf(HasSubstr("--init-from: "), HasSubstr("other: does not fit the model: missing: conv1"),
             HasSubstr("unexpected: fc.weight")));
   EXPECT_FALSE(std::filesystem::exists(dir / "fresh")) << "nothing is made for nothing";
   dir.write("out/data/t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x05"
