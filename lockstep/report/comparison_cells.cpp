@@ -69,7 +69,7 @@ Words remarks(const Comparison& comparison) {
   const std::string rate = fixed(best->result->samples_per_s, 1);
   const Words counted = counted_name(comparison);
   Words words{"Fastest: " + best->method + ", " + rate + " " + counted.en + "/s",
-              "最快：" + best->method + "，每秒 " + rate + " 个" + counted.zh};
+              "最快：" + best->method + "，每秒" + counted.zh + "数 " + rate};
   const auto times = speedup(comparison, *best->result);
   if (times && best->method != "single") {
     words.en += ", " + fixed(*times, 2) + "× single";

@@ -55,7 +55,7 @@ PageTable figures_table(const Comparison& comparison) {
   PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
                               {time_unit(comparison).name},
                               {{"speed-up", "加速比"}},
-                              {{counted.en + "/s", counted.zh + "/秒"}},
+                              {{counted.en + "/s", "每秒" + counted.zh + "数"}},
                               {{"steps", "步数"}},
                               {{"MiB a rank", "每 rank 内存 MiB"}},
                               {score_name(comparison)},

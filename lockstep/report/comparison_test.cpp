@@ -121,7 +121,7 @@ TEST(Comparison, TheFastestIsComparedWithAnother) {
   Comparison comparison = three();
   comparison.methods[0].result->samples_per_s = 500;
   EXPECT_THAT(comparison_markdown(comparison), HasSubstr("Fastest: single, 500.0 samples/s.\n"));
-  EXPECT_THAT(comparison_page(comparison), HasSubstr("最快：single，每秒 500.0 个样本。"));
+  EXPECT_THAT(comparison_page(comparison), HasSubstr("最快：single，每秒样本数 500.0。"));
 }
 
 TEST(Comparison, SaysWhereTimesDoNotCompare) {
