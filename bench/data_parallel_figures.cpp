@@ -54,7 +54,8 @@ void draw(const std::string& folder) {
   Series all_reduced{.name = "DDP, each rank", .x = {}, .y = {}};
   Series formula{.name = "2 (N-1)/N of the gradients", .x = {}, .y = {}, .dashed = true};
   Series output{.name = "DataParallel, output device", .x = {}, .y = {}};
-  Series other{.name = "DataParallel, another device", .x = {}, .y = {}};
+  // A colour of its own in both panels.
+  Series other{.name = "DataParallel, another device", .x = {}, .y = {}, .colour = 3};
   double gradients = 0;
   for (const auto& parameter : SimpleCnn()->parameters())
     gradients += static_cast<double>(parameter.nbytes());

@@ -86,6 +86,10 @@ std::string line_of(const Words& words) {
   app.add_option("--learning-rate-schedule", hidden);
   app.add_option("--secret", hidden)->group("");
   app.add_option("--checkpoint", checkpoint)->required()->type_name("DIR");
+  double every = 0;
+  app.add_option("--every", every)->check(CLI::Range(0.05, 1e6));
+  app.add_option("--port", hidden)->check(CLI::Range(0, 65535));
+  app.add_option("--split", text)->check(CLI::IsMember({"train", "dev", "test"}));
   std::string line = "no error";
   try {
     parse_options(app, words);
@@ -117,6 +121,15 @@ TEST(OptionParsing, NamesTheOptionTheLikelyOneAndWhatItTakes) {
               HasSubstr("--lr is 'high'; give a number"));
 }
 
+TEST(OptionParsing, AValueOutOfRangeIsSaidAsOtherValuesAre) {
+  EXPECT_EQ(line_of({"--checkpoint", "x", "--every", "0"}),
+            "--every is '0'; give 0.05 to 1000000; see lockstep thing --help");
+  EXPECT_EQ(line_of({"--checkpoint", "x", "--port", "99999"}),
+            "--port is '99999'; give 0 to 65535; see lockstep thing --help");
+  EXPECT_EQ(line_of({"--checkpoint", "x", "--split", "tset"}),
+            "--split is 'tset'; give train, dev or test; see lockstep thing --help");
+}
+
 TEST(OptionParsing, AnEmptyValueIsNoValue) {
   EXPECT_EQ(line_of({"--checkpoint", ""}),
             "--checkpoint is empty; give it a value, or leave it out; see lockstep thing --help");
@@ -134,6 +147,16 @@ void expect_help(const std::string& text) {
   EXPECT_THAT(text, HasSubstr("Usage: lockstep"));
   EXPECT_THAT(text, testing::ContainsRegex("\nExamples?:\n  lockstep "));
   EXPECT_TRUE(last.starts_with("  lockstep ")) << last;
+}
+
+// On a terminal of 80 columns no line is broken by it in the middle of a word.
+TEST(OptionParsing, HelpIsAsWideAsItIsAskedToBe) {
+  CLI::App app("Does " + std::string(60, 'x') + " and more than that.", "lockstep thing");
+  int count = 0;
+  app.add_option("--count", count, "how many " + std::string(30, 'y') + " " + std::string(30, 'z'));
+  std::istringstream lines(help_of(app, 80));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
+  EXPECT_EQ(help_width(), kHelpWidth) << "of no terminal";
 }
 
 TEST(OptionParsing, HelpSaysWhatAnOptionTakes) {

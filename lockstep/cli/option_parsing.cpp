@@ -1,12 +1,16 @@
 #include "lockstep/cli/option_parsing.h"
 
-#include <CLI/CLI.hpp>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 
 #include "lockstep/cli/usage.h"
+#include "lockstep/report/terminal.h"
 
 namespace lockstep::cli {
 namespace {
@@ -65,6 +69,41 @@ std::optional<std::string> wrong_value(const CLI::App& app, const CLI::ParseErro
          (real ? "a number" : "a whole number");
 }
 
+// Without the zeros that CLI11 writes: "0.050000".
+std::string short_number(const std::string& text) {
+  char number[32];
+  std::snprintf(number, sizeof number, "%.10g", std::strtod(text.c_str(), nullptr));
+  return number;
+}
+
+// "--every: Value 0 not in range 0.050000 to 1000000.000000", "--split: tset not in {train,dev,test}"
+std::optional<std::string> refused_value(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) return std::nullopt;
+  const std::string message = error.what(), range = " not in range ", choices = " not in {";
+  const CLI::Option* option = option_at(app, message, 0);
+  if (option == nullptr) return std::nullopt;
+  std::string value = message.substr(std::min(message.find(": ") + 2, message.size()));
+  std::string takes;
+  if (const size_t at = value.find(range); at != std::string::npos && value.starts_with("Value ")) {
+    const std::string ends = value.substr(at + range.size());
+    const size_t to = ends.find(" to ");
+    if (to == std::string::npos) return std::nullopt;
+    takes = short_number(ends.substr(0, to)) + " to " + short_number(ends.substr(to + 4));
+    value = value.substr(6, at - 6);
+  } else if (const size_t list = value.find(choices); list != std::string::npos) {
+    takes = value.substr(list + choices.size());
+    value.resize(list);
+    takes.resize(takes.find('}'));
+    const size_t last = takes.rfind(',');
+    if (last != std::string::npos) takes.replace(last, 1, " or ");
+    for (size_t comma = 0; (comma = takes.find(',', comma)) != std::string::npos; comma += 2)
+      takes.replace(comma, 1, ", ");
+  } else {
+    return std::nullopt;
+  }
+  return option->get_name() + " is '" + value + "'; give " + takes;
+}
+
 // "--data: 1 required TEXT missing"
 std::optional<std::string> missing_value(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return std::nullopt;
@@ -105,6 +144,7 @@ void refuse_empty_values(const CLI::App& app) {
 std::string line_of(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto line = leftover(app, error)) return *line;
   if (const auto line = wrong_value(app, error)) return *line;
+  if (const auto line = refused_value(app, error)) return *line;
   if (const auto line = missing_value(app, error)) return *line;
   return one_line(error.what());
 }
@@ -126,43 +166,6 @@ void parse_options(CLI::App& app, const std::vector<std::string>& words) {
 
 namespace {
 
-// `text` in lines that end before column kHelpWidth, all but the first behind `indent` spaces; the
-// first begins at column `at`. Lines that are there stay lines.
-std::string wrapped(const std::string& text, size_t at, size_t indent) {
-  std::string out;
-  size_t column = at;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t line_end = std::min(text.find('\n', begin), text.size());
-    // What is indented is a command line, to be copied whole.
-    const bool as_it_is = begin < text.size() && text[begin] == ' ';
-    while (begin < line_end) {
-      size_t end = as_it_is ? line_end : std::min(text.find(' ', begin), line_end);
-      // A list that is longer than a line breaks behind a comma.
-      if (const size_t room = kHelpWidth - indent; !as_it_is && end - begin > room) {
-        const size_t comma = text.rfind(',', begin + room - 1);
-        if (comma != std::string::npos && comma > begin) end = comma + 1;
-      }
-      const std::string word = text.substr(begin, end - begin);
-      const bool first = column == indent || column == at;
-      if (!first && column + 1 + word.size() > kHelpWidth) {
-        out += "\n" + std::string(indent, ' ');
-        column = indent;
-      } else if (!first) {
-        out += ' ';
-        ++column;
-      }
-      out += word;
-      column += word.size();
-      begin = std::min(text.find_first_not_of(' ', end), line_end);
-    }
-    begin = line_end + 1;
-    if (begin > text.size()) break;
-    out += "\n" + std::string(begin < text.size() && text[begin] != '\n' ? indent : 0, ' ');
-    column = at = indent;
-  }
-  return out;
-}
-
 bool is_shown(const CLI::Option& option) {
   return !option.get_group().empty();
 }
@@ -182,7 +185,7 @@ std::string left_of(const CLI::Option& option) {
   return value.empty() ? text : text + " " + value;
 }
 
-std::string entry_of(const CLI::Option& option) {
+std::string entry_of(const CLI::Option& option, size_t width) {
   constexpr size_t kColumn = 28;
   std::string text = "  " + left_of(option);
   const std::string about = (option.get_required() ? "(required) " : "") + option.get_description();
@@ -190,7 +193,7 @@ std::string entry_of(const CLI::Option& option) {
     text += "\n" + std::string(kColumn, ' ');
   else
     text.resize(kColumn, ' ');
-  return text + wrapped(about, kColumn, kColumn) + "\n";
+  return text + wrapped(about, kColumn, kColumn, width) + "\n";
 }
 
 std::string usage_of(const CLI::App& app) {
@@ -202,7 +205,7 @@ std::string usage_of(const CLI::App& app) {
 
 }  // namespace
 
-std::string help_of(const CLI::App& app) {
+std::string help_of(const CLI::App& app, size_t width) {
   std::vector<std::string> groups;
   const CLI::Option* help = app.get_help_ptr();
   for (const CLI::Option* option : app.get_options()) {
@@ -210,15 +213,19 @@ std::string help_of(const CLI::App& app) {
     if (option == help || !is_shown(*option)) continue;
     if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   }
-  std::string text = usage_of(app) + "\n" + wrapped(app.get_description(), 0, 0) + "\n";
+  std::string text = usage_of(app) + "\n" + wrapped(app.get_description(), 0, 0, width) + "\n";
   for (const std::string& group : groups) {
     text += "\n" + group + ":\n";
     for (const CLI::Option* option : app.get_options())
-      if (option != help && option->get_group() == group) text += entry_of(*option);
+      if (option != help && option->get_group() == group) text += entry_of(*option, width);
   }
-  if (help != nullptr) text += entry_of(*help);
-  if (!app.get_footer().empty()) text += "\n" + wrapped(app.get_footer(), 0, 0) + "\n";
+  if (help != nullptr) text += entry_of(*help, width);
+  if (!app.get_footer().empty()) text += "\n" + wrapped(app.get_footer(), 0, 0, width) + "\n";
   return text;
+}
+
+size_t help_width() {
+  return std::min(kHelpWidth, columns_of(STDOUT_FILENO, kHelpWidth));
 }
 
 void add_example(CLI::App& app, const std::vector<std::string>& lines) {

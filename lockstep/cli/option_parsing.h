@@ -16,11 +16,13 @@ namespace lockstep::cli {
 // texts (type name "TEXT").
 void parse_options(CLI::App& app, const std::vector<std::string>& words);
 
-// What --help prints, in lines of at most kHelpWidth columns: how the command is called, what it
+// What --help prints, in lines of at most `width` columns: how the command is called, what it
 // does, its options by their groups, each with what it takes and whether it is required, the
 // footer, and the example.
 inline constexpr size_t kHelpWidth = 100;
-std::string help_of(const CLI::App& app);
+std::string help_of(const CLI::App& app, size_t width = kHelpWidth);
+// For this terminal: no wider than it is.
+size_t help_width();
 // Command lines that do something, for the end of the help; behind the footer there is.
 void add_example(CLI::App& app, const std::vector<std::string>& lines);
 

@@ -43,4 +43,11 @@ std::string read_named_file(const std::filesystem::path& path) {
   }
 }
 
+std::string path_from_here(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path near = std::filesystem::relative(path, error);
+  if (error || near.empty() || near.native().size() >= path.native().size()) return path.string();
+  return near.has_parent_path() ? near.string() : "./" + near.string();
+}
+
 }  // namespace lockstep

@@ -15,4 +15,7 @@ UniqueFd open_named_file(const std::filesystem::path& path);
 // All of it. Throws InvalidArgument, as above.
 std::string read_named_file(const std::filesystem::path& path);
 
+// How to name it to the user: relative to the working directory where that is shorter.
+std::string path_from_here(const std::filesystem::path& path);
+
 }  // namespace lockstep

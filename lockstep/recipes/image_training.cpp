@@ -11,6 +11,7 @@
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/text.h"
 #include "lockstep/data/augment.h"
 #include "lockstep/optim/decay_groups.h"
@@ -79,7 +80,7 @@ std::vector<std::string> numbers_to(int64_t count) {
 // One of the test set's pictures.
 std::string question_for(const TrainConfig& config, int64_t pictures) {
   constexpr int64_t kPicture = 7;
-  return "--file " + shell_word(example_file(config).string()) + " --index " +
+  return "--file " + shell_word(path_from_here(example_file(config))) + " --index " +
          std::to_string(std::min(pictures - 1, kPicture));
 }
 

@@ -82,11 +82,20 @@ void resolve_mesh(TrainConfig& config) {
     resolve_divided(config);
     return;
   }
-  if (config.pipe_schedule != "1f1b" || config.micro_batches != 0 || config.divided_rows)
-    refuse("mesh", "'" + config.mesh + "'",
-           "one with pipe or tensor, such as pipe=2,tensor=2, for pipe_schedule, micro_batches and "
-           "divided_rows");
+  const std::string divided = "it with pipe or tensor in the mesh, such as pipe=2,tensor=2";
+  if (config.pipe_schedule != "1f1b")
+    refuse("pipe_schedule", "'" + config.pipe_schedule + "'", divided);
+  if (config.micro_batches != 0)
+    refuse("micro_batches", std::to_string(config.micro_batches), divided);
+  if (config.divided_rows) refuse("divided_rows", "true", divided);
   if (config.mesh.empty()) return;
+  if (recipe_of(config.recipe).kind == RecipeKind::kLanguage) {
+    for (const MeshAxis& axis : parse_axes(config.mesh)) {
+      if (axis.name != "data" && axis.name != "shard")
+        refuse("mesh", "'" + config.mesh + "'",
+               "axes named data and shard, or data, pipe, context, expert and tensor");
+    }
+  }
   if (config.nproc == 1) config.nproc = ranks_of(config.mesh);
   (void)shared_copies(config.mesh, static_cast<int>(config.nproc));  // throws
   if (divides_parameters(config.strategy)) return;

@@ -131,9 +131,9 @@ namespace {
 // Those that method_cells() fills.
 std::vector<Column> method_columns(const Comparison& comparison) {
   return {{"method", Align::kLeft},
-          {"minutes"},
+          {time_unit(comparison).name.en},
           {"speed-up"},
-          {"samples/s"},
+          {counted_name(comparison).en + "/s"},
           {"steps"},
           {"MiB a rank"},
           {score_name(comparison).en},
@@ -146,7 +146,7 @@ std::string comparison_table(const Comparison& comparison) {
   Table table(method_columns(comparison));
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells cells = method_cells(comparison, method);
-    table.add({cells.method, cells.minutes, cells.speedup, cells.samples_per_s, cells.steps,
+    table.add({cells.method, cells.time, cells.speedup, cells.samples_per_s, cells.steps,
                cells.peak_memory, cells.score, cells.macro_f1});
   }
   return table.str();
@@ -205,8 +205,8 @@ std::string comparison_markdown(const Comparison& comparison) {
   const bool named = has_tutorial(comparison);
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells c = method_cells(comparison, method);
-    rows.push_back({c.method, c.minutes, c.speedup, c.samples_per_s, c.steps, c.peak_memory,
-                    c.score, c.macro_f1});
+    rows.push_back({c.method, c.time, c.speedup, c.samples_per_s, c.steps, c.peak_memory, c.score,
+                    c.macro_f1});
     if (named) rows.back().insert(rows.back().begin() + 1, method.tutorial);
     if (method.result)
       losses.push_back({c.method, c.first_losses});

@@ -31,7 +31,7 @@ const ComparedMethod* fastest(const Comparison& comparison) {
   return best;
 }
 
-// Whether minutes cannot be compared: --max-steps counts steps, and more ranks take more samples a
+// Whether times cannot be compared: --max-steps counts steps, and more ranks take more samples a
 // step.
 bool samples_differ(const Comparison& comparison) {
   int64_t least = INT64_MAX, most = 0;
@@ -67,24 +67,44 @@ Words remarks(const Comparison& comparison) {
   const ComparedMethod* best = fastest(comparison);
   if (best == nullptr) return {"No method has a result.", "没有任何方法得到结果。"};
   const std::string rate = fixed(best->result->samples_per_s, 1);
-  Words words{"Fastest: " + best->method + ", " + rate + " samples/s",
-              "最快：" + best->method + "，每秒 " + rate + " 个样本"};
-  if (const auto times = speedup(comparison, *best->result)) {
+  const Words counted = counted_name(comparison);
+  Words words{"Fastest: " + best->method + ", " + rate + " " + counted.en + "/s",
+              "最快：" + best->method + "，每秒" + counted.zh + "数 " + rate};
+  const auto times = speedup(comparison, *best->result);
+  if (times && best->method != "single") {
     words.en += ", " + fixed(*times, 2) + "× single";
     words.zh += "，是 single 的 " + fixed(*times, 2) + " 倍";
   }
   words.en += ".";
   words.zh += "。";
   if (samples_differ(comparison)) {
-    words.en +=
-        " The methods did not train on the same number of samples, so compare samples/s, not "
-        "minutes.";
-    words.zh += "各方法训练的样本数不同，请比较每秒样本数，不要比较分钟数。";
+    words.en += " The methods did not train on the same number of " + counted.en + ", so compare " +
+                counted.en + "/s, not times.";
+    words.zh +=
+        "各方法训练的" + counted.zh + "数不同，请比较每秒" + counted.zh + "数，不要比较时间。";
   }
   return words;
 }
 
 }  // namespace
+
+Words counted_name(const Comparison& comparison) {
+  return comparison.perplexity ? Words{"tokens", " token "} : Words{"samples", "样本"};
+}
+
+TimeUnit time_unit(const Comparison& comparison) {
+  constexpr double kManySeconds = 180;
+  double longest = 0;
+  for (const ComparedMethod& method : comparison.methods)
+    if (method.result) longest = std::max(longest, method.result->seconds);
+  if (longest < kManySeconds) return {{"seconds", "秒"}, 1};
+  return {{"minutes", "分钟"}, 60};
+}
+
+std::string time_text(const TimeUnit& unit, double seconds) {
+  const double time = seconds / unit.seconds;
+  return fixed(time, unit.seconds == 1 && time >= 10 ? 1 : 2);
+}
 
 Words score_name(const Comparison& comparison) {
   return {comparison.held_out + (comparison.perplexity ? " perplexity" : " accuracy"),
@@ -104,7 +124,7 @@ MethodCells method_cells(const Comparison& comparison, const ComparedMethod& met
   const RunResult& result = *method.result;
   MethodCells cells;
   cells.method = method.method;
-  cells.minutes = fixed(result.seconds / 60, 4);
+  cells.time = time_text(time_unit(comparison), result.seconds);
   cells.speedup = optional_cell(speedup(comparison, result), 2);
   cells.samples_per_s = fixed(result.samples_per_s, 1);
   cells.steps = std::to_string(result.steps);
@@ -124,8 +144,12 @@ MethodCells method_cells(const Comparison& comparison, const ComparedMethod& met
 
 ComparisonWords comparison_words(const Comparison& comparison) {
   const auto count = static_cast<int64_t>(comparison.methods.size());
-  return {.title = {plural(count, "way") + " to train " + comparison.subject,
-                    "训练 " + comparison.subject + " 的 " + std::to_string(count) + " 种方法"},
+  // Others are trained by name.
+  const Words subject = comparison.subject == "language model"
+                            ? Words{"a language model", "语言模型"}
+                            : Words{comparison.subject, " " + comparison.subject + " "};
+  return {.title = {plural(count, "way") + " to train " + subject.en,
+                    "训练" + subject.zh + "的 " + std::to_string(count) + " 种方法"},
           .settings = settings(comparison),
           .remarks = remarks(comparison)};
 }

@@ -12,11 +12,22 @@ namespace lockstep {
 
 // A method's figures as text; "-" for what is unknown, all of them where it failed.
 struct MethodCells {
-  std::string method, minutes, speedup, samples_per_s, steps, peak_memory, score, macro_f1, startup,
+  std::string method, time, speedup, samples_per_s, steps, peak_memory, score, macro_f1, startup,
       dtype, padding;
   std::string first_losses;  // with spaces between them
 };
 MethodCells method_cells(const Comparison& comparison, const ComparedMethod& method);
+
+// What is trained on and counted: samples, of language models tokens.
+Words counted_name(const Comparison& comparison);
+
+// What times of training are counted in: seconds, but where the longest takes many of them minutes.
+struct TimeUnit {
+  Words name;
+  double seconds = 1;
+};
+TimeUnit time_unit(const Comparison& comparison);
+std::string time_text(const TimeUnit& unit, double seconds);  // without the unit
 
 // What evaluations give: "dev accuracy", "test accuracy", "dev perplexity".
 Words score_name(const Comparison& comparison);

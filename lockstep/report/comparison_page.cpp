@@ -51,10 +51,11 @@ double milliseconds_a_step(double seconds, const RunResult& result) {
 }
 
 PageTable figures_table(const Comparison& comparison) {
+  const Words counted = counted_name(comparison);
   PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
-                              {{"minutes", "分钟"}},
+                              {time_unit(comparison).name},
                               {{"speed-up", "加速比"}},
-                              {{"samples/s", "样本/秒"}},
+                              {{counted.en + "/s", "每秒" + counted.zh + "数"}},
                               {{"steps", "步数"}},
                               {{"MiB a rank", "每 rank 内存 MiB"}},
                               {score_name(comparison)},
@@ -64,7 +65,7 @@ PageTable figures_table(const Comparison& comparison) {
   if (named) table.columns.push_back({{"in the tutorial", "教程中的名字"}, Align::kLeft});
   for (const ComparedMethod& method : comparison.methods) {
     const MethodCells c = method_cells(comparison, method);
-    table.rows.push_back({c.method, method.result ? c.minutes : "-", c.speedup, c.samples_per_s,
+    table.rows.push_back({c.method, method.result ? c.time : "-", c.speedup, c.samples_per_s,
                           c.steps, c.peak_memory, c.score, c.macro_f1});
     if (named) table.rows.back().push_back(method.tutorial.empty() ? "-" : method.tutorial);
   }
@@ -112,19 +113,21 @@ void put_reports(HtmlPage& page, const Comparison& comparison) {
 }
 
 void put_terms(HtmlPage& page, const Comparison& comparison) {
-  const Words score = score_name(comparison);
+  const Words score = score_name(comparison), counted = counted_name(comparison);
   page.heading({"How to read it", "怎样读这一页"});
   page.terms(
-      {{{"minutes", "分钟"},
+      {{time_unit(comparison).name,
         {"from the first step's start to the last one's end, without evaluations",
          "从第一步开始到最后一步结束，不含评估"}},
        {{"speed-up", "加速比"},
-        {"samples a second over those of single", "每秒样本数与 single 之比"}},
+        {counted.en + " a second over those of single", "每秒" + counted.zh + "数与 single 之比"}},
        {{"MiB a rank", "每 rank 内存"},
         {"the most memory that one rank has held", "占用最多的那个 rank 的内存峰值"}},
        {{score.en + ", macro F1", score.zh + "、宏平均 F1"},
-        {"on the " + comparison.held_out + " set at the end, each sample counted once",
-         "训练结束时在" + held_out_words(comparison.held_out).zh + "上的结果，每个样本只计一次"}},
+        {"on the " + comparison.held_out + " set at the end, each of its " + counted.en +
+             " counted once",
+         "训练结束时在" + held_out_words(comparison.held_out).zh + "上的结果，每个" + counted.zh +
+             "只计一次"}},
        {{"start", "启动"},
         {"from the command to the first step's start", "从执行命令到第一步开始"}},
        {{"waiting", "等待通信"},
@@ -137,33 +140,30 @@ void put_terms(HtmlPage& page, const Comparison& comparison) {
 
 Words time_picture(const Comparison& comparison) {
   return both([&](auto word) {
-    // In what the longest takes some of.
-    constexpr double kManySeconds = 180;
-    double longest = 0;
-    for (const ComparedMethod& method : comparison.methods)
-      if (method.result) longest = std::max(longest, method.result->seconds);
-    const bool in_seconds = longest < kManySeconds;
+    const TimeUnit unit = time_unit(comparison);
     BarChart chart{.title = word("Training time", "训练时间"),
-                   .x_label = in_seconds ? word("seconds", "秒") : word("minutes", "分钟"),
+                   .x_label = word(unit.name.en.c_str(), unit.name.zh.c_str()),
                    .parts = {""},
                    .bars = {}};
     for (const ComparedMethod& method : comparison.methods) {
       if (!method.result) continue;
       const auto times = speedup(comparison, *method.result);
-      const double time = method.result->seconds / (in_seconds ? 1 : 60);
-      chart.bars.push_back({.label = method.method,
-                            .parts = {time},
-                            .note = fixed(time, in_seconds && time >= 10 ? 1 : 2) +
-                                    (times ? " (" + fixed(*times, 2) + "×)" : "")});
+      const double seconds = method.result->seconds;
+      chart.bars.push_back(
+          {.label = method.method,
+           .parts = {seconds / unit.seconds},
+           .note = time_text(unit, seconds) + (times ? " (" + fixed(*times, 2) + "×)" : "")});
     }
     return svg_bar_chart(chart);
   });
 }
 
 Words loss_picture(const Comparison& comparison) {
+  const Words counted = counted_name(comparison);
+  const Words trained_on{counted.en + " trained on", "已训练的" + counted.zh + "数"};
   return both([&](auto word) {
     ChartPanel panel{.title = word("Training loss (running mean)", "训练损失（滑动平均）"),
-                     .x_label = word("samples trained on", "已训练的样本数"),
+                     .x_label = word(trained_on.en.c_str(), trained_on.zh.c_str()),
                      .y_label = word("loss", "损失"),
                      .series = {},
                      .y_from_zero = false};
@@ -200,10 +200,12 @@ Words parts_picture(const Comparison& comparison) {
 }
 
 Words scaling_picture(const Comparison& comparison) {
+  const Words counted = counted_name(comparison);
+  const Words cost{"seconds for 1000 " + counted.en, "每 1000 个" + counted.zh + "的秒数"};
   return both([&](auto word) {
     ChartPanel panel{.title = word("Time against ranks", "时间随 rank 数的变化"),
                      .x_label = word("ranks", "rank 数"),
-                     .y_label = word("seconds for 1000 samples", "每 1000 个样本的秒数"),
+                     .y_label = word(cost.en.c_str(), cost.zh.c_str()),
                      .series = {}};
     panel.x_integers = true;
     for (const ScalingSeries& series : comparison.scaling) {

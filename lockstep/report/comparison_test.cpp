@@ -73,10 +73,10 @@ TEST(Comparison, SpeedIsThatOfSamplesOverSingle) {
 TEST(Comparison, TheTableHasARowAMethod) {
   EXPECT_EQ(
       comparison_table(three()),
-      "method       minutes  speed-up  samples/s  steps  MiB a rank  dev accuracy  macro F1\n"
+      "method       seconds  speed-up  samples/s  steps  MiB a rank  dev accuracy  macro F1\n"
       "-----------  -------  --------  ---------  -----  ----------  ------------  --------\n"
-      "single        2.0000      1.00       76.7    288         520        0.5525    0.5000\n"
-      "distributed   1.0000      2.00      153.3    144         520        0.5525    0.5000\n"
+      "single         120.0      1.00       76.7    288         520        0.5525    0.5000\n"
+      "distributed     60.0      2.00      153.3    144         520        0.5525    0.5000\n"
       "horovod       failed         -          -      -           -             -         -\n");
 }
 
@@ -110,13 +110,21 @@ TEST(Comparison, ABadFileIsNamed) {
 TEST(Comparison, MarkdownEscapesBars) {
   const std::string text = comparison_markdown(three());
   EXPECT_THAT(text, AllOf(HasSubstr("# 3 ways to train BERT\n"),
-                          HasSubstr("| distributed | multi-gpu-distributed-cls | 1.0000 | 2.00 |"),
+                          HasSubstr("| distributed | multi-gpu-distributed-cls | 60.0 | 2.00 |"),
                           HasSubstr("horovod failed: exit code 3"),
                           HasSubstr("Fastest: distributed, 153.3 samples/s, 2.00× single."),
                           HasSubstr("| single | 1.750000 1.500000 nan 1.250000 1.000000 |")));
 }
 
-TEST(Comparison, SaysWhereMinutesDoNotCompare) {
+// A sentence that the fastest method is as fast as itself says nothing.
+TEST(Comparison, TheFastestIsComparedWithAnother) {
+  Comparison comparison = three();
+  comparison.methods[0].result->samples_per_s = 500;
+  EXPECT_THAT(comparison_markdown(comparison), HasSubstr("Fastest: single, 500.0 samples/s.\n"));
+  EXPECT_THAT(comparison_page(comparison), HasSubstr("最快：single，每秒样本数 500.0。"));
+}
+
+TEST(Comparison, SaysWhereTimesDoNotCompare) {
   Comparison comparison = three();
   const std::string warning = "did not train on the same number of samples";
   EXPECT_THAT(comparison_markdown(comparison), Not(HasSubstr(warning)));
@@ -144,16 +152,28 @@ TEST(Comparison, SaysWhatItWasEvaluatedOn) {
   comparison.perplexity = true;
   comparison.methods[0].result->dev_loss = std::log(4.5);
   EXPECT_THAT(comparison_table(comparison),
-              AllOf(HasSubstr("  test perplexity  "), HasSubstr("  4.500  ")));
+              AllOf(HasSubstr("  test perplexity  "), HasSubstr("  4.500  "),
+                    HasSubstr("  tokens/s  "), Not(HasSubstr("samples"))));
+  comparison.subject = "language model";
+  EXPECT_THAT(
+      comparison_page(comparison),
+      AllOf(HasSubstr("3 ways to train a language model"), HasSubstr("训练语言模型的 3 种方法"),
+            HasSubstr("tokens trained on"), HasSubstr("已训练的 token 数"),
+            Not(HasSubstr("samples")), Not(HasSubstr("样本"))));
 }
 
-TEST(Comparison, ShortRunsAreDrawnInSeconds) {
+TEST(Comparison, ShortRunsAreInSecondsInPicturesAndTables) {
   Comparison comparison = three();
   EXPECT_THAT(time_picture(comparison).en,
               AllOf(HasSubstr(">seconds<"), HasSubstr(">120.0 (1.00×)<")));
   EXPECT_THAT(time_picture(comparison).zh, HasSubstr(">秒<"));
+  EXPECT_THAT(comparison_page(comparison),
+              AllOf(HasSubstr(">seconds<"), HasSubstr(">秒<"), Not(HasSubstr("minutes"))));
   comparison.methods[0].result->seconds = 600;
   EXPECT_THAT(time_picture(comparison).en, AllOf(HasSubstr(">minutes<"), HasSubstr(">10.00 (")));
+  EXPECT_THAT(comparison_table(comparison),
+              AllOf(HasSubstr("  minutes  "), HasSubstr("single         10.00  ")));
+  EXPECT_THAT(comparison_page(comparison), Not(HasSubstr("seconds<")));
 }
 
 TEST(Comparison, NothingButFailuresStillMakesAPage) {

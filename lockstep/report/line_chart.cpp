@@ -51,6 +51,10 @@ struct Turn {
   size_t of = 1;
 };
 
+size_t colour_of(const Series& series, size_t i) {
+  return series.colour.value_or(i);
+}
+
 // Where colours come round again, dots tell the lines apart.
 std::string dashes_of(const Series& series, size_t i, const Turn& turn) {
   const bool dotted = i >= kSeriesColours;
@@ -64,7 +68,7 @@ std::string dashes_of(const Series& series, size_t i, const Turn& turn) {
 }
 
 std::string stroke_of(const Series& series, size_t i, const Turn& turn = {}) {
-  return std::string(" stroke=\"") + series_colour(i) + "\" stroke-width=\"2\"" +
+  return std::string(" stroke=\"") + series_colour(colour_of(series, i)) + "\" stroke-width=\"2\"" +
          dashes_of(series, i, turn);
 }
 
@@ -130,6 +134,9 @@ class PanelDrawing {
     if (x.low > x.high) x = {0, 1};
     if (y.low > y.high) y = {0, 1};
     x_ticks_ = axis_ticks(x.low, x.high, 6, panel.x_integers);
+    // The last tick's text stands around the axis' end.
+    right_ = std::min(right_, origin + options.panel_width - 4 -
+                                  svg_text_width(tick_of(x_ticks_.size() - 1)) / 2);
     if (panel.y_most && y.low >= *panel.y_most) y.low = 0.9 * *panel.y_most;
     y_ticks_ = axis_ticks(y.low, y.high, 6);
     while (panel.y_most && y_ticks_.size() > 2 && y_ticks_.back() > *panel.y_most + 1e-9)
@@ -145,15 +152,15 @@ class PanelDrawing {
   std::string str() const {
     std::string out = svg_text((left_ + right_) / 2, top_ - 14, Anchor::kMiddle, panel_.title,
                                " font-weight=\"bold\"");
-    const double x_step = x_ticks_[1] - x_ticks_[0], y_step = y_ticks_[1] - y_ticks_[0];
+    const double y_step = y_ticks_[1] - y_ticks_[0];
     for (const double tick : y_ticks_) {
       out += svg_grid_line(left_, y_of(tick), right_, y_of(tick));
       out += svg_text(left_ - 8, y_of(tick) + 4, Anchor::kEnd, tick_text(tick, y_step));
     }
-    for (const double tick : x_ticks_) {
-      out += svg_axis_line(x_of(tick), bottom_, x_of(tick), bottom_ + 5);
-      out += svg_text(x_of(tick), bottom_ + 20, Anchor::kMiddle,
-                      panel_.x_tick ? panel_.x_tick(tick) : tick_text(tick, x_step));
+    for (size_t i = 0; i < x_ticks_.size(); ++i) {
+      const double x = x_of(x_ticks_[i]);
+      out += svg_axis_line(x, bottom_, x, bottom_ + 5);
+      out += svg_text(x, bottom_ + 20, Anchor::kMiddle, tick_of(i));
     }
     out +=
         svg_axis_line(left_, bottom_, right_, bottom_) + svg_axis_line(left_, top_, left_, bottom_);
@@ -166,6 +173,10 @@ class PanelDrawing {
   }
 
  private:
+  std::string tick_of(size_t i) const {
+    return panel_.x_tick ? panel_.x_tick(x_ticks_[i])
+                         : tick_text(x_ticks_[i], x_ticks_[1] - x_ticks_[0]);
+  }
   double x_of(double x) const {
     return left_ + (x - x_ticks_.front()) / (x_ticks_.back() - x_ticks_.front()) * (right_ - left_);
   }
@@ -210,7 +221,7 @@ class PanelDrawing {
       // Of a single point there is no line.
       if (series.x.size() == 1 || (series.x.size() <= kMostMarks && !series.dashed)) {
         marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"" + svg_number(radius) +
-                 "\" fill=\"" + series_colour(i) + "\"/>\n";
+                 "\" fill=\"" + series_colour(colour_of(series, i)) + "\"/>\n";
       }
     }
     return "<polyline fill=\"none\"" + stroke_of(series, i, turn) + " points=\"" + points +

@@ -16,6 +16,7 @@ struct Series {
       x;  // as many as y; points that are not finite are left out, the line goes on after them
   std::vector<double> y;
   bool dashed = false;  // for what is ideal or expected; without marks but for a single point
+  std::optional<size_t> colour = {};  // of series_colour(); nothing: its place in the panel
 };
 
 struct ChartPanel {

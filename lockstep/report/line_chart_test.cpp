@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/report/svg.h"
 
 namespace lockstep::line_chart_test {
 
@@ -131,6 +132,22 @@ TEST(LineChart, TicksMayHaveWords) {
   panel.x_tick = [](double at) { return std::to_string(1 << static_cast<int>(at)) + " B"; };
   panel.x_integers = true;
   EXPECT_THAT(svg_line_chart({panel}), HasSubstr(">4 B</text>"));
+}
+
+// "1024 MiB" around the end of the axis is not cut off at the picture's edge.
+TEST(LineChart, TheLastTickHasRoomForItsText) {
+  ChartPanel panel{.title = {}, .x_label = {}, .y_label = {}, .series = {{"a", {0, 1}, {0, 1}}}};
+  EXPECT_THAT(svg_line_chart({panel}), HasSubstr("<line x1=\"440\" y1=\"288\" x2=\"440\""));
+  panel.x_tick = [](double) { return std::string("1024 MiB"); };
+  EXPECT_THAT(svg_line_chart({panel}), HasSubstr("<line x1=\"429.2\" y1=\"288\" x2=\"429.2\""));
+}
+
+TEST(LineChart, ALineMayHaveAnotherPanelsColour) {
+  ChartPanel panel;
+  panel.series = {{"a", {0, 1}, {0, 1}}, {.name = "b", .x = {0, 1}, .y = {1, 3}, .colour = 3}};
+  const std::string svg = svg_line_chart({panel});
+  EXPECT_THAT(svg, HasSubstr(series_colour(3)));
+  EXPECT_THAT(svg, Not(HasSubstr(series_colour(1))));
 }
 
 TEST(LineChart, RefusesUnevenSeries) {

@@ -21,9 +21,12 @@ bool shows_unicode(const EnvLookup& env) {
   return false;
 }
 
-int find_columns(int fd, const EnvLookup& env) {
+bool usable(int64_t columns) {
   constexpr int kNarrowest = 20, kWidest = 1000;
-  const auto usable = [](int64_t columns) { return columns >= kNarrowest && columns <= kWidest; };
+  return columns >= kNarrowest && columns <= kWidest;
+}
+
+int find_columns(int fd, const EnvLookup& env) {
   if (const auto text = env("LOCKSTEP_COLUMNS")) {
     const auto columns = parse_int(*text);
     if (columns && usable(*columns)) return static_cast<int>(*columns);
@@ -38,6 +41,11 @@ int find_columns(int fd, const EnvLookup& env) {
 }
 
 }  // namespace
+
+size_t columns_of(int fd, size_t otherwise) {
+  winsize size{};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && usable(size.ws_col) ? size.ws_col : otherwise;
+}
 
 Terminal find_terminal(int fd, const EnvLookup& env) {
   Terminal terminal;

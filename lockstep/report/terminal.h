@@ -1,6 +1,8 @@
 // What stands at the other end of stderr.
 #pragma once
 
+#include <cstddef>
+
 #include "lockstep/core/env.h"
 
 namespace lockstep {
@@ -16,5 +18,8 @@ struct Terminal {
 // LC_ALL, LC_CTYPE or LANG (the first that is set) is no UTF-8 locale. TERM=dumb is not
 // interactive.
 Terminal find_terminal(int fd, const EnvLookup& env);
+
+// How wide the terminal at `fd` is, of which text for people makes lines; `otherwise` where there is none.
+size_t columns_of(int fd, size_t otherwise);
 
 }  // namespace lockstep

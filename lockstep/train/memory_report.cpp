@@ -62,8 +62,12 @@ std::string memory_svg(const StepMemory& planned, const StepMemory& counted, boo
     chart.parts.emplace_back(word(part.name, part.chinese));
     chart.colours.push_back(part_colour(part.name));
   }
+  // A plan may not know the activations, of which there are always some.
+  const bool partly = planned.activations == 0 && counted.activations > 0;
+  const char* plan =
+      partly ? word("planned, no activations", "计划（不含激活值）") : word("planned", "计划");
   for (const auto& [label, memory] :
-       {std::pair(word("planned", "计划"), &planned), {word("first step", "第一步"), &counted}}) {
+       {std::pair(plan, &planned), {word("first step", "第一步"), &counted}}) {
     Bar bar;
     bar.label = label;
     bar.note = bytes_text(memory->total());

@@ -163,12 +163,13 @@ TEST(MemoryReport, IsSaidAndDrawn) {
             R"({"parameters":2097152,"gradients":1048576,"optimizer":4194304,"buffers":0,)"
             R"("activations":716800})");
   const std::string svg = memory_svg(planned, counted);
-  for (const char* text :
-       {"Memory of a rank", "planned", "first step", "7.0 MiB", "7.7 MiB", "activations", ">MiB<"})
+  for (const char* text : {"Memory of a rank", ">planned, no activations<", "first step", "7.0 MiB",
+                           "7.7 MiB", "activations", ">MiB<"})
     EXPECT_THAT(svg, HasSubstr(text));
   const std::string chinese = memory_svg(planned, counted, /*chinese=*/true);
-  for (const char* text : {"一个 rank 的内存", "计划", "第一步", "7.7 MiB", "激活值"})
+  for (const char* text : {"一个 rank 的内存", "计划（不含激活值）", "第一步", "7.7 MiB", "激活值"})
     EXPECT_THAT(chinese, HasSubstr(text));
+  EXPECT_THAT(memory_svg(counted, counted), HasSubstr(">planned<"));
 }
 
 // One line of nearly the same is enough: the plan, or what the first step took where that is news.

@@ -1,6 +1,9 @@
 #include "lockstep/cli/doctor/command.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +21,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/report/terminal.h"
 
 namespace lockstep::cli {
 namespace {
@@ -88,7 +92,7 @@ class DoctorParser {
     flags_.paces =
         app_.get_option("--every")->count() > 0 || app_.get_option("--times")->count() > 0;
   }
-  std::string help() const { return help_of(app_); }
+  std::string help() const { return help_of(app_, help_width()); }
 
  private:
   DoctorFlags& flags_;
@@ -138,7 +142,7 @@ int look_at_traces(const DoctorFlags& flags) {
     return 0;
   }
   const TraceReport report = merge_traces(trace::read_traces(flags.trace));
-  write_for_people(printable_lines(format_report(report)), {flags.json});
+  write_for_people(printable_lines(format_report(report, columns_of(STDOUT_FILENO, SIZE_MAX))), {flags.json});
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;
 }
@@ -188,7 +192,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   } else {
     findings = check_host();
   }
-  write_for_people(printable_lines(format_findings(findings)), {flags.json});
+  write_for_people(printable_lines(format_findings(findings, columns_of(STDOUT_FILENO, SIZE_MAX))), {flags.json});
   write_json(flags, {{"findings", json_of(findings)}});
   return any_problem(findings) ? 1 : 0;
 }

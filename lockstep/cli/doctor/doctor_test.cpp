@@ -147,6 +147,11 @@ TEST(Findings, AreALineEachWithWhatToDoBelow) {
             "ok       clock       tsc\n"
             "problem  interfaces  none\n"
             "                     -> raise one\n");
+  // On a narrow terminal a word is not torn apart, and what goes on stands below itself.
+  EXPECT_EQ(format_findings({{Level::kOk, "name", "one two three", "four five six"}}, 28),
+            "ok       name  one two three\n"
+            "               -> four five\n"
+            "                  six\n");
   EXPECT_TRUE(any_problem(findings));
   EXPECT_FALSE(any_problem({findings[0], {Level::kWarning, "x", "y", "z"}}));
   EXPECT_EQ(json_of(findings)[1].at("level"), "problem");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/usage.h"
+
 namespace lockstep::cli {
 
 const char* to_string(Level level) {
@@ -17,7 +19,7 @@ const char* to_string(Level level) {
   return "problem";
 }
 
-std::string format_findings(const std::vector<Finding>& findings) {
+std::string format_findings(const std::vector<Finding>& findings, size_t columns) {
   size_t width = 0;
   for (const Finding& finding : findings) width = std::max(width, finding.topic.size());
   const auto padded = [](std::string text, size_t size) {
@@ -26,9 +28,11 @@ std::string format_findings(const std::vector<Finding>& findings) {
   };
   std::string text;
   for (const Finding& finding : findings) {
-    text += padded(to_string(finding.level), 9) + padded(finding.topic, width + 2) + finding.found +
-            "\n";
-    if (!finding.todo.empty()) text += padded("", 9 + width + 2) + "-> " + finding.todo + "\n";
+    const size_t at = 9 + width + 2;
+    text += padded(to_string(finding.level), 9) + padded(finding.topic, width + 2) +
+            wrapped(finding.found, at, at, columns) + "\n";
+    if (!finding.todo.empty())
+      text += padded("", at) + "-> " + wrapped(finding.todo, at + 3, at + 3, columns) + "\n";
   }
   return text;
 }

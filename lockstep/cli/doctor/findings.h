@@ -1,6 +1,8 @@
 // What `lockstep doctor` found: one thing looked at, how it is, and what to do. Pure.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,8 +20,8 @@ struct Finding {
   std::string todo;   // what to do; "" where nothing is to be done
 };
 
-// A line each, and what to do under it.
-std::string format_findings(const std::vector<Finding>& findings);
+// A line each, and what to do under it; what is wider than `columns` goes on below itself.
+std::string format_findings(const std::vector<Finding>& findings, size_t columns = SIZE_MAX);
 nlohmann::ordered_json json_of(const std::vector<Finding>& findings);
 bool any_problem(const std::vector<Finding>& findings);
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
 
@@ -409,11 +410,12 @@ TraceReport merge_traces(const std::vector<TraceFile>& traces) {
   return report;
 }
 
-std::string format_report(const TraceReport& report) {
-  std::string text = "Traces of " + std::to_string(report.ranks.size()) + " of " +
-                     std::to_string(report.world_size) + " ranks, written " +
-                     time_text(report.unix_ns) + ": " + report.reason + "\n\n";
-  for (const std::string& line : report.verdict) text += line + "\n";
+std::string format_report(const TraceReport& report, size_t columns) {
+  const std::string head = "Traces of " + std::to_string(report.ranks.size()) + " of " +
+                           std::to_string(report.world_size) + " ranks, written " +
+                           time_text(report.unix_ns) + ": " + report.reason;
+  std::string text = wrapped(head, 0, 0, columns) + "\n\n";
+  for (const std::string& line : report.verdict) text += wrapped(line, 0, 0, columns) + "\n";
   for (size_t i = 0; i < report.groups.size(); ++i) {
     const GroupReport& group = report.groups[i];
     const std::string name = group_name(report, i);

@@ -71,7 +71,8 @@ struct TraceReport {
 // Throws DataError when there is no trace.
 TraceReport merge_traces(const std::vector<trace::TraceFile>& traces);
 
-std::string format_report(const TraceReport& report);
+// Sentences that are wider than `columns` go on in the next line; tables do not.
+std::string format_report(const TraceReport& report, size_t columns = SIZE_MAX);
 nlohmann::ordered_json json_of(const TraceReport& report);
 
 // "0", "0 and 2", "0 to 3 and 7".

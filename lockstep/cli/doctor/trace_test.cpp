@@ -164,6 +164,7 @@ TEST(MergeTraces, RanksWithoutAFileAreNamed) {
   EXPECT_THAT(report.missing, ElementsAre(2, 3));
   EXPECT_THAT(all(report.verdict), HasSubstr("No trace of ranks 2 and 3: "));
   EXPECT_THAT(format_report(report), HasSubstr("Traces of 2 of 4 ranks"));
+  EXPECT_THAT(format_report(report, 20), HasSubstr("Traces of 2 of 4\nranks")) << "no torn words";
 }
 
 TEST(MergeTraces, FilesOfAnEarlierJobAreLeftOut) {

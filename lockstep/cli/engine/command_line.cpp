@@ -15,6 +15,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/core/text.h"
@@ -77,7 +78,7 @@ void parse(CLI::App& app, const Arguments& arguments) {
   try {
     cli::parse_options(app, with_dashes(arguments));
   } catch (const CLI::CallForHelp&) {
-    std::cout << cli::help_of(app) << std::flush;
+    std::cout << cli::help_of(app, cli::help_width()) << std::flush;
     throw HelpShown{};
   }
 }
@@ -184,13 +185,6 @@ std::string lockstep_command() {
       return "lockstep";
   }
   return path_from_here(command);
-}
-
-std::string path_from_here(const fs::path& path) {
-  std::error_code error;
-  const fs::path near = fs::relative(path, error);
-  if (error || near.empty() || near.native().size() >= path.native().size()) return path.string();
-  return near.has_parent_path() ? near.string() : "./" + near.string();
 }
 
 }  // namespace lockstep::engine

@@ -65,7 +65,5 @@ std::filesystem::path engine_program();
 std::filesystem::path tools_program();
 // How the user calls lockstep: its name if it is on PATH, else its path from here.
 std::string lockstep_command();
-// The path relative to the working directory where that is shorter.
-std::string path_from_here(const std::filesystem::path& path);
 
 }  // namespace lockstep::engine

@@ -135,6 +135,8 @@ TEST(CommandLine, WhatIsGivenAsNothingIsNotTakenForNotGiven) {
            {compare_command, {"--threads-per-rank", "0"}, "--threads-per-rank is 0"},
            {compare_command, {"--programs", "x", "--threads-per-rank", "0"}, "is 0; give a number"},
            {compare_command, {"--parallelism", "--layers", "0"}, "--layers is 0"},
+           {bench_command, {}, "what to measure is missing; give collectives, step or rpc"},
+           {checkpoint_command, {}, "what to do is missing; give inspect, convert, consolidate"},
            {bench_command, {"step", "--batch", "0"}, "--batch"},
            {bench_command, {"step", "--mesh", ""}, "--mesh is empty"},
            {bench_command, {"collectives", "--json", ""}, "--json is empty"},

@@ -315,6 +315,9 @@ TEST(Engine, WhatToTryNextCanBePasted) {
         shell(dir, command + " train " + options + " --epochs 1 --max-steps 1");
     const size_t at = printed.find("Try next:\n");
     ASSERT_NE(at, std::string::npos) << printed;
+    if (options.starts_with("mnist")) {
+      EXPECT_THAT(printed.substr(at), Not(HasSubstr(dir.path() + "/"))) << "paths are from here";
+    }
     std::istringstream lines(printed.substr(at));
     int run = 0;
     for (std::string line; std::getline(lines, line);) {

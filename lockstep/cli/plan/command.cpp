@@ -1,5 +1,7 @@
 #include "lockstep/cli/plan/command.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -15,6 +17,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/report/pipeline_picture.h"
+#include "lockstep/report/terminal.h"
 
 namespace lockstep::cli {
 namespace {
@@ -81,7 +84,7 @@ class PlanParser {
   }
 
   void parse(const std::vector<std::string>& words) { parse_options(app_, words); }
-  std::string help() const { return help_of(app_); }
+  std::string help() const { return help_of(app_, help_width()); }
 
  private:
   CLI::App app_;
@@ -189,7 +192,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   check_output_file(flags.svg);
   check_output_file(flags.json);
   const PlannedPipeline plan = plan_pipeline(flags.schedule, flags.size, times);
-  write_for_people(text_of(plan), {flags.svg, flags.json});
+  write_for_people(text_of(plan, columns_of(STDOUT_FILENO, 120)), {flags.svg, flags.json});
   if (!flags.svg.empty()) write_output_file(flags.svg, pipeline_svg(plan));
   write_output_file(flags.json, pipeline_json(plan).dump(2) + "\n");
   return 0;

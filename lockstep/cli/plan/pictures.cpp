@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "lockstep/cli/usage.h"
 #include "lockstep/plan/pipeline_check.h"
 #include "lockstep/report/table.h"
 
@@ -108,11 +109,11 @@ std::string chart_of(const PlannedPipeline& plan, size_t columns) {
     text += "stage " + number + " | " + chart_line(plan, plan.timing.actions[stage], scale) + "\n";
   }
   const bool whole = used(plan.schedule, kBackward);
-  text += std::string("\nF forward, ") +
-          (whole ? "B backward" : "I backward of inputs, W backward of weights") +
-          " of a micro-batch";
-  if (plan.schedule.chunks > 1) text += " through chunk a, b, ... of the stage";
-  return text + "; dots: the stage waits\n\n";
+  std::string letters = std::string("F forward, ") +
+                        (whole ? "B backward" : "I backward of inputs, W backward of weights") +
+                        " of a micro-batch";
+  if (plan.schedule.chunks > 1) letters += " through chunk a, b, ... of the stage";
+  return text + "\n" + wrapped(letters + "; dots: the stage waits", 0, 0, columns) + "\n\n";
 }
 
 std::string micro_batches_text(int activations, int chunks) {
@@ -155,10 +156,12 @@ std::string stage_table(const PlannedPipeline& plan) {
 }  // namespace
 
 std::string text_of(const PlannedPipeline& plan, size_t columns) {
-  std::string text = headline(plan) + "; " + times_text(plan.times) + "\n\n";
+  std::string text =
+      wrapped(headline(plan) + "; " + times_text(plan.times), 0, 0, columns) + "\n\n";
   text += chart_of(plan, columns);
-  text += "time " + short_number(plan.timing.makespan) + ", of which " +
-          short_number(plan.timing.ideal) + " are work; " + bubble_text(plan) + "\n\n";
+  const std::string time = "time " + short_number(plan.timing.makespan) + ", of which " +
+                           short_number(plan.timing.ideal) + " are work; " + bubble_text(plan);
+  text += wrapped(time, 0, 0, columns) + "\n\n";
   return text + stage_table(plan) + "\nA stage holds activations, counted in micro-batches.\n";
 }
 

@@ -40,6 +40,9 @@ TEST(PlanCommand, NamesChunksAndStaysWithinItsColumns) {
   const PlannedPipeline small = plan_pipeline("zb-v", {2, 3}, {});
   EXPECT_THAT(text_of(small), HasSubstr("stage 1 | ....F0a F0b F1a "));
   EXPECT_THAT(text_of(small), HasSubstr("through chunk a, b, ... of the stage"));
+  // Sentences end where the terminal does, too.
+  std::istringstream sentences(text_of(small, 70));
+  for (std::string line; std::getline(sentences, line);) EXPECT_LE(line.size(), 70u) << line;
   std::istringstream lines(text_of(plan_pipeline("zb-h1", {12, 8}, {}), 60));
   int drawn = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -185,7 +185,7 @@ class RunParser {
   }
 
   std::string help() const {
-    std::string text = help_of(app_);
+    std::string text = help_of(app_, help_width());
     const std::string options = "[OPTIONS]";
     if (const auto at = text.find(options); at != std::string::npos) {
       text.replace(at, options.size(), "[flags] program [arguments]");

@@ -23,6 +23,8 @@ int bench_command(const Arguments& arguments) {
                    "Example:\n  lockstep bench step --model bert-mini --nproc 2\n";
       return 0;
     }
+    if (kind.empty())
+      throw InvalidArgument("what to measure is missing; give collectives, step or rpc");
     throw InvalidArgument("there is no benchmark '" + kind + "'" +
                           cli::suggestion(kind, {"collectives", "step", "rpc"}) +
                           "; choose collectives, step or rpc");

@@ -27,6 +27,8 @@ int checkpoint_command(const Arguments& arguments) {
              "inspect runs/mnist\n";
       return 0;
     }
+    if (kind.empty())
+      throw InvalidArgument("what to do is missing; give inspect, convert, consolidate or reshard");
     throw InvalidArgument("there is no 'checkpoint " + kind + "'" +
                           cli::suggestion(kind, {"inspect", "convert", "consolidate", "reshard"}) +
                           "; choose inspect, convert, consolidate or reshard");

@@ -66,7 +66,8 @@ std::string name_of(const ComparedJob& job) {
 
 std::string done_text(const Comparison& comparison, const RunResult& result) {
   std::string text = std::to_string(result.steps) + " steps in " + duration_text(result.seconds) +
-                     ", " + fixed(result.samples_per_s, 1) + " samples/s";
+                     ", " + fixed(result.samples_per_s, 1) + " " + counted_name(comparison).en +
+                     "/s";
   if (const auto score = score_of(comparison, result))
     text += ", " + score_name(comparison).en + " " + fixed(*score, comparison.perplexity ? 3 : 4);
   return text;

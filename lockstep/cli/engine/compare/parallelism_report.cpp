@@ -111,15 +111,21 @@ void fill_time(const DividedRow& row, Bar& bar) {
   bar.note = fixed(row.step_ms(), 1);
 }
 
-std::string settings_text(const DividedComparison& comparison) {
+Words settings_words(const DividedComparison& comparison) {
   const DividedSettings& of = comparison.settings;
   const LmConfig config = divided_model(of, false);
-  return of.model + " (" + std::to_string(config.num_hidden_layers) + " x " +
-         std::to_string(config.hidden_size) + "), " + std::to_string(of.nproc) + " ranks x " +
-         std::to_string(of.threads) + ", batch " + std::to_string(of.batch) + " x " +
-         std::to_string(of.length) + ", " + std::to_string(of.steps) + " steps, " +
-         comparison.processor + " (" + std::to_string(comparison.processors) + "), " +
-         comparison.date;
+  const std::string layers = std::to_string(config.num_hidden_layers) + " x " +
+                             std::to_string(config.hidden_size),
+                    ranks = std::to_string(of.nproc), threads = std::to_string(of.threads),
+                    batch = std::to_string(of.batch) + " x " + std::to_string(of.length),
+                    steps = std::to_string(of.steps),
+                    processors = std::to_string(comparison.processors);
+  return {of.model + " (" + layers + "), " + ranks + " ranks x " + threads + ", batch " + batch +
+              ", " + steps + " steps, " + comparison.processor + " (" + processors + "), " +
+              comparison.date,
+          of.model + "（" + layers + "），" + ranks + " 个 rank × " + threads + "，批次 " + batch +
+              "，" + steps + " 步，" + comparison.processor + "（" + processors + "），" +
+              comparison.date};
 }
 
 }  // namespace
@@ -246,7 +252,7 @@ Words divided_time_picture(const DividedComparison& comparison) {
 
 std::string divided_page(const DividedComparison& comparison) {
   HtmlPage page({"One language model, divided in every way", "以各种方式划分同一个语言模型"});
-  page.paragraph(same_words(settings_text(comparison)));
+  page.paragraph(settings_words(comparison));
   page.paragraph(
       {"Every way trains on the same batch. Memory and bytes are of the rank that has most, in "
        "MiB, "

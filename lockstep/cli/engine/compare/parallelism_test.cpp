@@ -169,9 +169,10 @@ TEST(ParallelismReport, TableJsonAndPage) {
   EXPECT_EQ(json.at("ways")[1].at("measured").at("sent"), 512);
   EXPECT_EQ(json.at("ways")[1].at("theory").at("bubble"), 0.375);
   EXPECT_EQ(json.at("ways")[2].at("failure"), "exit code 3: <it> broke");
-  EXPECT_THAT(divided_page(comparison),
-              AllOf(HasSubstr("以各种方式划分"), HasSubstr("Memory of a rank"),
-                    HasSubstr("&lt;it&gt; broke"), Not(HasSubstr("<it>"))));
+  EXPECT_THAT(
+      divided_page(comparison),
+      AllOf(HasSubstr("以各种方式划分"), HasSubstr("4 个 rank × "), HasSubstr("Memory of a rank"),
+            HasSubstr("&lt;it&gt; broke"), Not(HasSubstr("<it>"))));
 }
 
 }  // namespace

@@ -32,8 +32,22 @@ void refuse_unsaid(const TrainConfig& config, const std::string& name, const std
                     (name == "batch_size" && config.batch_size == 0) ||
                     (name == "micro_batches" && config.micro_batches == 0);
   if (!zero) return;
-  throw InvalidArgument(option_name(name).substr(2) + " is '" + text +
-                        "'; give a number above 0, or leave it out");
+  throw InvalidArgument(name + " is '" + text + "'; give a number above 0, or leave it out");
+}
+
+// What refuses a setting begins with the field's name. Where an option gave it, the user knows that one.
+template <typename Function>
+auto under_options(const TrainArguments& arguments, const Function& function) {
+  try {
+    return function();
+  } catch (const InvalidArgument& error) {
+    const std::string message = error.what();
+    const std::string field = message.substr(0, message.find_first_of(" :"));
+    const auto given = std::find_if(arguments.settings.rbegin(), arguments.settings.rend(),
+                                    [&](const auto& setting) { return setting.field == field; });
+    if (given == arguments.settings.rend()) throw;
+    throw InvalidArgument(given->option + message.substr(field.size()));
+  }
 }
 
 TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
@@ -41,14 +55,12 @@ TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
     config = train_config_from_json(read_named_file(arguments.config_file), arguments.config_file,
                                     config);
   }
-  for (const auto& [name, text] : arguments.settings) {
-    try {
-      set_field(config, name, text);
-      refuse_unsaid(config, name, text);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(std::string("--") + error.what());
+  under_options(arguments, [&] {
+    for (const auto& setting : arguments.settings) {
+      set_field(config, setting.field, setting.text);
+      refuse_unsaid(config, setting.field, setting.text);
     }
-  }
+  });
   return config;
 }
 
@@ -126,7 +138,7 @@ void check_epochs(const TrainPlan& plan, int64_t samples) {
 
 bool TrainArguments::gives(const std::string& field) const {
   return std::any_of(settings.begin(), settings.end(),
-                     [&](const auto& setting) { return setting.first == field; });
+                     [&](const Setting& setting) { return setting.field == field; });
 }
 
 TrainArguments parse_train_arguments(const Arguments& arguments) {
@@ -224,11 +236,12 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   if (!result.record.empty() && result.record == result.json)
     throw InvalidArgument("--record and --json are both " + result.json + "; give two files");
   if (dropout_option != nullptr && dropout_option->count() > 0) {
-    result.settings.emplace_back("dropout1", dropout);
-    result.settings.emplace_back("dropout2", dropout);
+    for (const char* field : {"dropout1", "dropout2"})
+      result.settings.push_back({field, dropout, "--dropout"});
   }
   for (const Slot& slot : slots) {
-    if (slot.option->count() > 0) result.settings.emplace_back(slot.field->name, slot.text);
+    if (slot.option->count() > 0)
+      result.settings.push_back({slot.field->name, slot.text, option_name(slot.field->name)});
   }
   return result;
 }
@@ -302,7 +315,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     if (const auto found = find_in_run(plan.config.model, is_one)) plan.config.model = *found;
     if (fs::is_directory(plan.config.model)) make_absolute(plan.config.model);
   }
-  plan.config = resolved(plan.config);
+  plan.config = under_options(arguments, [&] { return resolved(plan.config); });
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
 }
@@ -310,15 +323,18 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {
   const TrainConfig& config = plan.config;
   const RecipeActions& actions = actions_of(recipe_of(config.recipe));
-  actions.check_model(config);
-  OutputFolder output(config.output);
+  under_options(arguments, [&] { actions.check_model(config); });
+  OutputFolder output = under_options(arguments, [&] { return OutputFolder(config.output); });
   (void)RunClaim(config.output, process_env());
   check_output_file(arguments.json);
   check_output_file(arguments.record);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());
   provide_data(plan);
-  const RecipeCounts counts = actions.validate(config);
-  check_against_data(config, counts.train, counts.held_out);
+  const RecipeCounts counts = under_options(arguments, [&] {
+    const RecipeCounts found = actions.validate(config);
+    check_against_data(config, found.train, found.held_out);
+    return found;
+  });
   check_epochs(plan, counts.train);
   return output;
 }

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/cli/engine/command_line.h"
@@ -16,8 +15,12 @@ namespace lockstep::engine {
 
 struct TrainArguments {
   std::string recipe;
-  std::vector<std::pair<std::string, std::string>>
-      settings;  // fields of TrainConfig that were given, as text
+  struct Setting {
+    std::string field;   // of TrainConfig
+    std::string text;    // its value
+    std::string option;  // that gave it: "--dropout" for dropout1
+  };
+  std::vector<Setting> settings;  // later ones win
   std::string config_file;
   std::string json;
   std::string record;

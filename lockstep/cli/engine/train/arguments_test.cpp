@@ -83,7 +83,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist", "--data", "d", "--record", "x", "--json", "x"}),
               HasSubstr("--record and --json are both x"));
   EXPECT_THAT(from({"lm", "--data", "d", "--padding", "packed"}), HasSubstr("--padding"));
-  EXPECT_THAT(from({"lm", "--data", "d", "--context", "1"}), HasSubstr("context is 1"));
+  EXPECT_THAT(from({"lm", "--data", "d", "--context", "1"}), HasSubstr("--context is 1"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--mean", "0"}), HasSubstr("--mean"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--augment=maybe"}), HasSubstr("true or false"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--model", "vgg"}),
@@ -92,12 +92,37 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist"}), HasSubstr("--data is missing"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epochs", "x"}), HasSubstr("--epochs is 'x'"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epohcs", "1"}), HasSubstr("--epohcs"));
-  EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("nproc is 0"));
+  EXPECT_THAT(from({"mnist", "--data", "d", "--nproc", "0"}), HasSubstr("--nproc is 0"));
   EXPECT_THAT(
       from({"mnist", "--data", "d", "--strategy", "x"}),
       HasSubstr(
           "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or logical8"));
+  EXPECT_THAT(from({"lm", "--data", "d", "--mesh", "pipes=2"}), HasSubstr("and tensor"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
+}
+
+// Under the name that was written, whoever refuses it; and under the key where a file gave it.
+TEST(TrainArguments, ARefusalNamesTheOption) {
+  const std::vector<std::pair<Arguments, std::string>> wrong{
+      {{"--log-every", "0"}, "--log-every is 0; give 1 or more"},
+      {{"--batch-size", "x"}, "--batch-size is 'x'; give a whole number"},
+      {{"--batch-size", "0"}, "--batch-size is '0'; give a number above 0, or leave it out"},
+      {{"--dropout", "1.5"}, "--dropout is 1.5; give 0 or more, and less than 1"},
+      {{"--dropout", "0.5", "--dropout2", "7"},
+       "--dropout2 is 7.0; give 0 or more, and less than 1"},
+      {{"--strategy", "dpp"}, "--strategy 'dpp' is unknown"}};
+  for (const auto& [words, line] : wrong) {
+    Arguments all{"mnist", "--data", "d"};
+    all.insert(all.end(), words.begin(), words.end());
+    EXPECT_TRUE(error_of([&] { plan(all); }).starts_with(line)) << error_of([&] { plan(all); });
+  }
+  EXPECT_EQ(
+      error_of([] { plan({"lm", "--data", "d", "--micro-batches", "4"}); }),
+      "--micro-batches is 4; give it with pipe or tensor in the mesh, such as pipe=2,tensor=2");
+  const TestDirectory dir;
+  dir.write("c.json", R"({"log_every": 0})");
+  EXPECT_EQ(error_of([&] { plan({"mnist", "--data", "d", "--config", dir / "c.json"}); }),
+            "log_every is 0; give 1 or more");
 }
 
 TEST(TrainArguments, ALaunchersRanksCount) {
@@ -321,7 +346,7 @@ TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
   write_safetensors(dir / "other", {{"fc.weight", at::ones({2, 2})}});
   EXPECT_THAT(
       check({"--data", "digits", "--init-from", dir / "other", "--output", dir / "fresh"}),
-      AllOf(HasSubstr("init_from: "), HasSubstr("other: does not fit the model: missing: conv1"),
+      AllOf(HasSubstr("--init-from: "), HasSubstr("other: does not fit the model: missing: conv1"),
             HasSubstr("unexpected: fc.weight")));
   EXPECT_FALSE(std::filesystem::exists(dir / "fresh")) << "nothing is made for nothing";
   dir.write("out/data/t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x05"

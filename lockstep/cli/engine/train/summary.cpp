@@ -3,6 +3,7 @@
 #include <cctype>
 #include <vector>
 
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/text.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/scoring.h"
@@ -27,7 +28,7 @@ std::string try_next(const TrainSummary& summary) {
                                  "predict" + checkpoint + " " + summary.result.question};
   if (recipe.name == "mnist" && summary.compares) {
     lines.push_back("compare --scaling 1,2 --epochs 1 --data " +
-                    shell_word(summary.built_in ? recipe.built_in : config.data));
+                    shell_word(summary.built_in ? recipe.built_in : path_from_here(config.data)));
   }
   std::string text = "\nTry next:\n";
   for (const std::string& line : lines)
