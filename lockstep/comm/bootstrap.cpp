@@ -151,14 +151,21 @@ std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const
   // Nobody may answer at an address that belongs to another network, so none gets all the time.
   Deadline::Duration patience = std::chrono::milliseconds(500);
   do {
+    std::optional<SystemError> hopeless;  // none of them is reached later either
+    bool later = false;
     for (const HostPort& address : addresses) {
       try {
         return std::make_shared<TcpStore>(
             address, secret, Deadline::after(std::min(patience, deadline.remaining())));
+      } catch (const SystemError& error) {
+        last = error.what();
+        hopeless = error;
       } catch (const Error& error) {
         last = error.what();
+        later = true;
       }
     }
+    if (hopeless && !later) throw *hopeless;
     patience = std::min<Deadline::Duration>(2 * patience, std::chrono::seconds(8));
   } while (!deadline.expired());
   throw Timeout("rank 0 is not reached at any of its addresses, the last try: " + last +

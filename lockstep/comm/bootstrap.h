@@ -62,7 +62,8 @@ struct Rendezvous {
 };
 // The store, and with it what must stay alive.
 std::shared_ptr<Store> kept_store(Rendezvous rendezvous);
-// The store at the first of the addresses that answers; tries them again and again, with more patience each time. Throws Timeout.
+// The store at the first of the addresses that answers; tries them again and again, with more patience each time. Throws
+// Timeout; SystemError at once where none can be reached later either.
 std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
                                    Deadline deadline);
 // Collective. Throws InvalidArgument (no secret), Timeout, StoreError.

@@ -190,6 +190,14 @@ TEST(Bootstrap, TopologyIsFoundFromTheHosts) {
   EXPECT_THROW(find_topology(lonely, 0, 2, Deadline::seconds(0.05)), Timeout);
 }
 
+// What cannot pass is not tried again until the deadline.
+TEST(Bootstrap, AStoreThatIsNeverReachedIsToldAtOnce) {
+  const Secret secret = Secret::generate();
+  const HostPort of_no_interface{"fe80::1", 9}, nobody{"127.0.0.1", 1};
+  EXPECT_THROW(reach_store({of_no_interface}, secret, Deadline::seconds(600)), SystemError);
+  EXPECT_THROW(reach_store({of_no_interface, nobody}, secret, Deadline::seconds(0.2)), Timeout);
+}
+
 TEST(Bootstrap, RankZeroLeavesTheStoreLast) {
   HashStore store;
   std::atomic<bool> left{false};

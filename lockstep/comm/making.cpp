@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/comm/pauses.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/exception_text.h"
@@ -13,7 +12,8 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kFailedKey = "failed";  // the first that could not: its rank, and why
-// A rank that is lost has said why by then, if it could.
+// A rank that fails closes its connections first, on its way to where it says why. One that was killed says nothing, and
+// nobody else can say so in its place: that is waited for in vain.
 constexpr auto kLastWord = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -46,9 +46,9 @@ void Making::fail() {
   } catch (const PeerLost&) {
     std::optional<RankFailed> failed;
     try {
-      const Deadline deadline = Deadline::after(kLastWord);
-      for (Pauses pauses; !failed && !deadline.expired(); pauses.pause())
-        failed = reported(*store_);
+      store_->get(kFailedKey, Deadline::after(kLastWord));
+      failed = reported(*store_);
+    } catch (const Timeout&) {     // it said nothing, as one that was killed
     } catch (const StoreError&) {  // then it must do without
     }
     if (failed) throw *failed;

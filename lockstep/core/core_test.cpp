@@ -1,8 +1,10 @@
 // env, deadline, errors, check, log, cpus.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -17,8 +19,10 @@
 #include "lockstep/core/exception_text.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/log_never_waits.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/unique_fd.h"
 
 namespace lockstep {
 namespace core_test {
@@ -144,6 +148,36 @@ TEST(Log, WritesWholeLinesWithTheRank) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "[lockstep] rank 3: warning: careful\n[lockstep] rank 3: debug: shown\n[lockstep] "
             "error: bad\n");
+}
+
+// Whoever reads stderr may stand still.
+TEST(Log, WaitsForNoReaderWhereItMustNot) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]), before(::dup(STDERR_FILENO));
+  while (::write(writer.get(), "x", 1) == 1) {
+  }
+  ASSERT_EQ(::fcntl(writer.get(), F_SETFL, 0), 0) << "it blocks from now on";
+  ASSERT_GE(::dup2(writer.get(), STDERR_FILENO), 0);
+  std::string last;
+  {
+    const LogNeverWaits here;
+    log_warning("lost");
+    log_warning("lost, too");
+    char bytes[1 << 16];
+    while (::read(reader.get(), bytes, sizeof bytes) > 0) {
+    }
+    log_warning("heard");
+    log_warning(std::string(1 << 20, 'y'));
+    const ssize_t n = ::read(reader.get(), bytes, sizeof bytes);
+    if (n > 0) last.assign(bytes, static_cast<size_t>(n));
+  }
+  ::dup2(before.get(), STDERR_FILENO);
+  EXPECT_THAT(last,
+              testing::StartsWith("[lockstep] warning: 2 lines of the log had no room, and are "
+                                  "lost\n[lockstep] warning: heard\n[lockstep] warning: yyy"));
+  EXPECT_LT(last.size(), 8192U);
+  EXPECT_EQ(last.back(), '\n');
 }
 
 TEST(Joined, ItemsStandBetweenSeparators) {

@@ -1,14 +1,62 @@
 #include "lockstep/core/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log_never_waits.h"
+#include "lockstep/core/mutex.h"
 
 namespace lockstep {
+namespace {
+
+std::atomic<int> never_waits{0};
+
+// Lines of a log that waits for nobody.
+class Impatient {
+ public:
+  void write(std::string line) {
+    const MutexLock lock(mutex_);
+    if (dropped_ > 0)
+      line = "[lockstep] warning: " + std::to_string(dropped_) +
+             (dropped_ == 1 ? " line" : " lines") + " of the log had no room, and are lost\n" +
+             line;
+    pollfd ready{STDERR_FILENO, POLLOUT, 0};
+    if (::poll(&ready, 1, 0) <= 0) {
+      ++dropped_;
+      return;
+    }
+    dropped_ = 0;
+    // What calls itself writable takes so much at once.
+    constexpr size_t kAtOnce = 4096;
+    if (line.size() > kAtOnce) {
+      line.resize(kAtOnce - 1);
+      line += '\n';
+    }
+    write_all(STDERR_FILENO, line);
+  }
+
+ private:
+  Mutex mutex_;
+  uint64_t dropped_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+} impatient;
+
+}  // namespace
+
+LogNeverWaits::LogNeverWaits() noexcept {
+  ++never_waits;
+}
+
+LogNeverWaits::~LogNeverWaits() {
+  --never_waits;
+}
 
 LogLevel log_threshold() {
   const auto text = process_env()("LOCKSTEP_LOG");
@@ -28,6 +76,7 @@ void log(LogLevel level, std::string_view message) {
   line += ": ";
   line += message;
   line += '\n';
+  if (never_waits.load() > 0) return impatient.write(std::move(line));
   write_all(STDERR_FILENO, line);
 }
 

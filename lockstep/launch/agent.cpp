@@ -9,6 +9,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/log_never_waits.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/launch/alone_agent.h"
@@ -297,6 +298,7 @@ LaunchResult launch(const LaunchOptions& options) {
     }
   }
 
+  const LogNeverWaits for_no_reader;  // nor does what serves the ranks, on threads of its own
   const DescendantReaper reaper;
   SignalPipe signals;
   Console out(STDOUT_FILENO), err(STDERR_FILENO);

@@ -223,9 +223,7 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
 
 void LeadingAgent::accept_all() {
   for (int i = 0; i < kAcceptedAtATime && listener_; ++i) {
-    UniqueFd fd = acceptor_.next(listener_.get());
-    if (!fd && acceptor_.starved() && drop_a_stranger()) continue;
-    if (!fd && acceptor_.starved()) accept_at_ = Clock::now() + wire::Acceptor::kPause;
+    UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_a_stranger(); });
     if (!fd) return;
     try {
       AgentChannel channel(std::move(fd), nodes_.secret);
@@ -319,10 +317,10 @@ void LeadingAgent::watch(PollSet& polls) {
     look_for_ends_of_remotes(now);
     polls.wake_at(now + nodes_.beat);  // without pidfds, ends are looked for
   }
-  if (listener_ && now >= accept_at_)
-    polls.add(listener_.get(), POLLIN, [this] { accept_all(); });
+  if (listener_ && acceptor_.paused())
+    polls.wake_at(acceptor_.pause().time());
   else if (listener_)
-    polls.wake_at(accept_at_);
+    polls.add(listener_.get(), POLLIN, [this] { accept_all(); });
   for (const auto& [member, connection] : connections_) {
     if (connection.dead) continue;
     polls.add(connection.channel.fd(), connection.channel.events(),

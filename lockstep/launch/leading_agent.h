@@ -72,7 +72,6 @@ class LeadingAgent final : public Peers {
   UniqueFd listener_;
   wire::Acceptor acceptor_{"the agents' listener"};
   wire::Strangers strangers_;  // connections that have not proved the secret
-  Time accept_at_{};           // not before: there were no descriptors
   Leader leader_;
   bool introduced_ = false;
   const int endpoint_;  // of several, where it may lead; -1: there are not

@@ -250,6 +250,30 @@ TEST_F(AgentTest, WhatIsNestedIsCancelledWithItsCaller) {
   EXPECT_TRUE(b_.pending_calls().empty());
 }
 
+// Its answer is there, and waits for a worker to read its tensors: nobody else would end it.
+TEST_F(AgentTest, AStoppedAgentEndsCallsWhoseAnswersWait) {
+  std::promise<void> in, go;
+  Registry registry;
+  registry.add("block", [&] {
+    in.set_value();
+    go.get_future().wait();
+  });
+  Agent d = town_.agent("d", std::move(registry), {.workers = 1});
+  const auto block = a_.rpc_async("d", "block");
+  in.get_future().wait();
+  const auto answer =
+      d.rpc_async<at::Tensor>("b", "matmul", at::ones({600, 1}), at::ones({1, 600}));
+  while (!answer.done() && !d.core()->reactor().busy()) std::this_thread::yield();
+  const bool waits = !answer.done();
+  auto stop = std::async(std::launch::async, [&d] { d.stop(); });
+  const bool told = answer.wait_for(std::chrono::seconds(60));
+  go.set_value();
+  stop.get();
+  if (!waits) GTEST_SKIP() << "this system lets no process read another's memory";
+  ASSERT_TRUE(told);
+  EXPECT_THROW(answer.get(), Cancelled);
+}
+
 // Who is called hears nothing of its caller any more, but has a clock.
 TEST_F(AgentTest, ACallWhoseTimeIsUpIsCancelled) {
   std::atomic<bool> seen{false};

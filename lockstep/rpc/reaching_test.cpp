@@ -38,11 +38,17 @@ class Answers {
         what = "late";
       } catch (const PeerLost&) {
         what = "gone";
+      } catch (const Cancelled&) {
+        what = "stopped";
       }
       const std::lock_guard lock(mutex_);
       all_[name] = what;
       changed_.notify_all();
     };
+  }
+  std::string now(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return all_.contains(name) ? all_[name] : "nothing";
   }
   std::string wait(const std::string& name) {
     std::unique_lock lock(mutex_);
@@ -93,7 +99,8 @@ TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
   EXPECT_EQ(answers.wait("patient"), "reached");
 }
 
-TEST(Reaching, NothingIsCalledAfterItsEndAndItMayEndItself) {
+// Who waits holds what is released once he is told.
+TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
   Answers answers;
   std::atomic<bool> inside{false};
   auto reaching = std::make_unique<Reaching>([&](const Peer&, Deadline deadline) {
@@ -101,13 +108,14 @@ TEST(Reaching, NothingIsCalledAfterItsEndAndItMayEndItself) {
     while (!deadline.expired()) std::this_thread::sleep_for(1ms);
     throw Timeout("it is silent");
   });
-  bool called = false;
-  reaching->reach(peer(1), soon(), [&](std::exception_ptr) { called = true; });
+  reaching->reach(peer(1), soon(), answers.of("in its turn"));
   while (!inside) std::this_thread::yield();
+  reaching->reach(peer(2), soon(), answers.of("in the queue"));
   reaching->stop(soon().time());
-  reaching->reach(peer(2), soon(), [&](std::exception_ptr) { called = true; });
+  reaching->reach(peer(3), soon(), answers.of("afterwards"));
+  for (const char* name : {"in its turn", "in the queue", "afterwards"})
+    EXPECT_EQ(answers.now(name), "stopped") << name;
   reaching.reset();
-  EXPECT_FALSE(called);
   // By its own thread, which is left behind.
   auto ends = std::make_shared<std::unique_ptr<Reaching>>(
       std::make_unique<Reaching>([](const Peer&, Deadline) {}));

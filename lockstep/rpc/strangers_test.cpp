@@ -37,8 +37,8 @@ TEST_F(Strangers, AnotherSecretIsRefused) {
   }
   EXPECT_EQ(server_.refused(), 2U);
   Reactor reactor(1);
-  Transport other(reactor, store_, Secret::from_text("another job's"), {.name = "other"},
-                  handlers(), soon());
+  Transport other(reactor, store_, Secret::from_text("another job's"), {.name = "other"}, soon());
+  other.start(handlers());
   EXPECT_THROW(other.link_to("server", soon()), StoreError);
   EXPECT_EQ(received_, 0);
   expect_served(0);

@@ -40,6 +40,7 @@ inline bool connect_socket(const UniqueFd& socket, const std::string& name) {
 
 class Strangers : public ::testing::Test {
  protected:
+  Strangers() { server_.start(handlers()); }
   Transport::Handlers handlers() {
     return {.received =
                 [this](const std::shared_ptr<Link>& link, Incoming& message) {
@@ -95,9 +96,9 @@ class Strangers : public ::testing::Test {
   void expect_served(int round) {
     std::atomic<bool> done{false};
     Transport client(reactor_, store_, secret(), {.name = "client" + std::to_string(round)},
-                     {.received = [&](const auto&, Incoming&) { done = true; },
-                      .lost = [](const auto&, const auto&) {}},
                      soon());
+    client.start({.received = [&](const auto&, Incoming&) { done = true; },
+                  .lost = [](const auto&, const auto&) {}});
     const auto link = client.link_to("server", soon());
     EXPECT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {}, Link::When::kMine));
     for (const Deadline deadline = soon(); !done && !deadline.expired(); std::this_thread::yield())
@@ -108,7 +109,7 @@ class Strangers : public ::testing::Test {
   Reactor reactor_{2};
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
   std::atomic<int> received_{0}, lost_{0};
-  Transport server_{reactor_, store_, secret(), {.name = "server"}, handlers(), soon()};
+  Transport server_{reactor_, store_, secret(), {.name = "server"}, soon()};
 };
 
 }  // namespace lockstep::rpc::internal

@@ -60,15 +60,13 @@ class TransportProcesses : public ::testing::TestWithParam<bool> {
     start_transport();
   }
   void start_transport() {
-    transport_.emplace(
-        reactor_, store_, secret(), named("test"),
-        Transport::Handlers{.received =
-                                [this](const std::shared_ptr<Link>& link, Incoming& message) {
-                                  if (received_) received_(link, message);
-                                },
-                            .lost = [this](const std::shared_ptr<Link>&,
-                                           const std::string& why) { losses_.add(why); }},
-        soon());
+    transport_.emplace(reactor_, store_, secret(), named("test"), soon());
+    transport_->start({.received =
+                           [this](const std::shared_ptr<Link>& link, Incoming& message) {
+                             if (received_) received_(link, message);
+                           },
+                       .lost = [this](const std::shared_ptr<Link>&,
+                                      const std::string& why) { losses_.add(why); }});
   }
   static Subprocess participant(const std::string& name) {
     SubprocessOptions options;
@@ -93,8 +91,8 @@ TEST(RpcParticipant, DISABLED_Serves) {
   const auto store = store_at(::getenv("LOCKSTEP_TEST_STORE"));
   Reactor reactor(2);
   const at::Tensor large = at::full({kLarge}, 7, at::kByte);
-  Transport transport(
-      reactor, store, secret(), named("server"),
+  Transport transport(reactor, store, secret(), named("server"), soon());
+  transport.start(
       {.received =
            [&](const std::shared_ptr<Link>& link, Incoming& message) {
              const auto kept = std::make_shared<Incoming>(std::move(message));
@@ -111,8 +109,7 @@ TEST(RpcParticipant, DISABLED_Serves) {
                           Link::When::kNow);
              }));
            },
-       .lost = [](const auto&, const auto&) {}},
-      soon());
+       .lost = [](const auto&, const auto&) {}});
   store->set("up", "1");
   while (true) std::this_thread::sleep_for(1h);
 }
@@ -120,7 +117,7 @@ TEST(RpcParticipant, DISABLED_Serves) {
 TEST(RpcParticipant, DISABLED_TakesATakenName) {
   Reactor reactor(1);
   EXPECT_THROW(Transport(reactor, store_at(::getenv("LOCKSTEP_TEST_STORE")), secret(),
-                         named("test"), {}, soon()),
+                         named("test"), soon()),
                InvalidArgument);
 }
 
@@ -279,17 +276,15 @@ TEST(TransportHosts, OneThatVanishesIsMissed) {
     TransportOptions own;
     own.name = "test";
     own.listen = hosts.address(0);
-    transport.emplace(
-        reactor, store, secret(), own,
-        Transport::Handlers{
-            .received =
-                [&](const auto&, Incoming& message) {
-                  pending += message.pending != 0;
-                  got = std::move(message.tensors);
-                  ++answers;
-                },
-            .lost = [&](const auto&, const std::string& reason) { lost.set_value(reason); }},
-        soon());
+    transport.emplace(reactor, store, secret(), own, soon());
+    transport->start(
+        {.received =
+             [&](const auto&, Incoming& message) {
+               pending += message.pending != 0;
+               got = std::move(message.tensors);
+               ++answers;
+             },
+         .lost = [&](const auto&, const std::string& reason) { lost.set_value(reason); }});
     link = transport->link_to("server", soon());
   });
   EXPECT_EQ(link->peer().host, hosts.name(1));

@@ -6,13 +6,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/rpc/transport_test_support.h"
 #include "lockstep/store/hash_store.h"
@@ -30,15 +33,13 @@ class End {
       TransportOptions options = {}, const Secret& its_secret = secret())
       : reactor_(2) {
     options.name = name;
-    transport_.emplace(
-        reactor_, store, its_secret, options,
-        Transport::Handlers{.received =
-                                [received](const std::shared_ptr<Link>& link, Incoming& message) {
-                                  if (received) received(link, message);
-                                },
-                            .lost = [this](const std::shared_ptr<Link>&,
-                                           const std::string& why) { losses_.add(why); }},
-        soon());
+    transport_.emplace(reactor_, store, its_secret, options, soon());
+    transport_->start({.received =
+                           [received](const std::shared_ptr<Link>& link, Incoming& message) {
+                             if (received) received(link, message);
+                           },
+                       .lost = [this](const std::shared_ptr<Link>&,
+                                      const std::string& why) { losses_.add(why); }});
   }
   ~End() { transport_.reset(); }
   Transport& operator*() { return *transport_; }
@@ -414,6 +415,47 @@ TEST(Transport, NamesAreChecked) {
   EXPECT_THROW(End(store, "a\nb"), InvalidArgument);
   End client(store, "client");
   EXPECT_THROW(client->link_to("", soon()), InvalidArgument);
+}
+
+// Handlers may use the transport itself: none is called before its maker has it.
+TEST(Transport, WhoComesBeforeItStartsWaits) {
+  const auto store = std::make_shared<HashStore>();
+  End client(store, "client");
+  Reactor reactor(2);
+  std::atomic<int> received{0};
+  Transport late(reactor, store, secret(), {.name = "late"}, soon());
+  auto link = std::async(std::launch::async, [&] {
+    const auto made = client->link_to("late", soon());
+    return made->send({MessageKind::kRequest, 1}, "x", {}, {}, Link::When::kNow);
+  });
+  late.start({.received = [&](const auto&, Incoming&) { ++received; },
+              .lost = [](const auto&, const auto&) {}});
+  EXPECT_TRUE(link.get());
+  for (const Deadline deadline = soon(); received == 0 && !deadline.expired();)
+    std::this_thread::yield();
+  EXPECT_EQ(received, 1);
+}
+
+// What cannot pass is not tried again until the deadline; a network that is not there yet is.
+TEST(Transport, AnAddressThatIsNeverReachedIsToldAtOnce) {
+  const auto store = std::make_shared<HashStore>();
+  End client(store, "client");
+  Entry far;
+  far.peer = {"far", 4711, 1, "elsewhere"};
+  far.host_identity = "elsewhere";
+  far.tcp = {"[fe80::1]:9"};  // of no interface
+  store->set(entry_key("far"), far.encode());
+  for (const uint64_t only : {uint64_t{0}, far.peer.incarnation})
+    EXPECT_THROW(client->link_to("far", Deadline::seconds(600), only), SystemError);
+  far.tcp = {"224.0.0.1:9", "[fe80::1]:9"};  // "Network is unreachable"
+  store->set(entry_key("far"), far.encode());
+  EXPECT_THROW(client->link_to("far", Deadline::seconds(0.2), far.peer.incarnation), Timeout);
+  // On this host it may come back, and then over another socket.
+  far.host_identity = host_identity();
+  far.local = "lockstep-rpc-that-nobody-has";
+  far.tcp = {"[fe80::1]:9"};
+  store->set(entry_key("far"), far.encode());
+  EXPECT_THROW(client->link_to("far", Deadline::seconds(0.2)), Timeout);
 }
 
 TEST(Transport, CallersShareOneAttempt) {

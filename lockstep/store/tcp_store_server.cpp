@@ -91,10 +91,8 @@ class TcpStoreServer::Impl {
         }
       }
       expire_strangers();
-      if (accept_pause_ && accept_pause_->expired()) {
-        accept_pause_.reset();
+      if (acceptor_.starved() && !acceptor_.paused())
         watch(listener_.get(), kListenerId, EPOLLIN, EPOLL_CTL_MOD);
-      }
       bury_dead();
     }
   }
@@ -103,8 +101,8 @@ class TcpStoreServer::Impl {
     int ms = -1;
     if (const auto oldest = strangers_.oldest())
       ms = connections_.at(*oldest).challenge_deadline.poll_ms();
-    if (accept_pause_) {
-      const int pause = accept_pause_->poll_ms();
+    if (acceptor_.starved()) {
+      const int pause = acceptor_.pause().poll_ms();
       ms = ms < 0 ? pause : std::min(ms, pause);
     }
     return ms;
@@ -120,13 +118,9 @@ class TcpStoreServer::Impl {
 
   void accept_all() {
     for (int i = 0; i < kAcceptedAtATime; ++i) {
-      UniqueFd fd = acceptor_.next(listener_.get());
-      if (!fd && acceptor_.starved() && drop_a_stranger()) continue;
-      if (!fd && acceptor_.starved()) {
-        // New clients wait in the listener's queue.
-        watch(listener_.get(), kListenerId, 0, EPOLL_CTL_MOD);
-        accept_pause_ = Deadline::after(wire::Acceptor::kPause);
-      }
+      UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_a_stranger(); });
+      // New clients wait in the listener's queue.
+      if (acceptor_.starved()) watch(listener_.get(), kListenerId, 0, EPOLL_CTL_MOD);
       if (!fd) return;
       try {
         admit(std::move(fd));
@@ -287,7 +281,6 @@ class TcpStoreServer::Impl {
       wire::most_strangers(kMaxStrangers)};  // who has not passed the challenge
   wire::Acceptor acceptor_{"store at " + address_.to_string()};
   std::vector<uint64_t> dead_;
-  std::optional<Deadline> accept_pause_;
   uint64_t next_id_ = kWakeId + 1;
   int refusals_ = 0;
   std::array<char, 65536> buffer_;

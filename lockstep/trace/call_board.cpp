@@ -21,7 +21,7 @@
 namespace lockstep::trace {
 namespace {
 
-constexpr uint64_t kMagic = 0x3444524f42534c4c;  // "LLSBORD4"
+constexpr uint64_t kMagic = 0x3544524f42534c4c;  // "LLSBORD5"
 constexpr int kMaxRanks = 1 << 14;
 constexpr size_t kWords = sizeof(CallRecord) / sizeof(uint64_t);
 
@@ -55,7 +55,11 @@ struct alignas(64) Slot {
   std::atomic<uint64_t> step_stamp;  // odd while the step is written
   std::array<std::atomic<uint64_t>, kStepWords> step;
   std::array<Entry, CallBoard::kRecords> entries;
+  std::atomic<uint64_t> remote_calls;  // places of remote calls looked at so far
+  std::array<Entry, CallBoard::kRemoteRecords> remote;
 };
+
+constexpr uint64_t kRemote = uint64_t{1} << 63;  // in the number of a remote call
 
 constexpr size_t kHeaderSize = 64;
 constexpr size_t kEndedWord = offsetof(CallRecord, ended) / sizeof(uint64_t);
@@ -65,14 +69,35 @@ size_t board_size(int ranks) {
 }
 
 // Call i, if it is there and whole.
-bool read_entry(const Slot& slot, uint64_t i, CallRecord& record) {
-  const Entry& entry = slot.entries[i % CallBoard::kRecords];
+bool read_entry(const Entry& entry, uint64_t i, CallRecord& record) {
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   Words words;
   for (size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(std::memory_order_acquire);
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   record = std::bit_cast<CallRecord>(words);
   return true;
+}
+
+// Its stamp is 2 i + 1.
+void write_entry(Entry& entry, uint64_t i, const CallRecord& record) {
+  const auto words = std::bit_cast<Words>(record);
+  for (size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
+  entry.stamp.store(2 * i + 2, std::memory_order_release);
+}
+
+// In the place of one that is over.
+uint64_t begin_remote(Slot& slot, const CallRecord& record) {
+  for (uint64_t tries = 0; tries < CallBoard::kRemoteRecords; ++tries) {
+    const uint64_t i = slot.remote_calls.fetch_add(1, std::memory_order_relaxed);
+    Entry& entry = slot.remote[i % CallBoard::kRemoteRecords];
+    uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
+    if (stamp % 2 != 0) continue;  // another thread writes it
+    if (stamp != 0 && entry.words[kEndedWord].load(std::memory_order_acquire) == 0) continue;
+    if (!entry.stamp.compare_exchange_strong(stamp, 2 * i + 1, std::memory_order_relaxed)) continue;
+    write_entry(entry, i, record);
+    return kRemote | i;
+  }
+  return CallBoard::kNoRoom;
 }
 
 // What the rank says of its step, or "" when it is written at every look.
@@ -194,6 +219,7 @@ void CallBoard::leave(int local_rank) noexcept {
   set_presence(local_rank, Presence::kAtWork);
   slot->calls.store(0, std::memory_order_release);
   for (Entry& entry : slot->entries) entry.stamp.store(0, std::memory_order_relaxed);
+  for (Entry& entry : slot->remote) entry.stamp.store(0, std::memory_order_relaxed);
   // Killed while it wrote, it has left an odd stamp, which would never be even again.
   slot->step_stamp.store(slot->step_stamp.load(std::memory_order_relaxed) & ~uint64_t{1},
                          std::memory_order_release);
@@ -231,20 +257,20 @@ CallBoard::Presence CallBoard::presence(int local_rank) const noexcept {
 uint64_t CallBoard::begin(int local_rank, const CallRecord& record) noexcept {
   Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return 0;
-  const auto words = std::bit_cast<Words>(record);
+  if (is_remote(record)) return begin_remote(*slot, record);
   const uint64_t i = slot->calls.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = slot->entries[i % kRecords];
   entry.stamp.store(2 * i + 1, std::memory_order_relaxed);
-  for (size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
-  entry.stamp.store(2 * i + 2, std::memory_order_release);
+  write_entry(entry, i, record);
   return i;
 }
 
 void CallBoard::end(int local_rank, uint64_t call, uint64_t ticks) noexcept {
   Slot* slot = mapping_->slot(local_rank);
-  if (slot == nullptr) return;
-  Entry& entry = slot->entries[call % kRecords];
-  if (entry.stamp.load(std::memory_order_relaxed) == 2 * call + 2)
+  if (slot == nullptr || call == kNoRoom) return;
+  const uint64_t i = call & ~kRemote;
+  Entry& entry = call == i ? slot->entries[i % kRecords] : slot->remote[i % kRemoteRecords];
+  if (entry.stamp.load(std::memory_order_relaxed) == 2 * i + 2)
     entry.words[kEndedWord].store(ticks, std::memory_order_release);
 }
 
@@ -255,7 +281,11 @@ std::vector<CallRecord> CallBoard::records(int local_rank) const {
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
   CallRecord record;
   for (uint64_t i = calls > kRecords ? calls - kRecords : 0; i < calls; ++i) {
-    if (read_entry(*slot, i, record)) result.push_back(record);
+    if (read_entry(slot->entries[i % kRecords], i, record)) result.push_back(record);
+  }
+  for (const Entry& entry : slot->remote) {
+    const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
+    if (stamp != 0 && read_entry(entry, stamp / 2 - 1, record)) result.push_back(record);
   }
   return result;
 }
@@ -274,7 +304,7 @@ BoardRecord CallBoard::read(int local_rank) const {
   // The last one may be half written; remote calls are told by the trace, not here.
   constexpr uint64_t kLookedAt = 64;
   for (uint64_t i = calls; i > 0 && i + kLookedAt > calls; --i) {
-    if (!read_entry(*slot, i - 1, record) || is_remote(record)) continue;
+    if (!read_entry(slot->entries[(i - 1) % kRecords], i - 1, record)) continue;
     result.sequence = record.sequence;
     result.state = record.ended == 0 ? 1 : 2;
     result.call = describe(record);

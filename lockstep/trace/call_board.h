@@ -6,7 +6,8 @@
 // no agent started makes its own. A rank writes only its own records; anybody may read all. A
 // rank's last kRecords calls are kept, each with a stamp that says whether it is whole: a reader
 // never blocks a writer, and passes over what was overwritten while it read, or was left half
-// written by a killed rank.
+// written by a killed rank. Remote calls have a place of their own, so that many that are pending
+// push out no collective; there a call that is pending stays, and further ones find no room.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,9 @@ struct BoardClock {
 
 class CallBoard {
  public:
-  static constexpr uint64_t kRecords = 1024;  // of a rank
+  static constexpr uint64_t kRecords = 1024;       // of a rank
+  static constexpr uint64_t kRemoteRecords = 256;  // of a rank, besides
+  static constexpr uint64_t kNoRoom = UINT64_MAX;  // begin()'s, of a remote call
 
   // What the others can still expect of a rank.
   enum class Presence : uint64_t {
@@ -72,9 +75,10 @@ class CallBoard {
   // Forgets all of the rank, whose process has ended: another one may enter. For the agent.
   void leave(int local_rank) noexcept;
   // Records a call that begins now; returns what end() needs. Any thread of the rank; a few tens of
-  // nanoseconds, no system call. Does nothing for a rank that the board does not have.
+  // nanoseconds, no system call. Does nothing for a rank that the board does not have. kNoRoom: a
+  // remote call, and so many are pending already.
   uint64_t begin(int local_rank, const CallRecord& record) noexcept;
-  // That call is over, at `ticks`.
+  // That call is over, at `ticks`. Nothing for kNoRoom.
   void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
 
   // Where the rank is in init(); "": it is through. A long text is cut. One thread of the rank.
@@ -89,7 +93,7 @@ class CallBoard {
   Presence presence(int local_rank) const noexcept;
   // The rank's last call; an empty one before the first and for ranks that the board lacks.
   BoardRecord read(int local_rank) const;
-  // The rank's last calls that are whole, oldest first.
+  // The rank's last calls that are whole, oldest first; behind them the remote ones.
   std::vector<CallRecord> records(int local_rank) const;
   uint32_t pid(int local_rank) const noexcept;
   // When the rank entered.

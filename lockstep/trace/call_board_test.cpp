@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/core/errors.h"
 
@@ -128,6 +129,40 @@ TEST(CallBoard, ALateEndDoesNotTouchWhatTookItsPlace) {
   for (uint64_t i = 0; i < CallBoard::kRecords; ++i) board.begin(0, record(2 + i, "y"));
   board.end(0, first, 5);
   for (const CallRecord& r : board.records(0)) ASSERT_EQ(r.ended, 0u);
+}
+
+// However many remote calls are pending: they push out neither the collectives nor those that are pending for longer.
+TEST(CallBoard, PendingRemoteCallsKeepTheirPlaces) {
+  CallBoard board = CallBoard::create(1);
+  const auto remote = [](uint64_t begun) {
+    CallRecord result = record(0, "rpc");
+    result.moving = 3;
+    result.begun = begun;
+    return result;
+  };
+  board.begin(0, record(1, "barrier"));
+  std::vector<uint64_t> calls;
+  for (uint64_t i = 1; i <= 2 * CallBoard::kRecords; ++i)
+    calls.push_back(board.begin(0, remote(i)));
+  EXPECT_EQ(board.read(0).call, "barrier");
+  std::vector<CallRecord> records = board.records(0);
+  ASSERT_EQ(records.size(), 1 + CallBoard::kRemoteRecords);
+  EXPECT_EQ(records[0].sequence, 1U);
+  for (uint64_t i = 1; i <= CallBoard::kRemoteRecords; ++i) ASSERT_EQ(records[i].begun, i);
+  EXPECT_EQ(calls[CallBoard::kRemoteRecords], CallBoard::kNoRoom);
+  board.end(0, calls.back(), 5);  // nothing
+  board.end(0, calls[7], 5);
+  EXPECT_EQ(board.records(0)[8].ended, 5U);
+  EXPECT_NE(board.begin(0, remote(9999)), CallBoard::kNoRoom);
+  EXPECT_EQ(board.begin(0, remote(9999)), CallBoard::kNoRoom);
+  board.end(0, calls[7], 6);  // another one has its place
+  records = board.records(0);
+  EXPECT_EQ(records[8].begun, 9999U);
+  EXPECT_EQ(records[8].ended, 0U);
+  for (uint64_t i = 0; i < CallBoard::kRecords; ++i) board.begin(0, record(2 + i, "x"));
+  EXPECT_EQ(board.records(0).size(), CallBoard::kRecords + CallBoard::kRemoteRecords);
+  board.leave(0);
+  EXPECT_TRUE(board.records(0).empty());
 }
 
 TEST(CallBoard, IgnoresRanksThatItDoesNotHave) {

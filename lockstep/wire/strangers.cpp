@@ -72,9 +72,9 @@ std::optional<uint64_t> Strangers::oldest() const {
   return sources_.begin()->first;
 }
 
-UniqueFd Acceptor::next(int listener) {
-  error_ = 0;
+UniqueFd Acceptor::next(int listener, const std::function<bool()>& make_room) {
   while (true) {
+    error_ = 0;
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd) return fd;
     const int error = errno;
@@ -88,8 +88,16 @@ UniqueFd Acceptor::next(int listener) {
       log_warning(where_ + ": a connection waits, since it cannot be accepted (number " +
                   std::to_string(failures_) + "): " + std::strerror(error) +
                   (error == EMFILE ? "; raise this process's limit (ulimit -n)" : ""));
+    if (make_room && make_room()) continue;
+    pause_ = Deadline::after(kPause);
     return fd;
   }
+}
+
+bool Acceptor::paused() {
+  if (!pause_.expired()) return true;
+  error_ = 0;
+  return false;
 }
 
 }  // namespace lockstep::wire

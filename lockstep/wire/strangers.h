@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::wire {
@@ -51,22 +53,29 @@ class Strangers {
 // Accepts connections of a listener that is polled. Not thread-safe.
 class Acceptor {
  public:
-  // After running out of descriptors, so long the listener is better not polled: it stays ready all the time.
+  // How long a listener rests for which there was no descriptor.
   static constexpr std::chrono::milliseconds kPause{100};
 
   // `where`: begins the line in the log ("rpc").
   explicit Acceptor(std::string where) : where_(std::move(where)) {}
 
-  // The next connection that waits, close-on-exec and non-blocking. Empty: none does, or starved().
-  UniqueFd next(int listener);
-  // The last next() found a connection, but no descriptor or memory for it: close a stranger and call it again, or pause.
+  // The next connection that waits, close-on-exec and non-blocking. Empty: none does, or starved(). `make_room` closes a
+  // stranger where one waits and there is no descriptor for it; false: none is closed. It may throw.
+  UniqueFd next(int listener, const std::function<bool()>& make_room = {});
+  // The last next() found a connection, but no descriptor or memory for it, nor room.
   bool starved() const { return error_ != 0; }
-  int error() const { return error_; }  // errno then; 0
+  int error() const { return error_; }  // errno then, for make_room, too; 0
+
+  // Whether the listener is better not polled now: after starving it stays ready all the time, and nobody says when there
+  // are descriptors again. False once the pause is over, and starved() as well.
+  bool paused();
+  Deadline pause() const { return pause_; }  // while paused(): how long
 
  private:
   std::string where_;
   int error_ = 0;
   uint64_t failures_ = 0;
+  Deadline pause_ = Deadline::after({});
 };
 
 }  // namespace lockstep::wire

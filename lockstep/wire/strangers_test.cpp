@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/core/net.h"
@@ -105,6 +106,13 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
       EXPECT_FALSE(acceptor.next(listener.get()));
       EXPECT_TRUE(acceptor.starved());
     }
+    const auto end = acceptor.pause().time();
+    while (acceptor.paused()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_GE(Deadline::Clock::now(), end);
+    EXPECT_FALSE(acceptor.starved()) << "it may be polled again";
+    int asked = 0;
+    EXPECT_FALSE(acceptor.next(listener.get(), [&] { return ++asked < 3; }));
+    EXPECT_EQ(asked, 3) << "as long as room is made";
     none.give_one();
     const UniqueFd accepted = acceptor.next(listener.get());
     EXPECT_TRUE(accepted);
@@ -113,7 +121,7 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
     EXPECT_FALSE(acceptor.starved()) << "although no descriptor is left";
   }
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
   EXPECT_THAT(log, testing::HasSubstr("ulimit -n"));
 }
 

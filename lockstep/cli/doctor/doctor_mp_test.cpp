@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -33,6 +34,7 @@ class Doctor {
   explicit Doctor(Words words, const std::string& secret = "the secret of this test")
       : started_(command(std::move(words)), {{"LOCKSTEP_SECRET", secret}}) {}
   void await(const std::string& text) { started_.await(text); }
+  pid_t pid() { return started_.process().pid(); }
   // `out` has stderr, too.
   Ended finish() {
     Ended ended;
@@ -93,6 +95,19 @@ TEST(LockstepDoctor, AWrongSecretIsRefusedAndTheListenerGoesOn) {
   const Ended listened = listener.finish();
   EXPECT_EQ(listened.code, 0) << listened.out;
   EXPECT_THAT(listened.out, HasSubstr("refused 127.0.0.1:"));
+}
+
+// Not waited for until the deadline, nor beyond it.
+TEST(LockstepDoctor, AListenerWithoutDescriptorsSaysSo) {
+  Doctor listener({"--listen", "0", "--interface", "lo", "--timeout", "600"});
+  listener.await("\n");
+  const rlimit none{3, 3};  // it has those below
+  ASSERT_EQ(::prlimit(listener.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+  const HostPort where{"127.0.0.1", static_cast<uint16_t>(std::stoi(listener.port()))};
+  const UniqueFd visitor = connect_tcp(where, Deadline::seconds(30));
+  const Ended listened = listener.finish();
+  EXPECT_EQ(listened.code, 1) << listened.out;
+  EXPECT_THAT(listened.out, HasSubstr("a visitor cannot be accepted: Too many open files"));
 }
 
 TEST(LockstepDoctor, NobodyThereIsAProblem) {

@@ -16,6 +16,7 @@
 #include "lockstep/trace/trace_file.h"
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/frames.h"
+#include "lockstep/wire/strangers.h"
 
 namespace lockstep::cli {
 namespace {
@@ -63,9 +64,12 @@ HostPort listening_address(uint16_t port, const std::string& interface, bool v6)
 // The next one that proves the secret. Others are refused.
 UniqueFd accept_authenticated(int listener, const Secret& secret, std::string_view purpose,
                               Deadline deadline) {
+  wire::Acceptor acceptor("lockstep doctor");
   while (true) {
     wait_ready(listener, POLLIN, deadline, "a visitor");
-    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd = acceptor.next(listener);
+    // There is nobody who could give way.
+    if (acceptor.starved()) throw system_error("a visitor cannot be accepted", acceptor.error());
     if (!fd) continue;
     std::string who = "?";
     try {

@@ -9,6 +9,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::cli {
 namespace {
@@ -154,16 +155,19 @@ void compare(const GroupCalls& ranks, GroupReport& report) {
     report.last.push_back(row_of(row->first, row->second, what_and_where));
 }
 
-std::vector<PendingRemote> remote_of(const std::vector<const TraceFile*>& traces) {
-  std::vector<PendingRemote> all;
-  for (const TraceFile* trace : traces)
+void remote_of(const std::vector<const TraceFile*>& traces, TraceReport& report) {
+  std::vector<PendingRemote>& all = report.remote;
+  for (const TraceFile* trace : traces) {
+    const size_t before = all.size();
     for (const CallRecord& call : trace->calls)
       if (trace::is_remote(call) && call.ended == 0)
         all.push_back(
             {trace->rank, trace::describe(call), seconds_since(*trace, call.begun).value_or(0)});
+    if (all.size() - before >= trace::CallBoard::kRemoteRecords)
+      report.remote_cut.push_back(trace->rank);
+  }
   std::stable_sort(all.begin(), all.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  return all;
 }
 
 RankState state_of(int rank, const RankCalls& calls) {
@@ -385,7 +389,7 @@ TraceReport merge_traces(const std::vector<TraceFile>& traces) {
   for (const TraceFile* trace : used)
     if (std::all_of(trace->calls.begin(), trace->calls.end(), trace::is_remote))
       groups.front().second[trace->rank].trace = trace;
-  report.remote = remote_of(used);
+  remote_of(used, report);
   for (const auto& [group, ranks] : groups) report.groups.push_back(report_of(group, ranks));
   for (size_t i = 0; i < report.groups.size(); ++i) judge(i, report);
   if (!report.missing.empty()) {
@@ -427,6 +431,10 @@ std::string format_report(const TraceReport& report, size_t columns) {
   if (!report.remote.empty())
     text +=
         "\nRemote calls that are pending for a second or longer:\n" + remote_table(report.remote);
+  if (!report.remote_cut.empty())
+    text += "Of " + ranks_text(report.remote_cut) + " these are the " +
+            std::to_string(trace::CallBoard::kRemoteRecords) +
+            " oldest, the most that are recorded: others may be pending, too.\n";
   return text;
 }
 
@@ -469,7 +477,8 @@ nlohmann::ordered_json json_of(const TraceReport& report) {
           {"wrong", report.wrong},
           {"verdict", report.verdict},
           {"groups", groups},
-          {"remote", remote}};
+          {"remote", remote},
+          {"remote_cut", report.remote_cut}};
 }
 
 }  // namespace lockstep::cli

@@ -64,6 +64,7 @@ struct TraceReport {
   std::vector<GroupReport> groups;  // in the order of their first calls
   std::vector<PendingRemote>
       remote;  // pending, the oldest first; those younger than a second are not recorded
+  std::vector<int> remote_cut;  // of which ranks these may not be all: the most that are recorded
   std::vector<std::string> verdict;  // what is wrong and what to do, a line each
   bool wrong = false;                // out of step, behind, or a trace is missing
 };

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::cli {
 namespace doctor_trace_test {
@@ -262,6 +263,11 @@ TEST(MergeTraces, PendingRemoteCallsAreListedTheOldestFirst) {
               AllOf(HasSubstr("pending for a second"), HasSubstr("rpc 'pull' on 'ps'"),
                     Not(HasSubstr("'done'"))));
   EXPECT_EQ(json_of(report).at("remote").size(), 2u);
+  EXPECT_THAT(json_of(report).at("remote_cut"), IsEmpty());
+  for (uint64_t i = 0; i < trace::CallBoard::kRemoteRecords; ++i)
+    traces[1].calls.push_back(remote("rpc", "'pull' on 'ps'", 90));
+  EXPECT_THAT(format_report(merge_traces(traces)),
+              HasSubstr("Of rank 1 these are the 256 oldest, the most that are recorded"));
 }
 
 TEST(MergeTraces, TheReportIsJsonToo) {

@@ -4,15 +4,18 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "lockstep/comm/shm/arena.h"
-#include "lockstep/core/check.h"
+#include "lockstep/comm/shm/door.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
@@ -21,41 +24,10 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr const char* kDoorKey = "door";      // the socket's abstract name
-constexpr const char* kSecretKey = "secret";  // what both sides prove
-constexpr const char* kPurpose = "shm";
-constexpr int kFdsAMessage = 64;  // SCM_RIGHTS allows 253
-constexpr int kLookMs = 100;      // between two looks at the store
-
-sockaddr_un abstract_address(const std::string& name, socklen_t& size) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  // A leading NUL: the name lives in the kernel, not in a file system, and goes with the socket.
-  LOCKSTEP_CHECK(name.size() + 1 < sizeof address.sun_path, "the door's name is short");
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-UniqueFd make_socket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw system_error("socket(AF_UNIX)", errno);
-  return fd;
-}
-
-// Abstract sockets have no permissions: the other end must at least be of this user. -> its process, by the kernel's word;
-// 0: one that cannot be seen from here.
-int32_t same_users_process(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
-    throw system_error("SO_PEERCRED", errno);
-  if (peer.uid != ::geteuid()) {
-    throw StoreError("a process of user " + std::to_string(peer.uid) +
-                     " tried to join this job's shared memory");
-  }
-  return peer.pid;
-}
+constexpr const char* kDoorKey = "door";         // the socket's abstract name
+constexpr const char* kSecretKey = "secret";     // what both sides prove
+constexpr int kFdsAMessage = 64;                 // SCM_RIGHTS allows 253
+constexpr std::chrono::milliseconds kLook{100};  // between two looks at the store
 
 void send_fds(int socket, const std::vector<int>& fds, Deadline deadline) {
   for (size_t begin = 0; begin < fds.size(); begin += kFdsAMessage) {
@@ -115,24 +87,6 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
     if (!rights) throw StoreError("shm: a message without descriptors");
   }
   return fds;
-}
-
-UniqueFd accept_from(int door, Store& store, Deadline deadline, const std::string& missing) {
-  while (true) {
-    UniqueFd client(::accept4(door, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (client) return client;
-    if (errno == EAGAIN) {
-      if (deadline.expired()) {
-        throw Timeout("shm: rank 0 waited " + std::to_string(deadline.timeout_seconds()) +
-                      " s; not arrived: " + missing + "; were they started, and on this host?");
-      }
-      pollfd waiting{door, POLLIN, 0};
-      // Who does not come may have said in the store that it cannot: what is asked there then throws.
-      if (::poll(&waiting, 1, deadline.poll_ms(kLookMs)) == 0) store.try_get(kDoorKey);
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      throw system_error("accept", errno);
-    }
-  }
 }
 
 // Where the system refuses so large a file (RLIMIT_FSIZE), an empty one says that there is no
@@ -202,39 +156,39 @@ void Segment::map(size_t bytes) {
 
 void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadline) {
   if (size == 1) return;
-  const std::string name = "lockstep-" + to_hex(random_bytes(16));
   const Secret secret = Secret::generate();
-  UniqueFd door = make_socket();
-  socklen_t address_size = 0;
-  const sockaddr_un address = abstract_address(name, address_size);
-  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 ||
-      ::listen(door.get(), size) != 0) {
-    throw system_error("bind of the shared memory's socket", errno);
-  }
+  Door door(secret, size);
   store.set(kSecretKey, secret.text());
-  store.set(kDoorKey, name);
+  store.set(kDoorKey, door.name());
 
   std::vector<UniqueFd> sockets(size);
   for (int arrived = 1; arrived < size;) {
-    UniqueFd client = accept_from(door.get(), store, deadline, missing_ranks(sockets));
+    std::optional<Door::Visitor> visitor =
+        door.next(Deadline::after(std::min<Deadline::Duration>(kLook, deadline.remaining())));
+    if (!visitor && deadline.expired())
+      throw Timeout("shm: rank 0 waited " + std::to_string(deadline.timeout_seconds()) +
+                    " s; not arrived: " + missing_ranks(sockets) +
+                    "; were they started, and on this host?");
+    if (!visitor) {
+      // Who does not come may have said in the store that it cannot: what is asked there then throws.
+      store.try_get(kDoorKey);
+      continue;
+    }
     int32_t rank = -1;
     std::vector<UniqueFd> reader;
-    int32_t pid = 0;
     try {
-      pid = same_users_process(client.get());
-      wire::authenticate_as_server(client.get(), secret, kPurpose, deadline);
-      read_exact(client.get(), &rank, sizeof rank, deadline);
-      reader = receive_fds(client.get(), 1, deadline);
+      read_exact(visitor->fd.get(), &rank, sizeof rank, deadline);
+      reader = receive_fds(visitor->fd.get(), 1, deadline);
     } catch (const StoreError&) {
-      continue;  // a stranger; the job goes on
+      continue;  // of another version, perhaps; the job goes on
     } catch (const PeerLost&) {
       continue;
     }
     if (rank < 1 || rank >= size || sockets[rank])
       throw Mismatch("two processes say they are rank " + std::to_string(rank));
     others_[rank] = std::move(reader[0]);
-    pids_[rank] = pid;
-    sockets[rank] = std::move(client);
+    pids_[rank] = visitor->process;
+    sockets[rank] = std::move(visitor->fd);
     ++arrived;
   }
   // Everybody gets the memory and everybody's pipe, its own too: it keeps that one closed.
@@ -250,12 +204,15 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   const std::string name = store.get(kDoorKey, deadline);
   const Secret secret = Secret::from_text(store.get(kSecretKey, deadline));
   UniqueFd socket = make_socket();
-  socklen_t address_size = 0;
-  const sockaddr_un address = abstract_address(name, address_size);
-  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0) {
-    if (errno == EAGAIN)
-      wait_ready(socket.get(), POLLOUT, deadline, "joining rank 0's shared memory");
-    else if (errno == ECONNREFUSED || errno == ENOENT) {
+  const AbstractAddress address(name);
+  while (::connect(socket.get(), address.get(), address.size) != 0) {
+    if (errno == EAGAIN) {  // others wait there; poll() does not say when they are through
+      if (deadline.expired())
+        throw Timeout("shm: rank 0 has let nobody in within " +
+                      std::to_string(deadline.timeout_seconds()) +
+                      " s, and many wait for it; is it stopped?");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    } else if (errno == ECONNREFUSED || errno == ENOENT) {
       throw PeerLost(
           "rank 0's shared memory cannot be reached: it is gone, or on another host or network "
           "namespace",

@@ -28,7 +28,6 @@ constexpr auto kStrangerTime = std::chrono::seconds(10);     // to answer the ch
 constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address before the next one
 constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
-constexpr auto kCrowdedPause = std::chrono::milliseconds(20);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
 constexpr size_t kMaxStrangers = 256;  // at most: wire::most_strangers()
 constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
@@ -225,7 +224,7 @@ class Gathering {
 
   void turn() {
     std::vector<pollfd> fds;
-    const short incoming = accept_pause_.expired() ? POLLIN : 0;
+    const short incoming = acceptor_.paused() ? 0 : POLLIN;
     for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), incoming, 0});
     for (const Candidate& c : candidates_) {
       const bool writes = !c.connected || !c.out.empty();
@@ -257,16 +256,11 @@ class Gathering {
 
   void accept(int listener) {
     for (int i = 0; i < kAcceptedAtATime; ++i) {
-      UniqueFd fd = acceptor_.next(listener);
-      if (!fd && acceptor_.starved()) {
+      UniqueFd fd = acceptor_.next(listener, [this] {
         // Who has proved nothing yet becomes a link soon, or gives way; without them it is this rank that cannot.
         if (strangers_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
-        if (std::exchange(crowded_, true)) {
-          drop_a_stranger();
-          continue;
-        }
-        accept_pause_ = Deadline::after(kCrowdedPause);
-      }
+        return std::exchange(crowded_, true) && drop_a_stranger();
+      });
       if (!fd) return;
       crowded_ = false;
       Candidate candidate{.fd = std::move(fd),
@@ -446,7 +440,6 @@ class Gathering {
   wire::Acceptor acceptor_{"tcp"};
   wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};
   bool crowded_ = false;  // there was no descriptor for the connection that waits
-  Deadline accept_pause_ = Deadline::after({});
   uint64_t last_id_ = 0;
   int refusals_ = 0;
 };

@@ -110,7 +110,6 @@ Core::~Core() = default;
 void Core::start() {
   // A link may outlive nothing of the core's: handlers hold it weakly.
   const std::weak_ptr<Core> weak = weak_from_this();
-  // Before the transport: messages come as soon as that is there.
   reaching_ = std::make_unique<Reaching>([weak](const Peer& peer, Deadline deadline) {
     const auto core = weak.lock();
     if (!core) throw Cancelled("the agent of a reference was shut down");
@@ -119,22 +118,22 @@ void Core::start() {
   });
   TransportOptions options{.name = options_.name, .listen = options_.listen};
   options.limits.queued_bytes = options_.queued_bytes;
-  transport_ = std::make_unique<Transport>(
-      *reactor_, store_, secret_, std::move(options),
-      Transport::Handlers{.received =
-                              [weak](const std::shared_ptr<Link>& link, Incoming& message) {
-                                if (const auto core = weak.lock()) core->received(link, message);
-                              },
-                          .lost =
-                              [weak](const std::shared_ptr<Link>& link, const std::string& why) {
-                                if (const auto core = weak.lock()) core->lost(link, why);
-                              }},
-      Deadline::after(options_.timeout));
-  keep_leases();
+  transport_ = std::make_unique<Transport>(*reactor_, store_, secret_, std::move(options),
+                                           Deadline::after(options_.timeout));
   board_ = trace::CallBoard::inherit(process_env());
-  if (!board_) return;
-  board_rank_ = static_cast<int>(env_int(process_env(), "LOCAL_RANK", 0, INT32_MAX).value_or(0));
-  show_pending();
+  if (board_)
+    board_rank_ = static_cast<int>(env_int(process_env(), "LOCAL_RANK", 0, INT32_MAX).value_or(0));
+  // Messages come from here on, on other threads: what serves them is all there.
+  transport_->start({.received =
+                         [weak](const std::shared_ptr<Link>& link, Incoming& message) {
+                           if (const auto core = weak.lock()) core->received(link, message);
+                         },
+                     .lost =
+                         [weak](const std::shared_ptr<Link>& link, const std::string& why) {
+                           if (const auto core = weak.lock()) core->lost(link, why);
+                         }});
+  keep_leases();
+  if (board_) show_pending();
 }
 
 std::shared_ptr<Link> Core::link_of(const std::string& to, Deadline deadline, const Peer* owner) {
@@ -440,15 +439,29 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     call->state().finish(std::move(error));
   };
   if (!message.pending || !reactor_->is_own_thread()) return take(call, message);
-  // Large tensors are read by a worker.
+  // Large tensors are read by a worker. Where the agent stops before one has come to it, the call ends without them.
   struct Kept {
+    Kept(std::shared_ptr<Core> its_core, PendingPtr its_call, const Incoming& given)
+        : core(std::move(its_core)), call(std::move(its_call)), message(given), body(given.body) {
+      message.body = body;
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() {
+      if (!call) return;
+      core->drop_unread(call->link, message);
+      core->finish(call, std::make_exception_ptr(
+                             Cancelled(words(*call) + ": this agent was stopped meanwhile")));
+    }
+    const std::shared_ptr<Core> core;
+    PendingPtr call;
     Incoming message;
-    std::string body;
+    const std::string body;
   };
-  auto kept = std::make_shared<Kept>(Kept{message, std::string(message.body)});
-  kept->message.body = kept->body;
+  auto kept = std::make_shared<Kept>(shared_from_this(), std::move(call), message);
   message.pending = 0;
-  reactor_->post(task_of([take, call, kept] { take(call, kept->message); }));
+  reactor_->post(
+      task_of([take, kept] { take(std::exchange(kept->call, nullptr), kept->message); }));
 }
 
 std::exception_ptr Core::error_of(const Pending& call, Reader& error) const {

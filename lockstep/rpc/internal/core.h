@@ -76,7 +76,8 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   // A call of a function of the owner's own.
   void call_owner(const Peer& owner, std::string_view function, Writer& arguments,
                   const CallOptions& options, How how, const PendingPtr& call);
-  // Tells the owner that this process has the object, too; once it is reached, where it is not yet. Never waits.
+  // Tells the owner that this process has the object, too; once it is reached, where it is not yet. Never waits, nor throws: the
+  // call ends in any case.
   void add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call);
   void cancel(Pending& call);
   // Those that wait inside calls that are served and not wanted any more.

@@ -186,6 +186,7 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
     arrived();
     return reference;
   }
+  // Whoever has begun it ends it, with an error at the least: what is to be done then holds the call itself.
   auto call = std::make_shared<TypedCall<void>>();
   Future<void>(call).when_done(
       [weak = weak_from_this(), reference, arrived](const Future<void>& done) {
@@ -204,21 +205,25 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
   reaching_->reach(owner, Deadline::after(options_.timeout),
                    [weak = weak_from_this(), owner, id, call](std::exception_ptr error) {
                      const auto core = weak.lock();
-                     if (error)
-                       call->state().fail(error);
-                     else if (core)
-                       core->add_at_owner(owner, id, call);
+                     if (!error && core) return core->add_at_owner(owner, id, call);
+                     call->state().fail(error ? error
+                                              : std::make_exception_ptr(Cancelled(
+                                                    "the agent of a reference was shut down")));
                    });
   return reference;
 }
 
 void Core::add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call) {
-  Writer arguments(this);
-  write_id(arguments, id);
-  arguments.word(self().incarnation);
-  const ContextScope scope({});  // it is not part of the call that brought it
-  this->call(owner.name, "rpc.add", 0, nullptr, arguments, {}, How::kSync, call,
-             {.owner = &owner, .waits_for_room = false});
+  try {
+    Writer arguments(this);
+    write_id(arguments, id);
+    arguments.word(self().incarnation);
+    const ContextScope scope({});  // it is not part of the call that brought it
+    this->call(owner.name, "rpc.add", 0, nullptr, arguments, {}, How::kSync, call,
+               {.owner = &owner, .waits_for_room = false});
+  } catch (...) {
+    call->state().fail(std::current_exception());
+  }
 }
 
 void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link,

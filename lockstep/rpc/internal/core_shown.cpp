@@ -53,18 +53,30 @@ void Core::show_pending() {
   if (stopped()) return;
   const auto now = Deadline::Clock::now();
   const auto old = now - kShownAfter;
-  for (const PendingPtr& call : calls_.list()) {
-    const MutexLock lock(mutex_);
-    if (call->begun > old || call->shown || call->state().done()) continue;
-    call->board_call = show(false, call->function.str(), call->peer.str(), call->begun);
-    call->shown = true;
-  }
+  struct One {
+    Deadline::Clock::time_point begun;
+    Pending* call;
+    Served* served;
+  };
+  std::vector<One> all;
+  const std::vector<PendingPtr> calls = calls_.list();
+  for (const PendingPtr& call : calls)
+    if (call->begun <= old) all.push_back({call->begun, call.get(), nullptr});
   {
     const MutexLock lock(mutex_);
-    for (Served* one : serving_) {
-      if (one->begun() > old || one->shown) continue;
-      one->board_call = show(true, one->function().name, one->link()->peer().name, one->begun());
-      one->shown = true;
+    for (Served* one : serving_)
+      if (one->begun() <= old) all.push_back({one->begun(), nullptr, one});
+    // The oldest first: the board has room for so many.
+    std::sort(all.begin(), all.end(), [](const One& a, const One& b) { return a.begun < b.begun; });
+    for (const auto& [begun, call, served] : all) {
+      bool& shown = call ? call->shown : served->shown;
+      if (shown || (call && call->state().done())) continue;
+      const uint64_t number =
+          call ? show(false, call->function.str(), call->peer.str(), begun)
+               : show(true, served->function().name, served->link()->peer().name, begun);
+      if (number == trace::CallBoard::kNoRoom) break;  // once others are over
+      (call ? call->board_call : served->board_call) = number;
+      shown = true;
     }
   }
   reactor_->at(now + kShownAfter, task_of([weak = weak_from_this()] {

@@ -78,6 +78,10 @@ UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freed(found, ::freeaddrinfo);
   UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd && errno == EAFNOSUPPORT) {  // another of its addresses may do
+    error = errno;
+    return fd;
+  }
   if (!fd) throw system_error("socket", errno);
   const int ms = std::max(1, deadline.poll_ms(60'000));
   const timeval most{ms / 1000, ms % 1000 * 1000};
@@ -162,6 +166,7 @@ UniqueFd listen_local(std::string& name) {
 
 Attempt try_connect(const Entry& entry, const std::string& own_host_identity, Deadline deadline) {
   Attempt attempt;
+  bool later = false;
   if (entry.host_identity == own_host_identity) {
     int error = 0;
     attempt.fd = connect_local(entry.local, deadline, error);
@@ -170,18 +175,27 @@ Attempt try_connect(const Entry& entry, const std::string& own_host_identity, De
     attempt.error = std::strerror(error);
     attempt.silent = error == EAGAIN;
     attempt.local = false;
+    later = true;  // a process of this host that has ended comes back with another socket
   }
   // Another network namespace has other Unix sockets.
-  for (const std::string& address : entry.tcp) {
+  std::optional<SystemError> hopeless;
+  for (const std::string& text : entry.tcp) {
     int error = 0;
-    attempt.fd = connect_tcp_once(parse_host_port(address), at_most(kAnswer, deadline), error);
+    const HostPort address = parse_host_port(text);
+    attempt.fd = connect_tcp_once(address, at_most(kAnswer, deadline), error);
     if (attempt.fd) {
       prepare_tcp(attempt.fd.get());
       return attempt;
     }
-    attempt.error = address + ": " + std::strerror(error);
-    attempt.silent |= error == ETIMEDOUT;
+    attempt.error = text + ": " + std::strerror(error);
+    if (may_connect_later(address, error)) {
+      later = true;
+      attempt.silent |= error != ECONNREFUSED;
+    } else {
+      hopeless = connect_error(address, error);
+    }
   }
+  if (!later) attempt.hopeless = std::move(hopeless);
   return attempt;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/transport.h"
@@ -40,12 +41,13 @@ std::vector<std::string> addresses_of(const std::string& listen, uint16_t port);
 UniqueFd listen_local(std::string& name);
 
 // One attempt to connect: over the Unix socket where both are on one host, else over TCP. An empty descriptor: nobody
-// listens there (any more), or, `silent`, the host does not answer.
+// listens there (any more), or, `silent`, the host does not answer, or is not reached yet.
 struct Attempt {
   UniqueFd fd;
   bool local = false;
   bool silent = false;
-  std::string error;
+  std::string error;                    // of the last address
+  std::optional<SystemError> hopeless;  // no later attempt reaches it either
 };
 Attempt try_connect(const Entry& entry, const std::string& own_host_identity, Deadline deadline);
 

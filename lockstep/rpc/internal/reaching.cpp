@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <list>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,9 +18,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{50};  // before the same process has its next turn
 
+std::exception_ptr agent_has_stopped() {
+  return std::make_exception_ptr(
+      Cancelled("this agent was stopped before it had reached another process"));
+}
+
 }  // namespace
 
-struct Reaching::State {
+struct Reaching::State : std::enable_shared_from_this<Reaching::State> {
   struct Waiting {
     Deadline deadline;
     Then then;
@@ -34,6 +40,7 @@ struct Reaching::State {
 
   void live();
   void take_turn(Sought& sought);
+  void take_in(const Peer& peer, Deadline deadline, const Then& then);
 
   const Connect connect;
   Mutex mutex;
@@ -59,20 +66,18 @@ void Reaching::State::live() {
     one.splice(one.begin(), queue, queue.begin());
     lock.unlock();
     take_turn(one.front());
+    if (one.front().waiting.empty()) one.clear();
     lock.lock();
-    if (one.front().waiting.empty() || stopping) {
-      lock.unlock();
-      one.clear();  // what they hold ends outside of the lock
-      lock.lock();
-      continue;
-    }
+    if (one.empty()) continue;
     one.front().turn = Deadline::Clock::now() + kPause;
     queue.splice(queue.end(), one);
   }
   std::list<Sought> dropped;
   dropped.swap(queue);
   lock.unlock();
-  dropped.clear();
+  for (const Sought& sought : dropped)
+    for (const Waiting& one : sought.waiting) one.then(agent_has_stopped());
+  dropped.clear();  // what they hold ends outside of the lock
   lock.lock();
   ended = true;
   changed.notify_all();
@@ -107,34 +112,41 @@ Reaching::~Reaching() {
   stop(Deadline::Clock::now() + std::chrono::seconds(10));
 }
 
-void Reaching::reach(const Peer& peer, Deadline deadline, Then then) {
-  MutexLock lock(state_->mutex);
-  if (state_->stopping) return;
-  const auto found = std::find_if(
-      state_->queue.begin(), state_->queue.end(),
-      [&](const State::Sought& one) { return one.peer.incarnation == peer.incarnation; });
-  if (found != state_->queue.end()) {
-    found->waiting.push_back({deadline, std::move(then)});
+void Reaching::reach(const Peer& peer, Deadline deadline, const Then& then) {
+  try {
+    state_->take_in(peer, deadline, then);
+  } catch (...) {
+    then(std::current_exception());
+  }
+}
+
+// Throws what the caller is to be told: there is no thread for it.
+void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& then) {
+  MutexLock lock(mutex);
+  if (stopping) std::rethrow_exception(agent_has_stopped());
+  const auto found = std::find_if(queue.begin(), queue.end(), [&](const Sought& one) {
+    return one.peer.incarnation == peer.incarnation;
+  });
+  if (found != queue.end()) {
+    found->waiting.push_back({deadline, then});
     return;
   }
-  State::Sought& fresh = state_->queue.emplace_back();
-  fresh.peer = peer;
-  fresh.waiting.push_back({deadline, std::move(then)});
-  if (!state_->thread.joinable()) {
+  queue.push_back({peer, {{deadline, then}}, {}});
+  if (!thread.joinable()) {
     // Signals are for the program's own threads.
     sigset_t all, before;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      state_->thread = std::thread([state = state_] { state->live(); });
+      thread = std::thread([state = shared_from_this()] { state->live(); });
     } catch (...) {
       ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      state_->queue.pop_back();
+      queue.pop_back();
       throw;
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  state_->changed.notify_all();
+  changed.notify_all();
 }
 
 void Reaching::stop(Deadline::Clock::time_point deadline) noexcept {

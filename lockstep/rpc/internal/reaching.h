@@ -22,7 +22,8 @@ class Reaching {
 
   // Connects, or throws: Timeout where another turn may help, any other Error where none will. By the thread.
   using Connect = std::function<void(const Peer& peer, Deadline deadline)>;
-  // Once, by the thread; null: the process has been reached. Must not throw.
+  // Once in any case: null where the process has been reached; Cancelled where stop() came first. By the thread, or by
+  // reach() itself where there is none. Must not throw.
   using Then = std::function<void(std::exception_ptr error)>;
 
   explicit Reaching(Connect connect);
@@ -31,9 +32,10 @@ class Reaching {
   Reaching(const Reaching&) = delete;
   Reaching& operator=(const Reaching&) = delete;
 
-  // Never waits. All who want the same incarnation share its turns. Any thread. After stop() nothing is called.
-  void reach(const Peer& peer, Deadline deadline, Then then);
-  // Waits at most until `deadline` for the thread; one that is stuck is left behind, as is the calling thread itself.
+  // Never waits. All who want the same incarnation share its turns. Any thread.
+  void reach(const Peer& peer, Deadline deadline, const Then& then);
+  // Waits at most until `deadline` for the thread, which tells those who wait; one that is stuck is left behind, as is the
+  // calling thread itself.
   void stop(Deadline::Clock::time_point deadline) noexcept;
 
  private:

@@ -203,9 +203,8 @@ void Transport::State::accept(Door& door) {
   }
   const int listener = door.listener.get();
   for (int i = 0; i < kAcceptedAtATime; ++i) {
-    UniqueFd fd = door.acceptor.next(listener);
-    if (!fd && door.acceptor.starved() && make_room()) continue;
-    if (!fd && door.acceptor.starved()) {
+    UniqueFd fd = door.acceptor.next(listener, [this] { return make_room(); });
+    if (door.acceptor.starved()) {
       // Nobody tells us when there are descriptors again.
       reactor.arm(listener, 0);
       reactor.at(Reactor::Clock::now() + wire::Acceptor::kPause,
@@ -346,6 +345,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
   }
   std::optional<Entry> gone;  // who was there, and does not answer
   bool silent = false;
+  std::string error;   // of connecting
   bool asked = false;  // the store, with success
   int refusals = 0;    // of this process's secret
   while (true) {
@@ -359,8 +359,10 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
     const auto found = Entry::decode(text);
     if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
       Attempt attempt = try_connect(*found, entry.host_identity, deadline);
+      if (attempt.hopeless) throw *attempt.hopeless;
       gone = found;
       silent = attempt.silent;
+      error = attempt.error.empty() ? "" : " (" + attempt.error + ")";
       if (attempt.fd) {
         const Trying trying(*this, attempt.fd.get());
         try {
@@ -394,9 +396,11 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
       throw PeerLost("rpc: '" + name + "' is gone", -1);
     if (deadline.expired()) {
       const std::string within = " within " + std::to_string(deadline.timeout_seconds()) + " s";
-      if (gone && silent) throw Timeout("rpc: " + gone->peer.str() + " did not answer" + within);
+      if (gone && silent)
+        throw Timeout("rpc: " + gone->peer.str() + " did not answer" + within + error);
       if (gone)
-        throw Timeout("rpc: " + gone->peer.str() + " is gone and has not come back" + within);
+        throw Timeout("rpc: " + gone->peer.str() + " is gone and has not come back" + within +
+                      error);
       throw Timeout("rpc: '" + name + "' has not come" + within +
                     (lost_incarnation ? ", since it ended" : "") +
                     "; is its process running, and is this its name?");
@@ -434,7 +438,7 @@ void Transport::State::close(const std::string& why) {
 }
 
 Transport::Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secret& secret,
-                     TransportOptions options, Handlers handlers, Deadline deadline) {
+                     TransportOptions options, Deadline deadline) {
   check_name(options.name);
   state_ = std::make_shared<State>(reactor, std::move(store), secret, std::move(options));
   State& state = *state_;
@@ -446,12 +450,10 @@ Transport::Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secre
   state.entry.host_identity = self.host_identity;
   state.listen();
   claim_name(*state.store, state.entry, secret, deadline);
-  try {
-    state.start(std::move(handlers));
-  } catch (...) {
-    give_up_name(*state.store, state.entry);
-    throw;
-  }
+}
+
+void Transport::start(Handlers handlers) {
+  state_->start(std::move(handlers));
 }
 
 Transport::~Transport() {

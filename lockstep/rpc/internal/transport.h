@@ -98,10 +98,13 @@ class Transport {
     std::function<void(const std::shared_ptr<Link>& link, const std::string& why)> lost;
   };
 
-  // Listens and writes itself into the store (keys begin with "rpc/"). Throws InvalidArgument (the name is taken by
-  // one that lives: its listener answers), SystemError, StoreError. The reactor and the store outlive it.
+  // Listens and writes itself into the store (keys begin with "rpc/"); who connects waits for start(). Throws
+  // InvalidArgument (the name is taken by one that lives: its listener answers), SystemError, StoreError. The reactor and
+  // the store outlive it.
   Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secret& secret,
-            TransportOptions options, Handlers handlers, Deadline deadline);
+            TransportOptions options, Deadline deadline);
+  // Handlers are called from now on; once, before anything but self(). Throws SystemError.
+  void start(Handlers handlers);
   // Takes its name out of the store if it is still its own, closes all.
   ~Transport();
   Transport(const Transport&) = delete;
@@ -111,8 +114,8 @@ class Transport {
   // The link to who has this name now; made when there is none, or when the last one was lost: then the store is asked
   // again, so that a process that came back under its name is found; waits for one that is not there (yet) until the
   // deadline. Concurrent callers share one attempt. `only`: this incarnation; PeerLost at once where it is gone, instead of
-  // waiting for another. Throws Timeout ("'ps' has not come", "is gone since ..."), PeerLost, StoreError. Waits: not on
-  // the leader.
+  // waiting for another. Throws Timeout ("'ps' has not come", "is gone since ..."), PeerLost, StoreError, and SystemError
+  // at once for an address that cannot be reached later either. Waits: not on the leader.
   std::shared_ptr<Link> link_to(const std::string& name, Deadline deadline, uint64_t only = 0);
   // That link if it is there and alive; never waits.
   std::shared_ptr<Link> living_link_to(const std::string& name) const;

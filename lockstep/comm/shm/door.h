@@ -1,0 +1,67 @@
+// Door: where the other ranks of a shm group come to rank 0: a Unix socket that anybody on the host may connect to. Not a
+// public header.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/secret.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/wire/challenge.h"
+#include "lockstep/wire/strangers.h"
+
+namespace lockstep::shm {
+
+inline constexpr const char* kPurpose = "shm";  // of the challenge
+
+// A Unix socket that does not block.
+UniqueFd make_socket();
+struct AbstractAddress {
+  explicit AbstractAddress(const std::string& name);
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+// Abstract sockets have no permissions: the other end must at least be of this user, else StoreError. -> its process, by the
+// kernel's word; 0: one that cannot be seen from here.
+int32_t same_users_process(int fd);
+
+class Door {
+ public:
+  // Listens. Throws SystemError.
+  Door(const Secret& secret, int backlog);
+  const std::string& name() const { return name_; }
+
+  struct Visitor {
+    UniqueFd fd;
+    int32_t process = 0;  // same_users_process()
+  };
+  // Waits at most `wait` for one that has proved the secret. Whoever has not keeps nobody waiting, however silent it is.
+  // Throws SystemError: this process has no descriptor for who comes.
+  std::optional<Visitor> next(Deadline wait);
+
+ private:
+  struct Stranger {
+    Visitor visitor;
+    wire::ServerChallenge challenge;
+  };
+
+  void accept();
+  bool advance(Stranger& stranger) const;
+
+  const Secret secret_;
+  std::string name_;
+  UniqueFd listener_;
+  wire::Acceptor acceptor_{"shm"};
+  wire::Strangers strangers_;
+  std::map<uint64_t, Stranger> waiting_;  // who has not proved the secret
+  uint64_t last_ = 0;
+};
+
+}  // namespace lockstep::shm
