@@ -129,6 +129,12 @@ std::string still_rank_line(int rank, const std::string& role, const std::string
          " stands still (" + by + "), pid " + std::to_string(pid) + ", and " + what + "\n";
 }
 
+std::string agent_stood_still_text(std::chrono::milliseconds silence) {
+  return "the agent stood still (SIGSTOP, or its host slept) for longer than the " +
+         seconds_text(silence) +
+         " after which those of other hosts go on without it, so its ranks were ended";
+}
+
 std::string lost_output_line(const std::filesystem::path& file, int error) {
   return std::string("[lockstep] ") +
          system_error(file.string() + " cannot be written", error).what() +

@@ -43,6 +43,10 @@ std::string left_behind_line(int rank, const std::string& role, const ExitStatus
 std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,
                             const std::string& what);
 
+// "the agent stood still ... for longer than the 8 s after which ...": of an agent of several hosts, whose ranks were
+// ended meanwhile.
+std::string agent_stood_still_text(std::chrono::milliseconds silence);
+
 // "[lockstep] /logs/stderr.log cannot be written: No space left on device; ...": what the ranks write is lost.
 std::string lost_output_line(const std::filesystem::path& file, int error);
 // How much it was in the end, and whether that changes the exit code.

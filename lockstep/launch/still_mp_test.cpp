@@ -49,5 +49,17 @@ TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
   }
 }
 
+// The report names the one that stands still, too.
+TEST(StillRanks, WhereAllOthersHaveFailedItIsEndedToo) {
+  const Ended ended = run_shell({"nproc", "3", "grace", "300", "on-failure", "shrink"},
+                                "if [ $RANK = 1 ]; then kill -STOP $$; fi; exit 3");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("[lockstep] rank 1 stands still (SIGSTOP), pid "),
+                    HasSubstr(", and the others have ended without it: it is ended\n"),
+                    HasSubstr("rank 0 of 3 failed first"), HasSubstr("exited with code 3"),
+                    HasSubstr("rank 1 is stopped (SIGSTOP)")));
+}
+
 }  // namespace still_mp_test
 }  // namespace lockstep::launch
