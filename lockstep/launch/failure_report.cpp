@@ -119,6 +119,8 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
                          int number, int most) {
   const std::string line = end_line(rank, role, status, pid);
   if (number == 0) return line + "it is not started again, since the job ends\n";
+  if (number == kUncounted)
+    return line + "it is started again, uncounted, since it only waited for one that stood still\n";
   return line + "it is started again, " + std::to_string(number) + " of " + std::to_string(most) +
          "\n";
 }

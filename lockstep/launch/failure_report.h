@@ -32,6 +32,8 @@ std::string describe_end(const ExitStatus& status);
 // by SIGSEGV". For a line about it.
 std::string describe_cause(const WorkerFailure& failure);
 
+// As a restart's number: it does not count, since the rank only waited for one that stood still.
+inline constexpr int kUncounted = -1;
 // "[lockstep] rank 0 (ps 0) killed by SIGSEGV, pid 42; it is started again, 1 of 3": of a rank that
 // ended, for the `number`-th of `most` restarts; 0: for none, since the job ends.
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,

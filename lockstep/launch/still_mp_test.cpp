@@ -30,6 +30,8 @@ TEST(StillRanks, WhoLostPatienceBeforeIsReplacedTooAndNotCounted) {
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(lines_of(ended.out),
               UnorderedElementsAre("rank 0 life 1", "rank 1 life 1", "rank 2 life 1"));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("it is started again, uncounted, since it only waited"),
+                               Not(HasSubstr("since the job ends"))));
 }
 
 TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
