@@ -172,7 +172,8 @@ TEST_F(RunElastic, AHostWhoseLinkWasCutJoinsAgainWhenItIsMended) {
 
 // Nobody on its host but the sentinel can end them.
 TEST_F(RunElastic, RanksOfAStoppedAgentHaveEndedWhenTheNextGenerationBegins) {
-  Words words = rank_until_done(by_endpoint("1:2", {"--on-failure", "restart"}));
+  Words words = rank_until_done(
+      by_endpoint("1:2", {"--on-failure", "restart", "--grace", "1", "--stop-grace", "1"}));
   words.back() = "trap '' TERM; " + words.back();
   auto first = start(0, words);
   auto second = start(1, words);
