@@ -333,6 +333,23 @@ TEST(RunFlags, VariablesOfTorchrunAreDefaults) {
   EXPECT_EQ(flags.log_dir, "") << "an empty variable is none";
 }
 
+// torchrun has one name for it, and so one variable.
+TEST(RunFlags, AFlagWinsOverTheVariableOfItsOtherName) {
+  std::map<std::string, std::string, std::less<>> variables = {{"PET_SHUTDOWN_TIMEOUT", "9"}};
+  const auto grace_with = [&](const Words& words) {
+    return parse_run_flags(words, machine_with(variables).env).grace;
+  };
+  EXPECT_EQ(grace_with({"x"}), 9);
+  EXPECT_EQ(grace_with({"--grace=3", "x"}), 3);
+  EXPECT_EQ(grace_with({"--shutdown-timeout", "3", "x"}), 3);
+  variables["PET_GRACE"] = "9";
+  EXPECT_EQ(grace_with({"x"}), 9);
+  variables["PET_GRACE"] = "4";
+  EXPECT_EQ(grace_with({"--shutdown-timeout", "3", "x"}), 3);
+  EXPECT_EQ(message_of<UsageError>([&] { grace_with({"x"}); }),
+            "PET_GRACE=4 and PET_SHUTDOWN_TIMEOUT=9 contradict each other; give one of them");
+}
+
 TEST(RunFlags, WrongFlagsAreOneClearLine) {
   EXPECT_THAT(error_of("--nporc-per-node 2 x"),
               HasSubstr("unknown flag --nporc-per-node (did you mean --nproc-per-node?)"));

@@ -15,6 +15,7 @@
 namespace lockstep::cli {
 namespace cli_test_support {
 
+using launch::launch_test_support::alive;
 using launch::launch_test_support::dies_soon;
 using launch::launch_test_support::Ended;
 using launch::launch_test_support::lines_of;

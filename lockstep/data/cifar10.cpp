@@ -175,8 +175,10 @@ int64_t train_part(const fs::path& file, int64_t count) {
 
 std::vector<std::string> read_classes(const fs::path& directory) {
   const fs::path path = directory / "batches.meta.txt";
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return cifar10_classes();
+  if (!fs::is_regular_file(path, ignored)) refuse_file(path.string(), "not a regular file");
   std::ifstream file(path);
-  if (!file) return cifar10_classes();
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
     if (line.ends_with('\r')) line.pop_back();

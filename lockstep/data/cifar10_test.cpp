@@ -1,6 +1,7 @@
 #include "lockstep/data/cifar10.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/types.h>
 
 #include <cstdlib>
@@ -135,6 +136,9 @@ TEST(Cifar10, RefusesWhatIsNotCifar10) {
   write_published(dir);
   dir.write("batches.meta.txt", "cat\ndog\n");
   expect_refusal(dir.path(), "batches.meta.txt: names 2 classes, expected 10");
+  std::filesystem::remove(dir / "batches.meta.txt");
+  ASSERT_EQ(::mkfifo((dir / "batches.meta.txt").c_str(), 0600), 0);
+  expect_refusal(dir.path(), "batches.meta.txt: not a regular file");
 }
 
 // The real thing, where the data are.

@@ -14,9 +14,9 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Two agents of different versions say so instead of misunderstanding each other.
-constexpr int kProtocol = 6;
+constexpr int kProtocol = 7;
 
-constexpr std::array<std::pair<Kind, const char*>, 16> kNames = {{
+constexpr std::array<std::pair<Kind, const char*>, 17> kNames = {{
     {Kind::kJoin, "join"},
     {Kind::kRefused, "refused"},
     {Kind::kWait, "wait"},
@@ -30,6 +30,7 @@ constexpr std::array<std::pair<Kind, const char*>, 16> kNames = {{
     {Kind::kStopServices, "stop services"},
     {Kind::kLeave, "leave"},
     {Kind::kWaitInVain, "wait in vain"},
+    {Kind::kStoodStill, "stood still"},
     {Kind::kEnded, "ended"},
     {Kind::kOver, "over"},
     {Kind::kBeat, "beat"},
@@ -240,11 +241,14 @@ std::string encode(const AgentMessage& message) {
       value["number"] = message.number;
       break;
     case Kind::kFailed:
+      value["stood_still"] = message.stood_still;
+      [[fallthrough]];
     case Kind::kOver:
       value["text"] = message.text;
       value["exit_code"] = message.exit_code;
       break;
     case Kind::kSignal:
+    case Kind::kWaitInVain:
       value["number"] = message.number;
       break;
     case Kind::kEnded:
@@ -257,7 +261,7 @@ std::string encode(const AgentMessage& message) {
     case Kind::kReady:
     case Kind::kServed:
     case Kind::kStopServices:
-    case Kind::kWaitInVain:
+    case Kind::kStoodStill:
     case Kind::kBeat:
       break;
   }
@@ -298,6 +302,7 @@ AgentMessage decode_agent_message(std::string_view body) {
     message.restarts = value.value("restarts", 0);
     message.finished = value.value("finished", false);
     message.well = value.value("well", false);
+    message.stood_still = value.value("stood_still", false);
     message.lost_output = value.value("lost_output", false);
     message.job = value.value("job", "");
     message.run_id = value.value("run_id", "");

@@ -42,13 +42,15 @@ struct AgentMessage {
                // leader's own
     kReady,    // member: it has the plan and takes no older one
     kStart,    // leader: all members have the plan; they start their ranks
-    kFailed,   // member: failure, the first of its host, or else text and exit_code; all must stop
+    kFailed,   // member: failure, the first of its host, or else text, exit_code and stood_still; all must stop
     kSignal,   // either: number; a signal came, members pass it on to their ranks
     kStop,  // leader: text, number; members stop their ranks, for a failure elsewhere, or (SIGTERM) a new generation
     kServed,        // member: only services are left of its ranks
     kStopServices,  // leader: only they are left anywhere; members stop them
     kLeave,         // member: text; its ranks stop, and its host is not part of another generation
-    kWaitInVain,  // either: ranks that are replaced where they die gave up waiting for one that may stand still elsewhere
+    kWaitInVain,  // either: number; ranks that are replaced where they die gave up waiting for one that may stand still
+                  // elsewhere; 1: and have ended
+    kStoodStill,  // either: such a rank stands still, and is replaced
     kEnded,  // member: all its ranks have ended; with failure if one was its first, sights, port and
              // whether they had finished, all ended with 0, and some output was lost
     kOver,   // leader: exit_code, text and failure if any; the job is over, no message follows
@@ -66,6 +68,7 @@ struct AgentMessage {
   int restarts = 0;       // kJoin: of all ranks so far, as the member knows
   bool finished = false;  // kEnded: all ranks by themselves, with 0
   bool well = false;      // kEnded: all ranks with 0, whoever told them to
+  bool stood_still = false;  // kFailed: the agent itself, so long that its ranks were ended
   bool lost_output = false;  // kEnded: their log files lack some of it, and that makes the job fail
   std::string job = {};      // kJoin: its name, as the member knows from a plan
   int endpoint = -1;         // kJoin: which of the job's endpoints is the member's host; -1: none

@@ -174,6 +174,11 @@ void Attempt::add_ranks(PollSet& polls) {
     worker->err().watch(polls, [&worker] { worker->err().pump(Clock::now()); });
     worker->out().watch(polls, [&worker] { worker->pump_out(Clock::now()); });
     if (!supervisor_.running(rank)) continue;
+    // One that has ended, while that is not looked at yet.
+    if (const auto until = still_[static_cast<size_t>(rank)].waits_for_word) {
+      polls.wake_at(std::max(now + kLookForExits, *until));
+      continue;
+    }
     polls.add(worker->process().exit_fd(), POLLIN);
     if (worker->process().exit_fd() < 0) polls.wake_at(now + kLookForExits);
   }
@@ -196,9 +201,11 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   if (looks_for_still_ranks()) polls.wake_at(look_for_still_at_);
   if (spares_) spares_->watch(polls, Clock::now(), spares_needed());
   job_.peers.watch(polls);
+  hold_ranks();
   if (job_.peers.take_news()) polls.wake_at(Clock::now());
   add_consoles(polls);
   polls.wait();
+  hold_ranks();
   for (Console* console : {&context_.out, &context_.err}) {
     console->flush();
     if (!console->broken() || reader_lost_) continue;
@@ -235,7 +242,9 @@ void Attempt::look_for_exits() {
     Subprocess& process = workers_[static_cast<size_t>(rank)]->process();
     const auto status = process.poll();
     if (!status) continue;
-    exits.push_back({rank, *status, board_.read(rank).gave_up});
+    const RankExit exit{rank, *status, board_.read(rank).gave_up};
+    if (waits_for_word(exit)) continue;
+    exits.push_back(exit);
     if (status->ok()) board_.set_presence(rank, trace::CallBoard::Presence::kEnded);
     exits_.push_back(exits.back());
     if (!process.group_alive()) sentinel_.forget(rank);
@@ -262,7 +271,11 @@ void Attempt::look_for_exits() {
   }
   if (ends) look_at_ranks();
   obey(orders);
-  if (had_failed || !supervisor_.failure()) return;
+  if (!had_failed && supervisor_.failure()) report_failure();
+}
+
+// To this agent's output, the traces and the other agents.
+void Attempt::report_failure() {
   const RankExit& failure = *supervisor_.failure();
   // Who exits with 2 was not in a call: it found its command line or input wrong.
   if (failure.status.exit_code != 2) {

@@ -88,10 +88,18 @@ class Attempt {
   bool looks_for_still_ranks() const;
   bool any_gave_up();
   void end_still_ranks();
+  void say_about_still_ranks(AgentMessage::Kind kind, int number = 0);
   void replace_still_rank(int rank, const std::string& by);
+  void replace_still_ranks();
   void leave_still_ranks();
-  void excuse_who_waited(std::vector<RankExit>& exits);
+  bool one_stood_still_for(int rank) const;
+  bool waits_for_word(const RankExit& exit);
+  void excuse_who_waited(std::vector<RankExit>& exits) const;
+  // Says how long the ranks here may run without another word of this agent; ends them where that is over.
+  void hold_ranks();
+  void report_failure();
   void end_groups();  // until nobody of their process groups, and nobody who left them, is left
+  void end_living_groups();
   void signal_all(int signal);
   void wait_for_the_others();
   void add_ranks(PollSet& polls);
@@ -140,6 +148,8 @@ class Attempt {
     std::optional<Time> since = {};  // it does
     bool killed = false;             // therefore
     Time begun = {};                 // its process; the first one: long ago
+    // It has ended since it only waited, and until then another host may say for whom.
+    std::optional<Time> waits_for_word = {};
   };
   std::vector<Still> still_;             // by local rank
   std::optional<Time> still_killed_at_;  // the latest that was replaced
@@ -148,6 +158,7 @@ class Attempt {
   bool said_lost_output_ = false;
   bool reader_lost_ = false;
   bool said_served_ = false;
+  bool lapsed_ = false;             // the others have given this agent up while it stood still
   bool leaves_ = false;             // the others go on without this host
   std::optional<int> stop_signal_;  // the first to this agent that ends the job, or its part in it
   int signals_ = 0;                 // how many came

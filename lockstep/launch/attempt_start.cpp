@@ -213,7 +213,9 @@ void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   worker.err().overtake(std::chrono::steady_clock::now());
   const int rank = job_.node.first_rank + exit.local_rank;
   const bool replaces = supervisor_.replacements() > 0;
-  const int number = replaces ? supervisor_.replaced() : supervisor_.restarts(exit.local_rank);
+  const int number = exit.excused ? kUncounted
+                     : replaces   ? supervisor_.replaced()
+                                  : supervisor_.restarts(exit.local_rank);
   const int most =
       replaces ? supervisor_.replacements() : supervisor_.most_restarts(exit.local_rank);
   const std::string role = name_in_role(options_.roles, rank);

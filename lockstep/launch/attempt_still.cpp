@@ -19,6 +19,8 @@ constexpr auto kLook = std::chrono::milliseconds(250);
 // Somebody may look at a process for a moment.
 constexpr auto kStandsStill = std::chrono::seconds(1);
 constexpr auto kSayAgain = std::chrono::seconds(1);
+// For another host to say that the one which was waited for stands still there.
+constexpr auto kAnswer = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -43,15 +45,21 @@ bool Attempt::any_gave_up() {
     here = here || (supervisor_.running(rank) && board_.read(rank).gave_up);
   if (here && Clock::now() >= say_that_others_wait_at_) {
     say_that_others_wait_at_ = Clock::now() + kSayAgain;
-    AgentMessage message;
-    message.kind = AgentMessage::Kind::kWaitInVain;
-    job_.peers.tell(message);
+    say_about_still_ranks(AgentMessage::Kind::kWaitInVain);
   }
   return here || job_.peers.others_wait_in_vain();
 }
 
+void Attempt::say_about_still_ranks(AgentMessage::Kind kind, int number) {
+  AgentMessage message;
+  message.kind = kind;
+  message.number = number;
+  job_.peers.tell(message);
+}
+
 void Attempt::end_still_ranks() {
   const Time now = Clock::now();
+  if (job_.peers.take_others_ended()) replace_still_ranks();
   if (!looks_for_still_ranks() || now < look_for_still_at_) return;
   look_for_still_at_ = now + kLook;
   const bool replaces = supervisor_.replacements() > 0;
@@ -83,9 +91,19 @@ void Attempt::replace_still_rank(int rank, const std::string& by) {
                                     "others gave up waiting for it: it is killed")},
                    "");
   process.signal_group(SIGKILL);
+  say_about_still_ranks(AgentMessage::Kind::kStoodStill);
 }
 
-// Once nobody else runs: services are not waited for.
+// All that do, for whoever waited has ended.
+void Attempt::replace_still_ranks() {
+  if (supervisor_.replacements() == 0 || supervisor_.stopping()) return;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!supervisor_.running(rank)) continue;
+    if (const std::string by = stands_still_by(rank); !by.empty()) replace_still_rank(rank, by);
+  }
+}
+
+// Once nobody else runs, whether the others have ended well or not: services are not waited for.
 void Attempt::leave_still_ranks() {
   const Time now = Clock::now();
   std::vector<int> left;
@@ -105,23 +123,48 @@ void Attempt::leave_still_ranks() {
                          "the others have ended without it: it is ended")},
         "");
   }
-  obey(supervisor_.leave_behind(left, now));
+  const std::vector<SignalOrder> orders = supervisor_.leave_behind(left, now);
+  if (supervisor_.failure()) look_at_ranks();
+  obey(orders);
   // They could not obey.
   for (const int rank : left) workers_[static_cast<size_t>(rank)]->process().signal_group(SIGCONT);
+  if (supervisor_.failure()) report_failure();
+}
+
+namespace {
+
+bool only_waited(const RankExit& exit) {
+  return exit.gave_up && !exit.status.ok();
+}
+
+}  // namespace
+
+// Of a rank here or elsewhere, for which `rank` may have waited in its life so far.
+bool Attempt::one_stood_still_for(int rank) const {
+  const Time begun = still_[static_cast<size_t>(rank)].begun;
+  const std::optional<Time> elsewhere = job_.peers.stood_still_elsewhere();
+  return (still_killed_at_ && *still_killed_at_ >= begun) || (elsewhere && *elsewhere >= begun);
+}
+
+// Whether the end of one that only waited is looked at later, since another host may have the one that it waited for. Who
+// stands still here is replaced.
+bool Attempt::waits_for_word(const RankExit& exit) {
+  if (supervisor_.replacements() == 0 || supervisor_.stopping() || !only_waited(exit)) return false;
+  replace_still_ranks();
+  if (job_.node.nodes == 1 || one_stood_still_for(exit.local_rank)) return false;
+  std::optional<Time>& until = still_[static_cast<size_t>(exit.local_rank)].waits_for_word;
+  if (!until) {
+    until = Clock::now() + kAnswer;
+    say_about_still_ranks(AgentMessage::Kind::kWaitInVain, 1);
+  }
+  return Clock::now() < *until;
 }
 
 // Ranks that lost patience before the one that they waited for was replaced: its replacement counts, not theirs.
-void Attempt::excuse_who_waited(std::vector<RankExit>& exits) {
+void Attempt::excuse_who_waited(std::vector<RankExit>& exits) const {
   if (supervisor_.replacements() == 0 || supervisor_.stopping()) return;
-  const auto waited = [](const RankExit& exit) { return exit.gave_up && !exit.status.ok(); };
-  if (std::none_of(exits.begin(), exits.end(), waited)) return;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!supervisor_.running(rank)) continue;
-    if (const std::string by = stands_still_by(rank); !by.empty()) replace_still_rank(rank, by);
-  }
   for (RankExit& exit : exits)
-    exit.excused = waited(exit) && still_killed_at_ &&
-                   *still_killed_at_ >= still_[static_cast<size_t>(exit.local_rank)].begun;
+    exit.excused = only_waited(exit) && one_stood_still_for(exit.local_rank);
 }
 
 }  // namespace lockstep::launch

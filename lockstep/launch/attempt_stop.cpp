@@ -102,6 +102,19 @@ void Attempt::obey(const std::vector<SignalOrder>& orders) {
   }
 }
 
+void Attempt::hold_ranks() {
+  if (sentinel_.hold_until(job_.peers.given_up_at()) || lapsed_) return;
+  lapsed_ = true;
+  if (supervisor_.done()) return;
+  AgentMessage failed;
+  failed.kind = AgentMessage::Kind::kFailed;
+  failed.stood_still = true;
+  failed.text = agent_stood_still_text(options_.nodes->silence);
+  context_.err.put(-2, {"[lockstep] " + failed.text + "\n"}, "");
+  obey(supervisor_.on_stop(Clock::now()));
+  job_.peers.tell(failed);
+}
+
 bool Attempt::any_group_alive() {
   bool alive = false;
   std::set<pid_t> ranks;
@@ -126,6 +139,12 @@ void Attempt::signal_all(int signal) {
 }
 
 void Attempt::end_groups() {
+  end_living_groups();
+  // Their numbers may become others'.
+  for (int rank = 0; rank < ranks_; ++rank) sentinel_.forget(rank);
+}
+
+void Attempt::end_living_groups() {
   if (!any_group_alive()) return;
   bool killed = supervisor_.killing();
   signal_all(killed ? SIGKILL : SIGTERM);

@@ -119,6 +119,8 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
                          int number, int most) {
   const std::string line = end_line(rank, role, status, pid);
   if (number == 0) return line + "it is not started again, since the job ends\n";
+  if (number == kUncounted)
+    return line + "it is started again, uncounted, since it only waited for one that stood still\n";
   return line + "it is started again, " + std::to_string(number) + " of " + std::to_string(most) +
          "\n";
 }
@@ -127,6 +129,12 @@ std::string still_rank_line(int rank, const std::string& role, const std::string
                             const std::string& what) {
   return "[lockstep] rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") +
          " stands still (" + by + "), pid " + std::to_string(pid) + ", and " + what + "\n";
+}
+
+std::string agent_stood_still_text(std::chrono::milliseconds silence) {
+  return "the agent stood still (SIGSTOP, or its host slept) for longer than the " +
+         seconds_text(silence) +
+         " after which those of other hosts go on without it, so its ranks were ended";
 }
 
 std::string lost_output_line(const std::filesystem::path& file, int error) {

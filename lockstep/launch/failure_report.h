@@ -32,6 +32,8 @@ std::string describe_end(const ExitStatus& status);
 // by SIGSEGV". For a line about it.
 std::string describe_cause(const WorkerFailure& failure);
 
+// As a restart's number: it does not count, since the rank only waited for one that stood still.
+inline constexpr int kUncounted = -1;
 // "[lockstep] rank 0 (ps 0) killed by SIGSEGV, pid 42; it is started again, 1 of 3": of a rank that
 // ended, for the `number`-th of `most` restarts; 0: for none, since the job ends.
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
@@ -42,6 +44,10 @@ std::string left_behind_line(int rank, const std::string& role, const ExitStatus
 // "[lockstep] rank 0 (ps 0) stands still (SIGSTOP), pid 42, and others gave up waiting for it: it is killed".
 std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,
                             const std::string& what);
+
+// "the agent stood still ... for longer than the 8 s after which ...": of an agent of several hosts, whose ranks were
+// ended meanwhile.
+std::string agent_stood_still_text(std::chrono::milliseconds silence);
 
 // "[lockstep] /logs/stderr.log cannot be written: No space left on device; ...": what the ranks write is lost.
 std::string lost_output_line(const std::filesystem::path& file, int error);

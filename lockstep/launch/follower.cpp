@@ -75,6 +75,7 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       step.hear.push_back(message);
       break;
     case Kind::kWaitInVain:
+    case Kind::kStoodStill:
       if (running) step.hear.push_back(message);
       break;
     case Kind::kSignal:

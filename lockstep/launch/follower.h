@@ -19,7 +19,7 @@ class Follower {
   struct Step {
     std::vector<AgentMessage> say;  // to the leader
     // For the agent and its ranks, each word once: kWait, kStart (with its plan), kStop,
-    // kStopServices, kSignal, kOver.
+    // kStopServices, kSignal, kOver; and kWaitInVain and kStoodStill as often as they come.
     std::vector<AgentMessage> hear;
   };
 

@@ -107,6 +107,7 @@ class World {
     bool lost = false, refused = false;
     int seen = -1;                 // as joining.cpp and agent.cpp keep it over connections, those
     std::vector<Formation> known;  // too that were lost before a generation began
+    Time ranks_until{};               // of the agent that led, and was lost
     std::optional<Time> alone_since;  // no agent of an endpoint before its own can be reached
     int runs = -1;                    // a generation; -1: none
     int of = -1;                      // the process that made its plan
@@ -222,6 +223,7 @@ class World {
     options.silence = job_.silence;
     options.fenced = p.election != nullptr;
     options.endpoints = job_.endpoints;
+    options.not_before = p.ranks_until;
     p.alone_since.reset();
     p.leader = std::make_unique<Leader>(options, now_);
     p.leads = p.number;
@@ -491,6 +493,7 @@ class World {
 
   void begin(Process& p, const NodePlan& plan) {
     if (p.runs >= 0) fail("a generation begins while another runs");
+    check_that_no_older_one_runs(plan.generation);
     check_plan(p, plan);
     p.runs = plan.generation;
     p.of = p.leads;
@@ -534,16 +537,20 @@ class World {
     });
   }
 
-  void lose(Process& p) {
+  void lose(Process& p, bool silent = false) {
     p.leads = -1;
     p.lost_at = now_;
     p.lost = true;
-    // Its ranks are stopped before it looks for another.
-    p.runs = -1;
+    p.ranks_until = silent ? ranks_gone_by(now_, seconds(1), kGrace) : Time{};
     ++p.life;
     if (job_.on_failure != OnFailure::kRestart) return end(p, false);
     if (p.election) p.election->look(now_);
-    at(now_ + milliseconds(below(2000)), [this, n = p.number] { seek(n); });
+    // Its ranks are stopped before it looks for another. It looks at the time every second.
+    at(now_ + milliseconds(below(static_cast<int>((kGrace - seconds(1)).count()))),
+       [this, n = p.number] {
+         process(n).runs = -1;
+         seek(n);
+       });
   }
 
   void end(Process& p, bool well) {
@@ -571,7 +578,7 @@ class World {
       return;
     }
     if (p.leads < 0) return;
-    if (now_ >= p.heard + job_.silence) return lose(p);
+    if (now_ >= p.heard + job_.silence) return lose(p, /*silent=*/true);
     say(p, p.follower->beat());
     at(now_ + seconds(1), [this, number, member = p.member] {
       if (process(number).member == member) tick(number);
@@ -614,9 +621,24 @@ class World {
     }
   }
 
+  // Whom one end of a link has not heard, the other has not heard either, as over TCP; where messages are lost one by one,
+  // it may hear much later that it was given up.
+  void check_that_no_older_one_runs(int generation) {
+    if (generation == 0 || weather_.loss > 0 || weather_.slowest_ms > 1) return;
+    if (job_.lead == Lead::kStandby) return;  // jobs that begin from nothing are others
+    for (const auto& other : processes_) {
+      if (other->alive && !other->ended && other->runs >= 0 && other->runs < generation)
+        fail("ranks of generation " + std::to_string(other->runs) + " run on host " +
+             std::to_string(other->host) + " when generation " + std::to_string(generation) +
+             " begins");
+    }
+  }
+
   void fail(const std::string& what) {
     if (trouble_.empty()) trouble_ = what + ", after " + std::to_string(elapsed().count()) + " ms";
   }
+
+  static constexpr milliseconds kGrace{5000};  // LeaderOptions'
 
   const JobOptions job_;
   const Weather weather_;

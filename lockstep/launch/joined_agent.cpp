@@ -55,7 +55,12 @@ bool JoinedAgent::may_leave() const {
          nodes_.min_nodes < nodes_.nodes;
 }
 
-void JoinedAgent::lose(const std::string& how, bool for_good) {
+// Where the leader is lost the ranks here are being stopped.
+std::optional<Peers::Time> JoinedAgent::given_up_at() const {
+  return (closed_ || last_word() ? Clock::now() : next_beat_ - nodes_.beat) + nodes_.silence;
+}
+
+void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   closed_ = true;
   if (last_word()) return;
   if (plan()) {
@@ -65,7 +70,7 @@ void JoinedAgent::lose(const std::string& how, bool for_good) {
   }
   // The one who joins tries again, and so does one whose ranks may be started anew.
   if (!for_good && (!plan() || on_failure_of(options_) == OnFailure::kRestart)) {
-    set_lost(how);
+    set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, options_.grace) : Time{});
     return;
   }
   AgentMessage over;
@@ -105,7 +110,7 @@ void JoinedAgent::watch(PollSet& polls) {
   if (now >= heard_ + nodes_.silence) {
     take_messages();  // this process may have slept, not the other
     if (Clock::now() >= heard_ + nodes_.silence) {
-      lose("nothing was heard of it for " + seconds_text(nodes_.silence));
+      lose("nothing was heard of it for " + seconds_text(nodes_.silence), false, /*silent=*/true);
       polls.wake_at(now);
       return;
     }

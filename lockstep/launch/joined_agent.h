@@ -21,14 +21,15 @@ class JoinedAgent final : public Peers {
   bool left() override;
   const Secret& secret() const override { return nodes_.secret; }
   bool may_leave() const override;
+  std::optional<Time> given_up_at() const override;
 
  private:
   void say(const AgentMessage& message) override;
   void complete(NodePlan& plan) override;
   uint16_t next_port() override;
   void take_messages();
-  // `for_good`: it cannot be found again.
-  void lose(const std::string& how, bool for_good = false);
+  // `for_good`: it cannot be found again. `silent`: it may still be there, and its ranks run.
+  void lose(const std::string& how, bool for_good = false, bool silent = false);
 
   const LaunchOptions& options_;
   const NodesOptions& nodes_;

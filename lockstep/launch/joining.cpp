@@ -67,7 +67,9 @@ class Joining {
       if (std::unique_ptr<Peers> instead = standby ? stand_by() : nullptr) {
         alone_since_.reset();
         if (auto joined = meet(std::move(instead))) return std::move(*joined);
+        hopeless_ = nullptr;
       }
+      if (hopeless_) std::rethrow_exception(hopeless_);
       if (const int signal = stopping_signal(signals_)) return {nullptr, signal};
       if (lifeline_ended()) return {nullptr, SIGTERM};
       if (deadline_.expired()) give_up();
@@ -178,7 +180,8 @@ class Joining {
 
   // nullptr: nobody could be reached.
   std::unique_ptr<JoinedAgent> connect(const std::vector<HostPort>& endpoints) {
-    std::exception_ptr refused;
+    std::exception_ptr refused, unreachable;
+    size_t hopeless = 0;
     for (const HostPort& endpoint : endpoints) {
       const std::optional<std::string> address = address_of(endpoint.host);
       if (!address) continue;
@@ -191,8 +194,13 @@ class Joining {
         why_ = error.what();
       } catch (const SystemError& error) {
         why_ = error.what();
+        unreachable = std::current_exception();
+        hopeless += may_connect_later({*address, endpoint.port}, error.errnum()) ? 0 : 1;
       }
     }
+    // In the midst of a job another agent may be found elsewhere, as where etcd may elect it.
+    const bool for_good = !has_met_ && election_ == nullptr && hopeless == nodes_.endpoints.size();
+    hopeless_ = for_good ? unreachable : nullptr;
     if (refused && ++refusals_ > kRefusalsAllowed) give_up_after(refused);
     return nullptr;
   }
@@ -248,6 +256,7 @@ class Joining {
     has_met_ = true;
     former_.seen = peers.seen();
     former_.known = peers.known();
+    former_.ranks_until = std::max(former_.ranks_until, peers.lost_ranks_until());
     if (led_by_another && !former_.lost.empty()) former_.lost = peers.lost();
     // However long the meeting was, the next one is looked for from now on.
     deadline_ = Deadline::after(nodes_.join_timeout);
@@ -367,6 +376,7 @@ class Joining {
   Deadline deadline_;  // to find one that leads
   bool has_met_;       // one that led, or led itself, before: the endpoints are right
   std::string why_ = "it did not answer";
+  std::exception_ptr hopeless_;  // why none of the endpoints can ever be reached
   int refusals_ = 0;
   bool said_ = false;
   bool told_why_ = false;

@@ -187,8 +187,12 @@ int outwait(const std::string& behaviour) {
     const std::string text = store.get("stops", Deadline::seconds(30));
     const int pid = static_cast<int>(parse_int(text, 1).value());
     const Deadline deadline = Deadline::seconds(30);
-    while (process_state(pid) != 'T' && !deadline.expired())
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // It may have been killed for it already.
+    const auto runs = [pid] {
+      const char state = process_state(pid);
+      return state != '\0' && state != 'T' && state != 'Z';
+    };
+    while (runs() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     board->give_up(job.local_rank, 1);
     if (behaviour == "impatient") return 1;
   }

@@ -30,9 +30,10 @@ void append(Leader::Sends& sends, Leader::Sends more) {
 
 Leader::Leader(LeaderOptions options, Time now)
     : options_(std::move(options)),
-      join_by_(now + options_.join_timeout),
+      join_by_(std::max(now, options_.not_before) + options_.join_timeout),
       next_beat_(now + options_.beat),
       changed_at_(now),
+      not_before_(options_.not_before),
       former_size_{options_.former_hosts, options_.former_ranks},
       reason_(options_.reason) {}
 
@@ -118,6 +119,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       } else {
         cause.text = name_of(agent) + ": " + message.text;
         cause.exit_code = message.exit_code;
+        cause.host_gone = message.stood_still;  // its ranks are; it may have others at once
       }
       return fail(std::move(cause), now);
     }
@@ -125,7 +127,11 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       serve(agent);
       return stop_services_if_all_served();
     case Kind::kWaitInVain:
-      return to_all(about(Kind::kWaitInVain), from);
+    case Kind::kStoodStill: {
+      AgentMessage word = about(message.kind);
+      word.number = message.number;
+      return to_all(word, from);
+    }
     case Kind::kEnded:
       return agent.ended ? Sends{} : on_ended(from, message, now);
     default:
@@ -386,6 +392,10 @@ Leader::Sends Leader::on_time(Time now) {
   for (const auto& [member, agent] : agents_) {
     if (member == kSelf || agent.lost) continue;
     if (now >= agent.heard + options_.silence) {
+      if (agent.member && !agent.ended)
+        not_before_ = ranks_gone_by(
+            now, options_.beat,
+            phase_ == Phase::kStopping && stop_asked_ ? options_.stop_grace : options_.grace);
       lost.emplace_back(member, "nothing was heard of it for " + seconds_text(options_.silence));
     } else if (phase_ == Phase::kStopping && agent.member && !agent.ended && now >= answer_by_) {
       lost.emplace_back(member, "it did not stop its ranks");
@@ -403,7 +413,7 @@ Leader::Time Leader::next_time() const {
     next = std::min(next, join_by_);
     // Whom a majority is waited for, the last call is long over.
     if (hosts_ >= min_nodes() && agents_.contains(kSelf) && why_no_majority().empty())
-      next = std::min(next, changed_at_ + options_.last_call);
+      next = std::min(next, std::max(not_before_, changed_at_ + options_.last_call));
   }
   if (to_claim()) next = std::min(next, join_by_);
   if (take_in_at_ && phase_ == Phase::kRunning) next = std::min(next, *take_in_at_);

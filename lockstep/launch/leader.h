@@ -43,9 +43,20 @@ struct LeaderOptions {
   // the one before, so that no two of them can form one; the first one needs an agent at each.
   int endpoints = 1;
   bool fenced = false;  // a generation begins only once on_claimed() allows it
+  // No generation begins earlier: ranks of the one before may still run, of an agent that led.
+  std::chrono::steady_clock::time_point not_before{};
   std::string reason;   // why the first generation is not the job's first; "": it is
   int former_hosts = 0, former_ranks = 0;  // of the one before then
 };
+
+// Who has heard nothing of another agent until `now`, and gives it up: by then that one has noticed as much, and its
+// ranks have been stopped, and killed after their grace.
+inline std::chrono::steady_clock::time_point ranks_gone_by(
+    std::chrono::steady_clock::time_point now, std::chrono::milliseconds beat,
+    std::chrono::milliseconds grace) {
+  constexpr std::chrono::seconds kSlack(1);
+  return now + beat + grace + kSlack;
+}
 
 class Leader {
  public:
@@ -70,6 +81,8 @@ class Leader {
   Sends on_trouble(const std::string& what, Time now);
   Sends on_time(Time now);
   Time next_time() const;
+  // When all other agents were last told that this one is there.
+  Time last_beat() const { return next_beat_ - options_.beat; }
   // Generations up to this one were formed by others.
   void skip_to(int generation) { generation_ = std::max(generation_, generation); }
   // The generation whose number is to be claimed before it begins.
@@ -176,6 +189,7 @@ class Leader {
   Time changed_at_;                 // when a host last came or went
   Time answer_by_{};                // what the phase waits for
   std::optional<Time> take_in_at_;  // newcomers, while ranks run
+  Time not_before_;                 // no generation begins: ranks of the one before may still run
   bool same_hosts_ = false;         // in a meeting: all of the generation before are still there
   int hosts_ = 0;
   int pending_ = 0;   // members that have not said what the phase waits for

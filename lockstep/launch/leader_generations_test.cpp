@@ -190,6 +190,59 @@ TEST_F(GenerationsOfALeader, AnAgentThatConnectsAnewReplacesItself) {
   EXPECT_THAT(told(wait(seconds(5)), Kind::kPlan), ElementsAre(0, 1, 7));
 }
 
+// Its link may be cut, and its ranks may take their grace to end.
+TEST_F(GenerationsOfALeader, RanksOfASilentHostHaveEndedBeforeTheNextGenerationBegins) {
+  running();
+  for (int second = 1; second <= 8; ++second) {
+    now_ += seconds(1);
+    say(1, Kind::kBeat, 0);
+    leader_.on_time(now_);
+  }
+  ASSERT_FALSE(leader_.present(2));
+  ended({0, 1}, 0);
+  join(3);
+  join(4);
+  // A beat, the grace, and a moment.
+  EXPECT_THAT(told(wait(milliseconds(6999)), Kind::kPlan), IsEmpty()) << "as many as there may be";
+  EXPECT_THAT(told(wait(milliseconds(1)), Kind::kPlan), ElementsAre(0, 1, 3, 4));
+}
+
+TEST_F(GenerationsOfALeader, WhoTakesOverWaitsForTheRanksOfTheOneThatLed) {
+  LeaderOptions taking_over = options();
+  taking_over.not_before = now_ + seconds(7);
+  leader_ = Leader(taking_over, now_);
+  for (const int member : {0, 1, 2, 3}) EXPECT_THAT(told(join(member), Kind::kPlan), IsEmpty());
+  EXPECT_THAT(told(wait(seconds(7)), Kind::kPlan), ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(GenerationsOfALeader, AnAgentThatStoodStillIsNoFailureThatCountsAndStaysInTheJob) {
+  running();
+  AgentMessage failed;
+  failed.kind = Kind::kFailed;
+  failed.generation = 0;
+  failed.stood_still = true;
+  failed.text = "the agent stood still";
+  EXPECT_THAT(told(say(2, failed), Kind::kStop), ElementsAre(0, 1));
+  EXPECT_THAT(told(ended({0, 1, 2}, 0), Kind::kPlan), ElementsAre(0, 1, 2));
+  const auto sends = ready({0, 1, 2}, 1);
+  ASSERT_THAT(told(sends, Kind::kStart), ElementsAre(0, 1, 2));
+  EXPECT_EQ(sends[0].message.text,
+            "[lockstep] restart, not counted: host2: the agent stood still\n");
+}
+
+TEST_F(GenerationsOfALeader, TheOthersHearOfRanksThatStandStill) {
+  running();
+  AgentMessage word;
+  word.generation = 0;
+  word.number = 1;
+  for (const Kind kind : {Kind::kWaitInVain, Kind::kStoodStill}) {
+    word.kind = kind;
+    const auto sends = say(1, word);
+    EXPECT_THAT(told(sends, kind), ElementsAre(0, 2));
+    for (const auto& send : sends) EXPECT_EQ(send.message.number, 1);
+  }
+}
+
 TEST_F(GenerationsOfALeader, OneThatHasSeenMoreRaisesTheNumber) {
   join(0);
   join(1, -1, "", 6);

@@ -224,7 +224,7 @@ Formation Leader::formation() const {
 
 Leader::Sends Leader::form_if_enough(Time now) {
   if (phase_ != Phase::kMeeting || !agents_.contains(kSelf) || hosts_ < min_nodes()) return {};
-  if (!why_no_majority().empty()) return {};
+  if (now < not_before_ || !why_no_majority().empty()) return {};
   const bool waited = same_hosts_ || now >= changed_at_ + options_.last_call;
   return hosts_ >= options_.nodes || waited ? propose(now) : Sends{};
 }
@@ -325,7 +325,7 @@ std::string Leader::restart_line() const {
 Leader::Sends Leader::meet_again(const std::string& why, Time now) {
   phase_ = Phase::kMeeting;
   reason_ = why;
-  join_by_ = now + options_.join_timeout;
+  join_by_ = std::max(now, not_before_) + options_.join_timeout;
   same_hosts_ = true;
   take_in_at_.reset();
   std::vector<Member> gone;

@@ -423,6 +423,10 @@ TEST(AgentMessages, SurviveTheWire) {
     EXPECT_TRUE(sights[0].gave_up);
     EXPECT_EQ(sights[0].late, 4);
   }
+  message = {.kind = Kind::kFailed, .stood_still = true};
+  EXPECT_TRUE(decode_agent_message(encode(message)).stood_still);
+  message = {.kind = Kind::kWaitInVain, .number = 1};
+  EXPECT_EQ(decode_agent_message(encode(message)).number, 1);
   for (const char* nonsense :
        {"", "{}", "[]", "{\"kind\":\"what\"}", "{\"kind\":\"join\"}",
         "{\"kind\":\"plan\",\"plan\":1}", "{\"kind\":\"over\",\"text\":1}"}) {

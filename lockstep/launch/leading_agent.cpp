@@ -53,6 +53,7 @@ LeaderOptions leader_options(const LaunchOptions& options, const Former& former)
     leader.reason = "restart, not counted: the agent that led vanished: " + former.lost;
     leader.former_hosts = former.plan.nodes;
     leader.former_ranks = former.plan.world_size;
+    leader.not_before = former.ranks_until;
   }
   return leader;
 }
@@ -329,6 +330,16 @@ void LeadingAgent::watch(PollSet& polls) {
   if (!leader_.over()) polls.wake_at(leader_.next_time());
   if (leader_.meeting()) polls.wake_at(note_at_);
   polls.wake_at(leave_by_);
+}
+
+std::optional<Peers::Time> LeadingAgent::given_up_at() const {
+  const bool others =
+      std::any_of(connections_.begin(), connections_.end(),
+                  [this](const auto& entry) { return leader_.present(entry.first); });
+  if (!others && election_ == nullptr && endpoint_ < 0) return std::nullopt;
+  // Nobody waits for word of one that has ended, or does not lead.
+  const bool beats = lost().empty() && !leader_.over();
+  return (beats ? leader_.last_beat() : Clock::now()) + nodes_.silence;
 }
 
 bool LeadingAgent::left() {

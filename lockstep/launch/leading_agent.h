@@ -33,6 +33,7 @@ class LeadingAgent final : public Peers {
 
   void watch(PollSet& polls) override;
   bool left() override;
+  std::optional<Time> given_up_at() const override;
   const Secret& secret() const override { return nodes_.secret; }
 
  private:

@@ -55,6 +55,9 @@ class Peers {
   const std::optional<NodePlan>& plan() const { return plan_; }
   // This host may go while the others go on.
   virtual bool may_leave() const { return false; }
+  // When the other agents give this one up, unless they hear more of it; nullopt: there are none. Its ranks shall not
+  // run any longer.
+  virtual std::optional<Time> given_up_at() const { return std::nullopt; }
   // The newest generation that this agent has had a plan of, begun or not; -1: none.
   int seen() const { return follower_.seen(); }
   // What it knows of generations, for whoever leads the next one.
@@ -64,6 +67,10 @@ class Peers {
   bool take_news() { return std::exchange(news_, false); }
   // Ranks of another host have just given up waiting for one that did not come.
   bool others_wait_in_vain() const { return std::chrono::steady_clock::now() < others_wait_until_; }
+  // They have ended therefore, since the last call.
+  bool take_others_ended() { return std::exchange(others_ended_, false); }
+  // When another host last said that a rank there stands still and is replaced.
+  std::optional<Time> stood_still_elsewhere() const { return stood_still_elsewhere_; }
   // How the job ended on all hosts; nullopt: it goes on.
   const std::optional<AgentMessage>& last_word() const { return last_word_; }
   // Why the first agent does not let this one join; "": it does, or has not answered.
@@ -72,6 +79,8 @@ class Peers {
   const std::string& waits() const { return waits_; }
   // How the first agent was lost, which may be found again; "": it was not.
   const std::string& lost() const { return lost_; }
+  // Then: until when ranks of its host may still run.
+  Time lost_ranks_until() const { return lost_ranks_until_; }
 
  protected:
   // Something that the first agent says to this one.
@@ -80,8 +89,9 @@ class Peers {
   AgentMessage beat() const { return follower_.beat(); }
   void set_port(uint16_t port) { follower_.set_port(port); }
   void set_address(const std::string& address) { follower_.set_address(address); }
-  void set_lost(const std::string& how) {
+  void set_lost(const std::string& how, Time ranks_until = {}) {
     lost_ = how;
+    lost_ranks_until_ = ranks_until;
     news_ = true;
   }
 
@@ -99,7 +109,10 @@ class Peers {
   std::optional<AgentMessage> last_word_;
   std::string waits_;
   std::string lost_;
+  Time lost_ranks_until_{};
   Time others_wait_until_{};
+  bool others_ended_ = false;
+  std::optional<Time> stood_still_elsewhere_;
   bool news_ = false;
 };
 
@@ -109,6 +122,7 @@ struct Former {
   int seen = -1;           // the newest generation that it had a plan of
   NodePlan plan = {};      // of the newest that it was part of
   std::string lost = {};   // how the first agent was lost; "": this is the first time
+  Peers::Time ranks_until{};  // so long, ranks of its host may run
   // Where a second agent may lead: what generations this one knows of, and its own endpoint's place.
   std::vector<Formation> known = {};
   int endpoint = -1;

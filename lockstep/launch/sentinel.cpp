@@ -1,24 +1,73 @@
 #include "lockstep/launch/sentinel.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
+#include <new>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
 
 namespace lockstep::launch {
+
+// In memory that the two processes share; the groups follow it.
+struct Sentinel::Watched {
+  explicit Watched(size_t places) : count(places) {}
+
+  static constexpr int64_t kFree = 0, kLapsed = -1;
+
+  std::atomic<int64_t> held_until = kFree;  // or a time
+  const size_t count;
+
+  std::atomic<pid_t>& group(size_t place) {
+    return reinterpret_cast<std::atomic<pid_t>*>(this + 1)[place];
+  }
+  void kill_all() {
+    for (size_t i = 0; i < count; ++i) {
+      if (const pid_t id = group(i).load(); id > 1) ::kill(-id, SIGKILL);
+    }
+  }
+  static size_t bytes(size_t places) {
+    return sizeof(Watched) + places * sizeof(std::atomic<pid_t>);
+  }
+};
+
 namespace {
 
+using Watched = Sentinel::Watched;
+
+constexpr char kDismissed = 0, kHeld = 1;  // what the agent writes to its sentinel
+
+// Goes on while the machine sleeps.
+int64_t now_ns() {
+  timespec time{};
+  ::clock_gettime(CLOCK_BOOTTIME, &time);
+  return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+// How long the sentinel may sleep, in milliseconds; -1: until the agent wakes it. Kills who is to be
+// killed now.
+int look_at_time(Watched& watched) {
+  int64_t until = watched.held_until.load();
+  const int64_t now = now_ns();
+  if (until == Watched::kFree || until == Watched::kLapsed) return -1;
+  if (now < until) return static_cast<int>(std::min<int64_t>((until - now) / 1'000'000 + 1, 1000));
+  if (watched.held_until.compare_exchange_strong(until, Watched::kLapsed)) watched.kill_all();
+  return 0;
+}
+
 // In the child, with all signals blocked. Async-signal-safe calls only.
-[[noreturn]] void stand_guard(int lifeline, const pid_t* groups, size_t count) {
+[[noreturn]] void stand_guard(int lifeline, Watched& watched) {
   ::setsid();
   // Everything but the lifeline: a pipe that the agent reads or writes must not stay open here.
   constexpr int kFirst = 0;
@@ -26,37 +75,37 @@ namespace {
   if (::syscall(SYS_close_range, 1U, UINT_MAX, 0U) != 0) {
     for (int fd = 1; fd < 65536; ++fd) ::close(fd);
   }
-  char byte;
-  ssize_t n = 0;
-  do {
-    n = ::read(moved, &byte, 1);
-  } while (n < 0 && errno == EINTR);
-  if (n == 0) {
-    for (size_t i = 0; i < count; ++i) {
-      const pid_t group = std::atomic_ref(const_cast<pid_t&>(groups[i])).load();
-      if (group > 1) ::kill(-group, SIGKILL);
-    }
+  while (true) {
+    pollfd waiting{moved, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, look_at_time(watched));
+    if (ready <= 0) continue;
+    char word = kHeld;
+    const ssize_t n = ::read(moved, &word, 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) watched.kill_all();
+    if (n <= 0 || word == kDismissed) ::_exit(0);
   }
-  ::_exit(0);
 }
 
 }  // namespace
 
-Sentinel::Sentinel(int places) : count_(static_cast<size_t>(std::max(1, places))) {
-  void* memory = ::mmap(nullptr, count_ * sizeof(pid_t), PROT_READ | PROT_WRITE,
+Sentinel::Sentinel(int places) {
+  const auto count = static_cast<size_t>(std::max(1, places));
+  void* memory = ::mmap(nullptr, Watched::bytes(count), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw system_error("mmap for the sentinel", errno);
-  groups_ = static_cast<pid_t*>(memory);
+  watched_ = new (memory) Watched(count);
+  for (size_t i = 0; i < count; ++i) new (&watched_->group(i)) std::atomic<pid_t>(0);
   Pipe pipe = make_pipe();
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   child_ = ::fork();
-  if (child_ == 0) stand_guard(pipe.read.get(), groups_, count_);
+  if (child_ == 0) stand_guard(pipe.read.get(), *watched_);
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (child_ < 0) {
-    ::munmap(groups_, count_ * sizeof(pid_t));
+    ::munmap(memory, Watched::bytes(count));
     throw system_error("fork of the sentinel", error);
   }
   lifeline_ = std::move(pipe.write);
@@ -64,19 +113,40 @@ Sentinel::Sentinel(int places) : count_(static_cast<size_t>(std::max(1, places))
 
 Sentinel::~Sentinel() {
   // A byte instead of an end: it is not needed any more.
-  while (::write(lifeline_.get(), "", 1) < 0 && errno == EINTR) {
+  while (::write(lifeline_.get(), &kDismissed, 1) < 0 && errno == EINTR) {
   }
   while (::waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
   }
-  ::munmap(groups_, count_ * sizeof(pid_t));
+  ::munmap(watched_, Watched::bytes(watched_->count));
 }
 
 void Sentinel::watch(int place, pid_t group) noexcept {
-  std::atomic_ref(groups_[place]).store(group);
+  watched_->group(static_cast<size_t>(place)).store(group);
 }
 
 void Sentinel::forget(int place) noexcept {
-  std::atomic_ref(groups_[place]).store(0);
+  watched_->group(static_cast<size_t>(place)).store(0);
+}
+
+bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> time) noexcept {
+  using std::chrono::nanoseconds;
+  using std::chrono::steady_clock;
+  const int64_t now = now_ns();
+  int64_t until = watched_->held_until.load();
+  if (until == Watched::kLapsed) return false;
+  // Both may wake at the same moment.
+  const bool late = until != Watched::kFree && now >= until;
+  const int64_t next =
+      late    ? Watched::kLapsed
+      : !time ? Watched::kFree
+              : now + std::chrono::duration_cast<nanoseconds>(*time - steady_clock::now()).count();
+  if (!watched_->held_until.compare_exchange_strong(until, next)) return false;
+  if (late) watched_->kill_all();
+  if (until == Watched::kFree && time) {
+    while (::write(lifeline_.get(), &kHeld, 1) < 0 && errno == EINTR) {
+    }
+  }
+  return !late;
 }
 
 }  // namespace lockstep::launch

@@ -1,10 +1,13 @@
-// Sentinel: a small process that ends what the ranks have started when the agent is killed and
-// cannot do so itself. (The ranks are ended by the kernel; their own children are not.)
+// Sentinel: a small process that ends the ranks and what they have started when the agent cannot do
+// so itself: when it is killed (the kernel ends the ranks then, but not their children), and when it
+// stands still for so long that the agents of other hosts go on without it.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
+#include <optional>
 
 #include "lockstep/core/unique_fd.h"
 
@@ -27,10 +30,15 @@ class Sentinel {
   void watch(int place, pid_t group) noexcept;
   // The group of this place has no process any more: its number may become another's.
   void forget(int place) noexcept;
+  // The process groups are killed at `time` (nullopt, and at first: not for that reason), unless
+  // this is called again before. False: that has happened, now or before, and cannot be undone.
+  // While the machine sleeps, time passes here too.
+  bool hold_until(std::optional<std::chrono::steady_clock::time_point> time) noexcept;
+
+  struct Watched;  // what both processes know
 
  private:
-  size_t count_;
-  pid_t* groups_;  // shared with the child; 0: none
+  Watched* watched_;
   UniqueFd lifeline_;
   pid_t child_ = -1;
 };

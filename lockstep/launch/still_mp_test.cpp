@@ -30,6 +30,8 @@ TEST(StillRanks, WhoLostPatienceBeforeIsReplacedTooAndNotCounted) {
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(lines_of(ended.out),
               UnorderedElementsAre("rank 0 life 1", "rank 1 life 1", "rank 2 life 1"));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("it is started again, uncounted, since it only waited"),
+                               Not(HasSubstr("since the job ends"))));
 }
 
 TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
@@ -47,6 +49,18 @@ TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
                       HasSubstr(", and the others have ended without it: it is ended\n")));
     EXPECT_EQ(lines_of(ended.err).size(), 1u) << ended.err;
   }
+}
+
+// The report names the one that stands still, too.
+TEST(StillRanks, WhereAllOthersHaveFailedItIsEndedToo) {
+  const Ended ended = run_shell({"nproc", "3", "grace", "300", "on-failure", "shrink"},
+                                "if [ $RANK = 1 ]; then kill -STOP $$; fi; exit 3");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("[lockstep] rank 1 stands still (SIGSTOP), pid "),
+                    HasSubstr(", and the others have ended without it: it is ended\n"),
+                    HasSubstr("rank 0 of 3 failed first"), HasSubstr("exited with code 3"),
+                    HasSubstr("rank 1 is stopped (SIGSTOP)")));
 }
 
 }  // namespace still_mp_test

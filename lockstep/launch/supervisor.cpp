@@ -139,7 +139,10 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
       any_ended_badly_ = any_ended_badly_ || !ranks_[static_cast<size_t>(exit.local_rank)].service;
     return {};
   }
-  if (without) left_behind_ += static_cast<int>(failures.size());
+  if (without) {
+    left_behind_ += static_cast<int>(failures.size());
+    left_.insert(left_.end(), failures.begin(), failures.end());
+  }
   if (alone_ && served()) return on_stop(now);
   if (!failures.empty() && !without) {
     failure_ = choose_first_failure(failures);
@@ -187,6 +190,11 @@ std::vector<SignalOrder> Supervisor::on_time(Time now) {
 }
 
 std::vector<SignalOrder> Supervisor::leave_behind(std::span<const int> ranks, Time now) {
+  if (!any_ended_well_) {
+    any_ended_badly_ = true;
+    failure_ = choose_first_failure(left_);
+    return on_stop(now);
+  }
   std::vector<SignalOrder> orders;
   for (const int rank : ranks) {
     is_left_[static_cast<size_t>(rank)] = true;

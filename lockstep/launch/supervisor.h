@@ -84,12 +84,14 @@ class Supervisor {
   // Or only services are left on all hosts. `asked`: nothing failed, another generation follows.
   std::vector<SignalOrder> on_stop(Time now, bool asked = false);
   std::vector<SignalOrder> on_time(Time now);
-  // Of a job that shrinks: these ranks are ended, with SIGKILL after the grace, since all others have ended well without
-  // them. How they end says nothing.
+  // Of a job that shrinks: these ranks are ended, with SIGKILL after the grace, since all others have ended without them.
+  // Where any of those has ended well, how these end says nothing. Else nobody has done what there was to do: the job has
+  // failed, with the first failure of the others.
   std::vector<SignalOrder> leave_behind(std::span<const int> ranks, Time now);
-  // Where it shrinks: some rank has ended well, and who still runs may be one that the others went on without.
+  // Where it shrinks: some rank has ended, and who still runs may be one that the others went on without.
   bool may_leave_behind() const {
-    return shrinks_ && any_ended_well_ && phase_ == Phase::kRunning && !leave_behind_by_;
+    return shrinks_ && (any_ended_well_ || !left_.empty()) && phase_ == Phase::kRunning &&
+           !leave_behind_by_;
   }
   // The ranks to start again now; they count as running.
   std::vector<int> take_restarts(Time now);
@@ -149,6 +151,7 @@ class Supervisor {
   int replaced_ = 0;
   bool shrinks_ = false;
   int left_behind_ = 0;
+  std::vector<RankExit> left_;           // that failed, and that the others went on without
   std::vector<bool> is_left_;            // leave_behind() ended it
   std::optional<Time> leave_behind_by_;  // then they are killed
   bool any_ended_well_ = false;          // of those that are no services

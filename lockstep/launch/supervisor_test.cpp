@@ -265,6 +265,21 @@ TEST_F(ShrinkingJob, WhoIsLeftBehindIsEndedAndIsNoFailure) {
   EXPECT_EQ(supervisor_.left_behind(), 1);
 }
 
+// Nobody has done then what there was to do.
+TEST_F(ShrinkingJob, WhereAllOthersFailedTheOneThatStandsStillIsEndedAndTheJobHasFailed) {
+  exits(supervisor_, {exited(0, 1)});
+  exits(supervisor_, {killed(2, SIGSEGV)});
+  EXPECT_TRUE(supervisor_.may_leave_behind());
+  const int left[] = {1};
+  EXPECT_THAT(supervisor_.leave_behind(left, kStart), ElementsAre(group(1, SIGTERM)));
+  ASSERT_TRUE(supervisor_.failure());
+  EXPECT_EQ(supervisor_.failure()->local_rank, 2) << "who died of a signal, of those that failed";
+  EXPECT_THAT(supervisor_.on_time(kStart + kGrace), ElementsAre(group(1, SIGKILL)));
+  exits(supervisor_, {killed(1, SIGKILL)});
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_FALSE(supervisor_.all_ended_well());
+}
+
 // A rank that only lost patience with the one that is replaced.
 TEST(ReplacedRanks, WhoIsExcusedIsReplacedWithoutBeingCounted) {
   Supervisor supervisor({{}, {}, {}}, kGrace, true, /*replacements=*/1);

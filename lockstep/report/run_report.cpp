@@ -17,7 +17,9 @@ struct Curves {
 Curves curves_of(const std::filesystem::path& metrics) {
   Curves curves;
   curves.evaluations.dashed = true;
-  std::ifstream file(metrics);
+  std::error_code ignored;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(metrics, ignored)) file.open(metrics);
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const auto has = [&json](const char* key) {

@@ -6,14 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/ticks.h"
 
 namespace lockstep::trace {
@@ -212,9 +211,12 @@ std::filesystem::path write_trace(const std::filesystem::path& directory, const 
 }
 
 TraceFile read_trace(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw DataError(file.string() + " cannot be read; does it exist?");
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  std::string text;
+  try {
+    text = read_named_file(file);
+  } catch (const InvalidArgument& error) {
+    throw DataError(error.what());
+  }
   TraceFile trace = parse_trace(text, file.string());
   const int named = rank_of_name(file.filename().string());
   if (named >= 0 && named != trace.rank)

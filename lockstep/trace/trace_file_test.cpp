@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <fstream>
+#include <functional>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -99,6 +101,14 @@ TEST(TraceFile, SaysWhatIsWrongWithAFile) {
   EXPECT_THAT(error(replaced("\"rank\":0", "\"rank\":1")), HasSubstr("rank 1 of 1 cannot be"));
   EXPECT_THAT(error(replaced("\"pid\":0", "\"pid\":\"x\"")), HasSubstr("not as expected"));
   EXPECT_THAT(error(replaced("0xfedc", "0xfedg")), HasSubstr("fingerprint"));
+}
+
+TEST(TraceFile, WhatIsNoOrdinaryFileIsNotWaitedFor) {
+  const TestDirectory folder;
+  ASSERT_EQ(::mkfifo((folder / "rank0.json").c_str(), 0600), 0);
+  for (const auto& read : {std::function([&] { read_trace(folder / "rank0.json"); }),
+                           std::function([&] { read_traces(folder.path()); })})
+    EXPECT_THAT(message_of<DataError>(read), HasSubstr("rank0.json: it is no ordinary file"));
 }
 
 TEST(TraceFile, AFolderIsReadByRank) {

@@ -119,7 +119,10 @@ std::string job_id(const EnvLookup& env) {
 }
 
 bool left_by_this_job(const fs::path& root, const EnvLookup& env) {
-  std::ifstream file(RunFolder{root}.job());
+  const fs::path path = RunFolder{root}.job();
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return false;
+  std::ifstream file(path);
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   const std::vector<NamedJob> jobs = jobs_of(env);
   return json.is_object() && std::any_of(jobs.begin(), jobs.end(), [&json](const NamedJob& job) {

@@ -170,6 +170,28 @@ TEST_F(RunElastic, AHostWhoseLinkWasCutJoinsAgainWhenItIsMended) {
   EXPECT_THAT(first->err, HasSubstr("vanished: nothing was heard of it for 2 s; 3 hosts -> 2"));
 }
 
+// Nobody on its host but the sentinel can end them.
+TEST_F(RunElastic, RanksOfAStoppedAgentHaveEndedWhenTheNextGenerationBegins) {
+  Words words = rank_until_done(
+      by_endpoint("1:2", {"--on-failure", "restart", "--grace", "1", "--stop-grace", "1"}));
+  words.back() = "trap '' TERM; " + words.back();
+  auto first = start(0, words);
+  auto second = start(1, words);
+  first->await_output(begun(0, 2));
+  second->await_output(begun(0, 2));
+  const pid_t sleeper = agent_on(*network_, 1);
+  ::kill(sleeper, SIGSTOP);
+  first->await_output(begun(1, 1));
+  for (const int pid : pids_in(second->out)) EXPECT_FALSE(alive(pid)) << pid;
+  ::kill(sleeper, SIGCONT);
+  second->await_output(begun(2, 2));
+  let_them_be_done({first.get(), second.get()});
+  EXPECT_THAT(second->err,
+              HasSubstr("[lockstep] the agent stood still (SIGSTOP, or its host slept) for longer "
+                        "than the 2 s after which those of other hosts go on without it, so its "
+                        "ranks were ended\n"));
+}
+
 TEST_F(RunElastic, AHostThatGetsSigtermLeavesAndTheOthersGoOn) {
   const Words words = rank_until_done(by_endpoint("1:3", {"--max-restarts", "1"}));
   auto first = start(0, words);

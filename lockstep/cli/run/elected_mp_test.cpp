@@ -138,6 +138,7 @@ TEST_F(RunElected, OneThatOnlySleptStepsDownAndJoins) {
   const pid_t sleeper = agent_on(*network_, 0);
   ::kill(sleeper, SIGSTOP);
   second->await_output(begun(2));
+  for (const int pid : pids_in(first->out)) EXPECT_FALSE(alive(pid)) << pid;
   ::kill(sleeper, SIGCONT);
   second->await_output(begun(3), 2);
   let_them_be_done({first.get(), second.get(), third.get()});

@@ -157,16 +157,16 @@ class RunParser {
 
   void parse(const std::vector<std::string>& arguments, const EnvLookup& env, RunFlags& flags) {
     const SplitCommandLine split = split_command_line(arguments, flags_);
-    std::vector<std::string> words = split.flags;
-    for (const Flag& flag : flags_) {
-      const auto given = [&](const std::string& word) {
-        return word == flag.name || word.starts_with(flag.name + "=");
-      };
-      if (!flag.takes_value || std::any_of(words.begin(), words.end(), given)) continue;
-      if (const auto value = env(environment_name(flag.name)); value && !value->empty())
-        words.push_back(flag.name + "=" + *value);
-    }
     refuse_contradictions(split.flags);
+    std::vector<std::string> words = split.flags, of_environment;
+    for (const Flag& flag : flags_) {
+      const auto given = [&](const std::string& word) { return is_of(word, flag.name); };
+      if (!flag.takes_value || std::any_of(split.flags.begin(), split.flags.end(), given)) continue;
+      if (const auto value = env(environment_name(flag.name)); value && !value->empty())
+        of_environment.push_back(flag.name + "=" + *value);
+    }
+    refuse_contradictions(of_environment, environment_name);
+    words.insert(words.end(), of_environment.begin(), of_environment.end());
     flags.program = split.program;
     bool name_given = false;
     parse_options(app_, words);
@@ -204,7 +204,22 @@ class RunParser {
     settings_[name] = &target;
   }
   // One setting, under one name or two (-np and --nproc-per-node, --grace and --shutdown-timeout).
-  void refuse_contradictions(const std::vector<std::string>& given) const {
+  bool is_of(const std::string& word, const std::string& flag) const {
+    const std::string name = word.substr(0, word.find('='));
+    const auto setting = settings_.find(name), same = settings_.find(flag);
+    return name == flag || (setting != settings_.end() && same != settings_.end() &&
+                            setting->second == same->second && setting->second != &unused_);
+  }
+  // `shown`: what a flag's name is where the words come from.
+  void refuse_contradictions(
+      const std::vector<std::string>& given,
+      const std::function<std::string(const std::string&)>& shown = [](const auto& name) {
+        return name;
+      }) const {
+    const auto as_given = [&](const std::string& word) {
+      const size_t equals = word.find('=');
+      return shown(word.substr(0, equals)) + word.substr(equals);
+    };
     std::map<const void*, std::string> first;
     for (const std::string& word : given) {
       const auto setting = settings_.find(word.substr(0, word.find('=')));
@@ -212,7 +227,8 @@ class RunParser {
       const auto [it, fresh] = first.emplace(setting->second, word);
       const std::string value = word.substr(word.find('=') + 1);
       if (!fresh && it->second.substr(it->second.find('=') + 1) != value)
-        throw UsageError(it->second + " and " + word + " contradict each other; give one of them");
+        throw UsageError(as_given(it->second) + " and " + as_given(word) +
+                         " contradict each other; give one of them");
     }
   }
   void list(const std::string& name, const std::string& short_name,

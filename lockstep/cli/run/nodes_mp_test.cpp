@@ -189,6 +189,25 @@ TEST_F(RunNodes, OverSshAHostThatCannotBeReachedIsNamed) {
                                 HasSubstr("nowhere: ssh exited with code 255 before")));
 }
 
+// Not after the ten minutes for which hosts are waited for.
+TEST_F(RunNodes, AFirstAgentThatCanNeverBeReachedIsOneLineAtOnce) {
+  Words words = by_number(1, {"/bin/true"});
+  words[5] = "fe80::1";  // without an interface behind it
+  auto agent = start(0, words);
+  EXPECT_EQ(agent->finish(), 1);
+  EXPECT_THAT(agent->err, HasSubstr("cannot connect to [fe80::1]:29511"));
+  words[5] = "127.0.0.1";
+  Words isolated = {"unshare", "-n", "env", std::string("LOCKSTEP_SECRET=") + kSecret,
+                    lockstep_program(), "run"};
+  isolated.insert(isolated.end(), words.begin(), words.end());
+  Running without_loopback(isolated);
+  EXPECT_EQ(without_loopback.finish(), 1);
+  EXPECT_THAT(without_loopback.err, HasSubstr("127.0.0.1 cannot be reached (Network is "
+                                              "unreachable); is the interface lo up?"));
+  for (const std::string& said : {agent->err, without_loopback.err})
+    EXPECT_EQ(lines_of(said).size(), 1u) << said;
+}
+
 TEST_F(RunNodes, WhoIsMissingIsNamed) {
   Words words = by_number(0, {"/bin/true"}, 3);
   words.insert(words.begin(), {"--rdzv-conf", "join_timeout=1"});

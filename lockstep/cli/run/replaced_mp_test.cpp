@@ -179,5 +179,20 @@ TEST_F(RunReplaced, ARankThatStandsStillIsReplacedWhereOnlyAnotherHostWaitsForIt
   EXPECT_THAT(agents[1]->err, HasSubstr("rank 1 stands still (SIGSTOP), pid "));
 }
 
+// Nobody on its own host stands still.
+TEST_F(RunReplaced, WhoLostPatienceWithARankOfAnotherHostIsNotCounted) {
+  Agents agents;
+  for (int host = 0; host < kHosts; ++host)
+    agents.push_back(
+        start(host, {"--nnodes", "2", "--node-rank", std::to_string(host), "--master-addr",
+                     "10.77.0.1", "--master-port", "29511", "--on-failure", "replace",
+                     "--max-restarts", "1", test_program(), "outwait", "impatient"}));
+  finish(agents);
+  EXPECT_EQ(agents[0]->out, "rank 0 life 1\n");
+  EXPECT_EQ(agents[1]->out, "rank 1 life 1\n");
+  EXPECT_THAT(agents[0]->err, HasSubstr("it is started again, uncounted"));
+  EXPECT_THAT(agents[1]->err, HasSubstr("rank 1 stands still (SIGSTOP), pid "));
+}
+
 }  // namespace run_replaced_mp_test
 }  // namespace lockstep::cli

@@ -38,6 +38,8 @@ UniqueFd hold(const fs::path& directory) {
 }
 
 std::string read_record(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return "";
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }

@@ -1,13 +1,11 @@
 #include "lockstep/parallel/zero/zero_config.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/parallel/zero/internal/config_sections.h"
 #include "lockstep/parallel/zero/internal/json_section.h"
 
@@ -99,11 +97,7 @@ ZeroConfig zero_config_from_json(const std::string& text, const std::string& sou
 }
 
 ZeroConfig load_zero_config(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || !text) throw system_error(path + ": cannot be read", errno);
-  return zero_config_from_json(text.str(), path);
+  return zero_config_from_json(read_named_file(path), path);
 }
 
 std::string to_json(const ZeroConfig& config) {

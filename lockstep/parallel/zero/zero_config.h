@@ -66,7 +66,7 @@ struct ZeroConfig {
 // twice, an unknown key (with the nearest known one), a value of another type or out of range, a
 // setting that is not here. What depends on the number of ranks is resolved()'s matter.
 ZeroConfig zero_config_from_json(const std::string& text, const std::string& source);
-// The same of a file. Throws SystemError if it cannot be read.
+// The same of a file. Throws InvalidArgument if it cannot be read as well.
 ZeroConfig load_zero_config(const std::string& path);
 
 // JSON that gives the same configuration again.

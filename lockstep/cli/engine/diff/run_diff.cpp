@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/train/callbacks.h"
 
 namespace lockstep::engine {
@@ -61,8 +62,12 @@ std::optional<RunDifference> first_difference(const RecordKey& key, const json& 
 }  // namespace
 
 std::vector<json> read_metrics(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file) throw DataError("cannot read " + path.string());
+  std::istringstream file;
+  try {
+    file.str(read_named_file(path));
+  } catch (const InvalidArgument& error) {
+    throw DataError(error.what());
+  }
   std::vector<json> records;
   int number = 0;
   for (std::string line; std::getline(file, line);) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -91,6 +92,9 @@ TEST(RunDiff, DamagedFilesAreNamed) {
                 HasSubstr("m.jsonl:2: is no JSON object"));
   }
   EXPECT_THROW(read_metrics(dir / "none"), DataError);
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<DataError>([&] { read_metrics(dir / "pipe"); }),
+              HasSubstr("pipe: it is no ordinary file"));
 }
 
 }  // namespace lockstep::engine::run_diff_test

@@ -123,9 +123,12 @@ Picture parse_pnm(std::string_view bytes, const std::string& file) {
 
 Picture read_image(const std::filesystem::path& path, int64_t index) {
   const std::string file = path.string();
-  std::ifstream stream(path, std::ios::binary);
+  // A FIFO would be waited for.
+  std::error_code ignored;
+  std::ifstream stream;
+  if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
   char magic[2] = {};
-  if (!stream || std::filesystem::is_directory(path))
+  if (!stream.is_open())
     throw DataError(file + ": cannot be read; give an idx, PGM, PPM or CIFAR-10 file");
   if (file.ends_with(".bin") || file.ends_with(".bin.gz")) return record_of(path, index);
   stream.read(magic, 2);

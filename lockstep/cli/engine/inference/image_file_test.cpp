@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -67,8 +68,10 @@ TEST(ImageFile, IdxByIndex) {
               HasSubstr("one picture"));
   EXPECT_THAT(message_of<DataError>([&] { read_image(dir / "none", 0); }),
               HasSubstr("none: cannot be read"));
-  EXPECT_THAT(message_of<DataError>([&] { read_image(dir.path(), 0); }),
-              HasSubstr("cannot be read"));
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  for (const std::filesystem::path& no_file : {dir.path(), std::filesystem::path(dir / "pipe")})
+    EXPECT_THAT(message_of<DataError>([&] { read_image(no_file, 0); }),
+                HasSubstr("cannot be read"));
 }
 
 TEST(ImageFile, DrawnWithoutItsMargin) {

@@ -1,0 +1,61 @@
+// The sentinel, whose agent the test is.
+#include "lockstep/launch/sentinel.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+
+#include "lockstep/core/subprocess.h"
+
+namespace lockstep::launch {
+namespace sentinel_test {
+
+using std::chrono::hours;
+using Clock = std::chrono::steady_clock;
+
+Subprocess start_sleeper() {
+  SubprocessOptions options;
+  options.command = {"sleep", "1000"};
+  options.own_session = true;
+  return Subprocess(options);
+}
+
+TEST(Sentinel, EndsWhoIsWatchedOnceItsAgentHasNotHeldThemForTooLong) {
+  Subprocess watched = start_sleeper(), forgotten = start_sleeper();
+  Sentinel sentinel(2);
+  sentinel.watch(0, watched.pid());
+  sentinel.watch(1, forgotten.pid());
+  sentinel.forget(1);
+  EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1)));
+  EXPECT_TRUE(sentinel.hold_until(Clock::now() + std::chrono::milliseconds(1)));
+  EXPECT_EQ(watched.wait(Deadline::seconds(30)).signal, SIGKILL);
+  EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1))) << "for good";
+  EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1)));
+  EXPECT_FALSE(forgotten.poll());
+}
+
+// The agent may wake before the sentinel does.
+TEST(Sentinel, AnAgentThatIsLateDoesNotHoldThemAnyMore) {
+  Subprocess watched = start_sleeper();
+  Sentinel sentinel(1);
+  sentinel.watch(0, watched.pid());
+  EXPECT_TRUE(sentinel.hold_until(Clock::now() - hours(1)));
+  EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1)));
+  EXPECT_EQ(watched.wait(Deadline::seconds(30)).signal, SIGKILL);
+}
+
+TEST(Sentinel, WhoIsHeldIsLeftAlone) {
+  Subprocess watched = start_sleeper();
+  {
+    Sentinel sentinel(1);
+    sentinel.watch(0, watched.pid());
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1)));
+    EXPECT_TRUE(sentinel.hold_until(std::nullopt));
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1)));
+  }
+  EXPECT_FALSE(watched.poll()) << "its agent has dismissed it";
+}
+
+}  // namespace sentinel_test
+}  // namespace lockstep::launch
