@@ -217,10 +217,9 @@ function(lockstep_room)
   endif()
 endfunction()
 
-# What a test takes of the machine, in halves of a core: `ctest -j` is given twice the number of cores (scripts/test).
-set(LOCKSTEP_TEST_WAITS 1)    # it waits most of the time
-set(LOCKSTEP_TEST_CORE 2)     # a core, and a little more now and then
-set(LOCKSTEP_TEST_MACHINE 4)  # two cores
+# What a test takes of the machine, in halves of a core: `ctest -j` is given twice the number of cores, and one (scripts/test).
+set(LOCKSTEP_TEST_WAITS 1)  # it waits most of the time
+set(LOCKSTEP_TEST_CORE 2)   # a core, and a little more now and then
 
 # A GoogleTest program. lockstep_add_cases() makes tests of it.
 function(lockstep_test_program name)

@@ -15,6 +15,7 @@ import sys
 
 from test_results import ALONE, BESIDE, count, program_of, read_results, second_tries, without_part
 
+COSTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_costs.txt")
 LINES = 120  # of a case's own output, from its end
 MOST = 5
 SECONDS = 180  # for a case's second try
@@ -66,6 +67,19 @@ def passes_alone(folder, tests, wrapper, label):
     return False
 
 
+def know_costs(folder):
+    """A build folder in which no test has run yet has no costs, by which ctest begins with what takes longest: those of test_costs.txt."""
+    known = os.path.join(folder, "Testing", "Temporary", "CTestCostData.txt")
+    if os.path.exists(known):
+        return
+    with open(COSTS, encoding="utf-8") as f:
+        costs = [line.split() for line in f if not line.startswith("#")]
+    os.makedirs(os.path.dirname(known), exist_ok=True)
+    with open(known, "w", encoding="utf-8") as f:
+        f.writelines(f"{name} 1 {seconds}\n" for name, seconds in costs)
+        f.write("---\n")
+
+
 def echo(lines):
     """Passes ctest's lines on, and of a failed program's output its failed cases."""
     failed, output = None, []
@@ -89,8 +103,11 @@ def echo(lines):
 
 def main():
     folder, *command = sys.argv[1:]
+    # libtorch's threads that have nothing to do spin, unless they are told to sleep: beside other tests that takes most of the cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Before, for it begins ctest's log anew.
     tests = registered(os.path.abspath(folder))
+    know_costs(folder)
     with subprocess.Popen([*command, "--output-on-failure"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                           errors="replace") as ctest:
         echo(ctest.stdout)

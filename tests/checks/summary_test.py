@@ -1,5 +1,6 @@
 """What scripts/test says at its end (scripts/lib)."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,18 @@ $1
             self.assertEqual((status, again in text), (1, False) if name == "check_this" else (0, True), text)
             self.assertEqual(self.run_script("summarise_tests.py", f"p={root}"),
                              (summary[0], f"skipped  p: program: Env.Skip: needs mpirun\n{summary[1]}"))
+
+    def test_the_first_run_begins_with_what_takes_longest(self):
+        with open(os.path.join(ROOT, "scripts/lib/test_costs.txt"), encoding="utf-8") as f:
+            costs = [line.split() for line in f if not line.startswith("#")]
+        self.assertEqual(costs, sorted(costs, key=lambda cost: -int(cost[1])))
+        long, longer = costs[1][0], costs[0][0]
+        root = self.write_program("echo '[       OK ] Env.Last (1 ms)'")
+        with open(os.path.join(root, "CTestTestfile.cmake"), "a", encoding="utf-8") as f:
+            f.write(f'add_test({long} "true")\nadd_test({longer} "true")\n')
+        _, text = self.run_script("run_ctest.py", root, "ctest", "--test-dir", root, "-j", "2", "--output-junit", os.path.join(root, "ctest.xml"))
+        started = re.findall(r"Start \d+: (\S+)", text)
+        self.assertEqual(started[:2], [longer, long], text)
 
     def test_a_known_case_that_fails_twice_has_failed(self):
         self.list_unsteady("2026-11-20 | some_mp_test: Env.Last | late")
