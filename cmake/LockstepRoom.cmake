@@ -193,9 +193,7 @@ function(lockstep_room)
           lockstep_add_cases(${test} ${test} FILTER "-${apart}" SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
         endif()
         if(waiting)
-          # Early, so that there is something to run beside it.
-          lockstep_add_cases(${ARG_NAME}_mp_waits ${test} FILTER "${waiting}"
-                             PROPERTIES TIMEOUT 1200 COST 1000 PROCESSORS ${LOCKSTEP_TEST_WAITS})
+          lockstep_add_cases(${ARG_NAME}_mp_waits ${test} FILTER "${waiting}" PROPERTIES TIMEOUT 1200 PROCESSORS ${LOCKSTEP_TEST_WAITS})
         endif()
         if(alone)
           lockstep_add_cases(${ARG_NAME}_mp_alone ${test} FILTER "${alone}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ON)
