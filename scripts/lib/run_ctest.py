@@ -103,8 +103,6 @@ def echo(lines):
 
 def main():
     folder, *command = sys.argv[1:]
-    # libtorch's threads that have nothing to do spin, unless they are told to sleep: beside other tests that takes most of the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Before, for it begins ctest's log anew.
     tests = registered(os.path.abspath(folder))
     know_costs(folder)
