@@ -196,9 +196,7 @@ function(lockstep_room)
           lockstep_add_cases(${test} ${test} FILTER "-${apart}" SHARDS ${ARG_SHARDS} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
         endif()
         if(waiting)
-          # Early, so that there is something to run beside it.
-          lockstep_add_cases(${ARG_NAME}_mp_waits ${test} FILTER "${waiting}"
-                             PROPERTIES TIMEOUT 1200 COST 1000 PROCESSORS ${LOCKSTEP_TEST_WAITS})
+          lockstep_add_cases(${ARG_NAME}_mp_waits ${test} FILTER "${waiting}" PROPERTIES TIMEOUT 1200 PROCESSORS ${LOCKSTEP_TEST_WAITS})
         endif()
         if(alone)
           lockstep_add_cases(${ARG_NAME}_mp_alone ${test} FILTER "${alone}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ON)
@@ -220,10 +218,9 @@ function(lockstep_room)
   endif()
 endfunction()
 
-# What a test takes of the machine, in halves of a core: `ctest -j` is given twice the number of cores (scripts/test).
-set(LOCKSTEP_TEST_WAITS 1)    # it waits most of the time
-set(LOCKSTEP_TEST_CORE 2)     # a core, and a little more now and then
-set(LOCKSTEP_TEST_MACHINE 4)  # two cores
+# What a test takes of the machine, in halves of a core: `ctest -j` is given twice the number of cores, and one (scripts/test).
+set(LOCKSTEP_TEST_WAITS 1)  # it waits most of the time
+set(LOCKSTEP_TEST_CORE 2)   # a core, and a little more now and then
 
 # A GoogleTest program. lockstep_add_cases() makes tests of it.
 function(lockstep_test_program name)

@@ -98,9 +98,11 @@ TEST(MnistRecipe, RanksFollowTheSingleProcess) {
   train(alone);
   const auto expected = losses(alone);
   ASSERT_EQ(expected.size(), 8u);
+  // On four ranks two of them: what more than two ranks change is proven in the strategies' rooms.
   for (const int64_t nproc : {2, 4}) {
-    for (const char* strategy :
+    for (const std::string strategy :
          {"ddp", "average", "ring", "naive-ring", "horovod", "zero1", "zero3"}) {
+      if (nproc == 4 && strategy != "ring" && strategy != "zero3") continue;
       TrainConfig config = small(dir, strategy + std::to_string(nproc), nproc);
       config.strategy = strategy;
       train(config);

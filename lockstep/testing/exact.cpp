@@ -2,15 +2,22 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/where.h>
 
-namespace lockstep::testing {
+#include <algorithm>
 
-at::Tensor exact_input(int rank, int64_t count, at::ScalarType dtype, ReduceOp op) {
-  const at::Tensor index = at::arange(count, at::kLong);
+namespace lockstep::testing {
+namespace {
+
+// After so many elements the hash of exact_input repeats: a multiple of 13, and so is a seventh of it.
+constexpr int64_t kPeriod = 7 * 13;
+
+at::Tensor one_period(int rank, int64_t count, at::ScalarType dtype, ReduceOp op) {
+  const at::Tensor index = at::arange(std::min(count, kPeriod), at::kLong);
   // A cheap hash: neighbours and ranks differ, small numbers come out.
   const at::Tensor hash =
       (index * 31 + (index / 7).floor().to(at::kLong) + rank * 17).remainder(13);
@@ -32,6 +39,27 @@ at::Tensor exact_input(int rank, int64_t count, at::ScalarType dtype, ReduceOp o
   if (op == ReduceOp::kProduct && dtype != at::kByte)
     values = at::where(hash.remainder(5).eq(0), values.neg(), values);
   return values.to(dtype);
+}
+
+at::Tensor repeated(const at::Tensor& period, int64_t count) {
+  if (count <= period.numel()) return period;
+  const int64_t times = count / kPeriod, rest = count % kPeriod;
+  const at::Tensor all = at::empty({count}, period.options());
+  all.narrow(0, 0, times * kPeriod).view({times, kPeriod}).copy_(period);
+  all.narrow(0, times * kPeriod, rest).copy_(period.narrow(0, 0, rest));
+  return all;
+}
+
+}  // namespace
+
+at::Tensor exact_input(int rank, int64_t count, at::ScalarType dtype, ReduceOp op) {
+  return repeated(one_period(rank, count, dtype, op), count);
+}
+
+at::Tensor exact_result(int ranks, int64_t count, at::ScalarType dtype, ReduceOp op) {
+  std::vector<at::Tensor> parts;
+  for (int r = 0; r < ranks; ++r) parts.push_back(one_period(r, count, dtype, op));
+  return repeated(exact_reduction(parts, op), count);
 }
 
 at::Tensor exact_reduction(const std::vector<at::Tensor>& parts, ReduceOp op) {

@@ -19,4 +19,8 @@ at::Tensor exact_input(int rank, int64_t count, at::ScalarType dtype, ReduceOp o
 // The reduction of the parts, computed in float64 or int64 and rounded once to the parts' dtype.
 at::Tensor exact_reduction(const std::vector<at::Tensor>& parts, ReduceOp op);
 
+// The reduction of what `ranks` ranks contribute. It repeats as they do and is computed once for
+// all repetitions: with long tensors the oracle would else take more time than what it judges.
+at::Tensor exact_result(int ranks, int64_t count, at::ScalarType dtype, ReduceOp op);
+
 }  // namespace lockstep::testing

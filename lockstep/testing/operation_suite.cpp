@@ -57,10 +57,13 @@ class Suite {
   at::Tensor input(int of, int64_t count, ReduceOp op = ReduceOp::kSum) const {
     return exact_input(of, count, dtype_, op);
   }
-  std::vector<at::Tensor> inputs(int64_t count, ReduceOp op = ReduceOp::kSum) const {
+  std::vector<at::Tensor> inputs(int64_t count) const {
     std::vector<at::Tensor> all;
-    for (int r = 0; r < size(); ++r) all.push_back(input(r, count, op));
+    for (int r = 0; r < size(); ++r) all.push_back(input(r, count));
     return all;
+  }
+  at::Tensor result(int64_t count, ReduceOp op) const {
+    return exact_result(size(), count, dtype_, op);
   }
   // The same values in memory with gaps.
   static at::Tensor strided(const at::Tensor& tensor) {
@@ -94,7 +97,7 @@ class Suite {
       const auto op = static_cast<ReduceOp>(i);
       if (!is_valid_reduction(op, dtype_)) continue;
       const std::string name = std::string(" ") + to_string(op);
-      const at::Tensor expected = exact_reduction(inputs(size_, op), op);
+      const at::Tensor expected = result(size_, op);
       const at::Tensor mine = input(rank(), size_, op);
 
       at::Tensor t = mine.clone();
@@ -117,7 +120,7 @@ class Suite {
         expect(t, rank() == root ? expected : mine, "reduce root " + std::to_string(root) + name);
       }
       const at::Tensor whole = input(rank(), size_ * size(), op);
-      const at::Tensor sums = exact_reduction(inputs(size_ * size(), op), op);
+      const at::Tensor sums = result(size_ * size(), op);
       expect(comm_.reduce_scatter(whole, op), sums.narrow(0, rank() * size_, size_),
              "reduce_scatter" + name);
     }
@@ -187,7 +190,7 @@ class Suite {
     own_part.copy_(mine);
     comm_.iall_gatherv(all_parts, own_part, counts).wait();
     expect(all_parts, together, "iall_gatherv in place");
-    const at::Tensor sums = exact_reduction(inputs(total), ReduceOp::kSum);
+    const at::Tensor sums = result(total, ReduceOp::kSum);
     expect(comm_.reduce_scatterv(input(rank(), total), counts),
            sums.narrow(0, begin, counts[rank()]), "reduce_scatterv");
 

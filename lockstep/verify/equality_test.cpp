@@ -11,11 +11,14 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
+// So that an optimizer's state takes part in two of them; lockstep verify --matrix takes 20.
+constexpr int64_t kSteps = 3;
+
 // All there is, in float64.
 TEST(EqualityMatrix, EveryProductIsOneProcess) {
   size_t compared = 0;
-  // lockstep verify --matrix takes 20 steps.
-  const auto cells = run_matrix(equality_models(), equality_products(), {.training = {.steps = 4}});
+  const auto cells =
+      run_matrix(equality_models(), equality_products(), {.training = {.steps = kSteps}});
   for (const EqualityCell& cell : cells) {
     if (!cell.refused.empty()) {
       EXPECT_THAT(cell.refused,
@@ -61,8 +64,9 @@ TEST(EqualityMatrix, InFloat32ItRepeatsBitForBit) {
   how.zero = 1;
   how.schedule = "zb-h1";
   how.divides_rows = true;
-  const auto cells = run_matrix({equality_models().front()}, {{how, 8}},
-                                {.training = {.dtype = at::kFloat, .adam = false}, .repeat = true});
+  const auto cells = run_matrix(
+      {equality_models().front()}, {{how, 8}},
+      {.training = {.steps = kSteps, .dtype = at::kFloat, .adam = false}, .repeat = true});
   EXPECT_TRUE(*cells[0].repeats);
   EXPECT_TRUE(cells[0].holds(default_tolerance(at::kFloat))) << cells[0].result.most();
 }

@@ -4,8 +4,8 @@ usage: run_ctest.py BUILD_FOLDER COMMAND...      (ctest with its arguments, --ou
 
 Of a failed program only the failed cases are shown: somebody who reads the first failure of a long run, or only the part of a log
 around it, sees why. A case with processes or deadlines, which another load on the machine can break (BESIDE and ALONE in test_results.py), is run
-once more by itself; that it passed then is kept and reported, never silently. More than five such cases are no accident and are not
-tried. Exit status 0 if nothing failed, or every failure passed at its second try.
+once more by itself, and so is a whole test in Python of that kind; that it passed then is kept and reported, never silently. More than
+five of them are no accident and are not tried. Exit status 0 if nothing failed, or every failure passed at its second try.
 """
 import json
 import os
@@ -13,11 +13,13 @@ import re
 import subprocess
 import sys
 
-from test_results import ALONE, BESIDE, count, program_of, read_results, second_tries
+from test_results import ALONE, BESIDE, count, program_of, read_results, second_tries, without_part
 
+COSTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_costs.txt")
 LINES = 120  # of a case's own output, from its end
 MOST = 5
-SECONDS = 180
+SECONDS = 180  # for a case's second try
+SECONDS_OF_A_TEST = 300
 # ctest's own lines: a test starts; a test has ended, well or not; the closing lines.
 STARTS = re.compile(r"^ +Start +\d+: ")
 ENDED = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(.*)$")
@@ -32,22 +34,50 @@ def show(label, lines):
     print(f"---- end of {label}", flush=True)
 
 
-def passes_alone(folder, label):
-    """Whether 'program: Suite.Case' passes by itself."""
-    test, case = label.split(": ", 1)
+def registered(folder):
+    """What ctest knows of the tests of a build folder: {name: {"command": [...], property: value}}."""
+    said = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          text=True, check=True).stdout
+    return {test["name"]: {"command": test.get("command", []), **{p["name"]: p["value"] for p in test.get("properties", [])}}
+            for test in json.loads(said)["tests"]}
+
+
+def passes_alone(folder, tests, wrapper, label):
+    """Whether 'program: Suite.Case', or a test that is no GoogleTest program, passes by itself, as ctest would start it."""
+    test, _, case = label.partition(": ")
+    known = next((known for name, known in tests.items() if without_part(name) == test), {"command": []})
+    command, seconds = known["command"], SECONDS_OF_A_TEST
+    variables = dict(variable.split("=", 1) for variable in known.get("ENVIRONMENT", []))
+    if case:
+        command, seconds = [os.path.join(folder, "bin", "tests", program_of(test)), f"--gtest_filter={case}"], SECONDS
+        # It is not one of the parts' cases now.
+        variables = {name: value for name, value in variables.items() if not name.startswith("GTEST_")}
     print(f"---- again, alone: {label}", flush=True)
-    command = [os.path.join(folder, "bin", "tests", program_of(test)), f"--gtest_filter={case}"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, errors="replace", timeout=SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.run([*wrapper, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              cwd=known.get("WORKING_DIRECTORY"), env={**os.environ, **variables}, text=True, errors="replace",
+                              timeout=seconds, check=False)
+    except (OSError, IndexError, subprocess.TimeoutExpired) as error:
         print(error, flush=True)
         return False
-    if done.returncode == 0 and re.search(r"^\[  PASSED  \] 1 test", done.stdout, re.MULTILINE):
+    if done.returncode == 0 and (not case or re.search(r"^\[  PASSED  \] 1 test", done.stdout, re.MULTILINE)):
         print("     passed", flush=True)
         return True
     show(label, done.stdout.splitlines())
     return False
+
+
+def know_costs(folder):
+    """A build folder in which no test has run yet has no costs, by which ctest begins with what takes longest: those of test_costs.txt."""
+    known = os.path.join(folder, "Testing", "Temporary", "CTestCostData.txt")
+    if os.path.exists(known):
+        return
+    with open(COSTS, encoding="utf-8") as f:
+        costs = [line.split() for line in f if not line.startswith("#")]
+    os.makedirs(os.path.dirname(known), exist_ok=True)
+    with open(known, "w", encoding="utf-8") as f:
+        f.writelines(f"{name} 1 {seconds}\n" for name, seconds in costs)
+        f.write("---\n")
 
 
 def echo(lines):
@@ -73,6 +103,9 @@ def echo(lines):
 
 def main():
     folder, *command = sys.argv[1:]
+    # Before, for it begins ctest's log anew.
+    tests = registered(os.path.abspath(folder))
+    know_costs(folder)
     with subprocess.Popen([*command, "--output-on-failure"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                           errors="replace") as ctest:
         echo(ctest.stdout)
@@ -80,7 +113,10 @@ def main():
         return 0
     labels = [label for result in read_results(folder) for label in result.failed]
     cases = [label for label in labels if ALONE.fullmatch(label) or BESIDE.fullmatch(label)]
-    again = [label for label in cases if passes_alone(folder, label)] if len(cases) <= MOST else []
+    again = []
+    if len(cases) <= MOST:
+        wrapper = command[:command.index("ctest")]
+        again = [label for label in cases if passes_alone(os.path.abspath(folder), tests, wrapper, label)]
     with open(second_tries(folder), "w", encoding="utf-8") as f:
         json.dump(again, f)
     return 0 if labels and len(again) == len(labels) else 1

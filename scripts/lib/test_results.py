@@ -109,10 +109,12 @@ def read_results(folder):
     return [count(name, outputs.get(name, []), outcome) for name, outcome in outcomes.items()]
 
 
-# Cases with deadlines that ctest runs beside others, whose load can break them: what they do alone counts.
-BESIDE = re.compile(r"(\w+_mp_waits|\w+_mp_test|(wire|store|trace|launch|comm|rpc|recover)_test): \S+")
+# Cases with deadlines that ctest runs beside others, whose load can break them: what they do alone counts. And tests in Python that
+# start ranks, which are no cases of a program but run, and run again, as a whole.
+BESIDE = re.compile(r"(\w+_mp_waits|\w+_mp_test|(wire|store|trace|launch|comm|rpc|recover)_test): \S+"
+                    r"|(example|oracle|python|schedulers)_(?!faults)\w+|methods|docs_commands|recovery_kills")
 # The same of those that it runs alone: what they did counts, but somebody who reads of a failure wants to know.
-ALONE = re.compile(r"\w+_mp_(alone|test_others): \S+")
+ALONE = re.compile(r"\w+_mp_(alone|test_others): \S+|python_faults")
 
 
 def without_part(test):

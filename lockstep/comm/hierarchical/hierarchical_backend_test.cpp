@@ -117,8 +117,11 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalOperations, ::testing::ValuesIn(host
                            return name;
                          });
 
+// What is compared when ranks are far apart are calls, which no carrier takes: a sanitizer sees all without one.
 TEST(HierarchicalBackend, AgreesWhereRanksAreFarApart) {
-  for (const char* carrier : {"", "gloo"}) {
+  std::vector<const char*> carriers{""};
+  if (!kSanitized) carriers.push_back("gloo");
+  for (const char* carrier : carriers) {
     testing::expect_apart(
         [&](const auto& fn) {
           run_hosts(

@@ -162,8 +162,8 @@ TEST(ExpertParallelLm, LossLogitsAndGradientsAreOneProcesss) {
   }
 }
 
-TEST(ExpertParallelLm, TwentyStepsEndWhereOneProcessEnds) {
-  constexpr int64_t kSteps = 20;
+TEST(ExpertParallelLm, ThreeStepsEndWhereOneProcessEnds) {
+  constexpr int64_t kSteps = 3;
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
   const torch::optim::AdamWOptions adam(1e-3);
   for (const Kind& kind : kKinds) {
@@ -200,7 +200,7 @@ TEST(ExpertParallelLm, EqualBitsEveryTime) {
         TransformerLm lm = expert_parallel_lm(start, comm, comm);
         const int64_t each = 4 / size;
         train<torch::optim::SGD>(
-            lm, torch::optim::SGDOptions(0.05), 5, [&] { average_over(lm, comm); },
+            lm, torch::optim::SGDOptions(0.05), 3, [&] { average_over(lm, comm); },
             each * comm.rank(), each);
         run[static_cast<size_t>(comm.rank())] = values_of(lm);
       });
@@ -390,7 +390,7 @@ TEST(ExpertParallelLm, WhatIsSentIsWhatTheorySays) {
 
 // Two Reducers average while backward goes on: one for each list.
 TEST(ExpertParallelLm, WithDataParallelismItIsOneProcess) {
-  constexpr int64_t kSteps = 5;
+  constexpr int64_t kSteps = 3;
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
   for (const Kind& kind : {Kind{1, 0}, Kind{2, 20}}) {
     TransformerLm start = made(small(kind)), one = made(small(kind));

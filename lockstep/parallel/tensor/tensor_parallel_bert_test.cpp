@@ -152,9 +152,9 @@ TEST(TensorParallelBert, LogitsAndGradientsAreTheWholes) {
   }
 }
 
-// Twenty steps with dropout, of which every mask is one process's. In float32 by SGD: Adam moves what is rounding alone.
+// Three steps with dropout, of which every mask is one process's. In float32 by SGD: Adam moves what is rounding alone.
 TEST(TensorParallelBert, FineTuningWithDropoutEndsWhereTheWholeEnds) {
-  constexpr int64_t kSteps = 20;
+  constexpr int64_t kSteps = 3;
   for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}}) {
     const auto train = [type = type](BertClassifier& model) {
       std::unique_ptr<torch::optim::Optimizer> optimizer;

@@ -145,8 +145,8 @@ void train(TransformerLm& lm, const Options& options, int64_t steps,
   }
 }
 
-TEST(TensorParallelLm, TwentyStepsEndWhereTheWholeEnds) {
-  constexpr int64_t kSteps = 20;
+TEST(TensorParallelLm, ThreeStepsEndWhereTheWholeEnds) {
+  constexpr int64_t kSteps = 3;
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
   const torch::optim::AdamWOptions adam(1e-3);
   for (const Kind& kind :
@@ -182,7 +182,7 @@ TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
       for (auto& run : runs) {
         testing::run_threads(size, [&](Communicator& comm) {
           TransformerLm lm = part_of(start, comm, kind);
-          train<torch::optim::SGD>(lm, sgd, 5);
+          train<torch::optim::SGD>(lm, sgd, 3);
           run[static_cast<size_t>(comm.rank())] = values_of(lm);
           const TensorParts parts = lm_tensor_parts(lm->config(), comm);
           const auto [ids, targets] = batch_of(7);
@@ -414,7 +414,7 @@ TEST(TensorParallelLm, LayersMayBeComputedAgain) {
 }
 
 TEST(TensorParallelLm, WithDataParallelismItIsOneProcess) {
-  constexpr int64_t kSteps = 5;
+  constexpr int64_t kSteps = 3;
   const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
   for (const bool averages : {false, true}) {
     TransformerLm start = made(small({2, averages})), one = made(small({2, averages}));
