@@ -5,7 +5,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kKept = size_t{1} << 20;  // of memory for what comes next
+constexpr size_t kKeptCapacity = size_t{1} << 20;  // of memory for what comes next
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void Outbox::written(size_t bytes) {
 
 void Outbox::clear() {
   text_.clear();
-  if (text_.capacity() > kKept) text_.shrink_to_fit();
+  if (text_.capacity() > kKeptCapacity) text_.shrink_to_fit();
   pieces_.clear();
   tensors_.clear();
   bytes_ = written_ = first_ = skip_ = 0;
