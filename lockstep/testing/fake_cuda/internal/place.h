@@ -1,0 +1,26 @@
+// Place: where in the program an operation was given to a device. Not a public header.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+namespace lockstep::testing::fake {
+
+struct Place {
+  std::string operation;           // "aten::mul.Tensor"
+  std::string where;               // "cuda:0, stream 3"
+  std::string node;                // of the backward that it is part of, or empty
+  std::array<void*, 3> callers{};  // of the program itself, from the inside out; nullptr: no more
+};
+
+using PlacePtr = std::shared_ptr<const Place>;
+
+// `callers`: whether to look at the stack of the calling thread for them.
+PlacePtr make_place(std::string operation, std::string where, std::string node, bool callers);
+
+// "aten::mul.Tensor on cuda:0, stream 3, in MulBackward0, called from main() at train.cpp:12". Asks
+// addr2line for names and lines, which takes its time, and gives addresses where there is none.
+std::string describe(const Place& place);
+
+}  // namespace lockstep::testing::fake
