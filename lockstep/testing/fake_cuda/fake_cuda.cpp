@@ -123,8 +123,7 @@ FakeCuda& FakeCuda::install(const FakeCudaOptions& options) {
       throw InvalidArgument("FakeCuda is installed already, with other options");
     return *installed;
   }
-  const auto cuda = static_cast<size_t>(c10::DeviceType::CUDA);
-  if (c10::impl::device_guard_impl_registry[cuda].load() != nullptr || !fake::hooks_are_ours())
+  if (!possible())
     throw InvalidArgument(
         "FakeCuda plays CUDA in a CPU build of libtorch, and this program is linked with a CUDA "
         "build");
@@ -136,6 +135,12 @@ FakeCuda& FakeCuda::install(const FakeCudaOptions& options) {
   fake::load_libraries();
   installed = new FakeCuda;
   return *installed;
+}
+
+bool FakeCuda::possible() {
+  const auto cuda = static_cast<size_t>(c10::DeviceType::CUDA);
+  const bool guarded = c10::impl::device_guard_impl_registry[cuda].load() != nullptr;
+  return fake::hooks_are_ours() && guarded == (fake::the_machine != nullptr);
 }
 
 const FakeCudaOptions& FakeCuda::options() const {

@@ -93,6 +93,8 @@ class FakeCuda {
   // (autograd counts the devices then). Throws InvalidArgument in a CUDA build of libtorch, and
   // where the options make no sense.
   static FakeCuda& install(const FakeCudaOptions& options = {});
+  // Whether this program's libtorch has no CUDA of its own.
+  static bool possible();
 
   const FakeCudaOptions& options() const;
 

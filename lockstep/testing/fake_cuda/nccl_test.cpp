@@ -3,10 +3,20 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <barrier>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/nccl/nccl_library.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/gtest_suite.h"
@@ -45,6 +55,81 @@ TEST_F(NcclOnFakeCuda, CollectivesGiveTheirValues) {
     EXPECT_EQ(traded[0].item<double>(), 1);
     EXPECT_EQ(traded[1].item<double>(), 2);
   });
+}
+
+// NCCL's own functions, two ranks that are threads. `fn` has a communicator and a stream.
+void on_two_ranks(const nccl::Library& library,
+                  const std::function<void(int rank, nccl::Comm& comm, nccl::Stream stream)>& fn) {
+  nccl::UniqueId id{};
+  ASSERT_EQ(library.call.get_unique_id(&id), nccl::kSuccess);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const c10::DeviceGuard guard({at::kCUDA, static_cast<at::DeviceIndex>(rank)});
+      nccl::Comm comm = nullptr;
+      nccl::Stream stream = nullptr;
+      nccl::Config config;
+      config.blocking = 1;
+      ASSERT_EQ(library.call.comm_init_rank_config(&comm, 2, id, rank, &config), nccl::kSuccess);
+      ASSERT_EQ(library.cuda.stream_create_with_flags(&stream, nccl::kNonBlocking), 0);
+      fn(rank, comm, stream);
+      if (comm != nullptr) library.call.comm_abort(comm);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(NcclOnFakeCuda, AMissingWaitBeforeACollectiveIsFound) {
+  const nccl::Library library;
+  on_two_ranks(library, [&](int, nccl::Comm& comm, nccl::Stream stream) {
+    const at::Tensor value = at::full({4}, 1.0, at::kCUDA);
+    void* data = value.mutable_data_ptr();
+    // Nobody has told the stream to come after what fills the tensor.
+    EXPECT_EQ(library.call.all_reduce(data, data, 4, nccl::kFloat32, nccl::kSum, comm, stream),
+              nccl::kSuccess);
+    torch::cuda::synchronize();
+    EXPECT_EQ(value.sum().item<double>(), 8) << "luck";
+  });
+  const std::vector<Race> races = cuda.take_races();
+  ASSERT_EQ(races.size(), 2u) << "one on each device";
+  EXPECT_EQ(races[0].later.find("ncclAllReduce on cuda:"), 0u) << races[0].later;
+  EXPECT_EQ(races[0].earlier.find("aten::fill_"), 0u) << races[0].earlier;
+}
+
+// What engine nccl has a stream for each direction for.
+TEST_F(NcclOnFakeCuda, AReceiveThatWaitsKeepsWhatIsBehindItOnItsStream) {
+  const nccl::Library library;
+  std::barrier both(2);
+  on_two_ranks(library, [&](int rank, nccl::Comm& comm, nccl::Stream stream) {
+    const at::Tensor out = at::zeros({4}, at::kCUDA);
+    const at::Tensor in = at::zeros({4}, at::kCUDA);
+    torch::cuda::synchronize();
+    library.call.recv(in.mutable_data_ptr(), 4, nccl::kFloat32, 1 - rank, comm, stream);
+    library.call.send(out.const_data_ptr(), 4, nccl::kFloat32, 1 - rank, comm, stream);
+    both.arrive_and_wait();
+    c10::Event done(c10::DeviceType::CUDA);
+    done.record(nccl::as_stream(stream, in.device()));
+    for (int look = 0; look < 20; ++look) {
+      EXPECT_FALSE(done.query());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    both.arrive_and_wait();
+    library.call.comm_abort(std::exchange(comm, nullptr));
+  });
+}
+
+TEST_F(NcclOnFakeCuda, TwoRanksOfADeviceAreRefused) {
+  const nccl::Library library;
+  nccl::UniqueId id{};
+  library.call.get_unique_id(&id);
+  nccl::Comm first = nullptr, second = nullptr;
+  nccl::Config config;
+  EXPECT_EQ(library.call.comm_init_rank_config(&first, 2, id, 0, &config), nccl::kInProgress);
+  EXPECT_STREQ(
+      library.call.error_string(library.call.comm_init_rank_config(&second, 2, id, 1, &config)),
+      "invalid usage: Duplicate GPU detected, or another call that NCCL refuses");
+  library.call.comm_abort(first);
+  library.call.comm_abort(second);
 }
 
 TEST_F(NcclOnFakeCuda, TheOperationSuite) {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 
@@ -170,6 +172,22 @@ TEST_F(Races, MemoryThatIsFreedInUseIsFound) {
   order(side, main);
   a.reset();
   torch::ones({4}, at::kCUDA);
+}
+
+// Kernels of several threads have the same memory open at once.
+TEST_F(Races, ThreadsReadTheSameTensor) {
+  const at::Tensor shared = torch::ones({1000}, at::kCUDA);
+  guard().synchronizeDevice(0);
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const c10::StreamGuard on(fresh());
+      for (int i = 0; i < 50; ++i) right += (shared + t).sum().item<float>() == 1000 * (1 + t);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 200);
 }
 
 TEST_F(Races, CopiesBetweenDevicesWaitForBoth) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -20,6 +21,7 @@ namespace lockstep::testing::fake {
 namespace {
 
 constexpr int kFrames = 96;
+constexpr size_t kCallers = 3;  // that a report names
 
 // Where the program itself lies in memory, without its libraries.
 struct Program {
@@ -53,6 +55,27 @@ const Program& program() {
   return the;
 }
 
+// The text without the arguments of functions, which are long and seldom needed.
+std::string without_arguments(const std::string& text) {
+  constexpr std::string_view kNameless = "(anonymous namespace)";
+  std::string result;
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (depth == 0 && std::string_view(text).substr(i).starts_with(kNameless)) {
+      result += kNameless;
+      i += kNameless.size() - 1;
+      continue;
+    }
+    if (text[i] == '(' && depth++ == 0) result += "()";
+    if (text[i] == ')') {
+      depth = std::max(depth - 1, 0);
+    } else if (depth == 0) {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
 // What addr2line says of an address of the program: "function at file:line".
 std::optional<std::string> ask_addr2line(uintptr_t address) {
   std::ostringstream hex;
@@ -75,10 +98,19 @@ std::optional<std::string> ask_addr2line(uintptr_t address) {
     return std::nullopt;
   }
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (text.ends_with(":?")) text.resize(text.rfind(" at "));  // compiled without lines
+  // Compiled without lines.
+  if (const size_t at = text.rfind(" at "); at != std::string::npos && text.ends_with("?"))
+    text.resize(at);
   if (const size_t at = text.find(" (discriminator"); at != std::string::npos) text.resize(at);
   if (text.empty() || text == "??") return std::nullopt;
-  return text;
+  return without_arguments(text);
+}
+
+// Functions of headers that the program was compiled with: they say nothing of it.
+bool is_wrapper(const std::string& name) {
+  for (const char* library : {"at::", "c10::", "std::", "torch::"})
+    if (name.starts_with(library)) return true;
+  return false;
 }
 
 // The call that returns to this address.
@@ -119,12 +151,14 @@ PlacePtr make_place(std::string operation, std::string where, std::string node, 
 std::string describe(const Place& place) {
   std::string text = place.operation + " on " + place.where;
   if (!place.node.empty()) text += ", in " + place.node;
-  const char* separator = ", called from ";
+  std::vector<std::string> callers;
   for (void* caller : place.callers) {
-    if (caller == nullptr) break;
-    text += separator + caller_text(caller);
-    separator = " < ";
+    if (caller == nullptr || callers.size() == kCallers) break;
+    std::string name = caller_text(caller);
+    if (!is_wrapper(name)) callers.push_back(std::move(name));
   }
+  for (size_t i = 0; i < callers.size(); ++i)
+    text += (i == 0 ? ", called from " : " < ") + callers[i];
   return text;
 }
 

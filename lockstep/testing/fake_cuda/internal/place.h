@@ -8,10 +8,10 @@
 namespace lockstep::testing::fake {
 
 struct Place {
-  std::string operation;           // "aten::mul.Tensor"
-  std::string where;               // "cuda:0, stream 3"
-  std::string node;                // of the backward that it is part of, or empty
-  std::array<void*, 3> callers{};  // of the program itself, from the inside out; nullptr: no more
+  std::string operation;            // "aten::mul.Tensor"
+  std::string where;                // "cuda:0, stream 3"
+  std::string node;                 // of the backward that it is part of, or empty
+  std::array<void*, 12> callers{};  // in the program itself, from the inside out; nullptr: no more
 };
 
 using PlacePtr = std::shared_ptr<const Place>;
