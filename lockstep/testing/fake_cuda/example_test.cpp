@@ -2,6 +2,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -35,6 +36,7 @@ TEST(FakeCudaExample, AMissingWaitIsSeen) {
   const c10::StreamGuard on_side(device.getStreamFromGlobalPool(batch.device()));
   batch.mul_(2);  // the stream has not waited for what makes the batch
   EXPECT_EQ(cuda.take_races().size(), 1u);
+  torch::cuda::synchronize();  // so that the memory may be given back
 }
 
 }  // namespace

@@ -173,6 +173,9 @@ FakeCudaCounts Counting::counts() const {
 
 std::vector<std::string> Counting::stop_places() const {
   const std::vector<fake::StopPlace> stops = scope_->host->stops();
+  std::vector<fake::PlacePtr> places;
+  for (const fake::StopPlace& stop : stops) places.push_back(stop.place);
+  fake::prepare_to_describe(places);
   std::vector<std::string> result;
   for (size_t i = scope_->stops_before; i < stops.size(); ++i)
     result.push_back(std::string(name(stops[i].cause)) + " in " + fake::describe(*stops[i].place));

@@ -35,8 +35,8 @@ struct FakeCudaOptions {
   int devices = 2;
   int64_t memory_bytes = int64_t{4} << 30;  // of each device; more is out of memory
   HostAccess host_access = HostAccess::kEnd;
-  // Look at the stack at every operation, so that reports name the program's functions and lines:
-  // some microseconds each.
+  // Look at the stack at every operation, so that reports name the program's functions, and lines
+  // where it was compiled with them (-g1): some microseconds each.
   bool callers = true;
 };
 

@@ -33,6 +33,9 @@ std::vector<Race> RaceLog::take() {
     found.swap(found_);
     known_.clear();
   }
+  std::vector<PlacePtr> places;
+  for (const Found& one : found) places.insert(places.end(), {one.earlier, one.later, one.made});
+  prepare_to_describe(places);
   std::vector<Race> races;
   const auto text = [](const PlacePtr& place) { return place ? describe(*place) : std::string(); };
   for (const Found& one : found)

@@ -4,6 +4,8 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep::testing::fake {
 
@@ -19,8 +21,9 @@ using PlacePtr = std::shared_ptr<const Place>;
 // `callers`: whether to look at the stack of the calling thread for them.
 PlacePtr make_place(std::string operation, std::string where, std::string node, bool callers);
 
-// "aten::mul.Tensor on cuda:0, stream 3, in MulBackward0, called from main() at train.cpp:12". Asks
-// addr2line for names and lines, which takes its time, and gives addresses where there is none.
+// "aten::mul.Tensor on cuda:0, stream 3, in MulBackward0, called from main at train.cpp:12".
 std::string describe(const Place& place);
+// Makes describe() of these quick: the callers of all are looked up at once.
+void prepare_to_describe(const std::vector<PlacePtr>& places);
 
 }  // namespace lockstep::testing::fake
