@@ -14,6 +14,7 @@ namespace {
 
 TEST(FakeCudaExample, AStepStopsNoHostAndHasNoRace) {
   FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  torch::cuda::synchronize();  // what other tests have left behind
   cuda.take_races();
   torch::nn::Linear model(4, 2);
   model->to(torch::kCUDA);
@@ -30,6 +31,7 @@ TEST(FakeCudaExample, AStepStopsNoHostAndHasNoRace) {
 
 TEST(FakeCudaExample, AMissingWaitIsSeen) {
   FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  torch::cuda::synchronize();  // what other tests have left behind
   cuda.take_races();
   const at::Tensor batch = torch::ones({8}, torch::kCUDA);
   const c10::impl::VirtualGuardImpl device(c10::DeviceType::CUDA);

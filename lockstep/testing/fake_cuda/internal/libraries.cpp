@@ -10,27 +10,12 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
-#include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/nccl.h"
-#include "lockstep/testing/fake_cuda/internal/runtime_tables.h"
+#include "lockstep/testing/fake_cuda/internal/runtime.h"
 #include "lockstep/testing/fake_cuda/shims/embedded.h"
 
 namespace lockstep::testing::fake {
 namespace {
-
-constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
-
-const RuntimeTable kRuntime{
-    .stream_create =
-        [](void** stream) {
-          // Named by an address, as CUDA's are; it stays, since clocks remember the stream.
-          auto* name = new int64_t;
-          machine().timeline.add_stream(current_device(), reinterpret_cast<int64_t>(name));
-          *stream = name;
-          return 0;
-        },
-    .stream_destroy = [](void* stream) { return stream != nullptr ? 0 : kInvalidValue; },
-};
 
 // The file is to stay open until all are loaded: dlopen takes one path for one library.
 UniqueFd load(const char* name, std::string_view bytes, const char* table_name, const void* table) {
@@ -55,7 +40,8 @@ UniqueFd load(const char* name, std::string_view bytes, const char* table_name, 
 }  // namespace
 
 void load_libraries() {
-  const UniqueFd cudart = load("libcudart.so.13", cudart_file(), "lockstep_fake_cudart", &kRuntime);
+  const UniqueFd cudart =
+      load("libcudart.so.13", cudart_file(), "lockstep_fake_cudart", &runtime_table());
   const UniqueFd nccl = load("libnccl.so.2", nccl_file(), "lockstep_fake_nccl", &nccl_table());
 }
 

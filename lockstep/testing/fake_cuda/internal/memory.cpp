@@ -1,10 +1,13 @@
 #include "lockstep/testing/fake_cuda/internal/memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -23,17 +26,27 @@ size_t whole_pages(size_t bytes) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(int devices, size_t bytes_each)
-    : bytes_each_(whole_pages(bytes_each)), devices_(static_cast<size_t>(devices)) {
+    : file_(::memfd_create("the memory of FakeCuda's devices", MFD_CLOEXEC)),
+      bytes_each_(whole_pages(bytes_each)) {
   const size_t addresses = bytes_each_ * kAddressesPerByte;
-  bytes_ = addresses * devices_.size();
-  void* region =
-      ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  bytes_ = addresses * static_cast<size_t>(devices);
+  void* region = MAP_FAILED;
+  if (file_.get() >= 0 && ::ftruncate(file_.get(), static_cast<off_t>(bytes_)) == 0)
+    region = ::mmap(nullptr, bytes_, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file_.get(), 0);
   if (region == MAP_FAILED)
     throw system_error("FakeCuda: no addresses for " + std::to_string(devices) + " devices of " +
                            std::to_string(bytes_each) + " bytes",
                        errno);
   base_ = static_cast<std::byte*>(region);
-  for (size_t d = 0; d < devices_.size(); ++d) devices_[d].free[d * addresses] = addresses;
+  for (size_t d = 0; d < static_cast<size_t>(devices); ++d)
+    devices_.push_back({.addresses = AddressRanges(d * addresses, addresses)});
+}
+
+Block* DeviceMemory::add_block(Block block) {
+  auto owned = std::make_unique<Block>(std::move(block));
+  Block* result = owned.get();
+  blocks_.emplace(result->data, std::move(owned));
+  return result;
 }
 
 Block* DeviceMemory::allocate(int device, size_t bytes, int home, PlacePtr made) {
@@ -41,31 +54,41 @@ Block* DeviceMemory::allocate(int device, size_t bytes, int home, PlacePtr made)
   const MutexLock lock(mutex_);
   Device& d = devices_[static_cast<size_t>(device)];
   if (d.used + bytes > bytes_each_) return nullptr;
-  const auto fits = [&](const auto& piece) { return piece.second >= bytes; };
-  auto it = std::find_if(d.free.lower_bound(d.next), d.free.end(), fits);
-  if (it == d.free.end()) it = std::find_if(d.free.begin(), d.free.end(), fits);
-  if (it == d.free.end()) return nullptr;
-  const size_t offset = it->first;
-  const size_t rest = it->second - bytes;
-  d.free.erase(it);
-  if (rest > 0) d.free[offset + bytes] = rest;
-  d.next = offset + bytes;
+  const std::optional<size_t> offset = d.addresses.take(bytes);
+  if (!offset) return nullptr;
   d.used += bytes;
   d.peak = std::max(d.peak, d.used);
+  Block block;
+  block.data = base_ + *offset;
+  block.bytes = bytes;
+  block.device = device;
+  block.home = home;
+  block.made = std::move(made);
+  LOCKSTEP_CHECK(::mprotect(block.data, bytes, PROT_READ | PROT_WRITE) == 0, "pages can be opened");
+  std::memset(block.data, 0xff, bytes);
+  LOCKSTEP_CHECK(::mprotect(block.data, bytes, PROT_NONE) == 0, "pages can be closed");
+  return add_block(std::move(block));
+}
 
-  auto block = std::make_unique<Block>();
-  block->data = base_ + offset;
-  block->bytes = bytes;
-  block->device = device;
-  block->home = home;
-  block->made = std::move(made);
-  LOCKSTEP_CHECK(::mprotect(block->data, bytes, PROT_READ | PROT_WRITE) == 0,
-                 "pages can be opened");
-  std::memset(block->data, 0xff, bytes);
-  LOCKSTEP_CHECK(::mprotect(block->data, bytes, PROT_NONE) == 0, "pages can be closed");
-  Block* result = block.get();
-  blocks_.emplace(result->data, std::move(block));
-  return result;
+Block* DeviceMemory::adopt(int device, int file, size_t offset, size_t bytes, int home,
+                           PlacePtr made) {
+  const MutexLock lock(mutex_);
+  AddressRanges& addresses = devices_[static_cast<size_t>(device)].addresses;
+  const std::optional<size_t> own = addresses.take(bytes);
+  if (!own) return nullptr;
+  Block block;
+  block.data = base_ + *own;
+  if (::mmap(block.data, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file,
+             static_cast<off_t>(offset)) == MAP_FAILED) {
+    addresses.give(*own, bytes);
+    return nullptr;
+  }
+  block.bytes = bytes;
+  block.device = device;
+  block.home = home;
+  block.made = std::move(made);
+  block.foreign = true;
+  return add_block(std::move(block));
 }
 
 void DeviceMemory::free(Block* block, const VectorClock& home_clock) noexcept {
@@ -75,27 +98,17 @@ void DeviceMemory::free(Block* block, const VectorClock& home_clock) noexcept {
                                     use.stamp.stream) != block->recorded.end();
     if (!recorded) freed_.emplace(block->home, FreedInUse{std::move(use), block->made});
   }
-  ::mprotect(block->data, block->bytes, PROT_NONE);
-  ::madvise(block->data, block->bytes, MADV_DONTNEED);
+  const auto offset = static_cast<off_t>(offset_of(*block));
+  const auto bytes = static_cast<off_t>(block->bytes);
   Device& d = devices_[static_cast<size_t>(block->device)];
-  d.used -= block->bytes;
-  // Joined with what is free beside it.
-  auto offset = static_cast<size_t>(block->data - base_);
-  size_t bytes = block->bytes;
-  auto after = d.free.lower_bound(offset);
-  if (after != d.free.end() && after->first == offset + bytes) {
-    bytes += after->second;
-    after = d.free.erase(after);
+  if (block->foreign) {
+    ::mmap(block->data, block->bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file_.get(), offset);
+  } else {
+    ::mprotect(block->data, block->bytes, PROT_NONE);
+    ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+    d.used -= block->bytes;
   }
-  if (after != d.free.begin()) {
-    const auto before = std::prev(after);
-    if (before->first + before->second == offset) {
-      offset = before->first;
-      bytes += before->second;
-      d.free.erase(before);
-    }
-  }
-  d.free[offset] = bytes;
+  d.addresses.give(static_cast<size_t>(offset), block->bytes);
   blocks_.erase(block->data);
 }
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "lockstep/core/mutex.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/testing/fake_cuda/internal/address_ranges.h"
 #include "lockstep/testing/fake_cuda/internal/clock.h"
 #include "lockstep/testing/fake_cuda/internal/history.h"
 #include "lockstep/testing/fake_cuda/internal/place.h"
@@ -24,6 +26,7 @@ struct Block {
   int device = 0;
   int home = 0;  // the stream that was current when it was made
   PlacePtr made;
+  bool foreign = false;  // another process's
   // Of DeviceMemory alone:
   int opened = 0;
   std::vector<int> recorded;  // streams it was recorded on
@@ -48,6 +51,12 @@ class DeviceMemory {
   // full.
   Block* allocate(int device, size_t bytes, int home, PlacePtr made);
   void free(Block* block, const VectorClock& home_clock) noexcept;
+  // Memory of another process, `bytes` (whole pages) of its file from `offset` on, as a block of
+  // this device; to be given back by free(). Nullptr where it cannot be had.
+  Block* adopt(int device, int file, size_t offset, size_t bytes, int home, PlacePtr made);
+  // Where another process finds the memory that lies here.
+  int file() const { return file_.get(); }
+  size_t offset_of(const Block& block) const { return static_cast<size_t>(block.data - base_); }
   // What memory of this stream is handed out again by allocate() although a use of it is not over
   // by `home_clock`; each once.
   std::vector<FreedInUse> reused(int home, const VectorClock& home_clock);
@@ -79,13 +88,15 @@ class DeviceMemory {
   void open_locked(Block& block) LOCKSTEP_REQUIRES(mutex_);
   void close_locked(Block& block) noexcept LOCKSTEP_REQUIRES(mutex_);
 
+  Block* add_block(Block block) LOCKSTEP_REQUIRES(mutex_);
+
   struct Device {
-    std::map<size_t, size_t> free;  // pages: bytes by offset from base_
-    size_t next = 0;                // where to look first, so that addresses come back late
+    AddressRanges addresses;  // from base_ on
     size_t used = 0;
     size_t peak = 0;
   };
 
+  UniqueFd file_;  // that the memory is of
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;
   size_t bytes_each_ = 0;

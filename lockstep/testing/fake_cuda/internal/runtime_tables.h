@@ -32,9 +32,31 @@ enum NcclOperation : int {
   kNcclRecv,
 };
 
+// cudaIpcMemHandle_t and cudaIpcEventHandle_t.
+struct IpcHandle {
+  char bytes[64];
+};
+
 struct RuntimeTable {
+  int (*device_count)(int* count);
+  int (*get_device)(int* device);
+  int (*set_device)(int device);
   int (*stream_create)(void** stream);
   int (*stream_destroy)(void* stream);
+  int (*stream_wait)(void* stream, void* event);
+  int (*allocate)(void** data, size_t bytes);
+  int (*free)(void* data);
+  int (*copy)(void* to, const void* from, size_t bytes, void* stream);
+  int (*export_memory)(IpcHandle* handle, void* data);
+  int (*open_memory)(void** data, const IpcHandle& handle);
+  int (*close_memory)(void* data);
+  int (*event_create)(void** event, bool shared);
+  int (*event_destroy)(void* event);
+  int (*event_record)(void* event, void* stream);
+  int (*event_query)(void* event);
+  int (*event_synchronize)(void* event);
+  int (*export_event)(IpcHandle* handle, void* event);
+  int (*open_event)(void** event, const IpcHandle& handle);
 };
 
 }  // namespace lockstep::testing::fake
