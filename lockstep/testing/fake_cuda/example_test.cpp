@@ -13,7 +13,7 @@ namespace lockstep::testing {
 namespace {
 
 TEST(FakeCudaExample, AStepStopsNoHostAndHasNoRace) {
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
   torch::cuda::synchronize();  // what other tests have left behind
   cuda.take_races();
   torch::nn::Linear model(4, 2);
@@ -30,7 +30,7 @@ TEST(FakeCudaExample, AStepStopsNoHostAndHasNoRace) {
 }
 
 TEST(FakeCudaExample, AMissingWaitIsSeen) {
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
   torch::cuda::synchronize();  // what other tests have left behind
   cuda.take_races();
   const at::Tensor batch = torch::ones({8}, torch::kCUDA);

@@ -20,14 +20,14 @@ class FakeCudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     // What the test before has left unordered.
-    for (const int device : {0, 1}) torch::cuda::synchronize(device);
+    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
     cuda.take_races();
   }
   void TearDown() override {
     for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
   }
 
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 // The same bytes, wherever they are.
@@ -48,16 +48,16 @@ void expect_as_on_cpu(const std::function<at::Tensor(at::Device)>& work) {
 
 TEST_F(FakeCudaTest, LibtorchSeesTheDevices) {
   EXPECT_TRUE(torch::cuda::is_available());
-  EXPECT_EQ(torch::cuda::device_count(), 2);
+  EXPECT_EQ(torch::cuda::device_count(), 3);
   const at::Tensor a = torch::ones({2, 3}, at::Device(at::kCUDA, 1));
   EXPECT_EQ(a.device().str(), "cuda:1");
   EXPECT_EQ((a + a).device().str(), "cuda:1");
-  EXPECT_THROW(torch::ones({2}, at::Device(at::kCUDA, 2)), c10::Error);
+  EXPECT_THROW(torch::ones({2}, at::Device(at::kCUDA, 3)), c10::Error);
 }
 
 TEST_F(FakeCudaTest, OtherOptionsAreRefused) {
-  EXPECT_EQ(&FakeCuda::install({.devices = 2}), &cuda);
-  EXPECT_THROW(FakeCuda::install({.devices = 3}), InvalidArgument);
+  EXPECT_EQ(&FakeCuda::install({.devices = 3}), &cuda);
+  EXPECT_THROW(FakeCuda::install({.devices = 2}), InvalidArgument);
   EXPECT_THROW(FakeCuda::install({.devices = 0}), InvalidArgument);
 }
 

@@ -29,14 +29,14 @@ namespace {
 class MethodsOnFakeCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const int device : {0, 1}) torch::cuda::synchronize(device);
+    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
     cuda.take_races();
   }
   void TearDown() override {
     for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
   }
 
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 struct TwoLayersImpl : torch::nn::Cloneable<TwoLayersImpl> {

@@ -71,7 +71,7 @@ class ModelsOnFakeCuda : public ::testing::Test {
     }
   }
 
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 TEST_F(ModelsOnFakeCuda, TransformerLm) {

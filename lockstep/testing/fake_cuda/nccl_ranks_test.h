@@ -46,7 +46,8 @@ class NcclGroups final : public GroupMaker {
 
 // fn(comm) on each rank, its device the current one. What a rank throws is a failure of the test.
 template <typename Run>
-void run_on_nccl(int size, const Run& fn) {
+void run_on_nccl(int size, const Run& fn,
+                 std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
   const auto store = std::make_shared<HashStore>();
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);
@@ -60,7 +61,7 @@ void run_on_nccl(int size, const Run& fn) {
             GroupOrigin{.maker = groups, .name = "all", .members = members});
         Communicator comm(
             groups->make("all", place, members, Deadline::after(std::chrono::seconds(60))), place,
-            {.timeout = std::chrono::seconds(60), .origin = std::move(origin)});
+            {.timeout = timeout, .origin = std::move(origin)});
         const c10::DeviceGuard guard(comm.device());
         try {
           fn(comm);

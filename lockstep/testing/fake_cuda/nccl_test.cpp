@@ -19,6 +19,7 @@
 #include "lockstep/comm/nccl/nccl_library.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
+#include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_suite.h"
 
 namespace lockstep::testing {
@@ -27,14 +28,14 @@ namespace {
 class NcclOnFakeCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const int device : {0, 1}) torch::cuda::synchronize(device);
+    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
     cuda.take_races();
   }
   void TearDown() override {
     for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
   }
 
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 TEST_F(NcclOnFakeCuda, CollectivesGiveTheirValues) {
@@ -140,6 +141,22 @@ TEST_F(NcclOnFakeCuda, TheOperationSuite) {
                                      .long_bytes = 3000,
                                      .every_root = false};
                });
+}
+
+// The faults that threads can have.
+TEST_F(NcclOnFakeCuda, EveryRankGetsTheRightErrorInTime) {
+  int tried = 0;
+  for (const Fault& fault : all_faults()) {
+    if (fault.needs_process) continue;
+    ++tried;
+    run_on_nccl(
+        kFaultSize,
+        [&](Communicator& comm) {
+          EXPECT_EQ(run_fault(comm, fault, {}), "") << fault.name << ", rank " << comm.rank();
+        },
+        fault_timeout(fault));
+  }
+  EXPECT_GE(tried, 10);
 }
 
 // The operation is late, and what follows it on the stream comes after it; the host does not wait.

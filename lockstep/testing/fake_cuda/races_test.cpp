@@ -21,7 +21,7 @@ class Races : public ::testing::Test {
  protected:
   void SetUp() override {
     // What the test before has left unordered.
-    for (const c10::DeviceIndex device : {0, 1}) guard().synchronizeDevice(device);
+    for (const c10::DeviceIndex device : {0, 1, 2}) guard().synchronizeDevice(device);
     cuda.take_races();
   }
   void TearDown() override {
@@ -48,7 +48,7 @@ class Races : public ::testing::Test {
     return races.empty() ? Race{} : races[0];
   }
 
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 TEST_F(Races, AMissingWaitIsFound) {

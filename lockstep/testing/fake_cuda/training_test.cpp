@@ -104,7 +104,7 @@ class TrainingOnFakeCuda : public ::testing::Test {
   Trained expect_as_on_cpu(const std::string& name, const Way& way, double tolerance = 1e-6,
                            const Ranks& on_ranks = over_local) {
     const Trained host = train(at::kCPU, way, over_local);
-    for (const int one : {0, 1}) torch::cuda::synchronize(one);
+    for (const int one : {0, 1, 2}) torch::cuda::synchronize(one);
     cuda.take_races();
     Trained device = train(at::kCUDA, way, on_ranks);
     for (const Race& race : cuda.take_races()) ADD_FAILURE() << name << ": " << race.text();
@@ -116,7 +116,7 @@ class TrainingOnFakeCuda : public ::testing::Test {
     return device;
   }
 
-  FakeCuda& cuda = FakeCuda::install({.devices = 2});
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 Step ddp_step(Communicator& comm, const SmallNet& model) {

@@ -80,6 +80,7 @@ struct NcclComm {
   std::map<int, uint64_t> sent, received;  // by peer
   std::set<int> called;                    // peers of messages
   std::list<Batch> pending;
+  VectorClock posted;  // all of its operations
 };
 
 // Calls between ncclGroupStart and ncclGroupEnd.
@@ -137,7 +138,7 @@ int Nccl::init(void** comm, int size, const NcclId& id, int rank, bool blocking)
   if (!clique) known = clique = std::make_shared<Clique>(size);
   NcclComm*& member = clique->members[static_cast<size_t>(rank)];
   if (member != nullptr) return kInvalidUsage;
-  member = new NcclComm{clique, rank, current_device(), 0, {}, {}, {}, {}};
+  member = new NcclComm{clique, rank, current_device(), 0, {}, {}, {}, {}, {}};
   comms_.insert(member);
   for (const NcclComm* other : clique->members)
     if (other != nullptr && other != member && other->device == member->device)
@@ -172,7 +173,9 @@ int Nccl::async_error(NcclComm* comm, int* result) {
 
 int Nccl::abort(NcclComm* comm) {
   const MutexLock lock(mutex_);
+  // It ends what runs, and returns when that has ended.
   for (const Batch& batch : comm->pending) machine().timeline.end_late(batch.moment.stamp);
+  machine().timeline.waited(comm->posted);
   comm->clique->members[static_cast<size_t>(comm->rank)] = nullptr;
   comms_.erase(comm);
   delete comm;
@@ -225,6 +228,7 @@ int Nccl::post(std::vector<Collected> calls) {
       part.number = part.op == kNcclSend ? ++comm->sent[part.peer] : ++comm->received[part.peer];
       comm->called.insert(part.peer);
     }
+    comm->posted.advance(batch.moment.stamp);
     comm->pending.push_back(std::move(batch));
     if (const int now = state(*comm); now != kDone) result = now;
     changed_.notify_all();
