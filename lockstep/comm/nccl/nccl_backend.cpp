@@ -196,7 +196,13 @@ class NcclBackend final : public Backend {
     MessageRequest(NcclBackend& backend, nccl::Link& link, std::shared_ptr<nccl::Message> message)
         : backend_(backend), link_(link), message_(std::move(message)) {}
 
-    bool poll() override { return submitted() && message_->done->query(); }
+    bool poll() override {
+      if (!submitted()) return false;
+      if (message_->done->query()) return true;
+      link_.advance();
+      link_.check();
+      return false;
+    }
 
     void wait(Deadline deadline) override {
       wait_until([this] { return poll(); }, message_->text, deadline);

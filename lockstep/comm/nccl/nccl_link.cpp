@@ -85,6 +85,7 @@ void NcclLink::advance() noexcept {
 void NcclLink::step() {
   if (state_ == State::kNew && !waiting_.empty() && meet()) state_ = State::kConnecting;
   if (state_ == State::kConnecting && settled()) state_ = State::kReady;
+  if (state_ == State::kReady && !settled()) return;  // or throws what has become of the other rank
   while (!waiting_.empty() && (state_ == State::kReady || state_ == State::kSubmitting)) {
     Message& message = *waiting_.front();
     if (state_ == State::kReady) submit(message);
