@@ -11,6 +11,16 @@ namespace {
 
 constexpr size_t kPinnedPage = 4096;
 
+// The piece that holds this byte, or nullptr.
+template <typename Pieces>
+auto* piece_at(Pieces& pieces, const void* data) {
+  const auto* byte = static_cast<const std::byte*>(data);
+  const auto it = std::find_if(pieces.begin(), pieces.end(), [&](const auto& piece) {
+    return byte >= piece.first && byte < piece.first + piece.second.bytes;
+  });
+  return it == pieces.end() ? nullptr : &*it;
+}
+
 }  // namespace
 
 void* PinnedMemory::allocate(size_t bytes) {
@@ -34,18 +44,6 @@ void PinnedMemory::free(void* data) noexcept {
   ::munmap(data, bytes);
 }
 
-const PinnedMemory::Pieces::value_type* PinnedMemory::find(const void* data) const {
-  const auto* byte = static_cast<const std::byte*>(data);
-  const auto it = std::find_if(pieces_.begin(), pieces_.end(), [&](const auto& piece) {
-    return byte >= piece.first && byte < piece.first + piece.second.bytes;
-  });
-  return it == pieces_.end() ? nullptr : &*it;
-}
-
-PinnedMemory::Pieces::value_type* PinnedMemory::find(const void* data) {
-  return const_cast<Pieces::value_type*>(std::as_const(*this).find(data));
-}
-
 void PinnedMemory::protect(const Pieces::value_type& piece) noexcept {
   const auto& [data, state] = piece;
   const bool written = std::any_of(state.copies.begin(), state.copies.end(),
@@ -60,12 +58,12 @@ void PinnedMemory::protect(const Pieces::value_type& piece) noexcept {
 
 bool PinnedMemory::holds(const void* data) const {
   const MutexLock lock(mutex_);
-  return find(data) != nullptr;
+  return piece_at(pieces_, data) != nullptr;
 }
 
 bool PinnedMemory::open(const void* data) {
   const MutexLock lock(mutex_);
-  auto* piece = find(data);
+  auto* piece = piece_at(pieces_, data);
   if (piece == nullptr) return false;
   ++piece->second.opened;
   protect(*piece);
@@ -74,7 +72,7 @@ bool PinnedMemory::open(const void* data) {
 
 void PinnedMemory::close(const void* data) noexcept {
   const MutexLock lock(mutex_);
-  auto* piece = find(data);
+  auto* piece = piece_at(pieces_, data);
   if (piece == nullptr) return;
   --piece->second.opened;
   protect(*piece);
@@ -82,7 +80,7 @@ void PinnedMemory::close(const void* data) noexcept {
 
 void PinnedMemory::copying(const void* data, const Stamp& stamp, PlacePtr place, bool to_it) {
   const MutexLock lock(mutex_);
-  if (auto* piece = find(data)) {
+  if (auto* piece = piece_at(pieces_, data)) {
     piece->second.copies.push_back({stamp, std::move(place), to_it});
     protect(*piece);
   }
@@ -98,7 +96,7 @@ void PinnedMemory::settle(const VectorClock& clock) noexcept {
 
 PlacePtr PinnedMemory::disturbed(const void* address, bool forget) {
   const MutexLock lock(mutex_);
-  auto* piece = find(address);
+  auto* piece = piece_at(pieces_, address);
   if (piece == nullptr || piece->second.copies.empty()) return nullptr;
   PlacePtr place = piece->second.copies.front().place;
   if (forget) {

@@ -46,8 +46,6 @@ class PinnedMemory {
   };
   using Pieces = std::map<std::byte*, Piece>;
 
-  const Pieces::value_type* find(const void* data) const LOCKSTEP_REQUIRES(mutex_);
-  Pieces::value_type* find(const void* data) LOCKSTEP_REQUIRES(mutex_);
   static void protect(const Pieces::value_type& piece) noexcept;
 
   mutable Mutex mutex_;
