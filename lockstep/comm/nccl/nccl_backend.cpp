@@ -9,10 +9,12 @@
 #include <sched.h>
 
 #include <cstring>
-#include <numeric>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "lockstep/comm/nccl/nccl_library.h"
+#include "lockstep/comm/nccl/nccl_link.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
@@ -77,11 +79,6 @@ nccl::Operator nccl_operator(ReduceOp op) {
   }
 }
 
-// A stream of CUDA's that libtorch did not make, as libtorch sees one: by its address.
-c10::Stream wrap_stream(nccl::Stream stream, c10::Device device) {
-  return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream));
-}
-
 class NcclTail final : public Tail {
  public:
   explicit NcclTail(std::shared_ptr<const c10::Event> done) : done_(std::move(done)) {}
@@ -99,10 +96,11 @@ class NcclTail final : public Tail {
 
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(std::shared_ptr<const nccl::Library> library, c10::Device device,
-              const NcclOptions& options)
+  NcclBackend(std::shared_ptr<const nccl::Library> library, std::shared_ptr<Store> store,
+              c10::Device device, const NcclOptions& options)
       : capabilities_(nccl_capabilities(device)),
         nccl_(std::move(library)),
+        store_(std::move(store)),
         device_(device),
         rank_(options.rank),
         size_(options.size),
@@ -137,22 +135,31 @@ class NcclBackend final : public Backend {
   std::unique_ptr<Request> start(const Call& call) override {
     const std::string text =
         "#" + std::to_string(call.sequence) + " " + describe(call) + " over nccl";
+    if (call.op == Op::kSend || call.op == Op::kRecv) {
+      nccl::Link& link = link_of(call);
+      std::shared_ptr<nccl::Message> message = link.add(call, text);
+      return std::make_unique<MessageRequest>(*this, link, std::move(message));
+    }
     const c10::DeviceGuard guard(device_);
     // After what computes the input.
     if (call.after)
-      static_cast<c10::Event*>(call.after.get())->block(wrap_stream(stream_, device_));
+      static_cast<c10::Event*>(call.after.get())->block(nccl::as_stream(stream_, device_));
     settle(submit(call), text, Deadline::after(kNcclStart));
     auto done = std::make_shared<c10::Event>(c10::DeviceType::CUDA);
-    done->record(wrap_stream(stream_, device_));
+    done->record(nccl::as_stream(stream_, device_));
     return std::make_unique<NcclRequest>(*this, std::move(done), text);
   }
 
-  void progress() override {}  // the device needs no help
+  // The device needs no help, but for messages between ranks that are not connected yet.
+  void progress() override {
+    for (auto& [ends, link] : links_) link->advance();
+  }
 
   void abort(const std::string&) noexcept override {
     // Also ends this rank's kernels that wait for peers.
     if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
     comm_ = nullptr;
+    for (auto& [ends, link] : links_) link->abort();
   }
 
  private:
@@ -168,17 +175,7 @@ class NcclBackend final : public Backend {
     }
 
     void wait(Deadline deadline) override {
-      for (int look = 0; !poll(); ++look) {
-        if (look < kNcclYields) {
-          ::sched_yield();
-          continue;
-        }
-        if (deadline.expired()) {
-          throw Timeout(text_ + " waited " + std::to_string(deadline.timeout_seconds()) +
-                        " s; a rank is late, or called something else");
-        }
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
+      wait_until([this] { return poll(); }, text_, deadline);
     }
 
     std::shared_ptr<Tail> order(Deadline) override {
@@ -193,6 +190,73 @@ class NcclBackend final : public Backend {
     std::shared_ptr<c10::Event> done_;
     std::string text_;
   };
+
+  class MessageRequest final : public Request {
+   public:
+    MessageRequest(NcclBackend& backend, nccl::Link& link, std::shared_ptr<nccl::Message> message)
+        : backend_(backend), link_(link), message_(std::move(message)) {}
+
+    bool poll() override {
+      if (!submitted()) return false;
+      if (message_->done->query()) return true;
+      link_.advance();
+      link_.check();
+      return false;
+    }
+
+    void wait(Deadline deadline) override {
+      wait_until([this] { return poll(); }, message_->text, deadline);
+    }
+
+    std::shared_ptr<Tail> order(Deadline deadline) override {
+      wait_until([this] { return submitted(); }, message_->text, deadline);
+      const c10::DeviceGuard guard(backend_.device_);
+      message_->done->block(backend_.current_stream());
+      return std::make_shared<NcclTail>(message_->done);
+    }
+
+   private:
+    // The device has it. The other rank may need messages of this one's to come so far.
+    bool submitted() {
+      if (message_->done) return true;
+      backend_.progress();
+      if (message_->done) return true;
+      link_.check();
+      return false;
+    }
+
+    NcclBackend& backend_;
+    nccl::Link& link_;
+    std::shared_ptr<nccl::Message> message_;
+  };
+
+  template <typename Condition>
+  static void wait_until(const Condition& holds, const std::string& text, Deadline deadline) {
+    for (int look = 0; !holds(); ++look) {
+      if (look < kNcclYields) {
+        ::sched_yield();
+        continue;
+      }
+      if (deadline.expired()) {
+        throw Timeout(text + " waited " + std::to_string(deadline.timeout_seconds()) +
+                      " s; a rank is late, or called something else");
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  nccl::Link& link_of(const Call& call) {
+    const bool sends = call.op == Op::kSend;
+    const auto [from, to] = sends ? std::pair(rank_, call.peer) : std::pair(call.peer, rank_);
+    std::unique_ptr<nccl::Link>& link = links_[{from, to}];
+    if (!link && from == to)
+      link = std::make_unique<nccl::OwnLink>(nccl_, device_);
+    else if (!link)
+      link = std::make_unique<nccl::NcclLink>(
+          nccl_, store_, "from " + std::to_string(from) + " to " + std::to_string(to), device_,
+          sends);
+    return *link;
+  }
 
   c10::Stream current_stream() const {
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device_);
@@ -247,9 +311,8 @@ class NcclBackend final : public Backend {
         return f.reduce_scatter(call.input, call.output, part, nccl_type(call.dtype),
                                 nccl_operator(call.reduce), comm_, stream_);
       case Op::kSend:
-        return f.send(call.input, bytes(count), nccl::kUint8, call.peer, comm_, stream_);
       case Op::kRecv:
-        return f.recv(call.output, bytes(count), nccl::kUint8, call.peer, comm_, stream_);
+        break;  // not on this stream
       case Op::kGather:
       case Op::kScatter:
       case Op::kAllToAll:
@@ -292,17 +355,19 @@ class NcclBackend final : public Backend {
 
   Capabilities capabilities_;
   std::shared_ptr<const nccl::Library> nccl_;
+  std::shared_ptr<Store> store_;
   c10::Device device_;
   int rank_;
   int size_;
   at::Tensor word_;  // for barriers
   nccl::Comm comm_ = nullptr;
   nccl::Stream stream_ = nullptr;
+  std::map<std::pair<int, int>, std::unique_ptr<nccl::Link>> links_;  // by sender and receiver
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_nccl_backend(Store& store, const NcclOptions& options,
+std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const NcclOptions& options,
                                            Deadline deadline) {
   if (c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load() ==
       nullptr) {
@@ -322,14 +387,14 @@ std::unique_ptr<Backend> make_nccl_backend(Store& store, const NcclOptions& opti
   if (options.rank == 0) {
     if (library->call.get_unique_id(&id) != nccl::kSuccess)
       throw LaunchError("ncclGetUniqueId failed; NCCL_DEBUG=INFO says why");
-    store.set("nccl", std::string(id.bytes, sizeof id.bytes));
+    store->set("nccl", std::string(id.bytes, sizeof id.bytes));
   } else {
-    const std::string text = store.get("nccl", deadline);
+    const std::string text = store->get("nccl", deadline);
     if (text.size() != sizeof id.bytes) throw StoreError("rank 0 published no NCCL id");
     std::memcpy(id.bytes, text.data(), sizeof id.bytes);
   }
   auto backend = std::make_unique<NcclBackend>(
-      std::move(library),
+      std::move(library), std::move(store),
       c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device)), options);
   backend->connect(id, deadline);
   return backend;

@@ -2,8 +2,10 @@
 //
 // Operations run on a stream of the backend's own, ordered after what the caller's current stream
 // had been given when it called; a wait orders that stream after the operation and lets the host
-// go on. The host sees to the rest meanwhile (device_watch.h). NCCL neither authenticates its peers
-// nor promises an order of additions.
+// go on. The host sees to the rest meanwhile (device_watch.h). Messages have a stream for each
+// direction between two ranks, which are connected when it is first named (nccl_link.h): the host
+// waits for that in the first wait. NCCL neither authenticates its peers nor promises an order of
+// additions.
 #pragma once
 
 #include <memory>
@@ -20,9 +22,10 @@ struct NcclOptions {
   int device = 0;  // of this rank, by CUDA's number: its local rank
 };
 
-// Collective. The store must be new to this group (a PrefixStore). Throws LaunchError (no NCCL, no
+// Collective. The store must be new to this group (a PrefixStore), and is used by the first messages
+// between two ranks. Throws LaunchError (no NCCL, no
 // CUDA in libtorch, no such device), Timeout, StoreError, PeerLost.
-std::unique_ptr<Backend> make_nccl_backend(Store& store, const NcclOptions& options,
+std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const NcclOptions& options,
                                            Deadline deadline);
 
 }  // namespace lockstep

@@ -5,6 +5,8 @@
 // compares them with nccl.h where there is one.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <climits>
 #include <cstddef>
 #include <string>
@@ -63,6 +65,11 @@ struct Runtime {
   int (*stream_destroy)(Stream);
 };
 inline constexpr unsigned kNonBlocking = 1;  // does not wait for the default stream
+
+// A stream of CUDA's that libtorch did not make, as libtorch sees one: by its address.
+inline c10::Stream as_stream(Stream stream, c10::Device device) {
+  return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream));
+}
 
 // The libraries, loaded; never unloaded. Immutable after construction.
 class Library {

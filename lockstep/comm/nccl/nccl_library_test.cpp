@@ -54,7 +54,7 @@ TEST(NcclLibrary, WithoutNcclTheErrorSaysWhereItComesFrom) {
 
 // One rank on one device, where there is one.
 TEST(NcclBackend, ConnectsOrSaysWhatIsMissing) {
-  HashStore store;
+  const auto store = std::make_shared<HashStore>();
   std::unique_ptr<Backend> backend;
   try {
     backend = make_nccl_backend(store, {.rank = 0, .size = 1, .device = 0}, Deadline::seconds(60));

@@ -1,0 +1,136 @@
+// FakeCuda: CUDA devices that the host plays, inside a CPU build of libtorch. A training loop runs
+// on torch::kCUDA without a GPU, with the numbers of the CPU's kernels, and its mistakes are found:
+// missing waits between streams, memory freed while a stream may still use it, host code that reads
+// device memory, and places where the host stops for the device.
+//
+//   FakeCuda& cuda = FakeCuda::install({.devices = 2});
+//   Counting counted;
+//   train_one_step(model, batch);   // on torch::kCUDA
+//   EXPECT_EQ(counted.stops(), 0);
+//   EXPECT_TRUE(cuda.take_races().empty());
+//
+// An operation runs at once, on the thread that calls it, by the CPU's kernel. What a device would
+// do later shows in order alone: each stream has a vector clock, events carry clocks, and each
+// operation is compared with those that read and wrote its memory last. So a missing wait is found
+// whenever the program comes by, without luck. It shows nothing of speed, nor of the rounding of a
+// GPU's kernels. docs/fake-cuda.md says more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep::testing {
+
+// What follows when host code, outside of an operation, touches the memory of a device, or pinned
+// memory whose copy it has not waited for.
+enum class HostAccess {
+  kEnd,   // as on a machine with a GPU: SIGSEGV, after a line on stderr that names the tensor
+  kNote,  // it is noted as a race, and the host goes on with what lies there
+};
+
+struct FakeCudaOptions {
+  int devices = 2;
+  int64_t memory_bytes = int64_t{4} << 30;  // of each device; more is out of memory
+  HostAccess host_access = HostAccess::kEnd;
+  // Look at the stack at every operation, so that reports name the program's functions, and lines
+  // where it was compiled with them (-g1): some microseconds each.
+  bool callers = true;
+};
+
+// Why the host waited for a device.
+enum class HostStop {
+  kItem,          // a value was asked for: item(), a comparison that gives a bool
+  kResultSize,    // an operation whose result's size depends on values: nonzero, masks as indices
+  kCopyToHost,    // that blocks, or to memory that is not pinned
+  kCopyToDevice,  // that blocks, or from memory that is not pinned
+  kEvent,         // an event was waited for
+  kStream,        // a stream was
+  kDevice,        // a device was
+};
+inline constexpr int kHostStops = 7;
+const char* name(HostStop cause);
+
+struct FakeCudaCounts {
+  int64_t operations = 0;   // given to streams: kernels, fills, copies; views and empty() are none
+  int64_t fallbacks = 0;    // of those, by the CPU's kernel of the same operator
+  int64_t copies = 0;       // of those, copies between tensors
+  int64_t allocations = 0;  // of device memory
+  std::array<int64_t, kHostStops> stops_by_cause{};
+
+  int64_t stops(HostStop cause) const { return stops_by_cause[static_cast<size_t>(cause)]; }
+  int64_t stops() const;
+  // Those since `earlier`.
+  FakeCudaCounts operator-(const FakeCudaCounts& earlier) const;
+  // "12 operations, 3 host stops: 2 item, 1 copy to host".
+  std::string text() const;
+};
+
+enum class RaceKind {
+  kReadAfterWrite,   // it may read before what it needs is written
+  kWriteAfterRead,   // it may write before another one has read
+  kWriteAfterWrite,  // either may be the last
+  kFreedInUse,       // memory that a stream may still use was freed and given out again
+  kHostAccess,       // host code touched a device's memory, or pinned memory that is being copied
+};
+
+struct Race {
+  RaceKind kind;
+  std::string earlier;  // the operation, its device and stream, and who called it
+  std::string later;
+  std::string memory;  // which operation made the memory
+  // One line: "aten::mul.Tensor on cuda:0, stream 0, called from ... may read before ...".
+  std::string text() const;
+};
+
+// The devices of this process. Any thread may call; several ranks may be threads.
+class FakeCuda {
+ public:
+  // Once per process, since libtorch's registries are: later calls give the same object, and throw
+  // InvalidArgument where they ask for other options. Before the first backward of the process
+  // (autograd counts the devices then). Throws InvalidArgument in a CUDA build of libtorch, and
+  // where the options make no sense.
+  static FakeCuda& install(const FakeCudaOptions& options = {});
+  // Whether this program's libtorch has no CUDA of its own.
+  static bool possible();
+
+  const FakeCudaOptions& options() const;
+
+  // Of the whole process, since the start.
+  FakeCudaCounts counts() const;
+
+  // The races found since the start or the last call, each pair of places once; at most 100. An
+  // operation that raced has run all the same.
+  std::vector<Race> take_races();
+
+  FakeCuda(const FakeCuda&) = delete;
+  FakeCuda& operator=(const FakeCuda&) = delete;
+
+ private:
+  FakeCuda() = default;
+};
+
+// Counts what this thread gives to the devices, and what backward does for it on autograd's
+// threads, from its construction on. To be used by the thread that made it.
+class Counting {
+ public:
+  Counting();
+  ~Counting();
+  Counting(const Counting&) = delete;
+  Counting& operator=(const Counting&) = delete;
+
+  FakeCudaCounts counts() const;
+  int64_t operations() const { return counts().operations; }
+  int64_t stops() const { return counts().stops(); }
+  int64_t stops(HostStop cause) const { return counts().stops(cause); }
+  // Where the host stopped, in order: "item in aten::_local_scalar_dense on cuda:0, ...".
+  std::vector<std::string> stop_places() const;
+
+ private:
+  struct Scope;
+  std::unique_ptr<Scope> scope_;
+};
+
+}  // namespace lockstep::testing

@@ -1,0 +1,141 @@
+// Lockstep's models on a device that the host plays: the CPU's losses and gradients, no races, and
+// what a step gives to the device.
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "lockstep/model/bert.h"
+#include "lockstep/model/resnet.h"
+#include "lockstep/model/transformer_lm.h"
+#include "lockstep/testing/fake_cuda/fake_cuda.h"
+
+namespace lockstep::testing {
+namespace {
+
+class ModelsOnFakeCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    torch::cuda::synchronize(0);
+    cuda.take_races();
+  }
+  void TearDown() override {
+    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
+  }
+
+  struct Pass {
+    at::Tensor loss;
+    std::vector<at::Tensor> gradients;
+    FakeCudaCounts forward, backward;
+    std::vector<std::string> stops;
+  };
+
+  // `make` gives a model and what computes its loss from a device's tensors.
+  template <typename Make>
+  static Pass pass(at::Device device, const Make& make) {
+    torch::manual_seed(5);
+    auto [model, loss_on] = make();
+    model->to(device);
+    Pass result;
+    const auto compute = loss_on(device);
+    Counting counted;
+    result.loss = compute(model);
+    result.forward = counted.counts();
+    result.loss.backward();
+    result.backward = counted.counts() - result.forward;
+    result.stops = counted.stop_places();
+    for (const at::Tensor& p : model->parameters())
+      if (p.grad().defined()) result.gradients.push_back(p.grad().cpu());
+    return result;
+  }
+
+  template <typename Make>
+  void expect_as_on_cpu(const std::string& name, const Make& make) {
+    const Pass host = pass(at::kCPU, make);
+    const Pass device = pass(at::Device(at::kCUDA, 0), make);
+    std::cout << name << ": forward " << device.forward.text() << "; backward "
+              << device.backward.text() << '\n';
+    for (const std::string& stop : device.stops) std::cout << "  " << stop << '\n';
+    EXPECT_NEAR(device.loss.item<double>(), host.loss.item<double>(), 1e-5) << name;
+    ASSERT_EQ(device.gradients.size(), host.gradients.size()) << name;
+    for (size_t i = 0; i < host.gradients.size(); ++i) {
+      const double most = host.gradients[i].abs().max().item<double>();
+      const double off = (device.gradients[i] - host.gradients[i]).abs().max().item<double>();
+      EXPECT_LE(off, 1e-4 * most + 1e-6) << name << ", gradient " << i;
+    }
+  }
+
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
+};
+
+TEST_F(ModelsOnFakeCuda, TransformerLm) {
+  for (const int64_t batch : {1, 4}) {
+    expect_as_on_cpu("TransformerLm, batch " + std::to_string(batch), [batch] {
+      LmConfig config;
+      config.vocab_size = 50;
+      config.hidden_size = 32;
+      config.intermediate_size = 44;
+      config.num_hidden_layers = 2;
+      config.num_attention_heads = 4;
+      config.max_position_embeddings = 64;
+      TransformerLm model(config);
+      const auto loss_on = [batch](at::Device device) {
+        const at::Tensor ids = torch::arange(batch * 9).mul(7).remainder(50).view({batch, 9});
+        const at::Tensor inputs = ids.narrow(1, 0, 8).to(device);
+        const at::Tensor targets = ids.narrow(1, 1, 8).to(device);
+        return [=](TransformerLm& lm) { return lm->loss(inputs, targets); };
+      };
+      return std::pair(model, loss_on);
+    });
+  }
+}
+
+TEST_F(ModelsOnFakeCuda, BertClassifier) {
+  for (const int64_t batch : {1, 4}) {
+    expect_as_on_cpu("BertClassifier, batch " + std::to_string(batch), [batch] {
+      BertConfig config;
+      config.vocab_size = 50;
+      config.hidden_size = 32;
+      config.num_hidden_layers = 2;
+      config.num_attention_heads = 4;
+      config.intermediate_size = 64;
+      config.max_position_embeddings = 16;
+      config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
+      BertClassifier model(config);
+      const auto loss_on = [batch](at::Device device) {
+        const at::Tensor ids =
+            torch::arange(batch * 8).mul(7).remainder(49).add(1).view({batch, 8}).to(device);
+        const at::Tensor labels = torch::arange(batch).remainder(2).to(device);
+        return [=](BertClassifier& bert) {
+          return torch::nn::functional::cross_entropy(bert->forward(ids), labels);
+        };
+      };
+      return std::pair(model, loss_on);
+    });
+  }
+}
+
+TEST_F(ModelsOnFakeCuda, ResNet) {
+  expect_as_on_cpu("ResNet-18", [] {
+    ResNet model(ResNetOptions{.stem = ResNetStem::kCifar, .num_classes = 10});
+    const auto loss_on = [](at::Device device) {
+      const at::Tensor images =
+          torch::arange(2 * 3 * 32 * 32).mul(7).remainder(255).div(255).view({2, 3, 32, 32});
+      const at::Tensor inputs = images.to(device);
+      const at::Tensor labels = torch::tensor({3, 8}).to(device);
+      return [=](ResNet& net) {
+        return torch::nn::functional::cross_entropy(net->forward(inputs), labels);
+      };
+    };
+    return std::pair(model, loss_on);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,12 @@
+// The libraries that FakeCuda puts in the place of NCCL and the CUDA runtime, as bytes. Not a
+// public header.
+#pragma once
+
+#include <string_view>
+
+namespace lockstep::testing::fake {
+
+std::string_view nccl_file();
+std::string_view cudart_file();
+
+}  // namespace lockstep::testing::fake
