@@ -42,8 +42,8 @@ struct AgentMessage {
                // leader's own
     kReady,    // member: it has the plan and takes no older one
     kStart,    // leader: all members have the plan; they start their ranks
-    kFailed,   // member: failure, the first of its host, or else text, exit_code and stood_still; all must stop
-    kSignal,   // either: number; a signal came, members pass it on to their ranks
+    kFailed,  // member: failure, the first of its host, or else text, exit_code and stood_still; all must stop
+    kSignal,  // either: number; a signal came, members pass it on to their ranks
     kStop,  // leader: text, number; members stop their ranks, for a failure elsewhere, or (SIGTERM) a new generation
     kServed,        // member: only services are left of its ranks
     kStopServices,  // leader: only they are left anywhere; members stop them

@@ -107,7 +107,7 @@ class World {
     bool lost = false, refused = false;
     int seen = -1;                 // as joining.cpp and agent.cpp keep it over connections, those
     std::vector<Formation> known;  // too that were lost before a generation began
-    Time ranks_until{};               // of the agent that led, and was lost
+    Time ranks_until{};            // of the agent that led, and was lost
     std::optional<Time> alone_since;  // no agent of an endpoint before its own can be reached
     int runs = -1;                    // a generation; -1: none
     int of = -1;                      // the process that made its plan

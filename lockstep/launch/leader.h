@@ -45,7 +45,7 @@ struct LeaderOptions {
   bool fenced = false;  // a generation begins only once on_claimed() allows it
   // No generation begins earlier: ranks of the one before may still run, of an agent that led.
   std::chrono::steady_clock::time_point not_before{};
-  std::string reason;   // why the first generation is not the job's first; "": it is
+  std::string reason;  // why the first generation is not the job's first; "": it is
   int former_hosts = 0, former_ranks = 0;  // of the one before then
 };
 

@@ -118,10 +118,10 @@ class Peers {
 
 // What an agent that joins anew knows of before.
 struct Former {
-  std::string agent = {};  // its name of its own
-  int seen = -1;           // the newest generation that it had a plan of
-  NodePlan plan = {};      // of the newest that it was part of
-  std::string lost = {};   // how the first agent was lost; "": this is the first time
+  std::string agent = {};     // its name of its own
+  int seen = -1;              // the newest generation that it had a plan of
+  NodePlan plan = {};         // of the newest that it was part of
+  std::string lost = {};      // how the first agent was lost; "": this is the first time
   Peers::Time ranks_until{};  // so long, ranks of its host may run
   // Where a second agent may lead: what generations this one knows of, and its own endpoint's place.
   std::vector<Formation> known = {};

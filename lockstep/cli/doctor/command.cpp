@@ -142,7 +142,8 @@ int look_at_traces(const DoctorFlags& flags) {
     return 0;
   }
   const TraceReport report = merge_traces(trace::read_traces(flags.trace));
-  write_for_people(printable_lines(format_report(report, columns_of(STDOUT_FILENO, SIZE_MAX))), {flags.json});
+  write_for_people(printable_lines(format_report(report, columns_of(STDOUT_FILENO, SIZE_MAX))),
+                   {flags.json});
   write_json(flags, json_of(report));
   return report.wrong ? 1 : 0;
 }
@@ -192,7 +193,8 @@ int doctor_command(const std::vector<std::string>& arguments) {
   } else {
     findings = check_host();
   }
-  write_for_people(printable_lines(format_findings(findings, columns_of(STDOUT_FILENO, SIZE_MAX))), {flags.json});
+  write_for_people(printable_lines(format_findings(findings, columns_of(STDOUT_FILENO, SIZE_MAX))),
+                   {flags.json});
   write_json(flags, {{"findings", json_of(findings)}});
   return any_problem(findings) ? 1 : 0;
 }

@@ -318,7 +318,8 @@ TEST(Engine, WhatToTryNextCanBePasted) {
     const size_t at = printed.find("Try next:\n");
     ASSERT_NE(at, std::string::npos) << printed;
     if (options.starts_with("mnist")) {
-      EXPECT_THAT(printed.substr(at), Not(HasSubstr(dir.path().string() + "/"))) << "paths are from here";
+      EXPECT_THAT(printed.substr(at), Not(HasSubstr(dir.path().string() + "/")))
+          << "paths are from here";
     }
     std::istringstream lines(printed.substr(at));
     int run = 0;

@@ -197,7 +197,7 @@ TEST_F(RunNodes, AFirstAgentThatCanNeverBeReachedIsOneLineAtOnce) {
   EXPECT_EQ(agent->finish(), 1);
   EXPECT_THAT(agent->err, HasSubstr("cannot connect to [fe80::1]:29511"));
   words[5] = "127.0.0.1";
-  Words isolated = {"unshare", "-n", "env", std::string("LOCKSTEP_SECRET=") + kSecret,
+  Words isolated = {"unshare",          "-n", "env", std::string("LOCKSTEP_SECRET=") + kSecret,
                     lockstep_program(), "run"};
   isolated.insert(isolated.end(), words.begin(), words.end());
   Running without_loopback(isolated);
