@@ -490,7 +490,7 @@ def recovery(job):
         return
     # The first failure comes after a half to three halves of `every`: before the end, however fast the machine is, but not before a new
     # rank has had the time to start.
-    count, taken = 1000, 0
+    count, taken = 125, 0
     while taken < 4:
         count *= 2
         steps = ["--steps", str(count)]

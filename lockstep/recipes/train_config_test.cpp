@@ -236,7 +236,7 @@ TEST(TrainConfig, AMeshDividesALanguageModel) {
   EXPECT_THAT(error_of([&] { resolved(many); }), HasSubstr("65536 at most"));
   TrainConfig flat = with("data=2", "ddp", 2);
   flat.micro_batches = 4;
-  EXPECT_THAT(error_of([&] { resolved(flat); }), HasSubstr("one with pipe or tensor"));
+  EXPECT_THAT(error_of([&] { resolved(flat); }), HasSubstr("give it with pipe or tensor in the mesh"));
 }
 
 TEST(TrainConfig, MoreRanksThanSamples) {
