@@ -118,7 +118,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
         blame(cause, *message.failure, name_of(agent));
       } else {
         cause.text = name_of(agent) + ": " + message.text;
-        cause.exit_code = message.exit_code;
+        if (message.exit_code != 0) cause.exit_code = message.exit_code;
         cause.host_gone = message.stood_still;  // its ranks are; it may have others at once
       }
       return fail(std::move(cause), now);

@@ -230,6 +230,24 @@ TEST_F(GenerationsOfALeader, AnAgentThatStoodStillIsNoFailureThatCountsAndStaysI
             "[lockstep] restart, not counted: host2: the agent stood still\n");
 }
 
+// Whatever its word lacks.
+TEST_F(GenerationsOfALeader, WhereNothingIsStartedAnewAnAgentThatStoodStillIsTheJobsFailure) {
+  LeaderOptions stops = options();
+  stops.on_failure = OnFailure::kStop;
+  leader_ = Leader(stops, now_);
+  running();
+  AgentMessage failed;
+  failed.kind = Kind::kFailed;
+  failed.generation = 0;
+  failed.stood_still = true;
+  failed.text = "the agent stood still";
+  say(2, failed);
+  const auto over = ended({0, 1, 2}, 0);
+  ASSERT_THAT(told(over, Kind::kOver), ElementsAre(0, 1, 2));
+  EXPECT_EQ(over[0].message.exit_code, 1);
+  EXPECT_EQ(over[0].message.text, "[lockstep] host2: the agent stood still\n");
+}
+
 TEST_F(GenerationsOfALeader, TheOthersHearOfRanksThatStandStill) {
   running();
   AgentMessage word;
