@@ -246,11 +246,12 @@ void Transport::State::admit(UniqueFd fd, bool local) {
   if (too_many) make_room();
 }
 
-// Closes a stranger. False: there is none. Whoever has proved the secret is none.
+// Closes a stranger. False: there is none. Whoever has proved the secret is none. close() ends them all itself.
 bool Transport::State::make_room() {
   std::optional<uint64_t> first;
   {
     MutexLock lock(mutex);
+    if (closed) return false;
     first = strangers.first_to_go();
   }
   if (first) refuse(*first, "too many strangers at a time", false);
