@@ -140,6 +140,8 @@ bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> t
       late    ? Watched::kLapsed
       : !time ? Watched::kFree
               : now + std::chrono::duration_cast<nanoseconds>(*time - steady_clock::now()).count();
+  // Nobody waited for word so far: a moment that passed before there was anybody ends none, and the next word counts.
+  if (until == Watched::kFree && time && next <= now) return true;
   if (!watched_->held_until.compare_exchange_strong(until, next)) return false;
   if (late) watched_->kill_all();
   if (until == Watched::kFree && time) {

@@ -31,7 +31,8 @@ class Sentinel {
   // The group of this place has no process any more: its number may become another's.
   void forget(int place) noexcept;
   // The process groups are killed at `time` (nullopt, and at first: not for that reason), unless
-  // this is called again before. False: that has happened, now or before, and cannot be undone.
+  // this is called again before. False: that has happened, now or before, and cannot be undone. Where they were not held
+  // before, a `time` that is past changes nothing.
   // While the machine sleeps, time passes here too.
   bool hold_until(std::optional<std::chrono::steady_clock::time_point> time) noexcept;
 
