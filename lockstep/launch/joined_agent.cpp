@@ -63,6 +63,9 @@ std::optional<Peers::Time> JoinedAgent::given_up_at() const {
 void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   closed_ = true;
   if (last_word()) return;
+  // The leader's ranks were, too.
+  const auto grace =
+      asked_to_stop() ? std::max(options_.grace, options_.stop_grace) : options_.grace;
   if (plan()) {
     AgentMessage stop;
     stop.kind = Kind::kStop;
@@ -70,7 +73,7 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   }
   // The one who joins tries again, and so does one whose ranks may be started anew.
   if (!for_good && (!plan() || on_failure_of(options_) == OnFailure::kRestart)) {
-    set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, options_.grace) : Time{});
+    set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
     return;
   }
   AgentMessage over;

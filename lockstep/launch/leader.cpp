@@ -392,10 +392,12 @@ Leader::Sends Leader::on_time(Time now) {
   for (const auto& [member, agent] : agents_) {
     if (member == kSelf || agent.lost) continue;
     if (now >= agent.heard + options_.silence) {
-      if (agent.member && !agent.ended)
-        not_before_ = ranks_gone_by(
-            now, options_.beat,
-            phase_ == Phase::kStopping && stop_asked_ ? options_.stop_grace : options_.grace);
+      if (agent.member && !agent.ended && phase_ != Phase::kProposing) {
+        // It may have been told what was asked for, or not.
+        const bool asked = phase_ == Phase::kStopping && stop_asked_;
+        const auto grace = asked ? std::max(options_.grace, options_.stop_grace) : options_.grace;
+        not_before_ = std::max(not_before_, ranks_gone_by(now, options_.beat, grace));
+      }
       lost.emplace_back(member, "nothing was heard of it for " + seconds_text(options_.silence));
     } else if (phase_ == Phase::kStopping && agent.member && !agent.ended && now >= answer_by_) {
       lost.emplace_back(member, "it did not stop its ranks");

@@ -154,14 +154,15 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
   look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
 
-// The others look for who leads then, and so does this agent.
+// The others look for who leads then, and so does this agent. Those that are there hear of it by their connections and
+// have ended their ranks when they join anew; this agent alone knows of those that have fallen silent.
 void LeadingAgent::step_down(const std::string& why) {
   listener_.reset();
   connections_.clear();
   AgentMessage stop;
   stop.kind = Kind::kStop;
   if (plan()) hear(stop);
-  set_lost(why);
+  set_lost(why, leader_.not_before());
 }
 
 // In the store that this agent serves.

@@ -87,6 +87,8 @@ class Peers {
   void take(const AgentMessage& message);
   void hear(const AgentMessage& message);
   AgentMessage beat() const { return follower_.beat(); }
+  // The ranks of this generation were, on all hosts: nothing had failed.
+  bool asked_to_stop() const { return asked_to_stop_; }
   void set_port(uint16_t port) { follower_.set_port(port); }
   void set_address(const std::string& address) { follower_.set_address(address); }
   void set_lost(const std::string& how, Time ranks_until = {}) {
@@ -107,6 +109,7 @@ class Peers {
   std::optional<NodePlan> plan_;
   std::deque<PeerOrder> orders_;
   std::optional<AgentMessage> last_word_;
+  bool asked_to_stop_ = false;
   std::string waits_;
   std::string lost_;
   Time lost_ranks_until_{};
