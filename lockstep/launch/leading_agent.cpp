@@ -334,10 +334,8 @@ void LeadingAgent::watch(PollSet& polls) {
 }
 
 std::optional<Peers::Time> LeadingAgent::given_up_at() const {
-  const bool others =
-      std::any_of(connections_.begin(), connections_.end(),
-                  [this](const auto& entry) { return leader_.present(entry.first); });
-  if (!others && election_ == nullptr && endpoint_ < 0) return std::nullopt;
+  // No other agent can lead, so no generation begins before this one's ranks have ended, however long it stands still.
+  if (election_ == nullptr && endpoint_ < 0) return std::nullopt;
   // Nobody waits for word of one that has ended, or does not lead.
   const bool beats = lost().empty() && !leader_.over();
   return (beats ? leader_.last_beat() : Clock::now()) + nodes_.silence;

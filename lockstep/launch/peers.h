@@ -55,8 +55,8 @@ class Peers {
   const std::optional<NodePlan>& plan() const { return plan_; }
   // This host may go while the others go on.
   virtual bool may_leave() const { return false; }
-  // When the other agents give this one up, unless they hear more of it; nullopt: there are none. Its ranks shall not
-  // run any longer.
+  // When the other agents go on without this one, unless they hear more of it; nullopt: there are none that can. Its ranks
+  // shall not run any longer.
   virtual std::optional<Time> given_up_at() const { return std::nullopt; }
   // The newest generation that this agent has had a plan of, begun or not; -1: none.
   int seen() const { return follower_.seen(); }
