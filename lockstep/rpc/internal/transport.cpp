@@ -359,7 +359,14 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
     }
     const auto found = Entry::decode(text);
     if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
-      Attempt attempt = try_connect(*found, entry.host_identity, deadline);
+      Attempt attempt;
+      try {
+        attempt = try_connect(*found, entry.host_identity, deadline);
+      } catch (const SystemError& none) {
+        if (!may_connect_later({}, none.errnum())) throw;
+        attempt.silent = true;  // until there are descriptors again
+        attempt.error = none.what();
+      }
       if (attempt.hopeless) throw *attempt.hopeless;
       gone = found;
       silent = attempt.silent;
