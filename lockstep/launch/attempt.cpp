@@ -257,6 +257,7 @@ void Attempt::look_for_exits() {
   const std::vector<SignalOrder> orders = supervisor_.on_exits(exits, Clock::now());
   const bool fails_now = !had_failed && supervisor_.failure();
   const bool left_behind = supervisor_.left_behind() > left_before;
+  if (left_behind) left_at_ = Clock::now();
   bool ends = false;
   for (const RankExit& exit : exits) {
     if (exit.status.ok()) continue;

@@ -92,6 +92,7 @@ class Attempt {
   void replace_still_rank(int rank, const std::string& by);
   void replace_still_ranks();
   void leave_still_ranks();
+  bool may_go_on(int rank) const;
   bool one_stood_still_for(int rank) const;
   bool waits_for_word(const RankExit& exit);
   void excuse_who_waited(std::vector<RankExit>& exits) const;
@@ -153,6 +154,7 @@ class Attempt {
   };
   std::vector<Still> still_;             // by local rank
   std::optional<Time> still_killed_at_;  // the latest that was replaced
+  Time left_at_{};                       // when the others went on without the latest that failed
   Time look_for_still_at_{};
   Time say_that_others_wait_at_{};
   bool said_lost_output_ = false;

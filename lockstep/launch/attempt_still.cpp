@@ -18,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(250);
 // Somebody may look at a process for a moment.
 constexpr auto kStandsStill = std::chrono::seconds(1);
+// After the last other rank has failed: who stops later is stopped by somebody who looks at it.
+constexpr auto kStoppedByThen = std::chrono::seconds(2);
 constexpr auto kSayAgain = std::chrono::seconds(1);
 // For another host to say that the one which was waited for stands still there.
 constexpr auto kAnswer = std::chrono::seconds(2);
@@ -103,6 +105,14 @@ void Attempt::replace_still_ranks() {
   }
 }
 
+// Where no other has done what there was to do, one that stands still may yet do so: whoever looks at it, with a debugger or
+// since all others have failed, lets it go on.
+bool Attempt::may_go_on(int rank) const {
+  if (supervisor_.any_ended_well()) return false;
+  return *still_[static_cast<size_t>(rank)].since > left_at_ + kStoppedByThen ||
+         stands_still_by(rank) == kDebugger;
+}
+
 // Once nobody else runs, whether the others have ended well or not: services are not waited for.
 void Attempt::leave_still_ranks() {
   const Time now = Clock::now();
@@ -110,7 +120,7 @@ void Attempt::leave_still_ranks() {
   for (int rank = 0; rank < ranks_; ++rank) {
     if (!supervisor_.running(rank) || supervisor_.service(rank)) continue;
     const Still& still = still_[static_cast<size_t>(rank)];
-    if (!still.since || now < *still.since + options_.grace) return;
+    if (!still.since || now < *still.since + options_.grace || may_go_on(rank)) return;
     left.push_back(rank);
   }
   if (left.empty()) return;
