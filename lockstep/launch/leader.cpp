@@ -127,11 +127,8 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       serve(agent);
       return stop_services_if_all_served();
     case Kind::kWaitInVain:
-    case Kind::kStoodStill: {
-      AgentMessage word = about(message.kind);
-      word.number = message.number;
-      return to_all(word, from);
-    }
+    case Kind::kStoodStill:
+      return to_all(about(message.kind), from);
     case Kind::kEnded:
       return agent.ended ? Sends{} : on_ended(from, message, now);
     default:

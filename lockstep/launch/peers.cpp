@@ -56,7 +56,6 @@ void Peers::hear(const AgentMessage& message) {
       break;
     case AgentMessage::Kind::kWaitInVain:
       others_wait_until_ = std::chrono::steady_clock::now() + kWaitInVain;
-      others_ended_ = others_ended_ || message.number != 0;
       break;
     case AgentMessage::Kind::kStoodStill:
       stood_still_elsewhere_ = std::chrono::steady_clock::now();

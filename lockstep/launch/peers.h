@@ -67,8 +67,6 @@ class Peers {
   bool take_news() { return std::exchange(news_, false); }
   // Ranks of another host have just given up waiting for one that did not come.
   bool others_wait_in_vain() const { return std::chrono::steady_clock::now() < others_wait_until_; }
-  // They have ended therefore, since the last call.
-  bool take_others_ended() { return std::exchange(others_ended_, false); }
   // When another host last said that a rank there stands still and is replaced.
   std::optional<Time> stood_still_elsewhere() const { return stood_still_elsewhere_; }
   // How the job ended on all hosts; nullopt: it goes on.
@@ -114,7 +112,6 @@ class Peers {
   std::string lost_;
   Time lost_ranks_until_{};
   Time others_wait_until_{};
-  bool others_ended_ = false;
   std::optional<Time> stood_still_elsewhere_;
   bool news_ = false;
 };
