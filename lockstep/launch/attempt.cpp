@@ -58,7 +58,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
                   job_.node.nodes == 1,
                   on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0,
                   on_failure_of(options_) == OnFailure::kShrink),
-      sentinel_(ranks_ + options_.spare_ranks),
+      sentinel_(ranks_ + options_.spare_ranks, !job_.peers.others_sleep_too()),
       strays_("LOCKSTEP_STORE=" + job_.node.store.to_string()),
       still_(static_cast<size_t>(ranks_)) {
   if (options_.simulate_failures) {

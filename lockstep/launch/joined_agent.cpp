@@ -60,6 +60,13 @@ std::optional<Peers::Time> JoinedAgent::given_up_at() const {
   return (closed_ || last_word() ? Clock::now() : next_beat_ - nodes_.beat) + nodes_.silence;
 }
 
+// Beside the only one that may lead.
+bool JoinedAgent::others_sleep_too() const {
+  const std::string& first = leader_.peer().host;
+  return nodes_.server != NodesOptions::Server::kElected && !has_standby(nodes_) &&
+         (is_loopback(first) || first == leader_.local().host);
+}
+
 void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   closed_ = true;
   if (last_word()) return;

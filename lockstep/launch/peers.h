@@ -58,6 +58,8 @@ class Peers {
   // When the other agents go on without this one, unless they hear more of it; nullopt: there are none that can. Its ranks
   // shall not run any longer.
   virtual std::optional<Time> given_up_at() const { return std::nullopt; }
+  // Then: whoever may do so is on this host, and sleeps when it does.
+  virtual bool others_sleep_too() const { return false; }
   // The newest generation that this agent has had a plan of, begun or not; -1: none.
   int seen() const { return follower_.seen(); }
   // What it knows of generations, for whoever leads the next one.

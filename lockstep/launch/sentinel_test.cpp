@@ -37,13 +37,15 @@ TEST(Sentinel, EndsWhoIsWatchedOnceItsAgentHasNotHeldThemForTooLong) {
 
 // The agent may wake before the sentinel does.
 TEST(Sentinel, AnAgentThatIsLateDoesNotHoldThemAnyMore) {
-  Subprocess watched = start_sleeper();
-  Sentinel sentinel(1);
-  sentinel.watch(0, watched.pid());
-  EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1)));
-  EXPECT_TRUE(sentinel.hold_until(Clock::now() - hours(1)));
-  EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1)));
-  EXPECT_EQ(watched.wait(Deadline::seconds(30)).signal, SIGKILL);
+  for (const bool sleep_counts : {true, false}) {
+    Subprocess watched = start_sleeper();
+    Sentinel sentinel(1, sleep_counts);
+    sentinel.watch(0, watched.pid());
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1)));
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() - hours(1)));
+    EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1)));
+    EXPECT_EQ(watched.wait(Deadline::seconds(30)).signal, SIGKILL);
+  }
 }
 
 // One that was alone told nobody that it is there, and a newcomer does not ask for the time before it came.
