@@ -425,7 +425,8 @@ TEST(AgentMessages, SurviveTheWire) {
   }
   message = {.kind = Kind::kFailed, .stood_still = true};
   EXPECT_TRUE(decode_agent_message(encode(message)).stood_still);
-  EXPECT_EQ(decode_agent_message(encode({.kind = Kind::kWaitInVain})).kind, Kind::kWaitInVain);
+  message = {.kind = Kind::kWaitInVain};
+  EXPECT_EQ(decode_agent_message(encode(message)).kind, Kind::kWaitInVain);
   for (const char* nonsense :
        {"", "{}", "[]", "{\"kind\":\"what\"}", "{\"kind\":\"join\"}",
         "{\"kind\":\"plan\",\"plan\":1}", "{\"kind\":\"over\",\"text\":1}"}) {
