@@ -160,6 +160,7 @@ std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const
       } catch (const SystemError& error) {
         last = error.what();
         hopeless = error;
+        later = later || may_connect_later(address, error.errnum());
       } catch (const Error& error) {
         last = error.what();
         later = true;

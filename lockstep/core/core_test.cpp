@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <limits>
 #include <map>
 #include <thread>
+#include <vector>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpus.h"
@@ -178,6 +182,27 @@ TEST(Log, WaitsForNoReaderWhereItMustNot) {
                                   "lost\n[lockstep] warning: heard\n[lockstep] warning: yyy"));
   EXPECT_LT(last.size(), 8192U);
   EXPECT_EQ(last.back(), '\n');
+}
+
+// The room for one write is seen by several threads, and is one's alone.
+TEST(Log, WritersOfOnePipeDoNotFillEachOthersRoom) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  const std::string piece(4096, 'x');
+  std::atomic<size_t> written = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      ssize_t n = 0;
+      while ((n = write_if_room(writer.get(), piece)) > 0) written += static_cast<size_t>(n);
+      EXPECT_EQ(errno, EAGAIN);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(written.load(), static_cast<size_t>(::fcntl(writer.get(), F_GETPIPE_SZ)));
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC)), nobody;
+  EXPECT_EQ(write_if_room(file.get(), std::string(1 << 20, 'x')), 1 << 20);
+  EXPECT_EQ(write_if_room(nobody.get(), piece), -1);
 }
 
 TEST(Joined, ItemsStandBetweenSeparators) {

@@ -1,8 +1,10 @@
 #include "lockstep/core/log.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -19,6 +21,17 @@ namespace {
 
 std::atomic<int> never_waits{0};
 
+// What calls itself writable takes so much at once. A terminal may make two bytes of one.
+constexpr size_t kAtOnce = 4096, kAtOnceOfTerminal = 128;
+
+size_t taken_at_once(int fd, size_t size) {
+  struct stat info{};
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return size;
+  return ::isatty(fd) == 1 ? kAtOnceOfTerminal : kAtOnce;
+}
+
+Mutex room_mutex;  // held from when room is seen until it is filled
+
 // Lines of a log that waits for nobody.
 class Impatient {
  public:
@@ -28,27 +41,46 @@ class Impatient {
       line = "[lockstep] warning: " + std::to_string(dropped_) +
              (dropped_ == 1 ? " line" : " lines") + " of the log had no room, and are lost\n" +
              line;
-    pollfd ready{STDERR_FILENO, POLLOUT, 0};
-    if (::poll(&ready, 1, 0) <= 0) {
-      ++dropped_;
-      return;
-    }
-    dropped_ = 0;
-    // What calls itself writable takes so much at once.
-    constexpr size_t kAtOnce = 4096;
+    // The rest of one that stopped half-way is not written any more.
+    if (torn_) line.insert(0, 1, '\n');
     if (line.size() > kAtOnce) {
       line.resize(kAtOnce - 1);
       line += '\n';
     }
-    write_all(STDERR_FILENO, line);
+    const ssize_t n = write_if_room(STDERR_FILENO, line);
+    const bool whole = n == static_cast<ssize_t>(line.size());
+    dropped_ = whole ? 0 : n > 0 ? 1 : dropped_ + 1;
+    torn_ = n > 0 ? !whole : torn_;
   }
 
  private:
   Mutex mutex_;
   uint64_t dropped_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool torn_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 } impatient;
 
 }  // namespace
+
+ssize_t write_if_room(int fd, std::string_view text) noexcept {
+  const MutexLock lock(room_mutex);
+  const size_t piece = taken_at_once(fd, text.size());
+  size_t written = 0;
+  int error = EAGAIN;
+  while (written < text.size()) {
+    pollfd ready{fd, POLLOUT, 0};
+    if (::poll(&ready, 1, 0) <= 0) break;
+    const ssize_t n = ::write(fd, text.data() + written, std::min(piece, text.size() - written));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      error = errno;
+      break;
+    }
+    written += static_cast<size_t>(n);
+  }
+  if (written > 0) return static_cast<ssize_t>(written);
+  errno = error;
+  return -1;
+}
 
 LogNeverWaits::LogNeverWaits() noexcept {
   ++never_waits;

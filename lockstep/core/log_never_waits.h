@@ -1,5 +1,9 @@
-// LogNeverWaits: for processes that serve others and must not stand still with whoever reads their stderr.
+// LogNeverWaits: for processes that serve others and must not stand still with whoever reads their output.
 #pragma once
+
+#include <sys/types.h>
+
+#include <string_view>
 
 namespace lockstep {
 
@@ -12,5 +16,10 @@ class LogNeverWaits {
   LogNeverWaits(const LogNeverWaits&) = delete;
   LogNeverWaits& operator=(const LogNeverWaits&) = delete;
 };
+
+// Writes as much of `text` as `fd` (a pipe, a socket, a terminal or a file) takes now; all threads that write so take turns,
+// so that none fills the room which another has seen. How much that was; -1 with errno where it was nothing, EAGAIN where
+// there is no room. What other processes write to the same pipe meanwhile it cannot know.
+ssize_t write_if_room(int fd, std::string_view text) noexcept;
 
 }  // namespace lockstep

@@ -241,17 +241,17 @@ void set_no_delay(int fd) {
 
 bool may_connect_later(const HostPort& address, int error) {
   switch (error) {
-    case ECONNREFUSED:
-    case ETIMEDOUT:
-    case ECONNRESET:
-    case EAGAIN:
-      return true;
+    case EINVAL:
+    case EAFNOSUPPORT:
+    case EACCES:
+    case EPERM:
+      return false;
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ENETDOWN:
       return !is_loopback(address.host);
     default:
-      return false;
+      return true;
   }
 }
 

@@ -42,8 +42,9 @@ HostPort peer_address(int fd);
 // sockets.
 void set_no_delay(int fd);
 
-// Whether a connect() to a numeric address that failed with `error` may succeed later: nobody
-// listens yet, or the network is still being set up, which the loopback interface is from the start.
+// Whether connecting to a numeric address, which failed with `error`, may succeed later: nobody listens yet, ports or
+// descriptors are short for a moment, or the network is still being set up, which the loopback interface is from the
+// start. What is for good is an address that cannot be one of a connection, and what is not allowed.
 bool may_connect_later(const HostPort& address, int error);
 // For one that may not: which address, why, and where to look.
 SystemError connect_error(const HostPort& address, int error);

@@ -19,7 +19,7 @@ char process_state(int pid) {
 
 std::string stopped_by(int pid) {
   const char state = process_state(pid);
-  if (state == 't') return "a debugger";
+  if (state == 't') return std::string(kDebugger);
   if (state != 'T') return "";
   siginfo_t info{};
   const int looked = ::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG | WNOWAIT);

@@ -218,6 +218,8 @@ struct LaunchResult {
 // comes late is part of the next generation, which begins by itself while hosts are lacking; and
 // SIGTERM to one of nodes > min_nodes agents, but the first, takes its host out. When the first
 // agent is lost another one takes over where etcd elects it; else the job ends.
+// An agent that stands still for longer than `silence` (SIGSTOP, a host that sleeps) loses its ranks to its sentinel where
+// others may go on without it: not the only one of a job, nor the first where none but it may lead.
 //
 // When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
 // what they started in turn; the kernel does so too when the thread that called launch() ends. A

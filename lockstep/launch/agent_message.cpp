@@ -248,7 +248,6 @@ std::string encode(const AgentMessage& message) {
       value["exit_code"] = message.exit_code;
       break;
     case Kind::kSignal:
-    case Kind::kWaitInVain:
       value["number"] = message.number;
       break;
     case Kind::kEnded:
@@ -260,6 +259,7 @@ std::string encode(const AgentMessage& message) {
       break;
     case Kind::kReady:
     case Kind::kServed:
+    case Kind::kWaitInVain:
     case Kind::kStopServices:
     case Kind::kStoodStill:
     case Kind::kBeat:

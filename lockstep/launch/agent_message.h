@@ -48,8 +48,7 @@ struct AgentMessage {
     kServed,        // member: only services are left of its ranks
     kStopServices,  // leader: only they are left anywhere; members stop them
     kLeave,         // member: text; its ranks stop, and its host is not part of another generation
-    kWaitInVain,  // either: number; ranks that are replaced where they die gave up waiting for one that may stand still
-                  // elsewhere; 1: and have ended
+    kWaitInVain,  // either: ranks that are replaced where they die gave up waiting for one that may stand still elsewhere
     kStoodStill,  // either: such a rank stands still, and is replaced
     kEnded,  // member: all its ranks have ended; with failure if one was its first, sights, port and
              // whether they had finished, all ended with 0, and some output was lost

@@ -58,7 +58,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
                   job_.node.nodes == 1,
                   on_failure_of(options_) == OnFailure::kReplace ? options_.max_restarts : 0,
                   on_failure_of(options_) == OnFailure::kShrink),
-      sentinel_(ranks_ + options_.spare_ranks),
+      sentinel_(ranks_ + options_.spare_ranks, !job_.peers.others_sleep_too()),
       strays_("LOCKSTEP_STORE=" + job_.node.store.to_string()),
       still_(static_cast<size_t>(ranks_)) {
   if (options_.simulate_failures) {
@@ -257,6 +257,7 @@ void Attempt::look_for_exits() {
   const std::vector<SignalOrder> orders = supervisor_.on_exits(exits, Clock::now());
   const bool fails_now = !had_failed && supervisor_.failure();
   const bool left_behind = supervisor_.left_behind() > left_before;
+  if (left_behind) left_at_ = Clock::now();
   bool ends = false;
   for (const RankExit& exit : exits) {
     if (exit.status.ok()) continue;

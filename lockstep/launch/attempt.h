@@ -88,11 +88,12 @@ class Attempt {
   bool looks_for_still_ranks() const;
   bool any_gave_up();
   void end_still_ranks();
-  void say_about_still_ranks(AgentMessage::Kind kind, int number = 0);
+  void say_about_still_ranks(AgentMessage::Kind kind);
   void replace_still_rank(int rank, const std::string& by);
-  void replace_still_ranks();
   void leave_still_ranks();
+  bool may_go_on(int rank) const;
   bool one_stood_still_for(int rank) const;
+  bool any_stands_still() const;
   bool waits_for_word(const RankExit& exit);
   void excuse_who_waited(std::vector<RankExit>& exits) const;
   // Says how long the ranks here may run without another word of this agent; ends them where that is over.
@@ -148,11 +149,12 @@ class Attempt {
     std::optional<Time> since = {};  // it does
     bool killed = false;             // therefore
     Time begun = {};                 // its process; the first one: long ago
-    // It has ended since it only waited, and until then another host may say for whom.
+    // It has ended since it only waited, and until then the one that it waited for may be found.
     std::optional<Time> waits_for_word = {};
   };
   std::vector<Still> still_;             // by local rank
   std::optional<Time> still_killed_at_;  // the latest that was replaced
+  Time left_at_{};                       // when the others went on without the latest that failed
   Time look_for_still_at_{};
   Time say_that_others_wait_at_{};
   bool said_lost_output_ = false;

@@ -18,9 +18,11 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(250);
 // Somebody may look at a process for a moment.
 constexpr auto kStandsStill = std::chrono::seconds(1);
+// After the last other rank has failed: who stops later is stopped by somebody who looks at it.
+constexpr auto kStoppedByThen = std::chrono::seconds(2);
 constexpr auto kSayAgain = std::chrono::seconds(1);
-// For another host to say that the one which was waited for stands still there.
-constexpr auto kAnswer = std::chrono::seconds(2);
+// For the one that was waited for to be found to stand still, here or on another host, which says so then.
+constexpr auto kAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -50,16 +52,14 @@ bool Attempt::any_gave_up() {
   return here || job_.peers.others_wait_in_vain();
 }
 
-void Attempt::say_about_still_ranks(AgentMessage::Kind kind, int number) {
+void Attempt::say_about_still_ranks(AgentMessage::Kind kind) {
   AgentMessage message;
   message.kind = kind;
-  message.number = number;
   job_.peers.tell(message);
 }
 
 void Attempt::end_still_ranks() {
   const Time now = Clock::now();
-  if (job_.peers.take_others_ended()) replace_still_ranks();
   if (!looks_for_still_ranks() || now < look_for_still_at_) return;
   look_for_still_at_ = now + kLook;
   const bool replaces = supervisor_.replacements() > 0;
@@ -94,13 +94,12 @@ void Attempt::replace_still_rank(int rank, const std::string& by) {
   say_about_still_ranks(AgentMessage::Kind::kStoodStill);
 }
 
-// All that do, for whoever waited has ended.
-void Attempt::replace_still_ranks() {
-  if (supervisor_.replacements() == 0 || supervisor_.stopping()) return;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!supervisor_.running(rank)) continue;
-    if (const std::string by = stands_still_by(rank); !by.empty()) replace_still_rank(rank, by);
-  }
+// Where no other has done what there was to do, one that stands still may yet do so: whoever looks at it, with a debugger or
+// since all others have failed, lets it go on.
+bool Attempt::may_go_on(int rank) const {
+  if (supervisor_.any_ended_well()) return false;
+  return *still_[static_cast<size_t>(rank)].since > left_at_ + kStoppedByThen ||
+         stands_still_by(rank) == kDebugger;
 }
 
 // Once nobody else runs, whether the others have ended well or not: services are not waited for.
@@ -110,7 +109,7 @@ void Attempt::leave_still_ranks() {
   for (int rank = 0; rank < ranks_; ++rank) {
     if (!supervisor_.running(rank) || supervisor_.service(rank)) continue;
     const Still& still = still_[static_cast<size_t>(rank)];
-    if (!still.since || now < *still.since + options_.grace) return;
+    if (!still.since || now < *still.since + options_.grace || may_go_on(rank)) return;
     left.push_back(rank);
   }
   if (left.empty()) return;
@@ -146,16 +145,22 @@ bool Attempt::one_stood_still_for(int rank) const {
   return (still_killed_at_ && *still_killed_at_ >= begun) || (elsewhere && *elsewhere >= begun);
 }
 
-// Whether the end of one that only waited is looked at later, since another host may have the one that it waited for. Who
-// stands still here is replaced.
+bool Attempt::any_stands_still() const {
+  for (int rank = 0; rank < ranks_; ++rank)
+    if (supervisor_.running(rank) && !stands_still_by(rank).empty()) return true;
+  return false;
+}
+
+// Whether the end of one that only waited is looked at later, since the one that it waited for may be found to stand still:
+// here, unless somebody looked at it for a moment, or on another host.
 bool Attempt::waits_for_word(const RankExit& exit) {
   if (supervisor_.replacements() == 0 || supervisor_.stopping() || !only_waited(exit)) return false;
-  replace_still_ranks();
-  if (job_.node.nodes == 1 || one_stood_still_for(exit.local_rank)) return false;
+  if (one_stood_still_for(exit.local_rank)) return false;
   std::optional<Time>& until = still_[static_cast<size_t>(exit.local_rank)].waits_for_word;
   if (!until) {
+    if (job_.node.nodes == 1 && !any_stands_still()) return false;
     until = Clock::now() + kAnswer;
-    say_about_still_ranks(AgentMessage::Kind::kWaitInVain, 1);
+    say_about_still_ranks(AgentMessage::Kind::kWaitInVain);
   }
   return Clock::now() < *until;
 }

@@ -109,6 +109,7 @@ void Attempt::hold_ranks() {
   AgentMessage failed;
   failed.kind = AgentMessage::Kind::kFailed;
   failed.stood_still = true;
+  failed.exit_code = 1;
   failed.text = agent_stood_still_text(options_.nodes->silence);
   context_.err.put(-2, {"[lockstep] " + failed.text + "\n"}, "");
   obey(supervisor_.on_stop(Clock::now()));

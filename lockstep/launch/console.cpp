@@ -1,24 +1,13 @@
 #include "lockstep/launch/console.h"
 
 #include <poll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
+#include "lockstep/core/log_never_waits.h"
+
 namespace lockstep::launch {
-namespace {
-
-// A pipe that poll(2) calls writable takes this much at once.
-constexpr size_t kAtomicWrite = 4096;
-
-bool is_pollable(int fd) {
-  struct stat info{};
-  return ::fstat(fd, &info) == 0 && !S_ISREG(info.st_mode);
-}
-
-}  // namespace
 
 std::string LineJoiner::close() {
   if (open_source_ < 0) return "";
@@ -42,8 +31,7 @@ std::string LineJoiner::join(int source, const Piece& piece, std::string_view pr
   return out;
 }
 
-Console::Console(int fd)
-    : fd_(fd), terminal_(::isatty(fd) == 1), pollable_(is_pollable(fd)), joiner_(terminal_) {}
+Console::Console(int fd) : fd_(fd), terminal_(::isatty(fd) == 1), joiner_(terminal_) {}
 
 void Console::put(int source, const Piece& piece, std::string_view prefix) {
   if (broken()) return;
@@ -56,18 +44,13 @@ void Console::close_line() {
 
 void Console::flush() {
   while (backlog() > 0 && !broken()) {
-    if (pollable_) {
-      pollfd ready{fd_, POLLOUT, 0};
-      if (::poll(&ready, 1, 0) <= 0) break;
-    }
-    const size_t size = pollable_ ? std::min(backlog(), kAtomicWrite) : backlog();
-    const ssize_t n = ::write(fd_, waiting_.data() + written_, size);
+    const ssize_t n = write_if_room(fd_, std::string_view(waiting_).substr(written_));
     if (n > 0) {
       written_ += static_cast<size_t>(n);
-    } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
-      error_ = errno;
     } else if (n < 0 && errno == EAGAIN) {
       break;
+    } else if (n < 0) {
+      error_ = errno;
     }
   }
   if (broken() || backlog() == 0) {

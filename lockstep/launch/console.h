@@ -55,7 +55,6 @@ class Console {
  private:
   int fd_;
   bool terminal_;
-  bool pollable_;  // a pipe, socket or terminal; files always take everything
   int error_ = 0;
   LineJoiner joiner_;
   std::string waiting_;

@@ -60,9 +60,19 @@ std::optional<Peers::Time> JoinedAgent::given_up_at() const {
   return (closed_ || last_word() ? Clock::now() : next_beat_ - nodes_.beat) + nodes_.silence;
 }
 
+// Beside the only one that may lead.
+bool JoinedAgent::others_sleep_too() const {
+  const std::string& first = leader_.peer().host;
+  return nodes_.server != NodesOptions::Server::kElected && !has_standby(nodes_) &&
+         (is_loopback(first) || first == leader_.local().host);
+}
+
 void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   closed_ = true;
   if (last_word()) return;
+  // The leader's ranks were, too.
+  const auto grace =
+      asked_to_stop() ? std::max(options_.grace, options_.stop_grace) : options_.grace;
   if (plan()) {
     AgentMessage stop;
     stop.kind = Kind::kStop;
@@ -70,7 +80,7 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   }
   // The one who joins tries again, and so does one whose ranks may be started anew.
   if (!for_good && (!plan() || on_failure_of(options_) == OnFailure::kRestart)) {
-    set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, options_.grace) : Time{});
+    set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
     return;
   }
   AgentMessage over;

@@ -22,6 +22,7 @@ class JoinedAgent final : public Peers {
   const Secret& secret() const override { return nodes_.secret; }
   bool may_leave() const override;
   std::optional<Time> given_up_at() const override;
+  bool others_sleep_too() const override;
 
  private:
   void say(const AgentMessage& message) override;

@@ -118,7 +118,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
         blame(cause, *message.failure, name_of(agent));
       } else {
         cause.text = name_of(agent) + ": " + message.text;
-        cause.exit_code = message.exit_code;
+        if (message.exit_code != 0) cause.exit_code = message.exit_code;
         cause.host_gone = message.stood_still;  // its ranks are; it may have others at once
       }
       return fail(std::move(cause), now);
@@ -127,11 +127,8 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       serve(agent);
       return stop_services_if_all_served();
     case Kind::kWaitInVain:
-    case Kind::kStoodStill: {
-      AgentMessage word = about(message.kind);
-      word.number = message.number;
-      return to_all(word, from);
-    }
+    case Kind::kStoodStill:
+      return to_all(about(message.kind), from);
     case Kind::kEnded:
       return agent.ended ? Sends{} : on_ended(from, message, now);
     default:
@@ -392,10 +389,12 @@ Leader::Sends Leader::on_time(Time now) {
   for (const auto& [member, agent] : agents_) {
     if (member == kSelf || agent.lost) continue;
     if (now >= agent.heard + options_.silence) {
-      if (agent.member && !agent.ended)
-        not_before_ = ranks_gone_by(
-            now, options_.beat,
-            phase_ == Phase::kStopping && stop_asked_ ? options_.stop_grace : options_.grace);
+      if (agent.member && !agent.ended && phase_ != Phase::kProposing) {
+        // It may have been told what was asked for, or not.
+        const bool asked = phase_ == Phase::kStopping && stop_asked_;
+        const auto grace = asked ? std::max(options_.grace, options_.stop_grace) : options_.grace;
+        not_before_ = std::max(not_before_, ranks_gone_by(now, options_.beat, grace));
+      }
       lost.emplace_back(member, "nothing was heard of it for " + seconds_text(options_.silence));
     } else if (phase_ == Phase::kStopping && agent.member && !agent.ended && now >= answer_by_) {
       lost.emplace_back(member, "it did not stop its ranks");

@@ -95,6 +95,8 @@ class Leader {
   // No ranks run: hosts are waited for.
   bool meeting() const { return phase_ == Phase::kMeeting; }
   bool over() const { return phase_ == Phase::kOver; }
+  // No generation begins earlier: ranks of agents that have fallen silent may still run.
+  Time not_before() const { return not_before_; }
   // The newest; -1: there was none.
   int generation() const { return generation_; }
   // "hostB", "node 2", or how many: the hosts that have not joined.

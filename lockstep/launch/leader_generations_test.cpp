@@ -207,6 +207,26 @@ TEST_F(GenerationsOfALeader, RanksOfASilentHostHaveEndedBeforeTheNextGenerationB
   EXPECT_THAT(told(wait(milliseconds(1)), Kind::kPlan), ElementsAre(0, 1, 3, 4));
 }
 
+// It may not have heard that its ranks are only asked to stop, and then they have the other grace.
+TEST_F(GenerationsOfALeader, RanksOfAHostThatFellSilentWhileTheyWereAskedToStopHaveTheLongerGrace) {
+  LeaderOptions hasty = options();
+  hasty.stop_grace = seconds(1);
+  leader_ = Leader(hasty, now_);
+  running();
+  join(3);
+  EXPECT_THAT(told(leader_.on_time(now_), Kind::kStop), ElementsAre(0, 1, 2));
+  ended({0, 1}, 0);
+  for (int second = 1; second <= 8; ++second) {
+    now_ += seconds(1);
+    for (const int member : {1, 3}) say(member, Kind::kBeat, 0);
+    leader_.on_time(now_);
+  }
+  ASSERT_FALSE(leader_.present(2));
+  EXPECT_THAT(told(wait(milliseconds(6999)), Kind::kPlan), IsEmpty());
+  EXPECT_EQ(leader_.not_before(), now_ + milliseconds(1));
+  EXPECT_THAT(told(wait(milliseconds(1)), Kind::kPlan), ElementsAre(0, 1, 3));
+}
+
 TEST_F(GenerationsOfALeader, WhoTakesOverWaitsForTheRanksOfTheOneThatLed) {
   LeaderOptions taking_over = options();
   taking_over.not_before = now_ + seconds(7);
@@ -228,6 +248,24 @@ TEST_F(GenerationsOfALeader, AnAgentThatStoodStillIsNoFailureThatCountsAndStaysI
   ASSERT_THAT(told(sends, Kind::kStart), ElementsAre(0, 1, 2));
   EXPECT_EQ(sends[0].message.text,
             "[lockstep] restart, not counted: host2: the agent stood still\n");
+}
+
+// Whatever its word lacks.
+TEST_F(GenerationsOfALeader, WhereNothingIsStartedAnewAnAgentThatStoodStillIsTheJobsFailure) {
+  LeaderOptions stops = options();
+  stops.on_failure = OnFailure::kStop;
+  leader_ = Leader(stops, now_);
+  running();
+  AgentMessage failed;
+  failed.kind = Kind::kFailed;
+  failed.generation = 0;
+  failed.stood_still = true;
+  failed.text = "the agent stood still";
+  say(2, failed);
+  const auto over = ended({0, 1, 2}, 0);
+  ASSERT_THAT(told(over, Kind::kOver), ElementsAre(0, 1, 2));
+  EXPECT_EQ(over[0].message.exit_code, 1);
+  EXPECT_EQ(over[0].message.text, "[lockstep] host2: the agent stood still\n");
 }
 
 TEST_F(GenerationsOfALeader, TheOthersHearOfRanksThatStandStill) {

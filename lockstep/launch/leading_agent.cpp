@@ -154,14 +154,15 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
   look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
 
-// The others look for who leads then, and so does this agent.
+// The others look for who leads then, and so does this agent. Those that are there hear of it by their connections and
+// have ended their ranks when they join anew; this agent alone knows of those that have fallen silent.
 void LeadingAgent::step_down(const std::string& why) {
   listener_.reset();
   connections_.clear();
   AgentMessage stop;
   stop.kind = Kind::kStop;
   if (plan()) hear(stop);
-  set_lost(why);
+  set_lost(why, leader_.not_before());
 }
 
 // In the store that this agent serves.
@@ -333,10 +334,8 @@ void LeadingAgent::watch(PollSet& polls) {
 }
 
 std::optional<Peers::Time> LeadingAgent::given_up_at() const {
-  const bool others =
-      std::any_of(connections_.begin(), connections_.end(),
-                  [this](const auto& entry) { return leader_.present(entry.first); });
-  if (!others && election_ == nullptr && endpoint_ < 0) return std::nullopt;
+  // No other agent can lead, so no generation begins before this one's ranks have ended, however long it stands still.
+  if (election_ == nullptr && endpoint_ < 0) return std::nullopt;
   // Nobody waits for word of one that has ended, or does not lead.
   const bool beats = lost().empty() && !leader_.over();
   return (beats ? leader_.last_beat() : Clock::now()) + nodes_.silence;

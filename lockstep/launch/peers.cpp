@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -43,9 +44,11 @@ void Peers::hear(const AgentMessage& message) {
       complete(plan);
       plan_ = plan;
       orders_.clear();
+      asked_to_stop_ = false;
       break;
     }
     case AgentMessage::Kind::kStop:
+      asked_to_stop_ = asked_to_stop_ || message.number != 0;
       orders_.push_back({.asked = message.number != 0});
       break;
     case AgentMessage::Kind::kStopServices:
@@ -53,12 +56,12 @@ void Peers::hear(const AgentMessage& message) {
       break;
     case AgentMessage::Kind::kWaitInVain:
       others_wait_until_ = std::chrono::steady_clock::now() + kWaitInVain;
-      others_ended_ = others_ended_ || message.number != 0;
       break;
     case AgentMessage::Kind::kStoodStill:
       stood_still_elsewhere_ = std::chrono::steady_clock::now();
       break;
     case AgentMessage::Kind::kSignal:
+      asked_to_stop_ = asked_to_stop_ || message.number == SIGTERM;
       orders_.push_back({message.number});
       break;
     case AgentMessage::Kind::kOver:

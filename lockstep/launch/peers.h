@@ -55,9 +55,11 @@ class Peers {
   const std::optional<NodePlan>& plan() const { return plan_; }
   // This host may go while the others go on.
   virtual bool may_leave() const { return false; }
-  // When the other agents give this one up, unless they hear more of it; nullopt: there are none. Its ranks shall not
-  // run any longer.
+  // When the other agents go on without this one, unless they hear more of it; nullopt: there are none that can. Its ranks
+  // shall not run any longer.
   virtual std::optional<Time> given_up_at() const { return std::nullopt; }
+  // Then: whoever may do so is on this host, and sleeps when it does.
+  virtual bool others_sleep_too() const { return false; }
   // The newest generation that this agent has had a plan of, begun or not; -1: none.
   int seen() const { return follower_.seen(); }
   // What it knows of generations, for whoever leads the next one.
@@ -67,8 +69,6 @@ class Peers {
   bool take_news() { return std::exchange(news_, false); }
   // Ranks of another host have just given up waiting for one that did not come.
   bool others_wait_in_vain() const { return std::chrono::steady_clock::now() < others_wait_until_; }
-  // They have ended therefore, since the last call.
-  bool take_others_ended() { return std::exchange(others_ended_, false); }
   // When another host last said that a rank there stands still and is replaced.
   std::optional<Time> stood_still_elsewhere() const { return stood_still_elsewhere_; }
   // How the job ended on all hosts; nullopt: it goes on.
@@ -87,6 +87,8 @@ class Peers {
   void take(const AgentMessage& message);
   void hear(const AgentMessage& message);
   AgentMessage beat() const { return follower_.beat(); }
+  // The ranks of this generation were, on all hosts: nothing had failed.
+  bool asked_to_stop() const { return asked_to_stop_; }
   void set_port(uint16_t port) { follower_.set_port(port); }
   void set_address(const std::string& address) { follower_.set_address(address); }
   void set_lost(const std::string& how, Time ranks_until = {}) {
@@ -107,11 +109,11 @@ class Peers {
   std::optional<NodePlan> plan_;
   std::deque<PeerOrder> orders_;
   std::optional<AgentMessage> last_word_;
+  bool asked_to_stop_ = false;
   std::string waits_;
   std::string lost_;
   Time lost_ranks_until_{};
   Time others_wait_until_{};
-  bool others_ended_ = false;
   std::optional<Time> stood_still_elsewhere_;
   bool news_ = false;
 };

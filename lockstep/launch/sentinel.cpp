@@ -22,12 +22,13 @@ namespace lockstep::launch {
 
 // In memory that the two processes share; the groups follow it.
 struct Sentinel::Watched {
-  explicit Watched(size_t places) : count(places) {}
+  Watched(size_t places, clockid_t its_clock) : count(places), clock(its_clock) {}
 
   static constexpr int64_t kFree = 0, kLapsed = -1;
 
   std::atomic<int64_t> held_until = kFree;  // or a time
   const size_t count;
+  const clockid_t clock;
 
   std::atomic<pid_t>& group(size_t place) {
     return reinterpret_cast<std::atomic<pid_t>*>(this + 1)[place];
@@ -48,10 +49,9 @@ using Watched = Sentinel::Watched;
 
 constexpr char kDismissed = 0, kHeld = 1;  // what the agent writes to its sentinel
 
-// Goes on while the machine sleeps.
-int64_t now_ns() {
+int64_t now_ns(clockid_t clock) {
   timespec time{};
-  ::clock_gettime(CLOCK_BOOTTIME, &time);
+  ::clock_gettime(clock, &time);
   return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
@@ -59,7 +59,7 @@ int64_t now_ns() {
 // killed now.
 int look_at_time(Watched& watched) {
   int64_t until = watched.held_until.load();
-  const int64_t now = now_ns();
+  const int64_t now = now_ns(watched.clock);
   if (until == Watched::kFree || until == Watched::kLapsed) return -1;
   if (now < until) return static_cast<int>(std::min<int64_t>((until - now) / 1'000'000 + 1, 1000));
   if (watched.held_until.compare_exchange_strong(until, Watched::kLapsed)) watched.kill_all();
@@ -89,12 +89,12 @@ int look_at_time(Watched& watched) {
 
 }  // namespace
 
-Sentinel::Sentinel(int places) {
+Sentinel::Sentinel(int places, bool sleep_counts) {
   const auto count = static_cast<size_t>(std::max(1, places));
   void* memory = ::mmap(nullptr, Watched::bytes(count), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw system_error("mmap for the sentinel", errno);
-  watched_ = new (memory) Watched(count);
+  watched_ = new (memory) Watched(count, sleep_counts ? CLOCK_BOOTTIME : CLOCK_MONOTONIC);
   for (size_t i = 0; i < count; ++i) new (&watched_->group(i)) std::atomic<pid_t>(0);
   Pipe pipe = make_pipe();
   sigset_t all, before;
@@ -131,7 +131,7 @@ void Sentinel::forget(int place) noexcept {
 bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> time) noexcept {
   using std::chrono::nanoseconds;
   using std::chrono::steady_clock;
-  const int64_t now = now_ns();
+  const int64_t now = now_ns(watched_->clock);
   int64_t until = watched_->held_until.load();
   if (until == Watched::kLapsed) return false;
   // Both may wake at the same moment.
@@ -140,6 +140,8 @@ bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> t
       late    ? Watched::kLapsed
       : !time ? Watched::kFree
               : now + std::chrono::duration_cast<nanoseconds>(*time - steady_clock::now()).count();
+  // Nobody waited for word so far: a moment that passed before there was anybody ends none, and the next word counts.
+  if (until == Watched::kFree && time && next <= now) return true;
   if (!watched_->held_until.compare_exchange_strong(until, next)) return false;
   if (late) watched_->kill_all();
   if (until == Watched::kFree && time) {

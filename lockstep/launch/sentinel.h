@@ -17,8 +17,8 @@ namespace lockstep::launch {
 class Sentinel {
  public:
   // Forks; the child makes async-signal-safe calls only, holds no descriptor of this process, and
-  // waits. Throws SystemError.
-  explicit Sentinel(int places);
+  // waits. `sleep_counts`: time passes for hold_until() while the machine sleeps. Throws SystemError.
+  explicit Sentinel(int places, bool sleep_counts = true);
   // The process ends without doing anything.
   ~Sentinel();
   Sentinel(const Sentinel&) = delete;
@@ -31,8 +31,8 @@ class Sentinel {
   // The group of this place has no process any more: its number may become another's.
   void forget(int place) noexcept;
   // The process groups are killed at `time` (nullopt, and at first: not for that reason), unless
-  // this is called again before. False: that has happened, now or before, and cannot be undone.
-  // While the machine sleeps, time passes here too.
+  // this is called again before. False: that has happened, now or before, and cannot be undone. Where they were not held
+  // before, a `time` that is past changes nothing.
   bool hold_until(std::optional<std::chrono::steady_clock::time_point> time) noexcept;
 
   struct Watched;  // what both processes know

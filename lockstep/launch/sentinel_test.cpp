@@ -37,12 +37,28 @@ TEST(Sentinel, EndsWhoIsWatchedOnceItsAgentHasNotHeldThemForTooLong) {
 
 // The agent may wake before the sentinel does.
 TEST(Sentinel, AnAgentThatIsLateDoesNotHoldThemAnyMore) {
+  for (const bool sleep_counts : {true, false}) {
+    Subprocess watched = start_sleeper();
+    Sentinel sentinel(1, sleep_counts);
+    sentinel.watch(0, watched.pid());
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1)));
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() - hours(1)));
+    EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1)));
+    EXPECT_EQ(watched.wait(Deadline::seconds(30)).signal, SIGKILL);
+  }
+}
+
+// One that was alone told nobody that it is there, and a newcomer does not ask for the time before it came.
+TEST(Sentinel, WhoWasNotHeldIsNotEndedForTimePast) {
   Subprocess watched = start_sleeper();
-  Sentinel sentinel(1);
-  sentinel.watch(0, watched.pid());
-  EXPECT_TRUE(sentinel.hold_until(Clock::now() - hours(1)));
-  EXPECT_FALSE(sentinel.hold_until(Clock::now() + hours(1)));
-  EXPECT_EQ(watched.wait(Deadline::seconds(30)).signal, SIGKILL);
+  {
+    Sentinel sentinel(1);
+    sentinel.watch(0, watched.pid());
+    EXPECT_TRUE(sentinel.hold_until(std::nullopt));
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() - hours(1)));
+    EXPECT_TRUE(sentinel.hold_until(Clock::now() + hours(1))) << "from now on they are";
+  }
+  EXPECT_FALSE(watched.poll());
 }
 
 TEST(Sentinel, WhoIsHeldIsLeftAlone) {

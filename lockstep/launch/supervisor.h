@@ -93,6 +93,7 @@ class Supervisor {
     return shrinks_ && (any_ended_well_ || !left_.empty()) && phase_ == Phase::kRunning &&
            !leave_behind_by_;
   }
+  bool any_ended_well() const { return any_ended_well_; }  // of the ranks that are no services
   // The ranks to start again now; they count as running.
   std::vector<int> take_restarts(Time now);
   // When on_time() or take_restarts() has something to do.

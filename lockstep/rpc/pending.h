@@ -42,7 +42,7 @@ class Pending {
   ShortText peer, function;
   const std::string* types = nullptr;  // of the call, in words that live for ever
   Deadline::Clock::time_point begun = {};
-  bool shown = false;  // on the call board, as `board_call`; guarded by the core
+  bool shown = false;  // on the call board, as `board_call`, or finished; guarded by the core
   uint64_t board_call = 0;
   std::shared_ptr<SentTensors> sent;  // what of it autograd has to know; null: nothing
   // Of the call that is served by whoever waits for this one, which is not wanted any more when that is not; null: it stands

@@ -1,7 +1,10 @@
 // Transports of one process, which talk over sockets as those of several do.
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,6 +18,7 @@
 
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/rpc/transport_test_support.h"
@@ -456,6 +460,28 @@ TEST(Transport, AnAddressThatIsNeverReachedIsToldAtOnce) {
   far.tcp = {"[fe80::1]:9"};
   store->set(entry_key("far"), far.encode());
   EXPECT_THROW(client->link_to("far", Deadline::seconds(0.2)), Timeout);
+}
+
+TEST(Transport, WhoHasNoDescriptorForAMomentTriesAgain) {
+  if (kSanitized)
+    GTEST_SKIP() << "UndefinedBehaviorSanitizer wants a descriptor to look at an object";
+  const auto store = std::make_shared<HashStore>();
+  End client(store, "client"), server(store, "server");
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  {
+    const rlimit low{std::min<rlim_t>(before.rlim_cur, 512), before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &low);
+    std::vector<UniqueFd> taken;
+    while (true) {
+      UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!fd) break;
+      taken.push_back(std::move(fd));
+    }
+    EXPECT_THROW(client->link_to("server", Deadline::seconds(0.2)), Timeout);
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(client->link_to("server", soon()));
 }
 
 TEST(Transport, CallersShareOneAttempt) {

@@ -13,6 +13,12 @@
 #include "lockstep/core/net.h"
 
 namespace lockstep::wire {
+namespace {
+
+// Whoever else has this process's descriptors may take each one that is freed.
+constexpr int kRoomMade = 64;
+
+}  // namespace
 
 std::string source_of(int fd) {
   int domain = 0;
@@ -73,6 +79,7 @@ std::optional<uint64_t> Strangers::oldest() const {
 }
 
 UniqueFd Acceptor::next(int listener, const std::function<bool()>& make_room) {
+  int made = 0;
   while (true) {
     error_ = 0;
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -88,7 +95,7 @@ UniqueFd Acceptor::next(int listener, const std::function<bool()>& make_room) {
       log_warning(where_ + ": a connection waits, since it cannot be accepted (number " +
                   std::to_string(failures_) + "): " + std::strerror(error) +
                   (error == EMFILE ? "; raise this process's limit (ulimit -n)" : ""));
-    if (make_room && make_room()) continue;
+    if (make_room && made++ < kRoomMade && make_room()) continue;
     pause_ = Deadline::after(kPause);
     return fd;
   }

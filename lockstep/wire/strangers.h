@@ -60,7 +60,8 @@ class Acceptor {
   explicit Acceptor(std::string where) : where_(std::move(where)) {}
 
   // The next connection that waits, close-on-exec and non-blocking. Empty: none does, or starved(). `make_room` closes a
-  // stranger where one waits and there is no descriptor for it; false: none is closed. It may throw.
+  // stranger where one waits and there is no descriptor for it; false: none is closed. It may throw, and is asked a bounded
+  // number of times.
   UniqueFd next(int listener, const std::function<bool()>& make_room = {});
   // The last next() found a connection, but no descriptor or memory for it, nor room.
   bool starved() const { return error_ != 0; }

@@ -113,6 +113,9 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
     int asked = 0;
     EXPECT_FALSE(acceptor.next(listener.get(), [&] { return ++asked < 3; }));
     EXPECT_EQ(asked, 3) << "as long as room is made";
+    EXPECT_FALSE(acceptor.next(listener.get(), [&] { return ++asked < 100'000; }));
+    EXPECT_LT(asked, 1000) << "and none comes of it";
+    EXPECT_TRUE(acceptor.starved());
     none.give_one();
     const UniqueFd accepted = acceptor.next(listener.get());
     EXPECT_TRUE(accepted);

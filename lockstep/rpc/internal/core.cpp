@@ -245,6 +245,7 @@ void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
   if (board_) {
     const MutexLock lock(mutex_);
     if (call->shown) board_->end(board_rank_, call->board_call, ticks());
+    call->shown = true;  // show_pending() may have it in its list
   }
   if (call->link) call->link->calls.fetch_sub(1, std::memory_order_relaxed);
   if (call->within) nested_.fetch_sub(1, std::memory_order_relaxed);

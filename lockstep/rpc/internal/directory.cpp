@@ -73,7 +73,7 @@ UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
   addrinfo* found = nullptr;
   if (::getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0 ||
       !found) {
-    error = EADDRNOTAVAIL;
+    error = EINVAL;
     return UniqueFd();
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freed(found, ::freeaddrinfo);
@@ -90,10 +90,14 @@ UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
     error = errno == EINPROGRESS || errno == EAGAIN || errno == EINTR ? ETIMEDOUT : errno;
     return UniqueFd();
   }
-  // A free port of this very host may have met itself.
-  if (local_address(fd.get()).to_string() == peer_address(fd.get()).to_string()) {
-    error = ECONNREFUSED;
-    return UniqueFd();
+  try {
+    // A free port of this very host may have met itself.
+    if (local_address(fd.get()).to_string() == peer_address(fd.get()).to_string()) {
+      error = ECONNREFUSED;
+      return UniqueFd();
+    }
+  } catch (const SystemError&) {
+    // It is closed again already, which who uses it finds.
   }
   return fd;
 }

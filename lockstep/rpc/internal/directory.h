@@ -41,7 +41,8 @@ std::vector<std::string> addresses_of(const std::string& listen, uint16_t port);
 UniqueFd listen_local(std::string& name);
 
 // One attempt to connect: over the Unix socket where both are on one host, else over TCP. An empty descriptor: nobody
-// listens there (any more), or, `silent`, the host does not answer, or is not reached yet.
+// listens there (any more), or, `silent`, the host does not answer, or is not reached yet. Throws SystemError: this process
+// has no socket for it.
 struct Attempt {
   UniqueFd fd;
   bool local = false;

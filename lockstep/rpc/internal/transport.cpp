@@ -246,11 +246,12 @@ void Transport::State::admit(UniqueFd fd, bool local) {
   if (too_many) make_room();
 }
 
-// Closes a stranger. False: there is none. Whoever has proved the secret is none.
+// Closes a stranger. False: there is none. Whoever has proved the secret is none. close() ends them all itself.
 bool Transport::State::make_room() {
   std::optional<uint64_t> first;
   {
     MutexLock lock(mutex);
+    if (closed) return false;
     first = strangers.first_to_go();
   }
   if (first) refuse(*first, "too many strangers at a time", false);
@@ -358,7 +359,14 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
     }
     const auto found = Entry::decode(text);
     if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
-      Attempt attempt = try_connect(*found, entry.host_identity, deadline);
+      Attempt attempt;
+      try {
+        attempt = try_connect(*found, entry.host_identity, deadline);
+      } catch (const SystemError& none) {
+        if (!may_connect_later({}, none.errnum())) throw;
+        attempt.silent = true;  // until there are descriptors again
+        attempt.error = none.what();
+      }
       if (attempt.hopeless) throw *attempt.hopeless;
       gone = found;
       silent = attempt.silent;
