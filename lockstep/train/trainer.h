@@ -237,8 +237,14 @@ class Trainer {
     const auto rates = learning_rates(args, steps_.all);
     Run run{.sampler = *sampler, .loader = loader, .rates = rates};
     TrainLoop loop(run_.comm(), task(run), loop_options(args, steps_));
-    const TrainingRun saved{run_.comm(), *parts_.model, strategy,    run_.optimizer(),
-                            loop,        run_.scaler(), parts_.saved};
+    const TrainingRun saved{.comm = run_.comm(),
+                            .model = *parts_.model,
+                            .strategy = strategy,
+                            .optimizer = run_.optimizer(),
+                            .trainer = loop,
+                            .scaler = run_.scaler(),
+                            .files = parts_.saved,
+                            .before_save = [this] { run_.check_claim(); }};
     RunStart start = RunStart::kInPlace;
     if (!run_.goes_on()) {
       const auto from = resumed_checkpoint(run_.comm(), args);
