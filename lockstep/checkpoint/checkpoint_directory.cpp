@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <utility>
 
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/internal/checkpoint_files.h"
@@ -42,12 +43,14 @@ class DirectoryReader {
   FileSums sums_;
 };
 
-// Tells a directory from the one that takes its place; {} where there is none.
-std::array<int64_t, 4> identity_of(const fs::path& path) {
+// Where a checkpoint is, and what tells its directory from the one that takes its place; {} where there is none.
+std::pair<fs::path, std::array<int64_t, 4>> identity_of(const fs::path& path) {
+  const fs::path at = checkpoint_at(path);
   struct stat info{};
-  if (::stat(checkpoint_at(path).c_str(), &info) != 0) return {};
-  return {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino), info.st_mtim.tv_sec,
-          info.st_mtim.tv_nsec};
+  if (::stat(at.c_str(), &info) != 0) return {at, {}};
+  return {at,
+          {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
+           info.st_mtim.tv_sec, info.st_mtim.tv_nsec}};
 }
 
 Checkpoint read_once(const fs::path& path, CheckpointParts parts, ModelForm form) {
@@ -119,7 +122,8 @@ Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts, ModelFor
     try {
       return read_once(path, parts, form);
     } catch (const CheckpointError&) {
-      // Files of two checkpoints, or some that are gone: a writer has put another in its place.
+      // Files of two checkpoints, or some that are gone: a writer has put another in its place, or is about to, and has
+      // given this one another name.
       if (patience.expired() || identity_of(path) == before) throw;
     }
   }

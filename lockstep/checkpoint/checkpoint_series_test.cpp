@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/refused_calls.h"
@@ -166,6 +169,22 @@ TEST(CheckpointSeries, ACheckpointBetweenTwoNamesIsFoundByEveryName) {
     EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-5", "checkpoint-9", "last"));
     EXPECT_EQ(trainer_of(dir / "best"), "5");
   }
+}
+
+// The same in passing: what `last` means has another name for a moment.
+TEST(CheckpointSeries, IsReadWhileItIsRenamed) {
+  const TestDirectory dir;
+  save(dir, 5, false, 0);
+  const bool ran = testing::with_refused({{SYS_renameat2, EINVAL}}, [&] {
+    std::atomic<bool> done = false;
+    std::thread writer([&] {
+      for (int i = 0; i < 50; ++i) write_checkpoint(checkpoint_of_step(dir.path(), 5), of_step(5));
+      done = true;
+    });
+    while (!done) EXPECT_NO_THROW(trainer_of(dir / "last"));
+    writer.join();
+  });
+  if (!ran) GTEST_SKIP() << kNoFilter;
 }
 
 TEST(CheckpointSeries, AFormerOneThatAKilledWriterLeftIsRemoved) {

@@ -195,7 +195,7 @@ std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int6
 
 }  // namespace
 
-ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, Use use) {
+ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, bool step) {
   const auto refuse = [](const std::string& what) { throw InvalidArgument("ParallelLm: " + what); };
   const at::Tensor &ids = batch.ids, &targets = batch.targets;
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.numel() == 0 || ids.dim() < 1 ||
@@ -235,10 +235,8 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, Use us
   row.tokens = ids.numel();
   const at::Tensor flat_ids = ids.reshape({-1}), flat_targets = targets.reshape({-1});
   const auto sequences = lengths.size();
-  if (use != Use::kScores && !flat_targets.ne(-100).any().item<bool>())
-    refuse("a batch without a target; give at least one that is not -100");
   agree_on_row(flat_ids, flat_targets, lengths);
-  const size_t count = micro_batches_of(sequences, use == Use::kStep);
+  const size_t count = micro_batches_of(sequences, step);
   int64_t token = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto begin = lengths.begin() + static_cast<std::ptrdiff_t>(sequences * i / count),
@@ -333,7 +331,7 @@ ParallelLm& ParallelLm::operator=(ParallelLm&&) noexcept = default;
 ParallelLm::~ParallelLm() = default;
 
 double ParallelLm::step(const LmRowBatch& batch, double scale) {
-  const State::Row row = state_->row_of(batch, State::Use::kStep);
+  const State::Row row = state_->row_of(batch, /*step=*/true);
   state_->lm->train();
   const double loss = state_->pipeline->step(state_->pipeline_batch(row, scale));
   ++state_->steps;
@@ -341,7 +339,7 @@ double ParallelLm::step(const LmRowBatch& batch, double scale) {
 }
 
 double ParallelLm::evaluate(const LmRowBatch& batch) {
-  const State::Row row = state_->row_of(batch, State::Use::kEvaluation);
+  const State::Row row = state_->row_of(batch, /*step=*/false);
   const bool training = state_->lm->is_training();
   state_->lm->eval();
   const double loss = state_->pipeline->evaluate(state_->pipeline_batch(row, 1));
@@ -351,7 +349,7 @@ double ParallelLm::evaluate(const LmRowBatch& batch) {
 
 TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   State& state = *state_;
-  const State::Row row = state.row_of(batch, State::Use::kScores);
+  const State::Row row = state.row_of(batch, /*step=*/false);
   const bool training = state.lm->is_training();
   state.lm->eval();
   PipelineBatch of = state.pipeline_batch(row, 1);

@@ -97,8 +97,8 @@ class ParallelLm {
   const std::vector<LmParameterPart>& parameters() const;
   std::string str() const;  // the mesh, and what each rank has, in lines
 
-  // Forward and backward of this row's batch -> its loss, the mean over its targets (without the routers' losses, which
-  // it learns from), the same on all ranks of the row; gradients are this row's times `scale` (targets * rows / all rows' targets where rows have unequally many), and are averaged over the rows by update(). Sequences go into
+  // Forward and backward of this row's batch -> its loss, the mean over its targets, 0 where it has none (without the
+  // routers' losses, which it learns from), the same on all ranks of the row; gradients are this row's times `scale` (targets * rows / all rows' targets where rows have unequally many), and are averaged over the rows by update(). Sequences go into
   // micro-batches in order, as evenly as they can; fewer sequences make fewer. Autocast around it is for the
   // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is
   // sent; Mismatch where the ranks of a row were given different ones.

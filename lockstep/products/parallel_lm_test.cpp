@@ -132,7 +132,6 @@ TEST(ParallelLm, ABatchThatMakesNoSenseIsRefusedBeforeAnythingIsSent) {
     EXPECT_THAT(says({good.ids.to(at::kInt), good.targets}), HasSubstr("ids must be int64"));
     EXPECT_THAT(says({good.ids, good.targets.view(-1)}), HasSubstr("of the shape of ids"));
     EXPECT_THAT(says({good.ids + 1, good.targets}), HasSubstr("outside the vocabulary of 50"));
-    EXPECT_THAT(says({good.ids, at::full_like(good.targets, -100)}), HasSubstr("without a target"));
     EXPECT_THAT(says({good.ids.view(-1), good.targets.view(-1), torch::tensor({20, 5})}),
                 HasSubstr("sum to the 24 ids"));
     EXPECT_THAT(message_of<InvalidArgument>([&] { model.update({}); }),
@@ -145,6 +144,21 @@ TEST(ParallelLm, ABatchThatMakesNoSenseIsRefusedBeforeAnythingIsSent) {
         HasSubstr("4"));
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
+}
+
+// Of several rows one may have none.
+TEST(ParallelLm, ABatchWithoutATargetHasALossAndGradientsOfZero) {
+  for (const char* axes : {"tensor=2", "pipe=2", "context=2"})
+    testing::run_threads(2, [&](Communicator& comm) {
+      ParallelLm model(small(), comm, by(axes), options());
+      const LmRowBatch good = batch_of();
+      const LmRowBatch none{good.ids, at::full_like(good.targets, -100)};
+      EXPECT_EQ(model.evaluate(none), 0) << axes;
+      EXPECT_EQ(model.step(none), 0) << axes;
+      for (const at::Tensor& gradient : model.take_gradients()) {
+        if (gradient.defined()) EXPECT_EQ(gradient.abs().sum().item<double>(), 0) << axes;
+      }
+    });
 }
 
 // Packed texts of unequal lengths, and fewer sequences than micro-batches.

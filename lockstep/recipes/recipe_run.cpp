@@ -237,8 +237,13 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
     parts.files.config_json = config_json;
   else
     parts.files.others[kTrainJson] = config_json;
-  const TrainingRun run{comm,    parts.run.model(), strategy,   parts.run.optimizer(),
-                        trainer, nullptr,           parts.files};
+  const TrainingRun run{.comm = comm,
+                        .model = parts.run.model(),
+                        .strategy = strategy,
+                        .optimizer = parts.run.optimizer(),
+                        .trainer = trainer,
+                        .files = parts.files,
+                        .before_save = [&parts] { parts.run.check_claim(); }};
   const bool in_place = parts.run.goes_on(), again = parts.run.has_room();
   const bool resumes =
       !in_place && goes_on_from_last(comm, folder.root, folder.last(), options.resume);
@@ -325,6 +330,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
   on_root(comm, [&] {
+    parts.run.check_claim();
     write_report(folder, config, recipe, comm.size());
     write_file_aside(folder.result(), to_json(result, config, comm.capabilities().backend));
     if (result.stopped_by != 0) {

@@ -296,6 +296,15 @@ void check_against_data(const TrainConfig& config, int64_t train_samples, int64_
                           count(train_samples) + " for training in " + config.data +
                           "; start fewer");
   }
+  if (!config.sync_batch_norm || config.step_samples == 0) return;
+  // A rank without a sample of a step takes one that does not count; its statistics would.
+  const int64_t fewest = (train_samples - 1) % config.step_samples + 1;
+  if (fewest < config.nproc)
+    throw InvalidArgument("step_samples is " + std::to_string(config.step_samples) +
+                          ", which leaves " + count(fewest) + " for an epoch's last step and its " +
+                          std::to_string(config.nproc) +
+                          " ranks; with sync_batch_norm each needs one: give another, or start "
+                          "fewer ranks");
 }
 
 }  // namespace lockstep

@@ -117,7 +117,7 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
 TrainConfig resolved(const TrainConfig& config);
 
 // Checks a resolved configuration against the data. Throws InvalidArgument: more ranks than
-// samples, a batch larger than a part.
+// samples, or than those of a step with sync_batch_norm.
 void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples);
 
 // The strategy that a resolved configuration names, on its mesh.

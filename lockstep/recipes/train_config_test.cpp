@@ -248,6 +248,22 @@ TEST(TrainConfig, MoreRanksThanSamples) {
   EXPECT_EQ(error_of([&] { check_against_data(config, 4, 1); }), "no error");
 }
 
+// Statistics over all ranks' batches are of the samples that count, so each rank has one.
+TEST(TrainConfig, SyncBatchNormNeedsASampleOfEveryStepOnEachRank) {
+  TrainConfig config = valid();
+  config.nproc = 3;
+  config.step_samples = 8;
+  config.sync_batch_norm = true;
+  for (const int64_t samples : {8, 11, 15, 19})
+    EXPECT_EQ(error_of([&] { check_against_data(config, samples, 1); }), "no error") << samples;
+  EXPECT_THAT(error_of([&] { check_against_data(config, 18, 1); }),
+              HasSubstr("leaves 2 samples for an epoch's last step and its 3 ranks"));
+  EXPECT_THAT(error_of([&] { check_against_data(config, 9, 1); }),
+              HasSubstr("leaves 1 sample for"));
+  config.sync_batch_norm = false;
+  EXPECT_EQ(error_of([&] { check_against_data(config, 18, 1); }), "no error");
+}
+
 TEST(TrainConfig, AStepOfAllRanksIsSharedAsEquallyAsItGoes) {
   TrainConfig config = valid();
   config.step_samples = 100;

@@ -57,7 +57,7 @@ int AcceleratorState::stop_signal() {
 
 void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> share) {
   if (share) check_share("Accelerator::backward", *share);
-  if (!loops_.empty()) loops_.back()->trains = true;
+  for (const auto& loop : loops_) loop->trains = true;  // outer ones by what is trained within
   const at::Tensor part = share         ? loss.mul(*share * data_ranks.size())
                           : group_ == 1 ? loss
                                         : loss.div(group_);
@@ -97,7 +97,7 @@ std::shared_ptr<LoaderPlace> AcceleratorState::add_loader() {
 }
 
 void AcceleratorState::enter(std::shared_ptr<LoaderPlace> place) {
-  place->trains = false;
+  place->trains = place->taken > 0;  // it goes on where a training loop stood
   loops_.push_back(std::move(place));
 }
 

@@ -36,8 +36,8 @@ struct LoaderPlace {
   int64_t taken = 0;  // batches of it that loops have taken, or are to skip
   int64_t batches = 0;
   int64_t last_step_samples = 0;
-  bool trains = false;  // the loop under way has had a backward
-  bool left = false;    // it has, and was left in its midst
+  bool trains = false;  // the loop under way has had a backward, or goes on in its epoch's midst
+  bool left = false;    // it trains, and was left in its midst
 
   bool at_last() const { return taken == batches; }
 };

@@ -259,6 +259,62 @@ TEST(Accelerator, AStateOfLoopsThatWereLeftGoesOnWhereTrainingStood) {
   });
 }
 
+// Such as a job that is stopped again as soon as it is back: what is left of the epoch is still to come.
+TEST(Accelerator, AResumedLoopThatIsLeftBeforeItsFirstBackwardKeepsItsPlace) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    // How many batches a loop has that goes on from `from` and ends after `most`; where it stood then is saved.
+    const auto run = [&](const std::string& from, int64_t most, bool trains) {
+      Work setup(24, 2);
+      Accelerator accelerator(comm, {});
+      auto [model, optimizer, loader] = accelerator.prepare(setup.model, setup.sgd, setup.loader);
+      if (!from.empty()) accelerator.load_state(dir / from);
+      int64_t batches = 0;
+      for (auto& sample : loader) {
+        if (trains) {
+          optimizer.zero_grad();
+          accelerator.backward(loss_of(model(sample.input), sample));
+          optimizer.step();
+        }
+        if (++batches == most) break;
+      }
+      accelerator.save_state(dir / (from + "s"));
+      return batches;
+    };
+    EXPECT_EQ(run("", 2, true), 2);
+    EXPECT_EQ(run("s", 1, false), 1);
+    EXPECT_EQ(run("ss", 100, true), 3) << "of six";
+  });
+}
+
+// The backward of a loop within it is its own too.
+TEST(Accelerator, ALoopWhoseInnerLoopTrainsKeepsItsPlace) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto run = [&](bool resume) {
+      Work setup(24, 2);
+      data::Loader<Numbers> plain_inner(setup.data, setup.sampler, {.batch_size = 12});
+      Accelerator accelerator(comm, {});
+      auto [model, optimizer, loader, inner] =
+          accelerator.prepare(setup.model, setup.sgd, setup.loader, plain_inner);
+      if (resume) accelerator.load_state(dir / "state");
+      int64_t batches = 0;
+      for ([[maybe_unused]] auto& outer : loader) {
+        for (auto& sample : inner) {
+          optimizer.zero_grad();
+          accelerator.backward(loss_of(model(sample.input), sample));
+          optimizer.step();
+        }
+        if (++batches == 2 && !resume) break;
+      }
+      if (!resume) accelerator.save_state(dir / "state");
+      return batches;
+    };
+    EXPECT_EQ(run(false), 2);
+    EXPECT_EQ(run(true), 4);
+  });
+}
+
 TEST(Accelerator, ReducesGathersAndKnowsTheMainProcess) {
   testing::run_threads(2, [](Communicator& comm) {
     Accelerator accelerator(comm, {});

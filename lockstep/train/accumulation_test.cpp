@@ -202,6 +202,7 @@ TEST(Accumulation, AStepWithoutATargetChangesNothingAndAnEvaluationSaysSo) {
     EXPECT_TRUE(net->weight.equal(make_net(kPlaces * kClasses)->weight));
     EXPECT_THAT(message_of<InvalidArgument>([&] { trainer.evaluate(); }),
                 ::testing::HasSubstr("has no target at all"));
+    EXPECT_EQ(trainer.predict(rows).label_ids.size(0), 4) << "which needs none";
   });
 }
 

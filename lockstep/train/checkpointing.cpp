@@ -104,6 +104,7 @@ CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path fo
 
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
   writer_.wait();
+  if (run_.before_save) on_root(run_.comm, run_.before_save);
   const auto whole = run_.strategy.as_saved();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};

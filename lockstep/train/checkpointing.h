@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
@@ -21,6 +22,8 @@ struct TrainingRun {
   TrainLoop& trainer;
   amp::GradScaler* scaler = nullptr;
   CheckpointFiles files = {};
+  // On rank 0, before each checkpoint; what it throws ends the run on all ranks. Given on all of them, or on none.
+  std::function<void()> before_save = {};
 };
 
 // Writes the run as it stands (checkpoint_writer.h), with every rank's generator and sums. Collective.

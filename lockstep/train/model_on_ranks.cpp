@@ -244,7 +244,8 @@ void ModelOnRanks::claim(const std::filesystem::path& folder) {
   if (!claim_->is_held())
     log_warning("output " + folder.string() +
                 ": its file system has no locks, so a second job of another host that writes "
-                "there is not noticed");
+                "there is not noticed, and where a .lock has been left there, none is: remove it "
+                "when no job is at work");
 }
 
 int64_t ModelOnRanks::goes_on_at() const {

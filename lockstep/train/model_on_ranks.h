@@ -77,6 +77,10 @@ class ModelOnRanks {
   // several calls the first counts. Says, once, where the file system cannot tell. Throws InvalidArgument.
   void claim(const std::filesystem::path& folder);
   void release() { claim_.reset(); }
+  // On rank 0, before it writes there: throws CheckpointError where the claim is lost (WriterClaim::check()).
+  void check_claim() const {
+    if (claim_) claim_->check();
+  }
 
   // Whether an attempt of this process has made room for the run's files, for the attempts behind it.
   bool has_room() const { return has_room_; }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -62,10 +63,10 @@ std::string start_of(int64_t pid) {
 // Who has the file, as far as it says so.
 struct Holder {
   std::string text = "another process";
-  std::string job;
-  bool elsewhere = false;  // on another host
-  bool here = false;       // a process that lives, and whose state can be seen
-  bool gone = false;       // one that could be seen, and does not live
+  std::string job, launcher;  // job_id(), launcher_job_id()
+  bool elsewhere = false;     // on another host
+  bool here = false;          // a process that lives, and whose state can be seen
+  bool gone = false;          // one that could be seen, and does not live
   int pid = 0;
 
   bool stands_still() const {
@@ -87,6 +88,7 @@ Holder holder_of(int fd) {
     holder.text = "process " + std::to_string(pid) +
                   (holder.elsewhere ? " on host " + printable(host, 80) : "");
     holder.job = json.at("job").get<std::string>();
+    holder.launcher = json.value("launcher", "");
     const auto space = json.at("space").get<std::string>(),
                start = json.at("start").get<std::string>();
     if (space.empty() || start.empty() || space != process_space()) return holder;
@@ -98,10 +100,17 @@ Holder holder_of(int fd) {
   return holder;
 }
 
+// Whether `path` names the open file; nothing where the file system does not say.
+std::optional<bool> named(int fd, const fs::path& path) {
+  struct stat opened{}, there{};
+  if (::fstat(fd, &opened) != 0) return std::nullopt;
+  if (::stat(path.c_str(), &there) != 0)
+    return errno == ENOENT ? std::optional(false) : std::nullopt;
+  return opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
 bool is_named(int fd, const fs::path& path) {
-  struct stat opened{}, named{};
-  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  return named(fd, path).value_or(false);
 }
 
 // The lock file, and whether this call has made it.
@@ -118,8 +127,8 @@ UniqueFd open_file(const fs::path& file, bool* made) {
 }  // namespace
 
 WriterClaim::WriterClaim(const fs::path& file, const std::string& what, const EnvLookup& env)
-    : file_(file) {
-  const std::string job = job_id(env);
+    : file_(file), what_(what) {
+  const std::string job = job_id(env), launcher = launcher_job_id(env);
   const Deadline here = Deadline::seconds(kPatience),
                  elsewhere = Deadline::seconds(kPatienceElsewhere);
   while (true) {
@@ -129,25 +138,28 @@ WriterClaim::WriterClaim(const fs::path& file, const std::string& what, const En
     if (lock == FileLock::kHeld) {
       if (!is_named(fd_.get(), file_)) continue;  // who had it has just removed it
       held_ = own_ = true;
-      say_who(job);
+      say_who(job, launcher);
       return;
     }
     const Holder holder = holder_of(fd_.get());
     if (lock == FileLock::kNone && !holder.here) {
       // What another host's process has written stays: nobody knows whether that one lives.
       own_ = made || holder.gone;
-      if (own_) say_who(job);
+      if (own_) say_who(job, launcher);
       return;
     }
     const bool same_job = !job.empty() && holder.job == job;
-    // One that stands still can neither let go nor write; when it goes on it finds that the others have left it.
-    if (same_job && holder.stands_still() && is_named(fd_.get(), file_) &&
-        ::unlink(file_.c_str()) == 0)
-      continue;
-    if (!same_job || (holder.elsewhere ? elsewhere : here).expired())
+    // One that stands still can neither let go nor write. A launcher has given it up; when it goes on it finds that the
+    // others have left it, and check() that the folder is no longer its own.
+    const bool still = holder.stands_still(),
+               left = still && !launcher.empty() && holder.launcher == launcher;
+    if (left && is_named(fd_.get(), file_) && ::unlink(file_.c_str()) == 0) continue;
+    if (!same_job || (still && !left) || (holder.elsewhere ? elsewhere : here).expired())
       throw InvalidArgument(
           what + " is in use: " + holder.text +
-          " is at work there; wait for its end, or give another output" +
+          (still ? " has it and stands still; let it go on or end it"
+                 : " is at work there; wait for its end") +
+          ", or give another output" +
           (holder.elsewhere ? "; where that host is gone and its lock has stayed, as on NFSv3, "
                               "remove " +
                                   file_.string()
@@ -157,16 +169,24 @@ WriterClaim::WriterClaim(const fs::path& file, const std::string& what, const En
 }
 
 // It helps to word a refusal, and to notice each other where there are no locks.
-void WriterClaim::say_who(const std::string& job) {
+void WriterClaim::say_who(const std::string& job, const std::string& launcher) {
   const std::string text = nlohmann::json{{"pid", ::getpid()},
                                           {"host", host_name()},
                                           {"space", process_space()},
                                           {"start", start_of(::getpid())},
-                                          {"job", job}}
+                                          {"job", job},
+                                          {"launcher", launcher}}
                                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                            "\n";
   if (::ftruncate(fd_.get(), 0) != 0 || ::pwrite(fd_.get(), text.data(), text.size(), 0) < 0)
     return;
+}
+
+void WriterClaim::check() const {
+  if (!own_ || named(fd_.get(), file_).value_or(true)) return;
+  throw CheckpointError(what_ + " is no longer this process's: " + file_.string() +
+                        " is another's or gone, as where another process of the job went on while "
+                        "this one stood still; nothing more is written there");
 }
 
 WriterClaim::~WriterClaim() {

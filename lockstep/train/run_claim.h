@@ -18,8 +18,8 @@ class WriterClaim {
  public:
   // `what`: "output runs/a", for messages. Throws InvalidArgument, in one line, where another process has it; one of
   // this process's own job, an attempt before this one that may still be about to end, is waited for, 30 s at most, and
-  // 120 s where it was on another host. One of this job and host that stands still, and that the others have gone on
-  // without, has lost its claim. Throws SystemError where the file cannot be made.
+  // 120 s where it was on another host. One that stands still is not waited for; where it is of this host and
+  // this process's launcher, whose others have gone on without it, it has lost its claim. Throws SystemError where the file cannot be made.
   WriterClaim(const std::filesystem::path& file, const std::string& what, const EnvLookup& env);
   WriterClaim(const WriterClaim&) = delete;
   WriterClaim& operator=(const WriterClaim&) = delete;
@@ -28,10 +28,15 @@ class WriterClaim {
   // False: the file system has no locks, and a second job on another host would not be noticed.
   bool is_held() const { return held_; }
 
+  // Throws CheckpointError, in one line, where the file is no longer this one's: before something is written that another
+  // may have begun to write. Costs a look at the file.
+  void check() const;
+
  private:
-  void say_who(const std::string& job);
+  void say_who(const std::string& job, const std::string& launcher);
 
   std::filesystem::path file_;
+  std::string what_;
   UniqueFd fd_;
   bool held_ = false;
   bool own_ = false;  // the file is to go with this
@@ -48,6 +53,7 @@ class RunClaim {
   ~RunClaim() = default;  // removes the file, and the folder where it was made and nothing is in it
 
   bool is_held() const { return claim_.is_held(); }
+  void check() const { claim_.check(); }  // WriterClaim::check()
 
  private:
   OutputFolder output_;  // goes last

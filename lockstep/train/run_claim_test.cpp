@@ -29,8 +29,11 @@ EnvLookup of_job(const std::string& id) {
   };
 }
 
+std::string refusal(const TestDirectory& dir, const EnvLookup& env) {
+  return message_of<InvalidArgument>([&] { RunClaim claim(dir.path(), env); });
+}
 std::string refusal(const TestDirectory& dir, const std::string& job) {
-  return message_of<InvalidArgument>([&] { RunClaim claim(dir.path(), of_job(job)); });
+  return refusal(dir, of_job(job));
 }
 
 TEST(RunClaim, AnotherJobIsRefusedUntilTheFirstIsDone) {
@@ -94,16 +97,24 @@ TEST(RunClaim, AHostThatIsGoneForGoodIsNamedWithWhatToRemove) {
   EXPECT_TRUE(RunClaim(dir.path(), of_job("b")).is_held()) << "another file has another lock";
 }
 
-// A child that claims the folder, and then does `then`.
+constexpr int kLost = 7;
+
+// A child that claims the folder, does `then`, and ends: with kLost where the folder is not its own by then.
 class Claimant {
  public:
-  Claimant(const TestDirectory& dir, const std::string& job, int then) : child_(::fork()) {
+  Claimant(const TestDirectory& dir, const EnvLookup& env, int then) : child_(::fork()) {
     if (child_ == 0) {
+      int status = 0;
       {
-        const RunClaim claim(dir.path(), of_job(job));
+        const RunClaim claim(dir.path(), env);
         ::raise(then);
+        try {
+          claim.check();
+        } catch (const CheckpointError&) {
+          status = kLost;
+        }
       }
-      ::_exit(0);
+      ::_exit(status);
     }
     siginfo_t info{};
     EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(child_), &info, WSTOPPED | WEXITED | WNOWAIT), 0);
@@ -123,7 +134,7 @@ class Claimant {
 // The others have gone on without it: whoever is their rank 0 now has the folder.
 TEST(RunClaim, AStoppedProcessOfTheSameJobHasLostItsClaim) {
   const TestDirectory dir;
-  const Claimant stopped(dir, "a", SIGSTOP);
+  const Claimant stopped(dir, of_job("a"), SIGSTOP);
   EXPECT_THAT(refusal(dir, "b"), HasSubstr("process " + std::to_string(stopped.pid())));
   {
     const RunClaim now(dir.path(), of_job("a"));
@@ -131,9 +142,28 @@ TEST(RunClaim, AStoppedProcessOfTheSameJobHasLostItsClaim) {
     ::kill(stopped.pid(), SIGCONT);  // it goes on, and ends
     siginfo_t info{};
     ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(stopped.pid()), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_EQ(info.si_status, kLost) << "it does not write";
+    now.check();
     EXPECT_THAT(dir.names(), ElementsAre(".lock")) << "which is no longer its to remove";
     EXPECT_THAT(refusal(dir, "b"), HasSubstr("process " + std::to_string(::getpid())));
   }
+  EXPECT_THAT(dir.names(), IsEmpty());
+}
+
+// A scheduler's job may be a shell: Ctrl-Z, and the same command again. The first is to go on some time.
+TEST(RunClaim, AStoppedProcessOfTheSameShellKeepsItsClaim) {
+  const TestDirectory dir;
+  const EnvLookup shell = [](std::string_view name) {
+    return name == "SLURM_JOB_ID" ? std::optional<std::string>("a") : std::nullopt;
+  };
+  const Claimant stopped(dir, shell, SIGSTOP);
+  for (const EnvLookup& other : {shell, of_job("a")})
+    EXPECT_THAT(refusal(dir, other), HasSubstr("process " + std::to_string(stopped.pid()) +
+                                               " has it and stands still; let it go on or end it"));
+  ::kill(stopped.pid(), SIGCONT);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(stopped.pid()), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(info.si_status, 0) << "it is still its own";
   EXPECT_THAT(dir.names(), IsEmpty());
 }
 
@@ -148,7 +178,7 @@ TEST(RunClaim, WhereThereAreNoLocksItGoesOnUnlessThisHostHasAnother) {
     }
     EXPECT_THAT(dir.names(), IsEmpty());
     {
-      const Claimant killed(dir, "a", SIGKILL);
+      const Claimant killed(dir, of_job("a"), SIGKILL);
     }
     EXPECT_THAT(dir.names(), ElementsAre(".lock"));
     EXPECT_FALSE(RunClaim(dir.path(), of_job("b")).is_held());

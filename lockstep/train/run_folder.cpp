@@ -5,6 +5,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_series.h"
@@ -74,6 +75,8 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
   return parts;
 }
 
+constexpr const char* kLaunchersJob = "job";  // in job.json
+
 // A job that a launcher or a scheduler may start again, as it calls it.
 struct NamedJob {
   const char* key;     // in job.json
@@ -94,7 +97,7 @@ std::vector<NamedJob> jobs_of(const EnvLookup& env) {
     return named;
   };
   std::vector<NamedJob> jobs = {
-      job("job", "TORCHELASTIC_RUN_ID",
+      job(kLaunchersJob, "TORCHELASTIC_RUN_ID",
           {"LOCKSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT", "LOCKSTEP_RESTART_COUNT"}),
       job("slurm_job", "SLURM_JOB_ID", {"SLURM_RESTART_COUNT"})};
   std::erase_if(jobs, [](const NamedJob& each) { return each.name.empty(); });
@@ -116,6 +119,13 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder) {
 std::string job_id(const EnvLookup& env) {
   const std::vector<NamedJob> jobs = jobs_of(env);
   return jobs.empty() ? "" : shown_id(jobs.front().name);
+}
+
+std::string launcher_job_id(const EnvLookup& env) {
+  const std::vector<NamedJob> jobs = jobs_of(env);
+  return jobs.empty() || std::string_view(jobs.front().key) != kLaunchersJob
+             ? ""
+             : shown_id(jobs.front().name);
 }
 
 bool left_by_this_job(const fs::path& root, const EnvLookup& env) {

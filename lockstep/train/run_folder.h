@@ -43,6 +43,9 @@ std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
 // What the innermost launcher or scheduler that can start this process again calls its job; "" where none has a name for it.
 std::string job_id(const EnvLookup& env);
+// The same of launchers alone, which end all of an attempt before they start another; a scheduler's job may be a shell in
+// which somebody starts what he likes.
+std::string launcher_job_id(const EnvLookup& env);
 // The names of this process's job into `root`, by which the above knows it. Throws SystemError.
 void name_job(const std::filesystem::path& root, const EnvLookup& env);
 // move_former_run_aside() where it is not so, and name_job(). Throws SystemError.

@@ -155,7 +155,7 @@ class Trainer {
     return metrics;
   }
 
-  // Every sample once, on any number of ranks.
+  // Every sample once, on any number of ranks; also of samples without a target.
   EvalPrediction predict(const D& dataset) {
     check_trained();
     return forward_all(dataset).prediction;
@@ -179,7 +179,8 @@ class Trainer {
   };
   struct Forwarded {
     EvalPrediction prediction;
-    double loss = 0;  // mean over samples or targets
+    bool has_loss = false;
+    double loss = 0;  // mean over samples or targets; 0 where there are none
     int64_t batches = 0;
     double seconds = 0;
   };
@@ -237,8 +238,14 @@ class Trainer {
     const auto rates = learning_rates(args, steps_.all);
     Run run{.sampler = *sampler, .loader = loader, .rates = rates};
     TrainLoop loop(run_.comm(), task(run), loop_options(args, steps_));
-    const TrainingRun saved{run_.comm(), *parts_.model, strategy,    run_.optimizer(),
-                            loop,        run_.scaler(), parts_.saved};
+    const TrainingRun saved{.comm = run_.comm(),
+                            .model = *parts_.model,
+                            .strategy = strategy,
+                            .optimizer = run_.optimizer(),
+                            .trainer = loop,
+                            .scaler = run_.scaler(),
+                            .files = parts_.saved,
+                            .before_save = [this] { run_.check_claim(); }};
     RunStart start = RunStart::kInPlace;
     if (!run_.goes_on()) {
       const auto from = resumed_checkpoint(run_.comm(), args);
@@ -367,7 +374,9 @@ class Trainer {
     parts_.model->train(training);
     Forwarded result;
     result.prediction = gather_predictions(judges_, sum.rows());
-    result.loss = sum.mean_loss(judges_, CountsTargets<Loss, data::BatchOf<D>>);
+    const std::optional<double> loss = sum.mean_loss(judges_);
+    result.has_loss = loss.has_value();
+    result.loss = loss.value_or(0);
     // Ranks that have evaluated the same together may differ by rounding, and all must decide alike.
     if (model_.strategy().divides_model()) make_same(run_.comm(), result.prediction, result.loss);
     result.batches = (sampler.size() + parts_.args.per_device_eval_batch_size - 1) /
@@ -380,6 +389,10 @@ class Trainer {
   Evaluation evaluate_now() {
     if (parts_.eval_dataset == nullptr) throw InvalidArgument("Trainer: there is no eval_dataset");
     const Forwarded all = forward_all(*parts_.eval_dataset);
+    if (CountsTargets<Loss, data::BatchOf<D>> && !all.has_loss)
+      throw InvalidArgument(
+          "Trainer: by compute_loss.targets() the data set to evaluate on has no target at all, so "
+          "there is no loss of it; give one that has some");
     Evaluation evaluation = count_if_classes(all.prediction);
     evaluation.loss = all.loss;
     evaluation.metrics = {{"eval_loss", all.loss}};

@@ -314,17 +314,11 @@ EvalPrediction PredictionSum::rows() const {
   return {logits_.empty() ? at::Tensor() : at::cat(logits_), at::cat(labels_)};
 }
 
-double PredictionSum::mean_loss(Communicator& comm, bool counts_targets) const {
+std::optional<double> PredictionSum::mean_loss(Communicator& comm) const {
   const at::Tensor sums = at::tensor({loss_.loss, loss_.samples}, at::kDouble);
   comm.all_reduce(sums);
   const double* values = sums.const_data_ptr<double>();
-  if (values[1] > 0) return values[0] / values[1];
-  if (counts_targets)
-    throw InvalidArgument(
-        "Trainer: by compute_loss.targets() the data set to evaluate on has no target at all, so "
-        "there is no loss of it; "
-        "give one that has some");
-  return 0;
+  return values[1] > 0 ? std::optional(values[0] / values[1]) : std::nullopt;
 }
 
 void make_same(Communicator& comm, EvalPrediction& prediction, double& loss) {

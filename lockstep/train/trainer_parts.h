@@ -101,9 +101,8 @@ class PredictionSum {
   // `counted`: what the loss is the mean of.
   void add(const LossOutput& output, int64_t counted);
   EvalPrediction rows() const;
-  // Over all that was counted, on all ranks. Collective. Throws InvalidArgument, on all ranks, where these are targets
-  // and there are none.
-  double mean_loss(Communicator& comm, bool counts_targets) const;
+  // Over all that was counted, on all ranks; nothing, on all ranks, where nothing was. Collective.
+  std::optional<double> mean_loss(Communicator& comm) const;
 
  private:
   std::vector<at::Tensor> logits_, labels_;

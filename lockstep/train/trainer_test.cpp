@@ -328,6 +328,27 @@ TEST_F(TrainerTest, ASecondJobInTheSameFolderIsRefusedAndTheFirstGoesOn) {
   EXPECT_EQ(train({}), 8) << "it is free afterwards";
 }
 
+// As where another process of the job went on with it, which this one learns of before it writes.
+TEST_F(TrainerTest, ARunThatHasLostItsFolderEndsWithoutWritingThere) {
+  const Points points(16);
+  auto args = arguments();
+  args.save_strategy = "steps";
+  args.save_steps = 3;
+  testing::run_threads(2, [&](Communicator& comm) {
+    PointsTrainer trainer({.model = make_model(),
+                           .comm = comm,
+                           .args = args,
+                           .train_dataset = &points,
+                           .callbacks = {std::make_shared<Intruder>([&] {
+                             if (comm.rank() == 0) fs::remove(folder_ / ".lock");
+                           })}});
+    EXPECT_NE(
+        message_of<CheckpointError>([&] { trainer.train(); }).find("no longer this process's"),
+        std::string::npos);
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "last"));
+}
+
 // Whatever wrote it, and however many.
 TEST_F(TrainerTest, OtherRanksUnderAnotherStrategyGoOn) {
   constexpr int64_t kBatch = 24;

@@ -10,6 +10,7 @@ five of them are no accident and are not tried. Exit status 0 if nothing failed,
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -42,6 +43,18 @@ def registered(folder):
             for test in json.loads(said)["tests"]}
 
 
+def run_to_end(command, seconds, **how):
+    """Exit status and output; nothing of it is left afterwards, ranks that it has started and that ctest would end included."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          start_new_session=True, **how) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output
+
+
 def passes_alone(folder, tests, wrapper, label):
     """Whether 'program: Suite.Case', or a test that is no GoogleTest program, passes by itself, as ctest would start it."""
     test, _, case = label.partition(": ")
@@ -54,16 +67,14 @@ def passes_alone(folder, tests, wrapper, label):
         variables = {name: value for name, value in variables.items() if not name.startswith("GTEST_")}
     print(f"---- again, alone: {label}", flush=True)
     try:
-        done = subprocess.run([*wrapper, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              cwd=known.get("WORKING_DIRECTORY"), env={**os.environ, **variables}, text=True, errors="replace",
-                              timeout=seconds, check=False)
+        status, output = run_to_end([*wrapper, *command], seconds, cwd=known.get("WORKING_DIRECTORY"), env={**os.environ, **variables})
     except (OSError, IndexError, subprocess.TimeoutExpired) as error:
         print(error, flush=True)
         return False
-    if done.returncode == 0 and (not case or re.search(r"^\[  PASSED  \] 1 test", done.stdout, re.MULTILINE)):
+    if status == 0 and (not case or re.search(r"^\[  PASSED  \] 1 test", output, re.MULTILINE)):
         print("     passed", flush=True)
         return True
-    show(label, done.stdout.splitlines())
+    show(label, output.splitlines())
     return False
 
 

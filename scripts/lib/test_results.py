@@ -110,9 +110,11 @@ def read_results(folder):
 
 
 # Cases with deadlines that ctest runs beside others, whose load can break them: what they do alone counts. And tests in Python that
-# start ranks, which are no cases of a program but run, and run again, as a whole.
+# start ranks, which are no cases of a program but run, and run again, as a whole. Others compute or compare files: a failure is one.
 BESIDE = re.compile(r"(\w+_mp_waits|\w+_mp_test|(wire|store|trace|launch|comm|rpc|recover)_test): \S+"
-                    r"|(example|oracle|python|schedulers)_(?!faults)\w+|methods|docs_commands|recovery_kills")
+                    r"|example_(?!(hello_world|matrix|data_parallel|partitioner)_alone)\w+"
+                    r"|oracle_(fsdp_parity|pipeline_parity|tensor_parity|rpc_parity|divided_checkpoint)"
+                    r"|python_(operations|training|launchers|pytorch_suite)|schedulers_(slurm|service)|methods|docs_commands|recovery_kills")
 # The same of those that it runs alone: what they did counts, but somebody who reads of a failure wants to know.
 ALONE = re.compile(r"\w+_mp_(alone|test_others): \S+|python_faults")
 

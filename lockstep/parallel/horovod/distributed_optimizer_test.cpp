@@ -56,16 +56,18 @@ std::vector<torch::Tensor> reduced(Communicator& comm, const DistributedGradient
 }
 
 TEST(DistributedOptimizer, SumPredivideAndCompression) {
-  const auto average = average_over(3);
-  testing::run_threads(3, [&](Communicator& comm) {
-    expect_close(reduced(comm, {}), average, 1e-14);
-    expect_close(reduced(comm, {.op = GradientOp::kSum}), average, 1e-14, 3);
-    expect_close(reduced(comm, {.gradient_predivide_factor = 3}), average, 1e-14);
-    expect_close(reduced(comm, {.gradient_predivide_factor = 1.7}), average, 1e-14);
-    // One rounding a rank and one of the average.
-    expect_close(reduced(comm, {.compression = Compression::kFloat16}), average, 3e-3);
-    expect_close(reduced(comm, {.compression = Compression::kBFloat16}), average, 2e-2);
-  });
+  for (const int ranks : {3, 4}) {
+    const auto average = average_over(ranks);
+    testing::run_threads(ranks, [&](Communicator& comm) {
+      expect_close(reduced(comm, {}), average, 1e-14);
+      expect_close(reduced(comm, {.op = GradientOp::kSum}), average, 1e-14, ranks);
+      expect_close(reduced(comm, {.gradient_predivide_factor = 3}), average, 1e-14);
+      expect_close(reduced(comm, {.gradient_predivide_factor = 1.7}), average, 1e-14);
+      // One rounding a rank and one of the average.
+      expect_close(reduced(comm, {.compression = Compression::kFloat16}), average, 3e-3);
+      expect_close(reduced(comm, {.compression = Compression::kBFloat16}), average, 2e-2);
+    });
+  }
 }
 
 // The loop is the user's, and so is the evaluation: by share_buffers() of what is saved.

@@ -38,8 +38,7 @@ struct ParallelLm::State {
     std::vector<int64_t> tokens_of;       // each, without what was added
     int64_t all_targets = 0, tokens = 0;  // of the batch
   };
-  enum class Use : uint8_t { kStep, kEvaluation, kScores };
-  Row row_of(const LmRowBatch& batch, Use use);
+  Row row_of(const LmRowBatch& batch, bool step);
   void agree_on_row(const at::Tensor& ids, const at::Tensor& targets,
                     const std::vector<int64_t>& lengths);
   size_t micro_batches_of(size_t sequences, bool training);

@@ -211,6 +211,9 @@ TEST(CheckpointCommand, WritesACheckpointAgainInOneFileOrInSeveral) {
     for (const char* out : {"x", "x/"})
       expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / out},
                   "is in use: process ");
+    const WriterClaim over(dir / "whole.lock", "x", [](std::string_view) { return std::nullopt; });
+    expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "whole"},
+                "is in use: process ");  // whose directory may come and go
   }
   EXPECT_FALSE(fs::exists(dir / "x.lock"));
   fs::remove(dir / "parts/optimizer-00001-of-00002.safetensors");

@@ -49,15 +49,15 @@ int reshard(const ReshardArguments& arguments) {
   const fs::path in = checkpoint_meant(arguments.in), out = arguments.out;
   if (fs::exists(out) && fs::exists(in) && fs::equivalent(in, out))
     throw InvalidArgument(arguments.out + " is the checkpoint itself; name another directory");
-  if (fs::exists(out) && !arguments.force)
-    throw InvalidArgument(arguments.out + " exists; give --force to replace it");
-  if (fs::exists(out)) check_replaceable(out);
   check_result_files({arguments.json});
-  // Of two that write the same directory one would take the other's files away.
+  // Of two that write the same directory one would take the other's files away; so it is looked at afterwards.
   const fs::path whole = fs::absolute(out.has_filename() ? out : out.parent_path());
   std::error_code said_by_the_claim;
   fs::create_directories(whole.parent_path(), said_by_the_claim);
   const WriterClaim claim(whole.string() + ".lock", arguments.out, process_env());
+  if (fs::exists(out) && !arguments.force)
+    throw InvalidArgument(arguments.out + " exists; give --force to replace it");
+  if (fs::exists(out)) check_replaceable(out);
   reshard_checkpoint(in, out, arguments.files);
   uint64_t bytes = 0;
   const FileSums sums = read_checksums(out);
