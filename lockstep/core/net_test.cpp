@@ -118,8 +118,8 @@ TEST(Sockets, ConnectingWaitsForTheServerUntilTheDeadline) {
 
 TEST(Sockets, WhatCannotPassIsNotTriedAgain) {
   const HostPort own{"127.0.0.1", 29500}, own_v6{"::1", 29500}, other{"10.77.0.9", 29500};
-  for (const int error : {ECONNREFUSED, ETIMEDOUT, ECONNRESET, ENOTCONN, EADDRNOTAVAIL, EMFILE,
-                          ENFILE, ENOBUFS}) {
+  for (const int error :
+       {ECONNREFUSED, ETIMEDOUT, ECONNRESET, ENOTCONN, EADDRNOTAVAIL, EMFILE, ENFILE, ENOBUFS}) {
     EXPECT_TRUE(may_connect_later(own, error));
     EXPECT_TRUE(may_connect_later(other, error));
   }

@@ -65,10 +65,9 @@ TEST(StillRanks, WhereAllOthersHaveFailedItIsEndedToo) {
 
 // It is looked at long after the other one has failed, and has still to do what there is to do.
 TEST(StillRanks, TheLastOneIsNotEndedSinceItIsStoppedForAWhile) {
-  const Ended ended =
-      run_shell({"nproc", "2", "grace", "300", "on-failure", "shrink"},
-                "if [ $RANK = 0 ]; then exit 3; fi; sleep 5; "
-                "(sleep 2; kill -CONT $$) & kill -STOP $$; echo rank $RANK; wait");
+  const Ended ended = run_shell({"nproc", "2", "grace", "300", "on-failure", "shrink"},
+                                "if [ $RANK = 0 ]; then exit 3; fi; sleep 5; "
+                                "(sleep 2; kill -CONT $$) & kill -STOP $$; echo rank $RANK; wait");
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("rank 1"));
   EXPECT_THAT(ended.err, Not(HasSubstr("stands still")));

@@ -236,7 +236,8 @@ TEST(TrainConfig, AMeshDividesALanguageModel) {
   EXPECT_THAT(error_of([&] { resolved(many); }), HasSubstr("65536 at most"));
   TrainConfig flat = with("data=2", "ddp", 2);
   flat.micro_batches = 4;
-  EXPECT_THAT(error_of([&] { resolved(flat); }), HasSubstr("give it with pipe or tensor in the mesh"));
+  EXPECT_THAT(error_of([&] { resolved(flat); }),
+              HasSubstr("give it with pipe or tensor in the mesh"));
 }
 
 TEST(TrainConfig, MoreRanksThanSamples) {
