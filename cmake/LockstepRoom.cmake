@@ -125,7 +125,6 @@ function(lockstep_room)
     list(APPEND deps lockstep_${dep})
   endforeach()
 
-  set_source_files_properties(${ARG_HOT} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
   # g++ takes no headers that were compiled for another instruction set.
   foreach(source IN LISTS ARG_SOURCES)
     get_source_file_property(own ${source} COMPILE_OPTIONS)
@@ -133,6 +132,7 @@ function(lockstep_room)
       set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
+  set_source_files_properties(${ARG_HOT} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>" SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(lockstep::${ARG_NAME} ALIAS ${target})
   # A file of twenty-four sources: the templates of libtorch's headers take three seconds a file, whatever it has besides.
