@@ -13,8 +13,20 @@ if(TARGET Lockstep::torch)
 endif()
 
 set(LOCKSTEP_LIBTORCH "" CACHE PATH "libtorch: its folder, or the torch folder of an installed wheel")
-set(LOCKSTEP_CUDA "AUTO" CACHE STRING "Link the CUDA half of libtorch: AUTO (where it can be loaded), ON, OFF")
-set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(LOCKSTEP_CUDA "AUTO" CACHE STRING
+    "Link the CUDA half of libtorch: AUTO (where it can be loaded), ON, OFF, LINK (what it loads is on another machine)")
+set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF LINK)
+
+# C++ interfaces change between releases of libtorch: these are known. What is compiled keeps to the release that it was compiled
+# with: an installed Lockstep, and with it the programs that use it.
+set(_lockstep_torch_oldest 2.11)  # scripts/lib/dependencies.sh has the same two
+set(_lockstep_torch_newest 2.15)
+set(_lockstep_torch_wanted "libtorch ${_lockstep_torch_oldest} to ${_lockstep_torch_newest}")
+if(LOCKSTEP_BUILT_WITH_TORCH_VERSION)
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" _lockstep_torch_oldest "${LOCKSTEP_BUILT_WITH_TORCH_VERSION}")
+  set(_lockstep_torch_newest "${_lockstep_torch_oldest}")
+  set(_lockstep_torch_wanted "libtorch ${_lockstep_torch_oldest}, for this one was built with ${LOCKSTEP_BUILT_WITH_TORCH_VERSION}")
+endif()
 
 function(_lockstep_try_torch dir)
   if(LOCKSTEP_TORCH_DIR OR NOT dir)
@@ -69,7 +81,7 @@ if(NOT LOCKSTEP_TORCH_DIR AND NOT _lockstep_torch_error)
   endif()
   if(NOT LOCKSTEP_TORCH_DIR)
     set(_lockstep_torch_error
-        "Lockstep needs libtorch 2.13. Set LOCKSTEP_LIBTORCH to its folder, or run scripts/quickstart, which installs the wheel into .venv.")
+        "Lockstep needs ${_lockstep_torch_wanted}. Set LOCKSTEP_LIBTORCH to its folder, or run scripts/quickstart, which installs the wheel into .venv.")
     if(_lockstep_torch_tried)
       string(APPEND _lockstep_torch_error " Looked in:${_lockstep_torch_tried}")
     endif()
@@ -87,30 +99,38 @@ if(LOCKSTEP_TORCH_DIR)
       string(REPLACE ";" "." LOCKSTEP_TORCH_VERSION "${LOCKSTEP_TORCH_VERSION}")
     endif()
   endforeach()
-  if(NOT LOCKSTEP_TORCH_VERSION MATCHES "^2\\.13\\.")
-    set(_lockstep_torch_error
-        "Lockstep needs libtorch 2.13 (C++ interfaces change between releases); ${LOCKSTEP_TORCH_DIR} is '${LOCKSTEP_TORCH_VERSION}' ('' is one without a version header). Set LOCKSTEP_LIBTORCH to another one.")
-  endif()
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" _lockstep_minor "${LOCKSTEP_TORCH_VERSION}")
 
-  _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so" _lockstep_missing)
-  if(_lockstep_missing)
-    string(REPLACE ";" ", " _lockstep_missing "${_lockstep_missing}")
-    set(_lockstep_torch_error
-        "libtorch at ${LOCKSTEP_TORCH_DIR} cannot be loaded, for it lacks ${_lockstep_missing}. A CUDA build needs two small libraries even on a machine without a GPU: pip install 'cuda-toolkit[cudart,cupti]==13.0.3' beside it (scripts/quickstart does).")
+  # What its libraries lack matters where they are loaded: with LINK that is elsewhere.
+  set(_lockstep_missing "")
+  if(NOT LOCKSTEP_CUDA STREQUAL "LINK")
+    _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so" _lockstep_missing)
   endif()
-
-  if(EXISTS "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so" AND NOT LOCKSTEP_CUDA STREQUAL "OFF")
-    _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so" _lockstep_missing)
-    string(REPLACE ";" ", " _lockstep_missing "${_lockstep_missing}")
+  string(REPLACE ";" ", " _lockstep_missing "${_lockstep_missing}")
+  if(NOT _lockstep_minor OR _lockstep_minor VERSION_LESS _lockstep_torch_oldest
+     OR _lockstep_minor VERSION_GREATER _lockstep_torch_newest)
+    set(_lockstep_torch_error
+        "Lockstep needs ${_lockstep_torch_wanted} (C++ interfaces change between releases); ${LOCKSTEP_TORCH_DIR} is '${LOCKSTEP_TORCH_VERSION}' ('' is one without a version header). Set LOCKSTEP_LIBTORCH to another one.")
+  elseif(NOT LOCKSTEP_CUDA MATCHES "^(AUTO|ON|OFF|LINK)$")
+    set(_lockstep_torch_error "LOCKSTEP_CUDA is '${LOCKSTEP_CUDA}'; it takes AUTO, ON, OFF or LINK")
+  elseif(_lockstep_missing)
+    set(_lockstep_torch_error
+        "libtorch at ${LOCKSTEP_TORCH_DIR} cannot be loaded, for it lacks ${_lockstep_missing}. A CUDA build needs two small libraries even on a machine without a GPU: pip install 'cuda-toolkit[cudart,cupti]' of the version that its METADATA names (scripts/quickstart does). Programs for another machine: LOCKSTEP_CUDA=LINK.")
+  elseif(EXISTS "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so" AND NOT LOCKSTEP_CUDA STREQUAL "OFF")
+    if(NOT LOCKSTEP_CUDA STREQUAL "LINK")
+      _lockstep_missing_libraries("${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so" _lockstep_missing)
+      string(REPLACE ";" ", " _lockstep_missing "${_lockstep_missing}")
+    endif()
     if(NOT _lockstep_missing)
       set(LOCKSTEP_TORCH_HAS_CUDA ON)
     elseif(LOCKSTEP_CUDA STREQUAL "AUTO")
       message(STATUS "libtorch's CUDA half is left out: it lacks ${_lockstep_missing}")
     else()
-      set(_lockstep_torch_error "LOCKSTEP_CUDA is ON, but libtorch_cuda.so lacks ${_lockstep_missing}")
+      set(_lockstep_torch_error
+          "LOCKSTEP_CUDA is ON, but libtorch_cuda.so lacks ${_lockstep_missing}. Programs for another machine: LOCKSTEP_CUDA=LINK.")
     endif()
-  elseif(LOCKSTEP_CUDA STREQUAL "ON")
-    set(_lockstep_torch_error "LOCKSTEP_CUDA is ON, but ${LOCKSTEP_TORCH_DIR} is a CPU build of libtorch")
+  elseif(LOCKSTEP_CUDA MATCHES "^(ON|LINK)$")
+    set(_lockstep_torch_error "LOCKSTEP_CUDA is ${LOCKSTEP_CUDA}, but ${LOCKSTEP_TORCH_DIR} is a CPU build of libtorch")
   endif()
 endif()
 

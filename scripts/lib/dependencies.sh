@@ -2,7 +2,9 @@
 # Finds or installs what Lockstep is built with: Debian packages and libtorch. Sourced after common.sh.
 # docs/dependencies.md describes each.
 
-LOCKSTEP_TORCH_PIN=2.13.0
+LOCKSTEP_TORCH_PIN=2.13.0      # what is installed where there is none
+LOCKSTEP_TORCH_OLDEST=2.11     # cmake/LockstepTorch.cmake has the same two
+LOCKSTEP_TORCH_NEWEST=2.15
 LOCKSTEP_CPU_INDEX=https://download.pytorch.org/whl/cpu  # the PyTorch project's public index of CPU builds
 
 # One line a package: its name, then what shows that it is there: a command, a header, or a file (a pattern).
@@ -119,9 +121,15 @@ print(s.submodule_search_locations[0] if s and s.submodule_search_locations else
 # Libraries that the loader does not find for the library $1, one a line.
 unresolved() { ldd "$1" 2>/dev/null | awk '/=> not found/ { print $1 }'; }
 
-# Is the torch folder $1 a libtorch 2.13 that this machine can load, CUDA half included where that is asked for?
+# Is $1 a version of libtorch that Lockstep compiles with?
+known_libtorch() {
+  [[ $1 =~ ^[0-9]+\.[0-9]+ ]] &&
+    printf '%s\n' "$LOCKSTEP_TORCH_OLDEST" "${BASH_REMATCH[0]}" "$LOCKSTEP_TORCH_NEWEST" | sort -C -V
+}
+
+# Is the torch folder $1 a libtorch of such a version that this machine can load, CUDA half included where that is asked for?
 usable() {
-  is_libtorch "$1" && [[ $(libtorch_version "$1") == 2.13.* ]] && [ -z "$(unresolved "$1/lib/libtorch_cpu.so")" ] || return 1
+  is_libtorch "$1" && known_libtorch "$(libtorch_version "$1")" && [ -z "$(unresolved "$1/lib/libtorch_cpu.so")" ] || return 1
   if [ "${LOCKSTEP_TORCH_BUILD:-cpu}" = cuda ]; then
     [ -e "$1/lib/libtorch_cuda.so" ] && [ -z "$(unresolved "$1/lib/libtorch_cuda.so")" ]
   fi
@@ -134,9 +142,9 @@ ensure_libtorch() {
     if ! is_libtorch "$LOCKSTEP_LIBTORCH"; then
       stop 2 "LOCKSTEP_LIBTORCH=$LOCKSTEP_LIBTORCH is no libtorch: it lacks lib/libtorch_cpu.so or its headers."
     fi
-    if [[ $(libtorch_version "$LOCKSTEP_LIBTORCH") != 2.13.* ]]; then
-      stop 2 "LOCKSTEP_LIBTORCH=$LOCKSTEP_LIBTORCH is libtorch $(libtorch_version "$LOCKSTEP_LIBTORCH"); Lockstep needs 2.13." \
-        "Without LOCKSTEP_LIBTORCH, scripts/quickstart installs it into .venv."
+    if ! known_libtorch "$(libtorch_version "$LOCKSTEP_LIBTORCH")"; then
+      stop 2 "LOCKSTEP_LIBTORCH=$LOCKSTEP_LIBTORCH is libtorch $(libtorch_version "$LOCKSTEP_LIBTORCH"); Lockstep needs $LOCKSTEP_TORCH_OLDEST to $LOCKSTEP_TORCH_NEWEST." \
+        "Without LOCKSTEP_LIBTORCH, scripts/quickstart installs $LOCKSTEP_TORCH_PIN into .venv."
     fi
     LOCKSTEP_LIBTORCH=$(cd "$LOCKSTEP_LIBTORCH" && pwd)
     export LOCKSTEP_LIBTORCH
@@ -208,7 +216,7 @@ install_cuda_build_for_cpu() {
     pip_quietly install "cuda-toolkit[cudart,cupti]$toolkit" || pip_failed
     if [ -n "$(unresolved "$dir/lib/libtorch_cpu.so")" ]; then
       stop 1 "torch in .venv still lacks: $(unresolved "$dir/lib/libtorch_cpu.so" | tr '\n' ' ')" \
-        "Set LOCKSTEP_LIBTORCH to a libtorch 2.13, or run with --cuda, which installs all of torch's dependencies."
+        "Set LOCKSTEP_LIBTORCH to a libtorch $LOCKSTEP_TORCH_OLDEST to $LOCKSTEP_TORCH_NEWEST, or run with --cuda, which installs all of torch's dependencies."
     fi
   done
 }
@@ -216,7 +224,7 @@ install_cuda_build_for_cpu() {
 pip_failed() {
   tail -n 8 "$ROOT/build/pip.log" >&2
   stop 1 "" "pip could not install torch $LOCKSTEP_TORCH_PIN. The whole log: $ROOT/build/pip.log" \
-    "A libtorch or torch $LOCKSTEP_TORCH_PIN that is already here can be used: LOCKSTEP_LIBTORCH=/path/to/torch $0"
+    "A libtorch or torch $LOCKSTEP_TORCH_OLDEST to $LOCKSTEP_TORCH_NEWEST that is already here can be used: LOCKSTEP_LIBTORCH=/path/to/torch $0"
 }
 
 # What Python programs over Lockstep (docs/python.md) import with a torch of .venv: numpy, and what pip leaves out where it

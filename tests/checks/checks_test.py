@@ -310,22 +310,106 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(ask("/usr/lib/python3/dist-packages/torch", False), ("", ""))
         self.assertIn("pip could not install numpy", ask(ours, False, pip=1)[1])
 
-    def test_libtorch_that_is_too_old(self):
-        for header in ("headeronly/version.h", "csrc/api/include/torch/version.h"):
-            torch = os.path.join(self.root, header.split("/")[0])
-            for path, text in ((f"include/torch/{header}", "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 5\n"
-                                                          "#define TORCH_VERSION_PATCH 1\n"),
-                               ("include/torch/csrc/api/include/torch/torch.h", ""), ("lib/libtorch_cpu.so", "")):
-                os.makedirs(os.path.dirname(os.path.join(torch, path)), exist_ok=True)
-                with open(os.path.join(torch, path), "w", encoding="utf-8") as f:
-                    f.write(text)
+    # -- libtorch: folders that look like one, whose headers say a version
+
+    def libtorch(self, version, header="headeronly/version.h", libraries=("torch_cpu", "c10")):
+        torch = os.path.join(self.root, f"libtorch-{version}-{header.split('/')[0]}")
+        numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."))
+        for path, text in ((f"include/torch/{header}", "".join(f"#define TORCH_VERSION_{name} {number}\n" for name, number in numbers)),
+                           ("include/torch/csrc/api/include/torch/torch.h", ""),
+                           *((f"lib/lib{name}.so", "") for name in libraries)):
+            os.makedirs(os.path.dirname(os.path.join(torch, path)), exist_ok=True)
+            with open(os.path.join(torch, path), "w", encoding="utf-8") as f:
+                f.write(text)
+        return torch
+
+    def cmake(self, *arguments):
+        """What CMake prints, with its line breaks taken out."""
+        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    def find_torch(self, torch, *arguments):
+        return self.cmake(f"-DLOCKSTEP_LIBTORCH={torch}", *arguments, "-P", os.path.join(ROOT, "cmake", "LockstepTorch.cmake"))[1]
+
+    def test_versions_of_libtorch(self):
+        """The script and CMake take the same ones, and say what they found and what they take."""
+        for version, header in (("2.5.1", "csrc/api/include/torch/version.h"), ("2.10.2", "headeronly/version.h"),
+                                ("2.16.0", "headeronly/version.h"), ("3.12.0", "headeronly/version.h")):
+            torch = self.libtorch(version, header)
             code, output = self.ask("ensure_libtorch", LOCKSTEP_LIBTORCH=torch)
             self.assertEqual(code, 2, output)
-            self.assertIn(f"LOCKSTEP_LIBTORCH={torch} is libtorch 2.5.1; Lockstep needs 2.13.", output)
-            done = subprocess.run(["cmake", f"-DLOCKSTEP_LIBTORCH={torch}", "-P", os.path.join(ROOT, "cmake", "LockstepTorch.cmake")],
-                                  capture_output=True, text=True, check=False)
-            self.assertIn("Lockstep needs libtorch 2.13", done.stderr)
-            self.assertIn("'2.5.1'", " ".join(done.stderr.split()))
+            self.assertIn(f"LOCKSTEP_LIBTORCH={torch} is libtorch {version}; Lockstep needs 2.11 to 2.15.", output)
+            self.assertIn(f"Lockstep needs libtorch 2.11 to 2.15 (C++ interfaces change between releases); {torch} is '{version}'",
+                          self.find_torch(torch))
+        for version in ("2.11.0", "2.12.3", "2.13.0", "2.14.1", "2.15.0"):
+            torch = self.libtorch(version)
+            self.assertEqual(self.ask('ensure_libtorch; echo "$TORCH_FOLDER"', LOCKSTEP_LIBTORCH=torch), (0, torch + "\n"))
+            self.assertIn(f"-- libtorch {version}: {torch} (CUDA: OFF)", self.find_torch(torch))
+
+    def test_package_keeps_to_the_minor_version_it_was_built_with(self):
+        with open(os.path.join(self.root, "find.cmake"), "w", encoding="utf-8") as f:
+            f.write(f"""cmake_minimum_required(VERSION 3.22)
+include(CMakePackageConfigHelpers)
+set(LOCKSTEP_TORCH_VERSION 2.13.0)
+configure_package_config_file("{ROOT}/cmake/LockstepConfig.cmake.in" "{self.root}/LockstepConfig.cmake"
+                              INSTALL_DESTINATION lib INSTALL_PREFIX "{self.root}" NO_SET_AND_CHECK_MACRO)
+unset(LOCKSTEP_TORCH_VERSION)
+configure_file("{ROOT}/cmake/LockstepTorch.cmake" "{self.root}/LockstepTorch.cmake" COPYONLY)
+find_package(Lockstep REQUIRED PATHS "{self.root}" NO_DEFAULT_PATH)
+""")
+        for version in ("2.12.3", "2.14.1"):
+            torch = self.libtorch(version)
+            code, output = self.cmake(f"-DLOCKSTEP_LIBTORCH={torch}", "-P", f.name)
+            self.assertEqual(code, 1, output)
+            self.assertIn("Lockstep needs libtorch 2.13, for this one was built with 2.13.0 (C++ interfaces change between releases); "
+                          f"{torch} is '{version}'", output)
+        torch = self.libtorch("2.13.1")
+        self.assertIn(f"-- libtorch 2.13.1: {torch} (CUDA: OFF)", self.cmake(f"-DLOCKSTEP_LIBTORCH={torch}", "-P", f.name)[1])
+
+    def test_cuda_half_without_its_libraries(self):
+        """LOCKSTEP_CUDA=LINK makes a program that names libtorch_cuda.so, though nothing here could load it."""
+        compiler = shutil.which(os.environ.get("CXX", "c++"))
+        torch = self.libtorch("2.13.0", libraries=("torch_cpu", "c10", "torch_cuda", "c10_cuda"))
+        source = os.path.join(self.root, "library.cpp")
+
+        def library(name, *needs):
+            subprocess.run([compiler, "-shared", "-fPIC", "-o", f"{torch}/lib/lib{name}.so", source, f"-Wl,-soname,lib{name}.so,--no-as-needed",
+                            *(f"{torch}/lib/lib{need}.so" for need in needs)], check=True)
+
+        with open(source, "w", encoding="utf-8") as f:
+            f.write("void elsewhere(); void here() { elsewhere(); }\n")
+        for name, *needs in (("gone",), ("c10",), ("torch_cpu",), ("c10_cuda", "gone"), ("torch_cuda", "gone")):
+            library(name, *needs)
+        os.remove(f"{torch}/lib/libgone.so")
+
+        self.assertIn("-- libtorch's CUDA half is left out: it lacks", self.find_torch(torch))
+        self.assertIn("LOCKSTEP_CUDA is ON, but libtorch_cuda.so lacks", self.find_torch(torch, "-DLOCKSTEP_CUDA=ON"))
+        self.assertIn("LOCKSTEP_CUDA is 'YES'; it takes AUTO, ON, OFF or LINK", self.find_torch(torch, "-DLOCKSTEP_CUDA=YES"))
+        self.assertIn("(CUDA: OFF)", self.find_torch(torch, "-DLOCKSTEP_CUDA=OFF"))
+        self.assertIn("LOCKSTEP_CUDA is LINK, but", self.find_torch(self.libtorch("2.14.0"), "-DLOCKSTEP_CUDA=LINK"))
+
+        library("gone")
+        library("torch_cpu", "gone")
+        os.remove(f"{torch}/lib/libgone.so")
+        self.assertIn("cannot be loaded, for it lacks", self.find_torch(torch))
+        project = os.path.join(self.root, "program")
+        os.makedirs(project)
+        with open(os.path.join(project, "CMakeLists.txt"), "w", encoding="utf-8") as f:
+            f.write(f"""cmake_minimum_required(VERSION 3.22)
+project(program LANGUAGES CXX)
+include("{ROOT}/cmake/LockstepTorch.cmake")
+file(WRITE main.cpp "int main() {{}}")
+add_executable(program main.cpp)
+target_link_libraries(program PRIVATE Lockstep::torch)
+""")
+        build = os.path.join(project, "build")
+        for arguments in (("-S", project, "-B", build, f"-DCMAKE_CXX_COMPILER={compiler}", f"-DLOCKSTEP_LIBTORCH={torch}",
+                           "-DLOCKSTEP_CUDA=LINK"), ("--build", build)):
+            code, output = self.cmake(*arguments)
+            self.assertEqual(code, 0, output)
+        needs = subprocess.run(["ldd", os.path.join(build, "program")], capture_output=True, text=True, check=False).stdout
+        self.assertIn(f"libtorch_cuda.so => {torch}", needs)
+        self.assertIn("libgone.so => not found", needs)
 
 
 if __name__ == "__main__":

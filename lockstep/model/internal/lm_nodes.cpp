@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/hooks/autograd_node.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
@@ -281,7 +282,7 @@ void DeferredGradients::run() {
   while (!pending.empty()) {
     Pending one = std::move(pending.back());
     pending.pop_back();
-    roots.emplace_back(c10::make_intrusive<LaterNode>(one.weight, std::move(one.compute), seed), 0);
+    roots.emplace_back(hooks::make_node<LaterNode>(one.weight, std::move(one.compute), seed), 0);
   }
   const variable_list seeds(roots.size(), seed);
   torch::autograd::Engine::get_default_engine().execute(

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/backward_watch.h"
+#include "lockstep/hooks/autograd_node.h"
 #include "lockstep/parallel/pipeline/internal/agreement.h"
 #include "lockstep/parallel/pipeline/internal/measured.h"
 #include "lockstep/parallel/pipeline/internal/place.h"
@@ -98,7 +99,7 @@ class StepNode final : public torch::autograd::Node {
 // when `run` does, and each gradient arrives in it once a micro-batch.
 void as_one_backward(std::function<void()> run) {
   const at::Tensor seed = at::zeros({}, at::kFloat);
-  const auto node = c10::make_intrusive<StepNode>(std::move(run), seed);
+  const auto node = hooks::make_node<StepNode>(std::move(run), seed);
   torch::autograd::Engine::get_default_engine().execute(
       {torch::autograd::Edge(node, 0)}, {seed}, /*keep_graph=*/false, /*create_graph=*/false,
       /*accumulate_grad=*/true);

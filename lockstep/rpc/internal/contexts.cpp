@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/hooks/autograd_node.h"
 #include "lockstep/rpc/internal/core.h"
 
 namespace lockstep::rpc::internal {
@@ -111,7 +112,7 @@ void ContextState::attach(const std::shared_ptr<SentTensors>& sent, Tensors& rec
   torch::autograd::edge_list edges{torch::autograd::impl::gradient_edge(sent->context->root_)};
   for (const at::Tensor& tensor : sent->tensors)
     edges.push_back(torch::autograd::impl::gradient_edge(tensor));
-  const auto node = c10::make_intrusive<RemoteBackward>(std::move(edges), sent);
+  const auto node = hooks::make_node<RemoteBackward>(std::move(edges), sent);
   for (const uint32_t place : places) {
     if (place >= received.size() ||
         !torch::autograd::isDifferentiableType(received[place].scalar_type()))
