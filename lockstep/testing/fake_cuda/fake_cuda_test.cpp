@@ -1,5 +1,6 @@
 // Tensors, modules and autograd on devices that the host plays give the CPU's numbers, bit for bit.
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
+#include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
@@ -16,19 +17,7 @@
 namespace lockstep::testing {
 namespace {
 
-class FakeCudaTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    // What the test before has left unordered.
-    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
-    cuda.take_races();
-  }
-  void TearDown() override {
-    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
-  }
-
-  FakeCuda& cuda = FakeCuda::install({.devices = 3});
-};
+class FakeCudaTest : public WithoutRaces {};
 
 // The same bytes, wherever they are.
 void expect_same(const at::Tensor& a, const at::Tensor& b, const std::string& what = "") {

@@ -21,23 +21,13 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
+#include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 
 namespace lockstep::testing {
 namespace {
 
-class MethodsOnFakeCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
-    cuda.take_races();
-  }
-  void TearDown() override {
-    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
-  }
-
-  FakeCuda& cuda = FakeCuda::install({.devices = 3});
-};
+class MethodsOnFakeCuda : public WithoutRaces {};
 
 struct TwoLayersImpl : torch::nn::Cloneable<TwoLayersImpl> {
   TwoLayersImpl() { reset(); }

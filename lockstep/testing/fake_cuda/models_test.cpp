@@ -15,20 +15,13 @@
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
+#include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
 namespace lockstep::testing {
 namespace {
 
-class ModelsOnFakeCuda : public ::testing::Test {
+class ModelsOnFakeCuda : public WithoutRaces {
  protected:
-  void SetUp() override {
-    torch::cuda::synchronize(0);
-    cuda.take_races();
-  }
-  void TearDown() override {
-    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
-  }
-
   struct Pass {
     at::Tensor loss;
     std::vector<at::Tensor> gradients;
@@ -70,8 +63,6 @@ class ModelsOnFakeCuda : public ::testing::Test {
       EXPECT_LE(off, 1e-4 * most + 1e-6) << name << ", gradient " << i;
     }
   }
-
-  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 TEST_F(ModelsOnFakeCuda, TransformerLm) {

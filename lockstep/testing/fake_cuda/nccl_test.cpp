@@ -18,6 +18,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/nccl/nccl_library.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
+#include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_suite.h"
@@ -25,18 +26,7 @@
 namespace lockstep::testing {
 namespace {
 
-class NcclOnFakeCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
-    cuda.take_races();
-  }
-  void TearDown() override {
-    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
-  }
-
-  FakeCuda& cuda = FakeCuda::install({.devices = 3});
-};
+class NcclOnFakeCuda : public WithoutRaces {};
 
 TEST_F(NcclOnFakeCuda, CollectivesGiveTheirValues) {
   run_on_nccl(2, [](Communicator& comm) {

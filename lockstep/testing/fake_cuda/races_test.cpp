@@ -13,21 +13,13 @@
 #include <vector>
 
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
+#include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
 namespace lockstep::testing {
 namespace {
 
-class Races : public ::testing::Test {
+class Races : public WithoutRaces {
  protected:
-  void SetUp() override {
-    // What the test before has left unordered.
-    for (const c10::DeviceIndex device : {0, 1, 2}) guard().synchronizeDevice(device);
-    cuda.take_races();
-  }
-  void TearDown() override {
-    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
-  }
-
   static c10::Stream current() { return guard().getStream(device()); }
   static c10::Stream fresh() { return guard().getStreamFromGlobalPool(device()); }
   static c10::impl::VirtualGuardImpl guard() {
@@ -47,8 +39,6 @@ class Races : public ::testing::Test {
     for (size_t i = 1; i < races.size(); ++i) ADD_FAILURE() << races[i].text();
     return races.empty() ? Race{} : races[0];
   }
-
-  FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
 TEST_F(Races, AMissingWaitIsFound) {

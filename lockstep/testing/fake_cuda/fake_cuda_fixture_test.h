@@ -1,0 +1,26 @@
+// What the tests on fake CUDA stand on. Not a public header.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+
+#include "lockstep/testing/fake_cuda/fake_cuda.h"
+
+namespace lockstep::testing {
+
+// Three devices; a test that ends with a race has failed.
+class WithoutRaces : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // What the test before has left unordered.
+    for (const int device : {0, 1, 2}) torch::cuda::synchronize(device);
+    cuda.take_races();
+  }
+  void TearDown() override {
+    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
+  }
+
+  FakeCuda& cuda = FakeCuda::install({.devices = 3});
+};
+
+}  // namespace lockstep::testing
