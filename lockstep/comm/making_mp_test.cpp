@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <functional>
@@ -29,23 +28,6 @@ using ::testing::HasSubstr;
 
 constexpr auto kTimeout = std::chrono::seconds(60);
 constexpr auto kSoon = std::chrono::seconds(20);  // on a busy machine
-
-// This process may open so many descriptors more, while the object lives.
-class FewDescriptors {
- public:
-  explicit FewDescriptors(int spare) {
-    ::getrlimit(RLIMIT_NOFILE, &former_);
-    rlimit few = former_;
-    few.rlim_cur = static_cast<rlim_t>(testing::holdings().fds + spare);
-    ::setrlimit(RLIMIT_NOFILE, &few);
-  }
-  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &former_); }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-
- private:
-  rlimit former_{};
-};
 
 class WithoutDescriptors : public ::testing::TestWithParam<const char*> {};
 

@@ -48,7 +48,7 @@ class TcpStore::Impl {
       throw StoreError("store at " + name_ + ": " + error.what());
     } catch (const PeerLost&) {
       throw StoreError("store at " + name_ +
-                       ": the server closed the connection before the challenge");
+                       ": the server closed the connection before the challenge was over");
     } catch (const Timeout& error) {
       throw Timeout("store at " + name_ +
                     ": the server accepted the connection but did not answer: " + error.what());

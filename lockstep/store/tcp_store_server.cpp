@@ -191,7 +191,7 @@ class TcpStoreServer::Impl {
       }
       const std::string_view bytes(buffer_.data(), static_cast<size_t>(n));
       if (connection.challenge) {
-        send(id, connection, connection.challenge->feed(bytes));
+        connection.challenge->answer(connection.fd.get(), bytes);
         if (connection.challenge->done()) {
           connection.challenge.reset();
           strangers_.remove(id);

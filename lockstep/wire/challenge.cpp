@@ -1,5 +1,7 @@
 #include "lockstep/wire/challenge.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 
 #include "lockstep/core/check.h"
@@ -12,6 +14,9 @@ namespace {
 constexpr size_t kNonceSize = 32;
 constexpr std::string_view kMagic =
     "LKSTP1\r\n";  // first bytes of either side; the version is part of them
+
+// What a server sends in place of its proof to a client whose own was wrong. No digest is that.
+constexpr Digest kRefusal{};
 
 constexpr const char* kSecretAdvice =
     "; every rank needs the same LOCKSTEP_SECRET (or LOCKSTEP_SECRET_FILE)";
@@ -64,13 +69,15 @@ std::string ChallengeHalf::end_hello() {
   return nonce;
 }
 
-bool ChallengeHalf::end_proof(std::string_view role) {
+Digest ChallengeHalf::end_proof() {
   Digest theirs;
   std::copy(received_.begin(), received_.end(), theirs.begin());
-  if (!equal(theirs, proof(secret_, role, purpose_, server_nonce_, client_nonce_))) return false;
-  step_ = Step::kDone;
   received_.clear();
-  return true;
+  return theirs;
+}
+
+bool ChallengeHalf::is_proof_of(std::string_view role, const Digest& theirs) const {
+  return equal(theirs, proof(secret_, role, purpose_, server_nonce_, client_nonce_));
 }
 
 std::string ChallengeHalf::proof_of(std::string_view role) const {
@@ -86,8 +93,27 @@ std::string ServerChallenge::feed(std::string_view bytes) {
     server_nonce_ = random_bytes(kNonceSize);
     return std::string(kMagic) + server_nonce_;
   }
-  if (!end_proof("client")) throw StoreError("a client with another secret was refused");
+  if (!is_proof_of("client", end_proof()))
+    throw StoreError("a client with another secret was refused");
+  step_ = Step::kDone;
   return proof_of("server");
+}
+
+void ServerChallenge::answer(int fd, std::string_view bytes) {
+  const auto send_all = [fd](std::string_view text) {
+    return ::send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(text.size());
+  };
+  std::string answer;
+  try {
+    answer = feed(bytes);
+  } catch (const StoreError&) {
+    // Who is gone need not be told; and who speaks something else would not understand it.
+    if (step_ == Step::kProof) send_all(view(kRefusal));
+    throw;
+  }
+  if (!answer.empty() && !send_all(answer))
+    throw PeerLost("it does not read what it asked for", -1);
 }
 
 void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
@@ -96,8 +122,7 @@ void authenticate_as_server(int fd, const Secret& secret, std::string_view purpo
   while (!challenge.done()) {
     std::string bytes(challenge.wanted(), '\0');
     read_exact(fd, bytes.data(), bytes.size(), deadline);
-    const std::string answer = challenge.feed(bytes);
-    write_exact(fd, answer.data(), answer.size(), deadline);
+    challenge.answer(fd, bytes);
   }
 }
 
@@ -116,9 +141,12 @@ std::string ClientChallenge::feed(std::string_view bytes) {
     server_nonce_ = end_hello();
     return proof_of("client");
   }
-  if (!end_proof("server")) {
+  const Digest theirs = end_proof();
+  if (equal(theirs, kRefusal))
+    throw StoreError(std::string("the server refused this process's secret") + kSecretAdvice);
+  if (!is_proof_of("server", theirs))
     throw StoreError(std::string("the server does not know this job's secret") + kSecretAdvice);
-  }
+  step_ = Step::kDone;
   return "";
 }
 
@@ -126,20 +154,15 @@ void authenticate_as_client(int fd, const Secret& secret, std::string_view purpo
                             Deadline deadline) {
   ClientChallenge challenge(secret, purpose);
   std::string message = challenge.hello();
-  bool proved = false;
+  bool met = false;
   while (true) {
-    try {
-      write_exact(fd, message.data(), message.size(), deadline);
-      if (challenge.done()) return;
-      std::string bytes(proved ? challenge.wanted() : std::min(challenge.wanted(), kMagic.size()),
-                        '\0');
-      read_exact(fd, bytes.data(), bytes.size(), deadline);
-      message = challenge.feed(bytes);
-      proved |= !message.empty();
-    } catch (const PeerLost&) {
-      if (!proved) throw;
-      throw StoreError(std::string("the server refused this process's secret") + kSecretAdvice);
-    }
+    write_exact(fd, message.data(), message.size(), deadline);
+    if (challenge.done()) return;
+    // The first bytes say at once whether the other end speaks this protocol.
+    std::string bytes(met ? challenge.wanted() : std::min(challenge.wanted(), kMagic.size()), '\0');
+    read_exact(fd, bytes.data(), bytes.size(), deadline);
+    message = challenge.feed(bytes);
+    met |= !message.empty();
   }
 }
 

@@ -14,8 +14,9 @@ namespace lockstep::wire {
 // Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by
 // HMAC-SHA256 over both nonces, its role and `purpose` (so that a proof for one service is
 // worthless at another). Neither learns anything from a wrong peer. Both ends must call, one each;
-// the descriptor stays open. Throws StoreError when the peer does not know the secret or speaks
-// something else, Timeout at the deadline.
+// the descriptor stays open. Throws StoreError when the peer does not know the secret, says that
+// this end does not, or speaks something else, PeerLost when it closed the connection, Timeout at
+// the deadline.
 void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
                             Deadline deadline);
 void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose,
@@ -39,8 +40,9 @@ class ChallengeHalf {
   bool take(std::string_view bytes);
   // The nonce of the hello that was taken; the proof comes next.
   std::string end_hello();
-  // Whether what was taken is `role`'s proof; if so, the half is done.
-  bool end_proof(std::string_view role);
+  // The proof that was taken; and whether it is `role`'s.
+  Digest end_proof();
+  bool is_proof_of(std::string_view role, const Digest& theirs) const;
   std::string proof_of(std::string_view role) const;
 
   Step step_ = Step::kHello;
@@ -53,9 +55,9 @@ class ChallengeHalf {
   std::string received_;
 };
 
-// The server's half of the challenge without its input and output, for servers that must not wait
-// for one client: receive exactly wanted() bytes, give them to feed(), send what it returns, until
-// done(). A client may be given fewer bytes than wanted at a time; they are kept.
+// The server's half of the challenge, for servers that must not wait for one client: receive at
+// most wanted() bytes, give them to answer() or feed(), until done(). A client may send fewer bytes
+// than wanted at a time; they are kept.
 class ServerChallenge : public ChallengeHalf {
  public:
   ServerChallenge(const Secret& secret, std::string_view purpose)
@@ -65,6 +67,12 @@ class ServerChallenge : public ChallengeHalf {
   // StoreError when the client does not know the secret or speaks something else: close the
   // connection then.
   std::string feed(std::string_view bytes);
+
+  // feed(), and sends what it returns to the client, of which nothing was sent before but what this
+  // sent: an empty socket has room for it. A client whose proof is wrong is told so, since a
+  // connection that is merely closed may have ended for any reason. Throws what feed() throws, and
+  // PeerLost when the client is gone.
+  void answer(int fd, std::string_view bytes);
 };
 
 // The client's half, likewise: send hello() first.

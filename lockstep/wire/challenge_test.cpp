@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::wire {
@@ -75,6 +76,27 @@ TEST(ChallengeTest, ASilentPeerIsATimeOut) {
                Timeout);
   EXPECT_THROW(authenticate_as_client(two.get(), Secret::generate(), "x", Deadline::seconds(0.02)),
                Timeout);
+}
+
+// It may have run out of something, or have died: nothing was said about the secret.
+TEST(ChallengeTest, AServerThatClosesInsteadOfAnsweringHasRefusedNobody) {
+  const Secret secret = Secret::generate();
+  int fds[2];
+  ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds);
+  UniqueFd server(fds[0]);
+  const UniqueFd client(fds[1]);
+  std::thread other([&] {
+    ServerChallenge challenge(secret, "store");
+    std::string hello(challenge.wanted(), '\0');
+    read_exact(server.get(), hello.data(), hello.size(), Deadline::seconds(10));
+    challenge.answer(server.get(), hello);
+    std::string proof(challenge.wanted(), '\0');
+    read_exact(server.get(), proof.data(), proof.size(), Deadline::seconds(10));
+    server.reset();
+  });
+  EXPECT_THROW(authenticate_as_client(client.get(), secret, "store", Deadline::seconds(10)),
+               PeerLost);
+  other.join();
 }
 
 TEST(ServerChallengeTest, ForeignBytesAreRefusedAsSoonAsTheyDiffer) {

@@ -74,9 +74,8 @@ bool Channel::receive() {
     incoming_.append(bytes);
     return true;
   }
-  outgoing_ += challenge_->feed(bytes);
+  challenge_->answer(fd_.get(), bytes);
   if (challenge_->done()) challenge_.reset();
-  flush();
   return true;
 }
 

@@ -1,6 +1,5 @@
 #include "lockstep/wire/strangers.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/net.h"
 
 namespace lockstep::wire {
@@ -71,29 +71,6 @@ TEST(Strangers, TheKernelSaysWhereTheyComeFrom) {
   EXPECT_EQ(source_of(Acceptor("test").next(listener.get()).get()), "127.0.0.1");
 }
 
-// Restores the limit, and fills all descriptors below it.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit low{std::min<rlim_t>(before_.rlim_cur, 256), before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &low);
-    while (true) {
-      UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      if (!fd) break;
-      taken_.push_back(std::move(fd));
-    }
-  }
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-  void give_one() { taken_.pop_back(); }
-
- private:
-  rlimit before_{};
-  std::vector<UniqueFd> taken_;
-};
-
 TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
   const UniqueFd listener = listen_tcp({"127.0.0.1", 0});
   const UniqueFd client = connect_tcp(local_address(listener.get()), Deadline::seconds(20));
@@ -101,7 +78,7 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
   Acceptor acceptor("test");
   testing::internal::CaptureStderr();
   {
-    NoDescriptors none;
+    FewDescriptors none(0);
     for (int i = 0; i < 99; ++i) {
       EXPECT_FALSE(acceptor.next(listener.get()));
       EXPECT_TRUE(acceptor.starved());
@@ -116,7 +93,7 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
     EXPECT_FALSE(acceptor.next(listener.get(), [&] { return ++asked < 100'000; }));
     EXPECT_LT(asked, 1000) << "and none comes of it";
     EXPECT_TRUE(acceptor.starved());
-    none.give_one();
+    none.leave(1);
     const UniqueFd accepted = acceptor.next(listener.get());
     EXPECT_TRUE(accepted);
     EXPECT_FALSE(acceptor.starved());

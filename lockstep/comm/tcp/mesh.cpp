@@ -340,7 +340,10 @@ class Gathering {
     }
     bytes.resize(static_cast<size_t>(n));
     if (!c.challenged()) {
-      c.out = c.server ? c.server->feed(bytes) : c.client->feed(bytes);
+      if (c.server)
+        c.server->answer(c.fd.get(), bytes);
+      else
+        c.out = c.client->feed(bytes);
       if (c.client && c.client->done()) {
         Target& target = target_of(c);
         // One connection is enough: another address was quicker.

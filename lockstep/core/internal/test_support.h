@@ -1,7 +1,10 @@
-// What the tests of all rooms share: a directory that goes with its owner, and an error as text.
+// What the tests of all rooms share: a directory that goes with its owner, descriptors that run
+// out, and an error as text.
 #pragma once
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +56,43 @@ class TestDirectory {
 
  private:
   std::filesystem::path path_;
+};
+
+// This process may open `spare` descriptors more and none beyond, while the object lives. The limit
+// is a number that no descriptor may reach, so the free numbers below the highest open one are
+// taken first. Other threads should open and close none meanwhile.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(int spare) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    int highest = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+      highest = std::max(highest, std::stoi(entry.path().filename()));
+    while (true) {
+      const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      if (fd < 0) throw std::runtime_error("open /dev/null");
+      taken_.push_back(fd);
+      if (fd >= highest) break;
+    }
+    leave(spare);
+  }
+  ~FewDescriptors() {
+    ::setrlimit(RLIMIT_NOFILE, &before_);
+    for (const int fd : taken_) ::close(fd);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+  // From the beginning, not from now.
+  void leave(int spare) const {
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(taken_.back() + 1 + spare);
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+
+ private:
+  rlimit before_{};
+  std::vector<int> taken_;
 };
 
 // The sanitizers slow everything down and take memory and address space of their own.

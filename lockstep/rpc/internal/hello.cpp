@@ -184,9 +184,8 @@ bool Stranger::advance() {
     buffer_.clear();
     const bool all = read_up_to(wanted);
     if (!buffer_.empty()) {
-      const std::string answer = challenge_.feed(buffer_);
+      challenge_.answer(fd_.get(), buffer_);
       buffer_.clear();
-      if (!answer.empty()) send(answer);
     }
     if (!all) return false;
   }
