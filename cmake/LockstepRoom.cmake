@@ -44,6 +44,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # False on "literal" + std::string, https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651
   target_compile_options(lockstep_flags INTERFACE -Wno-restrict)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler collects its garbage later: a tenth less time for units with libtorch's headers, a tenth more memory.
+  target_compile_options(lockstep_flags INTERFACE --param=ggc-min-heapsize=600000 --param=ggc-min-expand=100)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # std::stable_sort of libstdc++ 12 calls a function that it has deprecated itself.
   target_compile_options(lockstep_flags INTERFACE -Wno-deprecated-declarations)

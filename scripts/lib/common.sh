@@ -16,12 +16,12 @@ stop() {
 
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
-# Compile jobs: one a core, but no more than memory holds (a file that includes torch.h takes 1.3 GB).
+# Compile jobs: one a core, but no more than memory holds (a file that includes torch.h takes up to 1.5 GB).
 build_jobs() {
   local cores memory_kb by_memory
   cores=$(nproc)
   memory_kb=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo 2>/dev/null || echo 0)
-  by_memory=$((memory_kb / 1600000))
+  by_memory=$((memory_kb / 1700000))
   if [ "$memory_kb" -gt 0 ] && [ "$by_memory" -lt "$cores" ]; then
     cores=$((by_memory > 1 ? by_memory : 1))
   fi
