@@ -34,7 +34,7 @@ int Communicator::node_rank() const {
   return impl_->topology().node_rank;
 }
 at::Device Communicator::device() const {
-  return impl_->capabilities().device;
+  return impl_->options().device.value_or(impl_->capabilities().device);
 }
 const Capabilities& Communicator::capabilities() const {
   return impl_->capabilities();

@@ -4,8 +4,8 @@
 // - Collective: every rank of the group calls the same operation, with the same arguments but for
 //   the data, in the same order.
 // - Tensors are dense, of a dtype of is_supported_dtype(). Empty and non-contiguous ones are fine;
-//   the latter are copied, and so are those that are not on device(). "Parts" are taken along dim
-//   0. Outputs never alias inputs unless said so.
+//   the latter are copied, and so are those that are not on the engine's device. "Parts" are taken
+//   along dim 0. Outputs never alias inputs unless said so.
 // - Reductions: see ReduceOp. float16 and bfloat16 are summed in float32. On backends whose
 //   capabilities say `deterministic`, the result has the same bits on every rank and in every run.
 // - The plain forms block: they return when this rank's part is done; results may be read, inputs
@@ -15,7 +15,7 @@
 // - On a device whose capabilities say `stream_ordered` (nccl), "over" is a matter of its streams:
 //   the plain forms and Work::wait() return once the device has been given the operation, and what
 //   the caller's current stream is given from then on comes after it. The host waits for a barrier,
-//   for tensors that are not on device(), and in Work::test(). An operation that then fails on the
+//   for tensors that are not on it, and in Work::test(). An operation that then fails on the
 //   device, or lasts longer than its wait was given, breaks the communicator: the next call says so,
 //   what waits for the device is let go, and the results hold anything. Who decides by a result on
 //   the host reduces a tensor on the CPU, or makes a barrier before it reads.
@@ -99,6 +99,8 @@ struct CommunicatorOptions {
   // this is a group of some.
   std::function<Communicator(Deadline)> reform = nullptr;
   int64_t generation = 0;
+  // Of Communicator::device(); nullopt: the engine's.
+  std::optional<at::Device> device = std::nullopt;
 };
 
 // A handle: copies mean the same group. The group lives as long as a handle or a Work of it; when
@@ -117,9 +119,9 @@ class Communicator final {
   int local_rank() const;  // among the ranks of this host
   int local_size() const;
   int node_rank() const;  // which host
-  // The device whose tensors this communicator carries as they are: the CPU, but for nccl, where it
-  // follows from the local rank, never the global one. Tensors on another CPU or CUDA device are
-  // copied to it and back.
+  // What this rank trains on: the device that init() was asked for; where it was asked for none, the
+  // engine's. The engine's, capabilities().device, is that whose tensors are carried as they are: the
+  // CPU, but for nccl. Tensors on another CPU or CUDA device are copied to it and back.
   at::Device device() const;
   const Capabilities& capabilities() const;
   // How an operation is done here: by the engine, composed, or not at all. `v_form`: with unequal

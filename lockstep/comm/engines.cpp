@@ -130,7 +130,10 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
         request, store, deadline,
         [&](const std::shared_ptr<Store>& meeting) {
           return make_nccl_backend(
-              meeting, {.rank = place.rank, .size = place.size, .device = request.job.local_rank},
+              meeting,
+              {.rank = place.rank,
+               .size = place.size,
+               .device = request.device ? request.device->index() : request.job.local_rank},
               deadline);
         },
         [&](const std::shared_ptr<Store>& meeting) {

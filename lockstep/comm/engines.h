@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct EngineRequest {
   Topology job;              // ... in the whole job
   std::vector<int> members;  // the group's ranks by their ranks in the job, in the group's order
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
+  // Chosen for this rank; nullopt: the engine chooses.
+  std::optional<at::Device> device = std::nullopt;
   // Told what is done next, where that may take long; may be empty.
   std::function<void(const std::string& step)> say = nullptr;
 };

@@ -18,6 +18,8 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/device/choose.h"
+#include "lockstep/device/current.h"
 #include "lockstep/launch/spare_wait.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"
@@ -47,6 +49,23 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
                           std::to_string(topology.size) + " are on this one; use hierarchical");
   }
   return name;
+}
+
+// Asked for > LOCKSTEP_DEVICE; nullopt where neither says anything.
+std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLookup& env,
+                                        int local_rank) {
+  const std::string variable = env("LOCKSTEP_DEVICE").value_or("");
+  const std::string& request = options.device.empty() ? variable : options.device;
+  if (request.empty()) return std::nullopt;
+  const std::string source = options.device.empty() ? "LOCKSTEP_DEVICE" : "InitOptions::device";
+  const at::Device chosen = device::choose_device(request, local_rank, source);
+  if (chosen.is_cpu() &&
+      (options.backend.empty() ? env("LOCKSTEP_BACKEND") : options.backend) == "nccl") {
+    throw InvalidArgument(source + " '" + request +
+                          "' means the CPU here, but backend nccl carries tensors of CUDA devices; "
+                          "ask for cuda, or for another backend");
+  }
+  return chosen;
 }
 
 // For ranks on several hosts: shared memory has a part wherever two ranks have a host in common.
@@ -139,6 +158,7 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
                             .job = topology,
                             .members = origin->members,
                             .timeout = options.timeout,
+                            .device = communicator.device,
                             .say = step};
       step("connecting over " + name);
       backend = make_engine(request, meeting, deadline);
@@ -169,6 +189,8 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
   const Meeting meeting = decide_meeting(options, env);
   Topology topology = meeting.topology;
   CommunicatorOptions communicator{.timeout = options.timeout};
+  // What is wrong with it is wrong for any local rank, and is said before the ranks meet.
+  communicator.device = chosen_device(options, env, topology.local_rank);
   if (auto board = trace::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
     communicator.board = std::make_shared<trace::CallBoard>(std::move(*board));
   } else {
@@ -210,14 +232,17 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
       store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
       joining.meet_in(store, topology.rank, topology.size, outlived ? -1 : 0);
       joining.step("meeting the other ranks in the store");
-      if (!meeting.topology_known)
+      if (!meeting.topology_known) {
         topology = find_topology(*store, topology.rank, topology.size, deadline);
+        communicator.device = chosen_device(options, env, topology.local_rank);
+      }
       struct Keep {
         std::shared_ptr<Store> store;
         std::shared_ptr<void> server;
       };
       communicator.keep = std::make_shared<Keep>(Keep{rendezvous.store, rendezvous.keep});
     }
+    if (communicator.device) device::set_current(*communicator.device);
     const auto say = [&joining](const std::string& what) { joining.step(what); };
     if (meeting.replaces && store && topology.size > 1) {
       joining.step("meeting the other ranks, some of which may have been started anew");

@@ -26,6 +26,15 @@ struct InitOptions {
   // What the ranks prove to each other; else LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE,
   // LOCKSTEP_SECRET. Needed for tcp://.
   std::string secret = {};
+  // What this rank trains on: "cpu", "cuda" (the devices that are visible, shared out among the
+  // ranks of a host by local rank), "cuda:1", "auto" (cuda where there is one); see
+  // device/choose.h. "": LOCKSTEP_DEVICE. It becomes the current device of the calling thread, also
+  // where init() then throws, and Communicator::device() of this communicator and its groups. Where
+  // neither says anything, no current device is set, and device() is the engine's: the CPU; with
+  // nccl the CUDA device whose number is the local rank. nccl carries tensors of the chosen device,
+  // which is to be a CUDA device of the rank's own; other engines copy those of a CUDA device to
+  // the CPU and back, and any number of ranks may share one.
+  std::string device = {};
 };
 
 // Throws InvalidArgument unless InitOptions::backend may have this name: for programs that are given

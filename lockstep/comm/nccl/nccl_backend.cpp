@@ -380,7 +380,8 @@ std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const N
     throw LaunchError("backend nccl: rank " + std::to_string(options.rank) + " wants CUDA device " +
                       std::to_string(options.device) + ", but there are " +
                       std::to_string(cuda.deviceCount()) +
-                      "; start no more ranks a host than that");
+                      "; start no more ranks a host than that, or, where each rank sees a device "
+                      "of its own, set LOCKSTEP_DEVICE=cuda");
   }
   auto library = std::make_shared<const nccl::Library>();
   nccl::UniqueId id{};

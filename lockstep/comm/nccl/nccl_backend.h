@@ -19,7 +19,7 @@ namespace lockstep {
 struct NcclOptions {
   int rank = 0;
   int size = 1;
-  int device = 0;  // of this rank, by CUDA's number: its local rank
+  int device = 0;  // of this rank, by CUDA's number; no two ranks have the same one
 };
 
 // Collective. The store must be new to this group (a PrefixStore), and is used by the first messages

@@ -11,7 +11,7 @@ namespace lockstep::internal {
 namespace {
 
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
-  if (plan.device != comm.device() && !plan.device.is_cpu())
+  if (plan.device != comm.capabilities().device && !plan.device.is_cpu())
     return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }

@@ -40,7 +40,7 @@ void check_separate(const std::vector<ZeroParameter>& parameters) {
 }
 
 at::Tensor make_flat(Communicator& comm, const flat::TensorSpec& spec) {
-  if (spec.device != comm.device())
+  if (spec.device != comm.capabilities().device)
     return at::zeros({spec.numel}, at::TensorOptions(spec.dtype).device(spec.device));
   return comm.symmetric_empty({spec.numel}, spec.dtype).zero_();
 }
@@ -92,7 +92,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   for (const ZeroParameter& parameter : parameters_) {
     specs.push_back(
         {parameter.tensor.numel(), parameter.tensor.scalar_type(), parameter.tensor.device()});
-    here = here && parameter.tensor.device() == comm.device();
+    here = here && parameter.tensor.device() == comm.capabilities().device;
   }
   const at::NoGradGuard no_grad;
   if (layout.one_copy && here) host_copy_ = HostCopy::make(comm, layout.copies);

@@ -1,0 +1,42 @@
+#include "lockstep/device/memory.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "lockstep/device/internal/guard.h"
+
+namespace lockstep::device {
+namespace {
+
+// nullptr: nothing was ever allocated there.
+c10::DeviceAllocator* allocator_of(c10::Device device) {
+  c10::DeviceAllocator* allocator = c10::getDeviceAllocator(device.type());
+  return allocator->initialized() ? allocator : nullptr;
+}
+
+}  // namespace
+
+std::optional<MemoryUse> memory_use(c10::Device device) {
+  const c10::Device one = internal::numbered(device);
+  if (one.is_cpu()) return std::nullopt;
+  c10::DeviceAllocator* allocator = allocator_of(one);
+  if (allocator == nullptr) return MemoryUse{};
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = allocator->getDeviceStats(one.index());
+  return MemoryUse{.in_use = stats.allocated_bytes[kAll].current,
+                   .peak = stats.allocated_bytes[kAll].peak,
+                   .reserved = stats.reserved_bytes[kAll].current};
+}
+
+void reset_peak_memory(c10::Device device) {
+  const c10::Device one = internal::numbered(device);
+  if (one.is_cpu()) return;
+  if (c10::DeviceAllocator* allocator = allocator_of(one)) allocator->resetPeakStats(one.index());
+}
+
+at::Tensor empty_pinned(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device) {
+  const bool pinned = !internal::numbered(device).is_cpu();
+  return at::empty(sizes, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
+}
+
+}  // namespace lockstep::device
