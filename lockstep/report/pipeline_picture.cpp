@@ -295,6 +295,9 @@ nlohmann::ordered_json pipeline_json(const MeasuredPipeline& measured) {
 MeasuredPipeline parse_measured_pipeline(const std::string& text, const std::string& where) {
   try {
     return measured_of(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::parse_error& error) {
+    throw DataError(where + " is no JSON (at byte " + std::to_string(error.byte) +
+                    "); give a file that a pipeline has written of a step");
   } catch (const nlohmann::json::exception& error) {
     throw DataError(where + " is no measured pipeline: " + error.what());
   } catch (const InvalidArgument& error) {

@@ -211,6 +211,8 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
     options.prefix_template = machine.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   options.substitute_local_rank = true;
   options.pin = !flags.no_pin;
+  if (flags.threads.value_or(1) < 1)
+    throw UsageError("--threads is " + std::to_string(*flags.threads) + "; give 1 or more");
   options.threads_per_rank = flags.threads;
   options.master_addr = flags.master_addr.value_or("127.0.0.1");
   options.master_port = flags.master_port;
