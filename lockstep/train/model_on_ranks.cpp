@@ -105,6 +105,7 @@ void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool 
 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
+  if (const at::Device device = parts_.comm.device(); !device.is_cpu()) parts_.model->to(device);
   if (parts_.float16) scaler_.emplace(parts_.comm);
   const bool replaced = parts_.comm.generation() > 0;
   if (replaced && strategy.rebinds()) {
