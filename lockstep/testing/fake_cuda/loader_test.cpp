@@ -10,6 +10,8 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/device/stream.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
 namespace lockstep::testing {
