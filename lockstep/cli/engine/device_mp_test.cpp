@@ -85,6 +85,39 @@ TEST_F(EngineOnDevices, TrainAndEvalGiveTheCpusNumbers) {
               result("cuda").at("test_loss").get<double>(), 1e-5);
 }
 
+// The others' ways and recipes, for a few steps. `near`: how far the losses may be apart, where there is dropout.
+struct Way {
+  const char* name;
+  Arguments arguments;
+  double near = 1e-4;
+};
+class EngineWays : public EngineOnDevices, public ::testing::WithParamInterface<Way> {};
+
+TEST_P(EngineWays, GiveTheCpusNumbers) {
+  for (const char* device : {"cpu", "cuda"}) {
+    Arguments arguments{"train",  GetParam().arguments.front(), "--output",    dir_ / device,
+                        "--json", dir_ / (std::string(device) + ".json"), "--device", device,
+                        "--nproc", "2", "--epochs", "1", "--max-steps", "3"};
+    arguments.insert(arguments.end(), GetParam().arguments.begin() + 1,
+                     GetParam().arguments.end());
+    const Ended ended = run(2, arguments);
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.err, Not(HasSubstr("race")));
+  }
+  EXPECT_NEAR(result("cuda").at("loss").get<double>(), result("cpu").at("loss").get<double>(),
+              GetParam().near);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, EngineWays,
+    ::testing::Values(
+        Way{"ring", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "ring"}},
+        Way{"horovod", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "horovod"}},
+        Way{"zero2", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "zero2"}},
+        Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
+        Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
+    [](const auto& info) { return std::string(info.param.name); });
+
 // Two ranks share one device; and the run goes on on the CPU.
 TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
   const Ended first =
