@@ -51,6 +51,11 @@ foreach(file IN LISTS room_files)
   endforeach()
 endforeach()
 
+# Beside the library that tests link: for programs that are not compiled for it (docs/fake-cuda.md).
+if(TARGET lockstep_fake_cuda_preload)
+  install(TARGETS lockstep_fake_cuda_preload LIBRARY DESTINATION lib/lockstep OPTIONAL ${library_component})
+endif()
+
 # Third-party packages that the exported targets name: a user of the package needs those, and no others.
 set(LOCKSTEP_FIND_DEPENDENCIES "")
 foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json)

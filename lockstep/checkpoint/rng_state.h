@@ -1,8 +1,9 @@
-// The state of libtorch's default CPU generator, from which dropout and initialisation draw. It is
-// one for the whole process: ranks that are threads share it.
+// The state of libtorch's default generators, from which dropout and initialisation draw. They are
+// one for the whole process: ranks that are threads share them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <string>
 
@@ -16,5 +17,13 @@ void set_cpu_rng_state(const at::Tensor& state, const std::string& source);
 // Another stream for each rank, all of them drawn from that one state: for a run that goes on with
 // another number of ranks than it has states of. Throws likewise. Thread-safe.
 void derive_cpu_rng_state(const at::Tensor& state, int rank, const std::string& source);
+
+// The same of all that a rank draws from which trains on `device`: the CPU's bytes, then, of another
+// device, that one's (device/generator_state.h). Of a state that was taken on the CPU, the device's
+// generator stays as it is.
+at::Tensor rng_state(at::Device device);
+void set_rng_state(const at::Tensor& state, at::Device device, const std::string& source);
+void derive_rng_state(const at::Tensor& state, int rank, at::Device device,
+                      const std::string& source);
 
 }  // namespace lockstep

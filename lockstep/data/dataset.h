@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <utility>
 
 namespace lockstep::data {
@@ -34,6 +35,7 @@ using BatchOf = decltype(std::declval<const D&>().batch(std::declval<std::span<c
 struct Batch {
   at::Tensor input;
   at::Tensor target;
+  auto tensors() { return std::tie(input, target); }  // what a loader brings to a device
 };
 
 }  // namespace lockstep::data

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/device_feed.h"
 #include "lockstep/data/prefetch.h"
 #include "lockstep/data/sampler.h"
 
@@ -29,6 +30,10 @@ struct LoaderOptions {
   int num_workers = 1;     // threads that gather batches; 0: the loop gathers them itself
   int prefetch = 2;        // batches that each worker may be ahead of the loop
   bool drop_last = false;  // leave out the last batch if it is smaller
+  // Where the loop gets the batches' tensors: those that flat/nested.h finds in them. To a device
+  // other than the CPU the workers copy them ahead, through pinned memory and beside what the device computes; the loop's
+  // current stream waits for them, the host does not.
+  c10::Device device = c10::kCPU;
 };
 
 // Throws InvalidArgument for a batch size below 1, workers outside 0..256, a prefetch
@@ -97,7 +102,14 @@ class Loader {
   }
 
   // The samples of these indices as loops give them, in the sampler's present epoch.
-  Batch gather(std::span<const int64_t> indices) const { return gather(indices, sampler_.epoch()); }
+  Batch gather(std::span<const int64_t> indices) const {
+    Batch batch = gather(indices, sampler_.epoch());
+    if (!options_.device.is_cpu()) {
+      const DeviceFeed feed(options_.device);
+      feed.arrive(batch, feed.send(batch));
+    }
+    return batch;
+  }
 
   // The next loop, and only that one, begins at batch `batches` of its epoch; the batches before it
   // are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done). Throws
@@ -143,6 +155,9 @@ struct Loader<D>::Run {
               .ahead = std::max<int64_t>(
                   1, int64_t{owner.options_.num_workers} * owner.options_.prefetch)},
         slots(PrefetchRing::slots(shape)),
+        sent(slots.size()),
+        feed(owner.options_.device.is_cpu() ? std::optional<DeviceFeed>()
+                                            : DeviceFeed(owner.options_.device)),
         ring(shape, [this](int64_t batch, size_t slot) { load(batch, slot); }) {
     loader.running_ = true;
   }
@@ -156,6 +171,11 @@ struct Loader<D>::Run {
         std::min(static_cast<size_t>(loader.options_.batch_size), indices.size() - begin);
     const auto part = std::span<const int64_t>(indices).subspan(begin, size);
     slots[slot].emplace(loader.gather(part, epoch));
+    if (feed) sent[slot] = feed->send(*slots[slot]);
+  }
+  Batch& taken(size_t slot) {
+    if (feed) feed->arrive(*slots[slot], *sent[slot]);
+    return *slots[slot];
   }
 
   Loader& loader;
@@ -163,6 +183,8 @@ struct Loader<D>::Run {
   const std::vector<int64_t> indices;
   const PrefetchRing::Shape shape;
   std::vector<std::optional<Batch>> slots;
+  std::vector<std::optional<device::Event>> sent;  // by slot
+  const std::optional<DeviceFeed> feed;            // nullopt: they stay where the data set made them
   PrefetchRing ring;  // last: its threads use the members above
 };
 
@@ -191,7 +213,7 @@ class Loader<D>::Iterator {
   void advance() {
     current_ = nullptr;
     if (const auto slot = run_->ring.next()) {
-      current_ = &*run_->slots[*slot];
+      current_ = &run_->taken(*slot);
       ++*run_->loader.taken_;
     } else {
       run_.reset();  // the end: join the workers now

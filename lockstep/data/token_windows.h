@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace lockstep::data {
@@ -15,11 +16,12 @@ namespace lockstep::data {
 inline constexpr int64_t kNoTarget = -100;
 
 // Windows end to end, as TransformerLm takes packed sequences: a window that the end of a text falls into
-// is two sequences, which do not see each other.
+// is two sequences, which do not see each other. On the CPU, or on a loader's device all but the lengths.
 struct LmBatch {
   at::Tensor ids;      // int64 [N]
   at::Tensor targets;  // int64 [N]: the token that comes next; kNoTarget behind a text's last one
   at::Tensor lengths;  // int64 [sequences], which sum to N
+  auto tensors() { return std::tie(ids, targets); }  // as TextBatch's
 };
 
 enum class WindowRest { kDropped, kKept };

@@ -12,8 +12,7 @@ class LiveBytes::Counter final : public c10::MemoryReportingInfoBase,
                                  public std::enable_shared_from_this<LiveBytes::Counter> {
  public:
   void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
-                         c10::Device device) override {
-    if (!device.is_cpu()) return;
+                         c10::Device /*device*/) override {
     const int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     int64_t most = most_.load(std::memory_order_relaxed);
     while (live > most && !most_.compare_exchange_weak(most, live, std::memory_order_relaxed)) {

@@ -1,4 +1,4 @@
-// LiveBytes: the bytes of CPU tensors that a piece of code leaves behind.
+// LiveBytes: the bytes of tensors that a piece of code leaves behind.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ class DebugInfoGuard;
 
 namespace lockstep {
 
-// While it lives, what this thread's tensors allocate from libtorch's allocator is counted, and what of
-// that is freed again. Shared and symmetric memory is not among it. Costs some hundred nanoseconds an
+// While it lives, what this thread's tensors allocate from libtorch's allocators, on any device, is counted, and
+// what of that is freed again. Shared and symmetric memory is not among it. Costs some hundred nanoseconds an
 // allocation. Several may live at once, the later ones within the earlier. Counts nothing where a profiler of
 // libtorch's counts memory on this thread already.
 class LiveBytes {

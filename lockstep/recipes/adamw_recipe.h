@@ -55,14 +55,15 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
                     .groups = [&] { return optim::decay_groups(*made, adamw); },
                     .algorithm = adamw,
                     .initial = recipe.initial ? recipe.initial(made) : nullptr});
-  const auto autocast =
-      config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place) : std::nullopt;
+  const auto autocast = autocast_of(config, comm);
   const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
     const DealtSamples dealt = deal(config, recipe.train.size(), *strategy, ranks);
     data::Loader loader(
         recipe.train, *dealt.sampler,
-        {.batch_size = dealt.batch_size, .num_workers = static_cast<int>(config.workers)});
+        {.batch_size = dealt.batch_size,
+         .num_workers = static_cast<int>(config.workers),
+         .device = ranks.device()});
     StrategyModel<M> model(made, strategy);
     Communicator judges = strategy->evaluation_ranks(ranks);
     SupervisedTask<M, D, Loss> task(

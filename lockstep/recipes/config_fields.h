@@ -41,7 +41,12 @@ void visit_fields(Config& config, Visit&& visit) {
         {kRanksGroup, "what carries the ranks' messages", "shm|tcp|hierarchical|gloo",
          "shm on one host, else hierarchical or tcp"},
         config.backend);
-  visit("device", {kRanksGroup, "where the ranks compute", "cpu"}, config.device);
+  visit("device",
+        {kRanksGroup,
+         "what the ranks compute on: cpu, cuda (each rank of a host a GPU of its own, as far as "
+         "there are so many), cuda:N, or auto",
+         "cpu|cuda|auto", "LOCKSTEP_DEVICE, else cpu"},
+        config.device);
   visit("strategy",
         {kRanksGroup,
          "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, "

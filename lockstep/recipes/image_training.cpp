@@ -112,7 +112,9 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
     const DealtSamples dealt = deal(config, data.train.size(), *strategy, ranks);
     data::Loader loader(
         train, *dealt.sampler,
-        {.batch_size = dealt.batch_size, .num_workers = static_cast<int>(config.workers)});
+        {.batch_size = dealt.batch_size,
+         .num_workers = static_cast<int>(config.workers),
+         .device = ranks.device()});
     StrategyModel<ImageModel> model(net, strategy);
     SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
         {.model = model,
@@ -121,8 +123,7 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
          .loader = loader,
          .learning_rate =
              learning_rates(config, loader.batches() / batches_per_step(*strategy, ranks)),
-         .autocast = config.amp == "bf16" ? std::optional<amp::AutocastSettings>(std::in_place)
-                                          : std::nullopt,
+         .autocast = autocast_of(config, ranks),
          .shares = dealt.shares});
     return run_recipe(
         config, options,

@@ -8,6 +8,7 @@
 
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/model/vocabulary_loss.h"
 
 namespace lockstep {
@@ -39,7 +40,7 @@ Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, 
   Counts mine;
   data::ShardedSequentialSampler sampler(windows.size(), comm);
   if (sampler.size() > 0) {
-    data::Loader loader(windows, sampler, {.batch_size = options.batch_size});
+    data::Loader loader(windows, sampler, {.batch_size = options.batch_size, .device = device_of(*model)});
     for (auto& batch : loader) {
       std::optional<amp::Autocast> autocast;
       if (options.autocast) autocast.emplace(*options.autocast);

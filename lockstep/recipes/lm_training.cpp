@@ -23,10 +23,14 @@ struct LmLoss {
   LossOutput operator()(Model& model, const data::LmBatch& batch) const {
     at::Tensor loss = model(batch.ids, batch.lengths, batch.targets);
     const auto tokens = static_cast<double>(batch.targets.numel());
-    const auto targets =
-        static_cast<double>(batch.targets.ne(data::kNoTarget).sum().item<int64_t>());
-    const double share = targets / (tokens * targets_a_token);
-    if (share != 1) loss = loss * share;
+    const at::Tensor targets = batch.targets.ne(data::kNoTarget).sum();
+    if (!loss.is_cpu()) {  // nor is the count, which the host does not wait for
+      loss = loss * targets.to(loss.scalar_type()).div(tokens * targets_a_token);
+    } else {
+      const double share =
+          static_cast<double>(targets.item<int64_t>()) / (tokens * targets_a_token);
+      if (share != 1) loss = loss * share;
+    }
     return {.loss = loss, .logits = {}, .labels = batch.targets};
   }
 };

@@ -156,6 +156,12 @@ std::optional<TrainConfig> recorded_config(const std::filesystem::path& given) {
   return train_config_from_json(read_small_file(file), file.string());
 }
 
+std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
+                                                 const Communicator& ranks) {
+  if (config.amp != "bf16") return std::nullopt;
+  return amp::AutocastSettings{.device = ranks.device().type()};
+}
+
 std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
                                         const optim::Warmup& warmup) {
   const optim::ScheduleOptions options{.total_steps = config.epochs * steps_per_epoch,

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/step_sampler.h"
@@ -117,6 +118,9 @@ auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
   torch::manual_seed(static_cast<uint64_t>(seed + comm.rank()));
   return made;
 }
+// Under which forward and loss compute, on the ranks' device; nothing without config.amp.
+std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
+                                                 const Communicator& ranks);
 // The rate of each step by the configuration's schedule.
 std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
                                         const optim::Warmup& warmup);

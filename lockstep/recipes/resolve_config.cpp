@@ -167,6 +167,16 @@ void resolve_language(TrainConfig& config) {
   if (config.batch_size == 0) config.batch_size = kBatch;
 }
 
+// What can be said before it is known which devices there are.
+void resolve_device(const TrainConfig& config) {
+  const bool cuda = config.device == "cuda" || config.device.starts_with("cuda:");
+  if (!cuda && !config.device.empty() && config.device != "cpu" && config.device != "auto")
+    refuse("device", "'" + config.device + "'", "cpu, cuda, cuda:N or auto");
+  if (config.backend == "nccl" && config.device == "cpu")
+    refuse("backend", "'nccl'", "another where the device is the CPU");
+  if (cuda) check_on_device(config, config.device);
+}
+
 }  // namespace
 
 TrainConfig default_config(const std::string& recipe) {
@@ -208,6 +218,15 @@ TrainConfig default_config(const std::string& recipe) {
   return config;
 }
 
+void check_on_device(const TrainConfig& config, const std::string& device) {
+  const std::string cpu_alone = "cpu, on which alone ";
+  if (divides_model(config))
+    refuse("device", "'" + device + "'", cpu_alone + "mesh '" + config.mesh + "' works so far");
+  if (divides_parameters(config.strategy) ||
+      make_strategy(config.strategy)->logical_ranks() > 0)
+    refuse("device", "'" + device + "'", cpu_alone + "strategy " + config.strategy + " works so far");
+}
+
 TrainConfig resolved(const TrainConfig& given) {
   TrainConfig config = given;
   const Recipe* recipe = find_recipe(config.recipe);
@@ -232,12 +251,11 @@ TrainConfig resolved(const TrainConfig& given) {
   if (config.sampler != "distributed" && config.sampler != "partition") {
     refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }
-  if (config.device != "cpu")
-    refuse("device", "'" + config.device + "'", "cpu, the device that the backends carry so far");
-  constexpr std::array<std::string_view, 6> kBackends = {"",     "shm",  "tcp", "hierarchical",
-                                                         "gloo", "local"};
+  resolve_device(config);
+  constexpr std::array<std::string_view, 7> kBackends = {"",     "shm",  "tcp", "hierarchical",
+                                                         "gloo", "nccl", "local"};
   if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
-    refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical or gloo");
+    refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical, gloo or nccl");
   if (divides_parameters(config.strategy) && config.nproc > 1 &&
       (config.backend == "gloo" || config.backend == "tcp"))
     refuse("backend", "'" + config.backend + "'",

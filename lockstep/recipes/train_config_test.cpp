@@ -139,7 +139,7 @@ TEST(TrainConfig, NonsenseIsNamed) {
                                                                   {"data", ""},
                                                                   {"output", ""},
                                                                   {"sampler", "x"},
-                                                                  {"device", "cuda"},
+                                                                  {"device", "gpu"},
                                                                   {"backend", "x"},
                                                                   {"epochs", "0"},
                                                                   {"batch_size", "-1"},

@@ -130,6 +130,7 @@ void AcceleratorState::add(torch::nn::Module& model) {
                              : throw InvalidArgument(
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
+  if (const at::Device device = comm.device(); !device.is_cpu()) model.to(device);
 }
 
 void AcceleratorState::add(torch::optim::Optimizer& optimizer) {

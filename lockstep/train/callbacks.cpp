@@ -100,9 +100,14 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
   Progress progress{.label = label(state),
                     .done = state.step_in_epoch,
                     .total = steps_of_epoch(state, options_.steps_per_epoch, options_.max_steps)};
-  constexpr double kNew = 0.1;
-  loss_ = loss_ < 0 ? result.loss : (1 - kNew) * loss_ + kNew * result.loss;
-  progress.loss = loss_;
+  // A device is not waited for at every step: then it is the loss of the last log.
+  of_log_ = result.loss.on_device();
+  if (!of_log_) {
+    constexpr double kNew = 0.1;
+    const double loss = result.loss;
+    loss_ = loss_ < 0 ? loss : (1 - kNew) * loss_ + kNew * loss;
+  }
+  if (loss_ >= 0) progress.loss = loss_;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   if (seconds > 0) {
     int64_t all = options_.epochs * options_.steps_per_epoch;
@@ -113,6 +118,10 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
                             static_cast<double>(std::max<int64_t>(all - state.step, 0));
   }
   bar_.update(progress, now);
+}
+
+void ProgressCallback::on_log(const TrainerState&, const LogEvent& event) {
+  if (of_log_) loss_ = event.loss;
 }
 
 void ProgressCallback::on_epoch(const TrainerState& state, const EpochEvent& event) {

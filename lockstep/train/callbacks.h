@@ -58,6 +58,7 @@ class ProgressCallback final : public TrainCallback {
  public:
   explicit ProgressCallback(ProgressCallbackOptions options);
   void on_step(const TrainerState& state, const StepResult& result) override;
+  void on_log(const TrainerState& state, const LogEvent& event) override;
   void on_epoch(const TrainerState& state, const EpochEvent& event) override;
 
  private:
@@ -68,7 +69,8 @@ class ProgressCallback final : public TrainCallback {
   ProgressBar::Clock::time_point start_ = ProgressBar::Clock::now();
   int64_t first_step_ = -1;  // of this process
   int64_t first_samples_ = 0;
-  double loss_ = -1;  // this rank's, smoothed; below 0: none yet
+  double loss_ = -1;  // this rank's, smoothed, or of_log_; below 0: none yet
+  bool of_log_ = false;
 };
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/strategy.h"
 
 namespace lockstep {
 namespace {

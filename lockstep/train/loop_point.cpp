@@ -11,7 +11,7 @@ using Json = nlohmann::json;
 
 // In CBOR numbers keep their bits; callbacks' states may be any bytes.
 Json sum_json(const RunningLoss& sum) {
-  return {sum.loss, sum.samples};
+  return {sum.loss.value(), sum.samples};
 }
 RunningLoss sum_from(const Json& json) {
   return {json.at(0).get<double>(), json.at(1).get<double>()};
@@ -43,7 +43,7 @@ std::string to_bytes(const LoopPoint& point) {
   for (const std::string& state : point.callbacks)
     callbacks.push_back(Json::binary({state.begin(), state.end()}));
   const Json json{state_json(point.state),
-                  point.loss,
+                  point.loss.value(),
                   point.samples,
                   sum_json(point.since_log),
                   sum_json(point.of_epoch),

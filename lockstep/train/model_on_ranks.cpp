@@ -105,14 +105,14 @@ void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool 
 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
+  if (const at::Device device = parts_.comm.device(); !device.is_cpu()) {
+    give_initial_values();  // they are written on the host
+    parts_.model->to(device);
+  }
   if (parts_.float16) scaler_.emplace(parts_.comm);
   const bool replaced = parts_.comm.generation() > 0;
   if (replaced && strategy.rebinds()) {
-    if (parts_.initial) {
-      const at::NoGradGuard no_grad;
-      for (const auto& [name, parameter] : parameters_of(*parts_.model))
-        parts_.initial(name, 0, parameter.view(-1));
-    }
+    give_initial_values();
     optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
     recovery_ = std::make_unique<Recovery>(
         parts_.comm, Recoverable{.model = parts_.model,
@@ -129,6 +129,14 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   } else {
     set_up();
   }
+}
+
+void ModelOnRanks::give_initial_values() {
+  if (!parts_.initial) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : parameters_of(*parts_.model))
+    parts_.initial(name, 0, parameter.view(-1));
+  parts_.initial = nullptr;
 }
 
 void ModelOnRanks::set_up() {

@@ -125,6 +125,7 @@ class ModelOnRanks {
   }
 
  private:
+  void give_initial_values();  // of a model that was made without, all of them
   void set_up();
   void bind();
   void bind_or_recover();

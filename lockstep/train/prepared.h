@@ -152,7 +152,12 @@ class PreparedLoader {
     Parts(data::Loader<D>& whole, const Communicator& comm)
         : shards(whole.sampler(), whole.options().batch_size, comm.size(), comm.rank(),
                  whole.options().drop_last),
-          loader(whole.dataset(), shards, whole.options()) {}
+          loader(whole.dataset(), shards, on_device(whole.options(), comm.device())) {}
+    // Where it has not been said, that of the ranks.
+    static data::LoaderOptions on_device(data::LoaderOptions options, at::Device device) {
+      if (options.device.is_cpu()) options.device = device;
+      return options;
+    }
     data::BatchShards shards;
     data::Loader<D> loader;
   };

@@ -25,7 +25,7 @@ void RunRecord::on_step(const TrainerState&, const StepResult& result) {
   RunningLoss mine;
   mine.add(result.loss, result.counted());
   const at::Tensor sums =
-      at::tensor({mine.loss, mine.samples, static_cast<double>(result.samples)}, at::kDouble);
+      at::tensor({mine.loss.value(), mine.samples, static_cast<double>(result.samples)}, at::kDouble);
   comm_.all_reduce(sums);
   const double* all = sums.const_data_ptr<double>();
   ++result_.steps;

@@ -160,14 +160,14 @@ void check_divided(const Strategy& strategy, const std::string& who, int64_t acc
 }
 
 at::Tensor Strategy::random_states() const {
-  return cpu_rng_state().unsqueeze(0);
+  return rng_state(comm_ ? comm_->device() : at::Device(at::kCPU)).unsqueeze(0);
 }
 
 void Strategy::set_random_states(const at::Tensor& all, const std::string& source) {
   if (all.size(0) == comm().size())
-    set_cpu_rng_state(all[comm().rank()].contiguous(), source);
+    set_rng_state(all[comm().rank()].contiguous(), comm().device(), source);
   else
-    derive_cpu_rng_state(all[0].contiguous(), comm().rank(), source);
+    derive_rng_state(all[0].contiguous(), comm().rank(), comm().device(), source);
 }
 
 std::optional<double> Strategy::grad_norm() {

@@ -17,6 +17,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/step_sampler.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/activation_plan.h"
 #include "lockstep/train/evaluation.h"
@@ -144,10 +145,10 @@ class SupervisedTask {
       const LossOutput output =
           clock.forward([&] { return compute_loss(parts_.model, batches.batch()); });
       clock.backward([&] { strategy().backward(batches.weighed(output)); });
-      loss.add(output.loss.template item<double>(), batches.counted());
+      loss.add(LossValue(output.loss), batches.counted());
       if (strategy().counts_batches() && own != 0) result.samples += output.labels.numel();
     }
-    result.loss = loss.samples > 0 ? loss.loss / loss.samples : 0;
+    result.loss = loss.mean();
     if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
       result.targets = strategy().counts_batches() ? static_cast<int64_t>(loss.samples) : 0;
     clock.optimizer([&] { parts_.run.step(result, {.max_norm = parts_.max_norm}); });
@@ -188,7 +189,7 @@ Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, i
   ClassifierCounts counts(classes);
   data::ShardedSequentialSampler sampler(dataset.size(), comm);
   if (sampler.size() > 0) {
-    data::Loader<D> loader(dataset, sampler, {.batch_size = batch_size});
+    data::Loader<D> loader(dataset, sampler, {.batch_size = batch_size, .device = device_of(*model)});
     for (auto& batch : loader) counts.add(model->forward(batch.input), batch.target);
   }
   model->train(training);

@@ -7,6 +7,7 @@
 
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/flat/module_device.h"
 
 namespace lockstep {
 
@@ -18,14 +19,14 @@ EvalPrediction predict_texts(BertClassifier& model, const data::TokenizedTexts& 
   std::vector<at::Tensor> logits, labels;
   data::ShardedSequentialSampler sampler(texts.size(), comm);
   if (sampler.size() > 0) {
-    data::Loader loader(texts, sampler, {.batch_size = options.batch_size});
+    data::Loader loader(texts, sampler, {.batch_size = options.batch_size, .device = device_of(*model)});
     for (auto& batch : loader) {
       std::optional<amp::Autocast> autocast;
       if (options.autocast) autocast.emplace(*options.autocast);
       logits.push_back(
           model(batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.lengths)
-              .to(at::kFloat));
-      labels.push_back(batch.labels);
+              .to(at::kCPU, at::kFloat));
+      labels.push_back(batch.labels.cpu());
     }
   }
   model->train(training);

@@ -21,7 +21,7 @@ double rate(double amount, double seconds) {
 }
 
 double mean_of(const RunningLoss& sum) {
-  return sum.samples > 0 ? sum.loss / sum.samples : 0;
+  return sum.samples > 0 ? sum.loss.value() / sum.samples : 0;
 }
 
 }  // namespace

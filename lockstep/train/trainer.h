@@ -25,6 +25,7 @@
 #include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/flat/module_pointer.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
@@ -64,7 +65,7 @@ class Trainer {
 
  public:
   struct Parts {
-    M model;  // rank 0's parameters go to all
+    M model;  // rank 0's parameters go to all; it is moved to the communicator's device, as batches are
     Communicator comm;
     TrainingArguments args = {};
     // Both are referred to, must outlive the trainer, and may be missing where train() or
@@ -232,7 +233,8 @@ class Trainer {
     data::Loader<D> loader(*parts_.train_dataset, *sampler,
                            {.batch_size = args.per_device_train_batch_size,
                             .num_workers = static_cast<int>(args.dataloader_num_workers),
-                            .drop_last = args.dataloader_drop_last});
+                            .drop_last = args.dataloader_drop_last,
+                            .device = run_.comm().device()});
     strategy.follow(loader.batches_taken());
     steps_ = training_steps(args, loader.batches() / batches_per_step_);
     const auto rates = learning_rates(args, steps_.all);
@@ -326,11 +328,11 @@ class Trainer {
         const at::Tensor loss = batches.weighed(output);
         strategy.backward(run_.scaler() ? run_.scaler()->scale(loss) : loss);
       });
-      sum.add(output.loss.template item<double>(), batches.counted());
+      sum.add(LossValue(output.loss), batches.counted());
       // Ranks that work on one batch count it once.
       if (strategy.counts_batches()) result.samples += output.labels.size(0);
     }
-    result.loss = sum.samples > 0 ? sum.loss / sum.samples : 0;
+    result.loss = sum.mean();
     if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
       result.targets = strategy.counts_batches() ? static_cast<int64_t>(sum.samples) : 0;
     optim::set_learning_rate(run_.optimizer(), run.rates(run.step++));
@@ -348,7 +350,7 @@ class Trainer {
   LossOutput compute_loss(Model& model, const Batch& batch) {
     std::optional<amp::Autocast> autocast;
     if (parts_.args.bf16 || parts_.args.fp16)
-      autocast.emplace(at::kCPU, parts_.args.bf16 ? at::kBFloat16 : at::kHalf);
+      autocast.emplace(run_.comm().device().type(), parts_.args.bf16 ? at::kBFloat16 : at::kHalf);
     return parts_.compute_loss(model, batch);
   }
 
@@ -362,7 +364,8 @@ class Trainer {
     data::ShardedSequentialSampler sampler(dataset.size(), judges_);
     if (sampler.size() > 0) {
       data::Loader<D> loader(dataset, sampler,
-                             {.batch_size = parts_.args.per_device_eval_batch_size});
+                             {.batch_size = parts_.args.per_device_eval_batch_size,
+                              .device = device_of(*parts_.model)});
       for (auto& batch : loader) {
         const LossOutput output = compute_loss(parts_.model, batch);
         if constexpr (CountsTargets<Loss, data::BatchOf<D>>)

@@ -56,16 +56,18 @@ class TrainingLoss final : public TrainCallback {
   }
   const RunningLoss& sum() const { return sum_; }
   std::string state() const override {
-    std::string bytes(sizeof sum_, '\0');
-    std::memcpy(bytes.data(), &sum_, sizeof sum_);
-    return bytes;
+    const Numbers numbers{sum_.loss, sum_.samples};
+    return {reinterpret_cast<const char*>(numbers.data()), sizeof numbers};
   }
   void set_state(const std::string& state) override {
-    if (state.size() != sizeof sum_) throw DataError("TrainingLoss: its state is damaged");
-    std::memcpy(&sum_, state.data(), sizeof sum_);
+    Numbers numbers;
+    if (state.size() != sizeof numbers) throw DataError("TrainingLoss: its state is damaged");
+    std::memcpy(numbers.data(), state.data(), sizeof numbers);
+    sum_ = {numbers[0], numbers[1]};
   }
 
  private:
+  using Numbers = std::array<double, 2>;
   RunningLoss sum_;
 };
 
@@ -265,7 +267,7 @@ TrainOutput run_training(ModelOnRanks& run, TrainLoop& loop, const TrainingSteps
   const int64_t first = loop.state().step, samples = loop.state().samples;
   loop.run();
   const double seconds = seconds_since(start);
-  const at::Tensor sums = at::tensor({loss->sum().loss, loss->sum().samples}, at::kDouble);
+  const at::Tensor sums = at::tensor({loss->sum().loss.value(), loss->sum().samples}, at::kDouble);
   comm.all_reduce(sums);
   TrainOutput output{.global_step = loop.state().step, .stopped_by = loop.stopped_by()};
   const double* values = sums.const_data_ptr<double>();
@@ -306,7 +308,7 @@ void tell_of_stop(Communicator& comm, const TrainingArguments& args, const Train
 void PredictionSum::add(const LossOutput& output, int64_t counted) {
   if (output.logits.defined()) logits_.push_back(output.logits.detach().to(at::kFloat).cpu());
   labels_.push_back(output.labels.cpu());
-  loss_.add(output.loss.item<double>(), counted);
+  loss_.add(LossValue(output.loss), counted);
 }
 
 EvalPrediction PredictionSum::rows() const {
@@ -315,7 +317,7 @@ EvalPrediction PredictionSum::rows() const {
 }
 
 std::optional<double> PredictionSum::mean_loss(Communicator& comm) const {
-  const at::Tensor sums = at::tensor({loss_.loss, loss_.samples}, at::kDouble);
+  const at::Tensor sums = at::tensor({loss_.loss.value(), loss_.samples}, at::kDouble);
   comm.all_reduce(sums);
   const double* values = sums.const_data_ptr<double>();
   return values[1] > 0 ? std::optional(values[0] / values[1]) : std::nullopt;

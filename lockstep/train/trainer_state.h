@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/train/loss_value.h"
+
 namespace lockstep {
 
 // The same on every rank. What a resumed run starts from, beside the parameters, the optimizer and
@@ -28,14 +30,16 @@ struct TrainerState {
 
 // What this rank has added up: a mean over samples under way.
 struct RunningLoss {
-  double loss = 0;     // sum over samples, or over what StepResult::targets counts
+  LossValue loss = 0;  // sum over samples, or over what StepResult::targets counts
   double samples = 0;  // of this rank; likewise
 
-  void add(double mean, int64_t count) {
+  void add(const LossValue& mean, int64_t count) {
     if (count == 0) return;  // the mean of nothing is no number
-    loss += mean * static_cast<double>(count);
+    loss.add(mean, static_cast<double>(count));
     samples += static_cast<double>(count);
   }
+  // 0 of nothing.
+  LossValue mean() const { return samples > 0 ? loss.over(samples) : LossValue(); }
   bool operator==(const RunningLoss&) const = default;
 };
 

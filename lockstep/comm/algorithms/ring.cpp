@@ -35,6 +35,15 @@ void combine(const at::Tensor& target, const at::Tensor& addend, ReduceOp op) {
                  target.scalar_type(), op);
 }
 
+// The sums are the host's: a tensor of a device goes there and back.
+template <typename Sum>
+RingCost on_host(const at::Tensor& tensor, const Sum& sum) {
+  const at::Tensor host = tensor.cpu();
+  const RingCost cost = sum(host);
+  tensor.copy_(host);
+  return cost;
+}
+
 int neighbour(const Communicator& comm, int offset) {
   return (comm.rank() + offset + comm.size()) % comm.size();
 }
@@ -54,6 +63,8 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
                          Communicator::Site site) {
   check(tensor, op);
   const at::NoGradGuard no_grad;
+  if (!tensor.is_cpu())
+    return on_host(tensor, [&](const at::Tensor& t) { return ring_all_reduce(comm, t, op, site); });
   const int size = comm.size();
   const at::ScalarType wire = accumulation_type(tensor.scalar_type());
   const at::Tensor flat = tensor.to(wire).contiguous().view({-1});
@@ -97,6 +108,9 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
                                Communicator::Site site) {
   check(tensor, op);
   const at::NoGradGuard no_grad;
+  if (!tensor.is_cpu())
+    return on_host(tensor,
+                   [&](const at::Tensor& t) { return naive_ring_all_reduce(comm, t, op, site); });
   const int size = comm.size();
   std::vector<at::Tensor> parts(size);
   parts[comm.rank()] = tensor.contiguous();

@@ -96,7 +96,7 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
   share.optimizer = optimizer_->own_state();
   if (const auto names = parameter_names(module_, *optimizer_))
     share.optimizer = by_name(std::move(share.optimizer), *names);
-  const at::Tensor generators = comm_.gather(cpu_rng_state().unsqueeze(0), 0);
+  const at::Tensor generators = comm_.gather(rng_state(comm_.device()).unsqueeze(0), 0);
   if (comm_.rank() == 0) {
     share.model = {.tensors = module_state(module_), .metadata = {{"format", "pt"}}};
     share.ranks.tensors = {{kGenerators, generators}};
@@ -135,7 +135,8 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
   optimizer_->load_state(checkpoint.optimizer, optimizer_source);
   const at::Tensor* generators = checkpoint.ranks.find(kGenerators);
   if (generators != nullptr && generators->dim() == 2 && generators->size(0) == comm_.size())
-    set_cpu_rng_state((*generators)[comm_.rank()].contiguous(), source + "/ranks.safetensors");
+    set_rng_state((*generators)[comm_.rank()].contiguous(), comm_.device(),
+                  source + "/ranks.safetensors");
   progress_ = saved.progress;
   // Another configuration may accumulate over another number of steps: the next one begins here.
   progress_.micro_steps = progress_.global_steps * config_.gradient_accumulation_steps;

@@ -5,11 +5,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/engine/device_option.h"
 #include "lockstep/cli/engine/inference/language_commands.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
 #include "lockstep/cli/option_parsing.h"
-#include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
@@ -96,7 +96,7 @@ int eval_command(const Arguments& arguments) {
         "The accuracy of a checkpoint on a test set, in all and by class; of a language model "
         "the perplexity.",
         "lockstep eval");
-    std::string checkpoint, data_path, split, json_path;
+    std::string checkpoint, data_path, split, device, json_path;
     app.add_option(
            "--checkpoint", checkpoint,
            "checkpoint, the output directory of a training run, or a BERT or Llama of Hugging "
@@ -110,18 +110,19 @@ int eval_command(const Arguments& arguments) {
     app.add_option("--split", split,
                    "of texts: a part of the data, as training divides them [test, or dev]")
         ->check(CLI::IsMember({"train", "dev", "test"}));
+    add_device_option(app, device);
     app.add_option("--json", json_path, "also write the result to this file")->type_name("FILE");
     cli::add_example(app, {"lockstep eval --checkpoint runs/mnist"});
     parse(app, arguments);
     if (launch::job_environment().rank == 0) check_result_files({json_path});
     if (const auto text = find_text_model(checkpoint))
-      return eval_text(*text, data_path, split, json_path);
+      return eval_text(*text, data_path, split, device, json_path);
     if (const auto language = find_language_model(checkpoint))
-      return eval_language(*language, data_path, split, json_path);
+      return eval_language(*language, data_path, split, device, json_path);
     if (!split.empty()) throw InvalidArgument("--split is for texts; pictures have a test set");
     SavedModel saved = load_model(checkpoint);
     const MeasuredPictures measured = measured_pictures(saved.config, data_path);
-    Communicator comm = init();
+    Communicator comm = join_with(*saved.model, device);
     constexpr int64_t kBatch = 500;
     const Evaluation evaluation = evaluate_classifier(
         saved.model, measured.data.test, comm, recipe_of(saved.config.recipe).classes, kBatch);

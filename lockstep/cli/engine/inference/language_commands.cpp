@@ -1,3 +1,4 @@
+#include "lockstep/cli/engine/device_option.h"
 #include "lockstep/cli/engine/inference/language_commands.h"
 
 #include <algorithm>
@@ -117,10 +118,10 @@ std::optional<fs::path> find_language_model(const fs::path& path) {
 }
 
 int eval_language(const fs::path& model, const std::string& given, const std::string& split,
-                  const std::string& json) {
+                  const std::string& device, const std::string& json) {
   LanguageModel saved = load_language_model(model);
   const MeasuredTokens measured = measured_tokens(model, saved, given, split);
-  Communicator comm = init();
+  Communicator comm = join_with(*saved.model, device);
   const Evaluation evaluation = evaluate_lm(saved.model, measured.windows, comm);
   if (comm.rank() != 0) return 0;
   const double perplexity = std::exp(evaluation.loss);
@@ -192,8 +193,10 @@ void check(const Continuations& asked) {
                           "; give 1 or more");
 }
 
-int continue_prompts(const fs::path& path, const Continuations& asked, const std::string& json) {
+int continue_prompts(const fs::path& path, const Continuations& asked, const std::string& device,
+                     const std::string& json) {
   LanguageModel saved = load_language_model(path);
+  bring_to_device(*saved.model, device);
   GenerateOptions options = options_of(asked, saved.generation, saved.model->config());
   std::vector<std::vector<int32_t>> all_ids;  // before anything is printed
   for (const std::string& prompt : asked.prompts)

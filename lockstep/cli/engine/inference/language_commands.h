@@ -9,6 +9,8 @@
 
 namespace lockstep::engine {
 
+// `device`, of all that compute: --device (device_option.h).
+
 // The language model that `path` means: itself, or the best or else the last checkpoint of a run's output
 // directory. Nothing if there is none.
 std::optional<std::filesystem::path> find_language_model(const std::filesystem::path& path);
@@ -17,7 +19,7 @@ std::optional<std::filesystem::path> find_language_model(const std::filesystem::
 // of a directory, or empty: the dev set of what it was trained on. `split`: "train" or "dev" instead, as
 // training divides the data. Returns the exit code. Throws what loading throws.
 int eval_language(const std::filesystem::path& model, const std::string& given,
-                  const std::string& split, const std::string& json);
+                  const std::string& split, const std::string& device, const std::string& json);
 
 // What is not given is as the model's generation_config.json has it, or else as below.
 struct Continuations {
@@ -33,6 +35,6 @@ void check(const Continuations& asked);
 // Prints each prompt and what follows, token by token. Throws as generate(), and DataError for a prompt
 // with characters that the model does not know.
 int continue_prompts(const std::filesystem::path& path, const Continuations& asked,
-                     const std::string& json);
+                     const std::string& device, const std::string& json);
 
 }  // namespace lockstep::engine

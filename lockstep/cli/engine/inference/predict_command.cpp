@@ -9,6 +9,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/engine/device_option.h"
 #include "lockstep/cli/engine/inference/image_file.h"
 #include "lockstep/cli/engine/inference/language_commands.h"
 #include "lockstep/cli/engine/inference/saved_model.h"
@@ -17,6 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/image_dataset.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/report/table.h"
@@ -44,8 +46,9 @@ std::vector<double> logits_of(SavedModel& saved, const Picture& image, const std
   // The training data's own way of preprocessing, so that both round alike.
   const data::ImageDataset dataset = preprocessed(saved.config, pixels);
   const at::NoGradGuard no_grad;
-  const at::Tensor output = saved.model->forward(dataset.batch(std::vector<int64_t>{0}).input)
-                                .to(at::kDouble)
+  const at::Tensor input = dataset.batch(std::vector<int64_t>{0}).input;
+  const at::Tensor output = saved.model->forward(input.to(device_of(*saved.model)))
+                                .to(at::kCPU, at::kDouble)
                                 .contiguous();
   const double* first = output.const_data_ptr<double>();
   return {first, first + output.numel()};
@@ -104,7 +107,7 @@ int predict_command(const Arguments& arguments) {
                  "lockstep predict");
     std::vector<std::string> checkpoints, texts;
     Continuations asked;
-    std::string file, json_path;
+    std::string file, device, json_path;
     int64_t index = 0;
     app.add_option("--checkpoint", checkpoints,
                    "checkpoint, or the output directory of a training run; several of texts")
@@ -128,6 +131,7 @@ int predict_command(const Arguments& arguments) {
         "--top-p", asked.top_p,
         "only the fewest likeliest that together have this probability [the model's, or 1]");
     app.add_option("--seed", asked.seed, "of the tokens' draws [0]");
+    add_device_option(app, device);
     app.add_option("--json", json_path, "also write the result to this file")->type_name("FILE");
     cli::add_example(app, {"lockstep predict --checkpoint runs/text --text 'a fine film'",
                            "lockstep predict --checkpoint runs/lm --prompt 'once upon'"});
@@ -137,9 +141,9 @@ int predict_command(const Arguments& arguments) {
     check_utf8("--prompt", asked.prompts);
     check(asked);
     if (!asked.prompts.empty())
-      return continue_prompts(only_language_model(checkpoints), asked, json_path);
+      return continue_prompts(only_language_model(checkpoints), asked, device, json_path);
     if (const auto models = text_models(checkpoints); !models.empty())
-      return predict_texts({.models = models, .texts = texts, .file = file}, json_path);
+      return predict_texts({.models = models, .texts = texts, .file = file}, device, json_path);
     if (find_language_model(checkpoints.front()))
       throw InvalidArgument(checkpoints.front() + ": is a language model; give --prompt");
     if (!texts.empty())
@@ -147,6 +151,7 @@ int predict_command(const Arguments& arguments) {
     if (file.empty()) throw InvalidArgument("--file is missing; give a picture");
     if (checkpoints.size() > 1) throw InvalidArgument("give one checkpoint for a picture");
     SavedModel saved = load_model(checkpoints.front());
+    bring_to_device(*saved.model, device);
     const Picture image = read_image(file, index);
     const auto logits = logits_of(saved, image, file);
     const auto probabilities = softmax(logits);

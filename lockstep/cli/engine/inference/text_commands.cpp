@@ -1,3 +1,4 @@
+#include "lockstep/cli/engine/device_option.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
 
 #include <ATen/ops/softmax.h>
@@ -124,7 +125,7 @@ std::string checkpoint_name(const fs::path& path) {
 }
 
 int eval_text(const fs::path& model, const std::string& given, const std::string& given_split,
-              const std::string& json) {
+              const std::string& device, const std::string& json) {
   TextModel saved = load_text_model(model);
   std::string data = given, split = given_split;
   if (data.empty()) {
@@ -139,7 +140,7 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
   const auto& labels = saved.model->config().labels;
   const MeasuredTexts measured = measured_texts(data, split, saved);
   const auto tokens = tokenized(measured.examples, saved);
-  Communicator comm = init();
+  Communicator comm = join_with(*saved.model, device);
   const Evaluation evaluation = evaluate_texts(saved.model, tokens, comm);
   if (comm.rank() != 0) return 0;
   std::vector<std::string> names;
@@ -161,12 +162,14 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
   return 0;
 }
 
-int predict_texts(const TextQuestions& questions, const std::string& json) {
+int predict_texts(const TextQuestions& questions, const std::string& device,
+                  const std::string& json) {
   nlohmann::ordered_json answers = nlohmann::ordered_json::array();
   Communicator alone = init({.backend = "local"});
   Table table({{"checkpoint", Align::kLeft}, {"text"}, {"label", Align::kLeft}, {"probability"}});
   for (const fs::path& path : questions.models) {
     TextModel saved = load_text_model(path);
+    bring_to_device(*saved.model, device);
     const auto& labels = saved.model->config().labels;
     const auto examples = questions_for(questions, saved);
     if (examples.empty()) throw InvalidArgument("there is no text; give --text or --file");

@@ -8,6 +8,8 @@
 
 namespace lockstep::engine {
 
+// `device`, of all that compute: --device (device_option.h).
+
 // The text classifier that `path` means: itself, or the best or else the last checkpoint of a run's
 // output directory. Nothing if there is none.
 std::optional<std::filesystem::path> find_text_model(const std::filesystem::path& path);
@@ -20,7 +22,7 @@ std::string checkpoint_name(const std::filesystem::path& path);
 // `data` empty: those that a run of the recipe text was trained on. `split`: "train", "dev" or "test"
 // instead, as training divides the data; "": none. Returns the exit code. Throws what loading throws.
 int eval_text(const std::filesystem::path& model, const std::string& given,
-              const std::string& given_split, const std::string& json);
+              const std::string& given_split, const std::string& device, const std::string& json);
 
 struct TextQuestions {
   std::vector<std::filesystem::path> models;
@@ -29,6 +31,7 @@ struct TextQuestions {
 };
 // Prints a block a model and text: the text, its label where it is known, what the model says, and
 // with what probability.
-int predict_texts(const TextQuestions& questions, const std::string& json);
+int predict_texts(const TextQuestions& questions, const std::string& device,
+                  const std::string& json);
 
 }  // namespace lockstep::engine

@@ -12,6 +12,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
+#include "lockstep/device/choose.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
@@ -316,6 +317,9 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     if (fs::is_directory(plan.config.model)) make_absolute(plan.config.model);
   }
   plan.config = under_options(arguments, [&] { return resolved(plan.config); });
+  if (!plan.config.device.empty())
+    (void)device::choose_device(plan.config.device, 0,
+                                arguments.gives("device") ? "--device" : "device");
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
 }

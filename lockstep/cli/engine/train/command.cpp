@@ -7,6 +7,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/checkpoint/small_file.h"
@@ -18,6 +19,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/error_note.h"
@@ -52,6 +54,18 @@ void leave_to_agent(const std::exception& error, const StartedRun& run) {
     throw Told{.exit_code = 1};
 }
 
+// Of all ranks, each once; "" on the CPU. Collective.
+std::string devices_of(Communicator& comm) {
+  if (comm.device().is_cpu()) return "";
+  const at::Tensor numbers = comm.all_gather(at::tensor({int64_t{comm.device().index()}}));
+  const int64_t* first = numbers.const_data_ptr<int64_t>();
+  std::vector<std::string> names;
+  for (const int64_t number : std::set<int64_t>(first, first + numbers.numel()))
+    names.push_back(
+        at::Device(comm.device().type(), static_cast<at::DeviceIndex>(number)).str());
+  return joined(names);
+}
+
 void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArguments& arguments,
                    const StartedRun& run) {
   const TrainConfig& config = plan.config;
@@ -60,6 +74,7 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
                                            .terminal = find_terminal(STDERR_FILENO, process_env()),
                                            .record = arguments.record});
   const std::string& backend = comm.capabilities().backend;
+  const std::string devices = devices_of(comm);
   on_root(comm, [&] {
     write_json(arguments.json, nlohmann::ordered_json::parse(to_json(result, config, backend)));
     if (result.stopped_by != 0) {
@@ -70,7 +85,8 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
                                   .backend = backend,
                                   .built_in = plan.built_in,
                                   .command = lockstep_command(),
-                                  .compares = std::filesystem::exists(tools_program())})
+                                  .compares = std::filesystem::exists(tools_program()),
+                                  .devices = devices})
                 << std::flush;
     }
   });
@@ -85,7 +101,10 @@ int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const Start
     const std::chrono::duration<double> timeout(plan.config.timeout);
     Communicator comm =
         init({.backend = plan.config.backend,
-              .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout)});
+              .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout),
+              .device = plan.config.device});
+    if (const at::Device device = comm.device(); !device.is_cpu())
+      check_on_device(plan.config, device.str());
     try {
       // To the end of this process: a scheduler may ask more than once.
       const StopSignals signals;

@@ -53,7 +53,7 @@ std::string scores(const Recipe& recipe, const TrainResult& result) {
 }  // namespace
 
 std::string train_summary(const TrainSummary& summary) {
-  const auto& [result, config, backend, built_in, command, compares] = summary;
+  const auto& [result, config, backend, built_in, command, compares, devices] = summary;
   const RunFolder folder{config.output};
   const std::string ranks = config.nproc == 1 ? "1 rank" : std::to_string(config.nproc) + " ranks";
   // Of a model that is divided the mesh says how; the strategy says what of the gradients beside it.
@@ -62,7 +62,8 @@ std::string train_summary(const TrainSummary& summary) {
                           : config.strategy == "ddp"
                               ? "mesh " + config.mesh
                               : "mesh " + config.mesh + ", " + config.strategy;
-  std::string text = "\nTrained on " + ranks + " (" + backend + ", " + way + "): ";
+  std::string text = "\nTrained on " + ranks + " (" + backend + ", " + way +
+                     (devices.empty() ? "" : ", on " + devices) + "): ";
   text.append(std::to_string(result.state.step))
       .append(" steps in ")
       .append(duration_text(result.seconds));

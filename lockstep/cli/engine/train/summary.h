@@ -14,6 +14,7 @@ struct TrainSummary {
   bool built_in = false;     // trained on the recipe's built-in data set
   std::string command = {};  // how the user calls lockstep
   bool compares = true;      // `lockstep compare` is built
+  std::string devices = {};  // "cuda:0, cuda:1", of all ranks; "": the CPU
 };
 
 // Several lines: how it went, where things are, what to try next. Pure.

@@ -105,19 +105,23 @@ struct Hooks final : at::CUDAHooksInterface {
 };
 
 // libtorch asks for them once, maybe before install(); until then they say that there is no CUDA.
-const bool registered = [] {
-  if (at::CUDAHooksRegistry()->Has("CUDAHooks")) return false;  // a CUDA build
-  at::CUDAHooksRegistry()->Register(
-      "CUDAHooks", [](at::CUDAHooksArgs args) -> std::unique_ptr<at::CUDAHooksInterface> {
-        return std::make_unique<Hooks>(args);
-      });
-  return true;
-}();
+bool register_hooks() {
+  static const bool ours = [] {
+    if (at::CUDAHooksRegistry()->Has("CUDAHooks")) return false;  // a CUDA build
+    at::CUDAHooksRegistry()->Register(
+        "CUDAHooks", [](at::CUDAHooksArgs args) -> std::unique_ptr<at::CUDAHooksInterface> {
+          return std::make_unique<Hooks>(args);
+        });
+    return true;
+  }();
+  return ours;
+}
+[[maybe_unused]] const bool registered = register_hooks();
 
 }  // namespace
 
 bool hooks_are_ours() {
-  return registered && dynamic_cast<const Hooks*>(&at::detail::getCUDAHooks()) != nullptr;
+  return register_hooks() && dynamic_cast<const Hooks*>(&at::detail::getCUDAHooks()) != nullptr;
 }
 
 const at::Generator& default_generator(int device) {

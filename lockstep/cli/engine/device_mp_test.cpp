@@ -1,0 +1,149 @@
+// The commands on CUDA devices that the host plays, as on a machine with GPUs.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/engine/command_line.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/data/digits.h"
+
+namespace lockstep::engine::device_mp_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using nlohmann::json;
+
+struct Ended {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+class EngineOnDevices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kSanitized) GTEST_SKIP() << "the sanitizers' library comes before all that is preloaded";
+    data::generate_digits(dir_ / "digits", {.train = 512, .test = 100});
+  }
+
+  // With `devices` of them.
+  Ended run(int devices, const Arguments& arguments) const {
+    const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
+        err(::creat((dir_ / "stderr").c_str(), 0600));
+    SubprocessOptions options;
+    options.command = {"lockstep"};
+    options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+    options.program = LOCKSTEP_ENGINE;
+    options.env.emplace();
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      options.env->emplace_back(*variable);
+    options.env->push_back("LD_PRELOAD=" LOCKSTEP_FAKE_CUDA_PRELOAD);
+    options.env->push_back("LOCKSTEP_FAKE_CUDA=" + std::to_string(devices));
+    options.stdout_fd = out.get();
+    options.stderr_fd = err.get();
+    Subprocess process(options);
+    const ExitStatus status = process.wait(Deadline::seconds(240));
+    return {status.signal == 0 ? status.exit_code : -status.signal, dir_.read("stdout"),
+            dir_.read("stderr")};
+  }
+
+  Arguments train(const std::string& output, const Arguments& more) const {
+    Arguments arguments{"train",    "mnist",       "--data",  dir_ / "digits", "--output",
+                        dir_ / output, "--epochs", "1",       "--dropout",     "0",
+                        "--json",   dir_ / (output + ".json")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  json result(const std::string& output) const { return json::parse(dir_.read(output + ".json")); }
+
+  TestDirectory dir_;
+};
+
+TEST_F(EngineOnDevices, TrainAndEvalGiveTheCpusNumbers) {
+  const Ended cpu = run(2, train("cpu", {"--nproc", "2", "--device", "cpu"}));
+  ASSERT_EQ(cpu.exit_code, 0) << cpu.err;
+  const Ended cuda = run(2, train("cuda", {"--nproc", "2", "--device", "cuda"}));
+  ASSERT_EQ(cuda.exit_code, 0) << cuda.err;
+  EXPECT_THAT(cuda.err, Not(HasSubstr("race"))) << cuda.err;
+  EXPECT_THAT(cuda.out, HasSubstr("cuda:0"));
+  for (const char* name : {"loss", "test_loss"}) {
+    EXPECT_NEAR(result("cuda").at(name).get<double>(), result("cpu").at(name).get<double>(), 1e-4)
+        << name;
+  }
+  // What was trained on the one is measured on the other.
+  const Ended eval = run(1, {"eval", "--checkpoint", dir_ / "cuda", "--device", "auto", "--json",
+                             dir_ / "eval.json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_NEAR(json::parse(dir_.read("eval.json")).at("loss").get<double>(),
+              result("cuda").at("test_loss").get<double>(), 1e-5);
+}
+
+// The others' ways and recipes, for a few steps. `near`: how far the losses may be apart, where there is dropout.
+struct Way {
+  const char* name;
+  Arguments arguments;
+  double near = 1e-4;
+};
+class EngineWays : public EngineOnDevices, public ::testing::WithParamInterface<Way> {};
+
+TEST_P(EngineWays, GiveTheCpusNumbers) {
+  for (const char* device : {"cpu", "cuda"}) {
+    Arguments arguments{"train",  GetParam().arguments.front(), "--output",    dir_ / device,
+                        "--json", dir_ / (std::string(device) + ".json"), "--device", device,
+                        "--nproc", "2", "--epochs", "1", "--max-steps", "3"};
+    arguments.insert(arguments.end(), GetParam().arguments.begin() + 1,
+                     GetParam().arguments.end());
+    const Ended ended = run(2, arguments);
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.err, Not(HasSubstr("race")));
+  }
+  EXPECT_NEAR(result("cuda").at("loss").get<double>(), result("cpu").at("loss").get<double>(),
+              GetParam().near);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, EngineWays,
+    ::testing::Values(
+        Way{"ring", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "ring"}},
+        Way{"horovod", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "horovod"}},
+        Way{"zero2", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "zero2"}},
+        Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
+        Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Two ranks share one device; and the run goes on on the CPU.
+TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
+  const Ended first =
+      run(1, train("run", {"--nproc", "2", "--device", "cuda", "--max-steps", "3"}));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Ended then = run(1, {"train", "mnist", "--output", dir_ / "run", "--resume",
+                             "--max-steps", "0", "--device", "cpu"});
+  ASSERT_EQ(then.exit_code, 0) << then.err;
+  ASSERT_EQ(run(1, train("whole", {"--nproc", "2", "--device", "cpu"})).exit_code, 0);
+  const Ended eval = run(1, {"eval", "--checkpoint", dir_ / "run", "--json", dir_ / "run.json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_NEAR(result("run").at("loss").get<double>(), result("whole").at("test_loss").get<double>(),
+              1e-4);
+}
+
+TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {
+  const Ended missing = run(1, train("run", {"--device", "cuda:1"}));
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("--device 'cuda:1'"), HasSubstr("cuda:0")));
+  const Ended unknown = run(1, train("run", {"--device", "gpu"}));
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("--device is 'gpu'; give cpu, cuda, cuda:N or auto"));
+  const Ended shared = run(1, train("run", {"--device", "cuda", "--strategy", "zero3"}));
+  EXPECT_EQ(shared.exit_code, 2);
+  EXPECT_THAT(shared.err, HasSubstr("strategy zero3"));
+}
+
+}  // namespace
+}  // namespace lockstep::engine::device_mp_test

@@ -1,0 +1,57 @@
+// DeviceFeed: what brings a loader's batches to a device ahead of the loop. Not a public header.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <typeinfo>
+
+#include "lockstep/device/event.h"
+#include "lockstep/flat/nested.h"
+
+namespace lockstep::data {
+
+// Throws InvalidArgument: no tensors are found in batches of that type.
+[[noreturn]] void refuse_batch(const std::type_info& batch, c10::Device device);
+
+// Tensors go through pinned host memory and a stream beside the loop's, so that neither the loop nor
+// what the device computes waits for a copy. send() may be called by several threads at once.
+class DeviceFeed {
+ public:
+  // Throws InvalidArgument for a device that is not there.
+  explicit DeviceFeed(c10::Device device);
+
+  // Begins the copies of the batch's CPU tensors, which are replaced by those on the device; those
+  // that are elsewhere stay. The result is reached when they have arrived.
+  template <typename Batch>
+  device::Event send(Batch& batch) const {
+    int64_t found = 0;
+    flat::for_each_tensor(batch, [&](at::Tensor& tensor) {
+      ++found;
+      send_one(tensor);
+    });
+    if (found == 0) refuse_batch(typeid(Batch), device_);
+    return sent();
+  }
+
+  // What this thread's current stream is given from now on may use the batch, and its memory is
+  // given back only after that. The host does not wait.
+  template <typename Batch>
+  void arrive(Batch& batch, const device::Event& event) const {
+    const c10::Stream stream = expect(event);
+    flat::for_each_tensor(batch, [&](at::Tensor& tensor) { use_on(tensor, stream); });
+  }
+
+ private:
+  void send_one(at::Tensor& tensor) const;
+  device::Event sent() const;
+  c10::Stream expect(const device::Event& event) const;
+  void use_on(const at::Tensor& tensor, const c10::Stream& stream) const;
+
+  c10::Device device_;
+  c10::Stream stream_;
+};
+
+}  // namespace lockstep::data

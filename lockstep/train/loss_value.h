@@ -1,0 +1,36 @@
+// LossValue: a loss, or a sum of some, which may still be on the device that computes it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+namespace lockstep {
+
+// Reading one that is on a device is what makes the host wait, so a loop adds up losses by add() and
+// reads them where it logs. On the CPU it is a double throughout. A value, used by one thread at a
+// time.
+class LossValue {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): a number is one.
+  LossValue(double value = 0) : value_(value) {}
+  // 0-dim. One on the CPU is read at once; another one stays where it is, and must not be changed.
+  explicit LossValue(const at::Tensor& loss);
+
+  // The host waits for the device, the first time.
+  double value() const;
+  // NOLINTNEXTLINE(google-explicit-constructor): for who wants the number.
+  operator double() const { return value(); }
+  // Whether value() waits for a device.
+  bool on_device() const { return on_device_.defined(); }
+
+  // Adds `other` times `factor`. The host does not wait.
+  void add(const LossValue& other, double factor);
+  LossValue over(double divisor) const;
+
+ private:
+  mutable double value_ = 0;      // with nothing on a device, all of it
+  mutable at::Tensor on_device_;  // float64, to be added
+};
+
+}  // namespace lockstep
