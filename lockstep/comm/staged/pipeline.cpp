@@ -57,7 +57,14 @@ Pipeline::Pipeline(std::unique_ptr<Backend> host, c10::Device device, int64_t at
   host_->set_elsewhere(&inside_);
 }
 
-Pipeline::~Pipeline() = default;
+Pipeline::~Pipeline() {
+  // Whoever holds a transfer still must not hold what is the engine's.
+  for (const Transfers* transfers : {&collectives_, &messages_, &failed_}) {
+    for (const auto& transfer : *transfers) {
+      for (Transfer::Part& part : transfer->parts_) part.request.reset();
+    }
+  }
+}
 
 void Pipeline::add(std::shared_ptr<Transfer> transfer) {
   waiting_ += static_cast<int64_t>(transfer->parts_.size());
@@ -75,7 +82,7 @@ bool Pipeline::turn() noexcept {
     host_->progress();
     take_all();
   } catch (...) {
-    fail_all();  // the device says no
+    fail_all(std::current_exception());  // the device says no
   }
   return !collectives_.empty() || !messages_.empty() || !leaving_.empty();
 }
@@ -206,8 +213,7 @@ void Pipeline::fail(const std::shared_ptr<Transfer>& transfer, std::exception_pt
   transfer->settled_.store(true, std::memory_order_release);
 }
 
-void Pipeline::fail_all() noexcept {
-  const std::exception_ptr error = std::current_exception();
+void Pipeline::fail_all(const std::exception_ptr& error) noexcept {
   while (!messages_.empty()) fail(std::shared_ptr<Transfer>(messages_.front()), error);
   while (!collectives_.empty()) fail(std::shared_ptr<Transfer>(collectives_.front()), error);
 }
@@ -255,6 +261,16 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
     }
     move_elsewhere(elsewhere_);
     std::this_thread::sleep_for(std::min<Deadline::Duration>(kLook, deadline.remaining()));
+  }
+}
+
+void Pipeline::give_up(const std::exception_ptr& error) noexcept {
+  fail_all(error);
+  try {
+    const c10::Stream current = device::current_stream(device_);
+    device::order(down_, current);
+    device::order(up_, current);
+  } catch (const std::exception&) {  // the device is broken, and copies nothing
   }
 }
 

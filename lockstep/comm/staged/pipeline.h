@@ -79,6 +79,9 @@ class Pipeline {
   // late, PeerLost once interrupted.
   void drive(Transfer& transfer, Deadline deadline);
   void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
+  // Ends what is under way with the error: nothing is copied any more, and what this thread's current
+  // stream is given from now on comes after the copies that the device has.
+  void give_up(const std::exception_ptr& error) noexcept;
   // Backend::close()
   bool close() noexcept;
 
@@ -110,7 +113,7 @@ class Pipeline {
   bool take(const std::shared_ptr<Transfer>& transfer);
   void copy_up(const std::shared_ptr<Transfer>& transfer);
   void fail(const std::shared_ptr<Transfer>& transfer, std::exception_ptr error) noexcept;
-  void fail_all() noexcept;
+  void fail_all(const std::exception_ptr& error) noexcept;
   void give_back();
   std::shared_ptr<Transfer> in_the_way(const Transfer& transfer) const;
   at::Tensor on_device(const Span& span) const;

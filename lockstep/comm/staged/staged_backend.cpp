@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,6 +105,8 @@ class StagedBackend final : public Backend {
   void abort(const std::string& reason) noexcept override {
     const MutexLock lock(mutex_);
     host_.abort(reason);
+    pipeline_.give_up(std::make_exception_ptr(
+        PeerLost("this rank gave up what was under way: " + reason, rank_)));
   }
 
   void interrupt(const std::string& reason) noexcept override {
