@@ -134,6 +134,9 @@ std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes)
     if (window.step == kAll) break;
     window.begin += window.step;
   } while (window.begin < longest);
+  if (pieces.size() == 1) return pieces;
+  // Calls that differ do so from their first piece on.
+  for (Piece& piece : pieces) piece.call.note.key ^= fingerprint(call) | 1;
   return pieces;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/comm/failure.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
@@ -23,12 +24,31 @@ bool is_message(const Call& call) {
   return call.op == Op::kSend || call.op == Op::kRecv;
 }
 
+// What the engine says of a piece, with the call that it is of before it.
+std::exception_ptr of_whole(const std::exception_ptr& error, const std::string& whole) noexcept {
+  try {
+    const std::string text = "in a piece of " + whole + ": ";
+    try {
+      std::rethrow_exception(error);
+    } catch (const LateRank& late) {
+      throw LateRank(text + late.what(), late.rank());
+    } catch (const Timeout& late) {
+      throw Timeout(text + late.what());
+    } catch (const PeerLost& lost) {
+      throw PeerLost(text + lost.what(), lost.rank());
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 }  // namespace
 
 Transfer::Transfer(const Call& call, std::vector<Piece> pieces)
     : call_(call),
       record_(call.record != nullptr ? *call.record : make_record(call)),
-      note_(call.note.text) {
+      note_(call.note.text),
+      in_pieces_(pieces.size() > 1) {
   for (Piece& piece : pieces) {
     piece.call.record = &record_;
     piece.call.note.text = note_.c_str();
@@ -160,6 +180,10 @@ bool Pipeline::hand_over(const std::shared_ptr<Transfer>& transfer, Transfer::Pa
 
 void Pipeline::take_all() {
   for (const auto& message : Transfers(messages_)) take(message);
+  take_collectives();
+}
+
+void Pipeline::take_collectives() {
   while (!collectives_.empty() && take(std::shared_ptr<Transfer>(collectives_.front()))) {
   }
 }
@@ -209,7 +233,7 @@ void Pipeline::fail(const std::shared_ptr<Transfer>& transfer, std::exception_pt
   ++steps_;
   failed_.push_back(transfer);
   std::erase(is_message(transfer->call_) ? messages_ : collectives_, transfer);
-  transfer->error_ = std::move(error);
+  transfer->error_ = transfer->in_pieces_ ? of_whole(error, transfer->text()) : std::move(error);
   transfer->settled_.store(true, std::memory_order_release);
 }
 
@@ -245,6 +269,7 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
       throw PeerLost("this rank gave up in " + transfer.text() + ": " + *reason, -1);
     if (const auto first = in_the_way(transfer)) {
       try {
+        waits_for_message_ = is_message(first->call_);
         first->parts_.front().request->wait(deadline);
         const at::NoGradGuard no_grad;
         if (!first->settled()) copy_up(first);
@@ -300,6 +325,8 @@ bool Pipeline::Inside::pending() const noexcept {
 void Pipeline::Inside::move() noexcept {
   try {
     const at::NoGradGuard no_grad;
+    // Their memory may be what others wait for. While a collective is waited for, none is before it.
+    if (pipeline_.waits_for_message_) pipeline_.take_collectives();
     pipeline_.give_back();
     pipeline_.copy_down_all();
     pipeline_.hand_over_all();

@@ -53,6 +53,7 @@ class Transfer {
   Call call_;
   trace::CallRecord record_;
   std::string note_;
+  bool in_pieces_;
   std::deque<Part> parts_;  // those that are not over
   std::shared_ptr<const device::Event> done_;
   std::exception_ptr error_;
@@ -110,6 +111,7 @@ class Pipeline {
   void hand_over_all();
   bool hand_over(const std::shared_ptr<Transfer>& transfer, Transfer::Part& part);
   void take_all();
+  void take_collectives();
   bool take(const std::shared_ptr<Transfer>& transfer);
   void copy_up(const std::shared_ptr<Transfer>& transfer);
   void fail(const std::shared_ptr<Transfer>& transfer, std::exception_ptr error) noexcept;
@@ -132,6 +134,7 @@ class Pipeline {
   Transfers failed_;             // the engine may still touch their memory
   int64_t staged_ = 0;           // bytes that collectives have
   int64_t waiting_ = 0;          // parts that the engine does not have yet
+  bool waits_for_message_ = false;
   uint64_t steps_ = 0;
   std::optional<bool> closed_;
 };
