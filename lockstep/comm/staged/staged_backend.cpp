@@ -26,7 +26,6 @@ Capabilities staged_capabilities(Capabilities c, c10::Device device) {
   c.backend = "staged:" + c.backend;
   c.device = device;
   c.stream_ordered = true;
-  c.shared_memory = false;  // it is the host's
   return c;
 }
 
@@ -100,6 +99,12 @@ class StagedBackend final : public Backend {
     const MutexLock lock(mutex_);
     turn();  // receives that are posted
     return host_.probe(src, tag);
+  }
+
+  // Of the host, for tensors of the host.
+  SymmetricMemory allocate_shared(int64_t bytes) override {
+    const MutexLock lock(mutex_);
+    return host_.allocate_shared(bytes);
   }
 
   void abort(const std::string& reason) noexcept override {
