@@ -168,7 +168,7 @@ TEST_P(StagedProcesses, HaveTheBitsOfTheHost) {
     comm.send(passed, (comm.rank() + 1) % 3);
     received.wait();
     EXPECT_EQ(got.cpu()[999].item<double>(), (comm.rank() + 2) % 3 + 5.0);
-    Communicator pair = comm.split(comm.rank() == 2 ? 1 : 0);
+    Communicator pair = *comm.split(comm.rank() == 2 ? 1 : 0);
     const at::Tensor one = torch::ones({10}, comm.device());
     pair.all_reduce(one);
     EXPECT_EQ(one.cpu()[9].item<float>(), comm.rank() == 2 ? 1 : 2);
