@@ -99,7 +99,7 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
   const at::NoGradGuard no_grad;
   const int size = comm.size();
   std::vector<at::Tensor> parts(size);
-  parts[comm.rank()] = tensor.contiguous();
+  parts[comm.rank()] = tensor.to(at::kCPU).contiguous();
   RingCost cost;
   for (int s = 0; s < size - 1; ++s) {
     // What this rank sends now is what it got in the step before: the part of the rank s places to
